@@ -1,0 +1,80 @@
+# Entrain.cmake: what a leaf CMakeLists.txt is made of, so that it stays at three to eight lines.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
+pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_search_module(MSGPACK REQUIRED IMPORTED_TARGET msgpack-c msgpack) # Debian 13 renamed it
+
+# oneDNN: Debian's dnnl-config.cmake insists on OpenCL headers that libdnnl-dev does not bring, so look by hand.
+if(NOT EN_ONEDNN STREQUAL OFF)
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
+  find_library(DNNL_LIBRARY NAMES dnnl)
+endif()
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  set(EN_HAVE_ONEDNN ON)
+elseif(EN_ONEDNN STREQUAL ON)
+  message(FATAL_ERROR "EN_ONEDNN=ON, but oneDNN was not found: apt-get install libdnnl-dev")
+endif()
+
+add_library(en_flags INTERFACE)
+# -ffp-contract=off: a fused multiply-add would round once where the other rank rounds twice, and
+# "byte for byte" would end there. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).
+target_compile_options(en_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes
+  -Wmissing-prototypes -Wpointer-arith -Wno-missing-field-initializers -ffp-contract=off
+  -fno-trapping-math -fno-math-errno -fvisibility=hidden)
+target_compile_definitions(en_flags INTERFACE _GNU_SOURCE EN_VERSION="${PROJECT_VERSION}")
+target_include_directories(en_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
+if(EN_WERROR)
+  target_compile_options(en_flags INTERFACE -Werror)
+endif()
+if(EN_SANITIZE)
+  add_compile_options(-fsanitize=${EN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  add_link_options(-fsanitize=${EN_SANITIZE})
+endif()
+set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
+
+# en_library(core DEPS en_x PkgConfig::Y): a static library en_core of all .c files of this folder.
+function(en_library name)
+  cmake_parse_arguments(A "" "" "DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.c)
+  list(FILTER sources EXCLUDE REGEX "/main\\.c$")
+  add_library(en_${name} STATIC ${sources})
+  target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})
+endfunction()
+
+# en_program(worker SOURCES main.c DEPS en_x): an executable in the top of the build folder.
+function(en_program name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE en_flags ${A_DEPS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+endfunction()
+
+# en_plugin(ring SOURCES ring.c): a strategy or device as a .so in the build folder's plugins/; it links to nothing of ours.
+function(en_plugin name)
+  cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} MODULE ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE en_flags ${A_DEPS})
+  set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/plugins)
+endfunction()
+
+# en_test(core_rng SOURCES test_rng.c DEPS en_core LABELS unit TIMEOUT 10): a cmocka program, ctest name core_rng.
+function(en_test name)
+  cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS;ARGS" ${ARGN})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 30)
+  endif()
+  if(NOT A_LABELS)
+    set(A_LABELS unit)
+  endif()
+  add_executable(test_${name} ${A_SOURCES})
+  target_link_libraries(test_${name} PRIVATE en_flags cmocka ${A_DEPS})
+  target_compile_definitions(test_${name} PRIVATE EN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+    EN_BUILD_DIR="${CMAKE_BINARY_DIR}")
+  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
+  add_test(NAME ${name} COMMAND test_${name} ${A_ARGS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
+endfunction()

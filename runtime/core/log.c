@@ -1,0 +1,74 @@
+/* log.c - see log.h. The sink is the tree's only mutable global. */
+#include "runtime/core/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    eni_log_sink sink;
+    void *user;
+    int level;
+    char who[64];
+} log_state = {NULL, NULL, ENI_LOG_INFO, ""};
+
+static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
+static const char level_letters[] = "EWIDT";
+
+void eni_log_set_sink(eni_log_sink sink, void *user)
+{
+    log_state.sink = sink;
+    log_state.user = user;
+}
+
+void eni_log_set_level(int level)
+{
+    log_state.level = level;
+}
+
+void eni_log_set_who(const char *who)
+{
+    snprintf(log_state.who, sizeof log_state.who, "%s", who);
+}
+
+int eni_log_level_parse(const char *name)
+{
+    for (int i = 0; i <= ENI_LOG_TRACE; i++)
+        if (strcmp(name, level_names[i]) == 0) return i;
+    return -1;
+}
+
+/* One write(2) per line, so that lines of several processes on one terminal do not mix. */
+static void write_line(int level, const char *subsystem, const char *text)
+{
+    struct timespec now;
+    struct tm local;
+    char line[1400];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s: %s\n", local.tm_hour,
+                     local.tm_min, local.tm_sec, now.tv_nsec / 1000000, level_letters[level],
+                     log_state.who, log_state.who[0] ? " " : "", subsystem, text);
+    if (n >= (int)sizeof line) {
+        n = (int)sizeof line - 1;
+        line[n - 1] = '\n';
+    }
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
+    (void)ignored;
+}
+
+void eni_log(int level, const char *subsystem, const char *fmt, ...)
+{
+    if (level > log_state.level) return;
+    char text[1200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (log_state.sink != NULL)
+        log_state.sink(log_state.user, level, subsystem, text);
+    else
+        write_line(level, subsystem, text);
+}

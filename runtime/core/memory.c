@@ -1,0 +1,40 @@
+/* memory.c - see memory.h. */
+#include "runtime/core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+
+void *eni_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    size_t rounded = bytes == 0 ? ENI_LINE : eni_round_up(bytes, ENI_LINE);
+    if (rounded < bytes || posix_memalign(&memory, ENI_LINE, rounded) != 0) {
+        eni_error("memory", "cannot allocate %zu bytes", bytes);
+        return NULL;
+    }
+    return memset(memory, 0, rounded);
+}
+
+void *eni_alloc_array(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        eni_error("memory", "cannot allocate %zu x %zu bytes", count, size);
+        return NULL;
+    }
+    return eni_alloc(bytes);
+}
+
+void eni_free(void *memory)
+{
+    free(memory);
+}
+
+char *eni_strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = eni_alloc(bytes);
+    return copy == NULL ? NULL : memcpy(copy, text, bytes);
+}

@@ -1,0 +1,31 @@
+/* memory.h - zeroed, aligned memory. Out of memory is an error, never an abort. */
+#ifndef CORE_MEMORY_H
+#define CORE_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#define ENI_LINE 64u           /* one cache line; vectors, buckets, cells and slices start on it */
+#define ENI_LINE_FLOATS 16u    /* the same in float32 elements */
+
+static inline uint64_t eni_round_up(uint64_t value, uint64_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* `bytes` zeroed bytes on a 64-byte boundary (bytes 0 gives a valid pointer), or NULL with the failure
+ * logged. Freed with eni_free. */
+void *eni_alloc(size_t bytes);
+
+/* The same for count * size with an overflow check. */
+void *eni_alloc_array(size_t count, size_t size);
+
+/* NULL is fine. */
+void eni_free(void *memory);
+
+/* A heap copy of a string, freed with eni_free; NULL when out of memory. */
+char *eni_strdup(const char *text);
+
+#endif
