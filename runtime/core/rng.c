@@ -1,6 +1,8 @@
 /* rng.c - see rng.h. */
 #include "runtime/core/rng.h"
 
+__extension__ typedef unsigned __int128 wide; /* gcc and clang, not ISO C */
+
 static void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     uint64_t a = (uint64_t)0xD2511F53u * c[0];
@@ -47,7 +49,7 @@ uint64_t eni_rng_u64(const eni_rng_key *key, uint64_t index)
 uint64_t eni_rng_below(const eni_rng_key *key, uint64_t index, uint64_t bound)
 {
     for (uint32_t lane = 1;; lane++) {
-        unsigned __int128 product = (unsigned __int128)philox(key, index, lane) * bound;
+        wide product = (wide)philox(key, index, lane) * bound;
         uint64_t low = (uint64_t)product;
         if (low >= bound || low >= -bound % bound) return (uint64_t)(product >> 64);
     }

@@ -1,0 +1,48 @@
+/* mean.h - the one function that averages gradients, for every mode.
+ *
+ * `ring`, `ps-sync` and `solo --accumulate` end with the same bytes because all of them average here: each
+ * contribution is multiplied by its scale, the products are added in the order given, and the sum is
+ * multiplied by `inv` once. Built with -ffp-contract=off, so no machine fuses the multiply and the add.
+ *
+ * The mean over samples of W ranks is scale[r] = (float)nsamples[r], inv = 1 / (float)sum(nsamples). A rank
+ * without samples is left out by the caller, it does not contribute a zero. */
+#ifndef OPS_MEAN_H
+#define OPS_MEAN_H
+
+#include <stdint.h>
+
+/* The order in which contributions are added. */
+typedef enum eni_sum_order {
+    ENI_SUM_RANK, /* 0, 1, .. W-1 everywhere: direct, naive, ps-sync, solo */
+    ENI_SUM_RING, /* chunk c of a bucket starts at rank c: what a ring all-reduce over TCP does */
+} eni_sum_order;
+
+/* The edges of slice i of n of `count` elements: multiples of 16 elements (64 bytes) except the end of the
+ * last; slices may be empty, and are for count < 16 * n. lo_i = round16(count * i / n). */
+uint64_t eni_slice_lo(uint64_t count, int i, int n);
+
+/* dst[i] = (sum over k of src[k][i] * scale[k]) * inv, overwrites. n >= 1. dst may be one of src (the same
+ * pointer, not a shifted one). Thread-safe, never allocates. */
+void eni_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
+
+/* The mean over W ranks of elements [lo, hi) of a bucket of `count` elements: src[r] and dst point at
+ * element lo, nsamples[r] == 0 leaves rank r out. All zero: dst is set to 0. `order` as above; with
+ * ENI_SUM_RING chunk c is slice c of W of the whole bucket, and the addition starts at rank c and goes
+ * c, c+1, .. (mod W). W <= ENI_MEAN_MAX. */
+#define ENI_MEAN_MAX 1024
+void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsamples, int world,
+                    eni_sum_order order, uint64_t count, uint64_t lo, uint64_t hi);
+
+/* The steps of a travelling sum (one hop of a ring): first: acc = src * scale, overwrites; add: acc += src *
+ * scale; last: acc *= inv. The same bits as eni_mean in the same order. */
+void eni_mean_first(float *acc, const float *src, float scale, uint64_t count);
+void eni_mean_add(float *acc, const float *src, float scale, uint64_t count);
+void eni_mean_last(float *acc, float inv, uint64_t count);
+
+/* 1 if every element is finite. */
+int eni_all_finite(const float *src, uint64_t count);
+
+/* y = a * x + b * y; b == 0 overwrites y whatever it held (NaN too). */
+void eni_lin(float *y, float a, const float *x, float b, uint64_t count);
+
+#endif

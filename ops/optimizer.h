@@ -1,0 +1,36 @@
+/* optimizer.h - one step of an optimizer on a range of weights: the same function in a worker and in psd.
+ *
+ * An optimizer is {name, slots, step(range)}: elementwise, so any range of the flat vector may be stepped
+ * anywhere, and the slots (momentum, ...) are vectors of the same length. */
+#ifndef OPS_OPTIMIZER_H
+#define OPS_OPTIMIZER_H
+
+#include <stdint.h>
+
+enum { ENI_MAX_SLOTS = 3 };
+
+/* The rates of one step. */
+typedef struct eni_hyper {
+    float lr;
+    float momentum;
+    float weight_decay;
+    int nesterov;
+    uint64_t step; /* steps already taken on this range: 0 for the first (Adam's bias correction) */
+} eni_hyper;
+
+typedef struct eni_optimizer {
+    const char *name;                          /* "sgd" */
+    const char *formula;                       /* one line, with its source */
+    int (*slots)(const eni_hyper *hyper);      /* how many slot vectors these rates need (0: no momentum) */
+    const char *slot_names[ENI_MAX_SLOTS];     /* "momentum_buffer", as PyTorch's state_dict calls it */
+    /* w, slots: (count), stepped in place; g: (count), read only, gradient of the mean loss. */
+    void (*step)(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper);
+} eni_optimizer;
+
+/* By name, or NULL. The table is static. */
+const eni_optimizer *eni_optimizer_find(const char *name);
+
+/* All names for a help text: index 0.. until NULL. */
+const eni_optimizer *eni_optimizer_at(int index);
+
+#endif
