@@ -1,0 +1,80 @@
+/* wire.h - every byte that worker and psd exchange about weights, and the only thing they share.
+ *
+ * A message is two ZeroMQ frames (plus the routing id that ROUTER puts in front):
+ *
+ *     [header: one msgpack array, at most ENI_HEADER_MAX bytes] [payload: raw little-endian float32]
+ *
+ * The payload frame is absent when the header's bytes are 0 or when ENI_FLAG_SHM says that the payload lies
+ * in shared memory. Tensors never pass through msgpack. The receiver owns the schema: a message names a
+ * bucket, never a shape, and a payload of another length than the cell's is refused.
+ *
+ * The unit is the cell: the part of bucket `bucket` that lane `shard` holds. A bucket is at most
+ * ENI_BUCKET_MAX bytes, so a cell travels in one message and needs no reassembly. See docs/wire.md. */
+#ifndef NET_WIRE_H
+#define NET_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#define ENI_WIRE_MAGIC 0x454e5431u /* "ENT1" */
+#define ENI_WIRE_VERSION 1u
+#define ENI_HEADER_MAX 4096u
+#define ENI_BUCKET_MAX (UINT64_C(64) << 20)
+
+enum {
+    ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
+    ENI_MSG_WELCOME,   /* lane: accepted */
+    ENI_MSG_INIT,      /* client rank 0: the cell's initial weights */
+    ENI_MSG_CALL,      /* client: push (payload) or pull (none), answered by one REPLY */
+    ENI_MSG_REPLY,     /* lane: weights or the edited payload */
+    ENI_MSG_SNAPSHOT,  /* client: read-only pull of the weights, past the strategy; answered by REPLY */
+    ENI_MSG_FINISHED,  /* client: no more calls; answered by REPLY without payload */
+    ENI_MSG_REFUSED,   /* lane: `status` and `text` say why */
+};
+
+enum {
+    ENI_FLAG_SHM = 1,    /* payload (or room for the reply) lies in the client's arena */
+    ENI_FLAG_CRC = 2,    /* crc is CRC-32C of the payload: TCP between hosts */
+    ENI_FLAG_REPEAT = 4, /* the answer to a call that was answered before */
+    ENI_FLAG_DATA = 8,   /* REPLY carries the edited payload, not weights */
+};
+
+enum { ENI_DTYPE_F32 = 1 };
+enum { ENI_CODEC_NONE = 0 };
+
+typedef struct eni_header {
+    uint32_t type;     /* ENI_MSG_* */
+    uint32_t flags;    /* ENI_FLAG_* */
+    uint32_t epoch;    /* membership epoch */
+    int32_t rank;      /* the client */
+    uint32_t bucket;
+    uint32_t shard;
+    uint32_t kind;     /* the strategy's word, 0 .. 255 */
+    uint32_t what;     /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
+    uint32_t dtype, codec;
+    uint64_t incarnation; /* given at JOIN: a restarted worker is another client */
+    uint64_t seq;         /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
+    uint64_t base_version; /* CALL: version that `payload` was computed on */
+    uint64_t version;      /* REPLY: version of what is sent */
+    uint64_t nsamples;
+    uint64_t count;        /* elements of the cell */
+    uint64_t bytes;        /* payload bytes, apart from count: a codec changes one of them */
+    uint64_t step;         /* the client's step: for messages to people */
+    int64_t deliver_ns;    /* --net emulation: not before this time on the monotonic clock; 0: at once */
+    uint32_t crc;
+    uint32_t status;       /* REFUSED: an en_status */
+    char text[256];        /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
+} eni_header;
+
+/* Encodes into buffer (ENI_HEADER_MAX bytes). Returns the length; never fails for a header whose text is
+ * terminated. No allocation. */
+size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX]);
+
+/* Decodes untrusted bytes. EN_EPROTO for anything but exactly one well-formed header of this version with
+ * every field in its range; *header_out is set only on success. `why_out` (may be NULL) gets a static
+ * sentence on failure. No allocation, no logging. */
+en_status eni_header_decode(const uint8_t *bytes, size_t length, eni_header *header_out, const char **why_out);
+
+#endif
