@@ -1,0 +1,231 @@
+/* device.h - the contract of a device: memory, and operations that are planned once and run many times.
+ *
+ * A device library is one table, found through one function, en_device_entry(). `ref` (plain loops, the
+ * oracle) is linked in; `cpu` (oneDNN) is a .so that is loaded after the thread environment is set; a GPU
+ * library is a third one. All three hold files of the same names.
+ *
+ * The life of an operation:
+ *
+ *     en_op op = {.size = sizeof op, .kind = EN_OP_LINEAR, .dtype = EN_F32, .flags = EN_OP_BIAS,
+ *                 .x = {64, 1, 1, 800}, .channels = 500};
+ *     dev->plan(ctx, &op, &plan);              allocates, compiles, picks algorithms; may be slow
+ *     dev->plan_info(plan, &info);             the caller provides `saved` and `workspace`
+ *     for each step:
+ *         dev->forward(plan, &args);           writes y (and saved)
+ *         dev->backward_weights(plan, &args);  overwrites dw, db: their bucket can leave now
+ *         dev->backward_data(plan, &args);     overwrites dx
+ *
+ * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, is a
+ * second plan. The three run calls never allocate and never change the plan; they are enqueued in call
+ * order on the context's one stream (on host devices: done when they return).
+ *
+ * Layouts. Activations are (N, H, W, C). Weights, biases and their gradients have PyTorch's shapes and order
+ * (convolution (O, I, KH, KW), linear (O, I)), because the flat vector is what is exchanged and saved;
+ * a device that wants another layout converts inside its run calls. All pointers of a run are device
+ * addresses on `align` bytes for tensors, 4 bytes for weights, biases and their gradients (views of the
+ * flat vector); callers may add offsets to them but dereference them only if EN_DEVICE_HOST is set.
+ *
+ * Threads: a context and its plans belong to one thread at a time. One process may hold several contexts.
+ *
+ * Growth: `abi` is the major version, `size` the minor: tables and structs only grow at their end, and a
+ * reader never touches a field beyond the size that the writer stated. */
+#ifndef ENTRAIN_DEVICE_H
+#define ENTRAIN_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+#include "entrain/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EN_DEVICE_ABI 1u
+
+typedef struct en_ctx en_ctx;   /* an opened device: its memory, its stream, its threads */
+typedef struct en_plan en_plan; /* one operation for fixed extents */
+
+/* ---- operations -------------------------------------------------------------------------------------- */
+
+/* Kinds. x is the input, y the output; (N, H, W, C) unless said otherwise. Append, never renumber. */
+enum {
+    EN_OP_CONV2D = 1,  /* cross-correlation; weights (O, I, KH, KW), O = op.channels */
+    EN_OP_LINEAR = 2,  /* y = x w^T + b; x (N, C), weights (O, C), O = op.channels */
+    EN_OP_RELU = 3,    /* y may be x, dx may be dy */
+    EN_OP_MAXPOOL = 4, /* padding never wins; of equal values the first (row by row) takes the gradient */
+    EN_OP_RELU_MAXPOOL = 5, /* maxpool(relu(x)) in one pass */
+    EN_OP_FLATTEN = 6,      /* (N, H, W, C) to (N, C*H*W) in PyTorch's order: C slowest, W fastest */
+    EN_OP_LOG_SOFTMAX = 7,  /* over C; x (N, C) */
+    /* Losses: y is float[2] = {mean loss over the batch, samples whose largest x is the target's}; backward
+     * gives the gradient of that mean and reads no dy. */
+    EN_OP_NLL = 8,           /* x (N, C) log-probabilities, target int32 (N) */
+    EN_OP_CROSS_ENTROPY = 9, /* log_softmax and nll in one pass; x (N, C) logits, target int32 (N) */
+    EN_OP_MSE = 10,          /* mean over all elements; target as x; y[1] is 0 */
+    EN_OP_KINDS              /* one past the last that this header knows */
+};
+
+/* Flags of an op. */
+enum {
+    EN_OP_BIAS = 1,         /* conv2d, linear: adds b to each output channel */
+    EN_OP_FUSE_RELU = 2,    /* conv2d, linear: y = relu(...); backward_weights zeroes dy in place where y is
+                               not positive, and backward_data reads that dy */
+    EN_OP_NO_DX = 4,        /* backward_data will not be called (a first layer) */
+    EN_OP_FORWARD_ONLY = 8, /* no backward at all (evaluation): saved_bytes is 0 */
+};
+
+typedef struct en_op {
+    uint32_t size; /* sizeof(en_op) */
+    uint32_t kind, dtype, flags;
+    en_extent x;      /* the input */
+    int64_t channels; /* conv2d, linear: output channels (features) */
+    int64_t kernel_h, kernel_w;
+    int64_t stride_h, stride_w;
+    int64_t pad_h, pad_w; /* on both sides */
+} en_op;
+
+/* The extent of y. EN_EINVAL when the op makes no sense (an empty side, a window larger than the padded
+ * input, a matrix operation on an image); nothing is logged. */
+static inline en_status en_op_output(const en_op *op, en_extent *y_out)
+{
+    en_extent y = op->x;
+    if (en_extent_count(op->x) == 0) return EN_EINVAL;
+    switch (op->kind) {
+    case EN_OP_CONV2D:
+    case EN_OP_MAXPOOL:
+    case EN_OP_RELU_MAXPOOL: {
+        const int64_t h = op->x.h + 2 * op->pad_h - op->kernel_h, w = op->x.w + 2 * op->pad_w - op->kernel_w;
+        if (op->kernel_h < 1 || op->kernel_w < 1 || op->stride_h < 1 || op->stride_w < 1) return EN_EINVAL;
+        if (op->pad_h < 0 || op->pad_w < 0 || h < 0 || w < 0) return EN_EINVAL;
+        if (op->kind != EN_OP_CONV2D && (2 * op->pad_h > op->kernel_h || 2 * op->pad_w > op->kernel_w))
+            return EN_EINVAL; /* a pooling window could lie in the padding alone */
+        y.h = h / op->stride_h + 1;
+        y.w = w / op->stride_w + 1;
+        if (op->kind == EN_OP_CONV2D) y.c = op->channels;
+        break;
+    }
+    case EN_OP_RELU: break;
+    case EN_OP_FLATTEN:
+        y.c = op->x.h * op->x.w * op->x.c;
+        y.h = y.w = 1;
+        break;
+    case EN_OP_LINEAR:
+    case EN_OP_LOG_SOFTMAX:
+        if (op->x.h != 1 || op->x.w != 1) return EN_EINVAL;
+        if (op->kind == EN_OP_LINEAR) y.c = op->channels;
+        break;
+    case EN_OP_NLL:
+    case EN_OP_CROSS_ENTROPY:
+        if (op->x.h != 1 || op->x.w != 1) return EN_EINVAL;
+        y.n = y.h = y.w = 1;
+        y.c = 2;
+        break;
+    case EN_OP_MSE:
+        y.n = y.h = y.w = 1;
+        y.c = 2;
+        break;
+    default: return EN_EINVAL;
+    }
+    if (en_extent_count(y) == 0) return EN_EINVAL;
+    *y_out = y;
+    return EN_OK;
+}
+
+/* Elements of the weights; 0 for an op without. The bias, if any, has op->channels. */
+static inline int64_t en_op_weights(const en_op *op)
+{
+    switch (op->kind) {
+    case EN_OP_CONV2D: return op->channels * op->x.c * op->kernel_h * op->kernel_w;
+    case EN_OP_LINEAR: return op->channels * op->x.c;
+    default: return 0;
+    }
+}
+
+/* What the caller provides, and what was picked. */
+typedef struct en_plan_info {
+    uint32_t size;            /* in: sizeof(en_plan_info) */
+    uint64_t saved_bytes;     /* written by forward, read by the backward calls of the same step */
+    uint64_t workspace_bytes; /* scratch of one call; all plans of a context may share one area */
+    char forward[48];         /* implementation, as the library names it: "brgconv:avx512_core", "loops" */
+    char backward_weights[48];
+    char backward_data[48]; /* empty: there is none */
+} en_plan_info;
+
+/* The tensors of one run. A call reads only the fields that it needs; the others may be NULL. */
+typedef struct en_args {
+    uint32_t size; /* sizeof(en_args) */
+    const void *x; /* forward; backward_weights; backward_data of mse */
+    void *y;       /* written by forward; read by backward of relu, log_softmax and with EN_OP_FUSE_RELU */
+    const void *w, *b;
+    void *dy; /* gradient of y; read only, but see EN_OP_FUSE_RELU */
+    void *dx, *dw, *db;
+    const void *target; /* losses */
+    void *saved, *workspace;
+} en_args;
+
+/* ---- the device -------------------------------------------------------------------------------------- */
+
+/* What a device library gets from the program that loads it. Lives as long as the process. */
+typedef struct en_device_host {
+    uint32_t abi, size;
+    void (*log)(int level /* 0 error .. 4 trace */, const char *subsystem, const char *text);
+} en_device_host;
+
+typedef struct en_device_config {
+    uint32_t size;
+    int32_t index;   /* which one of several devices of this kind: cuda:1 */
+    int32_t threads; /* host threads for compute, >= 1; results are repeatable at equal threads */
+    const en_device_host *host;
+} en_device_config;
+
+enum {
+    EN_DEVICE_HOST = 1
+}; /* device addresses are host addresses: any memory of the process may be passed */
+
+enum { EN_COPY_IN = 1, EN_COPY_OUT = 2, EN_COPY_ON = 3 }; /* host to device, device to host, on the device */
+
+typedef struct en_device {
+    uint32_t abi, size;
+    const char *name; /* ref, cpu, cuda */
+    const char *help; /* one line */
+    uint32_t flags;
+    uint32_t align; /* of tensors and buckets, bytes: 64, on a GPU 256 */
+
+    /* May be slow; logs the cause when it fails. close releases everything, plans and memory included. */
+    en_status (*open)(const en_device_config *, en_ctx **ctx_out);
+    void (*close)(en_ctx *);
+    /* One line for people: library, version, instruction set, threads. Valid until close. */
+    const char *(*describe)(en_ctx *);
+
+    /* Zeroed, on `align` bytes; bytes 0 gives a valid address. free takes NULL. */
+    en_status (*alloc)(en_ctx *, uint64_t bytes, void **memory_out);
+    void (*free)(en_ctx *, void *memory);
+    /* Enqueued like an operation. With EN_COPY_OUT, dst holds the data after sync; the areas never overlap.
+     */
+    en_status (*copy)(en_ctx *, void *dst, const void *src, uint64_t bytes, int direction);
+    en_status (*zero)(en_ctx *, void *dst, uint64_t bytes);
+    /* Blocks until all that was enqueued is done; reports an error of any of it. Host devices: at once. */
+    en_status (*sync)(en_ctx *);
+
+    /* EN_EUNSUPPORTED: not this kind, type or flag on this device (logged). Freed by plan_free. */
+    en_status (*plan)(en_ctx *, const en_op *, en_plan **plan_out);
+    void (*plan_free)(en_plan *);
+    void (*plan_info)(const en_plan *, en_plan_info *info_out);
+
+    /* The step path: no allocation, no log but for errors. backward_weights comes before backward_data.
+     * Calls that the op does not have (no weights, EN_OP_NO_DX) return EN_EUNSUPPORTED. A target outside
+     * [0, C) is EN_EINVAL on host devices and undefined on others: check labels when they are read. */
+    en_status (*forward)(en_plan *, const en_args *);
+    en_status (*backward_weights)(en_plan *, const en_args *);
+    en_status (*backward_data)(en_plan *, const en_args *);
+} en_device;
+
+/* The one symbol that a device library exports. Returns NULL if it cannot serve that ABI. */
+#define EN_DEVICE_ENTRY "en_device_entry"
+typedef const en_device *(*en_device_entry_fn)(uint32_t host_abi);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
