@@ -1,0 +1,61 @@
+# Entrain. `make help` lists what there is.
+BUILD ?= build
+JOBS  ?= $(shell nproc)
+CMAKE_FLAGS ?=
+
+# What a build, the tests and the demo need; each is explained in README.md.
+BUILD_PACKAGES = gcc g++ cmake pkg-config libzmq3-dev libmsgpack-dev libsodium-dev libdnnl-dev zlib1g-dev libyaml-dev libjansson-dev
+TEST_PACKAGES  = libcmocka-dev
+DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
+PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
+
+.PHONY: all deps demo test asan tsan fuzz bench install format tidy clean help configure
+.DEFAULT_GOAL := all
+
+all: configure ## build psd, worker and entrain into build/
+	@cmake --build $(BUILD) -j $(JOBS) -- --no-print-directory -s
+
+configure:
+	@tools/deps.sh --check-build $(BUILD_PACKAGES) $(TEST_PACKAGES)
+	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+
+deps: ## install what is missing (prints the line first)
+	@tools/deps.sh $(PACKAGES)
+
+demo: deps ## the main job: check, then compare ring, ps-sync and ps-async on Fashion-MNIST (5 minutes)
+	@$(MAKE) --no-print-directory all
+	@tools/demo.sh $(BUILD)
+
+test: deps ## build and run every test (10 minutes at most on two cores)
+	@$(MAKE) --no-print-directory all
+	@JOBS=$(JOBS) tools/test.sh $(BUILD)
+
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory all BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool' $(CTEST_FLAGS)
+
+tsan: ## the tests under ThreadSanitizer
+	@$(MAKE) --no-print-directory all BUILD=build-tsan CMAKE_FLAGS="-DEN_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool' $(CTEST_FLAGS)
+
+fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
+	@tools/fuzz.sh $${FUZZ_SECONDS:-60}
+
+bench: all ## print the benches' tables
+	@$(BUILD)/bench/bench_allreduce -b 4K -e 16M -f 8 && $(BUILD)/bench/bench_pushpull && $(BUILD)/bench/bench_train
+
+install: all ## install to PREFIX (/usr/local)
+	@cmake --install $(BUILD) --prefix $${PREFIX:-/usr/local}
+
+format: ## clang-format the tree in place
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+tidy: configure ## clang-tidy over the tree
+	@git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
+
+clean: ## remove build folders
+	@rm -rf build build-asan build-tsan build-fuzz
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'

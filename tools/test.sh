@@ -1,0 +1,27 @@
+#!/bin/sh
+# test.sh BUILD [ctest arguments]: runs the suites, then prints what was promised and measured, and one closing line.
+build=$1; shift
+log=$build/Testing/Temporary/LastTest.log
+rm -f "$log"
+ctest --test-dir "$build" --no-tests=error -j "${JOBS:-2}" --output-on-failure "$@" > "$build/ctest.out" 2>&1
+status=$?
+# A line per suite, then the output of what failed.
+awk '/^ *[0-9]+\/[0-9]+ +Test +#/ { name=$4; state="passed"; if (/\*\*\*Skipped/) state="skipped"; else if (/\*\*\*|Failed/) state="FAILED";
+       sec=""; for (i=1;i<NF;i++) if ($(i+1)=="sec") sec=$i; printf "  %-34s %-8s %7s s\n", name, state, sec }' "$build/ctest.out"
+if [ $status -ne 0 ]; then sed -n '/\*\*\*Failed\|\*\*\*Timeout\|\*\*\*Exception\|\[ *FAILED\|ERROR\|error:/p' "$build/ctest.out" | head -60; fi
+echo
+echo "What is promised, and what was measured:"
+grep -ah '^PROMISE ' "$log" 2>/dev/null | sed 's/^PROMISE /  /' | sort -u
+passed=$(grep -cE 'Test +#.* Passed ' "$build/ctest.out")
+skipped=$(grep -cE 'Test +#.*\*\*\*Skipped' "$build/ctest.out")
+total=$(grep -cE '^ *[0-9]+/[0-9]+ +Test +#' "$build/ctest.out")
+failed=$((total - passed - skipped))
+echo
+if [ "$skipped" -gt 0 ]; then
+    echo "Skipped, and why:"
+    awk '/^[0-9]+\/[0-9]+ Testing:/ { name=$3 } /^SKIP: / { sub(/^SKIP: /, ""); printf "  %-34s %s\n", name, $0 }' "$log"
+    echo
+fi
+[ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && failed=1
+echo "$passed passed, $failed failed, $skipped skipped"
+exit $status
