@@ -64,6 +64,7 @@ typedef struct eni_header {
     uint64_t step;         /* the client's step: for messages to people */
     int64_t deliver_ns;    /* --net emulation: not before this time on the monotonic clock; 0: at once */
     uint32_t crc;
+    uint32_t slot;         /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT */
     uint32_t status;       /* REFUSED: an en_status */
     char text[256];        /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
 } eni_header;
