@@ -1,0 +1,21 @@
+/* clones.h - several machine versions of one loop, chosen when the program is loaded.
+ *
+ * ENI_CLONES before a function compiles it for plain x86-64, AVX2 and AVX-512. The bits do not change with
+ * the version: the loops are elementwise, and -ffp-contract=off forbids the fused multiply-add, the only
+ * thing that a wider machine would round differently. tests/ops/test_clones.c holds it to that.
+ *
+ * Off under sanitizers (the loader resolves the versions before their runtime is up), with clang, and where
+ * the C library has no indirect functions. */
+#ifndef OPS_CLONES_H
+#define OPS_CLONES_H
+
+#include <stdint.h> /* defines __GLIBC__ */
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                 \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ENI_NO_CLONES)
+#define ENI_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define ENI_CLONES
+#endif
+
+#endif
