@@ -1,0 +1,38 @@
+/* record.h - metrics-RANK.jsonl: one JSON object per step, the machine-readable twin of the progress bar. */
+#ifndef WORKER_RECORD_H
+#define WORKER_RECORD_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+/* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
+ * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest. */
+typedef struct eni_step {
+    double t;              /* seconds on the training clock at the end of the step */
+    uint64_t step;         /* of this rank */
+    uint64_t epoch;
+    uint64_t samples;      /* global samples, as far as this rank knows */
+    uint64_t nsamples;     /* of this rank's micro-batch */
+    uint64_t update;       /* version of the weights after the step */
+    uint64_t base_version; /* version of the weights that the gradient was computed on */
+    float loss;            /* mean over this rank's micro-batch */
+    uint64_t correct;
+    float lr;
+    int64_t step_ns, data_ns, compute_ns, send_ns, wait_ns, update_ns;
+    uint64_t payload_bytes, wire_bytes; /* of this step */
+    double staleness;                   /* versions between base and application, mean over the cells */
+} eni_step;
+
+typedef struct eni_recorder eni_recorder;
+
+/* Creates DIR/metrics-RANK.jsonl. Buffered: no system call per step. */
+en_status eni_recorder_open(const char *dir, int rank, eni_recorder **recorder_out);
+
+/* NULL records nothing. */
+void eni_recorder_add(eni_recorder *recorder, const eni_step *step);
+
+/* Flushes and closes; EN_EIO if any write failed (logged). NULL is fine. */
+en_status eni_recorder_close(eni_recorder *recorder);
+
+#endif
