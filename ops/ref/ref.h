@@ -1,0 +1,54 @@
+/* ref.h - the reference device: every operation as plain loops, the oracle that other devices are tested
+ * against, and the device whose bits are the same on every machine.
+ *
+ * That sameness rests on three habits: no library (exp and log are in math.c), sums of products in double,
+ * in an order that the loops fix, and no fused multiply-add (-ffp-contract=off). Where a loop is fast enough
+ * as it stands, the cpu device calls it too. */
+#ifndef OPS_REF_REF_H
+#define OPS_REF_REF_H
+
+#include "entrain/device.h"
+
+/* One operation. The op was accepted by eni_ref_check; the args are those of the device's calls. */
+typedef struct eni_ref_kernel {
+    en_status (*forward)(const en_op *op, const en_args *args);
+    en_status (*backward_weights)(const en_op *op, const en_args *args); /* NULL: has no weights */
+    en_status (*backward_data)(const en_op *op, const en_args *args);
+    uint64_t (*saved_bytes)(const en_op *op);     /* NULL: none */
+    uint64_t (*workspace_bytes)(const en_op *op); /* NULL: none */
+} eni_ref_kernel;
+
+extern const eni_ref_kernel eni_ref_conv, eni_ref_linear, eni_ref_relu, eni_ref_maxpool, eni_ref_relu_maxpool,
+    eni_ref_flatten, eni_ref_log_softmax, eni_ref_nll, eni_ref_cross_entropy, eni_ref_mse;
+
+/* By kind; NULL for a kind that does not exist. */
+const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind);
+
+/* Refuses an op that makes no sense or that no host device can do, and logs why in the name of `device`. */
+en_status eni_ref_check(const en_op *op, const char *device);
+
+/* The extent of y, of an op that was checked. */
+en_extent eni_ref_output(const en_op *op);
+
+/* max(x, 0) in place; a value that is not a number stays one, as in PyTorch, so that divergence shows. */
+void eni_ref_relu_in_place(float *x, int64_t count);
+
+/* dy = 0 where y is not positive, in place: the backward of a fused relu. */
+void eni_ref_relu_mask(float *dy, const float *y, int64_t count);
+
+/* Natural exponential and logarithm, within two units in the last place of a double, the same bits
+ * everywhere. log takes positive normal numbers, which is all that a softmax asks for. */
+double eni_ref_exp(double x);
+double eni_ref_log(double x);
+
+/* y = log softmax of one row: (C). Stable: the largest x is subtracted first. */
+void eni_ref_log_softmax_row(double *y, const float *x, int64_t c);
+
+/* The memory calls of a host device; the context is not looked at. */
+en_status eni_ref_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out);
+void eni_ref_free(en_ctx *ctx, void *memory);
+en_status eni_ref_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction);
+en_status eni_ref_zero(en_ctx *ctx, void *dst, uint64_t bytes);
+en_status eni_ref_sync(en_ctx *ctx);
+
+#endif
