@@ -34,14 +34,14 @@ typedef struct eni_bucket_range {
     en_param *params; /* (nparams), ascending offsets within the bucket */
 } eni_bucket_range;
 
-/* The frozen plan. Bucket i is complete as soon as backward has completed tensor bucket[i].first, since
- * backward goes from the last tensor to the first. */
+/* The frozen plan. Backward goes from the last tensor to the first, so bucket i is complete as soon as the
+ * gradient of tensor bucket[i].first is:
+ *
+ *     after the gradient of tensor t:   while (next < n && bucket[next].first >= t) submit(next++); */
 typedef struct eni_buckets {
     uint32_t n;
-    uint64_t count;            /* elements of the flat vector */
-    eni_bucket_range *bucket;  /* in the order of submit */
-    uint32_t *first_of_tensor; /* (tensors + 1): while backward completes tensor t, buckets
-                                  [first_of_tensor[t + 1], first_of_tensor[t]) become complete */
+    uint64_t count;           /* elements of the flat vector */
+    eni_bucket_range *bucket; /* in the order of submit */
 } eni_buckets;
 
 /* Makes the plan for a vector of `count` elements and buckets of at most cap_bytes (at least 64).

@@ -1,0 +1,163 @@
+/* coll.h - collectives among a group of ranks: the mean of everybody's vector, and its relatives.
+ *
+ *     direct  shared memory, one host. Rank r owns slice r: it reads the slice from all ranks in rank order,
+ *             and writes the mean to all. Two flag exchanges. Bytes per rank: 2 (n-1)/n of the vector.
+ *     ring    plain TCP to two neighbours (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce"): chunk c
+ *             starts at rank c and is summed on its way round, then the means go round once more. The same
+ *             bytes, 2 (n-1) hops. The order of each sum is ENI_SUM_RING.
+ *     naive   everybody sends everything to everybody and sums alone: (n-1) vectors per rank.
+ *
+ * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
+ * Every flag and every frame says epoch, sequence, operation, bucket and count: ranks that disagree get
+ * EN_EMISMATCH with both sides named, never a sum.
+ *
+ * Progress. submit() returns at once. `direct` moves when its owner thread is inside submit, test or wait;
+ * sockets are moved by a thread of their own, so that they send while backward still computes.
+ *
+ * Failure. A wait lasts as long as the peers live (eni_alive says), in slices of at most 20 ms. After the
+ * first failure the group is broken: every later call returns the same status, and the vectors of unfinished
+ * operations have undefined contents. A new epoch opens a new group.
+ *
+ * One thread at a time may call into a group (the compute thread). */
+#ifndef COMM_COLL_H
+#define COMM_COLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+#include "entrain/strategy.h"
+#include "ops/mean.h"
+#include "runtime/comm/arena.h"
+
+struct eni_shaper; /* net/shaper.h */
+
+typedef struct eni_coll eni_coll;
+
+enum { ENI_COLL_AUTO, ENI_COLL_DIRECT, ENI_COLL_RING, ENI_COLL_NAIVE };
+enum { ENI_OVER_SHM, ENI_OVER_TCP };
+
+/* "auto", "direct", "ring", "naive", also the other way round; -1 if the name is none of them. */
+const char *eni_coll_algorithm_name(int algorithm);
+int eni_coll_algorithm_parse(const char *name);
+
+/* ---- what to use -----------------------------------------------------------------------------------------
+ */
+
+typedef struct eni_coll_facts {
+    int asked; /* ENI_COLL_* as the user wrote it */
+    int nranks;
+    int nhosts;         /* hosts that share memory within, never across */
+    int is_shaped;      /* --net: the network is emulated, so there must be one */
+    int naive_in_shm;   /* naive may read the arenas instead of sending (n-1) vectors */
+    const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
+} eni_coll_facts;
+
+typedef struct eni_coll_choice {
+    int algorithm; /* never ENI_COLL_AUTO */
+    int transport; /* ENI_OVER_* */
+    char why[160]; /* one clause for result.json: "2 ranks on one host share memory" */
+} eni_coll_choice;
+
+/* Pure: the same facts give the same choice on all ranks. EN_EINVAL, logged, when what was asked cannot be
+ * (direct across hosts, direct with --net). */
+en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out);
+
+/* ---- open ------------------------------------------------------------------------------------------------
+ */
+
+/* Who is alive. `status` is called from any thread, at least every 20 ms while somebody waits, and must not
+ * block: EN_OK, or what the wait shall return (EN_EPEER, EN_EMEMBER, EN_ESTOP, EN_EINTR). NULL: always
+ * EN_OK. */
+typedef struct eni_alive {
+    en_status (*status)(void *user);
+    void *user;
+    int fd; /* becomes readable when status changes, so that a wait ends at once; -1: there is none */
+} eni_alive;
+
+/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. */
+typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
+                               uint32_t bucket, uint64_t bytes);
+
+typedef struct eni_coll_config {
+    int rank, nranks; /* in this group */
+    uint32_t epoch;   /* of the membership */
+    int algorithm;    /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
+    int transport;    /* ENI_OVER_* */
+
+    /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.
+     * Borrowed; they outlive the group. */
+    eni_arena *const *arenas;
+    int area; /* ENI_AREA_WORLD or ENI_AREA_LOCAL: where the flags lie; one open group per area */
+
+    /* (nranks) connected TCP sockets by rank, -1 where there is none; NULL over shared memory. ring needs
+     * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and swaps all they talk
+     * to. Taken on success, still the caller's on failure. */
+    const int *sockets;
+
+    uint64_t segment;          /* elements per TCP frame; 0: 65536 (256 KiB) */
+    uint64_t max_count;        /* elements of the largest operation, for naive's scratch; 0: the arena's */
+    struct eni_shaper *shaper; /* --net emulation, or NULL. Borrowed */
+    eni_alive alive;
+    eni_coll_trace trace; /* or NULL */
+    void *trace_user;
+} eni_coll_config;
+
+en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
+
+/* Ends the group. Orderly ends on TCP wait up to a second for the neighbours to have read everything.
+ * NULL is fine. */
+void eni_coll_close(eni_coll *coll);
+
+/* ---- operations
+ * -------------------------------------------------------------------------------------------- */
+
+enum { ENI_COLL_SWAP = 6, ENI_COLL_BARRIER = 7 }; /* beside EN_ALLREDUCE (1) .. EN_BCAST (5) */
+
+typedef struct eni_coll_op {
+    int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
+                        ENI_COLL_SWAP, ENI_COLL_BARRIER */
+    int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
+    uint32_t bucket; /* whose vector it is; for messages and traces */
+    uint32_t slot;   /* works in place on [offset, offset + count) of this slot */
+    uint64_t offset, count;
+    uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'
+                          ranges do not overlap. After a reduce-scatter only [lo, hi) is defined */
+    uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
+    int to, from;      /* ENI_COLL_SWAP: sends `slot` to rank `to`, receives into `slot_in` from `from` */
+    uint32_t slot_in;
+} eni_coll_op;
+
+/* Starts an operation on the owner's vectors; the op is copied. *req_out is never 0. At most ENI_COLL_DEPTH
+ * may be unfinished (EN_EBUG, logged). */
+#define ENI_COLL_DEPTH 256
+en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out);
+
+/* 1 when done or failed (then wait does not block), 0 otherwise. Makes progress. */
+int eni_coll_test(eni_coll *coll, uint64_t req);
+
+/* Waits until the operation is done on this rank: its result may be read, and its vectors written. Any
+ * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or what eni_alive said. */
+en_status eni_coll_wait(eni_coll *coll, uint64_t req);
+
+/* submit and wait. */
+en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
+
+/* ---- what was moved
+ * ---------------------------------------------------------------------------------------- */
+
+typedef struct eni_coll_counters {
+    uint64_t ops;
+    uint64_t payload_sent, payload_recv; /* the algorithm's own bytes */
+    uint64_t wire_sent, wire_recv;       /* sockets, headers included */
+    uint64_t shm_bytes;                  /* read from or written to another process's memory */
+    uint64_t wait_ns;                    /* spent blocked in eni_coll_wait */
+} eni_coll_counters;
+
+/* Since open. Any thread. */
+void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out);
+
+/* Bytes a rank sends, on average over the ranks, per byte of the vector: the theory of payload_sent. */
+double eni_coll_bytes(int algorithm, int op, int nranks);
+
+#endif

@@ -1,0 +1,77 @@
+/* host.h - the host of a strategy's worker half on real transport: what en_host promises, kept with the
+ * arena, the collectives and the store client.
+ *
+ * One training step, as the worker drives it (compute thread only; nothing here is thread-safe):
+ *
+ *     eni_host_begin(host, step, nsamples);          before_step
+ *     for each bucket as backward completes it:
+ *         eni_host_submit(host, bucket);             submit; returns at once
+ *     eni_host_finish(host);                         finish of every bucket, in submit order; after_step
+ *
+ * After finish, the arena's param slot holds the weights of the next step. The host measures: staleness and
+ * bytes are counted here and in the transport, alike for every strategy. */
+#ifndef COMM_HOST_H
+#define COMM_HOST_H
+
+#include <stdint.h>
+
+#include "entrain/strategy.h"
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/comm/arena.h"
+#include "runtime/comm/buckets.h"
+#include "runtime/comm/client.h"
+#include "runtime/comm/coll.h"
+#include "runtime/comm/options.h"
+#include "runtime/core/trace.h"
+
+typedef struct eni_host eni_host;
+
+/* Everything is borrowed and outlives the host. */
+typedef struct eni_host_config {
+    const en_strategy *strategy;
+    const eni_options *options;
+    en_world world;
+    uint64_t seed;
+    const eni_buckets *buckets;
+    eni_arena *arena;   /* slots ENI_SLOT_PARAM, ENI_SLOT_GRAD, and room for strategy vectors */
+    eni_coll *coll;     /* NULL: the world has one rank */
+    eni_client *client; /* NULL: no servers */
+    const eni_optimizer *optimizer;
+    eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
+    eni_schedule schedule;
+    uint64_t contributions; /* micro-batches behind one local step: 1, or --accumulate */
+    eni_trace *trace;       /* NULL: none */
+} eni_host_config;
+
+/* Runs the strategy's open and, for each bucket, plan. */
+en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
+
+/* NULL is fine. Requests in progress are abandoned. */
+void eni_host_close(eni_host *host);
+
+en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples);
+en_status eni_host_submit(eni_host *host, uint32_t bucket);
+en_status eni_host_finish(eni_host *host);
+
+/* What the strategy says of the model to evaluate (EN_EVAL_*); for EN_EVAL_VEC also which arena slot. */
+int eni_host_eval(eni_host *host, uint32_t *slot_out);
+
+/* The strategy's promise; zeroed where it promises nothing. */
+void eni_host_theory(eni_host *host, en_theory *theory_out);
+
+/* Measured since open, on the compute thread. */
+typedef struct eni_host_counters {
+    int64_t send_ns;   /* in submit, and working on an exchange in wait */
+    int64_t wait_ns;   /* blocked for others */
+    int64_t update_ns; /* optimizer steps and lin of this rank */
+    uint64_t version;      /* of bucket 0: updates seen by this rank */
+    uint64_t base_version; /* of the weights that the last gradient was computed on */
+    uint64_t samples;      /* applied to bucket 0, as far as this rank knows */
+    uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
+    float lr;              /* of the last step, or what the server would take */
+} eni_host_counters;
+void eni_host_count(const eni_host *host, eni_host_counters *counters_out);
+
+#endif
