@@ -1,0 +1,43 @@
+/* fdpass.h - hands file descriptors (memfds of weights and gradients) to processes of the same user and run.
+ *
+ * An abstract AF_UNIX socket with a random name: no file is left behind, and another network namespace cannot
+ * see it, which is right: it counts as another host. Who connects must have our uid (SO_PEERCRED) and know
+ * the job token. Deadlines and abort_fd as in tcp.h. Descriptors made here are non-blocking and
+ * close-on-exec. */
+#ifndef NET_FDPASS_H
+#define NET_FDPASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+#include "runtime/net/token.h"
+
+#define ENI_FDPASS_NAME 48u   /* printable, terminated: goes into a private pair at JOIN */
+#define ENI_FDPASS_MAX  8u    /* descriptors in one message */
+#define ENI_FDPASS_BLOB 4096u /* bytes beside them */
+
+/* Listens under a fresh random name. *fd_out, pollable for POLLIN, is the caller's to close. */
+en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out);
+
+/* Waits for one peer that passes both checks. Strangers are dropped with a warning and the wait goes on. */
+en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadline_ns, int abort_fd,
+                            int *fd_out);
+
+/* Connects, checks that the other side has our uid, and shows the token. EN_ENOENT when nobody listens there,
+ * EN_EDENIED. */
+en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
+                             int *fd_out);
+
+/* Sends up to ENI_FDPASS_MAX descriptors (they stay the caller's) and a blob of 1 .. ENI_FDPASS_BLOB bytes.
+ */
+en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob, size_t bytes,
+                          int64_t deadline_ns, int abort_fd);
+
+/* Receives one message. The descriptors in fds_out[0 .. *nfds_out) are the caller's to close; entries behind
+ * are set to -1. EN_EPROTO when the message does not fit (nothing leaks), EN_EPEER when the other side
+ * closed. */
+en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out, void *blob_out,
+                          size_t capacity, size_t *bytes_out, int64_t deadline_ns, int abort_fd);
+
+#endif

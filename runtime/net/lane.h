@@ -1,0 +1,106 @@
+/* lane.h - messages of wire.h over ZeroMQ: one ROUTER per shard in psd, one DEALER per lane in each worker.
+ *
+ * A router or dealer belongs to one thread at a time. Nothing a peer sends is fatal: a message that is
+ * malformed, oversized or has the wrong number of frames is dropped and counted. EN_ETIMEOUT ("nothing yet")
+ * and EN_EINTR
+ * ("woken") are not logged. ZeroMQ hides a peer's death: wait with the member's eventfd (member.h) at hand.
+ *
+ * Zero copy: a payload of at least ENI_ZEROCOPY_MIN bytes sent with a `release` is read by ZeroMQ's own
+ * thread straight from the caller's memory; release(hint, memory) is called from that thread when it is done.
+ * A smaller payload is copied, and release is called before send returns. So release runs exactly once per
+ * send that was given one, also when send fails; it must be thread-safe and must not block. A NULL release:
+ * always copied. A reply to a message says that its bytes have left, but release may come later still: wait
+ * for release before unmapping the memory. */
+#ifndef NET_LANE_H
+#define NET_LANE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/net/tcp.h"
+#include "runtime/net/wire.h"
+
+#define ENI_ZEROCOPY_MIN (UINT64_C(64) << 10)
+#define ENI_ROUTE_MAX    32u
+
+typedef struct eni_net eni_net;       /* the ZeroMQ context of a process; owned by its main */
+typedef struct eni_router eni_router; /* a lane's socket in psd */
+typedef struct eni_dealer eni_dealer; /* a worker's socket to one lane */
+
+typedef void (*eni_release)(void *hint, void *memory);
+
+/* `io_threads`: ZeroMQ's copying threads; one carries about 2 GB/s. 0: one. */
+en_status eni_net_open(int io_threads, eni_net **net_out);
+
+/* Every socket must be closed before. Waits at most 2 s for what is still unsent (0 s after eni_net_abort).
+ * NULL is fine. */
+void eni_net_close(eni_net *net);
+
+/* The run is broken: sockets closed from now on drop what they have not sent. Any thread. */
+void eni_net_abort(eni_net *net);
+
+/* A message received. Zero it before its first use. */
+typedef struct eni_packet {
+    eni_header header;
+    uint8_t route[ENI_ROUTE_MAX]; /* whom to answer (router only) */
+    uint32_t route_bytes;
+    uint8_t *payload; /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without
+                         payload, and with ENI_FLAG_SHM, where they lie in the arena. Writable: it is yours */
+    uint64_t bytes;   /* of payload */
+    void *owner;      /* what holds payload; the packet may be copied by assignment as long as one copy is
+                         released: that is how ownership moves */
+} eni_packet;
+
+/* Frees the payload and zeroes owner, payload and bytes. Twice is fine. Any thread. */
+void eni_packet_release(eni_packet *packet);
+
+/* Counted at the transport. wire bytes are exact for ZMTP 3.1 with the NULL mechanism: every frame's body,
+ * its 2 or 9 bytes of framing, and 107 bytes of greeting per connection and direction (docs/wire.md). */
+typedef struct eni_lane_count {
+    uint64_t messages_in, messages_out;
+    uint64_t payload_in, payload_out;
+    uint64_t wire_in, wire_out;
+    uint64_t dropped; /* malformed, oversized, half, or without a way back */
+} eni_lane_count;
+
+/* Binds; EN_EDENIED beyond loopback unless is_insecure. *bound_out (may be NULL) has the real port.
+ * `max_payload` is the largest payload that is let in, at most ENI_BUCKET_MAX (0: that). */
+en_status eni_router_open(eni_net *net, const eni_address *address, bool is_insecure, uint64_t max_payload,
+                          eni_router **router_out, eni_address *bound_out);
+
+/* One message. EN_OK: release it; EN_ETIMEOUT: none came within timeout_ms (0: only look); EN_EINTR: wake_fd
+ * (negative: none) is readable and no message was waiting. */
+en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_packet *packet_out);
+
+/* Sends header and payload to the client `to` came from. header->bytes must be the payload's, header->type
+ * and all else the caller's choice. Never blocks: EN_EPEER when that client is gone, EN_ETIMEOUT when 64
+ * messages to it are still unsent; both are counted as dropped and logged at debug level. */
+en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_header *header, void *payload,
+                          eni_release release, void *hint);
+
+void eni_router_count(const eni_router *router, eni_lane_count *count_out); /* any thread */
+void eni_router_close(eni_router *router);                                  /* NULL is fine */
+
+/* Connects in the background; returns at once. */
+en_status eni_dealer_open(eni_net *net, const eni_address *lane, uint64_t max_payload,
+                          eni_dealer **dealer_out);
+
+/* Sends. Blocks only while no connection is there or 64 messages are unsent, until the deadline or abort_fd.
+ */
+en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *payload, eni_release release,
+                          void *hint, int64_t deadline_ns, int abort_fd);
+
+/* One message if one is there; EN_ETIMEOUT if not. Never blocks. */
+en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out);
+
+/* Waits until one of `n` dealers has a message. is_ready_out[i] is set for each. EN_OK; EN_ETIMEOUT at the
+ * deadline; EN_EPEER when abort_fd (negative: none) is readable; EN_EINTR when wake_fd (negative: none) is. A
+ * message that waits comes before all of these. */
+en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
+                          int wake_fd, bool *is_ready_out);
+
+void eni_dealer_count(const eni_dealer *dealer, eni_lane_count *count_out); /* any thread */
+void eni_dealer_close(eni_dealer *dealer);                                  /* NULL is fine */
+
+#endif

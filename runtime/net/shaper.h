@@ -1,0 +1,41 @@
+/* shaper.h - emulates a slower network in our own transport: --net=rate:200MB,delay:1ms.
+ *
+ * A process has one NIC with a rate in bytes per second each way and a delay. It is arithmetic on time
+ * stamps: no thread, no sleep, no queue. The sender stamps every message with the moment of its last byte's
+ * arrival (eni_header.deliver_ns), the receiver holds the message until then. The bucket has zero depth: no
+ * burst is ever free.
+ *
+ *     send:     egress_free  = max(now, egress_free) + bytes / rate;          deliver = egress_free + delay
+ *     receive:  ingress_free = max(ingress_free, deliver - bytes / rate) + bytes / rate;   ready =
+ * ingress_free
+ *
+ * So a lone message is ready at `deliver`: its bytes come in while they go out, and are not paid for twice.
+ * When k senders hit one receiver at once (in-cast) its own rate serialises them. Messages are charged in the
+ * order in which the receiver looks at them. Stamps are on the monotonic clock, so all processes must share
+ * one machine; network namespaces are fine. Thread-safe: the lanes of one process share its NIC. */
+#ifndef NET_SHAPER_H
+#define NET_SHAPER_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+typedef struct eni_shaper eni_shaper;
+
+/* Parses "rate:200MB,delay:1ms", either part alone, or "none" (both 0: unlimited, no delay). A rate is in
+ * bytes per second with B, kB, MB, GB, KiB, MiB, GiB or in bits with kbit, Mbit, Gbit; a delay in ns, us, ms,
+ * s. EN_EINVAL, logged with the part that is wrong. */
+en_status eni_shaper_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
+
+/* NULL when out of memory. bytes_per_s 0: unlimited. */
+eni_shaper *eni_shaper_new(uint64_t bytes_per_s, int64_t delay_ns);
+void eni_shaper_free(eni_shaper *shaper); /* NULL is fine */
+
+/* Charges the sender's NIC at `now_ns` and returns deliver_ns. A NULL shaper returns 0: at once. */
+int64_t eni_shaper_send(eni_shaper *shaper, int64_t now_ns, uint64_t bytes);
+
+/* Charges the receiver's NIC and returns when the message may be used. A NULL shaper or deliver_ns 0 returns
+ * deliver_ns. Call once per message. */
+int64_t eni_shaper_recv(eni_shaper *shaper, int64_t deliver_ns, uint64_t bytes);
+
+#endif

@@ -1,0 +1,70 @@
+/* tcp.h - plain TCP with deadlines: listen, connect, accept, and exactly n bytes either way.
+ *
+ * Every descriptor made here is non-blocking, close-on-exec and has TCP_NODELAY. SO_SNDBUF is left alone:
+ * setting it switches the kernel's own sizing off. A deadline is a point on the monotonic clock
+ * (runtime/core/clock.h). `abort_fd` (negative: none) ends any wait early when it becomes readable: pass
+ * eni_member_fd(), so that a death anywhere in the run ends the wait with EN_EPEER. All calls may be made
+ * from any thread; one thread at a time may send on a descriptor and one receive. Failures are logged here,
+ * except that a peer's disappearance is logged at debug level only: the control plane names the first victim,
+ * and that line should be the error. */
+#ifndef NET_TCP_H
+#define NET_TCP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#define ENI_HOST_MAX     256u
+#define ENI_ADDRESS_TEXT 272u /* "tcp://" host ":" port, terminated */
+
+typedef struct eni_address {
+    char host[ENI_HOST_MAX]; /* a name or a number; IPv6 without brackets */
+    uint16_t port;           /* 0: the kernel chooses (listen only) */
+} eni_address;
+
+/* Parses "tcp://host:port", "host:port" or "[v6]:port". EN_EINVAL, logged with the text and the remedy. */
+en_status eni_address_parse(const char *text, eni_address *address_out);
+
+/* Writes "tcp://host:port". */
+void eni_address_format(const eni_address *address, char text_out[ENI_ADDRESS_TEXT]);
+
+/* Whether a number or name of this machine's own loopback: 127.0.0.0/8, ::1, localhost. */
+bool eni_address_is_loopback(const eni_address *address);
+
+/* Listens. On success *fd_out is the caller's, and *bound_out (may be NULL) has the host as given and the
+ * real port. EN_EDENIED for an address beyond loopback unless `is_insecure`: nothing here is encrypted yet.
+ * EN_EIO for a busy port (names a remedy) or an address that is not this machine's. */
+en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out);
+
+/* Connects, trying again every 50 ms while refused or unreachable, until the deadline: ranks may start in any
+ * order. EN_ETIMEOUT tells refused, no route and no such name apart. *fd_out is the caller's. */
+en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out);
+
+/* Waits for one connection. EN_ETIMEOUT is not logged: the caller knows for whom it waited. */
+en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out);
+
+/* Sends or receives exactly `bytes`; both block until then. EN_EPEER: the other side closed, or abort_fd
+ * became readable. After anything but EN_OK the stream is broken and good for close only. */
+en_status eni_tcp_send(int fd, const void *data, size_t bytes, int64_t deadline_ns, int abort_fd);
+en_status eni_tcp_recv(int fd, void *data_out, size_t bytes, int64_t deadline_ns, int abort_fd);
+
+/* As many bytes as go now, never blocking. *done_out is 0 when none can go: poll(2) and come again. EN_EPEER
+ * when the other side closed. */
+en_status eni_tcp_send_some(int fd, const void *data, size_t bytes, size_t *done_out);
+en_status eni_tcp_recv_some(int fd, void *data_out, size_t bytes, size_t *done_out);
+
+/* Waits until fd has one of the poll(2) `events`. EN_OK, EN_ETIMEOUT (not logged), EN_EPEER (abort_fd). */
+en_status eni_tcp_wait(int fd, short events, int64_t deadline_ns, int abort_fd);
+
+/* Bytes that the kernel counted on this process' open, connected TCP sockets (TCP_INFO of every socket in
+ * /proc/self/fd): application bytes without TCP/IP headers, with retransmissions on the sending side. A
+ * socket that was closed is not in the sum. The oracle for the wire_bytes counters of lane.h. */
+typedef struct eni_tcp_totals {
+    uint64_t sent, received;
+    uint32_t sockets;
+} eni_tcp_totals;
+en_status eni_tcp_count(eni_tcp_totals *totals_out);
+
+#endif

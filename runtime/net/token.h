@@ -1,0 +1,53 @@
+/* token.h - the job token: 128 random bits that every process of a run shares, and no other process knows.
+ *
+ * It travels in a 0600 file or over an inherited descriptor, never as an argument or in the environment,
+ * where ps(1) would show it. On a lab server loopback is public: psd and ranks refuse who does not know it.
+ */
+#ifndef NET_TOKEN_H
+#define NET_TOKEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#define ENI_TOKEN_BYTES 16u
+#define ENI_TOKEN_HEX   33u /* 32 lower-case hex digits and the terminating 0 */
+
+typedef struct eni_token {
+    uint8_t bytes[ENI_TOKEN_BYTES];
+} eni_token;
+
+/* A fresh one from the operating system's generator. */
+void eni_token_make(eni_token *token_out);
+
+void eni_token_hex(const eni_token *token, char hex_out[ENI_TOKEN_HEX]);
+
+/* EN_EFORMAT unless `hex` is exactly 32 hex digits. Not logged: the text may be half a secret. */
+en_status eni_token_parse(const char *hex, eni_token *token_out);
+
+/* In constant time. */
+bool eni_token_equal(const eni_token *a, const eni_token *b);
+
+/* Where the processes that one user starts by hand on one host meet: DIRECTORY/token-PORT, PORT being the
+ * leader's. EN_EINVAL when it does not fit. */
+en_status eni_token_path(const char *directory, uint16_t port, char *path_out, size_t path_bytes);
+
+/* Writes a new file with mode 0600, by rename, so that a reader sees all of it or nothing. A missing
+ * directory is made with mode 0700; one of another owner, or that others may write, is refused with
+ * EN_EDENIED. */
+en_status eni_token_write(const eni_token *token, const char *path);
+
+/* Reads it back. EN_ENOENT; EN_EDENIED for a symbolic link, another owner, or a mode that lets others read;
+ * EN_EFORMAT. */
+en_status eni_token_read(const char *path, eni_token *token_out);
+
+/* Reads 32 hex digits from an inherited pipe, memfd or file, and closes it: a child should not inherit it
+ * again. */
+en_status eni_token_read_fd(int fd, eni_token *token_out);
+
+/* Takes the file away; none is fine. */
+void eni_token_remove(const char *path);
+
+#endif
