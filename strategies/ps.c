@@ -1,0 +1,186 @@
+/* ps.c - the parameter server in three disciplines: workers push gradients, the server steps, workers pull.
+ *
+ *     worker   gradient --push-->  server: stage, maybe step  --weights-->  worker
+ *
+ * One round trip a bucket and step. What tells the three apart is two numbers, asked of every push:
+ *
+ *                 quorum: gradients per optimizer step    bound: clocks a worker may be ahead of the slowest
+ *     ps-sync     all workers                             0 (answered after the step that it is part of)
+ *     ps-async    1                                       infinity (answered at once)
+ *     ssp         1                                       s (answered when no worker is over s steps behind)
+ *
+ * ssp with bound 0 keeps the pace of ps-sync, not its arithmetic: stepping on each gradient and stepping on
+ * their mean differ, above all with momentum.
+ *
+ * The unit of the store is the cell: what one shard holds of one bucket. Cells decide independently. */
+#include <math.h>
+
+#include "entrain/strategy.h"
+
+enum { PUSH = 1 };
+
+/* ---- worker half: the same for all three --------------------------------------------------------------- */
+
+static en_status ps_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static en_status ps_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return host->wait(host, bucket->req[0]);
+}
+
+/* Gradients out, weights in: the model once each way, whatever the number of workers. */
+static void promise(en_theory *theory_out, double max_clocks_behind, double staleness)
+{
+    theory_out->sent = theory_out->recv = 1;
+    theory_out->max_clocks_behind = max_clocks_behind;
+    theory_out->staleness = staleness;
+}
+
+/* ---- ps-sync: one step on the mean of everyone (Li'14, sec. 3.4, "sequential"; Valiant'90, BSP) -------- */
+
+static en_status sync_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    if (status != EN_OK || cell->pending < cell->nclients) return status;
+    return store->step(store, cell);
+}
+
+/* The weights that a push was computed on are answered with newer ones only. */
+static int sync_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+}
+
+/* A worker that finished or left may have been the one that the others waited for. */
+static void sync_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+{
+    (void)state;
+    (void)who;
+    if (event == EN_MEMBER_JOINED || cell->pending == 0 || cell->pending < cell->nclients) return;
+    if (store->step(store, cell) != EN_OK)
+        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", cell->bucket, cell->shard,
+                   who);
+}
+
+static void sync_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)host;
+    (void)state;
+    promise(theory_out, 0, 0);
+}
+
+/* ---- ps-async: every gradient is a step (Dean'12, Downpour SGD, sec. 4.1; Recht'11, Hogwild) ----------- */
+
+static en_status async_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    return status == EN_OK ? store->step(store, cell) : status;
+}
+
+static int async_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    (void)cell;
+    (void)msg;
+    return EN_REPLY_WEIGHTS;
+}
+
+/* Between two pushes of a worker each other worker pushes once, on average, whatever their speeds: each
+ * version is somebody's push, and every worker's own push follows its own pull. */
+static void async_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)state;
+    promise(theory_out, INFINITY, host->world->nranks - 1);
+}
+
+/* ---- ssp: as ps-async, but nobody runs further than `bound` ahead (Ho'13, sec. 3; Cipar'13) ------------ */
+
+static const en_option ssp_options[] = {
+    {.size = sizeof(en_option),
+     .type = EN_OPT_INT,
+     .key = "bound",
+     .help = "steps that a worker may be ahead of the slowest",
+     .value = 3,
+     .min = 0,
+     .max = INFINITY},
+    {0},
+};
+
+/* A clock counts pushes, this one included: a worker with clock c is answered, and so begins step c, once
+ * the slowest has pushed c - bound times. */
+static int ssp_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (msg->clock <= cell->min_clock) return EN_REPLY_WEIGHTS;
+    return (double)(msg->clock - cell->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+}
+
+static void ssp_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)state;
+    promise(theory_out, host->num(host, "bound"), -1);
+}
+
+/* ---- the tables ---------------------------------------------------------------------------------------- */
+
+static const en_strategy ssp = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_strategy),
+    .name = "ssp",
+    .help = "server steps on every gradient; fast workers wait for the slowest beyond a bound",
+    .paper = "Ho'13, more effective distributed ML via a stale synchronous parallel parameter server, sec. 3",
+    .flags = EN_STORE_ON_SERVERS,
+    .options = ssp_options,
+    .submit = ps_submit,
+    .finish = ps_finish,
+    .theory = ssp_theory,
+    .on_push = async_push,
+    .on_pull = ssp_pull,
+};
+
+static const en_strategy ps_async = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_strategy),
+    .name = "ps-async",
+    .help = "server steps on every gradient as it comes; nobody waits",
+    .paper = "Dean'12, large scale distributed deep networks, sec. 4.1 (Downpour SGD)",
+    .flags = EN_STORE_ON_SERVERS,
+    .next = &ssp,
+    .submit = ps_submit,
+    .finish = ps_finish,
+    .theory = async_theory,
+    .on_push = async_push,
+    .on_pull = async_pull,
+};
+
+static const en_strategy ps_sync = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_strategy),
+    .name = "ps-sync",
+    .help = "server steps once per round, on the mean of all workers' gradients",
+    .paper = "Li'14, scaling distributed machine learning with the parameter server, sec. 3.4",
+    .flags = EN_STORE_ON_SERVERS | EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC,
+    .next = &ps_async,
+    .submit = ps_submit,
+    .finish = ps_finish,
+    .theory = sync_theory,
+    .on_push = sync_push,
+    .on_pull = sync_pull,
+    .on_member = sync_member,
+};
+
+const en_strategy *en_strategy_entry(uint32_t host_abi)
+{
+    return host_abi == EN_STRATEGY_ABI ? &ps_sync : NULL;
+}

@@ -1,0 +1,48 @@
+/* ring.c - all-reduce: the ranks average their gradients among themselves, and every rank takes the same
+ * step.
+ *
+ *     rank 0   g0 --.               .--> mean --> step
+ *     rank 1   g1 --+-- all-reduce -+--> mean --> step       the weights stay equal without being sent
+ *     rank 2   g2 --'               '--> mean --> step
+ *
+ * How the sum travels (a ring, shared memory, NCCL) is the host's choice: --allreduce. */
+#include "entrain/strategy.h"
+
+/* Starts while backward still computes the gradients of earlier layers. */
+static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->mean_step(host, bucket);
+    return EN_OK;
+}
+
+static en_status ring_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return host->wait(host, bucket->req[0]);
+}
+
+static void ring_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)state;
+    theory_out->sent = theory_out->recv = host->coll_bytes(host, EN_ALLREDUCE, EN_WORLD);
+    theory_out->max_clocks_behind = 0;
+    theory_out->staleness = 0;
+}
+
+static const en_strategy ring = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_strategy),
+    .name = "ring",
+    .help = "all-reduce: ranks average gradients among themselves, no server",
+    .paper = "Patarasu & Yuan'09, bandwidth optimal all-reduce; Sergeev'18 (Horovod), sec. 3",
+    .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC,
+    .submit = ring_submit,
+    .finish = ring_finish,
+    .theory = ring_theory,
+};
+
+const en_strategy *en_strategy_entry(uint32_t host_abi)
+{
+    return host_abi == EN_STRATEGY_ABI ? &ring : NULL;
+}
