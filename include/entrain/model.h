@@ -1,0 +1,170 @@
+/* model.h - networks as lists of layers, and the model that runs one on a device.
+ *
+ * A new network is a few lines (models/convnet.c):
+ *
+ *     static const en_layer layers[] = {
+ *         EN_CONV2D("conv1", 20, 5), EN_RELU_MAXPOOL(2), EN_FLATTEN, EN_LINEAR_RELU("fc1", 500),
+ *         EN_LINEAR("fc2", 10), EN_LOG_SOFTMAX, EN_NLL, EN_END};
+ *     const en_network eni_convnet = {"convnet", "what it is", {1, 28, 28, 1}, layers};
+ *
+ * Three things, in the order in which a worker meets them:
+ *
+ *   en_network  the list, constant data;
+ *   en_schema   what follows from it without a device: the tensors, their names, shapes and places in the
+ *               flat vector. All ranks of a run must have the same schema;
+ *   en_model    the list planned on an opened device: forward, backward, evaluate.
+ *
+ * Parameters are ONE flat float32 vector, gradients another of the same length; both are the caller's, on
+ * the model's device, and are passed to each call. Every tensor starts on 64 bytes (16 elements); what lies
+ * between two tensors is padding: zero after en_schema_init_param, never read by a model, and never written
+ * by backward, so that padding of a zeroed gradient vector stays zero.
+ *
+ * A step:
+ *
+ *     en_model_forward(model, param, &batch);
+ *     en_model_backward(model, param, grad, on_ready, user);   buckets leave from within on_ready
+ *     en_model_result(model, &score);                          mean loss, correct predictions
+ *
+ * A model belongs to one thread at a time, the one of its context. */
+#ifndef ENTRAIN_MODEL_H
+#define ENTRAIN_MODEL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/device.h"
+#include "entrain/status.h"
+#include "entrain/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- networks ---------------------------------------------------------------------------------------- */
+
+/* One layer. Its input is the output of the layer above it in the list; the last layer is the loss. */
+typedef struct en_layer {
+    uint32_t op;      /* EN_OP_*; 0 ends the list */
+    uint32_t flags;   /* EN_OP_BIAS, EN_OP_FUSE_RELU; the model adds the others */
+    const char *name; /* of a layer with weights: "conv1" owns conv1.weight and conv1.bias */
+    int64_t channels; /* conv2d, linear: outputs */
+    int64_t kernel, stride, pad;
+} en_layer;
+
+/* Valid convolution with bias; PyTorch's Conv2d(in, channels, kernel). */
+/* clang-format off */
+#define EN_CONV2D(name, channels, kernel) {EN_OP_CONV2D, EN_OP_BIAS, (name), (channels), (kernel), 1, 0}
+#define EN_LINEAR(name, outputs) {EN_OP_LINEAR, EN_OP_BIAS, (name), (outputs), 0, 0, 0}
+#define EN_LINEAR_RELU(name, outputs) {EN_OP_LINEAR, EN_OP_BIAS | EN_OP_FUSE_RELU, (name), (outputs), 0, 0, 0}
+#define EN_RELU {EN_OP_RELU, 0, NULL, 0, 0, 0, 0}
+#define EN_MAXPOOL(kernel) {EN_OP_MAXPOOL, 0, NULL, 0, (kernel), (kernel), 0}
+#define EN_RELU_MAXPOOL(kernel) {EN_OP_RELU_MAXPOOL, 0, NULL, 0, (kernel), (kernel), 0}
+#define EN_FLATTEN {EN_OP_FLATTEN, 0, NULL, 0, 0, 0, 0}
+#define EN_LOG_SOFTMAX {EN_OP_LOG_SOFTMAX, 0, NULL, 0, 0, 0, 0}
+#define EN_NLL {EN_OP_NLL, 0, NULL, 0, 0, 0, 0}
+#define EN_CROSS_ENTROPY {EN_OP_CROSS_ENTROPY, 0, NULL, 0, 0, 0, 0}
+#define EN_MSE {EN_OP_MSE, 0, NULL, 0, 0, 0, 0}
+#define EN_END {0, 0, NULL, 0, 0, 0, 0}
+/* clang-format on */
+
+typedef struct en_network {
+    const char *name;       /* "convnet": what --model takes */
+    const char *help;       /* one line */
+    en_extent input;        /* of one sample: n is 1 */
+    const en_layer *layers; /* ends with EN_END; the last but one is a loss */
+} en_network;
+
+/* ---- schema ------------------------------------------------------------------------------------------ */
+
+enum { EN_MAX_DIMS = 8, EN_MAX_TENSOR_NAME = 64 };
+
+/* Kinds of a tensor, as en_param.kind: a buffer (batch-norm statistics) is saved but not reduced. */
+enum { EN_TENSOR_WEIGHT = 0, EN_TENSOR_BUFFER = 1 };
+
+typedef struct en_model_tensor {
+    char name[EN_MAX_TENSOR_NAME]; /* as PyTorch's state_dict: "conv1.weight" */
+    uint32_t kind;                 /* EN_TENSOR_* */
+    uint32_t ndim;
+    int64_t shape[EN_MAX_DIMS]; /* as PyTorch: convolution (O, I, KH, KW), linear (O, I), bias (O) */
+    uint64_t offset;            /* elements from the start of the flat vector, a multiple of 16 */
+    uint64_t count;             /* elements, without the padding that follows */
+    uint64_t fan_in;            /* inputs of one output: the bound of the initial distribution */
+} en_model_tensor;
+
+typedef struct en_schema {
+    const en_network *network; /* borrowed; constant data that outlives it */
+    uint32_t ntensors;
+    en_model_tensor *tensors; /* (ntensors), in declaration order, which is the order of their offsets */
+    uint64_t count;           /* elements of the flat vector with padding, a multiple of 16 */
+    uint64_t nweights;        /* elements of all tensors without padding: "number of parameters" */
+    int64_t outputs;          /* classes, or numbers per sample that MSE compares */
+    uint32_t loss;            /* EN_OP_NLL, EN_OP_CROSS_ENTROPY or EN_OP_MSE */
+} en_schema;
+
+/* Checks the list (each layer fits the one above, names are unique, a loss ends it) and fills the schema;
+ * en_schema_fini frees it, and is safe on a zeroed struct. EN_EINVAL names the layer; EN_ENOMEM. */
+en_status en_schema_init(const en_network *network, en_schema *schema_out);
+void en_schema_fini(en_schema *schema);
+
+/* Initial weights: overwrites all schema->count elements of `param`, which is host memory (copy it to
+ * another device). PyTorch's defaults for Conv2d and Linear, kaiming_uniform(a = sqrt 5): weight and bias
+ * uniform in [-1/sqrt(fan_in), 1/sqrt(fan_in)); buffers and padding 0. A function of the seed alone
+ * (ENI_RNG_INIT): the same bytes on every machine. */
+void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param);
+
+/* ---- model ------------------------------------------------------------------------------------------- */
+
+typedef struct en_model en_model;
+
+/* n samples; device addresses that stay valid until backward (or evaluate) has returned and, on a GPU, been
+ * synchronised. The model reads them where they are. */
+typedef struct en_batch {
+    int64_t n;          /* >= 1; a rank without a batch does not call the model */
+    const float *x;     /* (n, H, W, C), normalised, on en_device.align bytes */
+    const void *target; /* int32 (n) in [0, outputs), for MSE float (n, outputs) */
+} en_batch;
+
+typedef struct en_score {
+    double loss;     /* forward: mean over the batch; evaluate: sum over the samples */
+    int64_t correct; /* predictions that hit the label; 0 with MSE */
+} en_score;
+
+/* Plans nothing yet. Borrows schema, device and context: they outlive the model. */
+en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx, en_model **model_out);
+void en_model_free(en_model *model); /* NULL is fine; before the context is closed */
+
+enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1 };
+
+/* Plans all layers for batches of exactly n samples and sizes the activations: slow, allocates. Call it
+ * before step 0 for each size that the run will use (batch size, last ragged batch, evaluation batch and its
+ * ragged one): those steps then allocate nothing. Another size is prepared when it is first met. The last
+ * EN_MODEL_SIZES sizes are kept. Never between forward and backward. */
+enum { EN_MODEL_SIZES = 8 };
+en_status en_model_prepare(en_model *model, int64_t n, int mode);
+
+/* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count). */
+en_status en_model_forward(en_model *model, const float *param, const en_batch *batch);
+
+/* Called when the gradients of tensors [first, first + n) are enqueued (on host devices: complete) and not
+ * touched again; from the last layer to the first, each tensor of kind weight exactly once. What it returns
+ * other than EN_OK ends backward with that status. */
+typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
+
+/* Gradient of the mean loss of the last forward, with the same param: overwrites the weights' gradients in
+ * `grad` (schema->count); padding and buffers are not touched. A layer's weight gradient comes first, then
+ * on_ready (may be NULL), then the gradient of the layer's input, which is not computed for the first layer
+ * with weights. */
+en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
+                            void *user);
+
+/* Mean loss and correct predictions of the last forward; blocks until the device has them. Any time before
+ * the next forward or evaluate. */
+en_status en_model_result(en_model *model, en_score *score_out);
+
+/* Forward only, over one batch; blocks. Add the results of several batches up. */
+en_status en_model_evaluate(en_model *model, const float *param, const en_batch *batch, en_score *score_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,19 @@
+/* registry.h - the networks that --model takes, and what can be said about one without a device. */
+#ifndef MODELS_REGISTRY_H
+#define MODELS_REGISTRY_H
+
+#include "entrain/model.h"
+
+/* By name, or NULL. Static data. */
+const en_network *eni_network_find(const char *name);
+
+/* All networks: index 0.. until NULL. */
+const en_network *eni_network_at(int index);
+
+/* How people call a loss: "nll", "cross-entropy", "mse". */
+const char *eni_loss_name(uint32_t loss);
+
+/* Number of operations (multiply and add count two) of forward and backward for one sample. */
+uint64_t eni_network_flops(const en_network *network);
+
+#endif
