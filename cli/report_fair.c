@@ -1,0 +1,416 @@
+/* report_fair.c - see report_fair.h. One function a rule, in the order of the box. */
+#include "cli/report_fair.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/table.h"
+
+const char *eni_fair_mark(int mark)
+{
+    static const char *const names[] = {"PASS", "WARN", "FAIL"};
+    return names[mark];
+}
+
+static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
+{
+    if (fairness->nrules == ENI_MAX_RULES) return;
+    eni_rule *rule = &fairness->rules[fairness->nrules++];
+    rule->name = name;
+    rule->mark = mark;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(rule->text, sizeof rule->text, fmt, args);
+    va_end(args);
+    fairness->npass += mark == ENI_PASS;
+    fairness->nwarn += mark == ENI_WARN;
+    fairness->nfail += mark == ENI_FAIL;
+}
+
+/* Appends to a text of ENI_RULE_TEXT bytes; what does not fit is cut. */
+static void append(char *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void append(char *text, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, ENI_RULE_TEXT - used, fmt, args);
+    va_end(args);
+}
+
+/* ---- the same start, the same order ---------------------------------------------------------------------- */
+
+static const char *init_hash(const eni_run *run)
+{
+    return run->init_sha256;
+}
+
+static const char *order_hash(const eni_run *run)
+{
+    return run->order_sha256;
+}
+
+/* All complete runs of one seed, over arms and cells, carry the same hash. */
+static void rule_same_hash(const eni_study *study, const char *name, const char *(*hash)(const eni_run *),
+                           eni_fairness *fairness)
+{
+    size_t unknown = 0, compared = 0;
+    char list[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i], *first = NULL;
+        if (!run->is_complete) continue;
+        if (hash(run) == NULL) {
+            unknown++;
+            continue;
+        }
+        for (size_t j = 0; j < i && first == NULL; j++) {
+            const eni_run *other = &study->runs[j];
+            if (other->is_complete && other->seed == run->seed && hash(other) != NULL) first = other;
+        }
+        compared++;
+        if (first == NULL) {
+            append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
+        } else if (strcmp(hash(first), hash(run)) != 0) {
+            add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s", run->seed,
+                     study->arms[first->arm].name, study->cells[first->cell].name, hash(first),
+                     study->arms[run->arm].name, study->cells[run->cell].name, hash(run));
+            return;
+        }
+    }
+    if (unknown > 0)
+        add_rule(fairness, name, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
+    else
+        add_rule(fairness, name, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
+}
+
+/* ---- the learning rate ------------------------------------------------------------------------------------ */
+
+/* What one optimizer step of an arm stands for; false when the runs do not say. */
+static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out, double *updates_out)
+{
+    for (size_t c = 0; c < study->ncells; c++) {
+        const eni_run *run = eni_study_example(study, c, arm);
+        if (run == NULL || !(run->updates > 0) || isnan(run->samples_applied)) continue;
+        *lr_out = isnan(run->lr) ? study->arms[arm].lr : run->lr;
+        *samples_out = run->samples_applied / run->updates;
+        *updates_out = run->updates;
+        return !isnan(*lr_out);
+    }
+    return false;
+}
+
+/* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples behind one update; square root:
+ * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. */
+static void rule_rate(const eni_study *study, eni_fairness *fairness)
+{
+    const char *name = "learning rate", *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
+    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, reference = NAN;
+    bool is_none = strcmp(scale, "none") == 0;
+    char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
+    for (size_t a = 0; a < study->narms; a++) {
+        double lr, samples, updates;
+        if (!rate_of(study, a, &lr, &samples, &updates)) continue;
+        double level = lr / pow(samples, power);
+        if (isnan(reference)) reference = level;
+        append(list, "%s%s %g per %.0f samples", list[0] ? ", " : "", study->arms[a].name, lr, samples);
+        if (fabs(level / reference - 1) > 0.03 + 1 / updates)
+            append(odd, "%s%s at %.2g of the rule", odd[0] ? ", " : "", study->arms[a].name, level / reference);
+    }
+    if (isnan(reference)) {
+        add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
+    } else if (odd[0] == 0) {
+        add_rule(fairness, name, ENI_PASS, "%s: %s", is_none ? "one rate, one batch per update" : scale, list);
+    } else if (is_none) {
+        fairness->is_accuracy_comparable = false;
+        add_rule(fairness, name, ENI_FAIL, "not scaled, accuracy not comparable: %s", list);
+    } else {
+        add_rule(fairness, name, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
+    }
+}
+
+/* ---- the same work ----------------------------------------------------------------------------------------- */
+
+static void rule_samples(const eni_study *study, eni_fairness *fairness)
+{
+    double least = INFINITY, most = 0;
+    const eni_run *low = NULL;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete || isnan(run->samples_applied)) continue;
+        if (run->samples_applied < least) {
+            least = run->samples_applied;
+            low = run;
+        }
+        if (run->samples_applied > most) most = run->samples_applied;
+    }
+    char few[32], many[32];
+    eni_table_grouped(least, ",", few, sizeof few);
+    eni_table_grouped(most, ",", many, sizeof many);
+    if (low == NULL)
+        add_rule(fairness, "samples applied", ENI_WARN, "the runs do not give samples_applied");
+    else if (least == most)
+        add_rule(fairness, "samples applied", ENI_PASS, "%s in every run", many);
+    else
+        add_rule(fairness, "samples applied", least >= 0.99 * most ? ENI_WARN : ENI_FAIL, "from %s (%s in %s) to %s", few,
+                 study->arms[low->arm].name, study->cells[low->cell].name, many);
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == NULL || b == NULL || strcmp(a, b) == 0;
+}
+
+static void rule_task(const eni_study *study, eni_fairness *fairness)
+{
+    const eni_run *first = NULL;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete) continue;
+        if (first == NULL) first = run;
+        bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
+                       same_text(first->device, run->device) && same_text(first->version, run->version) &&
+                       !(fabs(first->workers - run->workers) > 0) &&
+                       !(fabs(first->global_batch_size - run->global_batch_size) > 0);
+        if (is_same) continue;
+        add_rule(fairness, "same task", ENI_FAIL,
+                 "%s and %s differ in model, data, device, version, workers or batch", first->dir, run->dir);
+        return;
+    }
+    if (first == NULL)
+        add_rule(fairness, "same task", ENI_FAIL, "no run ended well");
+    else
+        add_rule(fairness, "same task", ENI_PASS, "%s on %s, %s, %g workers, global batch %g",
+                 first->model ? first->model : "model?", first->data ? first->data : "data?",
+                 first->device ? first->device : "device?", first->workers, first->global_batch_size);
+}
+
+/* ---- the machine -------------------------------------------------------------------------------------------- */
+
+int eni_fair_cores(const char *list, uint64_t set[16])
+{
+    int n = 0;
+    for (const char *at = list; *at != 0;) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end == at) return -1;
+        if (*end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            if (end == at) return -1;
+        }
+        if (first < 0 || last < first || last >= 1024 || (*end != 0 && *end != ',')) return -1;
+        for (long cpu = first; cpu <= last; cpu++, n++) set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+        at = *end == ',' ? end + 1 : end;
+    }
+    return n;
+}
+
+/* Cores of one run: distinct ones that its roles name, or those of the machine. 0: not known. */
+static int cores_of(const eni_study *study, const eni_run *run)
+{
+    uint64_t set[16] = {0};
+    bool is_known = run->nroles > 0;
+    for (size_t i = 0; i < run->nroles; i++)
+        is_known = is_known && run->roles[i].cores != NULL && eni_fair_cores(run->roles[i].cores, set) > 0;
+    int cores = 0;
+    for (int w = 0; w < 16; w++) cores += __builtin_popcountll(set[w]);
+    const json_t *machine = json_object_get(json_object_get(study->index, "environment"), "cores");
+    return is_known ? cores : (int)json_integer_value(machine);
+}
+
+static void rule_cores(const eni_study *study, eni_fairness *fairness)
+{
+    char shared[ENI_RULE_TEXT] = "";
+    size_t unknown = 0;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, 0, a);
+        int cores = run == NULL ? 0 : cores_of(study, run), workers = 0;
+        if (cores == 0 || run->nroles == 0) {
+            unknown++;
+            continue;
+        }
+        for (size_t i = 0; i < run->nroles; i++) workers += run->roles[i].rank >= 0;
+        int servers = (int)run->nroles - workers;
+        if ((int)run->nroles <= cores) continue;
+        char line[ENI_RULE_TEXT] = "";
+        if (servers > 0)
+            append(line, "psd shares %d core%s with %d workers", cores, cores == 1 ? "" : "s", workers);
+        else
+            append(line, "%d workers share %d core%s", workers, cores, cores == 1 ? "" : "s");
+        if (strstr(shared, line) == NULL) append(shared, "%s%s", shared[0] ? "; " : "", line);
+    }
+    if (shared[0] != 0)
+        add_rule(fairness, "cores per role", ENI_WARN, "%s", shared);
+    else if (unknown > 0)
+        add_rule(fairness, "cores per role", ENI_WARN, "not recorded for %zu of %zu arms", unknown, study->narms);
+    else
+        add_rule(fairness, "cores per role", ENI_PASS, "every worker and server has a core of its own");
+}
+
+static void rule_order(const eni_study *study, eni_fairness *fairness)
+{
+    size_t longest = 0;
+    const char *who = "";
+    bool has_repeats = false;
+    for (size_t c = 0; c < study->ncells; c++) {
+        size_t streak = 0, last = SIZE_MAX;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            if (run->cell != c) continue;
+            streak = run->arm == last ? streak + 1 : 1;
+            last = run->arm;
+            has_repeats = has_repeats || eni_study_count(study, c, run->arm) > 1;
+            if (streak > longest) {
+                longest = streak;
+                who = study->arms[run->arm].name;
+            }
+        }
+    }
+    char head[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns && i < 6; i++)
+        append(head, "%s%s", i > 0 ? ", " : "", study->arms[study->runs[i].arm].name);
+    if (study->narms == 1)
+        add_rule(fairness, "order of runs", ENI_PASS, "one arm, nothing to interleave");
+    else if (!has_repeats)
+        add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and cell (%s)", head);
+    else if (longest <= 2) /* a b c, c b a puts two of an arm side by side */
+        add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head, study->nruns > 6 ? ", …" : "");
+    else
+        add_rule(fairness, "order of runs", ENI_WARN, "not interleaved: %zu runs of %s in a row", longest, who);
+}
+
+/* The first number of environment.load (a number, or the list of /proc/loadavg). */
+static void rule_load(const eni_study *study, eni_fairness *fairness)
+{
+    const json_t *environment = json_object_get(study->index, "environment");
+    const json_t *load = json_object_get(environment, "load");
+    if (json_is_array(load)) load = json_array_get(load, 0);
+    if (!json_is_number(load)) return;
+    double value = json_number_value(load), cores = json_number_value(json_object_get(environment, "cores"));
+    bool is_busy = value > 0.5 * (cores > 0 ? cores : 1);
+    add_rule(fairness, "quiet machine", is_busy ? ENI_WARN : ENI_PASS, "load %.1f before the first run%s", value,
+             is_busy ? ": something else was running" : "");
+}
+
+/* ---- nothing left out ---------------------------------------------------------------------------------------- */
+
+static void rule_seeds(const eni_study *study, eni_fairness *fairness)
+{
+    size_t failed = 0, missing = 0, widest = 0;
+    char list[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->is_complete) continue;
+        failed++;
+        append(list, "%s%s (exit %d)", list[0] ? ", " : "", run->dir, run->exit);
+    }
+    /* Seeds may differ between cells by plan, never between the arms of a cell. */
+    for (size_t c = 0; c < study->ncells; c++) {
+        for (size_t s = 0; s < study->nseeds; s++) {
+            size_t have = 0;
+            for (size_t a = 0; a < study->narms; a++)
+                have += eni_study_find(study, c, a, study->seeds[s]) != NULL;
+            if (have > 0) missing += study->narms - have;
+        }
+        for (size_t a = 0; a < study->narms; a++) {
+            size_t n = eni_study_count(study, c, a);
+            if (n > widest) widest = n;
+            if (n == 0) missing++;
+        }
+    }
+    if (failed > 0)
+        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns, list);
+    else if (missing > 0)
+        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu runs that other arms have are missing", missing);
+    else if (widest < study->nseeds)
+        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
+    else
+        add_rule(fairness, "no seed dropped", ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns,
+                 study->nruns);
+}
+
+/* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
+ * a ring over TCP rotates the order and is let off. Options could change the arithmetic: none allowed. */
+static bool must_be_equal(const eni_study *study, size_t arm)
+{
+    const eni_arm *spec = &study->arms[arm];
+    bool is_known = strcmp(spec->strategy, "ring") == 0 || strcmp(spec->strategy, "ps-sync") == 0 ||
+                    strcmp(spec->strategy, "solo") == 0;
+    const eni_run *run = eni_study_example(study, 0, arm);
+    bool is_rotated = run != NULL && run->algorithm != NULL && strcmp(run->algorithm, "ring") == 0;
+    return is_known && !is_rotated && json_object_size(spec->options) == 0;
+}
+
+static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
+{
+    size_t first = SIZE_MAX, narms = 0, pairs = 0;
+    char arms[ENI_RULE_TEXT] = "", hash[16] = "";
+    for (size_t a = 0; a < study->narms; a++) {
+        if (!must_be_equal(study, a)) continue;
+        if (first == SIZE_MAX) first = a;
+        if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
+        append(arms, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
+        narms++;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            const eni_run *other = eni_study_find(study, run->cell, first, run->seed);
+            if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL) continue;
+            if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
+            pairs += a != first;
+            if (strcmp(run->params_sha256, other->params_sha256) == 0) continue;
+            snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%s and %s should be equal byte for byte, and are not",
+                     study->arms[first].name, study->arms[a].name);
+            add_rule(fairness, "same bytes", ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s",
+                     study->arms[a].name, study->cells[run->cell].name, run->seed, run->params_sha256,
+                     other->params_sha256);
+            return;
+        }
+    }
+    if (narms < 2 || pairs == 0) return;
+    snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%s byte for byte (sha256 %s…)", arms, hash);
+    add_rule(fairness, "same bytes", ENI_PASS, "%s, final weights of all %zu pairs (sha256 %s…)", arms, pairs, hash);
+}
+
+/* ---- the box --------------------------------------------------------------------------------------------------- */
+
+void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
+{
+    memset(fairness_out, 0, sizeof *fairness_out);
+    fairness_out->is_accuracy_comparable = true;
+    rule_same_hash(study, "initial weights", init_hash, fairness_out);
+    rule_same_hash(study, "data order", order_hash, fairness_out);
+    rule_rate(study, fairness_out);
+    rule_samples(study, fairness_out);
+    rule_task(study, fairness_out);
+    rule_cores(study, fairness_out);
+    rule_load(study, fairness_out);
+    rule_order(study, fairness_out);
+    rule_seeds(study, fairness_out);
+    rule_same_bytes(study, fairness_out);
+}
+
+void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)
+{
+    int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
+    size_t n = worst == ENI_FAIL ? fairness->nfail : fairness->nwarn;
+    size_t used = (size_t)snprintf(text_out, size, "%s", eni_fair_mark(worst));
+    if (n == 0 || used >= size) return;
+    used += (size_t)snprintf(text_out + used, size - used, ", %zu %s%s (", n,
+                             worst == ENI_FAIL ? "rule broken" : "warning", worst != ENI_FAIL && n > 1 ? "s" : "");
+    bool is_first = true;
+    for (size_t i = 0; i < fairness->nrules && used < size; i++) {
+        const eni_rule *rule = &fairness->rules[i];
+        if (rule->mark != (worst == ENI_FAIL ? ENI_FAIL : ENI_WARN)) continue;
+        used += (size_t)snprintf(text_out + used, size - used, "%s%s", is_first ? "" : "; ", rule->text);
+        is_first = false;
+    }
+    if (used < size) snprintf(text_out + used, size - used, ")");
+}

@@ -1,0 +1,124 @@
+/* report_study.c - questions to a study that has been read. */
+#include "cli/report_study.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void eni_study_find_target(eni_run *run, double target)
+{
+    run->reach_t = run->reach_samples = INFINITY;
+    run->last_t = 0;
+    bool has_accuracy = false;
+    for (size_t i = 0; i < run->nevals; i++) {
+        const eni_eval *eval = &run->evals[i];
+        run->last_t = eval->t;
+        has_accuracy = has_accuracy || !isnan(eval->accuracy);
+        if (isinf(run->reach_t) && eval->accuracy >= target) {
+            run->reach_t = eval->t;
+            run->reach_samples = eval->samples;
+        }
+    }
+    if (run->is_complete && !has_accuracy) run->reach_t = run->reach_samples = NAN;
+}
+
+const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed)
+{
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell == cell && run->arm == arm && run->seed == seed) return run;
+    }
+    return NULL;
+}
+
+double eni_metric_updates(const eni_run *run)
+{
+    return run->updates;
+}
+
+double eni_metric_samples_per_s(const eni_run *run)
+{
+    if (!isnan(run->samples_per_s)) return run->samples_per_s;
+    return run->train_seconds > 0 ? run->samples_applied / run->train_seconds : NAN;
+}
+
+double eni_metric_reach_t(const eni_run *run)
+{
+    return run->reach_t;
+}
+
+double eni_metric_reach_samples(const eni_run *run)
+{
+    return run->reach_samples;
+}
+
+double eni_metric_accuracy(const eni_run *run)
+{
+    return run->test_accuracy;
+}
+
+double eni_metric_wait(const eni_run *run)
+{
+    double waited = 0, all = 0;
+    for (size_t i = 0; i < run->nroles; i++) {
+        if (run->roles[i].rank < 0) continue;
+        waited += run->roles[i].ns[ENI_PHASE_WAIT];
+        for (int p = 0; p < ENI_PHASES; p++) all += run->roles[i].ns[p];
+    }
+    return all > 0 ? waited / all : NAN;
+}
+
+double eni_metric_payload_ratio(const eni_run *run)
+{
+    return run->theory_bytes > 0 ? run->payload_bytes / run->theory_bytes : NAN;
+}
+
+double eni_metric_wire_mb(const eni_run *run)
+{
+    return run->wire_bytes / 1e6;
+}
+
+double eni_metric_shm_mb(const eni_run *run)
+{
+    return run->shm_bytes / 1e6;
+}
+
+eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric)
+{
+    double values[ENI_MAX_RUNS];
+    size_t n = 0;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell != cell || run->arm != arm) continue;
+        double value = metric(run);
+        if (!isnan(value)) values[n++] = value;
+    }
+    return eni_stats_summary(values, n);
+}
+
+size_t eni_study_count(const eni_study *study, size_t cell, size_t arm)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < study->nruns; i++)
+        n += study->runs[i].cell == cell && study->runs[i].arm == arm;
+    return n;
+}
+
+const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm)
+{
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell == cell && run->arm == arm && run->is_complete) return run;
+    }
+    return NULL;
+}
+
+void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size)
+{
+    const eni_cell_spec *spec = &study->cells[cell];
+    if (spec->emulated != NULL)
+        snprintf(text_out, size, "emulated: %s", spec->emulated);
+    else if (spec->straggler != NULL)
+        snprintf(text_out, size, "emulated: straggler %s", spec->straggler);
+    else
+        snprintf(text_out, size, "real");
+}
