@@ -6,7 +6,7 @@
  * ("woken") are not logged. ZeroMQ hides a peer's death: wait with the member's eventfd (member.h) at hand.
  *
  * Zero copy: a payload of at least ENI_ZEROCOPY_MIN bytes sent with a `release` is read by ZeroMQ's own
- * thread straight from the caller's memory; release(hint, memory) is called from that thread when it is done.
+ * thread straight from the caller's memory; release(memory, hint) is called from that thread when it is done.
  * A smaller payload is copied, and release is called before send returns. So release runs exactly once per
  * send that was given one, also when send fails; it must be thread-safe and must not block. A NULL release:
  * always copied. A reply to a message says that its bytes have left, but release may come later still: wait
@@ -28,7 +28,7 @@ typedef struct eni_net eni_net;       /* the ZeroMQ context of a process; owned 
 typedef struct eni_router eni_router; /* a lane's socket in psd */
 typedef struct eni_dealer eni_dealer; /* a worker's socket to one lane */
 
-typedef void (*eni_release)(void *hint, void *memory);
+typedef void (*eni_release)(void *memory, void *hint);
 
 /* `io_threads`: ZeroMQ's copying threads; one carries about 2 GB/s. 0: one. */
 en_status eni_net_open(int io_threads, eni_net **net_out);

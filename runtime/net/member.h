@@ -61,6 +61,10 @@ en_status eni_member_status(const eni_member *member);
  * own sockets; never read or close it. */
 int eni_member_fd(const eni_member *member);
 
+/* For who lost a peer on another socket and waits to hear whom: blocks until the status is no longer EN_OK
+ * and returns it; EN_ETIMEOUT (not logged) at the deadline. */
+en_status eni_member_verdict(eni_member *member, int64_t deadline_ns);
+
 /* Why the status is not EN_OK, as one sentence; "" while it is. Already logged once by this member. */
 void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX]);
 
