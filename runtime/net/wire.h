@@ -26,7 +26,7 @@
 enum {
     ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
     ENI_MSG_WELCOME,   /* lane: accepted */
-    ENI_MSG_INIT,      /* client rank 0: the cell's initial weights */
+    ENI_MSG_INIT,      /* client rank 0: the cell's initial weights; answered by a REPLY without payload */
     ENI_MSG_CALL,      /* client: push (payload) or pull (none), answered by one REPLY */
     ENI_MSG_REPLY,     /* lane: weights or the edited payload */
     ENI_MSG_SNAPSHOT,  /* client: read-only pull of the weights, past the strategy; answered by REPLY */
@@ -68,6 +68,16 @@ typedef struct eni_header {
     uint32_t status;       /* REFUSED: an en_status */
     char text[256];        /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
 } eni_header;
+
+/* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
+ * (fdpass.h) with this blob. psd answers with an en_status as one int32 when it has mapped it. From then on
+ * payloads of this worker may carry ENI_FLAG_SHM. */
+typedef struct eni_arena_hello {
+    int32_t rank;
+    uint32_t epoch;
+    uint64_t incarnation;
+    uint64_t count; /* elements of the flat vector */
+} eni_arena_hello;
 
 /* Encodes into buffer (ENI_HEADER_MAX bytes). Returns the length; never fails for a header whose text is
  * terminated. No allocation. */
