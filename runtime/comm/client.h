@@ -6,6 +6,7 @@
 #ifndef COMM_CLIENT_H
 #define COMM_CLIENT_H
 
+
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -14,6 +15,8 @@
 #include "runtime/net/lane.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/token.h"
+
+enum { ENI_SLOT_NONE = -1 }; /* no vector */
 
 typedef struct eni_client eni_client;
 
@@ -29,7 +32,7 @@ typedef struct eni_client_config {
     int32_t rank;
     uint32_t epoch;
     uint64_t incarnation;
-    eni_shaper *shaper;          /* NULL: the wire as it is */
+    eni_shaper *shaper;             /* NULL: the wire as it is */
     en_status (*alive)(void *user); /* EN_OK, or why no wait can succeed any more */
     void *user;
     int wake_fd; /* readable when alive() is no longer EN_OK; -1: none */

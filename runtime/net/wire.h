@@ -30,8 +30,10 @@ enum {
     ENI_MSG_CALL,      /* client: push (payload) or pull (none), answered by one REPLY */
     ENI_MSG_REPLY,     /* lane: weights or the edited payload */
     ENI_MSG_SNAPSHOT,  /* client: read-only pull of the weights, past the strategy; answered by REPLY */
-    ENI_MSG_FINISHED,  /* client: no more calls; answered by REPLY without payload */
+    ENI_MSG_FINISHED,  /* client: no more calls; answered by GOODBYE */
     ENI_MSG_REFUSED,   /* lane: `status` and `text` say why */
+    ENI_MSG_GOODBYE,   /* lane: FINISHED was heard */
+    ENI_MSG_TYPES      /* one past the last */
 };
 
 enum {
