@@ -1,0 +1,193 @@
+/* config.h - everything a user may choose, as one struct of plain fields.
+ *
+ * One typed table (keys.c) makes the flag parser, --help with every default, the range checks, the YAML
+ * reader, the config.yaml dump, the argv of child processes and the list of keys that must match between
+ * ranks. A key has the same name everywhere: --batch-size, --batch_size, `batch-size: 64`.
+ *
+ * Where a value comes from, weakest first: the default (of the program), the environment (torchrun's
+ * variables, worker only), the YAML file of --config, the flags. A flag given twice: the last one holds; a
+ * list (--arm, --straggler) collects, and a list given by flags replaces that of the file.
+ *
+ * What is wrong is refused with EN_EINVAL and one logged sentence: the value, its place (--lr, or
+ * FILE:LINE:COLUMN, or the variable) and the remedy. Not thread-safe; main thread, before any other starts.
+ *
+ * Texts and lists are owned by the struct: eni_config_fini frees them, eni_config_copy duplicates them. A
+ * text that was not given and has no default is NULL. */
+#ifndef CONFIG_CONFIG_H
+#define CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "entrain/status.h"
+
+/* The programs; a key applies to some of them and is refused by the others. */
+typedef enum eni_program {
+    ENI_RUN,        /* entrain run */
+    ENI_COMPARE,    /* entrain compare */
+    ENI_WORKER,     /* worker */
+    ENI_PSD,        /* psd */
+    ENI_EVAL,       /* entrain eval */
+    ENI_PREDICT,    /* entrain predict */
+    ENI_CHECK,      /* entrain check */
+    ENI_REPORT,     /* entrain report DIR */
+    ENI_STRATEGIES, /* entrain strategies */
+    ENI_MODELS,     /* entrain models */
+    ENI_DATA,       /* entrain data */
+    ENI_REPLAY,     /* entrain replay LOG */
+    ENI_PROGRAMS
+} eni_program;
+
+/* Values of the keys that offer a choice, in the order of the words in keys.c. */
+enum { ENI_ASSIGN_AUTO, ENI_ASSIGN_CLAIM, ENI_ASSIGN_FIXED }; /* auto: fixed if EN_SYNCHRONOUS, else claim */
+enum { ENI_SCHEDULE_CONSTANT, ENI_SCHEDULE_STEP, ENI_SCHEDULE_COSINE };
+enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
+enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
+enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDUCE_NAIVE };
+enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
+enum { ENI_TRANSPORT_AUTO, ENI_TRANSPORT_SHM, ENI_TRANSPORT_TCP };
+enum { ENI_LEVEL_ERROR, ENI_LEVEL_WARN, ENI_LEVEL_INFO, ENI_LEVEL_DEBUG, ENI_LEVEL_TRACE }; /* = ENI_LOG_* */
+
+typedef struct eni_list {
+    char **item; /* NULL when count is 0 */
+    int count;
+} eni_list;
+
+enum { ENI_CONFIG_KEYS_MAX = 128 };
+
+typedef struct eni_config {
+    /* what is trained */
+    char *strategy; /* "ssp:bound=3", "./mine.so:period=8": eni_strategy_split */
+    char *model;    /* "convnet" */
+    char *data;     /* "fashion-mnist", "mnist", "synthetic" or a folder */
+    char *data_dir; /* the folder that holds the named set; NULL: the package's */
+    char *optimizer;
+    double lr, momentum, weight_decay;
+    bool nesterov;
+    int64_t lr_schedule; /* ENI_SCHEDULE_* */
+    int64_t lr_warmup;   /* global samples, 0: none */
+    int64_t lr_step;     /* global samples */
+    double lr_gamma;
+    int64_t lr_scale; /* ENI_SCALE_* */
+    char *init;       /* weights to start from */
+    int64_t seed;     /* >= 0 */
+
+    /* how much and in which order */
+    int64_t batch_size;        /* per worker; resolved from global_batch_size if that is given */
+    int64_t global_batch_size; /* 0: not given */
+    int64_t accumulate;        /* micro-batches per step of `solo` */
+    int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
+    int64_t limit_train_samples, limit_test_samples; /* 0: all */
+    bool shuffle, drop_last;
+    int64_t assign; /* ENI_ASSIGN_* */
+
+    /* what is kept */
+    char *save, *out, *resume, *trace; /* resume: "auto" or a path */
+    int64_t checkpoint_every;          /* global samples, 0: never */
+
+    /* how it computes and talks */
+    int64_t threads; /* per worker, 0: cores / workers on this host */
+    char *device;    /* "ref", "cpu", "cuda", "cuda:1", "auto" */
+    int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
+    double bucket_cap_mb;                             /* 2^20 bytes */
+    bool overlap;
+
+    /* who takes part */
+    int64_t workers;                 /* that entrain starts */
+    int64_t rank, world_size;        /* -1, 0: not given */
+    int64_t local_rank, local_size;  /* -1, 0: not given */
+    char *host_id;
+    char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
+    char *token_file;
+    bool insecure;
+    int64_t shards;
+    int64_t peer_timeout_ns, join_timeout_ns;
+
+    /* what is emulated */
+    eni_list straggler; /* "1:3": eni_straggler_parse */
+    char *net;          /* "rate:200MB,delay:50us": eni_net_parse */
+
+    /* what is printed */
+    int64_t log_every;  /* steps */
+    int64_t log_level;  /* ENI_LEVEL_* */
+    int64_t eval_every; /* global samples, 0: at the end only */
+    int64_t eval_batch_size;
+    bool quiet;
+
+    /* entrain compare */
+    eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
+    eni_list strategies; /* "ring", "ps-sync": the shorthand */
+    eni_list seeds;      /* decimal texts: eni_config_seed */
+    eni_list cells;      /* "even", "slow" */
+    double target;       /* test accuracy in percent, 0: none */
+
+    /* descriptors that the launcher hands down, -1: none */
+    int64_t listen_fd, token_fd, result_fd;
+
+    char *config; /* the YAML file that was read, or NULL */
+    bool help, version;
+    eni_list args; /* what is no flag: `report DIR` */
+
+    eni_program program;
+    uint8_t origin[ENI_CONFIG_KEYS_MAX]; /* by key: where the value came from; private to config/ */
+} eni_config;
+
+/* Fills all fields with the defaults of `program`. EN_ENOMEM; on failure there is nothing to free. */
+en_status eni_config_init(eni_program program, eni_config *config_out);
+void eni_config_fini(eni_config *config); /* safe on zeroed memory and twice */
+en_status eni_config_copy(const eni_config *from, eni_config *config_out);
+
+/* The whole road: defaults, environment, --config file, flags, then what depends on several keys
+ * (eni_config_resolve). argv[0] is skipped and named in nothing. With --help or --version the rest of the
+ * line may be incomplete: only help, version and what was readable are set. On failure there is nothing to
+ * free. */
+en_status eni_config_parse(eni_program program, int argc, char *const *argv, eni_config *config_out);
+
+/* What depends on several keys: batch_size from global_batch_size, epochs 1 when no budget is given,
+ * rank < world size, and so on. Called by eni_config_parse; again after a change by hand. */
+en_status eni_config_resolve(eni_config *config);
+
+/* Sets one key from text, as a flag would: eni_config_set(c, "lr", "0.1", "--arm=ring,lr=0.1"). `place` goes
+ * into messages. A NULL value is a flag without one ("nesterov"). */
+en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place);
+
+/* 1 if the user gave the key by flag, file or environment (not a default). 0 for an unknown key. */
+int eni_config_is_given(const eni_config *config, const char *key);
+
+/* One arm of a comparison: `base` as a run, with the strategy and the keys that `arm` names. What stands
+ * behind the ':' is split at commas: known keys of `entrain run` (lr=0.005) are set, all others are options
+ * of the strategy and stay in ->strategy ("ssp:bound=2"). An arm is labelled by its text. The caller finis
+ * run_out. EN_EINVAL, logged. */
+en_status eni_config_arm(const eni_config *base, const char *arm, eni_config *run_out);
+
+/* The i-th of --seeds; `seed` when none were given and i is 0. */
+int64_t eni_config_seed(const eni_config *config, int i);
+
+/* A NULL-terminated argv that makes `program` resolve to the same values as `config` for all keys that
+ * apply to it and differ from its defaults; argv[0] is `executable`. One block of memory, freed with
+ * eni_free; NULL when out of memory (logged). */
+char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
+
+/* Yields, in the order of the table, every key that must be equal on all ranks of a run and its canonical
+ * text ("0.01", "on", "ring"). Both are valid during the call. A non-OK status of visit ends the walk and is
+ * returned. */
+typedef en_status (*eni_config_visit)(void *user, const char *key, const char *value);
+en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user);
+
+/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
+ * EN_EIO, logged with `name`, when the stream fails. Keys without a value are left out. */
+en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
+
+/* Every key of `program` with type, default and help, in groups, at most 100 columns wide. */
+void eni_config_help(eni_program program, FILE *stream);
+
+/* "entrain run", "worker", ... */
+const char *eni_program_name(eni_program program);
+
+/* Splits "ssp:bound=3" at the first ':' behind the last '/': word_out is "ssp", *options_out points behind
+ * the ':' ("" if there is none). EN_EINVAL, logged: empty, or a word longer than `bytes` - 1. */
+en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out);
+
+#endif

@@ -1,0 +1,42 @@
+/* units.h - texts with units: rates, durations, sizes, numbers. Pure functions; nothing is logged: a caller
+ * knows the place and says what is wrong. Every parser reads the whole text or fails, accepts no sign, no
+ * NaN and no infinity unless said, and sets its output only on success (true). Unit letters may be of either
+ * case, apart from bit and B: "200MB", "200mb" and "1.5GiB" are bytes, "1Gbit" are bits. */
+#ifndef CONFIG_UNITS_H
+#define CONFIG_UNITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A decimal integer, with a sign if negative. */
+bool eni_parse_i64(const char *text, int64_t *value_out);
+
+/* A finite real number: strtod's decimal forms, without hexadecimal. */
+bool eni_parse_real(const char *text, double *value_out);
+
+/* on off true false yes no 1 0. */
+bool eni_parse_bool(const char *text, bool *value_out);
+
+/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024); without unit: bytes. */
+bool eni_parse_size(const char *text, uint64_t *bytes_out);
+
+/* A size per second, or kbit Mbit Gbit; a trailing "/s" is fine. > 0. */
+bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out);
+
+/* ns us ms s min h; without unit: seconds. */
+bool eni_parse_duration(const char *text, int64_t *ns_out);
+
+/* The shortest text that reads back as the same value: "0.01", "2.5s". */
+void eni_format_real(double value, char *text_out, size_t bytes);
+void eni_format_duration(int64_t ns, char *text_out, size_t bytes);
+
+/* "rate:200MB,delay:50us", either alone, or "none": 0 is unlimited, no delay. On failure *wrong_out is the
+ * part that cannot be read, inside `text`. */
+bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out,
+                   const char **wrong_out);
+
+/* "RANK:FACTOR", FACTOR in [1, 1000]. */
+bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);
+
+#endif
