@@ -1,0 +1,166 @@
+/* device.c - the table of the cpu device. Operations without a file here run the reference loops: they are
+ * small (losses), or not on anybody's hot path yet (other pooling windows). */
+#include "entrain/device.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl_debug.h>
+#include <stdio.h>
+
+#include "ops/cpu/cpu.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* This library carries its own copy of the log; its lines go to the program's. */
+static void log_to_host(void *user, int level, const char *subsystem, const char *text)
+{
+    const en_device_host *host = user;
+    host->log(level, subsystem, text);
+}
+
+static en_status cpu_open(const en_device_config *config, en_ctx **ctx_out)
+{
+    eni_log_set_sink(log_to_host, (void *)config->host);
+    eni_log_set_level(ENI_LOG_TRACE);
+    en_ctx *ctx = eni_alloc(sizeof *ctx);
+    if (!ctx) return EN_ENOMEM;
+    ctx->threads = config->threads;
+    omp_set_dynamic(0);
+    omp_set_num_threads(ctx->threads);
+    en_status st = eni_dnnl_open(&ctx->dnnl);
+    if (st != EN_OK) {
+        eni_free(ctx);
+        return st;
+    }
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(ctx->description, sizeof ctx->description, "oneDNN %d.%d.%d, %s, OpenMP, %d thread%s",
+             version->major, version->minor, version->patch, dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa()),
+             ctx->threads, ctx->threads == 1 ? "" : "s");
+    *ctx_out = ctx;
+    return EN_OK;
+}
+
+static void cpu_close(en_ctx *ctx)
+{
+    eni_dnnl_close(&ctx->dnnl);
+    eni_free(ctx);
+}
+
+static const char *cpu_describe(en_ctx *ctx)
+{
+    return ctx->description;
+}
+
+static const eni_cpu_kernel *find_kernel(const en_op *op)
+{
+    switch (op->kind) {
+    case EN_OP_CONV2D:
+    case EN_OP_LINEAR: return &eni_cpu_conv;
+    case EN_OP_RELU: return &eni_cpu_relu;
+    case EN_OP_FLATTEN: return &eni_cpu_flatten;
+    case EN_OP_MAXPOOL:
+    case EN_OP_RELU_MAXPOOL: return eni_cpu_pool_fits(op) ? &eni_cpu_pool : NULL;
+    default: return NULL;
+    }
+}
+
+/* The bytes and names of a plan that runs the reference loops. */
+static void describe_ref(en_plan *plan)
+{
+    const eni_ref_kernel *ref = eni_ref_kernel_find(plan->op.kind);
+    if (ref->saved_bytes && !(plan->op.flags & EN_OP_FORWARD_ONLY))
+        plan->info.saved_bytes = ref->saved_bytes(&plan->op);
+    if (ref->workspace_bytes) plan->info.workspace_bytes = ref->workspace_bytes(&plan->op);
+}
+
+static void cpu_plan_free(en_plan *plan)
+{
+    if (!plan) return;
+    for (int which = 0; which < ENI_PASSES; which++)
+        eni_dnnl_pass_fini(&plan->pass[which]);
+    eni_free(plan);
+}
+
+static en_status cpu_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
+{
+    EN_TRY(eni_ref_check(op, "cpu"));
+    en_plan *plan = eni_alloc(sizeof *plan);
+    if (!plan) return EN_ENOMEM;
+    plan->op = *op;
+    plan->y = eni_ref_output(op);
+    plan->ctx = ctx;
+    plan->kernel = find_kernel(op);
+    plan->info.size = sizeof plan->info;
+
+    const uint32_t flags = op->flags;
+    snprintf(plan->info.forward, sizeof plan->info.forward, "loops");
+    if (!(flags & (EN_OP_FORWARD_ONLY | EN_OP_NO_DX)))
+        snprintf(plan->info.backward_data, sizeof plan->info.backward_data, "loops");
+    en_status st = EN_OK;
+    omp_set_num_threads(ctx->threads); /* per calling thread, and frozen into what is created now */
+    if (!plan->kernel)
+        describe_ref(plan);
+    else if (plan->kernel->prepare)
+        st = plan->kernel->prepare(plan);
+    if (st != EN_OK) {
+        cpu_plan_free(plan);
+        return st;
+    }
+    *plan_out = plan;
+    return EN_OK;
+}
+
+static void cpu_plan_info(const en_plan *plan, en_plan_info *info_out)
+{
+    *info_out = plan->info;
+}
+
+static en_status cpu_forward(en_plan *plan, const en_args *args)
+{
+    if (!plan->kernel) return eni_ref_kernel_find(plan->op.kind)->forward(&plan->op, args);
+    return plan->kernel->forward(plan, args);
+}
+
+static en_status cpu_backward_weights(en_plan *plan, const en_args *args)
+{
+    const int has_weights = plan->kernel && plan->kernel->backward_weights;
+    if (!has_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
+    return plan->kernel->backward_weights(plan, args);
+}
+
+static en_status cpu_backward_data(en_plan *plan, const en_args *args)
+{
+    if (plan->op.flags & (EN_OP_FORWARD_ONLY | EN_OP_NO_DX)) return EN_EUNSUPPORTED;
+    if (!plan->kernel) return eni_ref_kernel_find(plan->op.kind)->backward_data(&plan->op, args);
+    return plan->kernel->backward_data(plan, args);
+}
+
+static const en_device cpu = {
+    .abi = EN_DEVICE_ABI,
+    .size = sizeof cpu,
+    .name = "cpu",
+    .help = "oneDNN, with loops of our own where they are faster",
+    .flags = EN_DEVICE_HOST,
+    .align = ENI_LINE,
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .alloc = eni_ref_alloc,
+    .free = eni_ref_free,
+    .copy = eni_ref_copy,
+    .zero = eni_ref_zero,
+    .sync = eni_ref_sync,
+    .plan = cpu_plan,
+    .plan_free = cpu_plan_free,
+    .plan_info = cpu_plan_info,
+    .forward = cpu_forward,
+    .backward_weights = cpu_backward_weights,
+    .backward_data = cpu_backward_data,
+};
+
+__attribute__((visibility("default"))) const en_device *en_device_entry(uint32_t host_abi);
+
+const en_device *en_device_entry(uint32_t host_abi)
+{
+    return host_abi == EN_DEVICE_ABI ? &cpu : NULL;
+}
