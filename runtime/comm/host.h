@@ -3,7 +3,7 @@
  *
  * One training step, as the worker drives it (compute thread only; nothing here is thread-safe):
  *
- *     eni_host_begin(host, step, nsamples);          before_step
+ *     eni_host_begin(host, step, nsamples, samples); before_step
  *     for each bucket as backward completes it:
  *         eni_host_submit(host, bucket);             submit; returns at once
  *     eni_host_finish(host);                         finish of every bucket, in submit order; after_step
@@ -37,12 +37,14 @@ typedef struct eni_host_config {
     const eni_buckets *buckets;
     eni_arena *arena;   /* slots ENI_SLOT_PARAM, ENI_SLOT_GRAD, and room for strategy vectors */
     eni_coll *coll;     /* NULL: the world has one rank */
+    int coll_algorithm; /* ENI_COLL_* of coll */
     eni_client *client; /* NULL: no servers */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;
-    uint64_t contributions; /* micro-batches behind one local step: 1, or --accumulate */
-    eni_trace *trace;       /* NULL: none */
+    eni_trace *trace; /* NULL: none */
+    en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
+    void *alive_user;
 } eni_host_config;
 
 /* Runs the strategy's open and, for each bucket, plan. */
@@ -51,7 +53,9 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
 /* NULL is fine. Requests in progress are abandoned. */
 void eni_host_close(eni_host *host);
 
-en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples);
+/* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step: the
+ * learning rate of a step that this rank takes follows from it. */
+en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
 
@@ -63,12 +67,11 @@ void eni_host_theory(eni_host *host, en_theory *theory_out);
 
 /* Measured since open, on the compute thread. */
 typedef struct eni_host_counters {
-    int64_t send_ns;   /* in submit, and working on an exchange in wait */
-    int64_t wait_ns;   /* blocked for others */
-    int64_t update_ns; /* optimizer steps and lin of this rank */
+    int64_t send_ns;       /* in submit, and working on an exchange in wait */
+    int64_t wait_ns;       /* blocked for others */
+    int64_t update_ns;     /* optimizer steps and lin of this rank */
     uint64_t version;      /* of bucket 0: updates seen by this rank */
     uint64_t base_version; /* of the weights that the last gradient was computed on */
-    uint64_t samples;      /* applied to bucket 0, as far as this rank knows */
     uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
     float lr;              /* of the last step, or what the server would take */
 } eni_host_counters;
