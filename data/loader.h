@@ -1,0 +1,65 @@
+/* loader.h - the thread that has the next batch ready before the model asks for it.
+ *
+ *     loader thread:  which micro-batch is next -> indices -> gather, normalise into a free buffer
+ *     consumer:       eni_loader_next: waits for the oldest ready buffer, gives back the one it had
+ *
+ * Which is next: with fixed assignment first, first + stride, ..; with claims whatever the callback says.
+ * All memory is taken by eni_loader_start; the steady state allocates nothing.
+ *
+ * Prefetch and claims: up to `depth` micro-batches are claimed ahead of the one being computed. Claimed but
+ * not computed when the run ends early (a death, an abort) they are samples not applied, which the report
+ * shows; at a regular end none are left. */
+#ifndef DATA_LOADER_H
+#define DATA_LOADER_H
+
+#include <stdint.h>
+
+#include "data/dataset.h"
+#include "data/plan.h"
+#include "entrain/status.h"
+
+/* Called on the loader thread for the number of the next micro-batch. It may wait, bounded by a deadline of
+ * its own, and must return when the run is over or aborted. EN_ESTOP ends the stream; any other status too,
+ * and is what eni_loader_next then returns. */
+typedef en_status (*eni_loader_claim)(void *user, uint64_t *micro_batch_out);
+
+typedef struct eni_loader_options {
+    const eni_dataset *dataset; /* borrowed, outlives the loader */
+    const eni_plan *plan;       /* copied */
+    uint64_t seed;
+    int shuffle;
+    int depth;              /* buffers ready ahead of the consumer's own, >= 1; 2 is plenty */
+    uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
+    eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
+    void *user;
+} eni_loader_options;
+
+typedef struct eni_batch {
+    eni_micro micro;
+    const float *x;        /* (micro.count, H, W, C) */
+    const int32_t *labels; /* (micro.count) or NULL */
+    const float *targets;  /* (micro.count, T) or NULL */
+} eni_batch;
+
+typedef struct eni_loader eni_loader;
+
+/* Starts the thread. EN_EINVAL, EN_ENOMEM, EN_EIO (no thread), logged. */
+en_status eni_loader_start(const eni_loader_options *options, eni_loader **loader_out);
+
+/* The next batch, in order; it stays valid until the next call. Consumer thread only. Blocks until
+ * deadline_ns at most. EN_ESTOP: the stream has ended; EN_ETIMEOUT; EN_EINTR after an abort; or the status of
+ * a claim that failed. With fixed assignment micro.count may be 0: a synchronous rank takes part in every
+ * step. */
+en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out);
+
+/* Nanoseconds that the consumer has waited in eni_loader_next so far. Consumer thread. */
+int64_t eni_loader_waited_ns(const eni_loader *loader);
+
+/* Wakes the consumer (EN_EINTR from then on) and makes the thread end after its current batch. Any thread,
+ * never blocks, safe twice. */
+void eni_loader_abort(eni_loader *loader);
+
+/* Aborts, joins the thread (waits for a running claim to return) and frees. NULL is fine. */
+void eni_loader_stop(eni_loader *loader);
+
+#endif
