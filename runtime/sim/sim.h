@@ -1,0 +1,142 @@
+/* sim.h - the virtual host: real strategies, real gradients, virtual time.
+ *
+ * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
+ * half of the very .so that runs on real transport; every shard is the real store core (runtime/comm/
+ * store.h); means and optimizer steps are the real functions. Only time is made up: computing takes what the
+ * compute model says, messages take what the network model says, and events happen in the order of
+ * (virtual_ns, seq). So a run is a function of its configuration: the same log hash, the same weights.
+ *
+ *     rank (fiber)  --submit--> network model --> store core --> network model --> rank goes on
+ *
+ * Gradients are computed by a callback, on the scheduler's stack, on the weights that the rank has when its
+ * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
+ * to their size.
+ *
+ * No fiber, agenda or store outlives a call. Runs in different threads do not know of each other. */
+#ifndef SIM_SIM_H
+#define SIM_SIM_H
+
+#include <stdint.h>
+
+#include "entrain/strategy.h"
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/comm/buckets.h"
+#include "runtime/comm/options.h"
+#include "runtime/comm/staleness.h"
+#include "runtime/core/digest.h"
+
+/* What is trained. */
+typedef struct eni_sim_problem {
+    uint64_t count; /* elements of the flat vector */
+    const eni_tensor_entry *tensors;
+    uint32_t ntensors;
+    const float *init; /* (count) initial weights of all ranks */
+    /* Gradient of the mean loss over one micro-batch: overwrites grad (count). Returns its samples (> 0).
+     * A function of (micro_batch, param) alone; `rank` only tells whose turn it is. */
+    uint64_t (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
+    void *user;
+} eni_sim_problem;
+
+/* How long the gradient of one micro-batch takes: factor[rank] * mean_ns * noise, noise of mean 1 by the
+ * counter-based generator (seed, rank, step). */
+enum { ENI_SIM_CONSTANT = 0, ENI_SIM_LOGNORMAL = 1, ENI_SIM_EXPONENTIAL = 2 };
+typedef struct eni_sim_compute {
+    int64_t mean_ns;
+    int noise;            /* ENI_SIM_* */
+    double sigma;         /* LOGNORMAL: of the logarithm */
+    const double *factor; /* (nranks) stragglers; NULL: 1 */
+} eni_sim_compute;
+
+/* A message of b bytes: b/rate on the sender's link, latency, b/rate on the receiver's link. Each link is
+ * FIFO per direction, so what many workers send to one server queues there (in-cast). A collective takes
+ * what a ring takes and occupies its group for that time. Zeroed: everything arrives at once. */
+typedef struct eni_sim_network {
+    int64_t latency_ns;
+    double bytes_per_s; /* of each link, each direction; 0: infinite */
+} eni_sim_network;
+
+/* Who computes which micro-batch: FIXED: micro-batch t * W + rank in step t; CLAIM: the next one of the
+ * global order. AUTO claims for a strategy with a store and without EN_SYNCHRONOUS, for the ranks of all
+ * others make the same number of collective calls. */
+enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
+
+enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SWAP, ENI_SIM_FINISHED };
+
+/* One line of the event log, in the order of happening. */
+typedef struct eni_sim_event {
+    int64_t at_ns;
+    uint32_t type;    /* ENI_SIM_* */
+    int32_t rank;     /* whose; COLL: the last to come */
+    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SWAP: who sent */
+    uint32_t bucket;  /* STEP, FINISHED: 0 */
+    uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the cell; COLL: op */
+    uint64_t version; /* STEP: micro-batch; PUSH: of the cell before; REPLY: of what is sent */
+    uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
+} eni_sim_event;
+
+/* Everything is borrowed during the run. Zero is a sensible value where it says so. */
+typedef struct eni_sim_config {
+    const en_strategy *strategy;
+    const eni_options *options; /* NULL: all defaults of the strategy */
+    const eni_sim_problem *problem;
+    int32_t nranks;     /* at most ENI_MEAN_MAX */
+    int32_t nshards;    /* 0: 1 */
+    int32_t local_size; /* ranks per (virtual) machine; 0: all on one */
+    uint64_t seed;
+    uint64_t micro_batches;         /* the budget, over all ranks */
+    uint64_t accumulate;            /* micro-batches that one step of one rank averages; 0: 1 */
+    int assign;                     /* ENI_SIM_AUTO, .. */
+    uint64_t bucket_cap_bytes;      /* 0: 25 MiB */
+    const eni_optimizer *optimizer; /* NULL: sgd */
+    eni_hyper hyper;
+    eni_schedule schedule;
+    eni_sum_order sum_order;
+    eni_sim_compute compute;
+    eni_sim_network network;
+    uint64_t max_events; /* a run that has not ended by then is stuck; 0: 100 million */
+    void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
+    void *trace_user;
+    float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
+} eni_sim_config;
+
+typedef struct eni_sim_rank_result {
+    uint64_t steps, samples;         /* computed */
+    uint64_t sent, recv;             /* payload bytes */
+    uint64_t pushes, holds, dropped; /* pushes, holds: per cell; dropped: samples */
+    uint64_t clocks_ahead;           /* the most by which it was ahead when it was answered */
+    eni_histogram staleness;         /* of its pushes while all ranks were active */
+} eni_sim_rank_result;
+
+typedef struct eni_sim_result {
+    char weights_sha256[ENI_DIGEST_HEX]; /* of the model that `eval` names, flat */
+    char log_sha256[ENI_DIGEST_HEX];     /* of the event log */
+    int64_t virtual_ns;
+    uint64_t events;
+    uint64_t updates;                /* optimizer steps and touches at the stores, per cell */
+    uint64_t pushes, holds, dropped; /* as above, over all ranks */
+    uint64_t clocks_ahead;
+    uint64_t sent, recv;
+    eni_histogram staleness;
+    int has_equal_ranks; /* every rank's param has the same bytes */
+    int has_theory;
+    en_theory theory; /* what rank 0's strategy promises */
+    int32_t nranks;
+    eni_sim_rank_result *rank; /* (nranks) */
+    int32_t nstuck;
+    char stuck[512]; /* who waits for what, the first few */
+} eni_sim_result;
+
+/* Runs until every rank has finished and the last message has arrived. *result_out is filled, and then to be
+ * given to eni_sim_result_fini, also when this fails.
+ *
+ * EN_ETIMEOUT, logged: ranks that can never finish (named in result_out->stuck); EN_EMISMATCH: ranks made
+ * different collective calls; EN_EINVAL: a configuration that cannot run; EN_ENOMEM; or what a hook
+ * returned. Blocks for as long as the gradients take. */
+en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out);
+
+/* Safe on zeroed memory. */
+void eni_sim_result_fini(eni_sim_result *result);
+
+#endif
