@@ -89,7 +89,8 @@ static int find_slot(eni_host *host, const char *name, uint32_t *slot_out)
             *slot_out = s;
             return 1;
         }
-    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS) return 0;
+    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
+        return 0;
     snprintf(host->slot_names[host->nslots_used], NAME_MAX_BYTES, "%s", name);
     *slot_out = host->nslots_used++;
     return 1;
@@ -105,8 +106,8 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
         return 0;
     }
     if (!find_slot(host, name, &slot)) {
-        eni_error("host", "%s asked for more than %d vectors; \"%s\" has no room", host->config.strategy->name,
-                  ENI_ARENA_NSLOTS - ENI_SLOT_FREE, name);
+        eni_error("host", "%s asked for more than %d vectors; \"%s\" has no room",
+                  host->config.strategy->name, ENI_ARENA_NSLOTS - ENI_SLOT_FREE, name);
         return 0;
     }
     return vec_of(slot, like->id);
@@ -190,7 +191,8 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         return EN_EBUG;
     }
     int64_t begin = eni_now_ns();
-    eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b, host->buckets[vec_bucket(x)].count);
+    eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
+            host->buckets[vec_bucket(x)].count);
     host->counters.update_ns += eni_now_ns() - begin;
     return EN_OK;
 }
@@ -206,7 +208,8 @@ static en_status host_step(en_host *table, en_bucket *bucket)
     for (int i = 0; i < host->noptimizer_slots; i++)
         slots[i] = vec_address(host, host_slot(table, bucket, i)) + bucket->lo;
     host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
-                                 vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo, &hyper);
+                                 vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
+                                 &hyper);
     int64_t end = eni_now_ns();
     host->counters.update_ns += end - begin;
     host->counters.lr = hyper.lr;
@@ -245,9 +248,15 @@ static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucke
 
 static eni_coll_op bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
 {
-    return (eni_coll_op){.op = op, .what = what, .bucket = bucket->id, .slot = vec_slot(v),
-                         .offset = host->config.buckets->bucket[bucket->id].lo, .count = bucket->count,
-                         .lo = bucket->lo, .hi = bucket->hi, .nsamples = bucket->nsamples};
+    return (eni_coll_op){.op = op,
+                         .what = what,
+                         .bucket = bucket->id,
+                         .slot = vec_slot(v),
+                         .offset = host->config.buckets->bucket[bucket->id].lo,
+                         .count = bucket->count,
+                         .lo = bucket->lo,
+                         .hi = bucket->hi,
+                         .nsamples = bucket->nsamples};
 }
 
 static en_req host_mean_step(en_host *table, en_bucket *bucket)
@@ -257,10 +266,7 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
         eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
         return start_coll(host, &op, bucket, 1);
     }
-    /* A world of one: the mean of one gradient, by the same rounding as everywhere. */
-    float *grad = vec_address(host, bucket->grad);
-    const float *source[1] = {grad};
-    eni_mean_ranks(grad, source, &bucket->nsamples, 1, ENI_SUM_RANK, bucket->count, 0, bucket->count);
+    /* A world of one: the worker has already averaged (coll in host.h). */
     return host_step(table, bucket) == EN_OK ? 0 : UINT64_MAX;
 }
 
@@ -273,8 +279,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
                   host->config.strategy->name);
         return UINT64_MAX;
     }
-    eni_coll_op request = bucket_op(host, op, what, bucket, inout);
-    return start_coll(host, &request, bucket, 0);
+    eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
+    return start_coll(host, &in_place, bucket, 0);
 }
 
 static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
@@ -288,12 +294,14 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     return start_coll(host, &op, bucket, 0);
 }
 
-static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out, en_vec in)
+static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
+                        en_vec in)
 {
     eni_host *host = host_of(table);
     if (dest != EN_SERVERS || host->config.client == NULL) {
         eni_error("host", "%s called a store %s", host->config.strategy->name,
-                  dest == EN_SERVERS ? "on servers, but this run has none" : "inside a worker, which this host has not");
+                  dest == EN_SERVERS ? "on servers, but this run has none"
+                                     : "inside a worker, which this host has not");
         return UINT64_MAX;
     }
     request *r = request_new(host, REQ_CALL, bucket);
@@ -305,8 +313,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                                    in == 0 ? ENI_SLOT_NONE : (int)vec_slot(in), bucket->nsamples, host->step);
     int64_t end = eni_now_ns();
     host->counters.send_ns += end - begin;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step, (int)bucket->id,
-                   bucket->count * sizeof(float));
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
+                   (int)bucket->id, bucket->count * sizeof(float));
     return st == EN_OK ? r->id : UINT64_MAX;
 }
 
@@ -354,9 +362,10 @@ static en_status host_wait(en_host *table, en_req req)
 {
     eni_host *host = host_of(table);
     if (req == 0) return EN_OK;
-    if (req == UINT64_MAX) return host->config.alive_status(host->config.alive_user) != EN_OK
-                                      ? host->config.alive_status(host->config.alive_user)
-                                      : EN_EBUG;
+    if (req == UINT64_MAX)
+        return host->config.alive_status(host->config.alive_user) != EN_OK
+                   ? host->config.alive_status(host->config.alive_user)
+                   : EN_EBUG;
     request *r = &host->requests[req % REQUESTS];
     if (r->kind == REQ_FREE || r->id != req) return EN_OK;
     en_status st = r->kind == REQ_COLL ? wait_coll(host, r) : wait_call(host, r);
@@ -404,10 +413,26 @@ static en_status open_strategy(eni_host *host)
 }
 
 static const en_host host_table = {
-    .abi = EN_STRATEGY_ABI, .size = sizeof(en_host), .num = host_num, .text = host_text, .rand = host_rand,
-    .now_ns = host_now, .log = host_log, .vec = host_vec, .slot = host_slot, .lin = host_lin, .step = host_step,
-    .lr = host_lr, .cost = host_cost, .coll_bytes = host_coll_bytes, .mean_step = host_mean_step, .coll = host_coll,
-    .swap = host_swap, .call = host_call, .wait = host_wait, .extension = host_extension,
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_host),
+    .num = host_num,
+    .text = host_text,
+    .rand = host_rand,
+    .now_ns = host_now,
+    .log = host_log,
+    .vec = host_vec,
+    .slot = host_slot,
+    .lin = host_lin,
+    .step = host_step,
+    .lr = host_lr,
+    .cost = host_cost,
+    .coll_bytes = host_coll_bytes,
+    .mean_step = host_mean_step,
+    .coll = host_coll,
+    .swap = host_swap,
+    .call = host_call,
+    .wait = host_wait,
+    .extension = host_extension,
 };
 
 en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
@@ -466,14 +491,16 @@ static en_status finish_bucket(eni_host *host, en_bucket *bucket)
 {
     const en_strategy *s = host->config.strategy;
     if (s->finish != NULL) return s->finish(&host->table, host->state, bucket);
-    for (int i = 0; i < 3; i++) EN_TRY(host_wait(&host->table, bucket->req[i]));
+    for (int i = 0; i < 3; i++)
+        EN_TRY(host_wait(&host->table, bucket->req[i]));
     return EN_OK;
 }
 
 en_status eni_host_finish(eni_host *host)
 {
     const en_strategy *s = host->config.strategy;
-    for (uint32_t b = 0; b < host->config.buckets->n; b++) EN_TRY(finish_bucket(host, &host->buckets[b]));
+    for (uint32_t b = 0; b < host->config.buckets->n; b++)
+        EN_TRY(finish_bucket(host, &host->buckets[b]));
     if (host->config.client == NULL) host->counters.version = host->steps_taken[0];
     return s->after_step == NULL ? EN_OK : s->after_step(&host->table, host->state, host->step);
 }

@@ -36,13 +36,14 @@ typedef struct eni_host_config {
     uint64_t seed;
     const eni_buckets *buckets;
     eni_arena *arena;   /* slots ENI_SLOT_PARAM, ENI_SLOT_GRAD, and room for strategy vectors */
-    eni_coll *coll;     /* NULL: the world has one rank */
+    eni_coll *coll;     /* NULL: the world has one rank, and the worker has put the mean over its own
+                           micro-batches (eni_mean_ranks, also of one) into grad before submit */
     int coll_algorithm; /* ENI_COLL_* of coll */
     eni_client *client; /* NULL: no servers */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;
-    eni_trace *trace; /* NULL: none */
+    eni_trace *trace;                      /* NULL: none */
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
 } eni_host_config;
@@ -53,8 +54,8 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
 /* NULL is fine. Requests in progress are abandoned. */
 void eni_host_close(eni_host *host);
 
-/* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step: the
- * learning rate of a step that this rank takes follows from it. */
+/* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
+ * the learning rate of a step that this rank takes follows from it. */
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
