@@ -13,7 +13,4 @@ const en_network *eni_network_at(int index);
 /* How people call a loss: "nll", "cross-entropy", "mse". */
 const char *eni_loss_name(uint32_t loss);
 
-/* Number of operations (multiply and add count two) of forward and backward for one sample. */
-uint64_t eni_network_flops(const en_network *network);
-
 #endif

@@ -1,0 +1,192 @@
+/* model.c - one step of training: forward down the list, backward up again.
+ *
+ * The layers are planned per batch size (prepared.c); this file only walks them. */
+#include "entrain/model.h"
+
+#include "models/prepared.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+struct en_model {
+    const en_schema *schema; /* borrowed, as the two below; outlive us */
+    const en_device *device;
+    en_ctx *ctx;
+    eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 where none is */
+    uint64_t uses;
+    const eni_prepared *last; /* of the last forward or evaluate, or NULL */
+    const void *target;       /* of the last forward */
+};
+
+en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx, en_model **model_out)
+{
+    en_model *model = eni_alloc(sizeof *model);
+    if (model == NULL) return EN_ENOMEM;
+    *model = (en_model){.schema = schema, .device = device, .ctx = ctx};
+    *model_out = model;
+    return EN_OK;
+}
+
+void en_model_free(en_model *model)
+{
+    if (model == NULL) return;
+    for (int i = 0; i < EN_MODEL_SIZES; i++)
+        eni_prepared_fini(&model->sizes[i], model->device, model->ctx);
+    eni_free(model);
+}
+
+/* ---- batch sizes ------------------------------------------------------------------------------------- */
+
+/* The prepared size, or NULL. */
+static eni_prepared *size_find(en_model *model, int64_t n, int mode)
+{
+    for (int i = 0; i < EN_MODEL_SIZES; i++) {
+        if (model->sizes[i].n == n && model->sizes[i].mode == mode) return &model->sizes[i];
+    }
+    return NULL;
+}
+
+/* An unused place, or that of the size that was not used for the longest time. */
+static eni_prepared *size_oldest(en_model *model)
+{
+    eni_prepared *oldest = &model->sizes[0];
+    for (int i = 1; i < EN_MODEL_SIZES; i++) {
+        if (model->sizes[i].used < oldest->used) oldest = &model->sizes[i];
+    }
+    return oldest;
+}
+
+static en_status size_of(en_model *model, int64_t n, int mode, eni_prepared **size_out)
+{
+    if (n < 1 || (mode != EN_MODEL_TRAIN && mode != EN_MODEL_EVALUATE)) {
+        eni_error("model", "%s: a batch of %lld samples in mode %d", model->schema->network->name,
+                  (long long)n, mode);
+        return EN_EINVAL;
+    }
+    eni_prepared *size = size_find(model, n, mode);
+    if (size == NULL) {
+        size = size_oldest(model);
+        if (model->last == size) model->last = NULL;
+        eni_prepared_fini(size, model->device, model->ctx);
+        EN_TRY(eni_prepared_init(model->schema, model->device, model->ctx, n, mode, size));
+    }
+    size->used = ++model->uses;
+    *size_out = size;
+    return EN_OK;
+}
+
+en_status en_model_prepare(en_model *model, int64_t n, int mode)
+{
+    eni_prepared *size;
+    return size_of(model, n, mode, &size);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------- */
+
+static en_status forward(en_model *model, const float *param, const en_batch *batch, eni_prepared *size)
+{
+    const en_model_tensor *tensors = model->schema->tensors;
+    const void *x = batch->x;
+    model->last = NULL; /* nothing to go back from, should a layer fail */
+    for (int i = 0; i < size->nstages; i++) {
+        eni_stage *stage = &size->stages[i];
+        stage->in = x;
+        stage->out = stage->plan == NULL ? x : stage->y;
+        x = stage->out;
+        if (stage->plan == NULL) continue;
+        en_args args = {.size = sizeof args,
+                        .x = stage->in,
+                        .y = stage->y,
+                        .target = batch->target,
+                        .saved = stage->saved,
+                        .workspace = size->workspace};
+        if (stage->ntensors > 0) args.w = param + tensors[stage->first].offset;
+        if (stage->ntensors > 1) args.b = param + tensors[stage->first + 1].offset;
+        EN_TRY(model->device->forward(stage->plan, &args));
+    }
+    model->last = size;
+    model->target = batch->target;
+    return EN_OK;
+}
+
+en_status en_model_forward(en_model *model, const float *param, const en_batch *batch)
+{
+    eni_prepared *size;
+    EN_TRY(size_of(model, batch->n, EN_MODEL_TRAIN, &size));
+    return forward(model, param, batch, size);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------- */
+
+/* One layer: the weights' gradient and on_ready, then the gradient of its input unless it is the last to go.
+ */
+static en_status stage_backward(en_model *model, const eni_stage *stage, en_args *args, const float *param,
+                                float *grad, int wants_dx, en_on_grad_ready on_ready, void *user)
+{
+    const en_model_tensor *tensors = model->schema->tensors;
+    if (stage->ntensors > 0) {
+        args->w = param + tensors[stage->first].offset;
+        args->dw = grad + tensors[stage->first].offset;
+        if (stage->ntensors > 1) {
+            args->b = param + tensors[stage->first + 1].offset;
+            args->db = grad + tensors[stage->first + 1].offset;
+        }
+        EN_TRY(model->device->backward_weights(stage->plan, args));
+        if (on_ready != NULL) EN_TRY(on_ready(user, stage->first, stage->ntensors));
+    }
+    return wants_dx ? model->device->backward_data(stage->plan, args) : EN_OK;
+}
+
+en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
+                            void *user)
+{
+    const eni_prepared *size = model->last;
+    if (size == NULL || size->mode != EN_MODEL_TRAIN) {
+        eni_error("model", "%s: backward without a forward before it", model->schema->network->name);
+        return EN_EBUG;
+    }
+    void *dy = NULL, *dx = size->dy[0];
+    for (int i = size->nstages - 1; i >= size->first_weights; i--) {
+        const eni_stage *stage = &size->stages[i];
+        if (stage->plan == NULL) continue; /* a view: its dx is its dy */
+        en_args args = {.size = sizeof args,
+                        .x = stage->in,
+                        .y = stage->y,
+                        .dy = dy,
+                        .dx = dx,
+                        .target = model->target,
+                        .saved = stage->saved,
+                        .workspace = size->workspace};
+        EN_TRY(stage_backward(model, stage, &args, param, grad, i > size->first_weights, on_ready, user));
+        dy = dx;
+        dx = dx == size->dy[0] ? size->dy[1] : size->dy[0];
+    }
+    return EN_OK;
+}
+
+/* ---- results ----------------------------------------------------------------------------------------- */
+
+en_status en_model_result(en_model *model, en_score *score_out)
+{
+    const eni_prepared *size = model->last;
+    if (size == NULL) {
+        eni_error("model", "%s: a result without a forward before it", model->schema->network->name);
+        return EN_EBUG;
+    }
+    float pair[2]; /* mean loss, correct predictions */
+    EN_TRY(
+        model->device->copy(model->ctx, pair, size->stages[size->nstages - 1].y, sizeof pair, EN_COPY_OUT));
+    EN_TRY(model->device->sync(model->ctx));
+    *score_out = (en_score){.loss = (double)pair[0], .correct = (int64_t)pair[1]};
+    return EN_OK;
+}
+
+en_status en_model_evaluate(en_model *model, const float *param, const en_batch *batch, en_score *score_out)
+{
+    eni_prepared *size;
+    EN_TRY(size_of(model, batch->n, EN_MODEL_EVALUATE, &size));
+    EN_TRY(forward(model, param, batch, size));
+    EN_TRY(en_model_result(model, score_out));
+    score_out->loss *= (double)batch->n;
+    return EN_OK;
+}

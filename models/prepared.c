@@ -1,0 +1,128 @@
+/* prepared.c - see prepared.h.
+ *
+ * Memory is laid out twice with the same code: first from address 0 to learn the size, then in the block
+ * that was allocated. While training every output is kept for backward; evaluation needs only the last, so
+ * two areas take turns. */
+#include "models/prepared.h"
+
+#include "models/layer.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* What planning finds out about a stage, and its place needs. */
+typedef struct need {
+    uint64_t y_bytes;
+    uint64_t saved_bytes;
+    uint64_t workspace_bytes;
+} need;
+
+static uint64_t extent_bytes(en_extent e)
+{
+    return (uint64_t)en_extent_count(e) * sizeof(float);
+}
+
+static en_status stages_plan(eni_prepared *p, const en_schema *schema, const en_device *device, en_ctx *ctx,
+                             need *needs)
+{
+    en_extent x = schema->network->input;
+    x.n = p->n;
+    uint32_t tensor = 0;
+    p->first_weights = -1;
+    for (int i = 0; i < p->nstages; i++) {
+        const en_layer *layer = &schema->network->layers[i];
+        eni_stage *stage = &p->stages[i];
+        en_op op = eni_layer_op(layer, x);
+        en_extent y;
+        if (en_op_output(&op, &y) != EN_OK) {
+            eni_error("prepared", "%s: a batch of %lld samples is too large", schema->network->name,
+                      (long long)p->n);
+            return EN_EINVAL;
+        }
+        if (en_op_weights(&op) > 0) {
+            stage->first = tensor;
+            stage->ntensors = op.flags & EN_OP_BIAS ? 2 : 1;
+            tensor += stage->ntensors;
+            if (p->first_weights < 0) p->first_weights = i;
+        }
+        if (p->mode == EN_MODEL_EVALUATE) op.flags |= EN_OP_FORWARD_ONLY;
+        if (p->first_weights < 0 || p->first_weights == i) op.flags |= EN_OP_NO_DX;
+        if (!eni_layer_is_view(layer, x)) {
+            en_plan_info info = {.size = sizeof info};
+            EN_TRY(device->plan(ctx, &op, &stage->plan));
+            device->plan_info(stage->plan, &info);
+            needs[i] = (need){extent_bytes(y), info.saved_bytes, info.workspace_bytes};
+        }
+        x = y;
+    }
+    return EN_OK;
+}
+
+/* Takes `bytes` from the block; its start moves on by whole lines of the device. */
+static void *carve(uint64_t *cursor, uint64_t bytes, uint64_t align)
+{
+    void *place = (void *)(uintptr_t)*cursor; /* NOLINT(performance-no-int-to-ptr): an address to be */
+    *cursor += eni_round_up(bytes, align);
+    return place;
+}
+
+/* Lays everything out from `base`; returns the bytes used. */
+static uint64_t layout(eni_prepared *p, const need *needs, uint64_t base, uint64_t align)
+{
+    uint64_t cursor = base, widest = 0, workspace = 0;
+    for (int i = 0; i < p->nstages; i++) {
+        if (needs[i].y_bytes > widest) widest = needs[i].y_bytes;
+        if (needs[i].workspace_bytes > workspace) workspace = needs[i].workspace_bytes;
+    }
+    void *turn[2] = {carve(&cursor, widest, align), carve(&cursor, widest, align)};
+    for (int i = 0; i < p->nstages; i++) {
+        eni_stage *stage = &p->stages[i];
+        if (stage->plan == NULL) continue;
+        const int is_loss = i == p->nstages - 1; /* result() reads it later: never shared */
+        stage->saved = carve(&cursor, needs[i].saved_bytes, align);
+        if (p->mode == EN_MODEL_TRAIN || is_loss) {
+            stage->y = carve(&cursor, needs[i].y_bytes, align);
+        } else {
+            stage->y = turn[0]; /* the input of this stage lies in the other one */
+            turn[0] = turn[1];
+            turn[1] = stage->y;
+        }
+    }
+    p->dy[0] = turn[0];
+    p->dy[1] = turn[1];
+    p->workspace = carve(&cursor, workspace, align);
+    return cursor - base;
+}
+
+en_status eni_prepared_init(const en_schema *schema, const en_device *device, en_ctx *ctx, int64_t n,
+                            int mode, eni_prepared *prepared_out)
+{
+    eni_prepared p = {.n = n, .mode = mode};
+    while (schema->network->layers[p.nstages].op != 0)
+        p.nstages++;
+    p.stages = eni_alloc_array((size_t)p.nstages, sizeof *p.stages);
+    need *needs = eni_alloc_array((size_t)p.nstages, sizeof *needs);
+    en_status st = p.stages != NULL && needs != NULL ? EN_OK : EN_ENOMEM;
+    if (st != EN_OK) goto free_all;
+    EN_TRY_GOTO(stages_plan(&p, schema, device, ctx, needs), free_all);
+    EN_TRY_GOTO(device->alloc(ctx, layout(&p, needs, 0, device->align), &p.memory), free_all);
+    layout(&p, needs, (uint64_t)(uintptr_t)p.memory, device->align);
+    eni_free(needs);
+    *prepared_out = p;
+    return EN_OK;
+
+free_all:
+    eni_free(needs);
+    eni_prepared_fini(&p, device, ctx);
+    return st;
+}
+
+void eni_prepared_fini(eni_prepared *prepared, const en_device *device, en_ctx *ctx)
+{
+    for (int i = 0; prepared->stages != NULL && i < prepared->nstages; i++) {
+        if (prepared->stages[i].plan != NULL) device->plan_free(prepared->stages[i].plan);
+    }
+    if (prepared->memory != NULL) device->free(ctx, prepared->memory);
+    eni_free(prepared->stages);
+    *prepared = (eni_prepared){0};
+}
