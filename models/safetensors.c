@@ -1,0 +1,324 @@
+/* safetensors.c - the strict reader; see safetensors.h. */
+#include "models/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "float32 is copied between file and memory as it is");
+
+enum { LENGTH_BYTES = 8 };
+
+/* Names go into messages and into other people's terminals. */
+static int is_clean_text(const char *text)
+{
+    size_t length = 0;
+    for (; text[length] != '\0'; length++) {
+        const unsigned char c = (unsigned char)text[length];
+        if (c < 0x20 || c == 0x7f || length >= ENI_ST_MAX_NAME) return 0;
+    }
+    return length > 0;
+}
+
+/* ---- one entry of the header ------------------------------------------------------------------------- */
+
+static en_status shape_parse(const char *name, const json_t *shape, eni_st_tensor *tensor)
+{
+    tensor->ndim = (uint32_t)json_array_size(shape);
+    if (!json_is_array(shape) || json_array_size(shape) > EN_MAX_DIMS) {
+        eni_error("safetensors", "%s: tensor %s: the shape is not a list of at most %d sides", name,
+                  tensor->name, EN_MAX_DIMS);
+        return EN_EFORMAT;
+    }
+    tensor->count = 1;
+    for (uint32_t d = 0; d < tensor->ndim; d++) {
+        const json_t *side = json_array_get(shape, d);
+        tensor->shape[d] = json_integer_value(side);
+        if (!json_is_integer(side) || tensor->shape[d] < 0 ||
+            __builtin_mul_overflow(tensor->count, (uint64_t)tensor->shape[d], &tensor->count)) {
+            eni_error("safetensors", "%s: tensor %s: side %u of the shape is not a size", name, tensor->name,
+                      d);
+            return EN_EFORMAT;
+        }
+    }
+    return EN_OK;
+}
+
+/* data_offsets [begin, end), relative to the end of the header. */
+static en_status offsets_parse(const char *name, const json_t *offsets, const unsigned char *data,
+                               uint64_t data_bytes, eni_st_tensor *tensor)
+{
+    const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
+    const int64_t begin = json_integer_value(first), end = json_integer_value(second);
+    if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 ||
+        end < begin || (uint64_t)end > data_bytes) {
+        eni_error("safetensors",
+                  "%s: tensor %s: data_offsets [%lld, %lld] do not lie in the %llu bytes of data", name,
+                  tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
+        return EN_EFORMAT;
+    }
+    const uint64_t bytes = (uint64_t)(end - begin);
+    if (bytes % sizeof(float) != 0 || bytes / sizeof(float) != tensor->count) {
+        char shape[ENI_ST_SHAPE_TEXT];
+        eni_error("safetensors", "%s: tensor %s: shape %s in %llu bytes of float32", name, tensor->name,
+                  eni_st_shape_text(tensor->shape, tensor->ndim, shape), (unsigned long long)bytes);
+        return EN_EFORMAT;
+    }
+    tensor->data = data + begin;
+    return EN_OK;
+}
+
+static en_status tensor_parse(const char *name, const json_t *entry, const unsigned char *data,
+                              uint64_t data_bytes, eni_st_tensor *tensor)
+{
+    const json_t *dtype = json_object_get(entry, "dtype");
+    if (!json_is_string(dtype) || json_object_size(entry) != 3) {
+        eni_error("safetensors", "%s: tensor %s: not an object of dtype, shape and data_offsets", name,
+                  tensor->name);
+        return EN_EFORMAT;
+    }
+    if (strcmp(json_string_value(dtype), "F32") != 0) {
+        const char *text = json_string_value(dtype);
+        eni_error("safetensors", "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()",
+                  name, tensor->name, is_clean_text(text) ? text : "(not a name)");
+        return EN_EFORMAT;
+    }
+    EN_TRY(shape_parse(name, json_object_get(entry, "shape"), tensor));
+    return offsets_parse(name, json_object_get(entry, "data_offsets"), data, data_bytes, tensor);
+}
+
+static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
+{
+    if (!json_is_object(object)) {
+        eni_error("safetensors", "%s: __metadata__ is not an object", name);
+        return EN_EFORMAT;
+    }
+    file->meta = eni_alloc_array(json_object_size(object), sizeof *file->meta);
+    if (file->meta == NULL) return EN_ENOMEM;
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        if (!json_is_string(value)) {
+            eni_error("safetensors", "%s: __metadata__ holds something other than text", name);
+            return EN_EFORMAT;
+        }
+        file->meta[file->nmeta++] = (eni_st_meta){key, json_string_value(value)};
+    }
+    return EN_OK;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------- */
+
+static en_status header_parse(const char *name, const unsigned char *bytes, size_t size, size_t *header_out,
+                              json_t **root_out)
+{
+    uint64_t header = 0;
+    if (size >= LENGTH_BYTES) memcpy(&header, bytes, LENGTH_BYTES);
+    if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
+        eni_error("safetensors",
+                  "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or cut off", name,
+                  (unsigned long long)header, size);
+        return EN_EFORMAT;
+    }
+    if (bytes[LENGTH_BYTES] != '{') {
+        eni_error("safetensors", "%s: the header does not begin with {; not a safetensors file", name);
+        return EN_EFORMAT;
+    }
+    json_error_t error;
+    json_t *root = json_loadb((const char *)bytes + LENGTH_BYTES, header, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(root)) {
+        eni_error("safetensors", "%s: the header is not valid at byte %d (duplicate names count)", name,
+                  error.position);
+        json_decref(root);
+        return EN_EFORMAT;
+    }
+    *header_out = header;
+    *root_out = root;
+    return EN_OK;
+}
+
+static int by_data(const void *left, const void *right)
+{
+    const eni_st_tensor *a = left, *b = right;
+    if (a->data != b->data) return (uintptr_t)a->data < (uintptr_t)b->data ? -1 : 1;
+    return (a->count > b->count) - (a->count < b->count); /* an empty tensor ends where the next begins */
+}
+
+/* Every byte of the data belongs to exactly one tensor. */
+static en_status tensors_cover(const char *name, eni_st_file *file, const unsigned char *data, uint64_t bytes)
+{
+    const unsigned char *end = data;
+    if (file->ntensors > 1) qsort(file->tensors, file->ntensors, sizeof *file->tensors, by_data);
+    for (uint32_t t = 0; t < file->ntensors; t++) {
+        const eni_st_tensor *tensor = &file->tensors[t];
+        if (tensor->data != end) {
+            eni_error("safetensors", "%s: tensor %s %s", name, tensor->name,
+                      (uintptr_t)tensor->data < (uintptr_t)end ? "overlaps another" : "has a hole before it");
+            return EN_EFORMAT;
+        }
+        end += tensor->count * sizeof(float);
+    }
+    if (end != data + bytes) {
+        eni_error("safetensors", "%s: %llu bytes after the last tensor", name,
+                  (unsigned long long)(data + bytes - end));
+        return EN_EFORMAT;
+    }
+    return EN_OK;
+}
+
+static en_status tensors_are_finite(const char *name, const eni_st_file *file)
+{
+    for (uint32_t t = 0; t < file->ntensors; t++) {
+        const eni_st_tensor *tensor = &file->tensors[t];
+        for (uint64_t i = 0; i < tensor->count; i++) {
+            float value;
+            memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
+            if (isfinite(value)) continue;
+            eni_error("safetensors", "%s: tensor %s: element %llu is %f", name, tensor->name,
+                      (unsigned long long)i, (double)value);
+            return EN_ENONFINITE;
+        }
+    }
+    return EN_OK;
+}
+
+static en_status entries_parse(const char *name, json_t *root, const unsigned char *data, uint64_t bytes,
+                               eni_st_file *file)
+{
+    const char *key;
+    json_t *entry;
+    file->tensors = eni_alloc_array(json_object_size(root), sizeof *file->tensors);
+    if (file->tensors == NULL) return EN_ENOMEM;
+    json_object_foreach(root, key, entry)
+    {
+        if (strcmp(key, "__metadata__") == 0) {
+            EN_TRY(meta_parse(name, entry, file));
+            continue;
+        }
+        if (!is_clean_text(key)) {
+            eni_error("safetensors", "%s: a tensor's name is empty, over %d bytes, or has control characters",
+                      name, ENI_ST_MAX_NAME);
+            return EN_EFORMAT;
+        }
+        eni_st_tensor *tensor = &file->tensors[file->ntensors++];
+        tensor->name = key;
+        EN_TRY(tensor_parse(name, entry, data, bytes, tensor));
+    }
+    EN_TRY(tensors_cover(name, file, data, bytes));
+    return tensors_are_finite(name, file);
+}
+
+en_status eni_st_parse(const char *name, const void *data, size_t bytes, eni_st_file *file_out)
+{
+    size_t header;
+    json_t *root;
+    EN_TRY(header_parse(name, data, bytes, &header, &root));
+    eni_st_file file = {.header = root};
+    const size_t start = LENGTH_BYTES + header;
+    en_status st = entries_parse(name, root, (const unsigned char *)data + start, bytes - start, &file);
+    if (st == EN_OK)
+        *file_out = file;
+    else
+        eni_st_close(&file);
+    return st;
+}
+
+void eni_st_close(eni_st_file *file)
+{
+    json_decref(file->header);
+    eni_free(file->tensors);
+    eni_free(file->meta);
+    eni_free(file->bytes);
+    *file = (eni_st_file){0};
+}
+
+/* ---- from disk --------------------------------------------------------------------------------------- */
+
+static en_status read_all(const char *path, int fd, unsigned char *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        const ssize_t got = read(fd, bytes + done, size - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            eni_error("safetensors", "%s: read stopped after %zu of %zu bytes: %s", path, done, size,
+                      got < 0 ? strerror(errno) : "the file became shorter");
+            return EN_EIO;
+        }
+        done += (size_t)got;
+    }
+    return EN_OK;
+}
+
+/* O_NONBLOCK: opening a named pipe must not wait for its writer. */
+en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        const int cause = errno;
+        eni_error("safetensors", "cannot open %s: %s", path, strerror(cause));
+        return cause == ENOENT ? EN_ENOENT : EN_EIO;
+    }
+    struct stat info;
+    en_status st = EN_EIO;
+    unsigned char *bytes = NULL;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        eni_error("safetensors", "%s is not a regular file", path);
+        goto close_fd;
+    }
+    if ((uint64_t)info.st_size > max_bytes) {
+        eni_error("safetensors", "%s has %lld bytes; at most %llu are expected here", path,
+                  (long long)info.st_size, (unsigned long long)max_bytes);
+        st = EN_EFORMAT;
+        goto close_fd;
+    }
+    bytes = eni_alloc((size_t)info.st_size);
+    EN_TRY_GOTO(bytes != NULL ? EN_OK : EN_ENOMEM, close_fd);
+    EN_TRY_GOTO(read_all(path, fd, bytes, (size_t)info.st_size), close_fd);
+    EN_TRY_GOTO(eni_st_parse(path, bytes, (size_t)info.st_size, file_out), close_fd);
+    file_out->bytes = bytes;
+    bytes = NULL; /* the file's now */
+
+close_fd:
+    eni_free(bytes);
+    close(fd);
+    return st;
+}
+
+/* ---- look-ups ---------------------------------------------------------------------------------------- */
+
+const eni_st_tensor *eni_st_find(const eni_st_file *file, const char *name)
+{
+    for (uint32_t t = 0; t < file->ntensors; t++) {
+        if (strcmp(file->tensors[t].name, name) == 0) return &file->tensors[t];
+    }
+    return NULL;
+}
+
+const char *eni_st_find_meta(const eni_st_file *file, const char *key)
+{
+    for (uint32_t m = 0; m < file->nmeta; m++) {
+        if (strcmp(file->meta[m].key, key) == 0) return file->meta[m].value;
+    }
+    return NULL;
+}
+
+const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out[ENI_ST_SHAPE_TEXT])
+{
+    size_t at = (size_t)snprintf(text_out, ENI_ST_SHAPE_TEXT, "(");
+    for (uint32_t d = 0; d < ndim; d++) /* 8 sides of at most 19 digits fit */
+        at += (size_t)snprintf(text_out + at, ENI_ST_SHAPE_TEXT - at, "%s%lld", d ? ", " : "",
+                               (long long)shape[d]);
+    snprintf(text_out + at, ENI_ST_SHAPE_TEXT - at, ")");
+    return text_out;
+}

@@ -1,0 +1,66 @@
+/* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), float32 only, read strictly.
+ *
+ * A file is: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}, ...,
+ * "__metadata__": {text: text}}, and the tensors' bytes, row-major, little endian, without holes.
+ *
+ * The reader refuses whatever the format does not promise: a header over 16 MiB, duplicate keys, unknown
+ * fields, a dtype other than F32, offsets that leave the file, overlap or leave holes, a shape that does not
+ * multiply to its bytes, values that are not finite, names with control characters. All functions log the
+ * cause of a failure once. */
+#ifndef MODELS_SAFETENSORS_H
+#define MODELS_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/model.h"
+#include "entrain/status.h"
+
+enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255 };
+
+typedef struct eni_st_tensor {
+    const char *name;
+    uint32_t ndim; /* 0: a scalar */
+    int64_t shape[EN_MAX_DIMS];
+    uint64_t count;   /* elements; 0 where a side is 0 */
+    const void *data; /* count float32, little endian; when read: on no particular boundary */
+} eni_st_tensor;
+
+typedef struct eni_st_meta {
+    const char *key, *value;
+} eni_st_meta;
+
+typedef struct eni_st_file {
+    eni_st_tensor *tensors; /* (ntensors), in the order of their data */
+    uint32_t ntensors;
+    eni_st_meta *meta; /* (nmeta) */
+    uint32_t nmeta;
+    void *header; /* the parsed JSON: owns names and metadata */
+    void *bytes;  /* the file's contents when it was read from disk, else NULL */
+} eni_st_file;
+
+/* Parses `bytes` bytes at `data`, which is borrowed and must outlive the result. `name` is what messages
+ * call it. EN_EFORMAT, EN_ENONFINITE, EN_ENOMEM. Closed by eni_st_close. */
+en_status eni_st_parse(const char *name, const void *data, size_t bytes, eni_st_file *file_out);
+
+/* Reads a whole regular file of at most max_bytes, then parses it. EN_ENOENT, EN_EIO, and as above. */
+en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out);
+
+/* Safe on a zeroed struct and twice. */
+void eni_st_close(eni_st_file *file);
+
+/* By name, or NULL; borrowed until close. */
+const eni_st_tensor *eni_st_find(const eni_st_file *file, const char *name);
+const char *eni_st_find_meta(const eni_st_file *file, const char *key);
+
+/* Writes the tensors in the order given. The data goes to a temporary file beside `path`, which is
+ * synchronised, renamed over `path`, and the folder synchronised: after a crash the old file or the whole new
+ * one is there. EN_EIO, EN_ENOENT (no such folder), EN_ENOMEM; then `path` is as before. */
+en_status eni_st_write(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
+                       const eni_st_meta *meta, uint32_t nmeta);
+
+/* "(20, 1, 5, 5)" into text_out; returns it. */
+enum { ENI_ST_SHAPE_TEXT = 192 };
+const char *eni_st_shape_text(const int64_t *shape, uint32_t ndim, char text_out[ENI_ST_SHAPE_TEXT]);
+
+#endif

@@ -1,0 +1,126 @@
+/* weights.c - see weights.h. */
+#include "models/weights.h"
+
+#include <string.h>
+
+#include "models/safetensors.h"
+#include "ops/mean.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* ---- save -------------------------------------------------------------------------------------------- */
+
+en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat)
+{
+    static const eni_st_meta format = {"format", "pt"};
+    eni_st_tensor *tensors = eni_alloc_array(schema->ntensors, sizeof *tensors);
+    if (tensors == NULL) return EN_ENOMEM;
+    en_status st = EN_OK;
+    for (uint32_t t = 0; t < schema->ntensors; t++) {
+        const en_model_tensor *from = &schema->tensors[t];
+        if (!eni_all_finite(flat + from->offset, from->count)) {
+            eni_error("weights", "%s is not written: tensor %s holds values that are not finite", path,
+                      from->name);
+            st = EN_ENONFINITE;
+            goto free_tensors;
+        }
+        tensors[t] = (eni_st_tensor){
+            .name = from->name, .ndim = from->ndim, .count = from->count, .data = flat + from->offset};
+        memcpy(tensors[t].shape, from->shape, sizeof tensors[t].shape);
+    }
+    st = eni_st_write(path, tensors, schema->ntensors, &format, 1);
+
+free_tensors:
+    eni_free(tensors);
+    return st;
+}
+
+/* ---- load -------------------------------------------------------------------------------------------- */
+
+static int same_shape(const eni_st_tensor *got, const en_model_tensor *want)
+{
+    return got->ndim == want->ndim &&
+           memcmp(got->shape, want->shape, want->ndim * sizeof want->shape[0]) == 0;
+}
+
+/* Both ways: what the schema wants is there, and nothing else is. */
+static en_status file_matches(const char *name, const eni_st_file *file, const en_schema *schema)
+{
+    char got[ENI_ST_SHAPE_TEXT], want[ENI_ST_SHAPE_TEXT];
+    for (uint32_t t = 0; t < schema->ntensors; t++) {
+        const en_model_tensor *tensor = &schema->tensors[t];
+        const eni_st_tensor *found = eni_st_find(file, tensor->name);
+        eni_st_shape_text(tensor->shape, tensor->ndim, want);
+        if (found == NULL) {
+            eni_error("weights", "%s: no tensor %s, which %s has as %s", name, tensor->name,
+                      schema->network->name, want);
+            return EN_EMISMATCH;
+        }
+        if (!same_shape(found, tensor)) {
+            eni_error("weights", "%s: tensor %s is %s, but %s has it as %s", name, tensor->name,
+                      eni_st_shape_text(found->shape, found->ndim, got), schema->network->name, want);
+            return EN_EMISMATCH;
+        }
+    }
+    for (uint32_t t = 0; t < file->ntensors; t++) {
+        const eni_st_tensor *extra = &file->tensors[t];
+        uint32_t k = 0;
+        while (k < schema->ntensors && strcmp(schema->tensors[k].name, extra->name) != 0)
+            k++;
+        if (k < schema->ntensors) continue;
+        eni_error("weights", "%s: tensor %s %s, which %s does not have", name, extra->name,
+                  eni_st_shape_text(extra->shape, extra->ndim, got), schema->network->name);
+        return EN_EMISMATCH;
+    }
+    return EN_OK;
+}
+
+/* Nothing is copied before everything is checked. */
+static en_status file_copy(const char *name, const eni_st_file *file, const en_schema *schema, float *flat)
+{
+    EN_TRY(file_matches(name, file, schema));
+    memset(flat, 0, schema->count * sizeof *flat);
+    for (uint32_t t = 0; t < schema->ntensors; t++) {
+        const en_model_tensor *tensor = &schema->tensors[t];
+        const eni_st_tensor *found = eni_st_find(file, tensor->name);
+        memcpy(flat + tensor->offset, found->data, tensor->count * sizeof *flat);
+    }
+    return EN_OK;
+}
+
+en_status eni_weights_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
+                            float *flat)
+{
+    eni_st_file file;
+    EN_TRY(eni_st_parse(name, data, bytes, &file));
+    en_status st = file_copy(name, &file, schema, flat);
+    eni_st_close(&file);
+    return st;
+}
+
+en_status eni_weights_load(const char *path, const en_schema *schema, float *flat)
+{
+    /* Twice the model: a file for another network is read and told what differs; a film is not read. */
+    const uint64_t max_bytes = 2 * schema->count * sizeof *flat + ENI_ST_MAX_HEADER;
+    eni_st_file file;
+    EN_TRY(eni_st_read(path, max_bytes, &file));
+    en_status st = file_copy(path, &file, schema, flat);
+    eni_st_close(&file);
+    return st;
+}
+
+/* ---- digest ------------------------------------------------------------------------------------------ */
+
+en_status eni_weights_digest(const en_schema *schema, const float *flat, char hex_out[ENI_DIGEST_HEX])
+{
+    eni_digest *digest = eni_digest_new();
+    if (digest == NULL) return EN_ENOMEM;
+    for (uint32_t t = 0; t < schema->ntensors; t++) {
+        const en_model_tensor *tensor = &schema->tensors[t];
+        if (tensor->kind != EN_TENSOR_WEIGHT) continue;
+        eni_digest_add(digest, flat + tensor->offset, tensor->count * sizeof *flat);
+    }
+    eni_digest_take(digest, hex_out);
+    return EN_OK;
+}
