@@ -30,7 +30,7 @@ en_status eni_address_parse(const char *text, eni_address *address_out);
 /* Writes "tcp://host:port". */
 void eni_address_format(const eni_address *address, char text_out[ENI_ADDRESS_TEXT]);
 
-/* Whether a number or name of this machine's own loopback: 127.0.0.0/8, ::1, localhost. */
+/* Whether the host is a number or name of the loopback: 127.0.0.0/8, ::1, localhost. No look-up. */
 bool eni_address_is_loopback(const eni_address *address);
 
 /* Listens. On success *fd_out is the caller's, and *bound_out (may be NULL) has the host as given and the
@@ -39,7 +39,8 @@ bool eni_address_is_loopback(const eni_address *address);
 en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out);
 
 /* Connects, trying again every 50 ms while refused or unreachable, until the deadline: ranks may start in any
- * order. EN_ETIMEOUT tells refused, no route and no such name apart. *fd_out is the caller's. */
+ * order. EN_ETIMEOUT says what the last attempt met: refused, no route, no answer. EN_ENOENT
+ * at once for a name that does not exist. *fd_out is the caller's. */
 en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out);
 
 /* Waits for one connection. EN_ETIMEOUT is not logged: the caller knows for whom it waited. */

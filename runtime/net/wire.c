@@ -55,7 +55,7 @@ static void decode_preamble(eni_cursor *in)
 
 static void decode_fields(eni_cursor *in, eni_header *h)
 {
-    h->type = (uint32_t)eni_unpack_uint(in, ENI_MSG_REFUSED, "the type is unknown");
+    h->type = (uint32_t)eni_unpack_uint(in, ENI_MSG_TYPES - 1, "the type is unknown");
     h->flags = (uint32_t)eni_unpack_uint(in, FLAGS_ALL, "a flag is unknown");
     h->epoch = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the epoch is out of range");
     h->rank = (int32_t)eni_unpack_int(in, -1, RANK_MAX, "the rank is out of range");

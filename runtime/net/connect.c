@@ -1,0 +1,215 @@
+/* connect.c - making connections: listen, connect, accept; see tcp.h. */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+#include "runtime/net/tcp.h"
+
+enum { LISTEN_BACKLOG = 512 };
+static const int64_t retry_ns = 50 * ENI_MILLI; /* between attempts while nobody listens */
+static const int64_t attempt_ns =
+    3 * ENI_SECOND; /* one attempt into silence; then a new SYN may fare better */
+
+/* The list is freed with freeaddrinfo. */
+static en_status resolve(const eni_address *address, int flags, struct addrinfo **list_out)
+{
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    char port[8];
+    snprintf(port, sizeof port, "%u", address->port);
+    int error = getaddrinfo(address->host, port, &hints, list_out);
+    if (error == 0) return EN_OK;
+    if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
+    eni_error("tcp", "no address for host '%s': %s", address->host, gai_strerror(error));
+    return EN_ENOENT;
+}
+
+static void set_option(int fd, int level, int option)
+{
+    int one = 1;
+    if (setsockopt(fd, level, option, &one, sizeof one) != 0)
+        eni_warn("tcp", "setsockopt %d of level %d: %s", option, level, strerror(errno));
+}
+
+static bool is_loopback(const struct sockaddr *name)
+{
+    if (name->sa_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, name, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, name, sizeof v6);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    if (getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) return 0;
+    if (name.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&name)->sin_port);
+    return ntohs(((struct sockaddr_in6 *)&name)->sin6_port);
+}
+
+static en_status listen_failed(const eni_address *address, int error)
+{
+    if (error == EADDRINUSE)
+        eni_error(
+            "tcp",
+            "port %u on %s is in use, perhaps by an earlier run (`ss -ltnp` shows by whom): stop it, or let "
+            "the kernel choose with --listen=tcp://%s:0",
+            address->port, address->host, address->host);
+    else if (error == EADDRNOTAVAIL)
+        eni_error("tcp", "%s is not an address of this machine (`ip addr` lists them)", address->host);
+    else
+        eni_error("tcp", "cannot listen on %s port %u: %s", address->host, address->port, strerror(error));
+    return EN_EIO;
+}
+
+en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
+{
+    struct addrinfo *list;
+    EN_TRY(resolve(address, AI_PASSIVE, &list));
+    struct sockaddr_storage name = {0};
+    socklen_t bytes = list->ai_addrlen;
+    memcpy(&name, list->ai_addr, bytes);
+    freeaddrinfo(list);
+    if (!is_insecure && !is_loopback((struct sockaddr *)&name)) {
+        eni_error(
+            "tcp",
+            "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
+            "--insecure",
+            address->host);
+        return EN_EDENIED;
+    }
+    int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return listen_failed(address, errno);
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR);
+    if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+        int error = errno;
+        close(fd);
+        return listen_failed(address, error);
+    }
+    if (bound_out != NULL) {
+        *bound_out = *address;
+        bound_out->port = port_of(fd);
+    }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+/* On loopback a connection to a free port of the ephemeral range can meet itself (RFC 793, simultaneous
+ * open). */
+static bool met_itself(int fd)
+{
+    struct sockaddr_storage a = {0}, b = {0};
+    socklen_t a_bytes = sizeof a, b_bytes = sizeof b;
+    return getsockname(fd, (struct sockaddr *)&a, &a_bytes) == 0 &&
+           getpeername(fd, (struct sockaddr *)&b, &b_bytes) == 0 && a_bytes == b_bytes &&
+           memcmp(&a, &b, a_bytes) == 0;
+}
+
+/* One attempt. EN_EIO: *error_out says why, try again; EN_EPEER: aborted. */
+static en_status attempt(const struct addrinfo *to, int64_t deadline_ns, int abort_fd, int *fd_out,
+                         int *error_out)
+{
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        *error_out = errno;
+        return EN_EIO;
+    }
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY);
+    int error = connect(fd, to->ai_addr, to->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+        en_status st = eni_tcp_wait(fd, POLLOUT, deadline_ns, abort_fd);
+        socklen_t bytes = sizeof error;
+        if (st == EN_EPEER) {
+            close(fd);
+            return st;
+        }
+        error = ETIMEDOUT;
+        if (st == EN_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+    }
+    if (error == 0 && met_itself(fd)) error = ECONNREFUSED;
+    if (error == 0) {
+        *fd_out = fd;
+        return EN_OK;
+    }
+    close(fd);
+    *error_out = error;
+    return EN_EIO;
+}
+
+/* One round over all addresses of the name. */
+static en_status attempt_all(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
+                             int *error_out)
+{
+    struct addrinfo *list;
+    en_status st = resolve(address, 0, &list);
+    if (st == EN_ETIMEOUT) {
+        *error_out = 0;
+        return EN_EIO;
+    }
+    EN_TRY(st);
+    st = EN_EIO;
+    for (struct addrinfo *to = list; to != NULL && st == EN_EIO; to = to->ai_next) {
+        int64_t until = eni_now_ns() + attempt_ns;
+        st = attempt(to, until < deadline_ns ? until : deadline_ns, abort_fd, fd_out, error_out);
+    }
+    freeaddrinfo(list);
+    return st;
+}
+
+static const char *connect_failure(int error)
+{
+    switch (error) {
+    case 0: return "the name server did not answer";
+    case ECONNREFUSED: return "connection refused: nothing listens there";
+    case EHOSTUNREACH:
+    case ENETUNREACH: return "no route to that host";
+    case ETIMEDOUT: return "no answer: is the host up, does a firewall drop the port?";
+    default: return strerror(error);
+    }
+}
+
+en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out)
+{
+    for (;;) {
+        int error = 0;
+        en_status st = attempt_all(address, deadline_ns, abort_fd, fd_out, &error);
+        if (st != EN_EIO) return st;
+        if (eni_now_ns() + retry_ns >= deadline_ns) {
+            eni_error("tcp", "cannot connect to %s port %u: %s", address->host, address->port,
+                      connect_failure(error));
+            return EN_ETIMEOUT;
+        }
+        st = eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, abort_fd);
+        if (st != EN_ETIMEOUT) return st;
+    }
+}
+
+en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out)
+{
+    for (;;) {
+        EN_TRY(eni_tcp_wait(listen_fd, POLLIN, deadline_ns, abort_fd));
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            set_option(fd, IPPROTO_TCP, TCP_NODELAY);
+            *fd_out = fd;
+            return EN_OK;
+        }
+        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+        eni_error("tcp", "accept failed: %s", strerror(errno));
+        return EN_EIO;
+    }
+}

@@ -1,0 +1,227 @@
+/* fdpass.c - see fdpass.h. One SOCK_SEQPACKET message per send, so that descriptors and blob stay together.
+ */
+#include "runtime/net/fdpass.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+#include "runtime/net/tcp.h"
+
+enum { SOCKET_FLAGS = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK };
+static const int64_t handshake_ns = ENI_SECOND; /* how long a stranger may hold up an accept */
+
+/* Abstract names start with a zero byte and end with the length, not with a zero. */
+static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
+{
+    *address_out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    size_t bytes = strnlen(name, ENI_FDPASS_NAME);
+    memcpy(address_out->sun_path + 1, name, bytes);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
+}
+
+en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
+{
+    uint8_t random[16];
+    eni_random_bytes(random, sizeof random);
+    int at = snprintf(name_out, ENI_FDPASS_NAME, "entrain-");
+    for (size_t i = 0; i < sizeof random; i++)
+        at += snprintf(name_out + at, ENI_FDPASS_NAME - (size_t)at, "%02x", random[i]);
+    struct sockaddr_un address;
+    socklen_t bytes = make_name(name_out, &address);
+    int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
+        eni_error("fdpass", "cannot listen on a unix socket: %s", strerror(errno));
+        if (fd >= 0) close(fd);
+        return EN_EIO;
+    }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+static en_status check_user(int fd)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
+        eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
+                 (unsigned)peer.uid, (unsigned)geteuid());
+        return EN_EDENIED;
+    }
+    return EN_OK;
+}
+
+/* Reads one message without descriptors. */
+static en_status recv_plain(int fd, void *data_out, size_t bytes, int64_t deadline_ns, int abort_fd)
+{
+    for (;;) {
+        ssize_t n = recv(fd, data_out, bytes, MSG_TRUNC);
+        if (n >= 0) return (size_t)n == bytes ? EN_OK : EN_EPROTO;
+        if (errno != EAGAIN && errno != EINTR) return EN_EPEER;
+        EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd));
+    }
+}
+
+/* Checks user and token of a new connection, and answers with one byte. */
+static en_status admit(int fd, const eni_token *token, int64_t deadline_ns, int abort_fd)
+{
+    eni_token shown;
+    int64_t until = eni_now_ns() + handshake_ns;
+    EN_TRY(check_user(fd));
+    EN_TRY(recv_plain(fd, &shown, sizeof shown, until < deadline_ns ? until : deadline_ns, abort_fd));
+    bool is_right = eni_token_equal(&shown, token);
+    if (send(fd, is_right ? "y" : "n", 1, MSG_NOSIGNAL) != 1) return EN_EPEER;
+    return is_right ? EN_OK : EN_EDENIED;
+}
+
+en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadline_ns, int abort_fd,
+                            int *fd_out)
+{
+    for (;;) {
+        EN_TRY(eni_tcp_wait(listen_fd, POLLIN, deadline_ns, abort_fd));
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0) {
+            eni_error("fdpass", "accept failed: %s", strerror(errno));
+            return EN_EIO;
+        }
+        en_status st = admit(fd, token, deadline_ns, abort_fd);
+        if (st == EN_OK) {
+            *fd_out = fd;
+            return EN_OK;
+        }
+        close(fd);
+        eni_warn("fdpass", "dropped a connection: %s", en_status_str(st));
+    }
+}
+
+en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
+                             int *fd_out)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = make_name(name, &address);
+    en_status st;
+    char answer = 0;
+    int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+    if (fd < 0) {
+        eni_error("fdpass", "cannot make a unix socket: %s", strerror(errno));
+        return EN_EIO;
+    }
+    while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
+        if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: the listener's queue is full */
+            eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
+            EN_TRY_GOTO(EN_ENOENT, close_fd);
+        }
+        int64_t again = eni_now_ns() + 5 * ENI_MILLI;
+        st = eni_tcp_wait(-1, 0, again < deadline_ns ? again : deadline_ns, abort_fd);
+        if (st != EN_ETIMEOUT || eni_now_ns() >= deadline_ns) goto close_fd;
+    }
+    EN_TRY_GOTO(check_user(fd), close_fd);
+    if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
+        EN_TRY_GOTO(EN_EPEER, close_fd);
+    EN_TRY_GOTO(recv_plain(fd, &answer, 1, deadline_ns, abort_fd), close_fd);
+    if (answer != 'y') {
+        eni_error("fdpass", "the process behind @%.47s did not accept our job token", name);
+        EN_TRY_GOTO(EN_EDENIED, close_fd);
+    }
+    *fd_out = fd;
+    return EN_OK;
+close_fd:
+    close(fd);
+    return st;
+}
+
+typedef union control_space {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(ENI_FDPASS_MAX * sizeof(int))];
+} control_space;
+
+en_status eni_fdpass_send(int fd, const int *fds, size_t nfds, const void *blob, size_t bytes,
+                          int64_t deadline_ns, int abort_fd)
+{
+    if (nfds > ENI_FDPASS_MAX || bytes == 0 || bytes > ENI_FDPASS_BLOB) {
+        eni_error("fdpass", "%zu descriptors and %zu bytes: the limits are 0 .. %u and 1 .. %u", nfds, bytes,
+                  ENI_FDPASS_MAX, ENI_FDPASS_BLOB);
+        return EN_EINVAL;
+    }
+    control_space control = {0};
+    struct iovec part = {(void *)(uintptr_t)blob, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (nfds > 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(nfds * sizeof(int));
+        memcpy(CMSG_DATA(head), fds, nfds * sizeof(int));
+    }
+    for (;;) {
+        ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (n == (ssize_t)bytes) return EN_OK;
+        if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) return EN_EPEER;
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) {
+            eni_error("fdpass", "cannot pass %zu descriptors: %s", nfds, strerror(errno));
+            return EN_EIO;
+        }
+        EN_TRY(eni_tcp_wait(fd, POLLOUT, deadline_ns, abort_fd));
+    }
+}
+
+/* Copies the descriptors out of a message; all of them now belong to us. */
+static size_t collect(struct msghdr *message, int fds_out[ENI_FDPASS_MAX])
+{
+    size_t nfds = 0;
+    for (size_t i = 0; i < ENI_FDPASS_MAX; i++)
+        fds_out[i] = -1;
+    for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head != NULL; head = CMSG_NXTHDR(message, head)) {
+        if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+        size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n && nfds < ENI_FDPASS_MAX; i++, nfds++)
+            memcpy(&fds_out[nfds], CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+    }
+    return nfds;
+}
+
+en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out, void *blob_out,
+                          size_t capacity, size_t *bytes_out, int64_t deadline_ns, int abort_fd)
+{
+    control_space control = {0};
+    struct iovec part = {blob_out, capacity};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    ssize_t n;
+    for (;;) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        if (n > 0) break;
+        if (n == 0 || errno == ECONNRESET) return EN_EPEER;
+        if (errno != EAGAIN && errno != EINTR) {
+            eni_error("fdpass", "cannot receive descriptors: %s", strerror(errno));
+            return EN_EIO;
+        }
+        EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, abort_fd));
+    }
+    size_t nfds = collect(&message, fds_out);
+    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        for (size_t i = 0; i < nfds; i++) {
+            close(fds_out[i]);
+            fds_out[i] = -1;
+        }
+        eni_error("fdpass", "a message does not fit into %zu bytes and %u descriptors", capacity,
+                  ENI_FDPASS_MAX);
+        return EN_EPROTO;
+    }
+    *nfds_out = nfds;
+    *bytes_out = (size_t)n;
+    return EN_OK;
+}

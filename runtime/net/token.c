@@ -1,0 +1,199 @@
+/* token.c - see token.h. */
+#include "runtime/net/token.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+enum { PATH_BYTES = 4096 };
+
+void eni_token_make(eni_token *token_out)
+{
+    eni_random_bytes(token_out->bytes, sizeof token_out->bytes);
+}
+
+void eni_token_hex(const eni_token *token, char hex_out[ENI_TOKEN_HEX])
+{
+    for (size_t i = 0; i < ENI_TOKEN_BYTES; i++)
+        snprintf(hex_out + 2 * i, 3, "%02x", token->bytes[i]);
+}
+
+static int digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+en_status eni_token_parse(const char *hex, eni_token *token_out)
+{
+    eni_token token;
+    if (strnlen(hex, ENI_TOKEN_HEX) != ENI_TOKEN_HEX - 1) return EN_EFORMAT;
+    for (size_t i = 0; i < ENI_TOKEN_BYTES; i++) {
+        int high = digit(hex[2 * i]), low = digit(hex[2 * i + 1]);
+        if (high < 0 || low < 0) return EN_EFORMAT;
+        token.bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    *token_out = token;
+    return EN_OK;
+}
+
+bool eni_token_equal(const eni_token *a, const eni_token *b)
+{
+    volatile uint8_t difference = 0; /* volatile: no early exit by the compiler */
+    for (size_t i = 0; i < ENI_TOKEN_BYTES; i++)
+        difference = (uint8_t)(difference | (a->bytes[i] ^ b->bytes[i]));
+    return difference == 0;
+}
+
+en_status eni_token_path(const char *directory, uint16_t port, char *path_out, size_t path_bytes)
+{
+    int n = snprintf(path_out, path_bytes, "%s/token-%u", directory, port);
+    if (n > 0 && (size_t)n < path_bytes) return EN_OK;
+    eni_error("token", "the path of the token's directory is too long: %.200s", directory);
+    return EN_EINVAL;
+}
+
+/* Makes the directory of `path` if it is not there, and refuses one where others could plant a token. */
+static en_status safe_directory(const char *path)
+{
+    char directory[PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
+    if (slash == NULL || bytes >= sizeof directory) {
+        eni_error("token", "'%.200s' is not a path with a directory", path);
+        return EN_EINVAL;
+    }
+    memcpy(directory, bytes == 0 ? "/" : path, bytes == 0 ? 1 : bytes);
+    directory[bytes == 0 ? 1 : bytes] = '\0';
+    struct stat about;
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
+        eni_error("token", "cannot make the directory %s: %s", directory, strerror(errno));
+        return EN_EIO;
+    }
+    if (lstat(directory, &about) != 0) {
+        eni_error("token", "cannot look at %s: %s", directory, strerror(errno));
+        return EN_EIO;
+    }
+    bool is_ours = S_ISDIR(about.st_mode) && about.st_uid == geteuid() && (about.st_mode & 022) == 0;
+    if (is_ours) return EN_OK;
+    eni_error(
+        "token",
+        "will not put the job token into %s: it must be a directory of user %u that nobody else can write to",
+        directory, (unsigned)geteuid());
+    return EN_EDENIED;
+}
+
+static en_status write_all(int fd, const char *text, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, text + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return EN_EIO;
+        done += (size_t)n;
+    }
+    return EN_OK;
+}
+
+en_status eni_token_write(const eni_token *token, const char *path)
+{
+    char temporary[PATH_BYTES], line[ENI_TOKEN_HEX + 1];
+    EN_TRY(safe_directory(path));
+    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
+        eni_error("token", "the path is too long: %.200s", path);
+        return EN_EINVAL;
+    }
+    eni_token_hex(token, line);
+    line[ENI_TOKEN_HEX - 1] = '\n';
+    unlink(temporary); /* left by a killed process that had our pid */
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool is_written = fd >= 0 && write_all(fd, line, ENI_TOKEN_HEX) == EN_OK;
+    int error = errno;
+    if (fd >= 0 && close(fd) != 0) is_written = false;
+    if (is_written && rename(temporary, path) == 0) return EN_OK;
+    if (is_written) error = errno;
+    unlink(temporary);
+    eni_error("token", "cannot write %s: %s", path, strerror(error));
+    return EN_EIO;
+}
+
+/* Reads one token, with or without a newline behind it, to the end of the file. */
+static en_status read_text(int fd, eni_token *token_out)
+{
+    char text[ENI_TOKEN_HEX + 2] = {0};
+    size_t bytes = 0;
+    while (bytes < sizeof text - 1) {
+        ssize_t n = read(fd, text + bytes, sizeof text - 1 - bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return EN_EIO;
+        if (n == 0) break;
+        bytes += (size_t)n;
+    }
+    if (bytes == ENI_TOKEN_HEX && text[bytes - 1] == '\n') text[bytes - 1] = '\0';
+    return eni_token_parse(text, token_out);
+}
+
+static en_status check_file(int fd, const char *path)
+{
+    struct stat about;
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        eni_error("token", "%s is not a plain file", path);
+        return EN_EDENIED;
+    }
+    if (about.st_uid != geteuid()) {
+        eni_error("token", "%s belongs to user %u, not to us (%u): refused", path, (unsigned)about.st_uid,
+                  (unsigned)geteuid());
+        return EN_EDENIED;
+    }
+    if ((about.st_mode & 077) != 0) {
+        eni_error("token", "%s has mode %03o: others may read it; chmod 600 it and start a new run", path,
+                  (unsigned)(about.st_mode & 0777));
+        return EN_EDENIED;
+    }
+    return EN_OK;
+}
+
+en_status eni_token_read(const char *path, eni_token *token_out)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        int error = errno;
+        if (error == ELOOP) {
+            eni_error("token", "%s is a symbolic link: refused", path);
+            return EN_EDENIED;
+        }
+        eni_error("token", "cannot read the job token %s: %s%s", path, strerror(error),
+                  error == ENOENT ? " (is the leader running, as this user?)" : "");
+        return error == ENOENT ? EN_ENOENT : EN_EIO;
+    }
+    en_status st = check_file(fd, path);
+    if (st == EN_OK) {
+        st = read_text(fd, token_out);
+        if (st != EN_OK) eni_error("token", "%s does not hold 32 hex digits", path);
+    }
+    close(fd);
+    return st;
+}
+
+en_status eni_token_read_fd(int fd, eni_token *token_out)
+{
+    en_status st = read_text(fd, token_out);
+    if (st != EN_OK) eni_error("token", "descriptor %d does not give a job token of 32 hex digits", fd);
+    close(fd);
+    return st;
+}
+
+void eni_token_remove(const char *path)
+{
+    if (unlink(path) != 0 && errno != ENOENT)
+        eni_warn("token", "cannot remove %s: %s", path, strerror(errno));
+}
