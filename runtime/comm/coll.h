@@ -29,6 +29,7 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "runtime/comm/arena.h"
+#include "runtime/comm/sync.h"
 
 struct eni_shaper; /* net/shaper.h */
 
@@ -41,8 +42,7 @@ enum { ENI_OVER_SHM, ENI_OVER_TCP };
 const char *eni_coll_algorithm_name(int algorithm);
 int eni_coll_algorithm_parse(const char *name);
 
-/* ---- what to use -----------------------------------------------------------------------------------------
- */
+/* ---- what to use ---- */
 
 typedef struct eni_coll_facts {
     int asked; /* ENI_COLL_* as the user wrote it */
@@ -63,17 +63,7 @@ typedef struct eni_coll_choice {
  * (direct across hosts, direct with --net). */
 en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out);
 
-/* ---- open ------------------------------------------------------------------------------------------------
- */
-
-/* Who is alive. `status` is called from any thread, at least every 20 ms while somebody waits, and must not
- * block: EN_OK, or what the wait shall return (EN_EPEER, EN_EMEMBER, EN_ESTOP, EN_EINTR). NULL: always
- * EN_OK. */
-typedef struct eni_alive {
-    en_status (*status)(void *user);
-    void *user;
-    int fd; /* becomes readable when status changes, so that a wait ends at once; -1: there is none */
-} eni_alive;
+/* ---- open ---- */
 
 /* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. */
 typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
@@ -109,8 +99,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
  * NULL is fine. */
 void eni_coll_close(eni_coll *coll);
 
-/* ---- operations
- * -------------------------------------------------------------------------------------------- */
+/* ---- operations ---- */
 
 enum { ENI_COLL_SWAP = 6, ENI_COLL_BARRIER = 7 }; /* beside EN_ALLREDUCE (1) .. EN_BCAST (5) */
 
@@ -143,8 +132,7 @@ en_status eni_coll_wait(eni_coll *coll, uint64_t req);
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
-/* ---- what was moved
- * ---------------------------------------------------------------------------------------- */
+/* ---- what was moved ---- */
 
 typedef struct eni_coll_counters {
     uint64_t ops;

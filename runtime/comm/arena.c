@@ -1,0 +1,195 @@
+#include "runtime/comm/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+#define ARENA_MAGIC UINT64_C(0x31616e657261656e) /* "enarena1" */
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, MAX_NSLOTS = 4096 };
+
+/* The first page. The owner keeps its own copy of the shape: a peer may write here. */
+typedef struct shape {
+    uint64_t magic;
+    uint64_t count;  /* elements of a slot */
+    uint64_t stride; /* bytes from slot to slot */
+    uint32_t nslots;
+    uint32_t unused;
+} shape;
+
+struct eni_arena {
+    shape shape;
+    uint8_t *base;
+    uint64_t bytes;
+    int fd; /* -1: private, or mapped from another process */
+};
+
+static uint64_t arena_slots_at(void)
+{
+    return PAGE + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
+}
+
+/* The layout that (count, nslots) implies, the same in every process. Large slots start on a huge page, so
+ * that the kernel may back them with some. */
+static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
+{
+    const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
+    if (nslots == 0 || nslots > MAX_NSLOTS || count > limit / sizeof(float) / nslots) {
+        eni_error("arena", "%u vectors of %llu elements are more than a process can address", nslots,
+                  (unsigned long long)count);
+        return EN_EINVAL;
+    }
+    const uint64_t used = count * sizeof(float);
+    const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE);
+    *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
+    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? PAGE : HUGE_PAGE) + stride * nslots;
+    return EN_OK;
+}
+
+/* Maps `bytes` of fd (-1: private memory), slots on their boundary. NULL with errno set on failure. */
+static uint8_t *map_aligned(int fd, uint64_t bytes)
+{
+    const int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation.
+     */
+    uint8_t *room =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return NULL;
+    uint8_t *base = (uint8_t *)(uintptr_t)eni_round_up((uintptr_t)room, HUGE_PAGE);
+    const size_t before = (size_t)(base - room);
+    if (before > 0) munmap(room, before);
+    if (before < HUGE_PAGE) munmap(base + eni_round_up(bytes, PAGE), HUGE_PAGE - before);
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        munmap(base, bytes);
+        return NULL;
+    }
+    return base;
+}
+
+static en_status memfd_make(uint64_t bytes, int *fd_out)
+{
+    int fd = memfd_create("entrain-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        eni_error("arena",
+                  "cannot make %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
+                  (unsigned long long)bytes, strerror(errno));
+        if (fd >= 0) close(fd);
+        return EN_ENOMEM;
+    }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+/* Takes fd on success. */
+static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_arena **arena_out)
+{
+    eni_arena *arena = eni_alloc(sizeof *arena);
+    if (!arena) return EN_ENOMEM;
+    *arena = (eni_arena){.shape = *layout, .base = map_aligned(fd, bytes), .bytes = bytes, .fd = fd};
+    if (!arena->base) {
+        eni_error("arena", "cannot map %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+        eni_free(arena);
+        return EN_ENOMEM;
+    }
+    /* A wish: without huge pages large vectors are only slower. */
+    if (layout->stride % HUGE_PAGE == 0) madvise(arena->base, bytes, MADV_HUGEPAGE);
+    *arena_out = arena;
+    return EN_OK;
+}
+
+en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out)
+{
+    shape layout;
+    uint64_t bytes;
+    int fd = -1;
+    EN_TRY(shape_make(count, nslots, &layout, &bytes));
+    if (shared) EN_TRY(memfd_make(bytes, &fd));
+    eni_arena *arena;
+    const en_status st = arena_new(&layout, bytes, fd, &arena);
+    if (st != EN_OK) {
+        if (fd >= 0) close(fd);
+        return st;
+    }
+    memcpy(arena->base, &layout, sizeof layout);
+    *arena_out = arena;
+    return EN_OK;
+}
+
+/* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
+static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64_t *bytes_out)
+{
+    struct stat file;
+    shape said;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) != 0) {
+        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd");
+        return EN_EPROTO;
+    }
+    if (pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said || said.magic != ARENA_MAGIC) {
+        eni_error("arena", "a peer passed shared memory that is not an arena");
+        return EN_EPROTO;
+    }
+    if (said.count != count) {
+        eni_error("arena", "a peer's vectors have %llu elements, ours %llu: the models differ",
+                  (unsigned long long)said.count, (unsigned long long)count);
+        return EN_EPROTO;
+    }
+    if (shape_make(count, said.nslots, layout_out, bytes_out) != EN_OK || said.stride != layout_out->stride ||
+        (uint64_t)file.st_size != *bytes_out) {
+        eni_error("arena", "a peer's arena of %u vectors has %lld bytes, which do not fit together",
+                  said.nslots, (long long)file.st_size);
+        return EN_EPROTO;
+    }
+    return EN_OK;
+}
+
+en_status eni_arena_map(int fd, uint64_t count, eni_arena **arena_out)
+{
+    shape layout;
+    uint64_t bytes;
+    EN_TRY(foreign_check(fd, count, &layout, &bytes));
+    EN_TRY(arena_new(&layout, bytes, fd, arena_out));
+    (*arena_out)->fd = -1; /* borrowed: the mapping outlives it */
+    return EN_OK;
+}
+
+int eni_arena_fd(const eni_arena *arena)
+{
+    return arena->fd;
+}
+
+uint64_t eni_arena_count(const eni_arena *arena)
+{
+    return arena->shape.count;
+}
+
+uint32_t eni_arena_nslots(const eni_arena *arena)
+{
+    return arena->shape.nslots;
+}
+
+float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset)
+{
+    const uint64_t first = arena->bytes - arena->shape.stride * arena->shape.nslots;
+    return (float *)(void *)(arena->base + first + arena->shape.stride * slot) + offset;
+}
+
+void *eni_arena_area(const eni_arena *arena, int area)
+{
+    return arena->base + PAGE + (uint64_t)area * ENI_AREA_BYTES;
+}
+
+void eni_arena_close(eni_arena *arena)
+{
+    if (!arena) return;
+    munmap(arena->base, arena->bytes);
+    if (arena->fd >= 0) close(arena->fd);
+    eni_free(arena);
+}

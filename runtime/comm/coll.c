@@ -1,0 +1,239 @@
+#include "runtime/comm/coll.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/comm/group.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/place.h"
+
+#define SPIN_NS                                                                                              \
+    (50 * ENI_MICRO) /* two flag exchanges take well under 1 us; much longer, and somebody computes */
+
+/* ---- what the engines share ---- */
+
+en_status eni_group_fail(eni_coll *coll, en_status st)
+{
+    int none = EN_OK;
+    atomic_compare_exchange_strong(&coll->status, &none, st);
+    return atomic_load(&coll->status);
+}
+
+en_status eni_group_status(const eni_coll *coll)
+{
+    return atomic_load_explicit(&coll->status, memory_order_acquire);
+}
+
+void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
+                     uint32_t bucket, uint64_t bytes)
+{
+    if (coll->config.trace)
+        coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
+}
+
+const char *eni_group_op_name(int op)
+{
+    switch (op) {
+    case EN_ALLREDUCE: return "all-reduce";
+    case EN_REDUCE_SCATTER: return "reduce-scatter";
+    case EN_ALLGATHER: return "all-gather";
+    case EN_REDUCE: return "reduce";
+    case EN_BCAST: return "broadcast";
+    case ENI_COLL_SWAP: return "swap";
+    case ENI_COLL_BARRIER: return "barrier";
+    default: return "operation";
+    }
+}
+
+static void place_text(char *text, size_t size, const eni_place_in_run *place)
+{
+    const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
+    snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements) in epoch %u",
+             (unsigned long long)place->seq, eni_group_op_name(place->op), place->bucket, what,
+             (unsigned long long)place->count, place->epoch);
+}
+
+en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
+{
+    if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
+        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count)
+        return EN_OK;
+    char us[128], them[128];
+    place_text(us, sizeof us, ours);
+    place_text(them, sizeof them, theirs);
+    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks run different models, options or programs",
+              rank, us, peer, them);
+    return EN_EMISMATCH;
+}
+
+/* ---- a group of one ---- */
+
+/* The mean of one contribution goes through the same two multiplications as that of many. */
+static void alone_run(const eni_coll *coll, const eni_coll_op *op)
+{
+    float *vector = eni_group_vector(coll, op);
+    const uint64_t weight = eni_group_weight(op);
+    const float *const src[] = {vector};
+    if (op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE)
+        eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
+    if (op->op == ENI_COLL_SWAP && op->slot_in != op->slot)
+        memcpy(eni_arena_at(coll->arenas[0], op->slot_in, op->offset), vector, op->count * sizeof *vector);
+}
+
+/* ---- open and close ---- */
+
+static en_status config_check(const eni_coll_config *config)
+{
+    const int over_shm = config->transport == ENI_OVER_SHM;
+    int is_valid = config->nranks >= 1 && config->nranks <= ENI_MEAN_MAX && config->rank >= 0 &&
+                   config->rank < config->nranks && config->arenas && config->arenas[config->rank];
+    is_valid = is_valid && config->area >= 0 && config->area < ENI_ARENA_AREAS;
+    if (is_valid && config->nranks > 1) {
+        if (over_shm)
+            is_valid = config->algorithm == ENI_COLL_DIRECT || config->algorithm == ENI_COLL_NAIVE;
+        else
+            is_valid = config->sockets &&
+                       (config->algorithm == ENI_COLL_RING || config->algorithm == ENI_COLL_NAIVE);
+    }
+    for (int r = 0; is_valid && over_shm && r < config->nranks; r++) {
+        const eni_arena *own = config->arenas[config->rank], *other = config->arenas[r];
+        is_valid = other && eni_arena_count(other) == eni_arena_count(own) &&
+                   eni_arena_nslots(other) == eni_arena_nslots(own);
+    }
+    if (is_valid) return EN_OK;
+    eni_error(
+        "coll", "rank %d of %d cannot open %s over %s: an arena or a socket is missing, or the shapes differ",
+        config->rank, config->nranks, eni_coll_algorithm_name(config->algorithm), over_shm ? "shm" : "tcp");
+    return EN_EINVAL;
+}
+
+en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
+{
+    EN_TRY(config_check(config));
+    const int n = config->nranks;
+    eni_coll *coll = eni_alloc(sizeof *coll);
+    eni_arena **arenas = eni_alloc_array((size_t)n, sizeof(*arenas));
+    if (!coll || !arenas) {
+        eni_free(coll);
+        eni_free(arenas);
+        return EN_ENOMEM;
+    }
+    for (int r = 0; r < n; r++)
+        arenas[r] = config->arenas[r];
+    coll->config = *config;
+    coll->arenas = arenas;
+    coll->config.arenas = NULL;
+    if (coll->config.segment == 0) coll->config.segment = 65536;
+    if (coll->config.max_count == 0) coll->config.max_count = eni_arena_count(arenas[config->rank]);
+    coll->spin_ns = n <= eni_place_cores() ? SPIN_NS : 0;
+    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_direct_engine : &eni_pump_engine;
+
+    const en_status st = coll->engine ? coll->engine->open(coll) : EN_OK;
+    if (st != EN_OK) {
+        coll->config.sockets = NULL; /* still the caller's */
+        eni_coll_close(coll);
+        return st;
+    }
+    *coll_out = coll;
+    return EN_OK;
+}
+
+void eni_coll_close(eni_coll *coll)
+{
+    if (!coll) return;
+    if (coll->engine) coll->engine->close(coll);
+    eni_free(coll->arenas);
+    eni_free(coll);
+}
+
+/* ---- operations ---- */
+
+static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
+{
+    const eni_arena *own = coll->arenas[coll->config.rank];
+    const uint64_t length = eni_arena_count(own);
+    const int n = coll->config.nranks;
+    int is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER && op->slot < eni_arena_nslots(own) &&
+                   op->offset <= length && op->count <= length - op->offset;
+    if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER)
+        is_valid = is_valid && op->lo <= op->hi && op->hi <= op->count;
+    if (op->op == ENI_COLL_SWAP)
+        is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
+                   op->from >= 0 && op->from < n;
+    if (is_valid) return EN_OK;
+    eni_error("coll",
+              "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
+              eni_group_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
+              (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
+              (unsigned long long)op->hi);
+    return EN_EINVAL;
+}
+
+static en_status room_check(eni_coll *coll)
+{
+    const uint64_t seq = coll->nsubmitted;
+    if (seq < ENI_COLL_DEPTH || coll->engine->test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
+    eni_error("coll", "more than %d collectives are unfinished: wait for some before submitting more",
+              ENI_COLL_DEPTH);
+    return EN_EBUG;
+}
+
+en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out)
+{
+    EN_TRY(eni_group_status(coll));
+    EN_TRY(op_check(coll, op));
+    if (!coll->engine) {
+        alone_run(coll, op);
+        *req_out = ++coll->nsubmitted;
+        return EN_OK;
+    }
+    EN_TRY(room_check(coll));
+    const uint64_t seq = coll->nsubmitted;
+    eni_coll_op *kept = &coll->ops[seq % ENI_COLL_DEPTH];
+    *kept = *op;
+    if (op->op == ENI_COLL_BARRIER) kept->count = 0;
+    coll->begin_ns[seq % ENI_COLL_DEPTH] = eni_now_ns();
+    EN_TRY(coll->engine->submit(coll, seq));
+    *req_out = ++coll->nsubmitted;
+    return EN_OK;
+}
+
+int eni_coll_test(eni_coll *coll, uint64_t req)
+{
+    if (!coll->engine || eni_group_status(coll) != EN_OK) return 1;
+    return coll->engine->test(coll, req - 1) || eni_group_status(coll) != EN_OK;
+}
+
+en_status eni_coll_wait(eni_coll *coll, uint64_t req)
+{
+    if (!coll->engine) return EN_OK;
+    if (coll->engine->test(coll, req - 1)) return EN_OK;
+    EN_TRY(eni_group_status(coll));
+    const int64_t begin_ns = eni_now_ns();
+    const en_status st = coll->engine->wait(coll, req - 1);
+    eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns));
+    return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
+}
+
+en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
+{
+    uint64_t req;
+    EN_TRY(eni_coll_submit(coll, op, &req));
+    return eni_coll_wait(coll, req);
+}
+
+void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out)
+{
+    *counters_out = (eni_coll_counters){
+        .ops = coll->nsubmitted,
+        .payload_sent = atomic_load(&coll->payload_sent),
+        .payload_recv = atomic_load(&coll->payload_recv),
+        .wire_sent = atomic_load(&coll->wire_sent),
+        .wire_recv = atomic_load(&coll->wire_recv),
+        .shm_bytes = atomic_load(&coll->shm_bytes),
+        .wait_ns = atomic_load(&coll->wait_ns),
+    };
+}
