@@ -1,0 +1,16 @@
+/* dataset_make.h - the two ways a set comes to be; private to data/. */
+#ifndef DATA_DATASET_MAKE_H
+#define DATA_DATASET_MAKE_H
+
+#include "data/dataset.h"
+
+/* Fills shape, classes and both splits of a zeroed set from train-images-idx3-ubyte[.gz] and its three
+ * siblings in `folder`. The counts are those of the files. Errors as eni_dataset_open; on failure the caller
+ * closes what is there. */
+en_status eni_dataset_read_folder(const char *folder, eni_dataset *set);
+
+/* Fills a zeroed set with made-up samples of the wanted shape, the same for the same seed on every machine:
+ * integers and exact float operations only. Labels and targets can be learnt from the samples. */
+en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set);
+
+#endif

@@ -1,0 +1,77 @@
+/* folder.c - the four IDX files of an MNIST-like set in one folder. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/dataset_make.h"
+#include "data/idx.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+typedef unsigned long long ull;
+
+/* FOLDER/NAME.gz if it is there, else FOLDER/NAME. */
+static en_status read_file(const char *folder, const char *name, int ndims, eni_idx *idx_out)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s/%s.gz", folder, name);
+    if (length < 0 || (size_t)length >= sizeof path) {
+        eni_error("dataset", "the folder's path is longer than %zu bytes: move the set", sizeof path);
+        return EN_EINVAL;
+    }
+    if (access(path, F_OK) != 0) path[length - 3] = '\0';
+    if (access(path, F_OK) != 0) {
+        eni_error("dataset",
+                  "%s holds neither %s.gz nor %s: a set is four files, "
+                  "{train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz",
+                  folder, name, name);
+        return EN_ENOENT;
+    }
+    EN_TRY(eni_idx_read(path, idx_out));
+    if (idx_out->ndims == ndims) return EN_OK;
+    eni_error("dataset", "%s has %d dimensions, expected %d: %s", path, idx_out->ndims, ndims,
+              ndims == 1 ? "labels and images are swapped" : "images and labels are swapped");
+    eni_idx_fini(idx_out);
+    return EN_EFORMAT;
+}
+
+/* Moves the elements of both files into the split. */
+static en_status read_split(const char *folder, const char *prefix, eni_split *split, eni_idx *images_out)
+{
+    char name[64];
+    eni_idx labels;
+    snprintf(name, sizeof name, "%s-images-idx3-ubyte", prefix);
+    EN_TRY(read_file(folder, name, ENI_IDX_DIMS, images_out));
+    split->images = images_out->elements;
+    split->count = images_out->dim[0];
+    snprintf(name, sizeof name, "%s-labels-idx1-ubyte", prefix);
+    EN_TRY(read_file(folder, name, 1, &labels));
+    split->labels = labels.elements;
+    if (labels.dim[0] == split->count) return EN_OK;
+    eni_error("dataset", "%s: %llu %s images but %llu labels; the files do not belong together", folder,
+              (ull)split->count, prefix, (ull)labels.dim[0]);
+    return EN_EFORMAT;
+}
+
+en_status eni_dataset_read_folder(const char *folder, eni_dataset *set)
+{
+    eni_idx train, test;
+    EN_TRY(read_split(folder, "train", &set->split[ENI_TRAIN], &train));
+    EN_TRY(read_split(folder, "t10k", &set->split[ENI_TEST], &test));
+    if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2]) {
+        eni_error("dataset", "%s: training images are %llu x %llu, test images %llu x %llu", folder,
+                  (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
+        return EN_EFORMAT;
+    }
+    if (train.dim[1] > INT_MAX / 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX) {
+        eni_error("dataset", "%s: %llu images of %llu x %llu are more than this reader takes", folder,
+                  (ull)train.dim[0], (ull)train.dim[1], (ull)train.dim[2]);
+        return EN_EFORMAT;
+    }
+    set->height = (int)train.dim[1];
+    set->width = (int)train.dim[2];
+    set->channels = 1;
+    set->classes = 10;
+    return EN_OK;
+}

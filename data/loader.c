@@ -1,0 +1,245 @@
+/* loader.c - see loader.h.
+ *
+ * One mutex guards four numbers: how many batches were filled, taken and given back, and how the stream
+ * ended. Slot i % nslots belongs to the thread while given_back <= i - nslots < .., to the consumer from the
+ * moment it takes it until its next call. */
+#include "data/loader.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/sampler.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+enum { DEPTH_MAX = 64 };
+
+typedef struct buffer {
+    eni_batch batch;
+    float *x; /* (B, H, W, C) */
+    int32_t *labels;
+    float *targets;
+} buffer;
+
+struct eni_loader {
+    eni_loader_options options;
+    eni_plan plan;
+    eni_sampler *sampler; /* loader thread */
+    uint32_t *indices;    /* loader thread, (B) */
+    uint64_t next;        /* loader thread: the next m of a fixed assignment */
+    buffer slots[DEPTH_MAX + 1];
+    uint64_t nslots; /* depth + the consumer's own */
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t ready, room;
+    uint64_t filled; /* batches that the thread has finished */
+    uint64_t taken;  /* batches that the consumer was given; the last of them is in its hands */
+    bool is_aborted;
+    en_status end; /* EN_OK while the stream goes on */
+
+    int64_t waited_ns; /* consumer */
+};
+
+/* The next micro-batch, or the reason why there is none. */
+static en_status choose(eni_loader *loader, eni_micro *micro_out)
+{
+    const eni_loader_options *o = &loader->options;
+    uint64_t m = loader->next;
+    if (o->claim == NULL) {
+        loader->next = m > UINT64_MAX - o->stride ? UINT64_MAX : m + o->stride;
+        return eni_plan_micro(&loader->plan, m, micro_out);
+    }
+    do {
+        EN_TRY(o->claim(o->user, &m));
+        EN_TRY(eni_plan_micro(&loader->plan, m, micro_out));
+    } while (micro_out->count == 0);
+    return EN_OK;
+}
+
+static void fill(eni_loader *loader, const eni_micro *micro, buffer *slot)
+{
+    eni_sampler_indices(loader->sampler, micro, loader->indices);
+    eni_dataset_gather(loader->options.dataset, ENI_TRAIN, loader->indices, micro->count, slot->x,
+                       slot->labels, slot->targets);
+    slot->batch = (eni_batch){*micro, slot->x, slot->labels, slot->targets};
+}
+
+/* Waits for a slot that is neither filled nor in the consumer's hands. False: aborted. There is no deadline:
+ * the consumer's compute may take as long as it likes, and an abort always wakes. */
+static bool wait_for_room(eni_loader *loader, buffer **slot_out)
+{
+    pthread_mutex_lock(&loader->mutex);
+    while (!loader->is_aborted && loader->filled + 1 >= loader->taken + loader->nslots)
+        pthread_cond_wait(&loader->room, &loader->mutex);
+    bool go_on = !loader->is_aborted;
+    *slot_out = &loader->slots[loader->filled % loader->nslots];
+    pthread_mutex_unlock(&loader->mutex);
+    return go_on;
+}
+
+static void *loader_main(void *user)
+{
+    eni_loader *loader = user;
+    en_status st = EN_EINTR;
+    eni_micro micro;
+    buffer *slot;
+    while (wait_for_room(loader, &slot)) {
+        st = choose(loader, &micro);
+        if (st != EN_OK) break;
+        fill(loader, &micro, slot);
+        pthread_mutex_lock(&loader->mutex);
+        loader->filled++;
+        pthread_cond_signal(&loader->ready);
+        pthread_mutex_unlock(&loader->mutex);
+        st = EN_EINTR; /* if the loop ends, it was aborted */
+    }
+    pthread_mutex_lock(&loader->mutex);
+    loader->end = st;
+    pthread_cond_signal(&loader->ready);
+    pthread_mutex_unlock(&loader->mutex);
+    return NULL;
+}
+
+static en_status check_options(const eni_loader_options *o)
+{
+    if (o->plan->train_samples != o->dataset->split[ENI_TRAIN].count) {
+        eni_error("loader", "the plan is for %llu training samples, the set has %llu",
+                  (unsigned long long)o->plan->train_samples,
+                  (unsigned long long)o->dataset->split[ENI_TRAIN].count);
+        return EN_EINVAL;
+    }
+    if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
+    eni_error("loader", "depth %d and stride %llu: a depth of 1 to %d and a stride of at least 1 are needed",
+              o->depth, (unsigned long long)o->stride, DEPTH_MAX);
+    return EN_EINVAL;
+}
+
+static en_status take_memory(eni_loader *loader)
+{
+    const eni_dataset *set = loader->options.dataset;
+    /* no micro-batch is longer than the set, however large --batch-size is */
+    size_t rows =
+        loader->plan.batch < loader->plan.train_samples ? loader->plan.batch : loader->plan.train_samples;
+    loader->sampler =
+        eni_sampler_new(loader->plan.train_samples, loader->options.seed, loader->options.shuffle != 0);
+    loader->indices = eni_alloc_array(rows, sizeof *loader->indices);
+    if (loader->sampler == NULL || loader->indices == NULL) return EN_ENOMEM;
+    for (uint64_t i = 0; i < loader->nslots; i++) {
+        buffer *slot = &loader->slots[i];
+        slot->x = eni_alloc_array(rows, set->sample_floats * sizeof *slot->x);
+        if (slot->x == NULL) return EN_ENOMEM;
+        if (set->classes > 0) {
+            slot->labels = eni_alloc_array(rows, sizeof *slot->labels);
+            if (slot->labels == NULL) return EN_ENOMEM;
+        } else {
+            slot->targets = eni_alloc_array(rows, (size_t)set->targets * sizeof *slot->targets);
+            if (slot->targets == NULL) return EN_ENOMEM;
+        }
+    }
+    return EN_OK;
+}
+
+static void init_sync(eni_loader *loader)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&loader->mutex, NULL);
+    pthread_cond_init(&loader->ready, &monotonic);
+    pthread_cond_init(&loader->room, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+en_status eni_loader_start(const eni_loader_options *options, eni_loader **loader_out)
+{
+    en_status st;
+    EN_TRY(check_options(options));
+    eni_loader *loader = eni_alloc(sizeof *loader);
+    if (loader == NULL) return EN_ENOMEM;
+    loader->options = *options;
+    loader->plan = *options->plan;
+    loader->options.plan = NULL; /* the copy counts */
+    loader->next = options->first;
+    loader->nslots = (uint64_t)options->depth + 1;
+    init_sync(loader);
+    EN_TRY_GOTO(take_memory(loader), stop_loader);
+    int code = pthread_create(&loader->thread, NULL, loader_main, loader);
+    if (code != 0) {
+        eni_error("loader", "cannot start the loader thread: %s", strerror(code));
+        st = EN_EIO;
+        goto stop_loader;
+    }
+    loader->has_thread = true;
+    *loader_out = loader;
+    return EN_OK;
+stop_loader:
+    eni_loader_stop(loader);
+    return st;
+}
+
+/* With the mutex held: until a batch is ready, the stream has ended or the deadline has passed. */
+static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
+{
+    const struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
+    int code = 0;
+    while (!loader->is_aborted && loader->filled == loader->taken && loader->end == EN_OK && code == 0)
+        code = pthread_cond_timedwait(&loader->ready, &loader->mutex, &until);
+    if (loader->is_aborted) return EN_EINTR;
+    if (loader->filled > loader->taken) return EN_OK;
+    return loader->end != EN_OK ? loader->end : EN_ETIMEOUT;
+}
+
+en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out)
+{
+    int64_t begin = eni_now_ns();
+    pthread_mutex_lock(&loader->mutex);
+    en_status st = wait_for_batch(loader, deadline_ns);
+    if (st == EN_OK) {
+        *batch_out = &loader->slots[loader->taken % loader->nslots].batch;
+        loader->taken++;
+        pthread_cond_signal(&loader->room);
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    loader->waited_ns += eni_now_ns() - begin;
+    return st;
+}
+
+int64_t eni_loader_waited_ns(const eni_loader *loader)
+{
+    return loader->waited_ns;
+}
+
+void eni_loader_abort(eni_loader *loader)
+{
+    pthread_mutex_lock(&loader->mutex);
+    loader->is_aborted = true;
+    pthread_cond_signal(&loader->ready);
+    pthread_cond_signal(&loader->room);
+    pthread_mutex_unlock(&loader->mutex);
+}
+
+void eni_loader_stop(eni_loader *loader)
+{
+    if (loader == NULL) return;
+    eni_loader_abort(loader);
+    if (loader->has_thread) pthread_join(loader->thread, NULL);
+    pthread_cond_destroy(&loader->room);
+    pthread_cond_destroy(&loader->ready);
+    pthread_mutex_destroy(&loader->mutex);
+    for (uint64_t i = 0; i < loader->nslots; i++) {
+        eni_free(loader->slots[i].x);
+        eni_free(loader->slots[i].labels);
+        eni_free(loader->slots[i].targets);
+    }
+    eni_free(loader->indices);
+    eni_sampler_free(loader->sampler);
+    eni_free(loader);
+}

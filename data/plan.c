@@ -1,0 +1,135 @@
+/* plan.c - see plan.h. */
+#include "data/plan.h"
+
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+typedef unsigned long long ull;
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t ceil_div(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static en_status check_options(const eni_plan_options *o)
+{
+    if (o->train_samples == 0 || o->train_samples > UINT32_MAX) {
+        eni_error("plan", "%llu training samples, expected 1 to 4294967295", (ull)o->train_samples);
+        return EN_EINVAL;
+    }
+    if (o->world == 0 || o->batch == 0) {
+        eni_error("plan", "%llu workers with batches of %llu samples: both must be at least 1", (ull)o->world,
+                  (ull)o->batch);
+        return EN_EINVAL;
+    }
+    if (o->epochs == 0 && o->steps == 0 && o->max_samples == 0) {
+        eni_error("plan", "the run has no end: give --epochs, --steps or --max-samples");
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* The edges of the epochs, from N, W and B. */
+static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
+{
+    *p = (eni_plan){.train_samples = o->train_samples, .world = o->world, .batch = o->batch};
+    if (__builtin_mul_overflow(o->world, o->batch, &p->global_batch)) {
+        eni_error("plan", "%llu workers with batches of %llu samples: the product does not fit 64 bits",
+                  (ull)o->world, (ull)o->batch);
+        return EN_EINVAL;
+    }
+    if (o->drop_last) p->dropped_per_epoch = o->train_samples % p->global_batch;
+    p->epoch_samples = o->train_samples - p->dropped_per_epoch;
+    p->epoch_steps = ceil_div(p->epoch_samples, p->global_batch);
+    if (p->epoch_steps > 0) return EN_OK;
+    eni_error("plan",
+              "%llu training samples do not fill one global batch of %llu (%llu workers x %llu), and "
+              "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
+              (ull)o->train_samples, (ull)p->global_batch, (ull)o->world, (ull)o->batch);
+    return EN_EINVAL;
+}
+
+/* Samples of the first `steps` steps, UINT64_MAX if they do not fit. */
+static uint64_t samples_of_steps(const eni_plan *p, uint64_t steps)
+{
+    uint64_t whole;
+    if (__builtin_mul_overflow(steps / p->epoch_steps, p->epoch_samples, &whole)) return UINT64_MAX;
+    uint64_t rest = min_u64(steps % p->epoch_steps * p->global_batch, p->epoch_samples);
+    return whole > UINT64_MAX - rest ? UINT64_MAX : whole + rest;
+}
+
+/* Steps that `samples` samples need; the last may be ragged. */
+static uint64_t steps_of_samples(const eni_plan *p, uint64_t samples)
+{
+    return samples / p->epoch_samples * p->epoch_steps +
+           ceil_div(samples % p->epoch_samples, p->global_batch);
+}
+
+en_status eni_plan_make(const eni_plan_options *options, eni_plan *plan_out)
+{
+    eni_plan p;
+    EN_TRY(check_options(options));
+    EN_TRY(plan_epoch(options, &p));
+
+    uint64_t by_epochs = UINT64_MAX;
+    if (options->epochs > 0 && __builtin_mul_overflow(options->epochs, p.epoch_samples, &by_epochs))
+        by_epochs = UINT64_MAX;
+    uint64_t by_steps = options->steps > 0 ? samples_of_steps(&p, options->steps) : UINT64_MAX;
+    uint64_t by_samples = options->max_samples > 0 ? options->max_samples : UINT64_MAX;
+    p.samples = min_u64(by_epochs, min_u64(by_steps, by_samples));
+    if (p.samples > (UINT64_C(1) << 62)) {
+        eni_error("plan", "the budget is over 2^62 samples: lower --epochs or --steps");
+        return EN_EINVAL;
+    }
+    if (options->drop_last) {
+        p.dropped_at_end = p.samples % p.epoch_samples % p.global_batch;
+        p.samples -= p.dropped_at_end;
+        if (p.samples == 0) {
+            eni_error("plan",
+                      "--max-samples %llu is less than one global batch of %llu, and --drop-last leaves out "
+                      "what does not fill one: raise it or leave --drop-last away",
+                      (ull)options->max_samples, (ull)p.global_batch);
+            return EN_EINVAL;
+        }
+    }
+    p.steps = steps_of_samples(&p, p.samples);
+    if (__builtin_mul_overflow(p.steps, p.world, &p.micro_batches)) {
+        eni_error("plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget", (ull)p.steps,
+                  (ull)p.world);
+        return EN_EINVAL;
+    }
+    *plan_out = p;
+    return EN_OK;
+}
+
+uint64_t eni_plan_samples_before(const eni_plan *plan, uint64_t step)
+{
+    return min_u64(samples_of_steps(plan, step), plan->samples);
+}
+
+uint64_t eni_plan_step_samples(const eni_plan *plan, uint64_t step)
+{
+    return eni_plan_samples_before(plan, step + 1) - eni_plan_samples_before(plan, step);
+}
+
+en_status eni_plan_micro(const eni_plan *plan, uint64_t m, eni_micro *micro_out)
+{
+    if (m >= plan->micro_batches) return EN_ESTOP;
+    uint64_t step = m / plan->world, rank = m % plan->world;
+    uint64_t n = eni_plan_step_samples(plan, step);
+    *micro_out = (eni_micro){
+        .index = m,
+        .step = step,
+        .epoch = step / plan->epoch_steps,
+        .rank = rank,
+        .position = step % plan->epoch_steps * plan->global_batch + rank,
+        .stride = plan->world,
+        .count = rank < n ? ceil_div(n - rank, plan->world) : 0,
+    };
+    return EN_OK;
+}

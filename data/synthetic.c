@@ -1,0 +1,98 @@
+/* synthetic.c - made-up sets: for the toy model, and for trying things where no real set is installed. */
+#include "data/dataset_make.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/rng.h"
+#include "runtime/core/try.h"
+
+/* As the stream of a number: what is drawn. */
+enum { DRAW_PROTOTYPE, DRAW_TRAIN, DRAW_TEST, DRAW_MATRIX };
+
+enum { TRAIN_COUNT = 10000, TEST_COUNT = 2000, MAX_SAMPLE = 1 << 22 };
+
+static eni_rng_key stream(uint64_t seed, int draw)
+{
+    return (eni_rng_key){.seed = seed, .purpose = ENI_RNG_SYNTHETIC, .step = (uint64_t)draw};
+}
+
+/* A multiple of 2^-12 in [-1, 1): sums of products of a few are exact in float on every machine. */
+static float exact_unit(const eni_rng_key *key, uint64_t index)
+{
+    return (float)((int)(eni_rng_u64(key, index) >> 51) - 4096) / 4096.0f;
+}
+
+/* A sample of class c is the class's prototype (one random byte per pixel) with noise of -64 .. 63. */
+static en_status make_classes(uint64_t seed, int draw, eni_dataset *set, eni_split *split)
+{
+    const eni_rng_key prototype = stream(seed, DRAW_PROTOTYPE), key = stream(seed, draw);
+    const uint64_t size = set->sample_floats;
+    split->images = eni_alloc_array(split->count, size);
+    split->labels = eni_alloc(split->count);
+    if (split->images == NULL || split->labels == NULL) return EN_ENOMEM;
+    for (uint64_t i = 0; i < split->count; i++) {
+        uint64_t label = i % (uint64_t)set->classes;
+        split->labels[i] = (uint8_t)label;
+        for (uint64_t p = 0; p < size; p++) {
+            int base = (int)(eni_rng_u64(&prototype, label * size + p) >> 56);
+            int value = base + (int)(eni_rng_u64(&key, i * size + p) >> 57) - 64;
+            split->images[i * size + p] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+        }
+    }
+    return EN_OK;
+}
+
+/* targets = M x features with a random matrix M: a linear map, so a loss of 0 exists. */
+static en_status make_regression(uint64_t seed, int draw, eni_dataset *set, eni_split *split)
+{
+    const eni_rng_key matrix = stream(seed, DRAW_MATRIX), key = stream(seed, draw);
+    const uint64_t size = set->sample_floats, targets = (uint64_t)set->targets;
+    split->features = eni_alloc_array(split->count, size * sizeof(float));
+    split->targets = eni_alloc_array(split->count, targets * sizeof(float));
+    if (split->features == NULL || split->targets == NULL) return EN_ENOMEM;
+    for (uint64_t i = 0; i < split->count; i++) {
+        float *x = split->features + i * size, *y = split->targets + i * targets;
+        for (uint64_t k = 0; k < size; k++)
+            x[k] = exact_unit(&key, i * size + k);
+        for (uint64_t t = 0; t < targets; t++)
+            for (uint64_t k = 0; k < size; k++)
+                y[t] += exact_unit(&matrix, t * size + k) * x[k];
+    }
+    return EN_OK;
+}
+
+static en_status check_want(const eni_data_want *want)
+{
+    int64_t size = (int64_t)want->height * want->width;
+    if (want->height <= 0 || want->width <= 0 || want->channels <= 0 || size > MAX_SAMPLE ||
+        size * want->channels > MAX_SAMPLE) {
+        eni_error("synthetic",
+                  "samples of %d x %d x %d cannot be made: each side at least 1, at most %d values",
+                  want->height, want->width, want->channels, MAX_SAMPLE);
+        return EN_EINVAL;
+    }
+    if ((want->classes > 0) != (want->targets > 0) && want->classes >= 0 && want->classes <= 256)
+        return EN_OK;
+    eni_error("synthetic", "%d classes and %d targets: one of them must be 0, classes at most 256",
+              want->classes, want->targets);
+    return EN_EINVAL;
+}
+
+en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
+{
+    const eni_data_want *want = &options->want;
+    EN_TRY(check_want(want));
+    set->height = want->height;
+    set->width = want->width;
+    set->channels = want->channels;
+    set->classes = want->classes;
+    set->targets = want->targets;
+    set->sample_floats = (size_t)want->height * (size_t)want->width * (size_t)want->channels;
+    set->split[ENI_TRAIN].count = options->limit_train > 0 ? options->limit_train : TRAIN_COUNT;
+    set->split[ENI_TEST].count = options->limit_test > 0 ? options->limit_test : TEST_COUNT;
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        int draw = s == ENI_TRAIN ? DRAW_TRAIN : DRAW_TEST;
+        EN_TRY(set->classes > 0 ? make_classes(options->seed, draw, set, &set->split[s])
+                                : make_regression(options->seed, draw, set, &set->split[s]));
+    }
+    return EN_OK;
+}
