@@ -19,10 +19,10 @@ typedef struct eni_hyper {
 } eni_hyper;
 
 typedef struct eni_optimizer {
-    const char *name;                          /* "sgd" */
-    const char *formula;                       /* one line, with its source */
-    int (*slots)(const eni_hyper *hyper);      /* how many slot vectors these rates need (0: no momentum) */
-    const char *slot_names[ENI_MAX_SLOTS];     /* "momentum_buffer", as PyTorch's state_dict calls it */
+    const char *name;                      /* "sgd" */
+    const char *formula;                   /* one line, with its source */
+    int (*slots)(const eni_hyper *hyper);  /* how many slot vectors these rates need (0: no momentum) */
+    const char *slot_names[ENI_MAX_SLOTS]; /* "momentum_buffer", as PyTorch's state_dict calls it */
     /* w, slots: (count), stepped in place; g: (count), read only, gradient of the mean loss. */
     void (*step)(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper);
 } eni_optimizer;

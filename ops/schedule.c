@@ -9,7 +9,8 @@ float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
     switch (schedule->kind) {
     case ENI_LR_CONSTANT: break;
     case ENI_LR_STEP:
-        if (schedule->step_samples > 0) lr *= pow(schedule->gamma, (double)(samples / schedule->step_samples));
+        if (schedule->step_samples > 0)
+            lr *= pow(schedule->gamma, (double)(samples / schedule->step_samples));
         break;
     case ENI_LR_COSINE: {
         double done = schedule->total > 0 ? (double)samples / (double)schedule->total : 0;

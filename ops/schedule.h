@@ -15,7 +15,8 @@ typedef struct eni_schedule {
     uint64_t total;        /* COSINE: the run's samples */
 } eni_schedule;
 
-/* The rate for a step that begins when `samples` samples have been applied, as float: every mode rounds here. */
+/* The rate for a step that begins when `samples` samples have been applied, as float: every mode rounds here.
+ */
 float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples);
 
 #endif

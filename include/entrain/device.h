@@ -144,7 +144,7 @@ static inline int64_t en_op_weights(const en_op *op)
 
 /* What the caller provides, and what was picked. */
 typedef struct en_plan_info {
-    uint32_t size;            /* in: sizeof(en_plan_info) */
+    uint32_t size;            /* in: sizeof(en_plan_info); out: the bytes that were filled */
     uint64_t saved_bytes;     /* written by forward, read by the backward calls of the same step */
     uint64_t workspace_bytes; /* scratch of one call; all plans of a context may share one area */
     char forward[48];         /* implementation, as the library names it: "brgconv:avx512_core", "loops" */

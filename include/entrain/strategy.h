@@ -59,8 +59,10 @@ enum {
     EN_LEADERS_ARE_CLIENTS = 4, /* only local rank 0 of each host is a client of the servers */
     EN_REPLICATED = 8,          /* param is equal on all ranks after finish: one copy per host would do */
     EN_STATIC = 16,             /* the same host calls every step: a CUDA graph may contain them */
-    EN_SYNCHRONOUS = 32         /* one update per step of the whole world: fixed assignment of data, and the
+    EN_SYNCHRONOUS = 32,        /* one update per step of the whole world: fixed assignment of data, and the
                                    learning rate scales with the world (--lr-scale) */
+    EN_PUSH_READ_ONLY = 64      /* the store half never writes msg->data: the host may hand it memory that is
+                                   not its own, and saves a copy */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */

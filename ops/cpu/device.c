@@ -112,7 +112,7 @@ static en_status cpu_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
 
 static void cpu_plan_info(const en_plan *plan, en_plan_info *info_out)
 {
-    *info_out = plan->info;
+    eni_ref_give_info(&plan->info, info_out);
 }
 
 static en_status cpu_forward(en_plan *plan, const en_args *args)

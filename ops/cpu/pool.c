@@ -8,63 +8,96 @@
 #include "ops/clones.h"
 #include "ops/cpu/cpu.h"
 
-enum { NOWHERE = 255 }; /* as in ops/ref/pool.c: the relu let nothing through */
+enum {
+    NOWHERE = 255, /* as in ops/ref/pool.c: the relu let nothing through */
+    BLOCK = 2048,  /* output elements at a time */
+};
+
+#define INLINE inline __attribute__((always_inline)) /* into each of its caller's versions */
 
 int eni_cpu_pool_fits(const en_op *op)
 {
     return op->kernel_h == 2 && op->kernel_w == 2 && op->stride_h == 2 && op->stride_w == 2 &&
-           op->pad_h == 0 && op->pad_w == 0;
+           op->pad_h == 0 && op->pad_w == 0 && op->x.c <= BLOCK;
 }
 
-/* 1 if b takes the place of a: it is larger, or the first of the two that is not a number. */
-static inline int32_t wins(float b, float a)
+/* The value and the place of the larger of two. Of equals the first wins; a value that is not a number wins
+ * over those before it, as in PyTorch. Two selects each: gcc turns that, and nothing
+ * shorter, into vectors. */
+static inline float larger(float first, float second)
 {
-    return (b > a) | ((b != b) & (a == a));
+    const float value = second > first ? second : first;
+    return second != second ? second : value;
 }
 
-/* One output row, (w, c), from two input rows. `relu` is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void row_forward(float *restrict y, uint8_t *restrict place,
-                                                              const float *restrict top,
-                                                              const float *restrict bottom, int64_t w,
-                                                              int64_t c, int relu)
+static inline int32_t place_of_larger(float first, float second, int32_t first_place, int32_t second_place)
 {
-    for (int64_t q = 0; q < w; q++, top += 2 * c, bottom += 2 * c, y += c, place += c)
-        for (int64_t k = 0; k < c; k++) {
-            const float v0 = top[k], v1 = top[c + k], v2 = bottom[k], v3 = bottom[c + k];
-            const int32_t right = wins(v1, v0), lower_right = wins(v3, v2);
-            const float upper = right ? v1 : v0, lower = lower_right ? v3 : v2;
-            const int32_t down = wins(lower, upper);
-            const float best = down ? lower : upper;
-            const int32_t at = down ? 2 + lower_right : right, clipped = relu & (best <= 0.0f);
-            y[k] = clipped ? 0.0f : best;
-            place[k] = (uint8_t)(clipped ? NOWHERE : at);
-        }
+    const int32_t place = second > first ? second_place : first_place;
+    return second != second ? second_place : place;
 }
 
-ENI_CLONES static void row_max(float *y, uint8_t *place, const float *top, const float *bottom, int64_t w,
-                               int64_t c)
+/* One output pixel: v0 v1 above v2 v3, (c) each. `relu` is a constant where this is inlined. */
+static INLINE void pixel_forward(float *restrict y, int32_t *restrict place, const float *restrict v0,
+                                 const float *restrict v1, const float *restrict v2, const float *restrict v3,
+                                 int64_t c, int relu)
 {
-    row_forward(y, place, top, bottom, w, c, 0);
+    for (int64_t k = 0; k < c; k++) {
+        const float upper = larger(v0[k], v1[k]), lower = larger(v2[k], v3[k]);
+        const int32_t upper_place = place_of_larger(v0[k], v1[k], 0, 1);
+        const int32_t lower_place = place_of_larger(v2[k], v3[k], 2, 3);
+        const float best = larger(upper, lower);
+        const int32_t at = place_of_larger(upper, lower, upper_place, lower_place);
+        y[k] = relu && best <= 0.0f ? 0.0f : best;
+        place[k] = relu && best <= 0.0f ? NOWHERE : at;
+    }
 }
 
-ENI_CLONES static void row_relu_max(float *y, uint8_t *place, const float *top, const float *bottom,
-                                    int64_t w, int64_t c)
+/* `w` output pixels, (w, c), from two stretches of input, (2w, c). Places are found in 32 bits and narrowed
+ * at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
+static INLINE void block_forward(float *y, uint8_t *place, const float *top, const float *bottom, int64_t w,
+                                 int64_t c, int relu)
 {
-    row_forward(y, place, top, bottom, w, c, 1);
+    int32_t wide[BLOCK];
+    for (int64_t q = 0; q < w; q++, y += c, top += 2 * c, bottom += 2 * c)
+        pixel_forward(y, wide + q * c, top, top + c, bottom, bottom + c, c, relu);
+    for (int64_t k = 0; k < w * c; k++)
+        place[k] = (uint8_t)wide[k];
 }
 
-/* The gradient of an output row, (w, c), goes to one place of each window; the others get 0. */
-ENI_CLONES static void row_backward(float *restrict top, float *restrict bottom, const float *restrict dy,
-                                    const uint8_t *restrict place, int64_t w, int64_t c)
+ENI_CLONES_SHORT static void block_max(float *y, uint8_t *place, const float *top, const float *bottom,
+                                       int64_t w, int64_t c)
 {
-    for (int64_t q = 0; q < w; q++, top += 2 * c, bottom += 2 * c, dy += c, place += c)
-        for (int64_t k = 0; k < c; k++) {
-            const int32_t at = place[k];
-            top[k] = at == 0 ? dy[k] : 0.0f;
-            top[c + k] = at == 1 ? dy[k] : 0.0f;
-            bottom[k] = at == 2 ? dy[k] : 0.0f;
-            bottom[c + k] = at == 3 ? dy[k] : 0.0f;
-        }
+    block_forward(y, place, top, bottom, w, c, 0);
+}
+
+ENI_CLONES_SHORT static void block_relu_max(float *y, uint8_t *place, const float *top, const float *bottom,
+                                            int64_t w, int64_t c)
+{
+    block_forward(y, place, top, bottom, w, c, 1);
+}
+
+/* The gradient of an output pixel, (c), goes to one place of its window; the others get 0. */
+static INLINE void pixel_backward(float *restrict dx0, float *restrict dx1, float *restrict dx2,
+                                  float *restrict dx3, const float *restrict dy,
+                                  const int32_t *restrict place, int64_t c)
+{
+    for (int64_t k = 0; k < c; k++) {
+        dx0[k] = place[k] == 0 ? dy[k] : 0.0f;
+        dx1[k] = place[k] == 1 ? dy[k] : 0.0f;
+        dx2[k] = place[k] == 2 ? dy[k] : 0.0f;
+        dx3[k] = place[k] == 3 ? dy[k] : 0.0f;
+    }
+}
+
+/* The way back of block_forward. */
+ENI_CLONES_SHORT static void block_backward(float *top, float *bottom, const float *dy, const uint8_t *place,
+                                            int64_t w, int64_t c)
+{
+    int32_t wide[BLOCK];
+    for (int64_t k = 0; k < w * c; k++)
+        wide[k] = place[k];
+    for (int64_t q = 0; q < w; q++, top += 2 * c, bottom += 2 * c, dy += c)
+        pixel_backward(top, top + c, bottom, bottom + c, dy, wide + q * c, c);
 }
 
 /* Output rows [from, to) of all images, counted through. Evaluation has no use for the places: they go to
@@ -72,26 +105,33 @@ ENI_CLONES static void row_backward(float *restrict top, float *restrict bottom,
 static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_extent x = plan->op.x, y = plan->y;
-    const int64_t in = x.w * x.c, out = y.w * y.c;
+    const int64_t in = x.w * x.c, out = y.w * y.c, step = BLOCK / y.c;
     uint8_t *places = plan->op.flags & EN_OP_FORWARD_ONLY ? args->workspace : args->saved;
     for (int64_t row = from; row < to; row++) {
         const float *top = (const float *)args->x + (row / y.h * x.h + row % y.h * 2) * in;
-        float *target = (float *)args->y + row * out;
-        if (plan->op.kind == EN_OP_RELU_MAXPOOL)
-            row_relu_max(target, places + row * out, top, top + in, y.w, y.c);
-        else
-            row_max(target, places + row * out, top, top + in, y.w, y.c);
+        for (int64_t q = 0; q < y.w; q += step) {
+            const int64_t w = y.w - q < step ? y.w - q : step, at = row * out + q * y.c;
+            const float *corner = top + 2 * q * x.c;
+            if (plan->op.kind == EN_OP_RELU_MAXPOOL)
+                block_relu_max((float *)args->y + at, places + at, corner, corner + in, w, y.c);
+            else
+                block_max((float *)args->y + at, places + at, corner, corner + in, w, y.c);
+        }
     }
 }
 
 static void backward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_extent x = plan->op.x, y = plan->y;
-    const int64_t in = x.w * x.c, out = y.w * y.c;
+    const int64_t in = x.w * x.c, out = y.w * y.c, step = BLOCK / y.c;
+    const float *dy = args->dy;
+    const uint8_t *places = args->saved;
     for (int64_t row = from; row < to; row++) {
         float *top = (float *)args->dx + (row / y.h * x.h + row % y.h * 2) * in, *bottom = top + in;
-        row_backward(top, bottom, (const float *)args->dy + row * out,
-                     (const uint8_t *)args->saved + row * out, y.w, y.c);
+        for (int64_t q = 0; q < y.w; q += step) {
+            const int64_t w = y.w - q < step ? y.w - q : step, at = row * out + q * y.c;
+            block_backward(top + 2 * q * x.c, bottom + 2 * q * x.c, dy + at, places + at, w, y.c);
+        }
         if (x.w % 2 == 1) { /* what no window covers: the last column, the last row */
             memset(bottom - x.c, 0, (size_t)x.c * sizeof *top);
             memset(bottom + in - x.c, 0, (size_t)x.c * sizeof *top);

@@ -1,4 +1,6 @@
 /* check.c - which operations a host device accepts. */
+#include <string.h>
+
 #include "ops/ref/ref.h"
 #include "runtime/core/log.h"
 
@@ -57,4 +59,11 @@ en_extent eni_ref_output(const en_op *op)
     en_extent y = {0};
     (void)en_op_output(op, &y);
     return y;
+}
+
+void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out)
+{
+    const uint32_t size = info_out->size < sizeof *info ? info_out->size : (uint32_t)sizeof *info;
+    memcpy(info_out, info, size);
+    info_out->size = size;
 }

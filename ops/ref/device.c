@@ -1,5 +1,5 @@
 /* device.c - the table of the reference device. */
-#include <stdio.h>
+#include <string.h>
 
 #include "ops/device.h"
 #include "ops/ref/ref.h"
@@ -56,13 +56,12 @@ static void ref_plan_info(const en_plan *plan, en_plan_info *info_out)
     const en_op *op = &plan->op;
     const eni_ref_kernel *kernel = plan->kernel;
     const int trains = !(op->flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(op->flags & EN_OP_NO_DX);
-    *info_out = (en_plan_info){.size = sizeof *info_out};
-    info_out->saved_bytes = trains && kernel->saved_bytes ? kernel->saved_bytes(op) : 0;
-    info_out->workspace_bytes = kernel->workspace_bytes ? kernel->workspace_bytes(op) : 0;
-    snprintf(info_out->forward, sizeof info_out->forward, "loops");
-    if (trains && kernel->backward_weights)
-        snprintf(info_out->backward_weights, sizeof info_out->backward_weights, "loops");
-    if (has_dx) snprintf(info_out->backward_data, sizeof info_out->backward_data, "loops");
+    en_plan_info info = {.size = sizeof info, .forward = "loops"};
+    info.saved_bytes = trains && kernel->saved_bytes ? kernel->saved_bytes(op) : 0;
+    info.workspace_bytes = kernel->workspace_bytes ? kernel->workspace_bytes(op) : 0;
+    if (trains && kernel->backward_weights) strcpy(info.backward_weights, "loops");
+    if (has_dx) strcpy(info.backward_data, "loops");
+    eni_ref_give_info(&info, info_out);
 }
 
 static en_status ref_forward(en_plan *plan, const en_args *args)

@@ -7,7 +7,7 @@
 enum { NOWHERE = 255 }; /* with relu: no value was positive, no input gets the gradient */
 
 /* One window: the largest value and its place (row by row). As in PyTorch the first of equals wins, and a
- * value that is not a number wins over all. */
+ * value that is not a number wins over those before it. */
 static float window_max(const en_op *op, const float *image, int64_t p, int64_t q, int64_t c,
                         uint8_t *place_out)
 {
@@ -19,7 +19,6 @@ static float window_max(const en_op *op, const float *image, int64_t p, int64_t 
             if (row < 0 || row >= op->x.h || col < 0 || col >= op->x.w) continue;
             const float value = image[(row * op->x.w + col) * op->x.c + c];
             if (place >= 0 && !(value > best) && value == value) continue;
-            if (place >= 0 && best != best) continue;
             best = value;
             place = r * op->kernel_w + s;
         }

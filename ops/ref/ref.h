@@ -30,6 +30,9 @@ en_status eni_ref_check(const en_op *op, const char *device);
 /* The extent of y, of an op that was checked. */
 en_extent eni_ref_output(const en_op *op);
 
+/* Copies what the caller's struct has room for: it may be older and smaller, or newer and larger. */
+void eni_ref_give_info(const en_plan_info *info, en_plan_info *info_out);
+
 /* max(x, 0) in place; a value that is not a number stays one, as in PyTorch, so that divergence shows. */
 void eni_ref_relu_in_place(float *x, int64_t count);
 
