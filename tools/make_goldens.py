@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens: what PyTorch computes, for tests/models/test_goldens.c to compare with.
+
+    tools/make_goldens.py --out tests/goldens       writes them anew
+    tools/make_goldens.py --check tests/goldens     recomputes them and compares; exit 1 on drift
+
+Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
+
+The definition, so that nothing but the weights has to be stored:
+  data      Fashion-MNIST's training file in file order; step t takes samples [64 t, 64 t + 64);
+            (byte / 255 - 0.1307) / 0.3081, each operation rounded to float32, as torchvision does it
+  networks  convnet and mlp, as models/convnet.c and models/mlp.c have them
+  training  torch.optim.SGD, lr 0.01, momentum 0.5, mean loss over the batch
+  numbers   everything is computed in float64 from float32 starting weights, so that a thread count or a
+            library version does not show. Gradients at step t are those at the weights of step t
+            *rounded to float32*, which is what the file holds.
+
+Files: NETWORK-weights-STEP.safetensors, NETWORK-grads-STEP.safetensors, and goldens.json with the losses.
+--check takes the starting weights from the folder: another torch may draw other ones.
+"""
+import argparse
+import gzip
+import json
+import pathlib
+import sys
+
+import numpy
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+
+BATCH, LR, MOMENTUM, SEED = 64, 0.01, 0.5, 1
+MEAN, STD = 0.1307, 0.3081
+TOLERANCE = 1e-6  # of --check, relative; the tests' own is 1e-5
+
+
+class Convnet(torch.nn.Module):
+    losses, snapshots = 12, (0, 50, 500)
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(1, 20, 5)
+        self.conv2 = torch.nn.Conv2d(20, 50, 5)
+        self.fc1 = torch.nn.Linear(800, 500)
+        self.fc2 = torch.nn.Linear(500, 10)
+
+    def loss(self, x, target):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = F.relu(self.fc1(x.flatten(1)))
+        return F.nll_loss(F.log_softmax(self.fc2(x), dim=1), target)
+
+
+class Mlp(torch.nn.Module):
+    losses, snapshots = 50, (0,)
+
+    def __init__(self):
+        super().__init__()
+        self.fc1 = torch.nn.Linear(784, 256)
+        self.fc2 = torch.nn.Linear(256, 10)
+
+    def loss(self, x, target):
+        return F.cross_entropy(self.fc2(F.relu(self.fc1(x.flatten(1)))), target)
+
+
+NETWORKS = {"convnet": Convnet, "mlp": Mlp}
+
+
+def read_idx(path, header):
+    with gzip.open(path) as file:
+        return numpy.frombuffer(file.read(), numpy.uint8, offset=header)
+
+
+def load_data(folder):
+    pixels = read_idx(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)
+    labels = read_idx(folder / "train-labels-idx1-ubyte.gz", 8)
+    f32 = numpy.float32
+    x = (pixels.astype(f32) / f32(255) - f32(MEAN)) / f32(STD)
+    return torch.from_numpy(x).double(), torch.from_numpy(labels.astype(numpy.int64))
+
+
+def gradients_at(network, weights, x, target):
+    """Loss and gradients in float64 at float32 weights."""
+    model = network().double()
+    model.load_state_dict({name: tensor.double() for name, tensor in weights.items()})
+    loss = model.loss(x, target)
+    loss.backward()
+    return loss.item(), {name: p.grad.float().contiguous() for name, p in model.named_parameters()}
+
+
+def train(network, start, data):
+    """Returns (losses of the first steps, {step: weights}, {step: gradients}, {step: loss there})."""
+    model = network().double()
+    model.load_state_dict({name: tensor.double() for name, tensor in start.items()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    losses, weights, grads, loss_at = [], {}, {}, {}
+    for step in range(max(network.losses, network.snapshots[-1] + 1)):
+        x, target = (part[step * BATCH:(step + 1) * BATCH] for part in data)
+        if step in network.snapshots:
+            weights[step] = {name: t.detach().float().clone() for name, t in model.state_dict().items()}
+            loss_at[step], grads[step] = gradients_at(network, weights[step], x, target)
+        optimizer.zero_grad()
+        loss = model.loss(x, target)
+        loss.backward()
+        optimizer.step()
+        if step < network.losses:
+            losses.append(loss.item())
+    return losses, weights, grads, loss_at
+
+
+def compute(data, starts):
+    """All goldens as ({file name: tensors}, json)."""
+    files = {}
+    facts = {"torch": torch.__version__, "dtype": "float64", "batch": BATCH, "lr": LR, "momentum": MOMENTUM,
+             "mean": MEAN, "std": STD, "networks": {}}
+    for name, network in NETWORKS.items():
+        losses, weights, grads, loss_at = train(network, starts[name], data)
+        for step in network.snapshots:
+            files[f"{name}-weights-{step}.safetensors"] = weights[step]
+            files[f"{name}-grads-{step}.safetensors"] = grads[step]
+        facts["networks"][name] = {"losses": losses, "loss_at": {str(step): loss for step, loss in loss_at.items()}}
+    return files, facts
+
+
+def fresh_starts():
+    starts = {}
+    for name, network in NETWORKS.items():
+        torch.manual_seed(SEED)
+        starts[name] = network().state_dict()
+    return starts
+
+
+def stored_starts(folder):
+    return {name: safetensors.torch.load_file(folder / f"{name}-weights-0.safetensors") for name in NETWORKS}
+
+
+def write(folder, files, facts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, tensors in files.items():
+        safetensors.torch.save_file(tensors, folder / name, metadata={"format": "pt"})
+    (folder / "goldens.json").write_text(json.dumps(facts, indent=1) + "\n")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {len(files) + 1} files, {size / 1e6:.1f} MB, torch {facts['torch']}")
+
+
+def gap(new, old):
+    """Largest difference over the largest value; infinite where shapes differ."""
+    new, old = torch.as_tensor(new).double(), torch.as_tensor(old).double()
+    if new.shape != old.shape:
+        return float("inf")
+    return ((new - old).abs().max() / old.abs().max()).item()
+
+
+def check(folder, files, facts):
+    """Prints the worst gap; returns the number of things that drifted."""
+    stored = json.loads((folder / "goldens.json").read_text())
+    gaps = {}
+    for name, tensors in files.items():
+        old = safetensors.torch.load_file(folder / name)
+        if tensors.keys() != old.keys():
+            gaps[name] = float("inf")
+            continue
+        for tensor in tensors:
+            gaps[f"{name}:{tensor}"] = gap(tensors[tensor], old[tensor])
+    for name, new in facts["networks"].items():
+        old = stored["networks"][name]
+        gaps[f"{name} losses"] = gap(new["losses"], old["losses"])
+        gaps[f"{name} loss_at"] = gap(list(new["loss_at"].values()), list(old["loss_at"].values()))
+    drifted = {what: size for what, size in gaps.items() if not size <= TOLERANCE}
+    for what, size in drifted.items():
+        print(f"drift: {what}: {size:.2g}, at most {TOLERANCE:g} is allowed")
+    worst = max(gaps, key=gaps.get)
+    print(f"{len(gaps)} goldens recomputed with torch {facts['torch']} (stored: {stored['torch']}); "
+          f"worst gap {gaps[worst]:.2g} ({worst}), {len(drifted)} drifted")
+    return len(drifted)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=pathlib.Path, help="folder to write")
+    what.add_argument("--check", type=pathlib.Path, help="folder to compare with")
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"),
+                        help="folder of the IDX files (default %(default)s)")
+    options = parser.parse_args()
+    data = load_data(options.data)
+    if options.out:
+        write(options.out, *compute(data, fresh_starts()))
+        return 0
+    return 1 if check(options.check, *compute(data, stored_starts(options.check))) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
