@@ -1,0 +1,184 @@
+/* exchange.c - opens what carries vectors between ranks, and starts everybody from the same weights. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/units.h"
+#include "models/weights.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/worker.h"
+
+static en_status open_shaper(eni_worker *w)
+{
+    uint64_t rate;
+    int64_t delay;
+    const char *wrong;
+    if (w->config->net == NULL) return EN_OK;
+    if (!eni_net_parse(w->config->net, &rate, &delay, &wrong)) {
+        eni_error("exchange", "--net=%s: cannot read \"%s\"", w->config->net, wrong);
+        return EN_EINVAL;
+    }
+    if (rate == 0 && delay == 0) return EN_OK;
+    w->shaper = eni_shaper_new(rate, delay);
+    return w->shaper == NULL ? EN_ENOMEM : EN_OK;
+}
+
+/* ---- collectives ---- */
+
+static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t end_ns, uint32_t bucket,
+                       uint64_t bytes)
+{
+    eni_worker *w = user;
+    eni_trace_span(w->trace, ENI_TRACE_COMM, name, begin_ns, end_ns, (int64_t)w->tally.steps, (int)bucket, bytes);
+}
+
+static en_status reach_peers(eni_worker *w, int64_t deadline)
+{
+    size_t n = (size_t)w->world.nranks;
+    int abort_fd = eni_member_fd(w->member);
+    w->arenas = eni_alloc_array(n, sizeof *w->arenas);
+    if (w->arenas == NULL) return EN_ENOMEM;
+    w->arenas[w->world.rank] = w->arena;
+    if (w->choice.transport == ENI_OVER_SHM)
+        return eni_mesh_arenas(&w->mesh, w->info, &w->token, w->arena, deadline, abort_fd, w->arenas);
+    w->sockets = eni_alloc_array(n, sizeof *w->sockets);
+    if (w->sockets == NULL) return EN_ENOMEM;
+    return eni_mesh_sockets(&w->mesh, w->info, &w->token, deadline, abort_fd, w->sockets);
+}
+
+static en_status open_coll(eni_worker *w, int64_t deadline)
+{
+    static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO, [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
+                                [ENI_ALLREDUCE_RING] = ENI_COLL_RING, [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
+    eni_coll_facts facts = {.asked = asked[w->config->allreduce], .nranks = w->world.nranks,
+                            .nhosts = w->world.nhosts, .is_shaped = w->shaper != NULL,
+                            .no_shm = w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+    EN_TRY(eni_coll_choose(&facts, &w->choice));
+    EN_TRY(reach_peers(w, deadline));
+    eni_coll_config config = {.rank = w->world.rank, .nranks = w->world.nranks, .epoch = w->world.epoch,
+                              .algorithm = w->choice.algorithm, .transport = w->choice.transport,
+                              .arenas = w->arenas, .area = ENI_AREA_WORLD, .sockets = w->sockets,
+                              .shaper = w->shaper, .trace = w->trace == NULL ? NULL : trace_coll, .trace_user = w,
+                              .alive = {eni_worker_alive, w, eni_member_fd(w->member)}};
+    EN_TRY(eni_coll_open(&config, &w->coll));
+    eni_free(w->sockets); /* the group has them now */
+    w->sockets = NULL;
+    eni_debug("exchange", "all-reduce %s: %s", eni_coll_algorithm_name(w->choice.algorithm), w->choice.why);
+    return EN_OK;
+}
+
+/* ---- servers ---- */
+
+static en_status open_client(eni_worker *w, int64_t deadline)
+{
+    const eni_peer *psd = &w->info->leader;
+    const char *shards_text = eni_pair_find(psd->privates, psd->nprivates, "shards");
+    int shards = shards_text == NULL ? 0 : atoi(shards_text);
+    const char *endpoints[256];
+    if (shards < 1 || shards > 256) {
+        eni_error("exchange", "the leader at %s is no psd: it named no lanes", psd->host);
+        return EN_EPROTO;
+    }
+    for (int k = 0; k < shards; k++) {
+        char key[24];
+        snprintf(key, sizeof key, "lane.%d", k);
+        endpoints[k] = eni_pair_find(psd->privates, psd->nprivates, key);
+        if (endpoints[k] == NULL) {
+            eni_error("exchange", "psd did not name its %s", key);
+            return EN_EPROTO;
+        }
+    }
+    int may_share = strcmp(psd->host_id, w->host_id) == 0 && w->shaper == NULL &&
+                    w->config->transport != ENI_TRANSPORT_TCP;
+    EN_TRY(eni_net_open(1, &w->net));
+    eni_client_config config = {.net = w->net, .endpoints = endpoints, .shards = shards,
+                                .arena_socket = may_share ? eni_pair_find(psd->privates, psd->nprivates, "arena") : NULL,
+                                .arena = w->arena, .buckets = w->buckets, .token = &w->token,
+                                .rank = w->world.rank, .epoch = w->world.epoch,
+                                .incarnation = w->info->incarnation, .shaper = w->shaper,
+                                .alive = eni_worker_alive, .user = w, .wake_fd = eni_member_fd(w->member),
+                                .join_deadline_ns = deadline};
+    return eni_client_open(&config, &w->client);
+}
+
+/* ---- the same start ---- */
+
+/* Every rank's weights become rank 0's. */
+static en_status broadcast_init(eni_worker *w)
+{
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        const eni_bucket_range *range = &w->buckets->bucket[b];
+        if (w->client != NULL) {
+            if (w->world.rank == 0) {
+                EN_TRY(eni_client_call(w->client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0));
+                EN_TRY(eni_client_wait(w->client, b));
+            }
+            EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0));
+            EN_TRY(eni_client_wait(w->client, b));
+        } else if (w->coll != NULL) {
+            eni_coll_op op = {.op = EN_BCAST, .what = EN_WEIGHTS, .bucket = b, .slot = ENI_SLOT_PARAM,
+                              .offset = range->lo, .count = range->hi - range->lo};
+            EN_TRY(eni_coll_run(w->coll, &op));
+        }
+    }
+    return EN_OK;
+}
+
+/* All ranks compare the hash of what they start from: replicas that differ at step 0 never agree again. */
+static en_status check_same_start(eni_worker *w, int64_t deadline)
+{
+    eni_blobs blobs = {0};
+    EN_TRY(eni_weights_digest(&w->schema, eni_arena_at(w->arena, ENI_SLOT_PARAM, 0), w->init_sha256));
+    EN_TRY(eni_member_gather(w->member, "start", w->init_sha256, sizeof w->init_sha256, &blobs, deadline));
+    en_status st = EN_OK;
+    for (int r = 0; r < w->world.nranks && st == EN_OK; r++)
+        if (blobs.blob[r].bytes != sizeof w->init_sha256 ||
+            memcmp(blobs.blob[r].data, w->init_sha256, sizeof w->init_sha256) != 0) {
+            eni_error("exchange", "rank %d starts from other weights (%.8s..) than rank %d (%.8s..)", r,
+                      (const char *)blobs.blob[r].data, w->world.rank, w->init_sha256);
+            st = EN_EMISMATCH;
+        }
+    eni_blobs_fini(&blobs);
+    return st;
+}
+
+en_status eni_exchange_open(eni_worker *w)
+{
+    int64_t deadline = eni_now_ns() + w->config->join_timeout_ns;
+    float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
+    EN_TRY(open_shaper(w));
+    if (w->world.nranks > 1) EN_TRY(open_coll(w, deadline));
+    if (w->strategy->flags & EN_STORE_ON_SERVERS) EN_TRY(open_client(w, deadline));
+    if (w->world.rank == 0) {
+        if (w->config->init != NULL)
+            EN_TRY(eni_weights_load(w->config->init, &w->schema, param));
+        else
+            en_schema_init_param(&w->schema, (uint64_t)w->config->seed, param);
+    }
+    EN_TRY(broadcast_init(w));
+    EN_TRY(check_same_start(w, deadline));
+    eni_host_config config = {.strategy = w->strategy, .options = w->options, .world = w->world,
+                              .seed = (uint64_t)w->config->seed, .buckets = w->buckets, .arena = w->arena,
+                              .coll = w->coll, .coll_algorithm = w->choice.algorithm, .client = w->client,
+                              .optimizer = w->optimizer, .hyper = w->hyper, .schedule = w->schedule,
+                              .trace = w->trace, .alive_status = eni_worker_alive, .alive_user = w};
+    return eni_host_open(&config, &w->strategy_host);
+}
+
+void eni_exchange_close(eni_worker *w)
+{
+    eni_host_close(w->strategy_host);
+    eni_client_close(w->client);
+    eni_net_close(w->net);
+    eni_coll_close(w->coll);
+    for (int r = 0; w->sockets != NULL && r < w->world.nranks; r++)
+        if (w->sockets[r] >= 0) close(w->sockets[r]);
+    for (int r = 0; w->arenas != NULL && r < w->world.nranks; r++)
+        if (r != w->world.rank) eni_arena_close(w->arenas[r]);
+    eni_free(w->sockets);
+    eni_free(w->arenas);
+    eni_shaper_free(w->shaper);
+}

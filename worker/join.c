@@ -1,0 +1,238 @@
+/* join.c - how a rank gets into a run: token, leader if it is rank 0 of a run without servers, JOIN.
+ *
+ * Where the leader is: psd at --server when the strategy keeps its store on servers, else rank 0 at
+ * --rendezvous. The token comes from the launcher's descriptor, from --token-file, or from the file that the
+ * leader of the same user leaves under its port. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/env.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/worker.h"
+
+enum { MAX_PAIRS = 128, PAIR_BYTES = 1 << 16 };
+
+/* Pairs under construction: texts live in one block. */
+typedef struct pair_list {
+    eni_pair pair[MAX_PAIRS];
+    size_t n, used;
+    char text[PAIR_BYTES];
+} pair_list;
+
+static en_status add_pair(pair_list *list, const char *key, const char *value)
+{
+    size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
+    if (list->n == MAX_PAIRS || list->used + key_bytes + value_bytes > PAIR_BYTES) {
+        eni_error("join", "the configuration is too long for a JOIN: give --bucket-cap-mb a larger value");
+        return EN_EINVAL;
+    }
+    char *k = list->text + list->used, *v = k + key_bytes;
+    memcpy(k, key, key_bytes);
+    memcpy(v, value, value_bytes);
+    list->used += key_bytes + value_bytes;
+    list->pair[list->n++] = (eni_pair){k, v};
+    return EN_OK;
+}
+
+static en_status add_number(pair_list *list, const char *key, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", value);
+    return add_pair(list, key, text);
+}
+
+/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out. */
+static en_status add_config_pair(void *user, const char *key, const char *value)
+{
+    static const char *const resolved[] = {"optimizer", "momentum", "nesterov", "weight-decay", "lr", "lr-schedule",
+                                           "lr-warmup", "lr-step", "lr-gamma", "sum-order", "seed"};
+    for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
+        if (strcmp(key, resolved[i]) == 0) return EN_OK;
+    return add_pair(user, key, value);
+}
+
+static en_status add_buckets(pair_list *list, const eni_buckets *buckets)
+{
+    size_t room = (size_t)buckets->n * 22 + 1;
+    char *counts = eni_alloc(room), *offsets = eni_alloc(room);
+    en_status st = counts == NULL || offsets == NULL ? EN_ENOMEM : EN_OK;
+    size_t c = 0, o = 0;
+    for (uint32_t b = 0; st == EN_OK && b < buckets->n; b++) {
+        const eni_bucket_range *range = &buckets->bucket[b];
+        c += (size_t)snprintf(counts + c, room - c, "%s%" PRIu64, b ? "," : "", range->hi - range->lo);
+        o += (size_t)snprintf(offsets + o, room - o, "%s%" PRIu64, b ? "," : "", range->lo);
+    }
+    if (st == EN_OK) st = add_pair(list, "buckets", counts);
+    if (st == EN_OK) st = add_pair(list, "bucket-offsets", offsets);
+    eni_free(counts);
+    eni_free(offsets);
+    return st;
+}
+
+static en_status add_all_pairs(const eni_worker *w, pair_list *list)
+{
+    static const char *const schedules[] = {"constant", "step", "cosine"};
+    const eni_config *c = w->config;
+    EN_TRY(eni_config_match(c, add_config_pair, list));
+    EN_TRY(add_pair(list, "optimizer", w->optimizer->name));
+    EN_TRY(add_number(list, "momentum", (double)w->hyper.momentum));
+    EN_TRY(add_number(list, "nesterov", w->hyper.nesterov));
+    EN_TRY(add_number(list, "weight-decay", (double)w->hyper.weight_decay));
+    EN_TRY(add_number(list, "lr", w->schedule.base));
+    EN_TRY(add_pair(list, "lr-schedule", schedules[w->schedule.kind]));
+    EN_TRY(add_number(list, "lr-warmup", (double)w->schedule.warmup));
+    EN_TRY(add_number(list, "lr-step", (double)w->schedule.step_samples));
+    EN_TRY(add_number(list, "lr-gamma", w->schedule.gamma));
+    EN_TRY(add_pair(list, "sum-order", c->sum_order == ENI_ORDER_RING ? "ring" : "rank"));
+    EN_TRY(add_number(list, "seed", (double)c->seed));
+    EN_TRY(add_number(list, "total-samples", (double)w->plan.samples));
+    EN_TRY(add_number(list, "budget", (double)w->plan.micro_batches));
+    EN_TRY(add_number(list, "elements", (double)w->schema.count));
+    EN_TRY(add_pair(list, "strategy-name", w->strategy->name));
+    EN_TRY(add_pair(list, "strategy-options", eni_options_canonical(w->options)));
+    EN_TRY(add_pair(list, "net", c->net == NULL ? "" : c->net));
+    return add_buckets(list, w->buckets);
+}
+
+/* ---- where, and with which token ---- */
+
+static int has_servers(const eni_worker *w)
+{
+    return (w->strategy->flags & EN_STORE_ON_SERVERS) != 0;
+}
+
+static en_status leader_address(const eni_worker *w, eni_address *address_out)
+{
+    const eni_config *c = w->config;
+    if (has_servers(w)) {
+        if (c->server != NULL) return eni_address_parse(c->server, address_out);
+        eni_error("join", "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
+                  "address by --server=tcp://HOST:PORT", w->strategy->name, w->strategy->name, w->world.nranks);
+        return EN_EINVAL;
+    }
+    EN_TRY(eni_address_parse(c->rendezvous, address_out));
+    /* Alone there is nobody to meet: any free port will do. */
+    if (w->world.nranks == 1 && !eni_config_is_given(c, "rendezvous")) address_out->port = 0;
+    return EN_OK;
+}
+
+static en_status token_file(const eni_worker *w, uint16_t port, char *path_out, size_t bytes)
+{
+    char dir[256];
+    if (w->config->token_file != NULL) {
+        snprintf(path_out, bytes, "%s", w->config->token_file);
+        return EN_OK;
+    }
+    EN_TRY(eni_env_runtime_dir(dir, sizeof dir));
+    return eni_token_path(dir, port, path_out, bytes);
+}
+
+/* A member may be started before its leader: the file is looked for until the deadline. */
+static en_status read_token(eni_worker *w, const eni_address *leader, int64_t deadline_ns)
+{
+    char path[512];
+    if (w->config->token_fd >= 0) return eni_token_read_fd((int)w->config->token_fd, &w->token);
+    EN_TRY(token_file(w, leader->port, path, sizeof path));
+    while (access(path, F_OK) != 0) {
+        EN_TRY(eni_worker_alive(w));
+        if (eni_now_ns() > deadline_ns) {
+            eni_error("join", "no token at %s: is %s running on this host, by the same user? Else copy its token file "
+                      "here and give --token-file", path, has_servers(w) ? "psd" : "rank 0");
+            return EN_ENOENT;
+        }
+        eni_sleep_until(eni_now_ns() + 20 * ENI_MILLI);
+    }
+    return eni_token_read(path, &w->token);
+}
+
+/* Rank 0 of a run without servers leads: the port is bound first, then the token is written under it. */
+static en_status start_leader(eni_worker *w, eni_address *address)
+{
+    const eni_config *c = w->config;
+    if (c->token_fd >= 0)
+        EN_TRY(eni_token_read_fd((int)c->token_fd, &w->token));
+    else if (c->token_file != NULL && access(c->token_file, F_OK) == 0)
+        EN_TRY(eni_token_read(c->token_file, &w->token));
+    else
+        eni_token_make(&w->token);
+    eni_leader_config config = {.listen = *address, .listen_fd = (int)c->listen_fd, .is_insecure = c->insecure,
+                                .nranks = w->world.nranks, .rank = 0, .host = w->host, .host_id = w->host_id,
+                                .token = w->token, .epoch = 1, .join_ns = c->join_timeout_ns,
+                                .peer_timeout_ns = c->peer_timeout_ns, .budget = w->plan.micro_batches};
+    EN_TRY(eni_leader_start(&config, &w->leader));
+    address->port = eni_leader_address(w->leader)->port;
+    if (c->token_fd >= 0 || w->world.nranks == 1) return EN_OK;
+    EN_TRY(token_file(w, address->port, w->token_path, sizeof w->token_path));
+    return eni_token_write(&w->token, w->token_path);
+}
+
+/* ---- the world as the strategy sees it ---- */
+
+static void describe_world(eni_worker *w)
+{
+    const eni_world_info *info = w->info;
+    en_world world = {.size = sizeof world, .epoch = info->epoch, .rank = info->rank, .nranks = info->nranks};
+    for (int r = 0; r < info->nranks; r++) {
+        int is_first = 1;
+        for (int q = 0; q < r && is_first; q++)
+            is_first = strcmp(info->peers[q].host_id, info->peers[r].host_id) != 0;
+        world.nhosts += is_first;
+        if (strcmp(info->peers[r].host_id, info->peers[info->rank].host_id) == 0) {
+            if (r < info->rank) world.local_rank++;
+            world.nlocal++;
+        }
+    }
+    w->world = world;
+}
+
+en_status eni_worker_join(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    int64_t deadline = eni_now_ns() + c->join_timeout_ns;
+    eni_address leader;
+    char route[ENI_HOST_MAX], who[ENI_HOST_MAX + 16];
+    eni_place_host(w->host);
+    EN_TRY(eni_place_host_id(c->host_id, w->host_id));
+    EN_TRY(leader_address(w, &leader));
+    if (!has_servers(w) && w->world.rank <= 0)
+        EN_TRY(start_leader(w, &leader));
+    else
+        EN_TRY(read_token(w, &leader, deadline));
+    EN_TRY(eni_place_address(&leader, route));
+    EN_TRY(eni_mesh_open(route, c->insecure, &w->mesh));
+    pair_list *list = eni_alloc(sizeof *list);
+    if (list == NULL) return EN_ENOMEM;
+    en_status st = add_all_pairs(w, list);
+    eni_pair privates[] = {{"data", w->mesh.address}, {"arena", w->mesh.name}};
+    eni_member_config config = {.leader = leader, .token = w->token, .rank = w->world.rank,
+                                .nranks = w->world.nranks, .host = w->host, .host_id = w->host_id,
+                                .pairs = list->pair, .npairs = list->n, .privates = privates, .nprivates = 2,
+                                .join_deadline_ns = deadline, .peer_timeout_ns = c->peer_timeout_ns,
+                                .abort_fd = w->signal_fd};
+    if (st == EN_OK) st = eni_member_open(&config, &w->member);
+    eni_free(list);
+    EN_TRY(st);
+    w->info = eni_member_world(w->member);
+    describe_world(w);
+    snprintf(who, sizeof who, "%s:%d", w->host, w->world.rank);
+    eni_log_set_who(who);
+    eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s", (int64_t)getpid(),
+              w->world.nranks, w->world.rank, leader.host, leader.port, w->mesh.address);
+    return EN_OK;
+}
+
+void eni_worker_leave(eni_worker *w)
+{
+    eni_member_close(w->member);
+    w->member = NULL;
+    eni_mesh_close(&w->mesh);
+    eni_leader_stop(w->leader);
+    w->leader = NULL;
+    if (w->token_path[0] != 0) eni_token_remove(w->token_path);
+}

@@ -1,0 +1,329 @@
+/* train.c - the main path: one training step, from a batch to the weights of the next step.
+ *
+ *     batch  ->  forward  ->  backward, layer by layer; each finished bucket is submitted to the strategy
+ *            ->  finish: the strategy's exchange ends, param holds the next weights  ->  record
+ *
+ * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
+ * (runtime/comm/host.c). */
+#include <string.h>
+#include <unistd.h>
+
+#include "models/evaluate.h"
+#include "ops/mean.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/worker.h"
+
+enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primitives, caches */
+
+/* One step in progress. */
+typedef struct step_run {
+    eni_worker *w;
+    uint64_t step, epoch, nsamples, samples_before;
+    uint32_t submitted; /* buckets */
+    int64_t mark_ns;    /* end of the last piece of compute */
+    int64_t data_ns, compute_ns;
+    double loss; /* sum over the samples */
+    uint64_t correct;
+} step_run;
+
+static void compute_begins(step_run *run)
+{
+    run->mark_ns = eni_now_ns();
+}
+
+/* A piece of compute has ended: this rank may be a slow one, and has to look it. */
+static void compute_ends(step_run *run, const char *what)
+{
+    int64_t now = eni_now_ns();
+    eni_straggler_after(&run->w->straggler, now - run->mark_ns);
+    int64_t after = eni_now_ns();
+    run->compute_ns += after - run->mark_ns;
+    eni_trace_span(run->w->trace, ENI_TRACE_COMPUTE, what, run->mark_ns, after, (int64_t)run->step, -1, 0);
+    run->mark_ns = after;
+}
+
+/* ---- submit, while backward runs ---- */
+
+static en_status submit_until(step_run *run, uint32_t end)
+{
+    while (run->submitted < end) EN_TRY(eni_host_submit(run->w->strategy_host, run->submitted++));
+    return EN_OK;
+}
+
+/* Backward has completed the gradients of tensors [first, first + n): the buckets that end there leave. */
+static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
+{
+    step_run *run = user;
+    (void)n;
+    uint32_t end = run->w->buckets->first_of_tensor[first];
+    if (!run->w->config->overlap || end == run->submitted) return EN_OK;
+    compute_ends(run, "backward");
+    EN_TRY(submit_until(run, end));
+    compute_begins(run);
+    return EN_OK;
+}
+
+/* ---- the gradient ---- */
+
+static en_status forward_backward(step_run *run, const eni_batch *batch, float *grad, en_on_grad_ready on_ready)
+{
+    eni_worker *w = run->w;
+    const float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
+    en_batch input = {.n = (int64_t)batch->micro.count, .x = batch->x,
+                      .target = batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
+    en_score score;
+    eni_member_note(w->member, (int64_t)run->step, "forward");
+    compute_begins(run);
+    EN_TRY(en_model_forward(w->model, param, &input));
+    compute_ends(run, "forward");
+    eni_member_note(w->member, (int64_t)run->step, "backward");
+    EN_TRY(en_model_backward(w->model, param, grad, on_ready, run));
+    compute_ends(run, "backward");
+    EN_TRY(en_model_result(w->model, &score));
+    run->nsamples += batch->micro.count;
+    run->loss += score.loss * (double)batch->micro.count;
+    run->correct += (uint64_t)score.correct;
+    return EN_OK;
+}
+
+/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would be,
+ * in rank order, by the same function. */
+static void average_micro_grads(step_run *run, const uint64_t *nsamples)
+{
+    eni_worker *w = run->w;
+    const float *source[ENI_MEAN_MAX];
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        uint64_t lo = w->buckets->bucket[b].lo, count = w->buckets->bucket[b].hi - lo;
+        for (int64_t i = 0; i < w->accumulate; i++) source[i] = w->micro_grads[i] + lo;
+        eni_mean_ranks(eni_arena_at(w->arena, ENI_SLOT_GRAD, lo), source, nsamples, (int)w->accumulate,
+                       (eni_sum_order)w->config->sum_order, count, 0, count);
+    }
+}
+
+static en_status next_batch(step_run *run, const eni_batch **batch_out)
+{
+    eni_worker *w = run->w;
+    int64_t begin = eni_now_ns();
+    eni_member_note(w->member, (int64_t)run->step, "data");
+    en_status st;
+    do {
+        st = eni_loader_next(w->loader, eni_now_ns() + ENI_SECOND / 2, batch_out);
+        if (st == EN_ETIMEOUT) EN_TRY(eni_worker_alive(w));
+    } while (st == EN_ETIMEOUT);
+    int64_t end = eni_now_ns();
+    run->data_ns += end - begin;
+    eni_trace_span(w->trace, ENI_TRACE_COMPUTE, "data", begin, end, (int64_t)run->step, -1, 0);
+    return st;
+}
+
+/* One micro-batch of this rank; its buckets leave while backward runs. A rank without samples takes part with
+ * a weight of zero. */
+static en_status gradient_of_rank(step_run *run, const eni_batch *batch)
+{
+    eni_worker *w = run->w;
+    EN_TRY(eni_host_begin(w->strategy_host, run->step, batch->micro.count, run->samples_before));
+    if (batch->micro.count > 0)
+        EN_TRY(forward_backward(run, batch, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), on_grad_ready));
+    return submit_until(run, w->buckets->n);
+}
+
+static en_status gradient_of_one_process(step_run *run, const eni_batch *batch)
+{
+    eni_worker *w = run->w;
+    uint64_t nsamples[ENI_MEAN_MAX];
+    for (int64_t i = 0; i < w->accumulate; i++) {
+        if (i > 0) EN_TRY(next_batch(run, &batch));
+        nsamples[i] = batch->micro.count;
+        if (batch->micro.count > 0) EN_TRY(forward_backward(run, batch, w->micro_grads[i], NULL));
+    }
+    average_micro_grads(run, nsamples);
+    EN_TRY(eni_host_begin(w->strategy_host, run->step, run->nsamples, run->samples_before));
+    return submit_until(run, w->buckets->n);
+}
+
+/* ---- after the step ---- */
+
+static double clock_seconds(const eni_worker *w, int64_t now)
+{
+    if (w->tally.clock_begin_ns == 0) return 0;
+    return (double)(now - w->tally.clock_begin_ns - w->tally.eval_ns) * 1e-9;
+}
+
+static void count_transport(const eni_worker *w, uint64_t *payload, uint64_t *wire)
+{
+    *payload = *wire = 0;
+    if (w->coll != NULL) {
+        eni_coll_counters c;
+        eni_coll_count(w->coll, &c);
+        *payload += c.payload_sent + c.payload_recv;
+        *wire += c.wire_sent + c.wire_recv;
+    }
+    if (w->client != NULL) {
+        eni_client_counters c;
+        eni_client_count(w->client, &c);
+        *payload += c.payload_sent + c.payload_received;
+        *wire += c.wire_bytes;
+    }
+}
+
+/* What the step cost, from the host's counters before and after it. */
+static void record_step(step_run *run, int64_t begin, const eni_host_counters *before, uint64_t payload_before,
+                        uint64_t wire_before)
+{
+    eni_worker *w = run->w;
+    eni_tally *t = &w->tally;
+    eni_host_counters after;
+    uint64_t payload, wire, samples = run->samples_before + (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
+    int64_t end = eni_now_ns();
+    eni_host_count(w->strategy_host, &after);
+    count_transport(w, &payload, &wire);
+    float loss = run->nsamples > 0 ? (float)(run->loss / (double)run->nsamples) : 0;
+    eni_step s = {.t = clock_seconds(w, end), .step = run->step, .epoch = run->epoch, .samples = samples,
+                  .nsamples = run->nsamples, .update = after.version, .base_version = after.base_version,
+                  .loss = loss, .correct = run->correct, .lr = after.lr, .step_ns = end - begin,
+                  .data_ns = run->data_ns, .compute_ns = run->compute_ns, .send_ns = after.send_ns - before->send_ns,
+                  .wait_ns = after.wait_ns - before->wait_ns, .update_ns = after.update_ns - before->update_ns,
+                  .payload_bytes = payload - payload_before, .wire_bytes = wire - wire_before,
+                  .staleness = after.version > after.base_version + 1 ? (double)(after.version - after.base_version - 1) : 0};
+    eni_recorder_add(w->recorder, &s);
+    t->steps++;
+    t->samples += run->nsamples;
+    if (run->epoch + 1 >= (w->plan.samples + w->plan.epoch_samples - 1) / w->plan.epoch_samples) {
+        t->last_loss += run->loss;
+        t->last_correct += run->correct;
+        t->last_samples += run->nsamples;
+    }
+    if (t->clock_begin_ns != 0) {
+        t->clock_steps++;
+        t->step_ns += s.step_ns;
+        t->data_ns += s.data_ns;
+        t->compute_ns += s.compute_ns;
+        t->send_ns += s.send_ns;
+        t->wait_ns += s.wait_ns;
+        t->update_ns += s.update_ns;
+    }
+    eni_member_note_samples(w->member, t->samples);
+    if (w->world.rank == 0) eni_progress_step(&w->progress, run->step, samples, loss);
+}
+
+/* The clock starts after the warm-up; runs too short for one have it from the start. */
+static void maybe_start_clock(eni_worker *w, uint64_t samples_before)
+{
+    uint64_t own_steps = w->plan.micro_batches / (w->plan.world > 0 ? w->plan.world : 1);
+    uint64_t warmup = own_steps >= 3 * WARMUP_STEPS ? WARMUP_STEPS : 0;
+    if (w->tally.clock_begin_ns != 0 || w->tally.steps < warmup) return;
+    w->tally.clock_begin_ns = eni_now_ns();
+    w->tally.clock_samples = samples_before;
+}
+
+/* ---- snapshots ---- */
+
+static en_status average_into_eval(eni_worker *w)
+{
+    for (uint32_t b = 0; b < w->buckets->n && w->coll != NULL; b++) {
+        const eni_bucket_range *range = &w->buckets->bucket[b];
+        eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .bucket = b, .slot = ENI_SLOT_EVAL,
+                          .offset = range->lo, .count = range->hi - range->lo, .nsamples = 1};
+        EN_TRY(eni_coll_run(w->coll, &op));
+    }
+    return EN_OK;
+}
+
+en_status eni_snapshot(eni_worker *w)
+{
+    uint32_t slot;
+    int which = eni_host_eval(w->strategy_host, &slot);
+    memcpy(eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->arena, slot, 0),
+           w->schema.count * sizeof(float));
+    if (which == EN_EVAL_MEAN) return average_into_eval(w);
+    if (which != EN_EVAL_STORE || w->client == NULL) return EN_OK;
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL, 0, 0));
+    for (uint32_t b = 0; b < w->buckets->n; b++) EN_TRY(eni_client_wait(w->client, b));
+    return EN_OK;
+}
+
+/* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step. */
+static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
+{
+    uint32_t slot;
+    int is_collective = eni_host_eval(w->strategy_host, &slot) == EN_EVAL_MEAN && w->coll != NULL;
+    if (!eni_curve_is_due(w->curve, samples) || (w->world.rank != 0 && !is_collective)) return EN_OK;
+    int64_t begin = eni_now_ns(), evaluated;
+    eni_host_counters now;
+    eni_member_note(w->member, (int64_t)w->tally.steps, "snapshot");
+    EN_TRY(eni_snapshot(w));
+    eni_host_count(w->strategy_host, &now);
+    EN_TRY(eni_curve_add(w->curve, samples, now.version, clock_seconds(w, begin),
+                         eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated));
+    w->tally.eval_ns += eni_now_ns() - begin;
+    return EN_OK;
+}
+
+static void fill_test(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    const eni_dataset *d = user;
+    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
+                      d->classes > 0 ? NULL : target_out);
+}
+
+en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
+{
+    eni_worker *w = worker;
+    const eni_dataset *d = w->dataset;
+    eni_set set = {.count = d->split[ENI_TEST].count, .batch = (uint64_t)w->config->eval_batch_size,
+                   .sample_bytes = d->sample_floats * sizeof(float), .fill = fill_test, .user = w->dataset,
+                   .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+    eni_set_score score;
+    EN_TRY(eni_model_evaluate_set(w->model, flat, &set, &score));
+    *loss_out = score.loss;
+    *accuracy_out = score.accuracy;
+    return EN_OK;
+}
+
+/* ---- the run ---- */
+
+static en_status train_step(eni_worker *w, uint64_t step)
+{
+    eni_host_counters before;
+    uint64_t payload, wire;
+    int64_t begin = eni_now_ns();
+    const eni_batch *batch;
+    step_run run = {.w = w, .step = step};
+    eni_host_count(w->strategy_host, &before);
+    count_transport(w, &payload, &wire);
+    EN_TRY(next_batch(&run, &batch));
+    run.epoch = batch->micro.epoch;
+    run.samples_before = eni_plan_samples_before(&w->plan, batch->micro.step);
+    if (w->is_claiming) run.samples_before += batch->micro.rank * batch->micro.count;
+    maybe_start_clock(w, run.samples_before);
+    eni_straggler_begin_step(&w->straggler, step);
+    if (w->micro_grads == NULL)
+        EN_TRY(gradient_of_rank(&run, batch));
+    else
+        EN_TRY(gradient_of_one_process(&run, batch));
+    eni_member_note(w->member, (int64_t)step, "exchange");
+    EN_TRY(eni_host_finish(w->strategy_host));
+    record_step(&run, begin, &before, payload, wire);
+    return maybe_snapshot(w, run.samples_before + (w->is_claiming ? run.nsamples : eni_plan_step_samples(&w->plan, step)));
+}
+
+en_status eni_train(eni_worker *w)
+{
+    en_status st = EN_OK;
+    for (uint64_t step = 0; st == EN_OK; step++) {
+        st = eni_worker_alive(w);
+        if (st == EN_OK) st = train_step(w, step);
+    }
+    eni_progress_done(&w->progress);
+    if (st != EN_ESTOP) return st;
+    /* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. */
+    eni_member_note(w->member, (int64_t)w->tally.steps, "finish");
+    if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
+    EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
+    w->tally.train_ns = w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.eval_ns;
+    return EN_OK;
+}

@@ -1,0 +1,135 @@
+/* worker.h - one rank of a run: everything it holds, in the order in which it is opened.
+ *
+ *     main.c      flags, signals, exit code
+ *     worker.c    opens what is below, runs, closes it in reverse
+ *     join.c      token, leader, control connection: who takes part
+ *     exchange.c  arena, collectives, store client: how vectors travel
+ *     train.c     the steps: read this first
+ *     curve.c     snapshots and their evaluation
+ *     result.c    what is reported at the end
+ *
+ * One compute thread owns all of it. Other threads are inside their objects: the loader, the control
+ * connection, ZeroMQ's I/O, the comm thread of a TCP ring. */
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include "config/config.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "data/plan.h"
+#include "entrain/model.h"
+#include "ops/device.h"
+#include "runtime/comm/client.h"
+#include "runtime/comm/coll.h"
+#include "runtime/comm/host.h"
+#include "runtime/comm/mesh.h"
+#include "runtime/core/trace.h"
+#include "runtime/net/leader.h"
+#include "runtime/net/member.h"
+#include "runtime/net/place.h"
+#include "worker/curve.h"
+#include "worker/progress.h"
+#include "worker/record.h"
+#include "worker/straggler.h"
+
+/* Sums of this rank over the whole run, for result.json. */
+typedef struct eni_tally {
+    uint64_t steps, samples;           /* computed by this rank */
+    uint64_t last_samples, last_correct; /* of the last epoch */
+    double last_loss;                  /* sum over the samples of the last epoch */
+    int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
+    uint64_t clock_steps;              /* steps behind the *_ns: those after the warm-up */
+    int64_t clock_begin_ns;            /* 0: the training clock has not started */
+    int64_t train_ns, eval_ns;
+    uint64_t clock_samples;            /* global samples when it started */
+} eni_tally;
+
+typedef struct eni_worker {
+    const eni_config *config;
+    char **argv;
+    int argc;
+    const char *plugin_dir; /* strategies and devices */
+    int signal_fd;          /* SIGINT, SIGTERM */
+
+    /* what is trained: the same on all ranks */
+    const en_strategy *strategy;
+    eni_options *options;
+    en_schema schema;
+    eni_dataset *dataset;
+    eni_plan plan;
+    eni_buckets *buckets;
+    const eni_optimizer *optimizer;
+    eni_hyper hyper;
+    eni_schedule schedule;
+    int is_claiming; /* the next micro-batch is claimed, not assigned */
+    int64_t accumulate;
+
+    /* how it computes */
+    int threads;
+    eni_device device;
+    en_model *model;
+
+    /* who takes part */
+    char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
+    eni_token token;
+    char token_path[512]; /* written by us as leader; removed at the end */
+    eni_leader *leader;   /* rank 0 of a run without servers */
+    eni_mesh mesh;
+    eni_member *member;
+    const eni_world_info *info;
+    en_world world;
+
+    /* how vectors travel */
+    eni_shaper *shaper;
+    eni_arena *arena;
+    eni_arena **arenas; /* (nranks), or NULL */
+    int *sockets;       /* (nranks), or NULL; owned by coll once it is open */
+    eni_coll *coll;
+    eni_coll_choice choice;
+    eni_net *net;
+    eni_client *client;
+    eni_host *strategy_host;
+
+    /* the run */
+    eni_loader *loader;
+    float **micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    eni_straggler straggler;
+    eni_trace *trace;
+    eni_recorder *recorder;
+    eni_progress progress;
+    eni_curve *curve;
+    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
+    eni_tally tally;
+    int was_interrupted;
+} eni_worker;
+
+/* EN_OK while the run may go on; EN_EINTR after a signal; EN_EPEER and such from the control plane. Cheap;
+ * any thread; `user` is the eni_worker. */
+en_status eni_worker_alive(void *worker);
+
+/* worker.c: the whole life of a rank. Returns what main turns into the exit code. */
+en_status eni_worker_run(eni_worker *worker);
+
+/* join.c: listens, joins, fills host .. world. `pairs` are built here from the config and the schema. */
+en_status eni_worker_join(eni_worker *worker);
+void eni_worker_leave(eni_worker *worker);
+
+/* exchange.c */
+en_status eni_exchange_open(eni_worker *worker);
+void eni_exchange_close(eni_worker *worker);
+
+/* train.c: from equal weights on all ranks to the end of the budget. */
+en_status eni_train(eni_worker *worker);
+
+/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all
+ * ranks must call it at the same step. */
+enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 };
+en_status eni_snapshot(eni_worker *worker);
+
+/* train.c: loss and accuracy of `flat` on the test set; an eni_evaluate. */
+en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out);
+
+/* result.c: gathers everybody's figures; rank 0 writes result.json and prints the last lines. */
+en_status eni_result(eni_worker *worker);
+
+#endif
