@@ -1,0 +1,76 @@
+/* link.h - one TCP connection between two ranks: frames out, frames in, never blocking.
+ *
+ * A frame is a header of 88 bytes, little-endian, and up to one segment of float32. Sending is one writev
+ * straight from the vector; receiving goes straight to where the payload belongs. Private to runtime/comm;
+ * used by the comm thread (pump.c) only. */
+#ifndef COMM_LINK_H
+#define COMM_LINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/comm/group.h"
+
+#define ENI_FRAME_MAGIC 0x314c4f43u /* "COL1" */
+
+enum { ENI_FRAME_DATA = 1, ENI_FRAME_READY = 2 };
+
+typedef struct eni_frame {
+    uint32_t magic;
+    uint16_t type; /* ENI_FRAME_* */
+    uint8_t op, what;
+    uint32_t epoch;
+    int32_t rank;   /* the sender */
+    uint64_t seq;   /* DATA: of the operation; READY: operations the sender has submitted */
+    uint64_t count; /* elements of the whole operation */
+    uint32_t bucket;
+    int32_t step;       /* of the ring; 0 elsewhere */
+    uint64_t lo, hi;    /* the range that this payload belongs to, within the operation */
+    uint64_t at;        /* first element of the payload, within [lo, hi] */
+    uint64_t nsamples;  /* behind the payload; of a travelling sum: so far */
+    int64_t deliver_ns; /* --net emulation: not before this time; 0: at once */
+    uint32_t n;         /* elements of the payload */
+    uint32_t unused;
+} eni_frame;
+_Static_assert(sizeof(eni_frame) == 88, "no padding: the struct is the wire format");
+
+typedef struct eni_link {
+    int fd; /* -1: none, or the peer has closed in good order */
+    int peer;
+    int has_data;        /* the peer has sent data, so it wants to know what we are ready for */
+    uint64_t peer_ready; /* operations that the peer has submitted, as far as it has said */
+    uint64_t told_ready; /* what it knows of us */
+
+    int is_sending;
+    eni_frame tx;
+    const float *tx_data;
+    size_t tx_done; /* bytes of header and payload */
+    int64_t tx_begin_ns;
+
+    eni_frame rx;
+    size_t rx_done;     /* bytes of header and payload */
+    float *rx_data;     /* NULL: the header is not complete, or not accepted yet */
+    int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
+    int64_t rx_begin_ns;
+    float *scratch; /* (segment) for payloads that are added, not stored */
+} eni_link;
+
+/* Starts sending; the payload stays in place until eni_link_push says that the frame is gone. */
+void eni_link_begin(eni_link *link, const eni_frame *frame, const float *data);
+
+/* Sends what the socket takes. *gone_out 1: the frame has left. EN_EPEER when the connection broke. */
+en_status eni_link_push(eni_link *link, eni_coll *coll, int *gone_out);
+
+/* Reads towards a complete header. *have_out 1: link->rx is one. An orderly end between two frames closes
+ * the link and is EN_OK: whether it came too early is for the caller to know. */
+en_status eni_link_pull_header(eni_link *link, eni_coll *coll, int *have_out);
+
+/* Reads the payload of link->rx into link->rx_data. *have_out 1: complete. */
+en_status eni_link_pull_payload(eni_link *link, eni_coll *coll, int *have_out);
+
+static inline size_t eni_frame_payload(const eni_frame *frame)
+{
+    return (size_t)frame->n * sizeof(float);
+}
+
+#endif

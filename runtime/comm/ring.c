@@ -1,0 +1,170 @@
+/* ring.c - collectives around a ring (Patarasuk and Yuan 2009). Rank r sends to r + 1, receives from r - 1.
+ *
+ *     step      rank r sends chunk (r - step) mod n and receives chunk (r - 1 - step) mod n
+ *     -1        the range of a chunk, to the rank that begins its sum        reduce-scatter only
+ *     0 .. n-2  sums: chunk c starts at rank c, each rank adds its share, rank c - 1 is the last
+ *     n-1 .. 2n-3  means: chunk c starts at rank c - 1 and goes round
+ *
+ *     all-reduce 0 .. 2n-3 · reduce-scatter -1 .. n-2 · all-gather, broadcast n-1 .. 2n-3 · reduce 0 .. n-2
+ *
+ * Rank c - 1 owns chunk c. Reduce and broadcast are the case that the one chunk owned by rank 0 is
+ * everything. A chunk moves in segments, and segment s of a step can be sent as soon as segment s of the step
+ * before has arrived. An empty chunk is one frame without payload, so that ranks always hear of each other.
+ *
+ * A sum is made in place: what arrives plus my share overwrites my share, which nobody needs again. The bits
+ * are those of eni_mean_first, _add, _last in the order c, c + 1, .. */
+#include <string.h>
+
+#include "runtime/comm/pump.h"
+#include "runtime/core/clock.h"
+
+static int ring_mod(int rank, int n)
+{
+    return ((rank % n) + n) % n;
+}
+
+static eni_chunk *chunk_sent_at(const eni_coll *coll, const eni_flight *flight, int step)
+{
+    return &flight->chunks[ring_mod(coll->config.rank - step, coll->config.nranks)];
+}
+
+static eni_chunk *chunk_received_at(const eni_coll *coll, const eni_flight *flight, int step)
+{
+    return chunk_sent_at(coll, flight, step + 1);
+}
+
+/* Elements that travel in a step: step -1 carries ranges only. */
+static uint64_t payload_of(const eni_chunk *chunk, int step)
+{
+    return step < 0 ? 0 : chunk->hi - chunk->lo;
+}
+
+static void ring_start(eni_coll *coll, eni_flight *flight)
+{
+    const eni_coll_op *op = flight->op;
+    const int n = coll->config.nranks;
+    const int first = op->op == EN_REDUCE_SCATTER                    ? -1
+                      : op->op == EN_ALLGATHER || op->op == EN_BCAST ? n - 1
+                                                                     : 0;
+    const int has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
+    flight->send_step = flight->recv_step = first;
+    flight->last_step = has_means ? 2 * n - 3 : n - 2;
+    for (int c = 0; c < n; c++) {
+        eni_chunk *chunk = &flight->chunks[c];
+        *chunk = (eni_chunk){0};
+        if (op->op == EN_REDUCE || op->op == EN_BCAST) chunk->hi = c == 1 % n ? op->count : 0;
+        if (op->op == EN_ALLREDUCE || op->op == ENI_COLL_BARRIER)
+            *chunk = (eni_chunk){eni_slice_lo(op->count, c, n), eni_slice_lo(op->count, c + 1, n), 0};
+    }
+    if (op->op == EN_REDUCE_SCATTER ||
+        op->op == EN_ALLGATHER) { /* the others' ranges arrive with the frames */
+        eni_chunk *own = chunk_sent_at(coll, flight, first);
+        own->lo = op->lo;
+        own->hi = op->hi;
+    }
+}
+
+/* One segment further; an empty chunk is one segment. */
+static void cursor_advance(int *step, uint64_t *at, uint64_t n, uint64_t length)
+{
+    *at += n;
+    if (*at < length) return;
+    *at = 0;
+    ++*step;
+}
+
+static int ring_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out)
+{
+    const int step = flight->send_step;
+    const uint64_t at = flight->send_at;
+    if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || step > flight->last_step) return 0;
+    const int has_arrived =
+        flight->recv_step > step - 1 || (flight->recv_step == step - 1 && flight->recv_at > at);
+    if (!has_arrived) return 0; /* true at the first step: recv_step begins there */
+
+    eni_chunk *chunk = chunk_sent_at(coll, flight, step);
+    const uint64_t length = payload_of(chunk, step), n = eni_segment_at(coll, length, at);
+    float *data = flight->vector + chunk->lo + at;
+    if (step == 0) { /* a sum begins here */
+        chunk->nsamples = eni_group_weight(flight->op);
+        if (chunk->nsamples > 0) eni_mean_first(data, data, (float)chunk->nsamples, n);
+    }
+    frame->step = step;
+    frame->lo = chunk->lo;
+    frame->hi = chunk->hi;
+    frame->at = at;
+    frame->n = (uint32_t)n;
+    frame->nsamples = chunk->nsamples;
+    *data_out = data;
+    cursor_advance(&flight->send_step, &flight->send_at, n, length);
+    return 1;
+}
+
+static int ring_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float **data_out)
+{
+    const int n = coll->config.nranks, step = flight->recv_step;
+    if (peer != ring_mod(coll->config.rank - 1, n) || step > flight->last_step || frame->step != step)
+        return 0;
+
+    eni_chunk *chunk = chunk_received_at(coll, flight, step);
+    const int is_learnt = flight->op->op == EN_REDUCE_SCATTER || flight->op->op == EN_ALLGATHER;
+    if (is_learnt && flight->recv_at == 0 && frame->lo <= frame->hi && frame->hi <= flight->op->count) {
+        chunk->lo = frame->lo;
+        chunk->hi = frame->hi;
+    }
+    const uint64_t length = payload_of(chunk, step);
+    if (frame->lo != chunk->lo || frame->hi != chunk->hi || frame->at != flight->recv_at ||
+        frame->n != eni_segment_at(coll, length, frame->at))
+        return 0;
+    *data_out = step < n - 1 ? NULL : flight->vector + chunk->lo + frame->at;
+    return 1;
+}
+
+/* own = sum + own * weight, and the mean if this rank is the last. */
+static void add_share(eni_coll *coll, eni_flight *flight, const eni_frame *frame, const float *sum)
+{
+    eni_chunk *chunk = chunk_received_at(coll, flight, frame->step);
+    const uint64_t weight = eni_group_weight(flight->op);
+    float *own = flight->vector + chunk->lo + frame->at;
+    chunk->nsamples = frame->nsamples + weight;
+    if (weight == 0)
+        memcpy(own, sum, frame->n * sizeof *own);
+    else if (frame->nsamples == 0)
+        eni_mean_first(own, own, (float)weight, frame->n);
+    else
+        eni_lin(own, 1.0f, sum, (float)weight, frame->n); /* 1 * x is x: the bits of eni_mean_add */
+
+    if (frame->step < coll->config.nranks - 2) return;
+    if (chunk->nsamples == 0)
+        memset(own, 0, frame->n * sizeof *own);
+    else
+        eni_mean_last(own, 1.0f / (float)chunk->nsamples, frame->n);
+}
+
+static void ring_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data)
+{
+    (void)peer;
+    const int is_sum = frame->step >= 0 && frame->step < coll->config.nranks - 1;
+    if (is_sum) {
+        const int64_t begin_ns = eni_now_ns();
+        add_share(coll, flight, frame, data);
+        eni_group_trace(coll, "add", begin_ns, eni_now_ns(), frame->bucket, eni_frame_payload(frame));
+    }
+    const eni_chunk *chunk = chunk_received_at(coll, flight, frame->step);
+    cursor_advance(&flight->recv_step, &flight->recv_at, frame->n, payload_of(chunk, frame->step));
+}
+
+static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+{
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    return (peer == ring_mod(rank + 1, n) && flight->send_step <= flight->last_step) ||
+           (peer == ring_mod(rank - 1, n) && flight->recv_step <= flight->last_step);
+}
+
+const eni_course eni_ring_course = {
+    .start = ring_start,
+    .next = ring_next,
+    .accept = ring_accept,
+    .arrived = ring_arrived,
+    .needs = ring_needs,
+};

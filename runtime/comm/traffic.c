@@ -1,0 +1,269 @@
+/* traffic.c - what the comm thread does while it is awake: frames out, frames in, operations begun and ended.
+ */
+#include "runtime/comm/pump.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+#include "runtime/net/shaper.h"
+
+static eni_flight *flight_of(const eni_pump *p, uint64_t seq)
+{
+    return &p->flights[seq % ENI_COLL_DEPTH];
+}
+
+static eni_place_in_run flight_place(const eni_coll *coll, const eni_flight *flight)
+{
+    const eni_coll_op *op = flight->op;
+    return (eni_place_in_run){coll->config.epoch, flight->seq, op->op, op->what, op->bucket, op->count};
+}
+
+/* ---- operations ---- */
+
+static void flight_start(eni_coll *coll, uint64_t seq)
+{
+    eni_pump *p = coll->state;
+    eni_flight *flight = flight_of(p, seq);
+    flight->op = eni_group_op(coll, seq);
+    flight->seq = seq;
+    flight->vector = eni_group_vector(coll, flight->op);
+    flight->course = flight->op->op == ENI_COLL_SWAP            ? &eni_swap_course
+                     : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_course
+                                                                : &eni_ring_course;
+    flight->nsending = flight->is_done = 0;
+    flight->send_at = flight->recv_at = 0;
+    flight->course->start(coll, flight);
+}
+
+static void flights_start(eni_coll *coll)
+{
+    eni_pump *p = coll->state;
+    const uint64_t submitted = atomic_load_explicit(&p->submitted, memory_order_acquire);
+    while (p->nstarted < submitted)
+        flight_start(coll, p->nstarted++);
+}
+
+static int flight_is_complete(const eni_coll *coll, const eni_flight *flight)
+{
+    if (flight->nsending > 0) return 0;
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (flight->course->needs(coll, flight, r)) return 0;
+    return 1;
+}
+
+/* Ends what is complete; tells the compute thread in the order of submit. */
+static void flights_end(eni_coll *coll)
+{
+    eni_pump *p = coll->state;
+    for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+        eni_flight *flight = flight_of(p, seq);
+        if (flight->is_done || !flight_is_complete(coll, flight)) continue;
+        if (flight->course->end) flight->course->end(coll, flight);
+        flight->is_done = 1;
+        eni_group_trace(coll, eni_group_op_name(flight->op->op), coll->begin_ns[seq % ENI_COLL_DEPTH],
+                        eni_now_ns(), flight->op->bucket, flight->op->count * sizeof(float));
+    }
+    const uint64_t before = p->oldest;
+    while (p->oldest < p->nstarted && flight_of(p, p->oldest)->is_done)
+        p->oldest++;
+    if (p->oldest > before) eni_flag_set(&p->completed, p->oldest);
+}
+
+/* ---- sending ---- */
+
+/* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
+static int ready_next(eni_coll *coll, eni_link *link, eni_frame *frame)
+{
+    const eni_pump *p = coll->state;
+    if (!link->has_data || p->nstarted - p->oldest < 2 || link->told_ready >= p->nstarted) return 0;
+    link->told_ready = p->nstarted;
+    *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
+                         .type = ENI_FRAME_READY,
+                         .epoch = coll->config.epoch,
+                         .rank = coll->config.rank,
+                         .seq = p->nstarted};
+    return 1;
+}
+
+/* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
+static int data_next(eni_coll *coll, eni_link *link, eni_frame *frame, const float **data_out)
+{
+    eni_pump *p = coll->state;
+    for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+        if (seq > p->oldest && seq >= link->peer_ready) return 0;
+        eni_flight *flight = flight_of(p, seq);
+        const eni_coll_op *op = flight->op;
+        *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
+                             .type = ENI_FRAME_DATA,
+                             .op = (uint8_t)op->op,
+                             .what = (uint8_t)op->what,
+                             .epoch = coll->config.epoch,
+                             .rank = coll->config.rank,
+                             .seq = seq,
+                             .count = op->count,
+                             .bucket = op->bucket};
+        if (flight->is_done || !flight->course->next(coll, flight, link->peer, frame, data_out)) continue;
+        flight->nsending++;
+        frame->deliver_ns =
+            eni_shaper_send(coll->config.shaper, eni_now_ns(), sizeof *frame + eni_frame_payload(frame));
+        return 1;
+    }
+    return 0;
+}
+
+static void frame_is_gone(eni_coll *coll, eni_link *link)
+{
+    if (link->tx.type != ENI_FRAME_DATA) return;
+    flight_of(coll->state, link->tx.seq)->nsending--;
+    eni_group_trace(coll, "send", link->tx_begin_ns, eni_now_ns(), link->tx.bucket,
+                    eni_frame_payload(&link->tx));
+}
+
+static en_status link_send(eni_coll *coll, eni_link *link)
+{
+    for (;;) {
+        eni_frame frame;
+        const float *data = NULL;
+        if (!link->is_sending) {
+            if (!ready_next(coll, link, &frame) && !data_next(coll, link, &frame, &data)) return EN_OK;
+            eni_link_begin(link, &frame, data);
+        }
+        int is_gone;
+        const en_status st = eni_link_push(link, coll, &is_gone);
+        if (st != EN_OK && link->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
+            link->told_ready = UINT64_MAX;
+            link->is_sending = 0;
+            return EN_OK;
+        }
+        EN_TRY(st);
+        if (!is_gone) return EN_OK;
+        frame_is_gone(coll, link);
+    }
+}
+
+/* ---- receiving ---- */
+
+/* Whether the operation of a data header can be received now; if not, the link stands still. */
+static int is_time_for(const eni_coll *coll, const eni_frame *header)
+{
+    const eni_pump *p = coll->state;
+    if (header->seq >= p->nstarted) return 0;
+    if (header->seq < p->oldest) return 1; /* to be refused */
+    return header->seq == p->oldest || !flight_of(p, header->seq)->course->is_exclusive;
+}
+
+/* Takes a data header: sets rx_data. */
+static en_status header_accept(eni_coll *coll, eni_link *link)
+{
+    eni_pump *p = coll->state;
+    const eni_frame *header = &link->rx;
+    const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
+    eni_flight *flight = flight_of(p, seq);
+    const eni_place_in_run theirs = {header->epoch, header->seq,    header->op,
+                                     header->what,  header->bucket, header->count};
+    if (seq < p->nstarted) {
+        const eni_place_in_run ours = flight_place(coll, flight);
+        EN_TRY(eni_group_agree(coll->config.rank, &ours, link->peer, &theirs));
+    }
+    float *data = NULL;
+    const int is_expected = seq == header->seq && !flight->is_done &&
+                            flight->course->accept(coll, flight, link->peer, header, &data);
+    if (!is_expected) {
+        eni_error("coll",
+                  "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
+                  "%d does not expect: another algorithm, segment size or range",
+                  link->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
+                  (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
+                  eni_group_op_name(header->op), coll->config.rank);
+        return EN_EMISMATCH;
+    }
+    link->has_data = 1;
+    link->rx_data = data ? data : link->scratch;
+    return EN_OK;
+}
+
+static void payload_arrived(eni_coll *coll, eni_link *link)
+{
+    eni_flight *flight = flight_of(coll->state, link->rx.seq);
+    float *data = link->rx_data;
+    link->rx_data = NULL;
+    link->rx_done = 0;
+    link->rx_hold_ns = 0;
+    eni_group_trace(coll, "receive", link->rx_begin_ns, eni_now_ns(), link->rx.bucket,
+                    eni_frame_payload(&link->rx));
+    flight->course->arrived(coll, flight, link->peer, &link->rx, data);
+}
+
+/* One step of receiving; *went_out 0: nothing more can be done now. */
+static en_status link_receive_step(eni_coll *coll, eni_link *link, int *went_out)
+{
+    int have = 0;
+    *went_out = 0;
+    if (link->rx_hold_ns > 0) { /* complete; the emulated network has it */
+        if (eni_now_ns() < link->rx_hold_ns) return EN_OK;
+        payload_arrived(coll, link);
+        *went_out = 1;
+        return EN_OK;
+    }
+    if (!link->rx_data) {
+        if (link->rx_done < sizeof link->rx) {
+            EN_TRY(eni_link_pull_header(link, coll, &have));
+            if (!have) return EN_OK;
+        }
+        if (link->rx.type == ENI_FRAME_READY) {
+            if (link->rx.seq > link->peer_ready) link->peer_ready = link->rx.seq;
+            link->rx_done = 0;
+            *went_out = 1;
+            return EN_OK;
+        }
+        if (!is_time_for(coll, &link->rx)) return EN_OK;
+        EN_TRY(header_accept(coll, link));
+    }
+    EN_TRY(eni_link_pull_payload(link, coll, &have));
+    if (!have) return EN_OK;
+    const uint64_t bytes = sizeof link->rx + eni_frame_payload(&link->rx);
+    link->rx_hold_ns = eni_shaper_recv(coll->config.shaper, link->rx.deliver_ns, bytes);
+    if (link->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, link);
+    *went_out = 1;
+    return EN_OK;
+}
+
+static en_status link_receive(eni_coll *coll, eni_link *link)
+{
+    int went = 1;
+    while (went && link->fd >= 0)
+        EN_TRY(link_receive_step(coll, link, &went));
+    return EN_OK;
+}
+
+/* A peer that has closed is dead if an operation still needs it; else it has finished and we have not. */
+static en_status closed_links(eni_coll *coll)
+{
+    const eni_pump *p = coll->state;
+    for (int r = 0; r < coll->config.nranks; r++) {
+        const eni_link *link = &p->links[r];
+        if (link->fd >= 0 || link->peer < 0) continue;
+        for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+            const eni_flight *flight = flight_of(p, seq);
+            if (flight->is_done || !flight->course->needs(coll, flight, r)) continue;
+            eni_debug("coll", "rank %d closed its connection before #%llu %s of bucket %u was done", r,
+                      (unsigned long long)seq, eni_group_op_name(flight->op->op), flight->op->bucket);
+            return EN_EPEER;
+        }
+    }
+    return EN_OK;
+}
+
+en_status eni_traffic_advance(eni_coll *coll)
+{
+    eni_pump *p = coll->state;
+    flights_start(coll);
+    for (;;) {
+        const uint64_t before = p->oldest;
+        for (int r = 0; r < coll->config.nranks; r++)
+            if (p->links[r].fd >= 0) EN_TRY(link_receive(coll, &p->links[r]));
+        for (int r = 0; r < coll->config.nranks; r++)
+            if (p->links[r].fd >= 0) EN_TRY(link_send(coll, &p->links[r]));
+        flights_end(coll);
+        if (p->oldest == before) return closed_links(coll);
+    }
+}
