@@ -19,18 +19,24 @@ void eni_network_fini(eni_network *network)
     network->out_free_ns = network->in_free_ns = NULL;
 }
 
-/* Reserves a link for `bytes` from now on, behind what it carries already. */
+static int64_t cost(const eni_network *network, uint64_t bytes)
+{
+    return (int64_t)(network->ns_per_byte * (double)bytes);
+}
+
+/* Reserves a link for `bytes` behind what it carries already; returns when the last byte has passed. */
 static int64_t reserve(const eni_network *network, int64_t *free_ns, int64_t now_ns, uint64_t bytes)
 {
     const int64_t begin = *free_ns > now_ns ? *free_ns : now_ns;
-    *free_ns = begin + (int64_t)(network->ns_per_byte * (double)bytes);
+    *free_ns = begin + cost(network, bytes);
     return *free_ns;
 }
 
 int64_t eni_network_depart(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes)
 {
     if (from == to) return now_ns;
-    return reserve(network, &network->out_free_ns[from], now_ns, bytes) + network->latency_ns;
+    const int64_t last_byte_ns = reserve(network, &network->out_free_ns[from], now_ns, bytes);
+    return last_byte_ns - cost(network, bytes) + network->latency_ns;
 }
 
 int64_t eni_network_arrive(eni_network *network, int64_t now_ns, int32_t from, int32_t to, uint64_t bytes)

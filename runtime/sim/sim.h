@@ -49,9 +49,9 @@ typedef struct eni_sim_compute {
     const double *factor; /* (nranks) stragglers; NULL: 1 */
 } eni_sim_compute;
 
-/* A message of b bytes: b/rate on the sender's link, latency, b/rate on the receiver's link. Each link is
- * FIFO per direction, so what many workers send to one server queues there (in-cast). A collective takes
- * what a ring takes and occupies its group for that time. Zeroed: everything arrives at once. */
+/* A message takes latency + size/rate, and queues behind others on the sender's and on the receiver's link:
+ * each is FIFO per direction, so what many workers send to one server arrives one after the other (in-cast).
+ * A collective takes what a ring takes and occupies its group for that time. Zeroed: all arrives at once. */
 typedef struct eni_sim_network {
     int64_t latency_ns;
     double bytes_per_s; /* of each link, each direction; 0: infinite */

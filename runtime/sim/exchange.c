@@ -1,0 +1,309 @@
+/* exchange.c - collectives and swaps between ranks, in virtual time.
+ *
+ * A collective is complete when its last rank has joined and the time that a ring takes for it has passed.
+ * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
+ * over [lo, hi) as each rank planned it. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/sim/world.h"
+
+static eni_rank *rank_of(en_host *host)
+{
+    return (eni_rank *)(void *)host;
+}
+
+/* ---- collectives --------------------------------------------------------------------------------------- */
+
+/* One rank's part in a collective. */
+typedef struct entry {
+    eni_rank *rank; /* NULL: has not joined */
+    en_bucket *bucket;
+    float *data; /* (count) */
+    uint64_t nsamples;
+    en_req request;
+} entry;
+
+struct eni_collective {
+    eni_collective *next;
+    int op, what, takes_step;
+    int group;       /* index in group_free_ns: 0 the world, 1 + host a machine */
+    uint64_t number; /* the n-th of its group */
+    uint32_t bucket;
+    uint64_t count;
+    int32_t first, n, joined; /* ranks first .. first + n - 1 */
+    entry entries[];
+};
+
+/* The mean of elements [lo, hi) of all entries: a dead rank or one without samples is left out. */
+static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64_t lo, uint64_t hi)
+{
+    const float *from[ENI_MEAN_MAX];
+    uint64_t weight[ENI_MEAN_MAX];
+    for (int32_t i = 0; i < c->n; i++) {
+        from[i] = c->entries[i].data + lo;
+        weight[i] = c->what == EN_WEIGHTS ? 1 : c->entries[i].nsamples;
+    }
+    eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
+}
+
+static uint64_t samples_of(const eni_collective *c)
+{
+    uint64_t samples = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        samples += c->entries[i].nsamples;
+    return samples;
+}
+
+static void reduce(eni_sim *sim, eni_collective *c)
+{
+    mean(sim, c, sim->scratch, 0, c->count);
+    for (int32_t i = 0; i < c->n; i++) {
+        entry *e = &c->entries[i];
+        if (c->op == EN_REDUCE && i > 0) break;
+        const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->bucket->lo : 0;
+        const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->bucket->hi : c->count;
+        memcpy(e->data + lo, sim->scratch + lo, (hi - lo) * sizeof(float));
+    }
+}
+
+static void copy_parts(eni_collective *c)
+{
+    for (int32_t i = 0; i < c->n; i++) {
+        const entry *from = &c->entries[i];
+        const uint64_t lo = c->op == EN_BCAST ? 0 : from->bucket->lo;
+        const uint64_t hi = c->op == EN_BCAST ? c->count : from->bucket->hi;
+        for (int32_t k = 0; k < c->n; k++)
+            if (k != i) memcpy(c->entries[k].data + lo, from->data + lo, (hi - lo) * sizeof(float));
+        if (c->op == EN_BCAST) break;
+    }
+}
+
+/* Payload of each rank by the direct algorithm: a slice from everyone, a slice to everyone. */
+static void count_bytes(const eni_collective *c)
+{
+    for (int32_t i = 0; i < c->n; i++) {
+        eni_sim_rank_result *r = c->entries[i].rank->result;
+        const uint64_t own = eni_slice_lo(c->count, i + 1, c->n) - eni_slice_lo(c->count, i, c->n);
+        const uint64_t others = (c->count - own) * sizeof(float);
+        const uint64_t to_others = own * (uint64_t)(c->n - 1) * sizeof(float);
+        const int scatters = c->op != EN_ALLGATHER && c->op != EN_BCAST;
+        const int gathers = c->op == EN_ALLREDUCE || !scatters;
+        r->sent += (scatters ? others : 0) + (gathers ? to_others : 0);
+        r->recv += (scatters ? to_others : 0) + (gathers ? others : 0);
+    }
+}
+
+static void complete(void *sim_, void *collective)
+{
+    eni_sim *sim = sim_;
+    eni_collective *c = collective;
+    if (c->op == EN_ALLGATHER || c->op == EN_BCAST)
+        copy_parts(c);
+    else
+        reduce(sim, c);
+    count_bytes(c);
+    eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
+                                                    .type = ENI_SIM_COLL,
+                                                    .rank = c->first,
+                                                    .peer = c->n,
+                                                    .bucket = c->bucket,
+                                                    .clock = (uint64_t)c->op,
+                                                    .version = c->number});
+    const uint64_t samples = samples_of(c);
+    for (int32_t i = 0; i < c->n; i++) {
+        entry *e = &c->entries[i];
+        const en_status st = c->takes_step ? eni_rank_step(e->rank, e->bucket, samples) : EN_OK;
+        eni_rank_part_done(e->rank, e->request, st);
+    }
+    eni_sim_free(sim, c);
+    sim->in_flight--;
+}
+
+/* All have joined: the links of the group are busy for as long as a ring needs. */
+static void begin(eni_sim *sim, eni_collective *c)
+{
+    for (eni_collective **at = &sim->collectives; *at; at = &(*at)->next) {
+        if (*at != c) continue;
+        *at = c->next;
+        break;
+    }
+    const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
+    const double piece = (double)c->count * sizeof(float) / c->n;
+    int64_t *free_ns = &sim->group_free_ns[c->group];
+    const int64_t from = *free_ns > sim->agenda.now_ns ? *free_ns : sim->agenda.now_ns;
+    *free_ns = from + eni_network_hops(&sim->network, hops, piece);
+    sim->in_flight++;
+    const en_status st = eni_agenda_post(&sim->agenda, *free_ns, complete, sim, c);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
+/* The n-th collective of a group, made by whoever comes first. */
+static eni_collective *find_or_make(eni_rank *rank, int op, int group, int what, const en_bucket *bucket)
+{
+    eni_sim *sim = rank->sim;
+    const int index = group == EN_LOCAL ? 1 + rank->world.rank / rank->world.nlocal : 0;
+    const uint64_t number = rank->coll_calls[group]++;
+    for (eni_collective *c = sim->collectives; c; c = c->next)
+        if (c->group == index && c->number == number) return c;
+    const int32_t n = group == EN_LOCAL ? rank->world.nlocal : sim->nranks;
+    eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(entry));
+    if (!c) return NULL;
+    c->op = op;
+    c->what = what;
+    c->group = index;
+    c->number = number;
+    c->bucket = bucket->id;
+    c->count = bucket->count;
+    c->n = n;
+    c->first = group == EN_LOCAL ? rank->world.rank - rank->world.local_rank : 0;
+    c->next = sim->collectives;
+    sim->collectives = c;
+    return c;
+}
+
+static en_req join(eni_rank *rank, int op, int group, int what, en_bucket *bucket, en_vec inout,
+                   int takes_step)
+{
+    eni_sim *sim = rank->sim;
+    const eni_vector *v = eni_rank_vector(rank, inout, bucket->count);
+    if (!v) return 0;
+    if (op < EN_ALLREDUCE || op > EN_BCAST || (group != EN_WORLD && group != EN_LOCAL)) {
+        eni_error("exchange", "rank %d calls collective %d of group %d, which there is not", rank->world.rank,
+                  op, group);
+        eni_sim_fail(sim, EN_EINVAL);
+        return 0;
+    }
+    eni_collective *c = find_or_make(rank, op, group, what, bucket);
+    if (!c) {
+        eni_sim_fail(sim, EN_ENOMEM);
+        return 0;
+    }
+    if (c->op != op || c->what != what || c->bucket != bucket->id ||
+        (c->joined && c->takes_step != takes_step)) {
+        eni_error("exchange",
+                  "call %" PRIu64
+                  " of the group is operation %d on bucket %u on rank %d, and %d on bucket %u on "
+                  "another; all ranks of a group make the same calls in the same order",
+                  c->number, op, bucket->id, rank->world.rank, c->op, c->bucket);
+        eni_sim_fail(sim, EN_EMISMATCH);
+        return 0;
+    }
+    c->takes_step = takes_step;
+    const en_req request = eni_rank_begin(rank, 1, "a collective", bucket->id, 0);
+    c->entries[rank->world.rank - c->first] = (entry){rank, bucket, v->data, bucket->nsamples, request};
+    if (++c->joined == c->n) begin(sim, c);
+    return request;
+}
+
+en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *bucket, en_vec inout)
+{
+    return join(rank_of(host), op, group, what, bucket, inout, 0);
+}
+
+en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket)
+{
+    return join(rank_of(host), EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad, 1);
+}
+
+/* ---- swaps --------------------------------------------------------------------------------------------- */
+
+/* Half of a swap: a vector on its way or arrived, or a rank that waits for one. They meet first come, first
+ * served per (from, to, bucket). */
+struct eni_swap {
+    eni_swap *next;
+    eni_sim *sim;
+    int32_t from, to;
+    uint32_t bucket;
+    int is_wanted; /* the receiver's half */
+    float *in;
+    en_req request;
+    uint64_t count;
+    float out[];
+};
+
+static void deliver(eni_sim *sim, eni_swap *sent, eni_swap *wanted)
+{
+    eni_rank *to = &sim->ranks[wanted->to];
+    memcpy(wanted->in, sent->out, sent->count * sizeof(float));
+    to->result->recv += sent->count * sizeof(float);
+    eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
+                                                    .type = ENI_SIM_SWAP,
+                                                    .rank = wanted->to,
+                                                    .peer = wanted->from,
+                                                    .bucket = wanted->bucket});
+    eni_rank_part_done(to, wanted->request, EN_OK);
+    eni_sim_free(sim, sent);
+    eni_sim_free(sim, wanted);
+}
+
+/* Joins a half with the first that fits, or leaves it at the end of the list. */
+static void match(eni_sim *sim, eni_swap *half)
+{
+    eni_swap **at = &sim->swaps;
+    for (; *at; at = &(*at)->next) {
+        eni_swap *other = *at;
+        if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||
+            other->is_wanted == half->is_wanted)
+            continue;
+        *at = other->next;
+        deliver(sim, half->is_wanted ? other : half, half->is_wanted ? half : other);
+        return;
+    }
+    half->next = NULL;
+    *at = half;
+}
+
+static void swap_arrived(void *sim_, void *half)
+{
+    eni_sim *sim = sim_;
+    sim->in_flight--;
+    match(sim, half);
+}
+
+static void swap_head(void *sim_, void *half_)
+{
+    eni_sim *sim = sim_;
+    eni_swap *half = half_;
+    const int64_t at = eni_network_arrive(&sim->network, sim->agenda.now_ns, half->from, half->to,
+                                          half->count * sizeof(float));
+    const en_status st = eni_agenda_post(&sim->agenda, at, swap_arrived, sim, half);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
+en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+{
+    eni_rank *rank = rank_of(host);
+    eni_sim *sim = rank->sim;
+    const eni_vector *source = eni_rank_vector(rank, out, bucket->count);
+    const eni_vector *target = eni_rank_vector(rank, in, bucket->count);
+    if (to < 0 || to >= sim->nranks || from < 0 || from >= sim->nranks) {
+        eni_error("exchange", "rank %d swaps with ranks %d and %d of %d", rank->world.rank, to, from,
+                  sim->nranks);
+        eni_sim_fail(sim, EN_EINVAL);
+        return 0;
+    }
+    const uint64_t bytes = bucket->count * sizeof(float);
+    eni_swap *sent = eni_sim_alloc(sim, sizeof *sent + bytes), *wanted = eni_sim_alloc(sim, sizeof *wanted);
+    if (!source || !target || !sent || !wanted) {
+        eni_sim_fail(sim, EN_ENOMEM);
+        return 0;
+    }
+    *sent = (eni_swap){.from = rank->world.rank, .to = to, .bucket = bucket->id, .count = bucket->count};
+    memcpy(sent->out, source->data, bytes);
+    rank->result->sent += bytes;
+    sim->in_flight++;
+    const int64_t at = eni_network_depart(&sim->network, sim->agenda.now_ns, rank->world.rank, to, bytes);
+    const en_status st = eni_agenda_post(&sim->agenda, at, swap_head, sim, sent);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+    const en_req request = eni_rank_begin(rank, 1, "a swap", bucket->id, from);
+    *wanted = (eni_swap){.from = from,
+                         .to = rank->world.rank,
+                         .bucket = bucket->id,
+                         .is_wanted = 1,
+                         .in = target->data,
+                         .request = request};
+    match(sim, wanted);
+    return request;
+}

@@ -1,0 +1,71 @@
+#include "runtime/sim/quadratic.h"
+
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/rng.h"
+
+static double curvature(uint64_t i)
+{
+    return 0.5 + (double)(i % 11) / 10;
+}
+
+uint64_t eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
+{
+    (void)rank;
+    const eni_quadratic *q = quadratic;
+    const eni_rng_key key = {q->seed, ENI_RNG_SYNTHETIC, 0, micro_batch};
+    for (uint64_t i = 0; i < q->problem.count; i++) {
+        const double noise = q->noise != 0 ? q->noise * (2 * eni_rng_unit(&key, i) - 1) : 0;
+        grad[i] = (float)(curvature(i) * ((double)param[i] - 1 - noise));
+    }
+    return micro_batch == q->last_batch ? q->last_samples : q->samples;
+}
+
+double eni_quadratic_loss(const eni_quadratic *quadratic, const float *param)
+{
+    double loss = 0;
+    for (uint64_t i = 0; i < quadratic->problem.count; i++) {
+        const double d = (double)param[i] - 1;
+        loss += 0.5 * curvature(i) * d * d;
+    }
+    return loss;
+}
+
+en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t seed)
+{
+    eni_quadratic *q = quadratic;
+    memset(q, 0, sizeof *q);
+    if (count < 3 * ENI_LINE_FLOATS) {
+        eni_error("quadratic", "%llu elements are too few for three tensors: at least %u",
+                  (unsigned long long)count, 3 * ENI_LINE_FLOATS);
+        return EN_EINVAL;
+    }
+    q->seed = seed;
+    q->noise = 0.5;
+    q->samples = 8;
+    q->last_batch = UINT64_MAX;
+    q->init = eni_alloc_array(count, sizeof *q->init);
+    if (!q->init) return EN_ENOMEM;
+    /* A large tensor in front, one line, and the rest. */
+    const uint64_t first = count / 2 / ENI_LINE_FLOATS * ENI_LINE_FLOATS, second = first + ENI_LINE_FLOATS;
+    q->tensors[0] = (eni_tensor_entry){.name = "a", .offset = 0, .count = first, .rows = 1, .cols = first};
+    q->tensors[1] = (eni_tensor_entry){
+        .name = "b", .offset = first, .count = ENI_LINE_FLOATS, .rows = 1, .cols = ENI_LINE_FLOATS};
+    q->tensors[2] = (eni_tensor_entry){
+        .name = "c", .offset = second, .count = count - second, .rows = 1, .cols = count - second};
+    q->problem = (eni_sim_problem){.count = count,
+                                   .tensors = q->tensors,
+                                   .ntensors = 3,
+                                   .init = q->init,
+                                   .grad = eni_quadratic_grad,
+                                   .user = q};
+    return EN_OK;
+}
+
+void eni_quadratic_fini(eni_quadratic *quadratic)
+{
+    eni_free(quadratic->init);
+    quadratic->init = NULL;
+}

@@ -1,0 +1,269 @@
+/* rank_host.c - en_host on a fiber: what strategy.h promises to the worker half, in virtual time. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/rng.h"
+#include "runtime/sim/world.h"
+
+static eni_rank *rank_of(en_host *host)
+{
+    return (eni_rank *)(void *)host;
+}
+
+/* ---- options, numbers, words --------------------------------------------------------------------------- */
+
+static double host_num(en_host *host, const char *key)
+{
+    return eni_options_num(rank_of(host)->sim->options, key);
+}
+
+static const char *host_text(en_host *host, const char *key)
+{
+    return eni_options_text(rank_of(host)->sim->options, key);
+}
+
+static uint64_t host_rand(en_host *host)
+{
+    eni_rank *rank = rank_of(host);
+    const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_STRATEGY, (uint32_t)rank->world.rank,
+                             rank->step};
+    return eni_rng_u64(&key, rank->rand_calls++);
+}
+
+static int64_t host_now_ns(en_host *host)
+{
+    return rank_of(host)->sim->agenda.now_ns;
+}
+
+__attribute__((format(printf, 3, 4))) static void host_log(en_host *host, int level, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    eni_log(level, rank_of(host)->sim->config->strategy->name, "rank %d: %s", rank_of(host)->world.rank,
+            text);
+}
+
+/* ---- vectors ------------------------------------------------------------------------------------------- */
+
+en_vec eni_rank_add_vector(eni_rank *rank, float *data, uint64_t count)
+{
+    if (rank->nvectors == rank->vectors_room) {
+        const uint32_t room = rank->vectors_room ? 2 * rank->vectors_room : 8;
+        eni_vector *vectors = realloc(rank->vectors, room * sizeof *vectors);
+        if (!vectors) return 0;
+        rank->vectors = vectors;
+        rank->vectors_room = room;
+    }
+    eni_vector *v = &rank->vectors[rank->nvectors];
+    *v = (eni_vector){.data = data, .count = count, .is_own = !data};
+    if (!data) v->data = eni_alloc_array(count, sizeof *v->data);
+    return v->data ? ++rank->nvectors : 0;
+}
+
+eni_vector *eni_rank_vector(eni_rank *rank, en_vec handle, uint64_t count)
+{
+    eni_vector *v = handle > 0 && handle <= rank->nvectors ? &rank->vectors[handle - 1] : NULL;
+    if (v && (count == 0 || v->count == count)) return v;
+    eni_error("rank", "strategy %s passes vector %u, which %s", rank->sim->config->strategy->name, handle,
+              v ? "belongs to a bucket of another length" : "does not exist");
+    eni_sim_fail(rank->sim, EN_EBUG);
+    return NULL;
+}
+
+static en_vec host_vec(en_host *host, const char *name, const en_bucket *like)
+{
+    eni_rank *rank = rank_of(host);
+    if (rank->may_make_vectors) return eni_rank_add_vector(rank, NULL, like->count);
+    eni_error("rank", "strategy %s asks for vector %s in a step; vectors are made in open and plan",
+              rank->sim->config->strategy->name, name);
+    return 0;
+}
+
+/* Optimizer state is a flat vector like param, made when first used. */
+static float *slot_data(eni_rank *rank, int i)
+{
+    const eni_sim *sim = rank->sim;
+    if (i < 0 || i >= sim->optimizer->slots(&sim->config->hyper)) return NULL;
+    if (!rank->slots[i]) rank->slots[i] = eni_alloc_array(sim->buckets->count, sizeof(float));
+    return rank->slots[i];
+}
+
+static en_vec host_slot(en_host *host, const en_bucket *bucket, int i)
+{
+    eni_rank *rank = rank_of(host);
+    float *data = slot_data(rank, i);
+    if (!data) return 0;
+    data += rank->sim->buckets->bucket[bucket->id].lo;
+    for (uint32_t v = 0; v < rank->nvectors; v++)
+        if (rank->vectors[v].data == data) return v + 1;
+    return eni_rank_add_vector(rank, data, bucket->count);
+}
+
+static en_status host_lin(en_host *host, en_vec y, double a, en_vec x, double b)
+{
+    eni_rank *rank = rank_of(host);
+    const eni_vector *to = eni_rank_vector(rank, y, 0);
+    const eni_vector *from = to ? eni_rank_vector(rank, x, to->count) : NULL;
+    if (!from) return EN_EBUG;
+    eni_lin(to->data, (float)a, from->data, (float)b, to->count);
+    return EN_OK;
+}
+
+/* ---- the optimizer ------------------------------------------------------------------------------------- */
+
+static float lr_at(const eni_rank *rank, uint32_t bucket)
+{
+    return eni_schedule_lr(&rank->sim->config->schedule, rank->samples[bucket]);
+}
+
+en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
+{
+    const eni_sim *sim = rank->sim;
+    if (nsamples == 0) return EN_OK; /* nothing was learnt */
+    const uint64_t at = sim->buckets->bucket[bucket->id].lo + bucket->lo;
+    float *slots[ENI_MAX_SLOTS] = {NULL};
+    for (int i = 0; i < sim->optimizer->slots(&sim->config->hyper); i++) {
+        float *data = slot_data(rank, i);
+        if (!data) return EN_ENOMEM;
+        slots[i] = data + at;
+    }
+    eni_hyper hyper = sim->config->hyper;
+    hyper.lr = lr_at(rank, bucket->id);
+    hyper.step = rank->steps_taken[bucket->id]++;
+    sim->optimizer->step(rank->param + at, slots, rank->grad + at, bucket->hi - bucket->lo, &hyper);
+    rank->samples[bucket->id] += nsamples;
+    return EN_OK;
+}
+
+static en_status host_step(en_host *host, en_bucket *bucket)
+{
+    return eni_rank_step(rank_of(host), bucket, bucket->nsamples);
+}
+
+static double host_lr(en_host *host)
+{
+    return lr_at(rank_of(host), 0);
+}
+
+/* ---- what things cost ---------------------------------------------------------------------------------- */
+
+static double host_coll_bytes(en_host *host, int op, int group)
+{
+    const en_world *world = &rank_of(host)->world;
+    const double n = group == EN_LOCAL ? world->nlocal : world->nranks;
+    return (op == EN_ALLREDUCE ? 2 : 1) * (n - 1) / n;
+}
+
+static double host_cost(en_host *host, int op, const en_bucket *bucket)
+{
+    const eni_rank *rank = rank_of(host);
+    const uint64_t n = (uint64_t)rank->world.nranks;
+    const double bytes = (double)bucket->count * sizeof(float);
+    const eni_network *network = &rank->sim->network;
+    if (op == 0) return (double)eni_network_hops(network, 2, bytes) * 1e-9;
+    return (double)eni_network_hops(network, (op == EN_ALLREDUCE ? 2 : 1) * (n - 1), bytes / (double)n) *
+           1e-9;
+}
+
+static const void *host_extension(en_host *host, const char *id)
+{
+    (void)host;
+    (void)id;
+    return NULL;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
+/* A request is generation << 32 | slot + 1. */
+static eni_request *slot_of(eni_rank *rank, en_req request)
+{
+    const uint32_t slot = (uint32_t)request - 1;
+    if (request == 0 || slot >= rank->nrequests) return NULL;
+    eni_request *r = &rank->requests[slot];
+    return r->generation == (uint32_t)(request >> 32) ? r : NULL;
+}
+
+eni_request *eni_rank_request(eni_rank *rank, en_req request)
+{
+    eni_request *r = slot_of(rank, request);
+    return r && r->parts > 0 ? r : NULL;
+}
+
+en_req eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest)
+{
+    uint32_t slot = 0;
+    while (slot < rank->nrequests && (rank->requests[slot].parts > 0 || rank->requests[slot].status != EN_OK))
+        slot++;
+    if (slot == rank->nrequests) {
+        eni_request *requests = realloc(rank->requests, (slot + 1) * sizeof *requests);
+        if (!requests) {
+            eni_sim_fail(rank->sim, EN_ENOMEM);
+            return 0;
+        }
+        rank->requests = requests;
+        rank->requests[rank->nrequests++] = (eni_request){0};
+    }
+    eni_request *r = &rank->requests[slot];
+    *r = (eni_request){
+        .generation = r->generation + 1, .parts = parts, .doing = doing, .bucket = bucket, .dest = dest};
+    return (en_req)r->generation << 32 | (slot + 1);
+}
+
+void eni_rank_part_done(eni_rank *rank, en_req request, en_status status)
+{
+    eni_request *r = eni_rank_request(rank, request);
+    if (!r) return;
+    if (r->status == EN_OK) r->status = status;
+    if (--r->parts > 0 || rank->waiting != request) return;
+    rank->waiting = 0;
+    const en_status st =
+        eni_agenda_post(&rank->sim->agenda, rank->sim->agenda.now_ns, eni_rank_resume, rank->sim, rank);
+    if (st != EN_OK) eni_sim_fail(rank->sim, st);
+}
+
+static en_status host_wait(en_host *host, en_req request)
+{
+    eni_rank *rank = rank_of(host);
+    if (eni_rank_request(rank, request)) {
+        rank->waiting = request;
+        eni_fiber_leave(rank->fiber);
+    }
+    eni_request *r = slot_of(rank, request);
+    if (!r) return EN_OK; /* 0, or done and told before */
+    const en_status status = r->status;
+    r->status = EN_OK;
+    return status;
+}
+
+void eni_rank_host_init(eni_rank *rank)
+{
+    rank->host = (en_host){.abi = EN_STRATEGY_ABI,
+                           .size = sizeof(en_host),
+                           .world = &rank->world,
+                           .num = host_num,
+                           .text = host_text,
+                           .rand = host_rand,
+                           .now_ns = host_now_ns,
+                           .log = host_log,
+                           .vec = host_vec,
+                           .slot = host_slot,
+                           .lin = host_lin,
+                           .step = host_step,
+                           .lr = host_lr,
+                           .cost = host_cost,
+                           .coll_bytes = host_coll_bytes,
+                           .mean_step = eni_exchange_mean_step,
+                           .coll = eni_exchange_coll,
+                           .swap = eni_exchange_swap,
+                           .call = eni_courier_call,
+                           .wait = host_wait,
+                           .extension = host_extension};
+}

@@ -1,0 +1,338 @@
+#include "runtime/sim/sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/sim/world.h"
+
+enum {
+    STACK_BYTES = 256 * 1024, /* committed as touched; a hook that logs needs some KB of it */
+    DEFAULT_CAP = 25 << 20,   /* as --bucket-cap-mb */
+    DEFAULT_MAX_EVENTS = 100000000
+};
+
+/* ---- memory of the run --------------------------------------------------------------------------------- */
+
+struct eni_sim_block {
+    eni_sim_block *next, *previous;
+    _Alignas(ENI_LINE) char memory[];
+};
+
+void *eni_sim_alloc(eni_sim *sim, size_t bytes)
+{
+    eni_sim_block *block = eni_alloc(sizeof *block + bytes);
+    if (!block) return NULL;
+    block->next = sim->blocks;
+    if (block->next) block->next->previous = block;
+    sim->blocks = block;
+    return block->memory;
+}
+
+void eni_sim_free(eni_sim *sim, void *memory)
+{
+    eni_sim_block *block = (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
+    if (block->next) block->next->previous = block->previous;
+    if (block->previous)
+        block->previous->next = block->next;
+    else
+        sim->blocks = block->next;
+    eni_free(block);
+}
+
+/* ---- set-up -------------------------------------------------------------------------------------------- */
+
+static en_status check(const eni_sim_config *c)
+{
+    const char *why = NULL;
+    if (c->nranks < 1 || c->nranks > ENI_MEAN_MAX)
+        why = "the number of ranks is not in 1 .. 1024";
+    else if (c->nshards < 1 || c->nshards > 1024)
+        why = "the number of shards is not in 1 .. 1024";
+    else if (c->local_size < 1 || c->nranks % c->local_size != 0)
+        why = "local_size does not divide the number of ranks";
+    else if (c->accumulate < 1 || c->accumulate > ENI_MEAN_MAX)
+        why = "accumulate is not in 1 .. 1024";
+    else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
+        why = "a time or a rate is negative";
+    if (!why) return EN_OK;
+    eni_error("sim", "cannot run %d ranks, %d shards, local_size %d, accumulate %" PRIu64 ": %s", c->nranks,
+              c->nshards, c->local_size, c->accumulate, why);
+    return EN_EINVAL;
+}
+
+/* The configuration with its defaults filled in. */
+static eni_sim_config resolve(const eni_sim_config *given)
+{
+    eni_sim_config c = *given;
+    if (c.nshards == 0) c.nshards = 1;
+    if (c.local_size == 0) c.local_size = c.nranks;
+    if (c.accumulate == 0) c.accumulate = 1;
+    if (c.bucket_cap_bytes == 0) c.bucket_cap_bytes = DEFAULT_CAP;
+    if (c.max_events == 0) c.max_events = DEFAULT_MAX_EVENTS;
+    if (!c.optimizer) c.optimizer = eni_optimizer_find("sgd");
+    return c;
+}
+
+static float *new_flat(const eni_sim *sim)
+{
+    return eni_alloc_array(sim->config->problem->count, sizeof(float));
+}
+
+static en_status open_rank(eni_sim *sim, int32_t index)
+{
+    eni_rank *rank = &sim->ranks[index];
+    const eni_sim_problem *problem = sim->config->problem;
+    const int32_t local = sim->config->local_size;
+    const uint32_t n = sim->buckets->n;
+    rank->sim = sim;
+    rank->result = &sim->result->rank[index];
+    rank->world = (en_world){.size = sizeof(en_world),
+                             .rank = index,
+                             .nranks = sim->nranks,
+                             .local_rank = index % local,
+                             .nlocal = local,
+                             .nhosts = sim->nhosts};
+    rank->param = new_flat(sim);
+    rank->grad = new_flat(sim);
+    rank->buckets = eni_alloc_array(n, sizeof *rank->buckets);
+    rank->samples = eni_alloc_array(n, sizeof *rank->samples);
+    rank->steps_taken = eni_alloc_array(n, sizeof *rank->steps_taken);
+    rank->state = eni_alloc(sim->config->strategy->state);
+    if (!rank->param || !rank->grad || !rank->buckets || !rank->samples || !rank->steps_taken || !rank->state)
+        return EN_ENOMEM;
+    memcpy(rank->param, problem->init, problem->count * sizeof(float));
+    eni_rank_host_init(rank);
+    for (uint32_t b = 0; b < n; b++) {
+        en_bucket *bucket = &rank->buckets[b];
+        eni_buckets_fill(sim->buckets, b, bucket);
+        bucket->param = eni_rank_add_vector(rank, rank->param + sim->buckets->bucket[b].lo, bucket->count);
+        bucket->grad = eni_rank_add_vector(rank, rank->grad + sim->buckets->bucket[b].lo, bucket->count);
+        if (!bucket->param || !bucket->grad) return EN_ENOMEM;
+    }
+    return eni_fiber_new(eni_rank_body, rank, STACK_BYTES, &rank->fiber);
+}
+
+static en_status start_rank(eni_sim *sim, int32_t index)
+{
+    sim->ranks[index].is_running = 1;
+    sim->nrunning++;
+    return eni_agenda_post(&sim->agenda, 0, eni_rank_resume, sim, &sim->ranks[index]);
+}
+
+static en_status open_world(eni_sim *sim)
+{
+    const eni_sim_config *c = sim->config;
+    const uint32_t flags = c->strategy->flags;
+    const int has_store = (flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
+    sim->nranks = c->nranks;
+    sim->nhosts = c->nranks / c->local_size;
+    sim->optimizer = c->optimizer;
+    sim->claims =
+        c->assign == ENI_SIM_CLAIM || (c->assign == ENI_SIM_AUTO && has_store && !(flags & EN_SYNCHRONOUS));
+    sim->options = c->options;
+    if (!sim->options) {
+        EN_TRY(eni_options_new(c->strategy, NULL, &sim->own_options));
+        sim->options = sim->own_options;
+    }
+    EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
+                           &sim->buckets));
+    EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
+    EN_TRY(eni_journal_init(&sim->journal, c));
+    sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
+    sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
+    sim->scratch = new_flat(sim);
+    sim->group_free_ns = eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->group_free_ns);
+    if (!sim->ranks || !sim->result->rank || !sim->scratch || !sim->group_free_ns) return EN_ENOMEM;
+    sim->result->nranks = sim->nranks;
+    if (c->accumulate > 1) {
+        sim->micro = eni_alloc_array(c->accumulate, sizeof *sim->micro);
+        for (uint64_t i = 0; sim->micro && i < c->accumulate; i++)
+            if (!(sim->micro[i] = new_flat(sim))) return EN_ENOMEM;
+        if (!sim->micro) return EN_ENOMEM;
+    }
+    for (int32_t r = 0; r < sim->nranks; r++)
+        EN_TRY(open_rank(sim, r));
+    EN_TRY(eni_courier_open(sim));
+    for (int32_t r = 0; r < sim->nranks; r++)
+        EN_TRY(start_rank(sim, r));
+    return EN_OK;
+}
+
+static void close_rank(eni_rank *rank, int32_t nstores)
+{
+    eni_fiber_free(rank->fiber);
+    for (uint32_t v = 0; v < rank->nvectors; v++)
+        if (rank->vectors[v].is_own) eni_free(rank->vectors[v].data);
+    for (int i = 0; i < ENI_MAX_SLOTS; i++)
+        eni_free(rank->slots[i]);
+    for (int32_t k = 0; rank->cells && k < nstores; k++)
+        eni_free(rank->cells[k]);
+    eni_free(rank->cells);
+    eni_free(rank->param);
+    eni_free(rank->grad);
+    eni_free(rank->buckets);
+    eni_free(rank->samples);
+    eni_free(rank->steps_taken);
+    eni_free(rank->state);
+    free(rank->vectors);
+    free(rank->requests);
+}
+
+static void close_world(eni_sim *sim)
+{
+    eni_courier_close(sim); /* gives back the payloads that it holds, so before the blocks */
+    for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
+        close_rank(&sim->ranks[r], sim->nstores);
+    while (sim->blocks)
+        eni_sim_free(sim, sim->blocks->memory);
+    for (uint64_t i = 0; sim->micro && i < sim->config->accumulate; i++)
+        eni_free(sim->micro[i]);
+    eni_free(sim->micro);
+    eni_free(sim->ranks);
+    eni_free(sim->scratch);
+    eni_free(sim->group_free_ns);
+    eni_network_fini(&sim->network);
+    eni_agenda_fini(&sim->agenda);
+    eni_buckets_free(sim->buckets);
+    eni_options_free(sim->own_options);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------ */
+
+static void name_the_stuck(eni_sim *sim)
+{
+    eni_sim_result *out = sim->result;
+    size_t at = 0;
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        eni_rank *rank = &sim->ranks[r];
+        if (!rank->is_running) continue;
+        const eni_request *request = eni_rank_request(rank, rank->waiting);
+        if (++out->nstuck > 4) continue;
+        const int n =
+            snprintf(out->stuck + at, sizeof out->stuck - at,
+                     "%srank %d in step %" PRIu64 " waits for %s on bucket %u%s", at ? "; " : "", r,
+                     rank->step, request ? request->doing : "its time", request ? request->bucket : 0,
+                     request && request->dest == EN_SERVERS ? " at the servers" : "");
+        at += n > 0 && at + (size_t)n < sizeof out->stuck ? (size_t)n : 0;
+    }
+}
+
+static en_status loop(eni_sim *sim)
+{
+    eni_agenda_entry entry;
+    uint64_t *events = &sim->result->events;
+    while (sim->status == EN_OK && (sim->nrunning > 0 || sim->in_flight > 0) &&
+           *events < sim->config->max_events && eni_agenda_take(&sim->agenda, &entry)) {
+        entry.happen(entry.user, entry.subject);
+        (*events)++;
+    }
+    if (sim->status != EN_OK || (sim->nrunning == 0 && sim->in_flight == 0)) return sim->status;
+    name_the_stuck(sim);
+    eni_error("sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
+              sim->config->strategy->name, *events, sim->result->nstuck, sim->nranks, sim->result->stuck);
+    return EN_ETIMEOUT;
+}
+
+/* ---- the result ---------------------------------------------------------------------------------------- */
+
+static en_status add_client(eni_sim_result *out, int32_t r, const eni_store_client_stats *stats)
+{
+    eni_sim_rank_result *rank = &out->rank[r];
+    rank->pushes += stats->pushes;
+    rank->holds += stats->holds;
+    rank->dropped += stats->dropped;
+    if (stats->clocks_ahead > rank->clocks_ahead) rank->clocks_ahead = stats->clocks_ahead;
+    return eni_histogram_merge(&rank->staleness, &stats->steady);
+}
+
+static en_status sum_up(eni_sim *sim)
+{
+    eni_sim_result *out = sim->result;
+    out->virtual_ns = sim->agenda.now_ns;
+    for (int32_t k = 0; k < sim->nstores; k++) {
+        const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
+        out->updates += totals->updates + totals->touches;
+        for (int32_t r = 0; r < sim->nranks; r++)
+            EN_TRY(add_client(out, r, eni_store_client(sim->stores[k].core, r)));
+    }
+    out->has_equal_ranks = 1;
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        const eni_sim_rank_result *rank = &out->rank[r];
+        out->pushes += rank->pushes;
+        out->holds += rank->holds;
+        out->dropped += rank->dropped;
+        out->sent += rank->sent;
+        out->recv += rank->recv;
+        if (rank->clocks_ahead > out->clocks_ahead) out->clocks_ahead = rank->clocks_ahead;
+        EN_TRY(eni_histogram_merge(&out->staleness, &rank->staleness));
+        if (memcmp(sim->ranks[r].param, sim->ranks[0].param, sim->buckets->count * sizeof(float)) != 0)
+            out->has_equal_ranks = 0;
+    }
+    return EN_OK;
+}
+
+static void mean_of_ranks(eni_sim *sim, float *flat_out)
+{
+    const float *from[ENI_MEAN_MAX];
+    uint64_t one[ENI_MEAN_MAX];
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        from[r] = sim->ranks[r].param;
+        one[r] = 1;
+    }
+    eni_mean_ranks(flat_out, from, one, sim->nranks, ENI_SUM_RANK, sim->buckets->count, 0,
+                   sim->buckets->count);
+}
+
+/* The model that the strategy's paper evaluates, into scratch. */
+static void collect(eni_sim *sim)
+{
+    const en_strategy *s = sim->config->strategy;
+    eni_rank *rank = &sim->ranks[0];
+    const uint64_t bytes = sim->buckets->count * sizeof(float);
+    memcpy(sim->scratch, rank->param, bytes); /* and what lies in no bucket */
+    int model = sim->nstores > 0 ? EN_EVAL_STORE : EN_EVAL_PARAM;
+    for (uint32_t b = 0; s->eval && b < sim->buckets->n; b++) {
+        en_vec handle = 0;
+        model = s->eval(&rank->host, rank->state, &rank->buckets[b], &handle);
+        if (model != EN_EVAL_VEC) break;
+        const eni_vector *v = eni_rank_vector(rank, handle, rank->buckets[b].count);
+        if (v) memcpy(sim->scratch + sim->buckets->bucket[b].lo, v->data, v->count * sizeof(float));
+    }
+    if (model == EN_EVAL_STORE) eni_courier_collect(sim, sim->scratch);
+    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->scratch);
+    eni_digest_of(sim->scratch, bytes, sim->result->weights_sha256);
+    if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->scratch, bytes);
+}
+
+en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
+{
+    const eni_sim_config resolved = resolve(config);
+    eni_sim sim = {.config = &resolved, .result = result_out};
+    memset(result_out, 0, sizeof *result_out);
+    EN_TRY(check(&resolved));
+    en_status st = EN_OK;
+    eni_agenda_init(&sim.agenda);
+    EN_TRY_GOTO(open_world(&sim), close_world);
+    st = loop(&sim);
+    const en_status summed = sum_up(&sim);
+    collect(&sim);
+    if (st == EN_OK) st = summed;
+close_world:
+    eni_journal_take(&sim.journal, result_out->log_sha256);
+    close_world(&sim);
+    return st;
+}
+
+void eni_sim_result_fini(eni_sim_result *result)
+{
+    for (int32_t r = 0; result->rank && r < result->nranks; r++)
+        eni_histogram_fini(&result->rank[r].staleness);
+    eni_histogram_fini(&result->staleness);
+    eni_free(result->rank);
+    result->rank = NULL;
+}

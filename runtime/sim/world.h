@@ -1,0 +1,183 @@
+/* world.h - the state of one run of the virtual host, shared by the files of this folder.
+ *
+ *     sim.c        set-up, the loop, the result
+ *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
+ *     exchange.c   collectives and swaps among ranks      courier.c    calls, stores and their answers
+ */
+#ifndef SIM_WORLD_H
+#define SIM_WORLD_H
+
+#include "runtime/comm/store.h"
+#include "runtime/sim/agenda.h"
+#include "runtime/sim/fiber.h"
+#include "runtime/sim/journal.h"
+#include "runtime/sim/network.h"
+#include "runtime/sim/sim.h"
+
+typedef struct eni_sim eni_sim;
+typedef struct eni_rank eni_rank;
+
+/* An operation in progress. A request names a slot of its rank and the generation of that slot: once it is
+ * done and told, the slot serves another. */
+typedef struct eni_request {
+    uint32_t generation;
+    uint32_t parts;    /* still to come; 0: done */
+    en_status status;  /* the first that is not EN_OK */
+    const char *doing; /* for the report of who is stuck */
+    uint32_t bucket;
+    int32_t dest;
+} eni_request;
+
+/* One bucket-sized vector of a rank; its handle is its index + 1. */
+typedef struct eni_vector {
+    float *data; /* (count) */
+    uint64_t count;
+    int is_own; /* allocated for the strategy, not a part of param or grad */
+} eni_vector;
+
+/* What a rank knows of one cell that it calls. */
+typedef struct eni_cell_client {
+    uint64_t seq, base_version;
+} eni_cell_client;
+
+struct eni_rank {
+    en_host host; /* first: an en_host * is an eni_rank * */
+    eni_sim *sim;
+    en_world world;
+    eni_fiber *fiber;
+    void *state;
+    en_status status; /* what its body returned */
+    int is_running;
+
+    float *param, *grad; /* (count) the flat vectors */
+    float *slots[ENI_MAX_SLOTS];
+    en_bucket *buckets;    /* (nbuckets) */
+    uint64_t *samples;     /* (nbuckets) applied, as far as this rank knows: the learning rate's argument */
+    uint64_t *steps_taken; /* (nbuckets) optimizer steps by this rank */
+    eni_vector *vectors;
+    uint32_t nvectors, vectors_room;
+    int may_make_vectors; /* in open and plan */
+
+    uint64_t step, rand_calls;
+    uint64_t first_batch, nbatches; /* micro-batches of this step; none: nothing is left for this rank */
+    int wants_gradient;
+    uint64_t nsamples; /* of the gradient */
+    en_req waiting;
+
+    eni_request *requests;
+    uint32_t nrequests;
+    uint64_t coll_calls[2];  /* per group: the next collective's number */
+    eni_cell_client **cells; /* (stores) rows of (nbuckets), made when first called */
+    eni_sim_rank_result *result;
+};
+
+/* A store and where it runs: shards first, or one per rank. */
+typedef struct eni_sim_store {
+    eni_sim *sim;
+    eni_store *core;
+    int32_t node;     /* of the network */
+    int32_t peer;     /* in the event log */
+    int64_t timer_ns; /* due; INT64_MAX: none */
+} eni_sim_store;
+
+typedef struct eni_collective eni_collective;
+typedef struct eni_swap eni_swap;
+typedef struct eni_sim_block eni_sim_block;
+
+struct eni_sim {
+    const eni_sim_config *config;
+    eni_sim_result *result;
+    const eni_optimizer *optimizer;
+    const eni_options *options;
+    eni_options *own_options; /* when the configuration brings none */
+    eni_buckets *buckets;
+    eni_agenda agenda;
+    eni_network network;
+    eni_journal journal;
+    en_status status; /* the first failure: ends the run */
+
+    int32_t nranks, nhosts, nrunning;
+    eni_rank *ranks;
+    int32_t nstores, nshards;
+    eni_sim_store *stores;
+    eni_store_actions actions;
+    eni_sim_block *blocks; /* what eni_sim_alloc gave out */
+    uint64_t in_flight;    /* messages: the run ends when the last has arrived */
+
+    int claims;
+    uint64_t next_batch;         /* CLAIM: the next of the global order */
+    float *scratch;              /* (count) a mean, or a micro-gradient */
+    float **micro;               /* (accumulate) micro-gradients, when there are several */
+    eni_collective *collectives; /* not complete yet */
+    eni_swap *swaps;             /* halves without their other half */
+    int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */
+};
+
+static inline void eni_sim_fail(eni_sim *sim, en_status status)
+{
+    if (sim->status == EN_OK) sim->status = status;
+}
+
+/* ---- sim.c --------------------------------------------------------------------------------------------- */
+
+/* Zeroed memory of this run: what is on its way when a run breaks off is freed with the run. */
+void *eni_sim_alloc(eni_sim *sim, size_t bytes);
+void eni_sim_free(eni_sim *sim, void *memory);
+
+/* ---- rank.c -------------------------------------------------------------------------------------------- */
+
+/* The body of the fiber: open, plan, then steps until the budget is used up. */
+void eni_rank_body(void *rank);
+
+/* An agenda entry: the rank goes on, and if it asks for its gradient, that is computed here. */
+void eni_rank_resume(void *sim, void *rank);
+
+/* ---- rank_host.c --------------------------------------------------------------------------------------- */
+
+/* Fills rank->host. */
+void eni_rank_host_init(eni_rank *rank);
+
+/* The vector behind a handle that the strategy passed, of the bucket's length; NULL (logged) if it is none.
+ */
+eni_vector *eni_rank_vector(eni_rank *rank, en_vec handle, uint64_t count);
+
+/* A vector over `data` (NULL: its own, zeroed). 0 when out of memory. */
+en_vec eni_rank_add_vector(eni_rank *rank, float *data, uint64_t count);
+
+/* A new request of `parts` parts; 0 when out of memory (the run then fails). */
+en_req eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest);
+
+/* One part of it is done; wakes the rank when it waits for the last. */
+void eni_rank_part_done(eni_rank *rank, en_req request, en_status status);
+
+/* The request while it is in progress, else NULL. */
+eni_request *eni_rank_request(eni_rank *rank, en_req request);
+
+/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. */
+en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples);
+
+/* ---- exchange.c ---------------------------------------------------------------------------------------- */
+
+en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *bucket, en_vec inout);
+en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket);
+en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket);
+
+/* ---- courier.c ----------------------------------------------------------------------------------------- */
+
+/* Makes the stores, gives them the initial weights and their clients. */
+en_status eni_courier_open(eni_sim *sim);
+void eni_courier_close(eni_sim *sim);
+
+en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
+                        en_vec in);
+
+/* Tells every store that the rank calls no more. */
+void eni_courier_finished(eni_rank *rank);
+
+/* 1 if this rank is a client of the stores. */
+int eni_courier_is_client(const eni_rank *rank);
+
+/* Copies the weights of store 0 .. nshards-1 into flat (count). */
+void eni_courier_collect(const eni_sim *sim, float *flat_out);
+
+#endif
