@@ -1,0 +1,230 @@
+/* test_devices.c - every operation on the cpu device against ref, over shapes that are odd in every way. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/ops/trial.h"
+
+static eni_device ref, cpu, cpu2; /* cpu2: two threads */
+
+/* Sums of products are rounded in another order by oneDNN; everything else is the same arithmetic. */
+static double tolerance(const en_op *op)
+{
+    return op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR ? 5e-6 : 0.0;
+}
+
+static void compare(const en_op *op, const eni_device *device)
+{
+    trial want, got;
+    trial_init(&want, &ref, op, 7);
+    trial_init(&got, device, op, 7);
+    trial_run(&want);
+    trial_run(&got);
+    const double gap = tolerance(op);
+    assert_close("y", &got, got.y, want.y, got.ny, gap);
+    if (got.nw > 0) assert_close("dw", &got, got.dw, want.dw, got.nw, gap);
+    if (op->flags & EN_OP_BIAS) assert_close("db", &got, got.db, want.db, got.nb, gap);
+    if (!(op->flags & EN_OP_NO_DX)) assert_close("dx", &got, got.dx, want.dx, got.nx, gap);
+    trial_fini(&want);
+    trial_fini(&got);
+}
+
+static void every_op_agrees_with_ref(void **state)
+{
+    (void)state;
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int i = 0; i < count; i++) {
+        compare(&ops[i], &cpu);
+        compare(&ops[i], &cpu2);
+    }
+}
+
+static void onednn_never_picks_its_reference_loops(void **state)
+{
+    (void)state;
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int i = 0; i < count; i++) {
+        trial t;
+        trial_init(&t, &cpu, &ops[i], 1);
+        const char *names[] = {t.info.forward, t.info.backward_weights, t.info.backward_data};
+        assert_string_not_equal(names[0], "");
+        if (t.nw > 0) assert_string_not_equal(names[1], "");
+        for (int k = 0; k < 3; k++)
+            if (strncmp(names[k], "ref", 3) == 0) fail_msg("%s: oneDNN picked %s", trial_name(&t), names[k]);
+        trial_fini(&t);
+    }
+}
+
+static void forward_only_gives_the_same_output(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < count; i++) {
+            en_op eval = ops[i];
+            eval.flags |= EN_OP_FORWARD_ONLY;
+            trial train, test;
+            trial_init(&train, devices[d], &ops[i], 3);
+            trial_init(&test, devices[d], &eval, 3);
+            assert_int_equal(test.info.saved_bytes, 0);
+            trial_run(&train);
+            trial_run(&test);
+            assert_memory_equal(train.y, test.y, (size_t)train.ny * sizeof(float));
+            trial_fini(&train);
+            trial_fini(&test);
+        }
+}
+
+static void two_runs_give_the_same_bits(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu, &cpu2};
+    int count;
+    const en_op *ops = trial_ops(&count);
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < count; i++) {
+            trial a, b;
+            trial_init(&a, devices[d], &ops[i], 5);
+            trial_init(&b, devices[d], &ops[i], 5);
+            trial_run(&a);
+            trial_run(&b);
+            trial_run(&b); /* a second step on the same plan: nothing may linger */
+            assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
+            assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));
+            assert_memory_equal(a.dw, b.dw, (size_t)a.nw * sizeof(float));
+            assert_memory_equal(a.db, b.db, (size_t)a.nb * sizeof(float));
+            trial_fini(&a);
+            trial_fini(&b);
+        }
+}
+
+/* A diverged model must show: relu and pooling pass what is not a number on, as PyTorch does. */
+static void not_a_number_passes(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    const en_op ops[] = {plain_op(EN_OP_RELU, (en_extent){1, 2, 2, 24}),
+                         pool_op(EN_OP_RELU_MAXPOOL, (en_extent){1, 2, 2, 24}, 2, 2, 0),
+                         pool_op(EN_OP_MAXPOOL, (en_extent){1, 2, 2, 24}, 2, 2, 0),
+                         linear_op(1, 96, 24, EN_OP_FUSE_RELU)};
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 4; i++)
+            for (int at = 0; at < 96; at++) {
+                trial t;
+                trial_init(&t, devices[d], &ops[i], 5);
+                t.x[at] = NAN;
+                trial_run(&t);
+                const int where = ops[i].kind == EN_OP_RELU ? at : at % 24;
+                if (!isnan(t.y[where])) fail_msg("%s: input %d is lost", trial_name(&t), at);
+                if (ops[i].kind != EN_OP_LINEAR && t.dx[at] != t.dy[where])
+                    fail_msg("%s: input %d gets no gradient", trial_name(&t), at);
+                trial_fini(&t);
+            }
+}
+
+static void nonsense_is_refused(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    en_op ops[] = {plain_op(0, (en_extent){1, 1, 1, 1}),
+                   plain_op(EN_OP_KINDS, (en_extent){1, 1, 1, 1}),
+                   plain_op(EN_OP_RELU, (en_extent){1, 0, 1, 1}),
+                   plain_op(EN_OP_RELU, (en_extent){INT64_MAX, 2, 1, 1}),
+                   linear_op(4, 3, 0, 0),
+                   conv_op((en_extent){1, 4, 4, 1}, 2, 5, 1, 0, 0),
+                   conv_op((en_extent){1, 4, 4, 1}, 2, 3, 0, 0, 0),
+                   conv_op((en_extent){1, 4, 4, 1}, 2, 3, 1, -1, 0),
+                   pool_op(EN_OP_MAXPOOL, (en_extent){1, 40, 40, 1}, 16, 1, 0),
+                   pool_op(EN_OP_MAXPOOL, (en_extent){1, 4, 4, 1}, 2, 2, 2),
+                   plain_op(EN_OP_NLL, (en_extent){2, 2, 1, 3}),
+                   plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1}),
+                   plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1})};
+    const int count = sizeof ops / sizeof *ops;
+    ops[count - 2].dtype = EN_BF16;
+    ops[count - 1].size = 8;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < count; i++) {
+            en_plan *plan = NULL;
+            assert_int_not_equal(devices[d]->ops->plan(devices[d]->ctx, &ops[i], &plan), EN_OK);
+            assert_null(plan);
+        }
+}
+
+static void calls_that_an_op_lacks_are_refused(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    const en_op ops[] = {linear_op(2, 3, 4, EN_OP_NO_DX), linear_op(2, 3, 4, EN_OP_FORWARD_ONLY),
+                         plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 4})};
+    const int has_dw[] = {1, 0, 0}, has_dx[] = {0, 0, 1};
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++) {
+            trial t;
+            trial_init(&t, devices[d], &ops[i], 1);
+            const en_args none = {.size = sizeof none};
+            const en_device *table = devices[d]->ops;
+            if (!has_dw[i]) assert_int_equal(table->backward_weights(t.plan, &none), EN_EUNSUPPORTED);
+            if (!has_dx[i]) assert_int_equal(table->backward_data(t.plan, &none), EN_EUNSUPPORTED);
+            assert_int_equal(t.info.backward_weights[0] != '\0', has_dw[i]);
+            assert_int_equal(t.info.backward_data[0] != '\0', has_dx[i]);
+            trial_fini(&t);
+        }
+}
+
+static void a_label_out_of_range_is_refused(void **state)
+{
+    (void)state;
+    const eni_device *devices[] = {&ref, &cpu};
+    const uint32_t kinds[] = {EN_OP_NLL, EN_OP_CROSS_ENTROPY};
+    const int32_t bad[] = {-1, 10, INT32_MAX, INT32_MIN};
+    for (int d = 0; d < 2; d++)
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < 4; i++) {
+                trial t;
+                const en_op op = plain_op(kinds[k], (en_extent){4, 1, 1, 10});
+                trial_init(&t, devices[d], &op, 1);
+                ((int32_t *)t.target)[3] = bad[i];
+                const en_args args = {.size = sizeof args,
+                                      .x = t.x,
+                                      .y = t.y,
+                                      .target = t.target,
+                                      .saved = t.saved,
+                                      .workspace = t.workspace};
+                assert_int_equal(devices[d]->ops->forward(t.plan, &args), EN_EINVAL);
+                trial_fini(&t);
+            }
+}
+
+int main(void)
+{
+    assert_int_equal(eni_device_open("ref", "", 1, &ref), EN_OK);
+    if (!open_cpu(&cpu, 1)) {
+        print_message("skipped: this build has no cpu device (libdnnl-dev)\n");
+        return 77;
+    }
+    if (!open_cpu(&cpu2, 2)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_agrees_with_ref),
+        cmocka_unit_test(onednn_never_picks_its_reference_loops),
+        cmocka_unit_test(forward_only_gives_the_same_output),
+        cmocka_unit_test(two_runs_give_the_same_bits),
+        cmocka_unit_test(not_a_number_passes),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(calls_that_an_op_lacks_are_refused),
+        cmocka_unit_test(a_label_out_of_range_is_refused),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    eni_device_close(&cpu2);
+    eni_device_close(&cpu);
+    eni_device_close(&ref);
+    return failed;
+}

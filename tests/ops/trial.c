@@ -1,0 +1,238 @@
+#include "tests/ops/trial.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/memory.h"
+#include "runtime/core/rng.h"
+
+enum { GUARD = 64, PATTERN = 0xa5 };
+
+static float *new_floats(int64_t count, int skew)
+{
+    float *memory = eni_alloc_array((size_t)count + 16, sizeof *memory);
+    assert_non_null(memory);
+    for (int64_t i = 0; i < count + 16; i++)
+        memory[i] = NAN;
+    return memory + skew;
+}
+
+static float *new_random(int64_t count, int skew, uint64_t seed, uint64_t stream)
+{
+    const eni_rng_key key = {seed, ENI_RNG_TEST, 0, stream};
+    float *values = new_floats(count, skew);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(2 * eni_rng_unit(&key, (uint64_t)i) - 1);
+    return values;
+}
+
+static unsigned char *new_guarded(uint64_t bytes)
+{
+    unsigned char *memory = eni_alloc(bytes + GUARD);
+    assert_non_null(memory);
+    memset(memory, PATTERN, bytes + GUARD);
+    return memory;
+}
+
+static void check_guard(const trial *t, const char *what, const unsigned char *memory, uint64_t bytes)
+{
+    for (int i = 0; i < GUARD; i++)
+        if (memory[bytes + (uint64_t)i] != PATTERN) fail_msg("%s wrote past its %s", trial_name(t), what);
+}
+
+static void *new_target(const trial *t, uint64_t seed)
+{
+    if (t->op.kind == EN_OP_MSE) return new_random(t->nx, 0, seed, 5);
+    int32_t *labels = eni_alloc_array((size_t)t->op.x.n, sizeof *labels);
+    assert_non_null(labels);
+    const eni_rng_key key = {seed, ENI_RNG_TEST, 0, 6};
+    for (int64_t i = 0; i < t->op.x.n; i++)
+        labels[i] = (int32_t)eni_rng_below(&key, (uint64_t)i, (uint64_t)t->op.x.c);
+    return labels;
+}
+
+void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed)
+{
+    *t = (trial){.device = device, .op = *op, .info.size = sizeof t->info};
+    assert_int_equal(en_op_output(op, &t->y_extent), EN_OK);
+    assert_int_equal(device->ops->plan(device->ctx, op, &t->plan), EN_OK);
+    device->ops->plan_info(t->plan, &t->info);
+    t->nx = en_extent_count(op->x);
+    t->ny = en_extent_count(t->y_extent);
+    t->nw = en_op_weights(op);
+    t->nb = t->nw > 0 ? op->channels : 0;
+    t->x = new_random(t->nx, 0, seed, 1);
+    t->w = new_random(t->nw, 1, seed, 2);
+    t->b = new_random(t->nb, 1, seed, 3);
+    t->dy = new_random(t->ny, 0, seed, 4);
+    t->y = new_floats(t->ny, 0);
+    t->dx = new_floats(t->nx, 0);
+    t->dw = new_floats(t->nw, 1);
+    t->db = new_floats(t->nb, 1);
+    t->target = new_target(t, seed);
+    t->saved = new_guarded(t->info.saved_bytes);
+    t->workspace = new_guarded(t->info.workspace_bytes);
+}
+
+void trial_fini(trial *t)
+{
+    float *const plain[] = {t->x, t->dy, t->y, t->dx}, *const skewed[] = {t->w, t->b, t->dw, t->db};
+    for (int i = 0; i < 4; i++) {
+        eni_free(plain[i]);
+        eni_free(skewed[i] - 1);
+    }
+    eni_free(t->target);
+    eni_free(t->saved);
+    eni_free(t->workspace);
+    t->device->ops->plan_free(t->plan);
+}
+
+void trial_run(trial *t)
+{
+    const en_device *ops = t->device->ops;
+    const en_args args = {.size = sizeof args,
+                          .x = t->x,
+                          .y = t->y,
+                          .w = t->w,
+                          .b = t->b,
+                          .dy = t->dy,
+                          .dx = t->dx,
+                          .dw = t->dw,
+                          .db = t->db,
+                          .target = t->target,
+                          .saved = t->saved,
+                          .workspace = t->workspace};
+    assert_int_equal(ops->forward(t->plan, &args), EN_OK);
+    if (!(t->op.flags & EN_OP_FORWARD_ONLY)) {
+        if (t->nw > 0) assert_int_equal(ops->backward_weights(t->plan, &args), EN_OK);
+        if (!(t->op.flags & EN_OP_NO_DX)) assert_int_equal(ops->backward_data(t->plan, &args), EN_OK);
+    }
+    check_guard(t, "saved bytes", t->saved, t->info.saved_bytes);
+    check_guard(t, "workspace", t->workspace, t->info.workspace_bytes);
+}
+
+const char *trial_name(const trial *t)
+{
+    static char text[256];
+    const en_op *op = &t->op;
+    snprintf(
+        text, sizeof text,
+        "%s: op %u of (%lld, %lld, %lld, %lld) to %lld channels, window %lld, stride %lld, padding %lld, "
+        "flags %u",
+        t->device->ops->name, op->kind, (long long)op->x.n, (long long)op->x.h, (long long)op->x.w,
+        (long long)op->x.c, (long long)op->channels, (long long)op->kernel_h, (long long)op->stride_h,
+        (long long)op->pad_h, op->flags);
+    return text;
+}
+
+void assert_close(const char *what, const trial *t, const float *a, const float *b, int64_t count,
+                  double tolerance)
+{
+    double largest = 1e-3;
+    for (int64_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)b[i]));
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= tolerance * largest))
+            fail_msg("%s: %s[%lld] is %.9g, expected %.9g", trial_name(t), what, (long long)i, (double)a[i],
+                     (double)b[i]);
+}
+
+en_op conv_op(en_extent x, int64_t channels, int64_t kernel, int64_t stride, int64_t pad, uint32_t flags)
+{
+    return (en_op){.size = sizeof(en_op),
+                   .kind = EN_OP_CONV2D,
+                   .dtype = EN_F32,
+                   .flags = flags,
+                   .x = x,
+                   .channels = channels,
+                   .kernel_h = kernel,
+                   .kernel_w = kernel,
+                   .stride_h = stride,
+                   .stride_w = stride,
+                   .pad_h = pad,
+                   .pad_w = pad};
+}
+
+en_op linear_op(int64_t n, int64_t in, int64_t out, uint32_t flags)
+{
+    return (en_op){.size = sizeof(en_op),
+                   .kind = EN_OP_LINEAR,
+                   .dtype = EN_F32,
+                   .flags = flags,
+                   .x = {n, 1, 1, in},
+                   .channels = out};
+}
+
+en_op pool_op(uint32_t kind, en_extent x, int64_t kernel, int64_t stride, int64_t pad)
+{
+    en_op op = conv_op(x, 0, kernel, stride, pad, 0);
+    op.kind = kind;
+    return op;
+}
+
+en_op plain_op(uint32_t kind, en_extent x)
+{
+    return (en_op){.size = sizeof(en_op), .kind = kind, .dtype = EN_F32, .x = x};
+}
+
+const en_op *trial_ops(int *count_out)
+{
+    static en_op ops[64];
+    const uint32_t bias = EN_OP_BIAS, relu = EN_OP_FUSE_RELU;
+    const uint32_t max = EN_OP_MAXPOOL, relu_max = EN_OP_RELU_MAXPOOL;
+    int n = 0;
+    ops[n++] = conv_op((en_extent){64, 28, 28, 1}, 20, 5, 1, 0, bias | EN_OP_NO_DX); /* the convnet's */
+    ops[n++] = conv_op((en_extent){64, 12, 12, 20}, 50, 5, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){37, 12, 12, 20}, 50, 5, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){1, 12, 12, 20}, 50, 5, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){3, 9, 9, 3}, 7, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){2, 11, 7, 5}, 6, 3, 2, 1, bias | relu);
+    ops[n++] = conv_op((en_extent){1, 8, 8, 16}, 32, 1, 2, 0, bias);
+    ops[n++] = conv_op((en_extent){2, 5, 5, 1}, 1, 5, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){2, 16, 16, 64}, 64, 3, 1, 1, 0);
+    ops[n++] = conv_op((en_extent){2, 15, 13, 3}, 16, 7, 2, 3, bias | relu | EN_OP_NO_DX);
+    ops[n++] = linear_op(64, 800, 500, bias | relu);
+    ops[n++] = linear_op(29, 500, 10, bias);
+    ops[n++] = linear_op(1, 800, 500, bias);
+    ops[n++] = linear_op(10, 10, 10, bias | relu);
+    ops[n++] = linear_op(20, 10, 5, 0);
+    ops[n++] = linear_op(1, 1, 1, bias);
+    ops[n++] = linear_op(64, 784, 256, bias | relu | EN_OP_NO_DX);
+    ops[n++] = plain_op(EN_OP_RELU, (en_extent){64, 1, 1, 500});
+    ops[n++] = plain_op(EN_OP_RELU, (en_extent){1, 3, 5, 7});
+    for (int i = 0; i < 2; i++) {
+        const uint32_t kind = i == 0 ? max : relu_max;
+        ops[n++] = pool_op(kind, (en_extent){64, 24, 24, 20}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){31, 8, 8, 50}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){2, 7, 9, 3}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){1, 2, 2, 1}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){1, 4, 6, 1100}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){1, 4, 4, 2500}, 2, 2, 0);
+        ops[n++] = pool_op(kind, (en_extent){2, 9, 8, 4}, 3, 2, 1);
+        ops[n++] = pool_op(kind, (en_extent){2, 5, 5, 3}, 3, 1, 0);
+    }
+    ops[n++] = plain_op(EN_OP_FLATTEN, (en_extent){64, 4, 4, 50});
+    ops[n++] = plain_op(EN_OP_FLATTEN, (en_extent){3, 5, 2, 7});
+    ops[n++] = plain_op(EN_OP_FLATTEN, (en_extent){9, 1, 1, 33});
+    for (uint32_t kind = EN_OP_LOG_SOFTMAX; kind <= EN_OP_MSE; kind++) {
+        ops[n++] = plain_op(kind, (en_extent){64, 1, 1, 10});
+        ops[n++] = plain_op(kind, (en_extent){1, 1, 1, 3});
+        ops[n++] = plain_op(kind, (en_extent){7, 1, 1, 1});
+    }
+    ops[n++] = plain_op(EN_OP_MSE, (en_extent){2, 3, 4, 5});
+    *count_out = n;
+    return ops;
+}
+
+int open_cpu(eni_device *device_out, int threads)
+{
+    if (access(EN_BUILD_DIR "/plugins/device_cpu.so", F_OK) != 0) return 0;
+    assert_int_equal(eni_device_open("cpu", EN_BUILD_DIR "/plugins", threads, device_out), EN_OK);
+    return 1;
+}

@@ -1,0 +1,49 @@
+/* trial.h - one operation on one device with random tensors: what the tests of ops/ compare. */
+#ifndef TESTS_OPS_TRIAL_H
+#define TESTS_OPS_TRIAL_H
+
+#include "ops/device.h"
+
+typedef struct trial {
+    const eni_device *device; /* borrowed */
+    en_op op;
+    en_extent y_extent;
+    int64_t nx, ny, nw, nb; /* elements of x, y, w, b */
+    en_plan *plan;
+    en_plan_info info;
+    float *x, *y, *w, *b, *dy, *dx, *dw, *db;
+    void *target; /* labels, or for mse values like x */
+    unsigned char *saved, *workspace;
+} trial;
+
+/* Plans the op and fills x, w, b, dy and the target with values that depend on `seed` alone, in (-1, 1).
+ * Outputs are filled with not-a-number, so that what a call forgets to write shows. w, b, dw, db start 4
+ * bytes after a cache line, as views of the flat vector may. Fails the running test when planning fails. */
+void trial_init(trial *t, const eni_device *device, const en_op *op, uint64_t seed);
+void trial_fini(trial *t);
+
+/* Forward, then the backward calls that the op has; fails the running test on an error, or when a call wrote
+ * past its saved or workspace bytes. */
+void trial_run(trial *t);
+
+/* The names of the passes, for messages: one line, static storage. */
+const char *trial_name(const trial *t);
+
+/* Fails the running test unless |a - b| <= tolerance * (the largest |b|, at least 1e-3) for all elements. */
+void assert_close(const char *what, const trial *t, const float *a, const float *b, int64_t count,
+                  double tolerance);
+
+/* Ops in short. Windows are square. */
+en_op conv_op(en_extent x, int64_t channels, int64_t kernel, int64_t stride, int64_t pad, uint32_t flags);
+en_op linear_op(int64_t n, int64_t in, int64_t out, uint32_t flags);
+en_op pool_op(uint32_t kind, en_extent x, int64_t kernel, int64_t stride, int64_t pad);
+en_op plain_op(uint32_t kind, en_extent x);
+
+/* A fixed set that covers every kind: odd sizes, batch 1, ragged batches, strides, padding, and the layers of
+ * the convnet. *count_out ops in static storage. */
+const en_op *trial_ops(int *count_out);
+
+/* Opens `cpu` with so many threads; 0 when this build has none (the test is then skipped by its caller). */
+int open_cpu(eni_device *device_out, int threads);
+
+#endif
