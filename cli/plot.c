@@ -1,0 +1,311 @@
+/* plot.c - see plot.h. */
+#include "cli/plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/html.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+extern char **environ;
+
+enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
+
+/* ---- the child ------------------------------------------------------------------------------------------ */
+
+/* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
+static int file_of(const char *text, size_t bytes)
+{
+    int fd = memfd_create("gnuplot", MFD_CLOEXEC);
+    if (fd < 0) return -1;
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, text + done, bytes - done);
+        if (n < 0) {
+            close(fd);
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+static pid_t spawn(const char *program, int in, int out, int err)
+{
+    posix_spawn_file_actions_t actions;
+    if (posix_spawn_file_actions_init(&actions) != 0) return -1;
+    posix_spawn_file_actions_adddup2(&actions, in, 0);
+    posix_spawn_file_actions_adddup2(&actions, out, 1);
+    posix_spawn_file_actions_adddup2(&actions, err, 2);
+    char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for everybody */
+    char *argv[] = {name, defaults, NULL};
+    pid_t pid;
+    int failed = posix_spawnp(&pid, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed == 0) return pid;
+    errno = failed;
+    return -1;
+}
+
+/* Reads `fd` to its end or the deadline; EN_ETIMEOUT, EN_EIO (also when it is too long) or EN_OK. */
+static en_status read_all(int fd, int64_t deadline_ns, FILE *into)
+{
+    char chunk[16384];
+    size_t total = 0;
+    for (;;) {
+        struct pollfd ready = {fd, POLLIN, 0};
+        int left = eni_ms_left(deadline_ns, 1000);
+        if (left == 0) return EN_ETIMEOUT;
+        if (poll(&ready, 1, left) <= 0) continue;
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0) return EN_OK;
+        if (n < 0 && errno != EINTR) return EN_EIO;
+        if (n > 0) fwrite(chunk, 1, (size_t)n, into);
+        total += n > 0 ? (size_t)n : 0;
+        if (total > PLOT_MAX_BYTES) return EN_EIO;
+    }
+}
+
+/* What the child wrote to its error stream, on one line. */
+static void first_words(int fd, char *text_out, size_t size)
+{
+    ssize_t n = pread(fd, text_out, size - 1, 0);
+    text_out[n > 0 ? n : 0] = 0;
+    for (char *at = text_out; *at != 0; at++)
+        if (*at == '\n' || *at == '\t') *at = ' ';
+}
+
+char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns, char *reason_out,
+                   size_t reason_size)
+{
+    int64_t deadline_ns = eni_now_ns() + timeout_ns;
+    int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
+    char *text = NULL;
+    size_t length = 0;
+    FILE *into = open_memstream(&text, &length);
+    pid_t pid = -1;
+    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0) pid = spawn(gnuplot, in, out[1], err);
+    if (pid < 0) snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
+    if (out[1] >= 0) close(out[1]);
+
+    en_status st = pid < 0 ? EN_EIO : read_all(out[0], deadline_ns, into);
+    if (into != NULL) fclose(into);
+    if (pid > 0) {
+        if (st != EN_OK) kill(pid, SIGKILL);
+        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {}
+        char words[200];
+        first_words(err, words, sizeof words);
+        if (st == EN_ETIMEOUT)
+            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot, (double)timeout_ns / 1e9);
+        else if (st != EN_OK || code != 0 || strstr(text, "<svg") == NULL)
+            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot, words[0] ? words : "no reason");
+    }
+    if (in >= 0) close(in);
+    if (err >= 0) close(err);
+    if (out[0] >= 0) close(out[0]);
+    if (st == EN_OK && code == 0 && text != NULL && strstr(text, "<svg") != NULL) return text;
+    free(text);
+    return NULL;
+}
+
+/* ---- the picture in the page ------------------------------------------------------------------------------ */
+
+static bool starts_with(const char *text, const char *head)
+{
+    return strncmp(text, head, strlen(head)) == 0;
+}
+
+/* The end of <tag>…</tag> at `at`, or NULL. */
+static const char *skip_element(const char *at, const char *open, const char *close)
+{
+    if (!starts_with(at, open)) return NULL;
+    const char *end = strstr(at, close);
+    return end == NULL ? NULL : end + strlen(close);
+}
+
+void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char *label)
+{
+    static const char *const references[] = {"id='", "id=\"", "url(#", "href='#", "href=\"#"};
+    const char *at = strstr(svg, "<svg");
+    if (at == NULL) return;
+    fputs("<svg role=\"img\" aria-label=\"", page);
+    eni_html_text(page, label);
+    fputc('"', page);
+    at += strlen("<svg");
+    while (*at != 0) {
+        const char *end = skip_element(at, "<title>", "</title>");
+        if (end == NULL) end = skip_element(at, "<desc>", "</desc>");
+        if (end != NULL) {
+            at = end;
+            continue;
+        }
+        size_t taken = 0;
+        for (size_t i = 0; i < sizeof references / sizeof references[0] && taken == 0; i++)
+            if (starts_with(at, references[i])) taken = strlen(references[i]);
+        if (taken == 0) {
+            fputc(*at++, page);
+            continue;
+        }
+        fprintf(page, "%.*s%s-", (int)taken, at, prefix);
+        at += taken;
+    }
+}
+
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height)
+{
+    *plot = (eni_plot){.canvas = canvas};
+    snprintf(plot->name, sizeof plot->name, "%s", name);
+    plot->script = open_memstream(&plot->text, &plot->bytes);
+    if (plot->script == NULL) {
+        eni_error("plot", "cannot allocate the script of %s", name);
+        return EN_ENOMEM;
+    }
+    fprintf(plot->script,
+            "set encoding utf8\n"
+            "set terminal svg size %d,%d dynamic noenhanced font 'sans,13' linewidth 1 butt\n"
+            "set border 3 lc rgb '#8a94a0'\n"
+            "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
+            "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
+            "set grid ytics lc rgb '#e4e8ec' lt 1 lw 1\n"
+            "set key off\n",
+            width, height);
+    return EN_OK;
+}
+
+void eni_plot_drop(eni_plot *plot)
+{
+    if (plot->script != NULL) fclose(plot->script);
+    free(plot->text);
+    *plot = (eni_plot){0};
+}
+
+static en_status write_file(const char *dir, const char *name, const char *suffix, const char *text, size_t bytes)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
+    FILE *file = fopen(path, "we");
+    bool is_written = file != NULL && fwrite(text, 1, bytes, file) == bytes;
+    if (file != NULL && fclose(file) != 0) is_written = false;
+    if (is_written) return EN_OK;
+    eni_error("plot", "cannot write %s: %s", path, strerror(errno));
+    return EN_EIO;
+}
+
+en_status eni_plot_close(eni_plot *plot, const char *label)
+{
+    eni_canvas *canvas = plot->canvas;
+    en_status st = EN_OK;
+    fclose(plot->script);
+    plot->script = NULL;
+    EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
+
+    char reason[512] = "gnuplot does not run here";
+    char *svg = NULL;
+    if (canvas->gnuplot != NULL)
+        svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, PLOT_TIMEOUT_S * ENI_SECOND, reason,
+                           sizeof reason);
+    if (svg != NULL) {
+        fputs("<div class=\"panel\">", canvas->page);
+        eni_plot_embed(canvas->page, svg, plot->name, label);
+        fputs("</div>\n", canvas->page);
+    } else {
+        if (canvas->nfailed++ == 0)
+            eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
+        if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
+        fputs("<p class=\"absent\">No picture here: ", canvas->page);
+        eni_html_printf(canvas->page, "%s. The data is in the CSV below.", reason);
+        fputs("</p>\n", canvas->page);
+    }
+    free(svg);
+drop:
+    eni_plot_drop(plot);
+    return st;
+}
+
+void eni_plot_quote(FILE *script, const char *text, size_t letters)
+{
+    fputc('\'', script);
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+        bool is_start = (*at & 0xc0) != 0x80;
+        if (is_start && letters-- == 0) {
+            fputs("…", script);
+            break;
+        }
+        if (*at == '\'')
+            fputs("''", script);
+        else
+            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
+    }
+    fputc('\'', script);
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------------------- */
+
+en_status eni_csv_open(eni_csv *csv, const char *head)
+{
+    *csv = (eni_csv){0};
+    csv->file = open_memstream(&csv->text, &csv->bytes);
+    if (csv->file == NULL) {
+        eni_error("plot", "cannot allocate a CSV");
+        return EN_ENOMEM;
+    }
+    fprintf(csv->file, "%s\n", head);
+    return EN_OK;
+}
+
+void eni_csv_text(eni_csv *csv, const char *text)
+{
+    if (strpbrk(text, ",\"\r\n") == NULL) {
+        fputs(text, csv->file);
+        return;
+    }
+    fputc('"', csv->file);
+    for (; *text != 0; text++) {
+        if (*text == '"') fputc('"', csv->file);
+        fputc(*text, csv->file);
+    }
+    fputc('"', csv->file);
+}
+
+void eni_csv_number(eni_csv *csv, double value)
+{
+    if (!isnan(value)) fprintf(csv->file, "%.9g", value);
+}
+
+void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
+{
+    char kind[256];
+    eni_study_kind(study, run->cell, kind, sizeof kind);
+    eni_csv_text(csv, study->cells[run->cell].name);
+    fputc(',', csv->file);
+    eni_csv_text(csv, study->arms[run->arm].name);
+    fprintf(csv->file, ",%lld,", (long long)run->seed);
+    eni_csv_text(csv, kind);
+    fputc(',', csv->file);
+}
+
+en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)
+{
+    fclose(csv->file);
+    en_status st = write_file(canvas->dir, name, "csv", csv->text, csv->bytes);
+    if (st == EN_OK) {
+        fprintf(canvas->page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
+        eni_html_data_uri(canvas->page, "text/csv", csv->text, csv->bytes);
+        fprintf(canvas->page, "\">Data of this figure: %s.csv</a></p>\n", name);
+    }
+    free(csv->text);
+    *csv = (eni_csv){0};
+    return st;
+}

@@ -1,0 +1,133 @@
+/* plot_steps.c - where the time of a step goes, per role: data, compute, exposed exchange, wait, update.
+ *
+ * The unit is milliseconds per global batch applied (all workers together), the same for every arm: an
+ * asynchronous worker makes steps of its own, and psd makes none, but all of them spend time on those samples. */
+#include <math.h>
+#include <string.h>
+
+#include "cli/html.h"
+#include "cli/plot.h"
+#include "runtime/core/try.h"
+
+/* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
+static double phase_ms(const eni_study *study, size_t cell, size_t arm, const char *role, int phase)
+{
+    double values[ENI_MAX_RUNS];
+    size_t n = 0;
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        double batches = run->samples_applied / run->global_batch_size;
+        if (run->cell != cell || run->arm != arm || !run->is_complete || !(batches > 0)) continue;
+        for (size_t i = 0; i < run->nroles; i++)
+            if (strcmp(run->roles[i].name, role) == 0) values[n++] = run->roles[i].ns[phase] / batches / 1e6;
+    }
+    return eni_stats_median(values, n);
+}
+
+static double total_ms(const eni_study *study, size_t cell, size_t arm, const char *role)
+{
+    double sum = 0;
+    for (int p = 0; p < ENI_PHASES; p++) sum += phase_ms(study, cell, arm, role, p);
+    return sum;
+}
+
+/* The longest bar of the report: all cells share one axis, or "even beside slow" would mislead. */
+static double longest_ms(const eni_study *study)
+{
+    double longest = 0;
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++) {
+            const eni_run *run = eni_study_example(study, c, a);
+            for (size_t i = 0; run != NULL && i < run->nroles; i++) {
+                double ms = total_ms(study, c, a, run->roles[i].name);
+                if (ms > longest) longest = ms;
+            }
+        }
+    return longest;
+}
+
+static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
+{
+    const eni_study *study = canvas->study;
+    static eni_plot_rows const none;
+    eni_plot_rows rows = none;
+    char name[48], label[256], kind[256];
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, cell, a);
+        for (size_t i = 0; run != NULL && i < run->nroles; i++)
+            eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, run->roles[i].name);
+    }
+    if (rows.n == 0) return EN_OK;
+    snprintf(name, sizeof name, "steps-%zu", cell);
+    snprintf(label, sizeof label, "Time per global batch and role, cell %s", study->cells[cell].name);
+    eni_study_kind(study, cell, kind, sizeof kind);
+    eni_plot plot;
+    EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
+    eni_plot_set_rows(&plot, &rows);
+    fprintf(plot.script, "set xlabel 'ms per global batch'\nset xrange [0:%.6g]\nset rmargin 2\n", 1.03 * longest);
+    fputs("set title ", plot.script);
+    snprintf(label, sizeof label, "%s (%s)", study->cells[cell].name, kind);
+    eni_plot_quote(plot.script, label, 56);
+    fputs(" left at graph 0, screen 0.97 tc rgb '#1c2733'\n$d << EOD\n", plot.script);
+    size_t row = 0;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, cell, a);
+        for (size_t i = 0; run != NULL && i < run->nroles; i++) {
+            double from = 0;
+            row++;
+            for (int p = 0; p < ENI_PHASES; p++) {
+                double ms = phase_ms(study, cell, a, run->roles[i].name, p);
+                if (ms > 0) fprintf(plot.script, "%zu %.6g %.6g %d\n", row, from, from + ms, p);
+                from += isnan(ms) ? 0 : ms;
+            }
+        }
+    }
+    fputs("0 0 0 -1\nEOD\nset style fill solid 1.0 border lc rgb '#5b6875'\nplot ", plot.script);
+    for (int p = 0; p < ENI_PHASES; p++)
+        fprintf(plot.script,
+                "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fc rgb '%s'%s",
+                p, eni_plot_phase_colour(p), p + 1 < ENI_PHASES ? ", " : "\n");
+    return eni_plot_close(&plot, label);
+}
+
+static en_status write_csv(eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    eni_csv csv;
+    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,role,cores,cpu_seconds,data_ns,compute_ns,exposed_exchange_ns,"
+                              "wait_ns,update_ns,global_batches,step_ms_p50,step_ms_p95,step_ms_p99"));
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        for (size_t i = 0; i < run->nroles; i++) {
+            const eni_role *role = &run->roles[i];
+            eni_csv_run(&csv, study, run);
+            eni_csv_text(&csv, role->name);
+            fputc(',', csv.file);
+            eni_csv_text(&csv, role->cores == NULL ? "" : role->cores);
+            fputc(',', csv.file);
+            eni_csv_number(&csv, role->cpu_seconds);
+            for (int p = 0; p < ENI_PHASES; p++) fprintf(csv.file, ",%.0f", role->ns[p]);
+            fputc(',', csv.file);
+            eni_csv_number(&csv, run->samples_applied / run->global_batch_size);
+            for (int q = 0; q < 3; q++) {
+                fputc(',', csv.file);
+                eni_csv_number(&csv, run->step_ms[q]);
+            }
+            fputc('\n', csv.file);
+        }
+    }
+    return eni_csv_close(&csv, canvas, "steps");
+}
+
+en_status eni_plot_steps(eni_canvas *canvas)
+{
+    double longest = longest_ms(canvas->study);
+    if (!(longest > 0)) {
+        fputs("<p class=\"absent\">The runs give no times per role.</p>\n", canvas->page);
+        return EN_OK;
+    }
+    fputs("<div class=\"panels\">\n", canvas->page);
+    for (size_t c = 0; c < canvas->study->ncells; c++) EN_TRY(draw_cell(canvas, c, longest));
+    fputs("</div>\n", canvas->page);
+    return write_csv(canvas);
+}

@@ -1,0 +1,128 @@
+/* plot_style.c - one colour and one shape per strategy, the same on every figure. */
+#include <stdarg.h>
+
+#include "cli/html.h"
+#include "cli/plot.h"
+#include "cli/table.h"
+
+/* Okabe & Ito 2008, without the yellow (unreadable as a line on white). In the order of choose_colours in
+ * report_load.c: ring, ps-sync, ps-async, ssp, solo, then strategies from outside. */
+static const char *const colours[] = {"#0072b2", "#009e73", "#d55e00", "#cc79a7", "#000000", "#e69f00", "#56b4e9"};
+static const char *const dashes[] = {"1", "'_'", "'-'", "'_.'", "'.'", "'_..'", "'- '"};
+static const int markers[] = {7, 5, 9, 13, 15, 11}; /* filled; one less is the same shape, open */
+enum { COLOURS = 7, MARKERS = 6 };
+
+const char *eni_plot_colour(const eni_arm *arm)
+{
+    return colours[arm->colour % COLOURS];
+}
+
+const char *eni_plot_dash(const eni_arm *arm)
+{
+    return dashes[(arm->colour + arm->variant) % COLOURS];
+}
+
+int eni_plot_marker(const eni_arm *arm, bool is_real)
+{
+    return markers[(arm->colour + arm->variant) % MARKERS] - (is_real ? 0 : 1);
+}
+
+static const struct {
+    const char *name, *colour, *legend;
+} phases[ENI_PHASES] = {{"data", "#a9b7c4", "background:#a9b7c4"},
+                        {"compute", "#2f3d4c", "background:#2f3d4c"},
+                        {"exposed exchange", "#d8b95c", "background:#d8b95c"},
+                        {"wait", "#f4f5f7", "background:#f4f5f7"},
+                        {"update", "#6f8598", "background:#6f8598"}};
+
+const char *eni_plot_phase_colour(int phase)
+{
+    return phases[phase].colour;
+}
+
+const char *eni_plot_phase_name(int phase)
+{
+    return phases[phase].name;
+}
+
+void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real)
+{
+    const char *colour = eni_plot_colour(arm);
+    fprintf(page,
+            "<svg class=\"swatch\" viewBox=\"-7 -7 14 14\" aria-hidden=\"true\"><g fill=\"%s\" stroke=\"%s\" "
+            "stroke-width=\"2\">",
+            is_real ? colour : "#fff", colour);
+    switch (eni_plot_marker(arm, true)) {
+    case 7: fputs("<circle r=\"5\"/>", page); break;
+    case 5: fputs("<rect x=\"-4.5\" y=\"-4.5\" width=\"9\" height=\"9\"/>", page); break;
+    case 9: fputs("<path d=\"M0-5.5 5.5 4.5H-5.5z\"/>", page); break;
+    case 13: fputs("<path d=\"M0-6 6 0 0 6-6 0z\"/>", page); break;
+    case 11: fputs("<path d=\"M0 5.5 5.5-4.5H-5.5z\"/>", page); break;
+    default: fputs("<path d=\"M0-5.5 5.2-1.7 3.2 4.5H-3.2L-5.2-1.7z\"/>", page);
+    }
+    fputs("</g></svg>", page);
+}
+
+void eni_plot_arm_legend(const eni_canvas *canvas)
+{
+    fputs("<ul class=\"legend\">", canvas->page);
+    for (size_t a = 0; a < canvas->study->narms; a++) {
+        fputs("<li>", canvas->page);
+        eni_plot_swatch(canvas->page, &canvas->study->arms[a], true);
+        eni_html_text(canvas->page, canvas->study->arms[a].name);
+        fputs("</li>", canvas->page);
+    }
+    fputs("</ul>\n", canvas->page);
+}
+
+void eni_plot_phase_legend(const eni_canvas *canvas)
+{
+    fputs("<ul class=\"legend\">", canvas->page);
+    for (int p = 0; p < ENI_PHASES; p++)
+        fprintf(canvas->page, "<li><span class=\"box\" style=\"%s\"></span>%s</li>", phases[p].legend,
+                phases[p].name);
+    fputs("</ul>\n", canvas->page);
+}
+
+void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...)
+{
+    if (rows->n == sizeof rows->label / sizeof rows->label[0]) return;
+    char *label = rows->label[rows->n++];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(label, sizeof rows->label[0], fmt, args);
+    va_end(args);
+    size_t end = 0; /* a letter that was cut in half goes as a whole */
+    for (size_t i = 0; label[i] != 0; i++)
+        if ((label[i] & 0xc0) != 0x80) end = i;
+    if (rows->n > 0 && (label[end] & 0xc0) == 0xc0) {
+        size_t wanted = (label[end] & 0xf0) == 0xf0 ? 4 : (label[end] & 0xe0) == 0xe0 ? 3 : 2, have = 1;
+        while (label[end + have] != 0) have++;
+        if (have < wanted) label[end] = 0;
+    }
+}
+
+enum { LABEL_LETTERS = 24 };
+
+void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows)
+{
+    size_t widest = 0;
+    fputs("set ytics (", plot->script);
+    for (size_t i = 0; i < rows->n; i++) {
+        if (i > 0) fputs(", ", plot->script);
+        eni_plot_quote(plot->script, rows->label[i], LABEL_LETTERS);
+        fprintf(plot->script, " %zu", i + 1);
+        size_t width = eni_table_width(rows->label[i]);
+        if (width > widest) widest = width;
+    }
+    if (widest > LABEL_LETTERS) widest = LABEL_LETTERS + 1;
+    fprintf(plot->script,
+            ") scale 0\nset yrange [%zu.6:0.4]\nset lmargin %zu\nset border 1\n"
+            "set grid noytics\nset grid xtics lc rgb '#e4e8ec' lt 1 lw 1\n",
+            rows->n, widest + 1);
+}
+
+int eni_plot_row_height(size_t n, int each)
+{
+    return 62 + (int)n * each;
+}

@@ -1,0 +1,91 @@
+/* report.c - see report.h: load, judge, write the page, print the table. */
+#include "cli/report.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/plot.h"
+#include "cli/report_fair.h"
+#include "cli/report_page.h"
+#include "cli/report_study.h"
+#include "cli/report_table.h"
+#include "cli/report_verdict.h"
+#include "cli/table.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+static en_status make_plots_folder(const char *path)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return EN_OK;
+    eni_error("report", "cannot make the folder %s: %s", path, strerror(errno));
+    return EN_EIO;
+}
+
+/* Writes beside the page and renames over it: a reader never sees half a report. */
+static en_status write_page(const eni_study *study, const eni_fairness *fairness)
+{
+    char plots[PATH_MAX], path[PATH_MAX], unfinished[PATH_MAX];
+    snprintf(plots, sizeof plots, "%s/plots", study->dir);
+    snprintf(path, sizeof path, "%s/report.html", study->dir);
+    snprintf(unfinished, sizeof unfinished, "%s/report.html.part", study->dir);
+    EN_TRY(make_plots_folder(plots));
+    FILE *page = fopen(unfinished, "we");
+    if (page == NULL) {
+        eni_error("report", "cannot write %s: %s", unfinished, strerror(errno));
+        return EN_EIO;
+    }
+    eni_canvas canvas = {.study = study, .page = page, .dir = plots, .gnuplot = "gnuplot"};
+    en_status st = eni_page_write(&canvas, fairness);
+    int failed = ferror(page);
+    if (fclose(page) != 0) failed = 1;
+    if (st == EN_OK && (failed || rename(unfinished, path) != 0)) {
+        eni_error("report", "cannot write %s: %s", path, strerror(errno));
+        st = EN_EIO;
+    }
+    if (st != EN_OK) unlink(unfinished);
+    return st;
+}
+
+static en_status print_summary(const eni_study *study, const eni_fairness *fairness, FILE *out)
+{
+    char text[ENI_VERDICT_TEXT];
+    EN_TRY(eni_report_print_table(study, out));
+    if (fairness->same_bytes[0] != 0) {
+        eni_table_text(out, fairness->same_bytes);
+        fputs("      ", out);
+    }
+    eni_fair_line(fairness, text, sizeof text);
+    fputs("fairness: ", out);
+    eni_table_text(out, text);
+    fputs("\n\n", out);
+    for (size_t c = 0; c < study->ncells; c++) {
+        eni_verdict_sentence(study, fairness, c, text, sizeof text);
+        eni_table_text(out, study->cells[c].name);
+        fputs(": ", out);
+        eni_table_text(out, text);
+        fputc('\n', out);
+    }
+    eni_verdict_caveat(study, fairness, text, sizeof text);
+    if (text[0] != 0) fprintf(out, "%s\n", text);
+    fprintf(out, "report: ");
+    eni_table_text(out, study->dir);
+    fprintf(out, "/report.html\n");
+    if (fflush(out) == 0) return EN_OK;
+    eni_error("report", "cannot print the table: %s", strerror(errno));
+    return EN_EIO;
+}
+
+en_status eni_report(const char *dir, FILE *table_out)
+{
+    eni_study *study;
+    EN_TRY(eni_study_load(dir, &study));
+    eni_fairness fairness;
+    eni_fair_judge(study, &fairness);
+    en_status st = write_page(study, &fairness);
+    if (st == EN_OK) st = print_summary(study, &fairness, table_out);
+    eni_study_free(study);
+    return st;
+}

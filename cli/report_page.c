@@ -1,0 +1,93 @@
+/* report_page.c - see report_page.h. */
+#include "cli/report_page.h"
+
+#include <string.h>
+
+#include "cli/html.h"
+#include "cli/report_table.h"
+#include "runtime/core/try.h"
+
+enum { NO_LEGEND, ARM_LEGEND, PHASE_LEGEND };
+
+typedef struct figure {
+    const char *id, *title, *lede;
+    int legend;
+    en_status (*draw)(eni_canvas *canvas);
+} figure;
+
+static const figure figures[] = {
+    {"accuracy", "Test accuracy over time and over samples",
+     "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the bold one "
+     "their median. The clock counts training only: evaluation and the first 20 steps are off it.",
+     ARM_LEGEND, eni_plot_curves},
+    {"steps", "Where a step’s time goes",
+     "Milliseconds that each role spends for one global batch applied, the same unit in every bar. Exchange is the "
+     "part that backward does not hide. Medians over seeds, one axis for all cells.",
+     PHASE_LEGEND, eni_plot_steps},
+    {"cells", "Even beside slow",
+     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an arrow "
+     "starts at the last evaluation of a run that missed the target.",
+     ARM_LEGEND, eni_plot_cells},
+    {"staleness", "Staleness per worker",
+     "Versions between the weights that a gradient was computed on and the weights it was applied to. The mean over "
+     "all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
+     ARM_LEGEND, eni_plot_staleness},
+    {"bytes", "Payload, wire and theory",
+     "Payload is what the algorithm moves, theory what its formula promises, wire what went through sockets with all "
+     "headers, shared memory what one process read from or wrote to another’s. Medians over seeds.",
+     ARM_LEGEND, eni_plot_bytes},
+    {"timeline", "One step on the clock",
+     "The step of median length, as the trace of one run shows it. White spans belong to no phase.", PHASE_LEGEND,
+     eni_plot_timeline},
+    {"shares", "Samples applied per worker",
+     "With claimed batches a fast worker does more of the same work. An outline that reaches beyond its bar is work "
+     "computed and not applied.",
+     ARM_LEGEND, eni_plot_shares},
+};
+
+static void write_head(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Entrain report: ",
+          page);
+    for (size_t a = 0; a < study->narms; a++) {
+        if (a > 0) fputs(", ", page);
+        eni_html_text(page, study->arms[a].name);
+    }
+    fputs("</title>\n<style>\n", page);
+    eni_html_style(page);
+    fputs("</style>\n</head>\n<body>\n<main>\n", page);
+}
+
+static en_status write_figure(eni_canvas *canvas, const figure *f)
+{
+    FILE *page = canvas->page;
+    const char *title = f->title;
+    if (strcmp(f->id, "cells") == 0 && canvas->study->ncells == 1) title = "Run by run";
+    fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
+    if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas);
+    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas);
+    EN_TRY(f->draw(canvas));
+    fputs("</section>\n", page);
+    return EN_OK;
+}
+
+en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness)
+{
+    write_head(canvas);
+    eni_page_verdict(canvas, fairness);
+    eni_page_fairness(canvas, fairness);
+    fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range below. The "
+          "time to the target is the clock of the first evaluation at or above it; nothing is interpolated.</p>\n",
+          canvas->page);
+    eni_report_html_table(canvas->study, canvas->page);
+    eni_page_pairs(canvas);
+    fputs("</section>\n", canvas->page);
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) EN_TRY(write_figure(canvas, &figures[i]));
+    EN_TRY(eni_page_reproduce(canvas));
+    fprintf(canvas->page, "<footer>Written by <code>entrain report</code> %s.</footer>\n</main>\n</body>\n</html>\n",
+            EN_VERSION);
+    return EN_OK;
+}

@@ -1,0 +1,285 @@
+/* report_sections.c - the parts of the page that are text: verdict, fairness box, pairs, how to do it again. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/html.h"
+#include "cli/report_page.h"
+#include "cli/report_verdict.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+
+/* ---- verdict ------------------------------------------------------------------------------------------------- */
+
+static void write_task(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    const eni_run *run = NULL;
+    for (size_t i = 0; i < study->nruns && run == NULL; i++)
+        if (study->runs[i].is_complete) run = &study->runs[i];
+    fputs("<p class=\"eyebrow\">Entrain", canvas->page);
+    if (run != NULL)
+        eni_html_printf(canvas->page, " · %s on %s · %g workers · global batch %g", run->model ? run->model : "?",
+                        run->data ? run->data : "?", run->workers, run->global_batch_size);
+    eni_html_printf(canvas->page, " · %zu run%s", study->nruns, study->nruns == 1 ? "" : "s");
+    fputs("</p>\n<h1>", canvas->page);
+    for (size_t a = 0; a < study->narms; a++) {
+        fputs(a == 0 ? "" : a + 1 == study->narms ? " and " : ", ", canvas->page);
+        eni_html_text(canvas->page, study->arms[a].name);
+    }
+    fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
+}
+
+void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    fputs("<header id=\"verdict\">\n", page);
+    write_task(canvas);
+    if (fairness->nfail > 0)
+        fprintf(page, "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
+                      "below before you use a number.</p>\n",
+                fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
+    fputs("<dl class=\"verdicts\">\n", page);
+    for (size_t c = 0; c < study->ncells; c++) {
+        char text[ENI_VERDICT_TEXT], kind[256];
+        eni_verdict_sentence(study, fairness, c, text, sizeof text);
+        eni_study_kind(study, c, kind, sizeof kind);
+        fputs("<div><dt>", page);
+        eni_html_text(page, study->cells[c].name);
+        fputs("<span class=\"kind\">", page);
+        eni_html_text(page, kind);
+        fputs("</span></dt><dd>", page);
+        eni_html_text(page, text);
+        fputs("</dd></div>\n", page);
+    }
+    fputs("</dl>\n", page);
+    char caveat[512];
+    eni_verdict_caveat(study, fairness, caveat, sizeof caveat);
+    if (caveat[0] != 0 || fairness->same_bytes[0] != 0) {
+        fputs("<p class=\"note\">", page);
+        if (fairness->same_bytes[0] != 0) eni_html_printf(page, "%s. ", fairness->same_bytes);
+        eni_html_text(page, caveat);
+        fputs("</p>\n", page);
+    }
+    fputs("</header>\n", page);
+}
+
+/* ---- fairness -------------------------------------------------------------------------------------------------- */
+
+void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
+{
+    static const char *const classes[] = {"pass", "warn", "fail"};
+    FILE *page = canvas->page;
+    int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
+    fprintf(page, "<section id=\"fairness\" class=\"box\">\n<h2>Fairness: <b class=\"mark %s\">%s</b>", classes[worst],
+            eni_fair_mark(worst));
+    if (fairness->nwarn > 0)
+        fprintf(page, " <span class=\"count\">%zu warning%s</span>", fairness->nwarn, fairness->nwarn == 1 ? "" : "s");
+    fputs("</h2>\n<ul class=\"rules\">\n", page);
+    for (size_t i = 0; i < fairness->nrules; i++) {
+        const eni_rule *rule = &fairness->rules[i];
+        fprintf(page, "<li><b class=\"mark %s\">%s</b><span class=\"rule\">%s</span><span class=\"found\">",
+                classes[rule->mark], eni_fair_mark(rule->mark), rule->name);
+        eni_html_text(page, rule->text);
+        fputs("</span></li>\n", page);
+    }
+    fputs("</ul>\n</section>\n", page);
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------ */
+
+static void write_pair(const eni_canvas *canvas, size_t cell, size_t a, size_t b)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    eni_pairs pairs;
+    eni_verdict_pairs(study, cell, a, b, &pairs);
+    if (pairs.n == 0) return;
+    fputs("<tr><th scope=\"row\">", page);
+    eni_html_text(page, study->cells[cell].name);
+    fputs("</th><td class=\"name\">", page);
+    eni_plot_swatch(page, &study->arms[a], true);
+    eni_html_printf(page, "%s against ", study->arms[a].name);
+    eni_plot_swatch(page, &study->arms[b], true);
+    eni_html_text(page, study->arms[b].name);
+    fprintf(page, "</td><td>%zu</td><td>", pairs.n);
+    if (isnan(pairs.ratio))
+        fputs("-", page);
+    else
+        fprintf(page, "%s%.2f<small>%.2f–%.2f</small>", pairs.is_bound ? "≥ " : "", pairs.ratio,
+                pairs.ratio_range.low, pairs.ratio_range.high);
+    fprintf(page, "</td><td>%zu of %zu</td><td>", pairs.sooner, pairs.n);
+    if (pairs.nacc == 0)
+        fputs("-", page);
+    else if (pairs.has_same_weights)
+        fputs("0<small>same bytes</small>", page);
+    else
+        fprintf(page, "%+.2f<small>%+.2f to %+.2f</small>", pairs.points, pairs.points_range.low,
+                pairs.points_range.high);
+    if (pairs.n < 2)
+        fputs("</td><td>none</td></tr>\n", page);
+    else
+        fprintf(page, "</td><td>%.0f %%</td></tr>\n", 100 * pairs.points_range.confidence);
+}
+
+void eni_page_pairs(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    if (study->narms < 2) return;
+    fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time ratio: seconds to the "
+          "target of the second arm over those of the first, above 1 where the first was sooner. Ranges are of order "
+          "statistics; coverage is the chance that such a range holds the true median.</p>\n"
+          "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
+          "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">time ratio</th><th scope=\"col\">first "
+          "sooner</th><th scope=\"col\">accuracy, points</th><th scope=\"col\">coverage</th></tr></thead><tbody>\n",
+          canvas->page);
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++)
+            for (size_t b = a + 1; b < study->narms; b++) write_pair(canvas, c, a, b);
+    fputs("</tbody></table></div></details>\n", canvas->page);
+}
+
+/* ---- do it again ------------------------------------------------------------------------------------------------ */
+
+/* One word of a command line, quoted for a shell when it needs to be. */
+static void write_word(FILE *page, const char *word)
+{
+    static const char *const plain =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=:,+@%";
+    if (word[0] != 0 && strspn(word, plain) == strlen(word)) {
+        eni_html_text(page, word);
+        return;
+    }
+    eni_html_text(page, "'");
+    for (char letter[2] = {0}; *word != 0; word++) {
+        letter[0] = *word;
+        if (*word == '\'')
+            eni_html_text(page, "'\\''");
+        else if ((*word & 0x80) != 0)
+            fputc(*word, page);
+        else
+            eni_html_text(page, letter);
+    }
+    eni_html_text(page, "'");
+}
+
+static void write_command(const eni_canvas *canvas)
+{
+    const json_t *argv = json_object_get(canvas->study->index, "argv");
+    if (!json_is_array(argv)) return;
+    fputs("<h3>Command</h3>\n<pre>", canvas->page);
+    for (size_t i = 0; i < json_array_size(argv); i++) {
+        const char *word = json_string_value(json_array_get(argv, i));
+        if (i > 0) fputc(' ', canvas->page);
+        write_word(canvas->page, word == NULL ? "?" : word);
+    }
+    fputs("</pre>\n", canvas->page);
+}
+
+static void write_value(FILE *page, const json_t *value)
+{
+    if (json_is_string(value)) {
+        eni_html_text(page, json_string_value(value));
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    eni_html_text(page, text == NULL ? "?" : text);
+    free(text);
+}
+
+static void write_environment(const eni_canvas *canvas)
+{
+    json_t *environment = json_object_get(canvas->study->index, "environment");
+    const char *key;
+    json_t *value;
+    if (!json_is_object(environment) || json_object_size(environment) == 0) return;
+    fputs("<h3>Environment</h3>\n<dl class=\"facts\">\n", canvas->page);
+    json_object_foreach(environment, key, value)
+    {
+        fputs("<dt>", canvas->page);
+        eni_html_text(canvas->page, key);
+        fputs("</dt><dd>", canvas->page);
+        write_value(canvas->page, value);
+        fputs("</dd>\n", canvas->page);
+    }
+    fputs("</dl>\n", canvas->page);
+}
+
+/* The resolved configuration of the first complete run of each arm, as the worker wrote it. */
+static en_status write_configs(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, 0, a);
+        if (run == NULL) continue;
+        char path[PATH_MAX], text[16384];
+        snprintf(path, sizeof path, "%s/%s/config.yaml", study->dir, run->dir);
+        FILE *file = fopen(path, "re");
+        if (file == NULL) {
+            if (errno == ENOENT) continue; /* an older run; nothing depends on it */
+            eni_error("report", "cannot open %s: %s", path, strerror(errno));
+            return EN_EIO;
+        }
+        size_t n = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+        text[n] = 0;
+        fputs("<details><summary>Configuration of ", canvas->page);
+        eni_html_printf(canvas->page, "%s (%s/config.yaml)", study->arms[a].name, run->dir);
+        fputs("</summary><pre>", canvas->page);
+        eni_html_text(canvas->page, text);
+        if (n == sizeof text - 1) fputs("\n… (cut here)", canvas->page);
+        fputs("</pre></details>\n", canvas->page);
+    }
+    return EN_OK;
+}
+
+static void write_hash(FILE *page, const char *hash)
+{
+    fputs("<td><code>", page);
+    eni_html_printf(page, "%.8s", hash == NULL ? "-" : hash);
+    fputs("</code></td>", page);
+}
+
+static void write_runs(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    fprintf(page,
+            "<details><summary>All %zu runs in the order of their starts, with their hashes</summary>\n"
+            "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\" "
+            "class=\"name\">folder</th><th scope=\"col\">started</th><th scope=\"col\">seed</th><th scope=\"col\">exit"
+            "</th><th scope=\"col\">initial</th><th scope=\"col\">order</th><th scope=\"col\">weights</th>"
+            "<th scope=\"col\">kind</th></tr></thead><tbody>\n",
+            study->nruns);
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        fprintf(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">", r + 1);
+        eni_html_text(page, run->dir);
+        fputs("</td><td>", page);
+        eni_html_text(page, run->started == NULL ? "-" : run->started);
+        fprintf(page, "</td><td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
+        write_hash(page, run->init_sha256);
+        write_hash(page, run->order_sha256);
+        write_hash(page, run->params_sha256);
+        fputs("<td>", page);
+        eni_html_text(page, run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
+        fputs("</td></tr>\n", page);
+    }
+    fputs("</tbody></table></div></details>\n", page);
+}
+
+en_status eni_page_reproduce(const eni_canvas *canvas)
+{
+    fputs("<section id=\"reproduce\">\n<h2>To do it again</h2>\n", canvas->page);
+    write_command(canvas);
+    write_environment(canvas);
+    fputs("<h3>Runs and configuration</h3>\n", canvas->page);
+    write_runs(canvas);
+    en_status st = write_configs(canvas);
+    fputs("</section>\n", canvas->page);
+    return st;
+}

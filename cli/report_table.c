@@ -1,0 +1,269 @@
+/* report_table.c - see report_table.h. */
+#include "cli/report_table.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cli/html.h"
+#include "cli/plot.h"
+#include "cli/report_verdict.h"
+#include "cli/table.h"
+#include "runtime/core/memory.h"
+
+/* ---- the numbers --------------------------------------------------------------------------------------------- */
+
+static double stale_mean(const eni_run *run)
+{
+    return run->is_complete ? run->staleness.mean : NAN;
+}
+
+static double stale_p50(const eni_run *run)
+{
+    return run->is_complete ? run->staleness.p50 : NAN;
+}
+
+static double stale_p95(const eni_run *run)
+{
+    return run->is_complete ? run->staleness.p95 : NAN;
+}
+
+static double stale_max(const eni_run *run)
+{
+    return run->is_complete ? run->staleness.max : NAN;
+}
+
+/* "ring [direct, shm]", "ps-async [shm]", "ssp:bound=2": the arm, how it sums, over what. */
+static void name_strategy(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size)
+{
+    const eni_run *run = eni_study_example(study, cell, arm);
+    const char *name = study->arms[arm].name, *algorithm = run == NULL ? NULL : run->algorithm;
+    const char *transport = run == NULL ? NULL : run->transport;
+    if (algorithm != NULL && (algorithm[0] == 0 || strcmp(algorithm, "none") == 0)) algorithm = NULL;
+    if (transport != NULL && transport[0] == 0) transport = NULL;
+    if (algorithm != NULL && transport != NULL)
+        snprintf(text_out, size, "%.40s [%.16s, %.12s]", name, algorithm, transport);
+    else if (algorithm != NULL || transport != NULL)
+        snprintf(text_out, size, "%.40s [%.16s]", name, algorithm != NULL ? algorithm : transport);
+    else
+        snprintf(text_out, size, "%.40s", name);
+}
+
+void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_out)
+{
+    *row_out = (eni_row){.cell = cell,
+                         .arm = arm,
+                         .nruns = eni_study_count(study, cell, arm),
+                         .updates = eni_study_summary(study, cell, arm, eni_metric_updates),
+                         .speed = eni_study_summary(study, cell, arm, eni_metric_samples_per_s),
+                         .reach = eni_study_summary(study, cell, arm, eni_metric_reach_t),
+                         .accuracy = eni_study_summary(study, cell, arm, eni_metric_accuracy),
+                         .wait = eni_study_summary(study, cell, arm, eni_metric_wait),
+                         .ratio = eni_study_summary(study, cell, arm, eni_metric_payload_ratio),
+                         .wire = eni_study_summary(study, cell, arm, eni_metric_wire_mb),
+                         .stale_mean = eni_study_summary(study, cell, arm, stale_mean).median,
+                         .stale_p50 = eni_study_summary(study, cell, arm, stale_p50).median,
+                         .stale_p95 = eni_study_summary(study, cell, arm, stale_p95).median,
+                         .stale_max = eni_study_summary(study, cell, arm, stale_max).max};
+    name_strategy(study, cell, arm, row_out->strategy, sizeof row_out->strategy);
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        row_out->nmissed += run->cell == cell && run->arm == arm && isinf(run->reach_t);
+    }
+}
+
+/* ---- as text ---------------------------------------------------------------------------------------------- */
+
+enum { COL_CELL, COL_STRATEGY, COL_UPDATES, COL_SPEED, COL_REACH, COL_ACCURACY, COL_STALENESS, COL_WAIT, COL_RATIO,
+       COL_WIRE, COLS };
+
+static void put_staleness(const eni_row *row, char *text_out, size_t size)
+{
+    if (isnan(row->stale_mean)) {
+        snprintf(text_out, size, "-");
+        return;
+    }
+    int used = row->stale_mean > 0 ? snprintf(text_out, size, "%.1f", row->stale_mean)
+                                   : snprintf(text_out, size, "0");
+    snprintf(text_out + used, size - (size_t)used, "/%.0f/%.0f/%.0f", row->stale_p50, row->stale_p95,
+             row->stale_max);
+}
+
+/* "80.6 [80.5-80.7]"; one run: "80.6". */
+static void put_accuracy(const eni_row *row, const char *dash, char *text_out, size_t size)
+{
+    if (row->accuracy.n == 0)
+        snprintf(text_out, size, "-");
+    else if (row->accuracy.n == 1)
+        snprintf(text_out, size, "%.1f", 100 * row->accuracy.median);
+    else
+        snprintf(text_out, size, "%.1f [%.1f%s%.1f]", 100 * row->accuracy.median, 100 * row->accuracy.min, dash,
+                 100 * row->accuracy.max);
+}
+
+static void put(double value, const char *format, char *text_out, size_t size)
+{
+    if (isnan(value))
+        snprintf(text_out, size, "-");
+    else
+        snprintf(text_out, size, format, value);
+}
+
+/* Letters that were cut in half by a size limit would break the line: they go. */
+static void trim_letter(char *text)
+{
+    size_t n = strlen(text), tail = 0;
+    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80) tail++;
+    if (tail == n) return;
+    unsigned char head = (unsigned char)text[n - 1 - tail];
+    size_t wanted = head >= 0xf0 ? 3 : head >= 0xe0 ? 2 : head >= 0xc0 ? 1 : 0;
+    if (wanted != tail) text[n - 1 - tail] = 0;
+}
+
+static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)[ENI_TABLE_TEXT])
+{
+    snprintf(cells[COL_CELL], ENI_TABLE_TEXT, "%.40s", study->cells[row->cell].name);
+    snprintf(cells[COL_STRATEGY], ENI_TABLE_TEXT, "%s", row->strategy);
+    eni_table_grouped(row->updates.median, ",", cells[COL_UPDATES], ENI_TABLE_TEXT);
+    eni_table_grouped(eni_table_significant(row->speed.median, 3), ",", cells[COL_SPEED], ENI_TABLE_TEXT);
+    eni_verdict_time(study, row->cell, row->arm, cells[COL_REACH], ENI_TABLE_TEXT);
+    put_accuracy(row, "-", cells[COL_ACCURACY], ENI_TABLE_TEXT);
+    put_staleness(row, cells[COL_STALENESS], ENI_TABLE_TEXT);
+    put(100 * row->wait.median, "%.0f %%", cells[COL_WAIT], ENI_TABLE_TEXT);
+    put(row->ratio.median, "%.2f", cells[COL_RATIO], ENI_TABLE_TEXT);
+    char megabytes[32];
+    eni_table_grouped(row->wire.median, ",", megabytes, sizeof megabytes);
+    snprintf(cells[COL_WIRE], ENI_TABLE_TEXT, isnan(row->wire.median) ? "-" : "%s MB", megabytes);
+    trim_letter(cells[COL_CELL]);
+    trim_letter(cells[COL_STRATEGY]);
+}
+
+en_status eni_report_print_table(const eni_study *study, FILE *out)
+{
+    char target[32];
+    snprintf(target, sizeof target, "to %g %%", 100 * study->target);
+    const eni_column columns[COLS] = {{"cell", false},     {"strategy", false},
+                                      {"updates", true},   {"samples/s", true},
+                                      {target, true},      {"test acc", false},
+                                      {"staleness mean/p50/p95/max", false},
+                                      {"wait", true},      {"payload/theory", false},
+                                      {"wire", true}};
+    size_t nrows = 0;
+    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->ncells * study->narms * COLS, ENI_TABLE_TEXT);
+    if (cells == NULL) return EN_ENOMEM;
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++) {
+            eni_row row;
+            if (eni_study_count(study, c, a) == 0) continue;
+            eni_row_fill(study, c, a, &row);
+            fill_cells(study, &row, &cells[COLS * nrows++]);
+        }
+    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, nrows);
+    eni_free(cells);
+    return EN_OK;
+}
+
+/* ---- as HTML ---------------------------------------------------------------------------------------------- */
+
+#define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
+
+static void cell_number(FILE *page, double median, double min, double max, size_t n, double (*round_to)(double))
+{
+    char text[64], low[64], high[64];
+    eni_table_grouped(round_to(median), THIN, text, sizeof text);
+    eni_table_grouped(round_to(min), THIN, low, sizeof low);
+    eni_table_grouped(round_to(max), THIN, high, sizeof high);
+    fprintf(page, "<td>%s", text);
+    if (n > 1 && strcmp(low, high) != 0) fprintf(page, "<small>%s–%s</small>", low, high);
+    fputs("</td>", page);
+}
+
+static double to_one(double value)
+{
+    return value;
+}
+
+static double to_three_digits(double value)
+{
+    return eni_table_significant(value, 3);
+}
+
+static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
+{
+    char text[64], low[64], high[64];
+    eni_verdict_time(study, row->cell, row->arm, text, sizeof text);
+    fputs("<td>", page);
+    eni_html_text(page, text);
+    if (row->nmissed > 0 && row->nruns > 1) {
+        fprintf(page, "<small>missed in %zu of %zu</small>", row->nmissed, row->nruns);
+    } else if (row->reach.n > 1) {
+        eni_verdict_seconds(row->reach.min, 0, low, sizeof low);
+        eni_verdict_seconds(row->reach.max, 0, high, sizeof high);
+        low[strcspn(low, " ")] = 0;
+        fprintf(page, "<small>%s–%s</small>", low, high);
+    }
+    fputs("</td>", page);
+}
+
+static void html_row(const eni_study *study, const eni_row *row, bool is_first, FILE *page)
+{
+    char text[ENI_TABLE_TEXT], kind[256];
+    bool is_real = study->cells[row->cell].emulated == NULL && study->cells[row->cell].straggler == NULL;
+    eni_study_kind(study, row->cell, kind, sizeof kind);
+    fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
+    eni_html_text(page, study->cells[row->cell].name);
+    fputs("<small>", page);
+    eni_html_text(page, is_real ? "real" : "emulated");
+    fputs("</small></th><td class=\"name\">", page);
+    eni_plot_swatch(page, &study->arms[row->arm], is_real);
+    const char *how = strstr(row->strategy, " [");
+    eni_html_printf(page, "%.*s", how == NULL ? 80 : (int)(how - row->strategy), row->strategy);
+    if (how != NULL) fputs("<small>", page);
+    if (how != NULL) eni_html_printf(page, "%.*s", (int)strcspn(how + 2, "]"), how + 2);
+    if (how != NULL) fputs("</small>", page);
+    fputs("</td>", page);
+    cell_number(page, row->updates.median, row->updates.min, row->updates.max, row->updates.n, to_one);
+    cell_number(page, row->speed.median, row->speed.min, row->speed.max, row->speed.n, to_three_digits);
+    cell_time(study, row, page);
+    fputs("<td>", page);
+    if (row->accuracy.n == 0) {
+        fputs("-", page);
+    } else {
+        fprintf(page, "%.1f", 100 * row->accuracy.median);
+        if (row->accuracy.n > 1)
+            fprintf(page, "<small>%.1f–%.1f</small>", 100 * row->accuracy.min, 100 * row->accuracy.max);
+    }
+    put_staleness(row, text, sizeof text);
+    char *rest = strchr(text, '/');
+    if (rest != NULL) *rest++ = 0;
+    fprintf(page, "</td><td>%s", text);
+    if (rest != NULL) fprintf(page, "<small>%s</small>", rest);
+    put(100 * row->wait.median, "%.0f" THIN "%%", text, sizeof text);
+    fprintf(page, "</td><td>%s</td>", text);
+    put(row->ratio.median, "%.2f", text, sizeof text);
+    fprintf(page, "<td>%s</td>", text);
+    cell_number(page, row->wire.median, row->wire.min, row->wire.max, 1, to_one);
+    fputs("</tr>\n", page);
+}
+
+void eni_report_html_table(const eni_study *study, FILE *page)
+{
+    fprintf(page,
+            "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
+            "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
+            "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
+            "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
+            "</small></th><th scope=\"col\">wait</th><th scope=\"col\">payload<small>/ theory</small></th>"
+            "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
+            100 * study->target);
+    for (size_t c = 0; c < study->ncells; c++) {
+        bool is_first = true;
+        for (size_t a = 0; a < study->narms; a++) {
+            eni_row row;
+            if (eni_study_count(study, c, a) == 0) continue;
+            eni_row_fill(study, c, a, &row);
+            html_row(study, &row, is_first, page);
+            is_first = false;
+        }
+    }
+    fputs("</tbody></table></div>\n", page);
+}
