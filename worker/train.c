@@ -58,7 +58,9 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     step_run *run = user;
     (void)n;
-    uint32_t end = run->w->buckets->first_of_tensor[first];
+    const eni_buckets *buckets = run->w->buckets;
+    uint32_t end = run->submitted;
+    while (end < buckets->n && buckets->bucket[end].first >= first) end++;
     if (!run->w->config->overlap || end == run->submitted) return EN_OK;
     compute_ends(run, "backward");
     EN_TRY(submit_until(run, end));

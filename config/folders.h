@@ -1,0 +1,17 @@
+/* folders.h - where the programs find what was installed with them. */
+#ifndef CONFIG_FOLDERS_H
+#define CONFIG_FOLDERS_H
+
+#include <stddef.h>
+
+#include "entrain/status.h"
+
+/* The folder of strategies and devices: $ENTRAIN_PLUGIN_PATH, else `plugins` beside this executable (a build
+ * folder), else ../libexec/entrain/plugins (installed). EN_ENOENT, logged with all places that were tried. */
+en_status eni_folder_plugins(char *path_out, size_t bytes);
+
+/* The path of a program of Entrain ("psd", "worker"): beside this executable, else ../libexec/entrain.
+ * EN_ENOENT, logged. */
+en_status eni_folder_program(const char *name, char *path_out, size_t bytes);
+
+#endif

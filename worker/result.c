@@ -1,0 +1,393 @@
+/* result.c - the end of a run: everybody's figures meet at rank 0, which evaluates, saves, and writes
+ * result.json (architecture: "Files in --out"). psd adds its own blob to the gather "result". */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "data/sampler.h"
+#include "models/weights.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/tcp.h"
+#include "worker/worker.h"
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static uint64_t max_rss_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* "0-1": the cores this process may run on. */
+static void format_cores(char *text, size_t bytes)
+{
+    cpu_set_t set;
+    size_t used = 0;
+    text[0] = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    for (int c = 0; c < CPU_SETSIZE && used + 16 < bytes; c++) {
+        if (!CPU_ISSET(c, &set)) continue;
+        int last = c;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) last++;
+        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c, last);
+        c = last;
+    }
+}
+
+/* ---- what one rank says ---- */
+
+static void set_int(json_t *object, const char *key, uint64_t value)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void add_transport(const eni_worker *w, json_t *o)
+{
+    uint64_t sent = 0, received = 0, wire = 0, shm = 0;
+    eni_tcp_totals kernel = {0};
+    if (w->coll != NULL) {
+        eni_coll_counters c;
+        eni_coll_count(w->coll, &c);
+        sent += c.payload_sent, received += c.payload_recv, wire += c.wire_sent + c.wire_recv, shm += c.shm_bytes;
+    }
+    if (w->client != NULL) {
+        eni_client_counters c;
+        eni_client_count(w->client, &c);
+        sent += c.payload_sent, received += c.payload_received, wire += c.wire_bytes, shm += c.shm_bytes;
+    }
+    eni_tcp_count(&kernel);
+    set_int(o, "payload_sent", sent);
+    set_int(o, "payload_received", received);
+    set_int(o, "wire_bytes", wire);
+    set_int(o, "shm_bytes", shm);
+    set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
+}
+
+static char *rank_report(const eni_worker *w)
+{
+    const eni_tally *t = &w->tally;
+    eni_host_counters host;
+    char role[32], cores[128];
+    snprintf(role, sizeof role, "rank %d", w->world.rank);
+    format_cores(cores, sizeof cores);
+    eni_host_count(w->strategy_host, &host);
+    json_t *o = json_object();
+    json_object_set_new(o, "role", json_string(role));
+    set_int(o, "rank", (uint64_t)w->world.rank);
+    set_int(o, "pid", (uint64_t)getpid());
+    json_object_set_new(o, "host", json_string(w->host));
+    json_object_set_new(o, "cores", json_string(cores));
+    set_int(o, "steps", t->clock_steps);
+    set_int(o, "all_steps", t->steps);
+    set_int(o, "samples_computed", t->samples);
+    set_int(o, "data_ns", (uint64_t)t->data_ns);
+    set_int(o, "compute_ns", (uint64_t)t->compute_ns);
+    set_int(o, "send_ns", (uint64_t)t->send_ns);
+    set_int(o, "wait_ns", (uint64_t)t->wait_ns);
+    set_int(o, "update_ns", (uint64_t)t->update_ns);
+    set_int(o, "step_ns", (uint64_t)t->step_ns);
+    set_int(o, "straggler_slept_ns", (uint64_t)w->straggler.slept_ns);
+    set_int(o, "last_samples", t->last_samples);
+    set_int(o, "last_correct", t->last_correct);
+    json_object_set_new(o, "last_loss", isfinite(t->last_loss) ? json_real(t->last_loss) : json_null());
+    set_int(o, "own_steps", host.steps);
+    json_object_set_new(o, "cpu_seconds", json_real(cpu_seconds()));
+    set_int(o, "max_rss", max_rss_bytes());
+    add_transport(w, o);
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    return text;
+}
+
+/* ---- what rank 0 makes of it ---- */
+
+/* Everybody's reports as one array; psd's is last if there is one. */
+static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
+{
+    json_t *reports = json_array();
+    for (size_t i = 0; i < blobs->count; i++) {
+        json_error_t error;
+        if (blobs->blob[i].bytes == 0) continue;
+        json_t *report = json_loadb((const char *)blobs->blob[i].data, blobs->blob[i].bytes, 0, &error);
+        if (report == NULL) {
+            eni_error("result", "the report of rank %zu is not JSON: %s", i, error.text);
+            json_decref(reports);
+            return EN_EPROTO;
+        }
+        json_array_append_new(reports, report);
+    }
+    *reports_out = reports;
+    return EN_OK;
+}
+
+static const json_t *psd_report(const json_t *reports)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        const char *role = json_string_value(json_object_get(r, "role"));
+        if (role != NULL && strcmp(role, "psd") == 0) return r;
+    }
+    return NULL;
+}
+
+/* Sum of a field over the workers' reports. */
+static double sum_over_ranks(const json_t *reports, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        if (json_object_get(r, "rank") != NULL) sum += json_number_value(json_object_get(r, key));
+    }
+    return sum;
+}
+
+static double sum_over_all(const json_t *reports, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r) sum += json_number_value(json_object_get(r, key));
+    return sum;
+}
+
+/* A synchronous step applies what everybody computed; a store says itself what it applied. */
+static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
+{
+    const json_t *psd = psd_report(reports), *clients = json_object_get(psd, "per_worker");
+    json_t *list = json_array();
+    double computed = sum_over_ranks(reports, "samples_computed"), applied = 0, dropped = 0;
+    for (int r = 0; r < w->world.nranks; r++) {
+        const json_t *report = json_array_get(reports, (size_t)r), *client = json_array_get(clients, (size_t)r);
+        json_t *o = json_object();
+        double own = json_number_value(json_object_get(report, "samples_computed"));
+        double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) : own;
+        set_int(o, "rank", (uint64_t)r);
+        set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
+        set_int(o, "samples_computed", (uint64_t)own);
+        set_int(o, "samples_applied", (uint64_t)own_applied);
+        applied += own_applied;
+        dropped += client != NULL ? json_number_value(json_object_get(client, "samples_dropped")) : 0;
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(result, "per_worker", list);
+    set_int(result, "samples_computed", (uint64_t)computed);
+    set_int(result, "samples_applied", (uint64_t)applied);
+    set_int(result, "samples_dropped", (uint64_t)dropped);
+}
+
+static json_t *zero_staleness(uint64_t steps)
+{
+    return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0, "max", 0,
+                     "histogram", 0, (json_int_t)steps);
+}
+
+static void add_staleness(const eni_worker *w, const json_t *reports, json_t *result)
+{
+    const json_t *psd = psd_report(reports);
+    json_t *staleness = json_object_get(psd, "staleness");
+    if (staleness != NULL) {
+        json_object_set(result, "staleness", staleness);
+        if (json_object_get(psd, "staleness_steady") != NULL)
+            json_object_set(result, "staleness_steady", json_object_get(psd, "staleness_steady"));
+        static const char *const keys[] = {"holds", "max_clocks_ahead"};
+        for (size_t i = 0; i < 2; i++)
+            if (json_object_get(psd, keys[i]) != NULL) json_object_set(result, keys[i], json_object_get(psd, keys[i]));
+        return;
+    }
+    json_object_set_new(result, "staleness", zero_staleness(w->tally.steps * (uint64_t)w->world.nranks));
+}
+
+static void add_bytes(eni_worker *w, const json_t *reports, json_t *result)
+{
+    en_theory theory;
+    eni_host_theory(w->strategy_host, &theory);
+    uint64_t padded = 0;
+    for (uint32_t b = 0; b < w->buckets->n; b++) padded += w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
+    double steps = sum_over_ranks(reports, "all_steps");
+    double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
+    set_int(result, "payload_bytes", (uint64_t)payload);
+    set_int(result, "theory_bytes", (uint64_t)((theory.sent + theory.recv) * (double)(padded * sizeof(float)) * steps + 0.5));
+    set_int(result, "wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes"));
+    set_int(result, "tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes"));
+    set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
+}
+
+static void add_environment(const eni_worker *w, json_t *result)
+{
+    struct utsname name;
+    uname(&name);
+    json_t *env = json_object(), *emulated = json_array();
+    char text[160];
+    json_object_set_new(env, "kernel", json_string(name.release));
+    json_object_set_new(env, "host", json_string(w->host));
+    set_int(env, "cores", (uint64_t)eni_place_cores());
+    json_object_set_new(env, "version", json_string(EN_VERSION));
+    json_object_set_new(env, "device", json_string(w->device.ops->describe(w->device.ctx)));
+    for (int i = 0; i < w->config->straggler.count; i++) {
+        snprintf(text, sizeof text, "straggler %s", w->config->straggler.item[i]);
+        json_array_append_new(emulated, json_string(text));
+    }
+    if (w->shaper != NULL) {
+        snprintf(text, sizeof text, "net %s", w->config->net);
+        json_array_append_new(emulated, json_string(text));
+    }
+    json_object_set_new(env, "emulated", emulated);
+    json_object_set_new(result, "environment", env);
+}
+
+static void add_identity(const eni_worker *w, json_t *result)
+{
+    const eni_config *c = w->config;
+    const char *psd_transport = w->client == NULL ? NULL : eni_client_is_shared(w->client) ? "shm" : "tcp";
+    const char *coll_transport = w->choice.transport == ENI_OVER_SHM ? "shm" : "tcp";
+    json_t *argv = json_array();
+    for (int i = 0; i < w->argc; i++) json_array_append_new(argv, json_string(w->argv[i]));
+    set_int(result, "schema", 1);
+    json_object_set_new(result, "argv", argv);
+    json_object_set_new(result, "version", json_string(EN_VERSION));
+    json_object_set_new(result, "strategy", json_string(w->strategy->name));
+    json_object_set_new(result, "strategy_options", json_string(eni_options_canonical(w->options)));
+    set_int(result, "workers", (uint64_t)w->world.nranks);
+    json_object_set_new(result, "model", json_string(w->schema.network->name));
+    json_object_set_new(result, "data", json_string(w->dataset->name));
+    set_int(result, "seed", (uint64_t)c->seed);
+    json_object_set_new(result, "device", json_string(w->device.ops->name));
+    set_int(result, "threads", (uint64_t)w->threads);
+    if (w->coll != NULL && psd_transport == NULL)
+        json_object_set_new(result, "collective",
+                            json_pack("{s:s, s:s, s:s}", "algorithm", eni_coll_algorithm_name(w->choice.algorithm),
+                                      "transport", coll_transport, "why", w->choice.why));
+    json_object_set_new(result, "transport",
+                        json_string(psd_transport != NULL ? psd_transport : w->coll != NULL ? coll_transport : "none"));
+    set_int(result, "shards", (uint64_t)(w->client == NULL ? 0 : c->shards));
+    set_int(result, "buckets", w->buckets->n);
+    set_int(result, "batch_size", (uint64_t)c->batch_size);
+    set_int(result, "global_batch_size", w->strategy->flags & EN_SYNCHRONOUS ? w->plan.global_batch : (uint64_t)c->batch_size);
+    json_object_set_new(result, "lr", json_real(w->schedule.base));
+    json_object_set_new(result, "momentum", json_real(c->momentum));
+    json_object_set_new(result, "assign", json_string(w->is_claiming ? "claim" : "fixed"));
+}
+
+static void add_outcome(const eni_worker *w, const json_t *reports, const eni_point *last, json_t *result)
+{
+    const eni_tally *t = &w->tally;
+    const json_t *psd = psd_report(reports);
+    double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
+    double applied = json_number_value(json_object_get(result, "samples_applied"));
+    uint64_t updates = psd != NULL ? (uint64_t)json_integer_value(json_object_get(psd, "updates")) : t->steps;
+    set_int(result, "steps", t->steps);
+    set_int(result, "updates", updates);
+    json_object_set_new(result, "train_seconds", json_real(seconds));
+    json_object_set_new(result, "eval_seconds", json_real((double)t->eval_ns * 1e-9));
+    json_object_set_new(result, "samples_per_s",
+                        json_real(seconds > 0 ? (applied - (double)t->clock_samples) / seconds : 0));
+    set_int(result, "warmup_samples", t->clock_samples);
+    json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
+    set_int(result, "max_rss", (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
+    json_object_set_new(result, "train_loss", n > 0 ? json_real(sum_over_ranks(reports, "last_loss") / n) : json_null());
+    json_object_set_new(result, "train_accuracy",
+                        n > 0 ? json_real(sum_over_ranks(reports, "last_correct") / n) : json_null());
+    json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
+    json_object_set_new(result, "test_accuracy", json_real(last->accuracy));
+    json_object_set_new(result, "init_sha256", json_string(w->init_sha256));
+    json_object_set_new(result, "order_sha256", json_string(w->order_sha256));
+}
+
+static en_status write_json(const eni_worker *w, const json_t *result)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/result.json", w->config->out);
+    if (json_dump_file(result, path, JSON_INDENT(2)) == 0) return EN_OK;
+    eni_error("result", "cannot write %s: %s", path, strerror(errno));
+    return EN_EIO;
+}
+
+static void print_last_lines(const eni_worker *w, const eni_point *last, const json_t *result)
+{
+    const eni_split *test = &w->dataset->split[ENI_TEST];
+    if (w->config->quiet) return;
+    if (w->dataset->classes > 0)
+        printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
+               last->accuracy * (double)test->count, test->count, last->accuracy * 100);
+    else
+        printf("Test set: Average loss: %.6f\n", last->loss);
+    printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n", w->strategy->name,
+           json_integer_value(json_object_get(result, "updates")),
+           json_real_value(json_object_get(result, "samples_per_s")), (double)w->tally.train_ns * 1e-9);
+}
+
+/* Rank 0: the final model is in slot ENI_SLOT_EVAL. */
+static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
+{
+    const float *flat = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
+    char params_sha256[ENI_DIGEST_HEX];
+    if (w->config->save != NULL) EN_TRY(eni_weights_save(w->config->save, &w->schema, flat));
+    EN_TRY(eni_weights_digest(&w->schema, flat, params_sha256));
+    json_t *result = json_object();
+    add_identity(w, result);
+    add_per_worker(w, reports, result);
+    add_outcome(w, reports, last, result);
+    json_object_set_new(result, "params_sha256", json_string(params_sha256));
+    add_staleness(w, reports, result);
+    add_bytes(w, reports, result);
+    json_object_set(result, "roles", reports);
+    add_environment(w, result);
+    json_object_set_new(result, "exit", json_string("ok"));
+    en_status st = w->config->out != NULL ? write_json(w, result) : EN_OK;
+    if (st == EN_OK) print_last_lines(w, last, result);
+    json_decref(result);
+    return st;
+}
+
+en_status eni_result(eni_worker *w)
+{
+    eni_blobs blobs = {0};
+    eni_point last = {0};
+    int64_t begin = eni_now_ns(), evaluated;
+    eni_host_counters now;
+    uint32_t slot;
+    if (w->world.rank == 0 || eni_host_eval(w->strategy_host, &slot) == EN_EVAL_MEAN) EN_TRY(eni_snapshot(w));
+    eni_host_count(w->strategy_host, &now);
+    char *report = rank_report(w); /* before the last evaluation: that is not training */
+    if (report == NULL) return EN_ENOMEM;
+    en_status st = eni_member_gather(w->member, "result", report, strlen(report), &blobs, INT64_MAX);
+    free(report);
+    EN_TRY(st);
+    if (w->world.rank != 0) {
+        eni_blobs_fini(&blobs);
+        return EN_OK;
+    }
+    json_t *reports = NULL;
+    st = parse_reports(&blobs, &reports);
+    eni_blobs_fini(&blobs);
+    EN_TRY(st);
+    eni_member_note(w->member, (int64_t)w->tally.steps, "evaluation");
+    double t = (double)w->tally.train_ns * 1e-9;
+    st = eni_curve_add(w->curve, w->plan.samples, now.version, t, eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated);
+    if (st == EN_OK) st = eni_curve_finish(w->curve, &last);
+    w->tally.eval_ns += eni_now_ns() - begin;
+    if (st == EN_OK) st = conclude(w, reports, &last);
+    json_decref(reports);
+    return st;
+}

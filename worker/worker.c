@@ -1,0 +1,330 @@
+/* worker.c - the life of a rank: open everything in order, train, report, close in reverse. */
+#include "worker/worker.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/env.h"
+#include "config/units.h"
+#include "data/sampler.h"
+#include "models/registry.h"
+#include "runtime/comm/plugin.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
+
+en_status eni_worker_alive(void *worker)
+{
+    eni_worker *w = worker;
+    struct pollfd signalled = {.fd = w->signal_fd, .events = POLLIN};
+    if (w->signal_fd >= 0 && poll(&signalled, 1, 0) > 0) return EN_EINTR;
+    return w->member == NULL ? EN_OK : eni_member_status(w->member);
+}
+
+/* ---- what is trained ---- */
+
+static en_status find_strategy(eni_worker *w)
+{
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *given;
+    EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
+    EN_TRY(eni_plugin_find(w->plugin_dir, word, &w->strategy));
+    return eni_options_new(w->strategy, given, &w->options);
+}
+
+static en_status find_network(eni_worker *w)
+{
+    const en_network *network = eni_network_find(w->config->model);
+    if (network == NULL) {
+        eni_error("worker", "--model=%s: there is no such model; `entrain models` lists them", w->config->model);
+        return EN_EINVAL;
+    }
+    return en_schema_init(network, &w->schema);
+}
+
+static en_status open_data(eni_worker *w)
+{
+    const en_schema *schema = &w->schema;
+    int is_regression = schema->loss == EN_OP_MSE;
+    eni_data_options options = {
+        .name = w->config->data, .folder = w->config->data_dir,
+        .limit_train = (uint64_t)w->config->limit_train_samples, .limit_test = (uint64_t)w->config->limit_test_samples,
+        .seed = (uint64_t)w->config->seed,
+        .want = {(int)schema->network->input.h, (int)schema->network->input.w, (int)schema->network->input.c,
+                 is_regression ? 0 : (int)schema->outputs, is_regression ? (int)schema->outputs : 0}};
+    return eni_dataset_open(&options, &w->dataset);
+}
+
+static en_status make_plan(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    int is_alone = w->world.nranks == 1 && !(w->strategy->flags & EN_STORE_ON_SERVERS);
+    w->accumulate = c->accumulate;
+    if (c->accumulate > 1 && !is_alone) {
+        eni_error("worker", "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
+                  (long long)c->accumulate, w->world.nranks, w->strategy->name);
+        return EN_EINVAL;
+    }
+    w->is_claiming = c->assign == ENI_ASSIGN_CLAIM ||
+                     (c->assign == ENI_ASSIGN_AUTO && !(w->strategy->flags & EN_SYNCHRONOUS) && !is_alone);
+    if (w->is_claiming && w->strategy->flags & EN_SYNCHRONOUS) {
+        eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed", w->strategy->name);
+        return EN_EINVAL;
+    }
+    eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
+                                .world = (uint64_t)w->world.nranks * (uint64_t)w->accumulate,
+                                .batch = (uint64_t)c->batch_size, .epochs = (uint64_t)c->epochs,
+                                .steps = (uint64_t)c->steps, .max_samples = (uint64_t)c->max_samples,
+                                .drop_last = c->drop_last};
+    EN_TRY(eni_plan_make(&options, &w->plan));
+    return eni_sampler_order_sha256(&w->plan, (uint64_t)c->seed, c->shuffle, w->order_sha256);
+}
+
+static en_status choose_optimizer(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    w->optimizer = eni_optimizer_find(c->optimizer);
+    if (w->optimizer == NULL) {
+        eni_error("worker", "--optimizer=%s: there is no such optimizer; sgd is there", c->optimizer);
+        return EN_EINVAL;
+    }
+    w->hyper = (eni_hyper){.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay,
+                           .nesterov = c->nesterov};
+    double scale = 1, world = (double)w->plan.world;
+    if (w->strategy->flags & EN_SYNCHRONOUS)
+        scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
+    static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE};
+    w->schedule = (eni_schedule){.kind = kinds[c->lr_schedule], .base = c->lr * scale, .gamma = c->lr_gamma,
+                                 .step_samples = (uint64_t)c->lr_step, .warmup = (uint64_t)c->lr_warmup,
+                                 .total = w->plan.samples};
+    return EN_OK;
+}
+
+static en_status cut_buckets(eni_worker *w)
+{
+    const en_schema *s = &w->schema;
+    eni_tensor_entry *table = eni_alloc_array(s->ntensors, sizeof *table);
+    if (table == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < s->ntensors; i++) {
+        const en_model_tensor *t = &s->tensors[i];
+        uint64_t rows = t->ndim > 0 ? (uint64_t)t->shape[0] : 1;
+        table[i] = (eni_tensor_entry){.name = t->name, .offset = t->offset, .count = t->count, .rows = rows,
+                                      .cols = t->count / rows, .kind = t->kind};
+    }
+    en_status st = eni_buckets_new(table, s->ntensors, s->count, (uint64_t)(w->config->bucket_cap_mb * 1048576),
+                                   &w->buckets);
+    eni_free(table);
+    return st;
+}
+
+/* ---- how it computes ---- */
+
+static en_status open_device(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
+    int share = eni_place_cores() / (local > 0 ? local : 1);
+    w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
+    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
+    return en_model_new(&w->schema, w->device.ops, w->device.ctx, &w->model);
+}
+
+/* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
+static en_status prepare_model(eni_worker *w)
+{
+    uint64_t test = w->dataset->split[ENI_TEST].count, batch = (uint64_t)w->config->eval_batch_size;
+    uint64_t last = w->plan.steps - 1, ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
+    EN_TRY(en_model_prepare(w->model, (int64_t)w->plan.batch, EN_MODEL_TRAIN));
+    for (int i = 0; i < 2; i++)
+        for (uint64_t r = 0; r < w->plan.world && r < 2; r++) {
+            eni_micro micro;
+            uint64_t m = ragged_steps[i] * w->plan.world + (r == 0 ? (uint64_t)w->world.rank : w->plan.world - 1);
+            if (eni_plan_micro(&w->plan, m, &micro) != EN_OK || micro.count == 0 || micro.count == w->plan.batch)
+                continue;
+            EN_TRY(en_model_prepare(w->model, (int64_t)micro.count, EN_MODEL_TRAIN));
+        }
+    if (w->world.rank != 0 || test == 0) return EN_OK;
+    return en_model_prepare(w->model, (int64_t)(test < batch ? test : batch), EN_MODEL_EVALUATE);
+}
+
+static en_status open_vectors(eni_worker *w)
+{
+    int is_alone = w->world.nranks == 1 && !(w->strategy->flags & EN_STORE_ON_SERVERS);
+    EN_TRY(eni_arena_open(w->schema.count, ENI_ARENA_NSLOTS, !is_alone, &w->arena));
+    if (!is_alone) return EN_OK;
+    w->micro_grads = eni_alloc_array((size_t)w->accumulate, sizeof *w->micro_grads);
+    if (w->micro_grads == NULL) return EN_ENOMEM;
+    for (int64_t i = 0; i < w->accumulate; i++) {
+        w->micro_grads[i] = eni_alloc_array(w->schema.count, sizeof(float));
+        if (w->micro_grads[i] == NULL) return EN_ENOMEM;
+    }
+    return EN_OK;
+}
+
+/* ---- the run ---- */
+
+static en_status claim(void *user, uint64_t *micro_batch_out)
+{
+    eni_worker *w = user;
+    return eni_member_claim(w->member, micro_batch_out, eni_now_ns() + 60 * ENI_SECOND);
+}
+
+static en_status start_loader(eni_worker *w)
+{
+    eni_loader_options options = {.dataset = w->dataset, .plan = &w->plan, .seed = (uint64_t)w->config->seed,
+                                  .shuffle = w->config->shuffle, .depth = PREFETCH, .first = (uint64_t)w->world.rank,
+                                  .stride = (uint64_t)w->world.nranks, .user = w};
+    if (w->is_claiming) options.claim = claim;
+    return eni_loader_start(&options, &w->loader);
+}
+
+static en_status open_straggler(eni_worker *w)
+{
+    w->straggler = (eni_straggler){.factor = 1, .seed = (uint64_t)w->config->seed, .rank = w->world.rank};
+    for (int i = 0; i < w->config->straggler.count; i++) {
+        int64_t rank;
+        double factor;
+        if (!eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) || rank >= w->world.nranks) {
+            eni_error("worker", "--straggler=%s: write RANK:FACTOR with a rank below %d, such as 1:3",
+                      w->config->straggler.item[i], w->world.nranks);
+            return EN_EINVAL;
+        }
+        if (rank == w->world.rank) w->straggler.factor = factor;
+    }
+    if (w->straggler.factor > 1)
+        eni_info("worker", "emulated straggler: rank %d sleeps %.3g times its own compute", w->world.rank,
+                 w->straggler.factor - 1);
+    return EN_OK;
+}
+
+static en_status dump_config(const eni_worker *w)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/config.yaml", w->config->out);
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        eni_error("worker", "cannot create %s: %s", path, strerror(errno));
+        return EN_EIO;
+    }
+    en_status st = eni_config_dump(w->config, file, path);
+    if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;
+    return st;
+}
+
+static en_status open_records(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    if (c->out != NULL) {
+        if (mkdir(c->out, 0777) != 0 && errno != EEXIST) {
+            eni_error("worker", "--out=%s: cannot create it: %s", c->out, strerror(errno));
+            return EN_EIO;
+        }
+        EN_TRY(eni_recorder_open(c->out, w->world.rank, &w->recorder));
+        if (w->world.rank == 0) EN_TRY(dump_config(w));
+    }
+    eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
+                      w->plan.epoch_samples, (uint64_t)c->log_every);
+    uint64_t every = c->eval_every > 0 ? (uint64_t)c->eval_every : 0;
+    eni_curve_config curve = {.dir = w->world.rank == 0 ? c->out : NULL, .count = w->schema.count, .every = every,
+                              .budget = CURVE_BUDGET, .evaluate = eni_evaluate_test, .user = w};
+    if (w->world.rank == 0 && w->plan.dropped_per_epoch + w->plan.dropped_at_end > 0)
+        eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
+                 (unsigned long long)w->plan.dropped_per_epoch, (unsigned long long)w->plan.train_samples,
+                 (unsigned long long)w->plan.dropped_at_end);
+    return eni_curve_open(&curve, &w->curve);
+}
+
+static en_status open_trace(eni_worker *w)
+{
+    char role[32];
+    if (w->config->trace == NULL) return EN_OK;
+    snprintf(role, sizeof role, "rank %d", w->world.rank);
+    w->trace = eni_trace_new(role, w->world.rank, TRACE_SPANS);
+    return w->trace == NULL ? EN_ENOMEM : EN_OK;
+}
+
+/* FILE of rank 0, FILE.rankN of the others; `entrain run` merges them. */
+static en_status write_trace(const eni_worker *w)
+{
+    char path[1024];
+    if (w->trace == NULL) return EN_OK;
+    if (w->world.rank == 0)
+        snprintf(path, sizeof path, "%s", w->config->trace);
+    else
+        snprintf(path, sizeof path, "%s.rank%d", w->config->trace, w->world.rank);
+    return eni_trace_write(w->trace, path);
+}
+
+static en_status prepare(eni_worker *w)
+{
+    w->world = (en_world){.size = sizeof w->world, .rank = (int32_t)w->config->rank,
+                          .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
+    if (w->world.nranks == 1 && w->world.rank < 0) w->world.rank = 0;
+    EN_TRY(find_strategy(w));
+    EN_TRY(find_network(w));
+    EN_TRY(open_data(w));
+    EN_TRY(make_plan(w));
+    EN_TRY(choose_optimizer(w));
+    EN_TRY(cut_buckets(w));
+    EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
+    return EN_OK;
+}
+
+static en_status run(eni_worker *w)
+{
+    EN_TRY(prepare(w));
+    EN_TRY(eni_worker_join(w));
+    EN_TRY(open_straggler(w));
+    EN_TRY(open_vectors(w));
+    EN_TRY(prepare_model(w));
+    EN_TRY(open_trace(w));
+    EN_TRY(open_records(w));
+    EN_TRY(eni_exchange_open(w));
+    EN_TRY(start_loader(w));
+    EN_TRY(eni_train(w));
+    EN_TRY(eni_result(w));
+    EN_TRY(write_trace(w));
+    return eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND);
+}
+
+static void close_all(eni_worker *w)
+{
+    eni_loader_stop(w->loader);
+    eni_exchange_close(w);
+    eni_curve_close(w->curve);
+    eni_recorder_close(w->recorder);
+    eni_trace_free(w->trace);
+    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++) eni_free(w->micro_grads[i]);
+    eni_free(w->micro_grads);
+    eni_arena_close(w->arena);
+    eni_worker_leave(w);
+    en_model_free(w->model);
+    eni_device_close(&w->device);
+    eni_buckets_free(w->buckets);
+    eni_dataset_close(w->dataset);
+    en_schema_fini(&w->schema);
+    eni_options_free(w->options);
+}
+
+en_status eni_worker_run(eni_worker *w)
+{
+    w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
+    en_status st = run(w);
+    if (st != EN_OK && w->member != NULL) {
+        char reason[ENI_REASON_MAX];
+        eni_member_reason(w->member, reason);
+        if (reason[0] == 0) /* we are the first to know: the others hear it from us */
+            eni_member_abort(w->member, st == EN_EINTR ? "interrupted by the user" : en_status_str(st));
+    }
+    if (w->loader != NULL) eni_loader_abort(w->loader);
+    close_all(w);
+    return st;
+}
