@@ -1,0 +1,87 @@
+/* sim_rig.h - one line per run on the virtual host: what the conformance tests are written in. */
+#ifndef TESTS_STRATEGIES_SIM_RIG_H
+#define TESTS_STRATEGIES_SIM_RIG_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/comm/plugin.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/sim/quadratic.h"
+#include "runtime/sim/sim.h"
+
+#define RIG_PLUGINS EN_BUILD_DIR "/plugins"
+#define RIG_ZOO EN_BUILD_DIR "/plugins/test_zoo.so@"
+
+/* A configuration and what it points at. Must not move. */
+typedef struct rig {
+    eni_quadratic problem;
+    eni_sim_config config;
+    eni_options *options;
+    double factor[1024];
+    eni_sim_result result;
+} rig;
+
+static inline const en_strategy *rig_strategy(const char *word)
+{
+    const en_strategy *strategy = NULL;
+    assert_int_equal(eni_plugin_find(RIG_PLUGINS, word, &strategy), EN_OK);
+    return strategy;
+}
+
+/* Momentum 0.9, Nesterov, weight decay; three buckets; 1 ms a step; a network with latency and rate. */
+static inline void rig_init(rig *r, const char *spec, int nranks, uint64_t micro_batches)
+{
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *given;
+    memset(r, 0, sizeof *r);
+    assert_int_equal(eni_quadratic_init(&r->problem, 200, 7), EN_OK);
+    assert_int_equal(eni_plugin_split(spec, word, &given), EN_OK);
+    r->config = (eni_sim_config){
+        .strategy = rig_strategy(word),
+        .problem = &r->problem.problem,
+        .nranks = nranks,
+        .seed = 42,
+        .micro_batches = micro_batches,
+        .bucket_cap_bytes = 256,
+        .hyper = {.momentum = 0.9f, .nesterov = 1, .weight_decay = 1e-3f},
+        .schedule = {.kind = ENI_LR_CONSTANT, .base = 0.02},
+        .compute = {.mean_ns = ENI_MILLI},
+        .network = {.latency_ns = 10 * ENI_MICRO, .bytes_per_s = 1e9},
+    };
+    assert_int_equal(eni_options_new(r->config.strategy, given, &r->options), EN_OK);
+    r->config.options = r->options;
+}
+
+static inline void rig_slow(rig *r, int rank, double factor)
+{
+    for (int i = 0; i < r->config.nranks; i++)
+        r->factor[i] = i == rank ? factor : 1;
+    r->config.compute.factor = r->factor;
+}
+
+static inline const eni_sim_result *rig_run(rig *r)
+{
+    eni_sim_result_fini(&r->result);
+    const en_status st = eni_sim_run(&r->config, &r->result);
+    if (st != EN_OK) fail_msg("%s: %s", r->config.strategy->name, en_status_str(st));
+    return &r->result;
+}
+
+static inline void rig_fini(rig *r)
+{
+    eni_sim_result_fini(&r->result);
+    eni_options_free(r->options);
+    eni_quadratic_fini(&r->problem);
+}
+
+#endif

@@ -1,0 +1,268 @@
+/* zoo.c - strategies that use what the built-in ones do not: every collective, swaps, stores on ranks,
+ * peer vectors, timers, edited answers. They exist to try the hosts of strategy.h. */
+#include <string.h>
+
+#include "entrain/strategy.h"
+
+enum { GRADIENT = 1, EXCHANGE = 2, BUCKETS_MAX = 64 };
+
+static en_status wait_first(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return host->wait(host, bucket->req[0]);
+}
+
+/* ---- zero1: reduce-scatter, step on a slice, all-gather (Rajbhandari'20, ZeRO stage 1) ------------------
+ */
+
+static en_status zero1_plan(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    const uint64_t n = (uint64_t)host->world->nranks, rank = (uint64_t)host->world->rank;
+    bucket->lo = bucket->count * rank / n;
+    bucket->hi = bucket->count * (rank + 1) / n;
+    return EN_OK;
+}
+
+static en_status zero1_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->coll(host, EN_REDUCE_SCATTER, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status zero1_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_status status = host->wait(host, bucket->req[0]);
+    if (status == EN_OK) status = host->step(host, bucket);
+    if (status != EN_OK) return status;
+    return host->wait(host, host->coll(host, EN_ALLGATHER, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
+}
+
+/* ---- hier: reduce within a machine, its leader talks to the server, broadcast back -----------------------
+ */
+
+static en_status hier_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status hier_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_status status = host->wait(host, bucket->req[0]);
+    if (status == EN_OK && host->world->local_rank == 0)
+        status = host->wait(
+            host, host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param));
+    if (status != EN_OK) return status;
+    return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
+}
+
+static en_status round_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    return status == EN_OK && cell->pending >= cell->nclients ? store->step(store, cell) : status;
+}
+
+static int round_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+}
+
+/* ---- gossip: symmetric averaging with both neighbours of a ring (Lian'17, D-PSGD, alg. 1) ---------------
+ */
+
+typedef struct gossip {
+    en_vec left[BUCKETS_MAX], right[BUCKETS_MAX];
+} gossip;
+
+static en_status gossip_plan(en_host *host, void *state, en_bucket *bucket)
+{
+    gossip *self = state;
+    if (bucket->id >= BUCKETS_MAX) return EN_EUNSUPPORTED;
+    self->left[bucket->id] = host->vec(host, "left", bucket);
+    self->right[bucket->id] = host->vec(host, "right", bucket);
+    return self->right[bucket->id] ? EN_OK : EN_ENOMEM;
+}
+
+static en_status gossip_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    const gossip *self = state;
+    const int n = host->world->nranks, rank = host->world->rank;
+    const int right = (rank + 1) % n, left = (rank + n - 1) % n;
+    bucket->req[0] = host->swap(host, right, bucket->param, left, self->left[bucket->id], bucket);
+    bucket->req[1] = host->swap(host, left, bucket->param, right, self->right[bucket->id], bucket);
+    return EN_OK;
+}
+
+static en_status gossip_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    const gossip *self = state;
+    en_status status = host->wait(host, bucket->req[0]);
+    if (status == EN_OK) status = host->wait(host, bucket->req[1]);
+    if (status == EN_OK) status = host->lin(host, bucket->param, 0.25, self->left[bucket->id], 0.5);
+    if (status == EN_OK) status = host->lin(host, bucket->param, 0.25, self->right[bucket->id], 1);
+    return status == EN_OK ? host->step(host, bucket) : status;
+}
+
+static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
+{
+    (void)host;
+    (void)state;
+    (void)bucket;
+    (void)vec_out;
+    return EN_EVAL_MEAN;
+}
+
+/* ---- visit: even ranks average with the store inside a random odd rank (Lian'18, AD-PSGD) ---------------
+ */
+
+typedef struct visit {
+    int peer;
+} visit;
+
+static en_status visit_before_step(en_host *host, void *state, uint64_t step)
+{
+    visit *self = state;
+    (void)step;
+    self->peer = 1 + 2 * (int)(host->rand(host) % (uint64_t)(host->world->nranks / 2));
+    return EN_OK;
+}
+
+static en_status visit_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    const visit *self = state;
+    const int rank = host->world->rank;
+    bucket->req[0] =
+        rank % 2 ? host->call(host, rank, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param)
+                 : host->call(host, self->peer, EXCHANGE, EN_WEIGHTS, bucket, bucket->param, bucket->param);
+    return EN_OK;
+}
+
+static en_status visit_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_status status = host->wait(host, bucket->req[0]);
+    return status == EN_OK && host->world->rank % 2 == 0 ? host->step(host, bucket) : status;
+}
+
+static en_status visit_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (msg->kind == GRADIENT) {
+        en_status status = store->absorb(store, cell, msg, 1);
+        return status == EN_OK ? store->step(store, cell) : status;
+    }
+    for (uint64_t i = 0; i < cell->count; i++)
+        msg->data[i] = cell->w[i] = 0.5f * (cell->w[i] + msg->data[i]);
+    store->touch(store, cell);
+    return EN_OK;
+}
+
+static int visit_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    (void)cell;
+    return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
+}
+
+/* ---- late: holds every answer until a timer has rung ------------------------------------------------------
+ */
+
+typedef struct late {
+    uint64_t rung;
+} late;
+
+static en_status late_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    store->timer(store, cell, 1000000);
+    return status;
+}
+
+static void late_timer(en_store *store, void *state, en_cell *cell)
+{
+    late *self = state;
+    self->rung++;
+    if (cell->pending > 0) store->step(store, cell);
+}
+
+/* ---- stuck: never answers; mixed: ranks disagree about the collective ------------------------------------
+ */
+
+static en_status push_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static int never_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    (void)cell;
+    (void)msg;
+    return EN_HOLD;
+}
+
+static en_status mixed_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    const int op = host->world->rank == 0 ? EN_ALLREDUCE : EN_BCAST;
+    bucket->req[0] = host->coll(host, op, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    return EN_OK;
+}
+
+static en_status failing_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
+}
+
+/* ---- tables ----------------------------------------------------------------------------------------------
+ */
+
+#define HEAD(text) .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = text, .help = "for the tests"
+
+static const en_strategy failing = {HEAD("failing"), .submit = failing_submit};
+static const en_strategy mixed = {HEAD("mixed"), .next = &failing, .submit = mixed_submit};
+static const en_strategy stuck = {HEAD("stuck"),         .flags = EN_STORE_ON_SERVERS, .next = &mixed,
+                                  .submit = push_submit, .finish = wait_first,         .on_pull = never_pull};
+static const en_strategy late_table = {
+    HEAD("late"),         .flags = EN_STORE_ON_SERVERS, .cell_state = sizeof(late),
+    .next = &stuck,       .submit = push_submit,        .finish = wait_first,
+    .on_push = late_push, .on_pull = round_pull,        .on_timer = late_timer};
+static const en_strategy visit_table = {HEAD("visit"),
+                                        .flags = EN_STORE_ON_RANKS,
+                                        .state = sizeof(visit),
+                                        .next = &late_table,
+                                        .before_step = visit_before_step,
+                                        .submit = visit_submit,
+                                        .finish = visit_finish,
+                                        .eval = mean_eval,
+                                        .on_push = visit_push,
+                                        .on_pull = visit_pull};
+static const en_strategy gossip_table = {
+    HEAD("gossip"),          .state = sizeof(gossip), .next = &visit_table, .plan = gossip_plan,
+    .submit = gossip_submit, .finish = gossip_finish, .eval = mean_eval};
+static const en_strategy hier = {
+    HEAD("hier"),          .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS,
+    .next = &gossip_table, .submit = hier_submit,
+    .finish = hier_finish, .on_push = round_push,
+    .on_pull = round_pull};
+static const en_strategy zero1 = {HEAD("zero1"),      .flags = EN_SYNCHRONOUS, .next = &hier,
+                                  .plan = zero1_plan, .submit = zero1_submit,  .finish = zero1_finish};
+
+EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi)
+{
+    return host_abi == EN_STRATEGY_ABI ? &zero1 : NULL;
+}
