@@ -1,5 +1,6 @@
 /* connect.c - making connections: listen, connect, accept; see tcp.h. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -105,6 +106,30 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
         bound_out->port = port_of(fd);
     }
     *fd_out = fd;
+    return EN_OK;
+}
+
+en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
+{
+    int is_listening = 0;
+    socklen_t bytes = sizeof is_listening;
+    struct sockaddr_storage name;
+    socklen_t name_bytes = sizeof name;
+    eni_address address = {.port = port_of(listen_fd)};
+    if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) != 0 || !is_listening ||
+        getsockname(listen_fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
+        getnameinfo((struct sockaddr *)&name, name_bytes, address.host, sizeof address.host, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
+        eni_error("tcp", "descriptor %d is not a listening socket", listen_fd);
+        return EN_EINVAL;
+    }
+    int flags = fcntl(listen_fd, F_GETFL);
+    if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(listen_fd, F_SETFD, FD_CLOEXEC) != 0) {
+        eni_error("tcp", "cannot set descriptor %d up: %s", listen_fd, strerror(errno));
+        return EN_EIO;
+    }
+    *address_out = address;
     return EN_OK;
 }
 

@@ -39,8 +39,9 @@ typedef struct eni_leader_config {
 
     /* All callbacks run on the leader's thread, with no lock held; NULL: none. */
 
-    /* All ranks are there and agree; none has been let in. Fill *terms; anything but EN_OK refuses everybody
-     * with terms->reason. May take a second, not ten: nobody's death is noticed meanwhile. */
+    /* All ranks are there and agree; none has been let in. `world` is valid until stop. Fill *terms; anything
+     * but EN_OK refuses everybody with terms->reason. May take a second, not ten: nobody's death is noticed
+     * meanwhile. */
     en_status (*on_world)(void *user, const eni_world_info *world, eni_terms *terms);
     /* All ranks have sent their blob: the leader may add its own. `own_out` is copied at once. */
     void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);

@@ -46,15 +46,11 @@ en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX])
         snprintf(id_out, ENI_HOST_ID_MAX, "%s", override);
         return EN_OK;
     }
-    char boot[64];
+    char boot[ENI_HOST_MAX];
     struct stat net = {0};
-    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot))
-        eni_place_host(id_out);
-    else
-        snprintf(id_out, ENI_HOST_ID_MAX, "%s", boot);
+    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_place_host(boot);
     if (stat("/proc/self/ns/net", &net) != 0) eni_debug("place", "no /proc/self/ns/net: %s", strerror(errno));
-    size_t used = strnlen(id_out, 64);
-    snprintf(id_out + used, ENI_HOST_ID_MAX - used, "/%llu/%u", (unsigned long long)net.st_ino,
+    snprintf(id_out, ENI_HOST_ID_MAX, "%.64s/%llu/%u", boot, (unsigned long long)net.st_ino,
              (unsigned)geteuid());
     return EN_OK;
 }

@@ -38,6 +38,10 @@ bool eni_address_is_loopback(const eni_address *address);
  * EN_EIO for a busy port (names a remedy) or an address that is not this machine's. */
 en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out);
 
+/* Prepares an inherited listening socket for the calls here and tells its address. EN_EINVAL if it does not
+ * listen. It stays the caller's. */
+en_status eni_tcp_adopt(int listen_fd, eni_address *address_out);
+
 /* Connects, trying again every 50 ms while refused or unreachable, until the deadline: ranks may start in any
  * order. EN_ETIMEOUT says what the last attempt met: refused, no route, no answer. EN_ENOENT
  * at once for a name that does not exist. *fd_out is the caller's. */

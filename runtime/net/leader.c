@@ -1,0 +1,366 @@
+/* leader.c - the leader's calls and its loop; see leader.h. One round of the loop: wait, read everything,
+ * serve broken connections first (so that a death is named before what others say because of it), then the
+ * rest. */
+#include "runtime/net/leader.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/leader_state.h"
+
+enum { SPARE_SEATS = 64, TICK_MS = 100 };
+static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
+static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
+
+void eni_seat_put(eni_seat *seat, const eni_message *message)
+{
+    if (seat->stream != EN_OK || seat->is_mute) return;
+    seat->stream = eni_message_put(&seat->link, message);
+    seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
+}
+
+void eni_seat_leave(eni_seat *seat)
+{
+    seat->stage = SEAT_LEAVING;
+    seat->leave_ns = eni_now_ns() + linger_ns;
+}
+
+void eni_seat_free(eni_seat *seat)
+{
+    eni_link_fini(&seat->link);
+    if (!seat->is_in_world) {
+        eni_peer_fini(&seat->peer);
+        eni_free((void *)(uintptr_t)seat->pairs);
+    }
+    eni_free(seat->blob);
+    *seat = (eni_seat){.link.fd = -1};
+}
+
+static void accept_all(eni_leader *leader)
+{
+    int fd;
+    while (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) == EN_OK) {
+        eni_seat *seat = NULL;
+        for (size_t i = 0; i < leader->nseats && seat == NULL; i++)
+            if (leader->seats[i].stage == SEAT_FREE) seat = &leader->seats[i];
+        if (seat == NULL) {
+            eni_warn("leader", "too many connections: closed one more");
+            close(fd);
+            continue;
+        }
+        *seat = (eni_seat){.stage = SEAT_NEW, .heard_ns = eni_now_ns(), .step = -1};
+        eni_link_init(&seat->link, fd);
+    }
+}
+
+static void dispatch(eni_leader *leader, eni_seat *seat, eni_span frame)
+{
+    eni_message message;
+    const char *why = NULL;
+    en_status st = eni_message_get(frame.data, frame.bytes, &message, &why);
+    if (st == EN_OK && seat->stage == SEAT_ACTIVE) {
+        eni_leader_serve(leader, seat, &message);
+    } else if (st == EN_OK && seat->stage == SEAT_NEW && message.type == ENI_CTL_JOIN) {
+        eni_leader_join(leader, seat, &message);
+    } else if (seat->stage == SEAT_ACTIVE) {
+        char cause[ENI_REASON_MAX];
+        snprintf(cause, sizeof cause, "it sent a message that the protocol forbids: %s", why);
+        eni_leader_lost(leader, seat, cause);
+    } else if (seat->stage == SEAT_NEW) {
+        char reason[ENI_REASON_MAX];
+        snprintf(reason, sizeof reason, "this is not a JOIN: %s", why == NULL ? "another message" : why);
+        eni_leader_refuse(seat, st == EN_EVERSION ? st : EN_EPROTO, reason);
+    } else if (seat->stage == SEAT_JOINED) {
+        seat->stream = EN_EPROTO; /* it may only wait */
+    }
+}
+
+/* Handles all complete frames, and then the end of the stream if it was reached. */
+static void serve_seat(eni_leader *leader, eni_seat *seat)
+{
+    eni_span frame;
+    en_status st = EN_OK;
+    while (seat->stage != SEAT_LEAVING && (st = eni_link_next(&seat->link, &frame)) == EN_OK)
+        dispatch(leader, seat, frame);
+    if (st == EN_EPROTO && seat->stream == EN_OK) seat->stream = EN_EPROTO;
+    if (seat->stage == SEAT_LEAVING) seat->link.in_at = seat->link.in.bytes;
+    if (seat->stream == EN_OK) return;
+    if (seat->stage == SEAT_ACTIVE && leader->stage == LEADER_RUNNING)
+        eni_leader_lost(leader, seat,
+                        seat->stream == EN_EPROTO ? "it broke the framing of the control connection"
+                                                  : "its connection closed without a goodbye");
+    else if (seat->stage == SEAT_JOINED)
+        eni_leader_unjoin(leader, seat);
+    else
+        eni_seat_free(seat);
+}
+
+/* A leaving seat: half-close when all is sent, close when the other side has closed or time is up. */
+static void serve_leaving(eni_seat *seat, int64_t now_ns)
+{
+    if (eni_link_flush(&seat->link) != EN_OK || now_ns >= seat->leave_ns) {
+        eni_seat_free(seat);
+    } else if (seat->link.out.bytes == 0 && !seat->is_half_closed) {
+        shutdown(seat->link.fd, SHUT_WR);
+        seat->is_half_closed = true;
+    }
+}
+
+static void read_all(eni_leader *leader, int64_t now_ns)
+{
+    for (size_t i = 0; i < leader->nseats; i++) {
+        eni_seat *seat = &leader->seats[i];
+        if (seat->stage == SEAT_FREE || leader->polled[2 + i].revents == 0) continue;
+        if (seat->stream != EN_OK) continue;
+        seat->stream = eni_link_read(&seat->link);
+        seat->heard_ns = now_ns;
+    }
+}
+
+static void serve_all(eni_leader *leader, int64_t now_ns)
+{
+    for (int pass = 0; pass < 2; pass++) /* broken ones first */
+        for (size_t i = 0; i < leader->nseats; i++) {
+            eni_seat *seat = &leader->seats[i];
+            if (seat->stage != SEAT_FREE && (pass == 1 || seat->stream != EN_OK)) serve_seat(leader, seat);
+        }
+    for (size_t i = 0; i < leader->nseats; i++) {
+        eni_seat *seat = &leader->seats[i];
+        if (seat->stage == SEAT_LEAVING)
+            serve_leaving(seat, now_ns);
+        else if (seat->stage == SEAT_NEW && now_ns - seat->heard_ns > stranger_ns)
+            eni_seat_free(seat);
+        else if (seat->stage != SEAT_FREE && !seat->is_mute)
+            seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
+    }
+}
+
+static void wait_events(eni_leader *leader)
+{
+    struct pollfd *set = leader->polled;
+    set[0] = (struct pollfd){leader->wake_fd, POLLIN, 0};
+    set[1] = (struct pollfd){leader->listen_fd, POLLIN, 0};
+    for (size_t i = 0; i < leader->nseats; i++) {
+        eni_seat *seat = &leader->seats[i];
+        short events = POLLIN;
+        if (seat->link.out.bytes > 0 && !seat->is_mute) events |= POLLOUT;
+        set[2 + i] = (struct pollfd){seat->stage == SEAT_FREE ? -1 : seat->link.fd, events, 0};
+    }
+    if (poll(set, 2 + leader->nseats, TICK_MS) < 0 && errno != EINTR)
+        eni_warn("leader", "poll failed: %s", strerror(errno));
+}
+
+/* The process itself was stopped (Ctrl-Z, a suspended laptop): silence during that time is nobody's fault. */
+static void forgive_own_absence(eni_leader *leader, int64_t now_ns)
+{
+    if (leader->looked_ns != 0 && now_ns - leader->looked_ns > leader->config.peer_timeout_ns / 2)
+        for (size_t i = 0; i < leader->nseats; i++)
+            leader->seats[i].heard_ns = now_ns;
+    leader->looked_ns = now_ns;
+}
+
+static void check_asked_abort(eni_leader *leader)
+{
+    char reason[ENI_REASON_MAX];
+    pthread_mutex_lock(&leader->lock);
+    bool is_asked = leader->is_abort_asked;
+    memcpy(reason, leader->asked_reason, sizeof reason);
+    pthread_mutex_unlock(&leader->lock);
+    if (is_asked && leader->stage != LEADER_ENDING) eni_leader_finish(leader, EN_EPEER, reason);
+}
+
+static bool has_connections(const eni_leader *leader)
+{
+    for (size_t i = 0; i < leader->nseats; i++)
+        if (leader->seats[i].stage != SEAT_FREE && leader->seats[i].stage != SEAT_NEW) return true;
+    return false;
+}
+
+static void round_once(eni_leader *leader)
+{
+    wait_events(leader);
+    int64_t now_ns = eni_now_ns();
+    forgive_own_absence(leader, now_ns);
+    accept_all(leader);
+    read_all(leader, now_ns);
+    serve_all(leader, now_ns);
+    check_asked_abort(leader);
+    if (leader->stage == LEADER_JOINING) eni_leader_tick_join(leader, now_ns);
+    if (leader->stage == LEADER_RUNNING) eni_leader_tick_run(leader, now_ns);
+}
+
+static void *run(void *argument)
+{
+    eni_leader *leader = argument;
+    do
+        round_once(leader);
+    while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->end_ns));
+    pthread_mutex_lock(&leader->lock);
+    leader->is_over = true;
+    pthread_mutex_unlock(&leader->lock);
+    eventfd_write(leader->over_fd, 1);
+    return NULL;
+}
+
+static void leader_free(eni_leader *leader)
+{
+    for (size_t i = 0; i < leader->nseats && leader->seats != NULL; i++)
+        eni_seat_free(&leader->seats[i]);
+    if (leader->listen_fd >= 0) close(leader->listen_fd);
+    if (leader->wake_fd >= 0) close(leader->wake_fd);
+    if (leader->over_fd >= 0) close(leader->over_fd);
+    eni_free((void *)(uintptr_t)leader->config.host);
+    eni_free((void *)(uintptr_t)leader->config.host_id);
+    eni_free(leader->seats);
+    eni_free(leader->polled);
+    for (int32_t r = 0; leader->peers != NULL && r < leader->config.nranks; r++)
+        eni_peer_fini(&leader->peers[r]);
+    eni_free((void *)(uintptr_t)leader->world.pairs);
+    eni_free(leader->peers);
+    eni_free(leader->by_rank);
+    pthread_mutex_destroy(&leader->lock);
+    eni_free(leader);
+}
+
+static en_status allocate(eni_leader *leader, const eni_leader_config *config)
+{
+    size_t n = (size_t)config->nranks;
+    leader->nseats = n + SPARE_SEATS;
+    leader->seats = eni_alloc_array(leader->nseats, sizeof *leader->seats);
+    leader->polled = eni_alloc_array(leader->nseats + 2, sizeof *leader->polled);
+    leader->peers = eni_alloc_array(n, sizeof *leader->peers);
+    leader->by_rank = eni_alloc_array(n, sizeof(eni_seat *));
+    leader->config.host = eni_strdup(config->host);
+    leader->config.host_id = eni_strdup(config->host_id);
+    leader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    leader->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    for (size_t i = 0; leader->seats != NULL && i < leader->nseats; i++)
+        leader->seats[i].link.fd = -1;
+    bool is_whole = leader->seats != NULL && leader->polled != NULL && leader->peers != NULL &&
+                    leader->by_rank != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
+    if (!is_whole) return EN_ENOMEM;
+    if (leader->wake_fd >= 0 && leader->over_fd >= 0) return EN_OK;
+    eni_error("leader", "eventfd failed: %s", strerror(errno));
+    return EN_EIO;
+}
+
+/* Listens, or takes an inherited listener over and asks it for its port. */
+static en_status open_listener(eni_leader *leader, const eni_leader_config *config)
+{
+    if (config->listen_fd < 0)
+        return eni_tcp_listen(&config->listen, config->is_insecure, &leader->listen_fd, &leader->address);
+    EN_TRY(eni_tcp_adopt(config->listen_fd, &leader->address));
+    leader->listen_fd = config->listen_fd;
+    return EN_OK;
+}
+
+en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out)
+{
+    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
+        eni_error("leader", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
+        return EN_EINVAL;
+    }
+    eni_leader *leader = eni_alloc(sizeof *leader);
+    if (leader == NULL) return EN_ENOMEM;
+    en_status st;
+    leader->config = *config;
+    leader->config.host = leader->config.host_id = NULL;
+    leader->listen_fd = leader->wake_fd = leader->over_fd = -1;
+    if (config->peer_timeout_ns == 0) leader->config.peer_timeout_ns = 5 * ENI_SECOND;
+    leader->join_deadline_ns = eni_now_ns() + config->join_ns;
+    pthread_mutex_init(&leader->lock, NULL);
+    EN_TRY_GOTO(allocate(leader, config), free_leader);
+    EN_TRY_GOTO(open_listener(leader, config), free_leader);
+    if (pthread_create(&leader->thread, NULL, run, leader) != 0) {
+        eni_error("leader", "cannot start a thread");
+        if (config->listen_fd >= 0) leader->listen_fd = -1; /* not taken over after all */
+        EN_TRY_GOTO(EN_EIO, free_leader);
+    }
+    *leader_out = leader;
+    return EN_OK;
+free_leader:
+    leader_free(leader);
+    return st;
+}
+
+const eni_address *eni_leader_address(const eni_leader *leader)
+{
+    return &leader->address;
+}
+
+bool eni_leader_is_over(const eni_leader *leader)
+{
+    eni_leader *mutable = (eni_leader *)(uintptr_t)leader; /* the lock is not part of what const promises */
+    pthread_mutex_lock(&mutable->lock);
+    bool is_over = leader->is_over;
+    pthread_mutex_unlock(&mutable->lock);
+    return is_over;
+}
+
+en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt_fd)
+{
+    en_status st = eni_tcp_wait(leader->over_fd, POLLIN, deadline_ns, interrupt_fd);
+    if (st == EN_EPEER && !eni_leader_is_over(leader)) return EN_EINTR;
+    if (st == EN_ETIMEOUT) return st;
+    pthread_mutex_lock(&leader->lock);
+    st = leader->status;
+    pthread_mutex_unlock(&leader->lock);
+    return st;
+}
+
+int eni_leader_fd(const eni_leader *leader)
+{
+    return leader->over_fd;
+}
+
+void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX])
+{
+    pthread_mutex_lock(&leader->lock);
+    memcpy(reason_out, leader->reason, ENI_REASON_MAX);
+    pthread_mutex_unlock(&leader->lock);
+}
+
+en_status eni_leader_death(eni_leader *leader, eni_death *death_out)
+{
+    pthread_mutex_lock(&leader->lock);
+    bool has_death = leader->has_death;
+    if (has_death) *death_out = leader->death;
+    pthread_mutex_unlock(&leader->lock);
+    return has_death ? EN_OK : EN_ENOENT;
+}
+
+uint64_t eni_leader_claimed(const eni_leader *leader)
+{
+    return atomic_load_explicit(&leader->claimed, memory_order_relaxed);
+}
+
+uint64_t eni_leader_samples(const eni_leader *leader)
+{
+    return atomic_load_explicit(&leader->samples, memory_order_relaxed);
+}
+
+void eni_leader_abort(eni_leader *leader, const char *reason)
+{
+    pthread_mutex_lock(&leader->lock);
+    if (!leader->is_abort_asked) snprintf(leader->asked_reason, sizeof leader->asked_reason, "%s", reason);
+    leader->is_abort_asked = true;
+    pthread_mutex_unlock(&leader->lock);
+    eventfd_write(leader->wake_fd, 1);
+}
+
+void eni_leader_stop(eni_leader *leader)
+{
+    if (leader == NULL) return;
+    eni_leader_abort(leader, "the leader was stopped");
+    pthread_join(leader->thread, NULL);
+    leader_free(leader);
+}
