@@ -36,7 +36,15 @@ struct eni_collective {
     entry entries[];
 };
 
-/* The mean of elements [lo, hi) of all entries: a dead rank or one without samples is left out. */
+static uint64_t samples_of(const eni_collective *c)
+{
+    uint64_t samples = 0;
+    for (int32_t i = 0; i < c->n; i++)
+        samples += c->entries[i].nsamples;
+    return samples;
+}
+
+/* The mean of elements [lo, hi) of all entries; one without samples is left out. */
 static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64_t lo, uint64_t hi)
 {
     const float *from[ENI_MEAN_MAX];
@@ -48,14 +56,6 @@ static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64
     eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }
 
-static uint64_t samples_of(const eni_collective *c)
-{
-    uint64_t samples = 0;
-    for (int32_t i = 0; i < c->n; i++)
-        samples += c->entries[i].nsamples;
-    return samples;
-}
-
 static void reduce(eni_sim *sim, eni_collective *c)
 {
     mean(sim, c, sim->scratch, 0, c->count);
@@ -65,6 +65,8 @@ static void reduce(eni_sim *sim, eni_collective *c)
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->bucket->lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->bucket->hi : c->count;
         memcpy(e->data + lo, sim->scratch + lo, (hi - lo) * sizeof(float));
+        if (e->data == e->rank->grad + sim->buckets->bucket[c->bucket].lo)
+            e->rank->grad_samples[c->bucket] = samples_of(c);
     }
 }
 

@@ -65,6 +65,7 @@ static void compute_gradient(eni_rank *rank)
         samples[i] = problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
         rank->nsamples += samples[i];
     }
+    if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
     if (sim->micro && rank->nbatches > 0) {
         /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
         for (uint32_t b = 0; b < sim->buckets->n; b++) {
@@ -128,7 +129,7 @@ static en_status backward(eni_rank *rank)
         done += bucket->count;
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
         bucket->step = rank->step;
-        bucket->nsamples = rank->nsamples;
+        bucket->nsamples = rank->grad_samples[b] = rank->nsamples;
         memset(bucket->req, 0, sizeof bucket->req);
         EN_TRY(strategy->submit(&rank->host, rank->state, bucket));
     }

@@ -127,7 +127,6 @@ static float lr_at(const eni_rank *rank, uint32_t bucket)
 en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
 {
     const eni_sim *sim = rank->sim;
-    if (nsamples == 0) return EN_OK; /* nothing was learnt */
     const uint64_t at = sim->buckets->bucket[bucket->id].lo + bucket->lo;
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < sim->optimizer->slots(&sim->config->hyper); i++) {
@@ -145,7 +144,8 @@ en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
 
 static en_status host_step(en_host *host, en_bucket *bucket)
 {
-    return eni_rank_step(rank_of(host), bucket, bucket->nsamples);
+    eni_rank *rank = rank_of(host);
+    return eni_rank_step(rank, bucket, rank->grad_samples[bucket->id]);
 }
 
 static double host_lr(en_host *host)

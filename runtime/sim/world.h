@@ -51,9 +51,10 @@ struct eni_rank {
 
     float *param, *grad; /* (count) the flat vectors */
     float *slots[ENI_MAX_SLOTS];
-    en_bucket *buckets;    /* (nbuckets) */
-    uint64_t *samples;     /* (nbuckets) applied, as far as this rank knows: the learning rate's argument */
-    uint64_t *steps_taken; /* (nbuckets) optimizer steps by this rank */
+    en_bucket *buckets;     /* (nbuckets) */
+    uint64_t *samples;      /* (nbuckets) applied, as far as this rank knows: the learning rate's argument */
+    uint64_t *grad_samples; /* (nbuckets) behind grad: the rank's own, or a whole group's after a reduction */
+    uint64_t *steps_taken;  /* (nbuckets) optimizer steps by this rank */
     eni_vector *vectors;
     uint32_t nvectors, vectors_room;
     int may_make_vectors; /* in open and plan */
@@ -153,7 +154,8 @@ void eni_rank_part_done(eni_rank *rank, en_req request, en_status status);
 /* The request while it is in progress, else NULL. */
 eni_request *eni_rank_request(eni_rank *rank, en_req request);
 
-/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. */
+/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. Of 0
+ * samples the mean is 0, and the step is taken, as in ops/mean.h and in the store. */
 en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples);
 
 /* ---- exchange.c ---------------------------------------------------------------------------------------- */
