@@ -1,8 +1,10 @@
 #include "runtime/comm/pump.h"
 
+#include <linux/sockios.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -30,12 +32,13 @@ static int64_t polls_fill(eni_coll *coll)
     p->polls[1] =
         (struct pollfd){.fd = p->oldest < p->nstarted ? coll->config.alive.fd : -1, .events = POLLIN};
     for (int r = 0; r < coll->config.nranks; r++) {
-        const eni_link *link = &p->links[r];
-        const int is_held = link->rx_hold_ns > 0;
-        const int is_stalled = !link->rx_data && link->rx_done == sizeof link->rx;
-        const short events = (short)((is_held || is_stalled ? 0 : POLLIN) | (link->is_sending ? POLLOUT : 0));
-        p->polls[2 + r] = (struct pollfd){.fd = events ? link->fd : -1, .events = events};
-        if (is_held && link->rx_hold_ns < until_ns) until_ns = link->rx_hold_ns;
+        const eni_stream *stream = &p->streams[r];
+        const int is_held = stream->rx_hold_ns > 0;
+        const int is_stalled = !stream->rx_data && stream->rx_done == sizeof stream->rx;
+        const short events =
+            (short)((is_held || is_stalled ? 0 : POLLIN) | (stream->is_sending ? POLLOUT : 0));
+        p->polls[2 + r] = (struct pollfd){.fd = events ? stream->fd : -1, .events = events};
+        if (is_held && stream->rx_hold_ns < until_ns) until_ns = stream->rx_hold_ns;
     }
     return until_ns;
 }
@@ -54,16 +57,16 @@ static void pump_sleep(eni_coll *coll)
 
 /* The end in good order: what we sent must be with the peer's kernel, and what it sent must be read, or our
  * close would be a reset that can overtake our last frames. */
-static void link_linger(const eni_link *link, int64_t deadline_ns)
+static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
 {
     enum { LOOK_MS = 2 };
-    struct pollfd end = {.fd = link->fd, .events = POLLIN};
+    struct pollfd end = {.fd = stream->fd, .events = POLLIN};
     char drain[4096];
     int unacknowledged = 1;
-    shutdown(link->fd, SHUT_WR);
+    shutdown(stream->fd, SHUT_WR);
     while (unacknowledged > 0 && eni_now_ns() < deadline_ns) {
-        if (poll(&end, 1, LOOK_MS) > 0 && recv(link->fd, drain, sizeof drain, MSG_DONTWAIT) <= 0) return;
-        if (ioctl(link->fd, SIOCOUTQ, &unacknowledged) != 0) return;
+        if (poll(&end, 1, LOOK_MS) > 0 && recv(stream->fd, drain, sizeof drain, MSG_DONTWAIT) <= 0) return;
+        if (ioctl(stream->fd, SIOCOUTQ, &unacknowledged) != 0) return;
     }
 }
 
@@ -72,7 +75,7 @@ static void pump_linger(eni_coll *coll)
     eni_pump *p = coll->state;
     const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
     for (int r = 0; r < coll->config.nranks; r++)
-        if (p->links[r].fd >= 0) link_linger(&p->links[r], deadline_ns);
+        if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
 }
 
 static void *pump_main(void *argument)
@@ -93,7 +96,7 @@ static void *pump_main(void *argument)
     eni_group_fail(coll, st == EN_EPEER && word != EN_OK ? word : st);
     eni_flag_set(&p->completed, ENI_PUMP_FAILED);
     for (int r = 0; r < coll->config.nranks; r++) /* so that the neighbours do not wait for us */
-        if (p->links[r].fd >= 0) shutdown(p->links[r].fd, SHUT_RDWR);
+        if (p->streams[r].fd >= 0) shutdown(p->streams[r].fd, SHUT_RDWR);
     return NULL;
 }
 
@@ -124,7 +127,7 @@ static en_status pump_alloc(eni_coll *coll)
     coll->state = p;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->flights = eni_alloc_array(ENI_COLL_DEPTH, sizeof *p->flights);
-    p->links = eni_alloc_array(n, sizeof *p->links);
+    p->streams = eni_alloc_array(n, sizeof *p->streams);
     p->polls = eni_alloc_array(n + 2, sizeof *p->polls);
     p->chunks = eni_alloc_array(ENI_COLL_DEPTH * n, sizeof *p->chunks);
     p->legs = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->legs);
@@ -132,7 +135,7 @@ static en_status pump_alloc(eni_coll *coll)
     if (config->algorithm == ENI_COLL_NAIVE)
         p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
     const int has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch;
-    if (p->wake_fd < 0 || !p->flights || !p->links || !p->polls || !p->chunks || !p->legs || !p->segment ||
+    if (p->wake_fd < 0 || !p->flights || !p->streams || !p->polls || !p->chunks || !p->legs || !p->segment ||
         !has_scratch) {
         eni_error("coll", "no memory for the operations of %zu ranks", n);
         return EN_ENOMEM;
@@ -152,16 +155,16 @@ static en_status pump_open(eni_coll *coll)
     }
     for (int r = 0; r < n; r++) {
         const int fd = r == coll->config.rank ? -1 : coll->config.sockets[r];
-        p->links[r].fd = fd;
-        p->links[r].peer = fd < 0 ? -1 : r;
-        p->links[r].scratch = p->segment; /* only the ring's left neighbour uses it */
+        p->streams[r].fd = fd;
+        p->streams[r].peer = fd < 0 ? -1 : r;
+        p->streams[r].scratch = p->segment; /* only the ring's left neighbour uses it */
     }
     coll->config.sockets = NULL; /* the caller's array */
     return thread_start(coll);
 }
 
 /* Whether there is a connection to everybody that this operation talks to. */
-static en_status links_check(const eni_coll *coll, const eni_coll_op *op)
+static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 {
     const eni_pump *p = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
@@ -170,7 +173,7 @@ static en_status links_check(const eni_coll *coll, const eni_coll_op *op)
         const int is_partner = is_swap   ? r == op->to || r == op->from
                                : is_ring ? r == (rank + 1) % n || r == (rank + n - 1) % n
                                          : 1;
-        if (r == rank || !is_partner || p->links[r].peer == r) continue;
+        if (r == rank || !is_partner || p->streams[r].peer == r) continue;
         eni_error("coll", "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
                   eni_group_op_name(op->op), op->bucket);
         return EN_EUNSUPPORTED;
@@ -181,7 +184,7 @@ static en_status links_check(const eni_coll *coll, const eni_coll_op *op)
 static en_status pump_submit(eni_coll *coll, uint64_t seq)
 {
     eni_pump *p = coll->state;
-    EN_TRY(links_check(coll, eni_group_op(coll, seq)));
+    EN_TRY(streams_check(coll, eni_group_op(coll, seq)));
     atomic_store_explicit(&p->submitted, seq + 1, memory_order_release);
     eventfd_write(p->wake_fd, 1);
     return EN_OK;
@@ -211,11 +214,11 @@ static void pump_close(eni_coll *coll)
         eventfd_write(p->wake_fd, 1);
         pthread_join(p->thread, NULL);
     }
-    for (int r = 0; p->links && p->is_started && r < coll->config.nranks; r++)
-        if (p->links[r].fd >= 0) close(p->links[r].fd);
+    for (int r = 0; p->streams && p->is_started && r < coll->config.nranks; r++)
+        if (p->streams[r].fd >= 0) close(p->streams[r].fd);
     if (p->wake_fd >= 0) close(p->wake_fd);
     eni_free(p->flights);
-    eni_free(p->links);
+    eni_free(p->streams);
     eni_free(p->polls);
     eni_free(p->chunks);
     eni_free(p->legs);

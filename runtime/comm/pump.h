@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "runtime/comm/link.h"
+#include "runtime/comm/stream.h"
 
 typedef struct eni_chunk { /* a range of the operation that travels round the ring */
     uint64_t lo, hi;
@@ -76,7 +76,7 @@ typedef struct eni_pump {
     /* The comm thread's. */
     uint64_t nstarted, oldest; /* flights oldest .. nstarted - 1 are in the air, done ones among them */
     eni_flight *flights;       /* (ENI_COLL_DEPTH) */
-    eni_link *links;           /* (nranks); [rank] and missing ones have fd -1 */
+    eni_stream *streams;       /* (nranks); [rank] and missing ones have fd -1 */
     struct pollfd *polls;      /* (2 + nranks) */
     float *segment;            /* (segment) ring only: for sums on their way */
     float *scratch;            /* (nranks, max_count) naive only */

@@ -71,11 +71,11 @@ static void flights_end(eni_coll *coll)
 /* ---- sending ---- */
 
 /* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
-static int ready_next(eni_coll *coll, eni_link *link, eni_frame *frame)
+static int ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 {
     const eni_pump *p = coll->state;
-    if (!link->has_data || p->nstarted - p->oldest < 2 || link->told_ready >= p->nstarted) return 0;
-    link->told_ready = p->nstarted;
+    if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return 0;
+    stream->told_ready = p->nstarted;
     *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
                          .type = ENI_FRAME_READY,
                          .epoch = coll->config.epoch,
@@ -85,11 +85,11 @@ static int ready_next(eni_coll *coll, eni_link *link, eni_frame *frame)
 }
 
 /* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
-static int data_next(eni_coll *coll, eni_link *link, eni_frame *frame, const float **data_out)
+static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
 {
     eni_pump *p = coll->state;
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
-        if (seq > p->oldest && seq >= link->peer_ready) return 0;
+        if (seq > p->oldest && seq >= stream->peer_ready) return 0;
         eni_flight *flight = flight_of(p, seq);
         const eni_coll_op *op = flight->op;
         *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
@@ -101,7 +101,7 @@ static int data_next(eni_coll *coll, eni_link *link, eni_frame *frame, const flo
                              .seq = seq,
                              .count = op->count,
                              .bucket = op->bucket};
-        if (flight->is_done || !flight->course->next(coll, flight, link->peer, frame, data_out)) continue;
+        if (flight->is_done || !flight->course->next(coll, flight, stream->peer, frame, data_out)) continue;
         flight->nsending++;
         frame->deliver_ns =
             eni_shaper_send(coll->config.shaper, eni_now_ns(), sizeof *frame + eni_frame_payload(frame));
@@ -110,33 +110,34 @@ static int data_next(eni_coll *coll, eni_link *link, eni_frame *frame, const flo
     return 0;
 }
 
-static void frame_is_gone(eni_coll *coll, eni_link *link)
+static void frame_is_gone(eni_coll *coll, eni_stream *stream)
 {
-    if (link->tx.type != ENI_FRAME_DATA) return;
-    flight_of(coll->state, link->tx.seq)->nsending--;
-    eni_group_trace(coll, "send", link->tx_begin_ns, eni_now_ns(), link->tx.bucket,
-                    eni_frame_payload(&link->tx));
+    if (stream->tx.type != ENI_FRAME_DATA) return;
+    flight_of(coll->state, stream->tx.seq)->nsending--;
+    eni_group_trace(coll, "send", stream->tx_begin_ns, eni_now_ns(), stream->tx.bucket,
+                    eni_frame_payload(&stream->tx));
 }
 
-static en_status link_send(eni_coll *coll, eni_link *link)
+static en_status stream_send(eni_coll *coll, eni_stream *stream)
 {
     for (;;) {
         eni_frame frame;
         const float *data = NULL;
-        if (!link->is_sending) {
-            if (!ready_next(coll, link, &frame) && !data_next(coll, link, &frame, &data)) return EN_OK;
-            eni_link_begin(link, &frame, data);
+        if (!stream->is_sending) {
+            if (!ready_next(coll, stream, &frame) && !data_next(coll, stream, &frame, &data)) return EN_OK;
+            eni_stream_begin(stream, &frame, data);
         }
         int is_gone;
-        const en_status st = eni_link_push(link, coll, &is_gone);
-        if (st != EN_OK && link->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
-            link->told_ready = UINT64_MAX;
-            link->is_sending = 0;
+        const en_status st = eni_stream_push(stream, coll, &is_gone);
+        if (st != EN_OK &&
+            stream->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
+            stream->told_ready = UINT64_MAX;
+            stream->is_sending = 0;
             return EN_OK;
         }
         EN_TRY(st);
         if (!is_gone) return EN_OK;
-        frame_is_gone(coll, link);
+        frame_is_gone(coll, stream);
     }
 }
 
@@ -152,96 +153,96 @@ static int is_time_for(const eni_coll *coll, const eni_frame *header)
 }
 
 /* Takes a data header: sets rx_data. */
-static en_status header_accept(eni_coll *coll, eni_link *link)
+static en_status header_accept(eni_coll *coll, eni_stream *stream)
 {
     eni_pump *p = coll->state;
-    const eni_frame *header = &link->rx;
+    const eni_frame *header = &stream->rx;
     const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
     eni_flight *flight = flight_of(p, seq);
     const eni_place_in_run theirs = {header->epoch, header->seq,    header->op,
                                      header->what,  header->bucket, header->count};
     if (seq < p->nstarted) {
         const eni_place_in_run ours = flight_place(coll, flight);
-        EN_TRY(eni_group_agree(coll->config.rank, &ours, link->peer, &theirs));
+        EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
     }
     float *data = NULL;
     const int is_expected = seq == header->seq && !flight->is_done &&
-                            flight->course->accept(coll, flight, link->peer, header, &data);
+                            flight->course->accept(coll, flight, stream->peer, header, &data);
     if (!is_expected) {
         eni_error("coll",
                   "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
                   "%d does not expect: another algorithm, segment size or range",
-                  link->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
+                  stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
                   (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
                   eni_group_op_name(header->op), coll->config.rank);
         return EN_EMISMATCH;
     }
-    link->has_data = 1;
-    link->rx_data = data ? data : link->scratch;
+    stream->has_data = 1;
+    stream->rx_data = data ? data : stream->scratch;
     return EN_OK;
 }
 
-static void payload_arrived(eni_coll *coll, eni_link *link)
+static void payload_arrived(eni_coll *coll, eni_stream *stream)
 {
-    eni_flight *flight = flight_of(coll->state, link->rx.seq);
-    float *data = link->rx_data;
-    link->rx_data = NULL;
-    link->rx_done = 0;
-    link->rx_hold_ns = 0;
-    eni_group_trace(coll, "receive", link->rx_begin_ns, eni_now_ns(), link->rx.bucket,
-                    eni_frame_payload(&link->rx));
-    flight->course->arrived(coll, flight, link->peer, &link->rx, data);
+    eni_flight *flight = flight_of(coll->state, stream->rx.seq);
+    float *data = stream->rx_data;
+    stream->rx_data = NULL;
+    stream->rx_done = 0;
+    stream->rx_hold_ns = 0;
+    eni_group_trace(coll, "receive", stream->rx_begin_ns, eni_now_ns(), stream->rx.bucket,
+                    eni_frame_payload(&stream->rx));
+    flight->course->arrived(coll, flight, stream->peer, &stream->rx, data);
 }
 
 /* One step of receiving; *went_out 0: nothing more can be done now. */
-static en_status link_receive_step(eni_coll *coll, eni_link *link, int *went_out)
+static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *went_out)
 {
     int have = 0;
     *went_out = 0;
-    if (link->rx_hold_ns > 0) { /* complete; the emulated network has it */
-        if (eni_now_ns() < link->rx_hold_ns) return EN_OK;
-        payload_arrived(coll, link);
+    if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
+        if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
+        payload_arrived(coll, stream);
         *went_out = 1;
         return EN_OK;
     }
-    if (!link->rx_data) {
-        if (link->rx_done < sizeof link->rx) {
-            EN_TRY(eni_link_pull_header(link, coll, &have));
+    if (!stream->rx_data) {
+        if (stream->rx_done < sizeof stream->rx) {
+            EN_TRY(eni_stream_pull_header(stream, coll, &have));
             if (!have) return EN_OK;
         }
-        if (link->rx.type == ENI_FRAME_READY) {
-            if (link->rx.seq > link->peer_ready) link->peer_ready = link->rx.seq;
-            link->rx_done = 0;
+        if (stream->rx.type == ENI_FRAME_READY) {
+            if (stream->rx.seq > stream->peer_ready) stream->peer_ready = stream->rx.seq;
+            stream->rx_done = 0;
             *went_out = 1;
             return EN_OK;
         }
-        if (!is_time_for(coll, &link->rx)) return EN_OK;
-        EN_TRY(header_accept(coll, link));
+        if (!is_time_for(coll, &stream->rx)) return EN_OK;
+        EN_TRY(header_accept(coll, stream));
     }
-    EN_TRY(eni_link_pull_payload(link, coll, &have));
+    EN_TRY(eni_stream_pull_payload(stream, coll, &have));
     if (!have) return EN_OK;
-    const uint64_t bytes = sizeof link->rx + eni_frame_payload(&link->rx);
-    link->rx_hold_ns = eni_shaper_recv(coll->config.shaper, link->rx.deliver_ns, bytes);
-    if (link->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, link);
+    const uint64_t bytes = sizeof stream->rx + eni_frame_payload(&stream->rx);
+    stream->rx_hold_ns = eni_shaper_recv(coll->config.shaper, stream->rx.deliver_ns, bytes);
+    if (stream->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, stream);
     *went_out = 1;
     return EN_OK;
 }
 
-static en_status link_receive(eni_coll *coll, eni_link *link)
+static en_status stream_receive(eni_coll *coll, eni_stream *stream)
 {
     int went = 1;
-    while (went && link->fd >= 0)
-        EN_TRY(link_receive_step(coll, link, &went));
+    while (went && stream->fd >= 0)
+        EN_TRY(stream_receive_step(coll, stream, &went));
     return EN_OK;
 }
 
 /* A peer that has closed is dead if an operation still needs it; else it has finished and we have not. */
-static en_status closed_links(eni_coll *coll)
+static en_status closed_streams(eni_coll *coll)
 {
     const eni_pump *p = coll->state;
     for (int r = 0; r < coll->config.nranks; r++) {
-        const eni_link *link = &p->links[r];
-        if (link->fd >= 0 || link->peer < 0) continue;
+        const eni_stream *stream = &p->streams[r];
+        if (stream->fd >= 0 || stream->peer < 0) continue;
         for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
             const eni_flight *flight = flight_of(p, seq);
             if (flight->is_done || !flight->course->needs(coll, flight, r)) continue;
@@ -260,10 +261,10 @@ en_status eni_traffic_advance(eni_coll *coll)
     for (;;) {
         const uint64_t before = p->oldest;
         for (int r = 0; r < coll->config.nranks; r++)
-            if (p->links[r].fd >= 0) EN_TRY(link_receive(coll, &p->links[r]));
+            if (p->streams[r].fd >= 0) EN_TRY(stream_receive(coll, &p->streams[r]));
         for (int r = 0; r < coll->config.nranks; r++)
-            if (p->links[r].fd >= 0) EN_TRY(link_send(coll, &p->links[r]));
+            if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         flights_end(coll);
-        if (p->oldest == before) return closed_links(coll);
+        if (p->oldest == before) return closed_streams(coll);
     }
 }

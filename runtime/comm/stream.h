@@ -1,10 +1,10 @@
-/* link.h - one TCP connection between two ranks: frames out, frames in, never blocking.
+/* stream.h - one TCP connection between two ranks: frames out, frames in, never blocking.
  *
  * A frame is a header of 88 bytes, little-endian, and up to one segment of float32. Sending is one writev
  * straight from the vector; receiving goes straight to where the payload belongs. Private to runtime/comm;
  * used by the comm thread (pump.c) only. */
-#ifndef COMM_LINK_H
-#define COMM_LINK_H
+#ifndef COMM_STREAM_H
+#define COMM_STREAM_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -34,7 +34,7 @@ typedef struct eni_frame {
 } eni_frame;
 _Static_assert(sizeof(eni_frame) == 88, "no padding: the struct is the wire format");
 
-typedef struct eni_link {
+typedef struct eni_stream {
     int fd; /* -1: none, or the peer has closed in good order */
     int peer;
     int has_data;        /* the peer has sent data, so it wants to know what we are ready for */
@@ -53,20 +53,20 @@ typedef struct eni_link {
     int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
     int64_t rx_begin_ns;
     float *scratch; /* (segment) for payloads that are added, not stored */
-} eni_link;
+} eni_stream;
 
-/* Starts sending; the payload stays in place until eni_link_push says that the frame is gone. */
-void eni_link_begin(eni_link *link, const eni_frame *frame, const float *data);
+/* Starts sending; the payload stays in place until eni_stream_push says that the frame is gone. */
+void eni_stream_begin(eni_stream *stream, const eni_frame *frame, const float *data);
 
 /* Sends what the socket takes. *gone_out 1: the frame has left. EN_EPEER when the connection broke. */
-en_status eni_link_push(eni_link *link, eni_coll *coll, int *gone_out);
+en_status eni_stream_push(eni_stream *stream, eni_coll *coll, int *gone_out);
 
-/* Reads towards a complete header. *have_out 1: link->rx is one. An orderly end between two frames closes
- * the link and is EN_OK: whether it came too early is for the caller to know. */
-en_status eni_link_pull_header(eni_link *link, eni_coll *coll, int *have_out);
+/* Reads towards a complete header. *have_out 1: stream->rx is one. An orderly end between two frames closes
+ * the stream and is EN_OK: whether it came too early is for the caller to know. */
+en_status eni_stream_pull_header(eni_stream *stream, eni_coll *coll, int *have_out);
 
-/* Reads the payload of link->rx into link->rx_data. *have_out 1: complete. */
-en_status eni_link_pull_payload(eni_link *link, eni_coll *coll, int *have_out);
+/* Reads the payload of stream->rx into stream->rx_data. *have_out 1: complete. */
+en_status eni_stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_out);
 
 static inline size_t eni_frame_payload(const eni_frame *frame)
 {
