@@ -1,0 +1,186 @@
+/* test_goldens.c - against PyTorch: losses of training, and every gradient at PyTorch's own weights.
+ *
+ * tests/goldens holds what PyTorch computed in float64; tools/make_goldens.py made it and says how. A loss
+ * may differ by 1e-5 of itself, a gradient tensor nowhere by more than 1e-5 of its largest value. */
+#include "rig.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/dataset.h"
+#include "models/registry.h"
+#include "models/weights.h"
+#include "ops/optimizer.h"
+#include "runtime/core/memory.h"
+
+#define GOLDENS EN_SOURCE_DIR "/tests/goldens"
+
+enum { SKIPPED = 77 };
+static const double tolerance = 1e-5;
+
+/* What was compared, for the closing line. */
+static struct {
+    double worst;
+    char where[96];
+    int losses, tensors;
+} sum;
+
+static json_t *goldens;      /* goldens.json */
+static eni_dataset *fashion; /* Fashion-MNIST in file order */
+
+static void compare(double gap, const char *network, int step, const char *what)
+{
+    if (!(gap <= sum.worst)) {
+        sum.worst = gap;
+        snprintf(sum.where, sizeof sum.where, "%s, step %d, %s", network, step, what);
+    }
+    if (!(gap < tolerance)) fail_msg("%s, step %d, %s: off by %g", network, step, what, gap);
+}
+
+static void compare_loss(double got, double want, const char *network, int step)
+{
+    compare(fabs(got - want) / fabs(want), network, step, "loss");
+    sum.losses++;
+}
+
+/* Samples [64 step, 64 step + 64) of the file. */
+static en_batch golden_batch(int step, float *x, int32_t *labels)
+{
+    const size_t n = (size_t)json_integer_value(json_object_get(goldens, "batch"));
+    eni_dataset_range(fashion, ENI_TRAIN, (uint64_t)step * n, n, x, labels, NULL);
+    return (en_batch){.n = (int64_t)n, .x = x, .target = labels};
+}
+
+static void load(const rig *r, const char *what, int step, float *flat)
+{
+    char path[512];
+    snprintf(path, sizeof path, GOLDENS "/%s-%s-%d.safetensors", r->schema.network->name, what, step);
+    assert_int_equal(eni_weights_load(path, &r->schema, flat), EN_OK);
+}
+
+/* ---- training ---------------------------------------------------------------------------------------- */
+
+static double number(const char *key)
+{
+    return json_number_value(json_object_get(goldens, key));
+}
+
+static void losses_are_pytorchs(const char *network, int nsteps)
+{
+    static float x[64 * 784];
+    static int32_t labels[64];
+    rig r;
+    rig_open(&r, eni_network_find(network), rig_device());
+    load(&r, "weights", 0, r.param);
+    const json_t *wanted =
+        json_object_get(json_object_get(json_object_get(goldens, "networks"), network), "losses");
+    assert_true(json_array_size(wanted) >= (size_t)nsteps);
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    const eni_hyper hyper = {.lr = (float)number("lr"), .momentum = (float)number("momentum")};
+    float *velocity = eni_alloc_array(r.schema.count, sizeof *velocity);
+    for (int step = 0; step < nsteps; step++) {
+        const en_batch batch = golden_batch(step, x, labels);
+        eni_hyper now = hyper;
+        now.step = (uint64_t)step;
+        compare_loss(rig_step(&r, &batch), json_number_value(json_array_get(wanted, (size_t)step)), network,
+                     step);
+        sgd->step(r.param, &velocity, r.grad, r.schema.count, &now);
+    }
+    eni_free(velocity);
+    rig_close(&r);
+}
+
+static void losses_of_the_convnet(void **state)
+{
+    (void)state;
+    losses_are_pytorchs("convnet", 12);
+}
+
+static void losses_of_the_mlp(void **state)
+{
+    (void)state;
+    losses_are_pytorchs("mlp", 50);
+}
+
+/* ---- gradients --------------------------------------------------------------------------------------- */
+
+static void gradients_are_pytorchs(const char *network, int step)
+{
+    static float x[64 * 784];
+    static int32_t labels[64];
+    rig r;
+    rig_open(&r, eni_network_find(network), rig_device());
+    float *wanted = eni_alloc_array(r.schema.count, sizeof *wanted);
+    load(&r, "weights", step, r.param);
+    load(&r, "grads", step, wanted);
+    const json_t *facts = json_object_get(json_object_get(goldens, "networks"), network);
+    char key[16];
+    snprintf(key, sizeof key, "%d", step);
+    const json_t *loss = json_object_get(json_object_get(facts, "loss_at"), key);
+    assert_true(json_is_real(loss));
+    const en_batch batch = golden_batch(step, x, labels);
+    compare_loss(rig_step(&r, &batch), json_real_value(loss), network, step);
+    for (uint32_t t = 0; t < r.schema.ntensors; t++) {
+        const en_model_tensor *tensor = &r.schema.tensors[t];
+        const uint64_t at = tensor->offset;
+        compare(relative_gap(r.grad + at, wanted + at, tensor->count), network, step, tensor->name);
+        sum.tensors++;
+    }
+    eni_free(wanted);
+    rig_close(&r);
+}
+
+static void gradients_of_the_convnet(void **state)
+{
+    (void)state;
+    static const int steps[] = {0, 50, 500};
+    for (int i = 0; i < 3; i++)
+        gradients_are_pytorchs("convnet", steps[i]);
+}
+
+static void gradients_of_the_mlp(void **state)
+{
+    (void)state;
+    gradients_are_pytorchs("mlp", 0);
+}
+
+/* ---- main -------------------------------------------------------------------------------------------- */
+
+static int open_goldens(void **state)
+{
+    (void)state;
+    json_error_t error;
+    goldens = json_load_file(GOLDENS "/goldens.json", 0, &error);
+    return goldens != NULL ? 0 : -1;
+}
+
+static int report(void **state)
+{
+    (void)state;
+    printf("PROMISE pytorch: worst gap %.1e on %s (%s; %d losses, %d gradient tensors; %.0e allowed)\n",
+           sum.worst, rig_device(), sum.where, sum.losses, sum.tensors, tolerance);
+    json_decref(goldens);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    rig_choose_device(argc, argv);
+    const eni_data_options options = {.name = "fashion-mnist", .want = {28, 28, 1, 10, 0}};
+    if (eni_dataset_open(&options, &fashion) != EN_OK) {
+        printf("SKIP: Fashion-MNIST is not installed (apt-get install dataset-fashion-mnist)\n");
+        return SKIPPED;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_of_the_convnet),
+        cmocka_unit_test(losses_of_the_mlp),
+        cmocka_unit_test(gradients_of_the_convnet),
+        cmocka_unit_test(gradients_of_the_mlp),
+    };
+    const int failed = cmocka_run_group_tests(tests, open_goldens, report);
+    eni_dataset_close(fashion);
+    return failed;
+}
