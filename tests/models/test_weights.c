@@ -1,0 +1,320 @@
+/* test_weights.c - safetensors: what is written is read back, and what the format does not promise is
+ * refused. */
+#include "rig.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "models/registry.h"
+#include "models/safetensors.h"
+#include "models/weights.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+
+/* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
+
+typedef struct fixture {
+    char folder[64], path[80];
+    en_schema schema;
+    float *flat, *back;
+    char line[512];
+} fixture;
+
+static void keep_line(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)level;
+    (void)subsystem;
+    snprintf(user, sizeof((fixture *)NULL)->line, "%s", text);
+}
+
+static int open_fixture(void **state)
+{
+    static fixture f;
+    f = (fixture){.folder = "/tmp/entrain-weights-XXXXXX"};
+    if (mkdtemp(f.folder) == NULL) return -1;
+    snprintf(f.path, sizeof f.path, "%s/w.safetensors", f.folder);
+    assert_int_equal(en_schema_init(eni_network_find("toy"), &f.schema), EN_OK);
+    f.flat = eni_alloc_array(f.schema.count, sizeof *f.flat);
+    f.back = eni_alloc_array(f.schema.count, sizeof *f.back);
+    en_schema_init_param(&f.schema, 3, f.flat);
+    eni_log_set_sink(keep_line, f.line);
+    *state = &f;
+    return 0;
+}
+
+static int close_fixture(void **state)
+{
+    fixture *f = *state;
+    eni_log_set_sink(NULL, NULL);
+    unlink(f->path);
+    const int left = rmdir(f->folder); /* fails if a temporary file was left behind */
+    en_schema_fini(&f->schema);
+    eni_free(f->flat);
+    eni_free(f->back);
+    return left;
+}
+
+static void says(const fixture *f, const char *words)
+{
+    if (strstr(f->line, words) == NULL) fail_msg("\"%s\" is not in \"%s\"", words, f->line);
+}
+
+/* ---- round trip -------------------------------------------------------------------------------------- */
+
+static void what_is_saved_is_loaded(void **state)
+{
+    fixture *f = *state;
+    char before[ENI_DIGEST_HEX], after[ENI_DIGEST_HEX];
+    memset(f->back, 0xff, f->schema.count * sizeof *f->back);
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_memory_equal(f->flat, f->back, f->schema.count * sizeof *f->flat);
+    assert_int_equal(eni_weights_digest(&f->schema, f->flat, before), EN_OK);
+    assert_int_equal(eni_weights_digest(&f->schema, f->back, after), EN_OK);
+    assert_string_equal(before, after);
+}
+
+/* params_sha256 is the hash of the file's data, which follows its header without a gap. */
+static void the_digest_is_of_the_files_data(void **state)
+{
+    fixture *f = *state;
+    unsigned char bytes[4096];
+    char of_file[ENI_DIGEST_HEX], of_flat[ENI_DIGEST_HEX];
+    uint64_t header;
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    FILE *file = fopen(f->path, "rb");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    memcpy(&header, bytes, sizeof header);
+    assert_int_equal(size - 8 - header, 165 * sizeof(float)); /* 10 x 10 + 10 + 10 x 5 + 5 */
+    assert_true(strstr((char *)bytes + 8, "\"__metadata__\":{\"format\":\"pt\"}") != NULL);
+    assert_true(header % 8 == 0);
+    eni_digest_of(bytes + 8 + header, size - 8 - header, of_file);
+    assert_int_equal(eni_weights_digest(&f->schema, f->flat, of_flat), EN_OK);
+    assert_string_equal(of_file, of_flat);
+    f->flat[f->schema.tensors[1].offset + 10] = 5; /* padding is not part of it */
+    assert_int_equal(eni_weights_digest(&f->schema, f->flat, of_flat), EN_OK);
+    assert_string_equal(of_file, of_flat);
+}
+
+static void saving_replaces_whole_files(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    const float w = f->flat[0];
+    f->flat[0] = NAN;
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_ENONFINITE);
+    says(f, "net1.weight");
+    f->flat[0] = w + 1;
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_true(f->back[0] == w); /* the old file is still there */
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_OK);
+    assert_true(f->back[0] == w + 1);
+}
+
+static void files_that_cannot_be_are_named(void **state)
+{
+    fixture *f = *state;
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_ENOENT);
+    says(f, f->path);
+    assert_int_equal(eni_weights_save("/nowhere/at/all.safetensors", &f->schema, f->flat), EN_ENOENT);
+    says(f, "/nowhere/at/all.safetensors");
+    assert_int_equal(eni_weights_load("/dev/null", &f->schema, f->back), EN_EIO);
+    says(f, "not a regular file");
+    assert_int_equal(mkfifo(f->path, 0600), 0);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EIO); /* and does not wait */
+    unlink(f->path);
+    const int fd = open(f->path, O_WRONLY | O_CREAT, 0600);
+    assert_int_equal(ftruncate(fd, (off_t)1 << 40), 0); /* sparse: a terabyte of nothing */
+    close(fd);
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EFORMAT);
+    says(f, "at most");
+}
+
+/* ---- another network --------------------------------------------------------------------------------- */
+
+static const en_layer wider_layers[] = {EN_LINEAR_RELU("net1", 12), EN_LINEAR("net2", 5), EN_MSE, EN_END};
+static const en_layer longer_layers[] = {EN_LINEAR_RELU("net1", 10), EN_LINEAR_RELU("net2", 5),
+                                         EN_LINEAR("net3", 5), EN_MSE, EN_END};
+static const en_network wider = {"wider", "", {1, 1, 1, 10}, wider_layers};
+static const en_network longer = {"longer", "", {1, 1, 1, 10}, longer_layers};
+
+static void another_network_is_refused_with_both_shapes(void **state)
+{
+    fixture *f = *state;
+    en_schema other;
+    float weights[1024];
+    memset(weights, 0x5a, sizeof weights);
+    const float untouched = weights[0];
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+
+    assert_int_equal(en_schema_init(&wider, &other), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &other, weights), EN_EMISMATCH);
+    says(f, "tensor net1.weight is (10, 10), but wider has it as (12, 10)");
+    en_schema_fini(&other);
+
+    assert_int_equal(en_schema_init(&longer, &other), EN_OK);
+    assert_int_equal(eni_weights_load(f->path, &other, weights), EN_EMISMATCH);
+    says(f, "no tensor net3.weight, which longer has as (5, 5)");
+    for (int i = 0; i < 1024; i++)
+        assert_true(weights[i] == untouched);
+    en_schema_init_param(&other, 1, weights);
+    assert_int_equal(eni_weights_save(f->path, &other, weights), EN_OK);
+    en_schema_fini(&other);
+
+    assert_int_equal(eni_weights_load(f->path, &f->schema, f->back), EN_EMISMATCH);
+    says(f, "tensor net3.weight (5, 5), which toy does not have");
+}
+
+/* ---- malformed --------------------------------------------------------------------------------------- */
+
+#define ENTRY(name, shape, begin, end)                                                                       \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+/* A file with this header and so many bytes of zeros. */
+static en_status parse(const char *header, size_t data_bytes, uint64_t claimed)
+{
+    unsigned char bytes[1024] = {0};
+    const size_t length = strlen(header);
+    eni_st_file file = {0};
+    memcpy(bytes, &claimed, sizeof claimed);
+    memcpy(bytes + 8, header, length);
+    const en_status st = eni_st_parse("f", bytes, 8 + length + data_bytes, &file);
+    eni_st_close(&file);
+    return st;
+}
+
+static void malformed_files_are_refused(void **state)
+{
+    fixture *f = *state;
+    static const struct {
+        const char *header;
+        size_t data;
+        const char *says;
+    } cases[] = {
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("a", "[2]", "0", "8") "}", 8, "not valid"},
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[2]", "4", "12") "}", 12, "b overlaps another"},
+        {"{" ENTRY("a", "[2]", "0", "8") "," ENTRY("b", "[1]", "12", "16") "}", 16, "b has a hole before it"},
+        {"{" ENTRY("a", "[1]", "4", "8") "}", 8, "a has a hole before it"},
+        {"{" ENTRY("a", "[2]", "0", "8") "}", 12, "4 bytes after the last tensor"},
+        {"{" ENTRY("a", "[2]", "0", "8") "}", 4, "do not lie in the 4 bytes of data"},
+        {"{" ENTRY("a", "[2]", "8", "0") "}", 8, "do not lie in"},
+        {"{" ENTRY("a", "[2]", "-8", "0") "}", 8, "do not lie in"},
+        {"{" ENTRY("a", "[2]", "0", "8.0") "}", 8, "do not lie in"},
+        {"{" ENTRY("a", "[2]", "0", "8,9") "}", 8, "do not lie in"},
+        {"{" ENTRY("a", "[3]", "0", "8") "}", 8, "shape (3) in 8 bytes"},
+        {"{" ENTRY("a", "[1]", "0", "5") "}", 5, "shape (1) in 5 bytes"},
+        {"{" ENTRY("a", "[-2]", "0", "8") "}", 8, "side 0 of the shape"},
+        {"{" ENTRY("a", "[2.0]", "0", "8") "}", 8, "side 0 of the shape"},
+        {"{" ENTRY("a", "[4294967296,4294967296]", "0", "0") "}", 0, "side 1 of the shape"},
+        {"{" ENTRY("a", "[4611686018427387905]", "0", "4") "}", 4, "shape (4611686018427387905) in 4"},
+        {"{" ENTRY("a", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, "at most 8 sides"},
+        {"{" ENTRY("a", "7", "0", "4") "}", 4, "not a list"},
+        {"{" ENTRY("a\\u001b[2J", "[1]", "0", "4") "}", 4, "control characters"},
+        {"{" ENTRY("", "[1]", "0", "4") "}", 4, "empty"},
+        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "dtype F16"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "not an object of dtype, shape and data_offsets"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "not an object of"},
+        {"{\"a\":[]}", 0, "not an object of"},
+        {"{\"__metadata__\":7}", 0, "__metadata__ is not an object"},
+        {"{\"__metadata__\":{\"a\":7}}", 0, "other than text"},
+        {"[\"a\"]", 0, "does not begin with {"},
+        {"{\"a\"", 0, "not valid"},
+        {"{} x", 0, "not valid"},
+        {"", 0, "not a safetensors file"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        f->line[0] = '\0';
+        assert_int_equal(parse(cases[i].header, cases[i].data, strlen(cases[i].header)), EN_EFORMAT);
+        if (strstr(f->line, cases[i].says) == NULL) fail_msg("case %zu says \"%s\"", i, f->line);
+    }
+}
+
+static void lengths_that_lie_are_refused(void **state)
+{
+    (void)state;
+    static const uint64_t lies[] = {
+        0, 1, 3, 1000, ENI_ST_MAX_HEADER + 1, UINT64_MAX, UINT64_MAX - 7, (uint64_t)1 << 63};
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++)
+        assert_int_equal(parse("{}  ", 0, lies[i]), EN_EFORMAT);
+    assert_int_equal(parse("{}  ", 0, 4), EN_OK); /* padding is spaces */
+    eni_st_file file;
+    assert_int_equal(eni_st_parse("f", "1234567", 7, &file), EN_EFORMAT);
+    assert_int_equal(eni_st_parse("f", "", 0, &file), EN_EFORMAT);
+}
+
+static void values_that_are_not_finite_are_refused(void **state)
+{
+    fixture *f = *state;
+    static const char header[] = "{" ENTRY("a", "[2]", "0", "8") "}";
+    unsigned char bytes[128] = {sizeof header - 1};
+    eni_st_file file;
+    memcpy(bytes + 8, header, sizeof header - 1);
+    const float values[] = {1, INFINITY};
+    memcpy(bytes + 8 + sizeof header - 1, values, sizeof values);
+    assert_int_equal(eni_st_parse("f", bytes, 8 + sizeof header - 1 + 8, &file), EN_ENONFINITE);
+    says(f, "tensor a: element 1 is inf");
+}
+
+/* Scalars, empty tensors and any order of names are part of the format. */
+static void what_the_format_allows_is_read(void **state)
+{
+    (void)state;
+    static const char header[] = "{" ENTRY("z", "[]", "4", "8") "," ENTRY(
+        "empty", "[3,0]", "4", "4") "," ENTRY("a", "[1,1]", "0", "4") ",\"__metadata__\":{\"k\":\"v\"}}";
+    unsigned char bytes[512] = {sizeof header - 1};
+    const float values[] = {1.5f, -2.5f};
+    eni_st_file file;
+    memcpy(bytes + 8, header, sizeof header - 1);
+    memcpy(bytes + 8 + sizeof header - 1, values, sizeof values);
+    assert_int_equal(eni_st_parse("f", bytes, 8 + sizeof header - 1 + 8, &file), EN_OK);
+    assert_int_equal(file.ntensors, 3);
+    assert_string_equal(file.tensors[0].name, "a");
+    assert_string_equal(file.tensors[1].name, "empty");
+    assert_int_equal(eni_st_find(&file, "z")->count, 1);
+    assert_int_equal(eni_st_find(&file, "z")->ndim, 0);
+    assert_memory_equal(eni_st_find(&file, "z")->data, &values[1], sizeof values[1]);
+    assert_string_equal(eni_st_find_meta(&file, "k"), "v");
+    assert_null(eni_st_find_meta(&file, "format"));
+    assert_null(eni_st_find(&file, "y"));
+    eni_st_close(&file);
+    eni_st_close(&file);
+}
+
+/* Every cut of a good file is refused. */
+static void every_cut_is_refused(void **state)
+{
+    fixture *f = *state;
+    unsigned char bytes[4096];
+    assert_int_equal(eni_weights_save(f->path, &f->schema, f->flat), EN_OK);
+    FILE *file = fopen(f->path, "rb");
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    assert_int_equal(eni_weights_parse("f", bytes, size, &f->schema, f->back), EN_OK);
+    for (size_t cut = 0; cut < size; cut++)
+        assert_int_equal(eni_weights_parse("f", bytes, cut, &f->schema, f->back), EN_EFORMAT);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_fixture, close_fixture)
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_saved_is_loaded),
+        TEST(the_digest_is_of_the_files_data),
+        TEST(saving_replaces_whole_files),
+        TEST(files_that_cannot_be_are_named),
+        TEST(another_network_is_refused_with_both_shapes),
+        TEST(malformed_files_are_refused),
+        TEST(lengths_that_lie_are_refused),
+        TEST(values_that_are_not_finite_are_refused),
+        TEST(what_the_format_allows_is_read),
+        TEST(every_cut_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
