@@ -75,9 +75,9 @@ typedef struct eni_config {
     int64_t seed;     /* >= 0 */
 
     /* how much and in which order */
-    int64_t batch_size;        /* per worker; resolved from global_batch_size if that is given */
-    int64_t global_batch_size; /* 0: not given */
-    int64_t accumulate;        /* micro-batches per step of `solo` */
+    int64_t batch_size;                 /* per worker; resolved from global_batch_size if that is given */
+    int64_t global_batch_size;          /* 0: not given */
+    int64_t accumulate;                 /* micro-batches per step of `solo` */
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
     bool shuffle, drop_last;
@@ -88,16 +88,16 @@ typedef struct eni_config {
     int64_t checkpoint_every;          /* global samples, 0: never */
 
     /* how it computes and talks */
-    int64_t threads; /* per worker, 0: cores / workers on this host */
-    char *device;    /* "ref", "cpu", "cuda", "cuda:1", "auto" */
+    int64_t threads;                                  /* per worker, 0: cores / workers on this host */
+    char *device;                                     /* "ref", "cpu", "cuda", "cuda:1", "auto" */
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     double bucket_cap_mb;                             /* 2^20 bytes */
     bool overlap;
 
     /* who takes part */
-    int64_t workers;                 /* that entrain starts */
-    int64_t rank, world_size;        /* -1, 0: not given */
-    int64_t local_rank, local_size;  /* -1, 0: not given */
+    int64_t workers;                /* that entrain starts */
+    int64_t rank, world_size;       /* -1: not given */
+    int64_t local_rank, local_size; /* -1: not given, to be found out */
     char *host_id;
     char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
     char *token_file;

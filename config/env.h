@@ -21,4 +21,8 @@ const char *eni_env(const char *name);
  * torchrun's agent itself listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. */
 en_status eni_config_env(eni_config *config);
 
+/* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT: what env:// asks for. EN_EINVAL, logged, when they
+ * are not set. */
+en_status eni_env_rendezvous(eni_config *config);
+
 #endif

@@ -33,7 +33,8 @@ static en_status find_near(const char *near, char *path_out, size_t bytes)
         int n = snprintf(path_out, bytes, "%s%s%s", dir, between[i], near);
         if (n > 0 && (size_t)n < bytes && access(path_out, F_OK) == 0) return EN_OK;
     }
-    eni_error("folders", "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or install again", near,
+    eni_error("folders",
+              "%s is neither in %s nor in %s/../libexec/entrain: build it with make, or install again", near,
               dir, dir);
     return EN_ENOENT;
 }

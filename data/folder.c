@@ -1,5 +1,4 @@
 /* folder.c - the four IDX files of an MNIST-like set in one folder. */
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,7 +63,7 @@ en_status eni_dataset_read_folder(const char *folder, eni_dataset *set)
                   (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
         return EN_EFORMAT;
     }
-    if (train.dim[1] > INT_MAX / 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX) {
+    if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX) {
         eni_error("dataset", "%s: %llu images of %llu x %llu are more than this reader takes", folder,
                   (ull)train.dim[0], (ull)train.dim[1], (ull)train.dim[2]);
         return EN_EFORMAT;

@@ -1,0 +1,120 @@
+/* checks.c - see checks.h. */
+#include "config/checks.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "config/units.h"
+#include "runtime/core/log.h"
+
+/* Where the options of a strategy begin: the first ':' behind the last '/' of the path, or the end. Options
+ * may hold a '/' themselves, so the path is looked for before the first '='. */
+static const char *options_of(const char *text)
+{
+    const char *from = text;
+    size_t head = strcspn(text, "=");
+    for (size_t i = 0; i < head; i++)
+        if (text[i] == '/') from = text + i;
+    return from + strcspn(from, ":");
+}
+
+en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
+{
+    const char *colon = options_of(text);
+    size_t length = (size_t)(colon - text);
+    if (length == 0 || length >= bytes) {
+        eni_error("config", "strategy \"%s\": its name is %s; give NAME or ./FILE.so, then :KEY=VALUE,..",
+                  text, length == 0 ? "empty" : "too long");
+        return EN_EINVAL;
+    }
+    memcpy(word_out, text, length);
+    word_out[length] = '\0';
+    *options_out = *colon == ':' ? colon + 1 : colon;
+    return EN_OK;
+}
+
+const char *eni_check_strategy(const char *text)
+{
+    static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
+    const char *colon = options_of(text);
+    if (colon == text) return expected;
+    for (const char *part = *colon == ':' ? colon + 1 : colon; *part != '\0';) {
+        size_t length = strcspn(part, ",");
+        const char *mark = memchr(part, '=', length);
+        if (mark == NULL || mark == part || mark == part + length - 1) return expected;
+        part += length;
+        if (*part == ',' && *++part == '\0') return expected;
+    }
+    return NULL;
+}
+
+const char *eni_check_name(const char *text)
+{
+    return strpbrk(text, ":=") == NULL ? NULL
+                                       : "names only, as ring,ps-sync; options go with --arm=NAME:KEY=VALUE";
+}
+
+const char *eni_check_device(const char *text)
+{
+    int64_t index;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "ref") == 0 || strcmp(text, "cpu") == 0 ||
+        strcmp(text, "cuda") == 0)
+        return NULL;
+    if (strncmp(text, "cuda:", 5) == 0 && eni_parse_i64(text + 5, &index) && index >= 0 && index < 1024)
+        return NULL;
+    return "auto, ref, cpu, cuda or cuda:INDEX";
+}
+
+const char *eni_check_endpoint(const char *text)
+{
+    static const char expected[] = "tcp://HOST:PORT with a port of 0 to 65535, as tcp://127.0.0.1:5555";
+    int64_t port;
+    if (strncmp(text, "tcp://", 6) != 0) return expected;
+    const char *host = text + 6, *colon = strrchr(host, ':');
+    if (colon == NULL || colon == host || strcspn(host, " \t/") != strlen(host)) return expected;
+    bool is_bracketed = host[0] == '[' && colon[-1] == ']' && colon - host > 2;
+    if (!is_bracketed && memchr(host, ':', (size_t)(colon - host)) != NULL)
+        return "an IPv6 address in brackets, as tcp://[::1]:5555";
+    return colon[1] != '+' && eni_parse_i64(colon + 1, &port) && port >= 0 && port <= 65535 ? NULL : expected;
+}
+
+const char *eni_check_rendezvous(const char *text)
+{
+    if (strcmp(text, "env://") == 0) return NULL;
+    const char *expected = eni_check_endpoint(text);
+    return expected == NULL ? NULL
+                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, or env:// for MASTER_ADDR and "
+                              "MASTER_PORT";
+}
+
+const char *eni_check_straggler(const char *text)
+{
+    int64_t rank;
+    double factor;
+    return eni_straggler_parse(text, &rank, &factor) ? NULL
+                                                     : "RANK:FACTOR with a factor of 1 to 1000, as 1:3";
+}
+
+const char *eni_check_net(const char *text)
+{
+    uint64_t rate;
+    int64_t delay;
+    const char *wrong;
+    return eni_net_parse(text, &rate, &delay, &wrong)
+               ? NULL
+               : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit";
+}
+
+const char *eni_check_seed(const char *text)
+{
+    int64_t seed;
+    return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, as 1,2,3";
+}
+
+const char *eni_check_cell(const char *text)
+{
+    return strcmp(text, "even") == 0 || strcmp(text, "slow") == 0 ? NULL : "even, slow or even,slow";
+}

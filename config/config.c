@@ -1,0 +1,199 @@
+/* config.c - the life of a configuration: defaults, copies, and what depends on several keys. */
+#include "config/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "config/env.h"
+#include "config/keys.h"
+#include "config/units.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+static en_status set_default(eni_config *config, int k)
+{
+    char word[64];
+    const eni_key *key = &eni_keys[k];
+    const char *text = eni_key_fallback(key, config->program, word);
+    if (text != NULL) return eni_key_set(config, k, text, key->name, ENI_FROM_DEFAULT);
+    if (key->type == ENI_KEY_INT) memcpy((char *)config + key->offset, &(int64_t){-1}, sizeof(int64_t));
+    return EN_OK;
+}
+
+en_status eni_config_init(eni_program program, eni_config *config_out)
+{
+    eni_config config = {.program = program};
+    for (int k = 0; k < eni_key_count; k++) {
+        en_status st = set_default(&config, k);
+        if (st != EN_OK) {
+            eni_config_fini(&config);
+            return st;
+        }
+    }
+    *config_out = config;
+    return EN_OK;
+}
+
+static void free_list(eni_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        eni_free(list->item[i]);
+    eni_free(list->item);
+    *list = (eni_list){0};
+}
+
+void eni_config_fini(eni_config *config)
+{
+    for (int k = 0; k < eni_key_count; k++)
+        eni_key_clear(config, &eni_keys[k]);
+    free_list(&config->args);
+}
+
+static en_status copy_list(const eni_list *from, eni_list *list)
+{
+    for (int i = 0; i < from->count; i++)
+        EN_TRY(eni_list_add(list, from->item[i]));
+    return EN_OK;
+}
+
+en_status eni_config_copy(const eni_config *from, eni_config *config_out)
+{
+    eni_config config = *from;
+    en_status st = EN_OK;
+    for (int k = 0; k < eni_key_count; k++) { /* first forget what belongs to `from` */
+        void *field = (char *)&config + eni_keys[k].offset;
+        if (eni_keys[k].type == ENI_KEY_TEXT) *(char **)field = NULL;
+        if (eni_keys[k].type == ENI_KEY_LIST) *(eni_list *)field = (eni_list){0};
+    }
+    config.args = (eni_list){0};
+    for (int k = 0; k < eni_key_count && st == EN_OK; k++) {
+        const void *source = (const char *)from + eni_keys[k].offset;
+        void *field = (char *)&config + eni_keys[k].offset;
+        if (eni_keys[k].type == ENI_KEY_LIST) st = copy_list(source, field);
+        if (eni_keys[k].type != ENI_KEY_TEXT || *(char *const *)source == NULL) continue;
+        *(char **)field = eni_strdup(*(char *const *)source);
+        if (*(char **)field == NULL) st = EN_ENOMEM;
+    }
+    if (st == EN_OK) st = copy_list(&from->args, &config.args);
+    if (st == EN_OK)
+        *config_out = config;
+    else
+        eni_config_fini(&config);
+    return st;
+}
+
+en_status eni_config_set(eni_config *config, const char *key, const char *value, const char *place)
+{
+    int k = eni_key_find(key, strlen(key));
+    if (k < 0) {
+        eni_error("config", "%s: there is no key \"%s\"; see --help", place, key);
+        return EN_EINVAL;
+    }
+    if (value == NULL) value = eni_keys[k].bare;
+    return eni_key_set(config, k, value != NULL ? value : "", place, ENI_FROM_FLAG);
+}
+
+int eni_config_is_given(const eni_config *config, const char *key)
+{
+    int k = eni_key_find(key, strlen(key));
+    return k >= 0 && config->origin[k] != ENI_FROM_DEFAULT;
+}
+
+int64_t eni_config_seed(const eni_config *config, int i)
+{
+    int64_t seed = config->seed;
+    if (i >= 0 && i < config->seeds.count) eni_parse_i64(config->seeds.item[i], &seed);
+    return seed;
+}
+
+/* Micro-batches per step: what a global batch is split into. */
+static int64_t parts(const eni_config *config)
+{
+    bool is_started = config->program == ENI_RUN || config->program == ENI_COMPARE;
+    int64_t world = is_started ? config->workers : config->world_size > 0 ? config->world_size : 1;
+    return world * config->accumulate;
+}
+
+static en_status resolve_batch(eni_config *config)
+{
+    int64_t global = config->global_batch_size, n = parts(config);
+    if (global == 0 || !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
+        return EN_OK;
+    if (global % n != 0) {
+        eni_error(
+            "config",
+            "--global-batch-size: \"%lld\" is not a multiple of the %lld micro-batches of a step; give a "
+            "multiple, or --batch-size",
+            (long long)global, (long long)n);
+        return EN_EINVAL;
+    }
+    if (eni_config_is_given(config, "batch-size") && config->batch_size * n != global) {
+        eni_error(
+            "config",
+            "--global-batch-size: \"%lld\" contradicts --batch-size %lld times %lld; give one of the two",
+            (long long)global, (long long)config->batch_size, (long long)n);
+        return EN_EINVAL;
+    }
+    config->batch_size = global / n;
+    return EN_OK;
+}
+
+/* Defaults that follow from other keys. */
+static en_status resolve_defaults(eni_config *config)
+{
+    char word[64];
+    const char *options;
+    if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
+    if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
+        EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
+    if (eni_config_is_given(config, "workers") || strlen(config->strategy) >= sizeof word) return EN_OK;
+    EN_TRY(eni_strategy_split(config->strategy, word, sizeof word, &options));
+    if (config->program == ENI_RUN && strcmp(word, "solo") == 0) config->workers = 1;
+    return EN_OK;
+}
+
+static en_status resolve_ranks(const eni_config *config)
+{
+    int64_t world =
+        config->program == ENI_RUN || config->program == ENI_COMPARE ? config->workers : config->world_size;
+    if (world > 0 && config->rank >= world) {
+        eni_error("config", "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
+                  (long long)config->rank, (long long)world);
+        return EN_EINVAL;
+    }
+    if (config->local_size > 0 && config->local_rank >= config->local_size) {
+        eni_error("config", "--local-rank: \"%lld\" is not below --local-size %lld; ranks count from 0",
+                  (long long)config->local_rank, (long long)config->local_size);
+        return EN_EINVAL;
+    }
+    for (int i = 0; i < config->straggler.count; i++) {
+        int64_t rank = 0;
+        double factor;
+        eni_straggler_parse(config->straggler.item[i], &rank, &factor);
+        if (world <= 0 || rank < world) continue;
+        eni_error("config",
+                  "--straggler: \"%s\" names a rank that the %lld workers do not have; give a rank "
+                  "from 0 to %lld",
+                  config->straggler.item[i], (long long)world, (long long)world - 1);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+en_status eni_config_resolve(eni_config *config)
+{
+    EN_TRY(resolve_defaults(config));
+    EN_TRY(resolve_batch(config));
+    EN_TRY(resolve_ranks(config));
+    if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0) {
+        eni_error("config", "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");
+        return EN_EINVAL;
+    }
+    if (config->nesterov && config->momentum == 0) {
+        eni_error("config", "--nesterov: \"on\" needs a momentum; give --momentum above 0, or --no-nesterov");
+        return EN_EINVAL;
+    }
+    if (strcmp(config->rendezvous, "env://") == 0) EN_TRY(eni_env_rendezvous(config));
+    return EN_OK;
+}

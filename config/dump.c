@@ -1,0 +1,130 @@
+/* dump.c - a configuration as text again: YAML, argv of a child, pairs that ranks compare. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/keys.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* A double-quoted YAML scalar. */
+static void put_quoted(FILE *stream, const char *text)
+{
+    fputc('"', stream);
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(stream, "\\%c", c);
+        else if (c < 0x20 || c == 0x7f)
+            fprintf(stream, "\\x%02x", c);
+        else
+            fputc(c, stream);
+    }
+    fputc('"', stream);
+}
+
+static void put_value(FILE *stream, const eni_config *config, const eni_key *key)
+{
+    char room[64];
+    if (key->type == ENI_KEY_TEXT) {
+        put_quoted(stream, eni_key_text(config, key, room));
+        return;
+    }
+    if (key->type != ENI_KEY_LIST) {
+        fputs(eni_key_text(config, key, room), stream);
+        return;
+    }
+    const eni_list *list = (const eni_list *)(const void *)((const char *)config + key->offset);
+    fputc('[', stream);
+    for (int i = 0; i < list->count; i++) {
+        if (i > 0) fputs(", ", stream);
+        put_quoted(stream, list->item[i]);
+    }
+    fputc(']', stream);
+}
+
+en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name)
+{
+    static const char *const origins[] = {"default", "environment", "file", "flag"};
+    const char *group = "";
+    fprintf(stream, "# %s %s: everything resolved; `%s --config=FILE` reads it back\n",
+            eni_program_name(config->program), EN_VERSION, eni_program_name(config->program));
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        if (!eni_key_applies(key, config->program) || (key->flags & ENI_KEY_FLAG_ONLY) != 0) continue;
+        if (!eni_key_has_value(config, key)) continue;
+        if (strcmp(group, key->group) != 0) fprintf(stream, "\n# %s\n", key->group);
+        group = key->group;
+        fprintf(stream, "%s: ", key->name);
+        put_value(stream, config, key);
+        fprintf(stream, " # %s\n", origins[config->origin[k]]);
+    }
+    if (fflush(stream) == 0 && !ferror(stream)) return EN_OK;
+    eni_error("config", "cannot write %s: %s", name, strerror(errno));
+    return EN_EIO;
+}
+
+/* Whether a child of `program` would not come to this value by itself. */
+static bool must_tell(const eni_config *config, eni_program program, int k)
+{
+    const eni_key *key = &eni_keys[k];
+    char room[64], word[64];
+    if (!eni_key_applies(key, program) || !eni_key_has_value(config, key)) return false;
+    if (strcmp(key->name, "config") == 0) return false; /* its keys are told one by one */
+    if ((key->flags & ENI_KEY_FROM_ENV) != 0 || key->type == ENI_KEY_LIST) return true;
+    const char *fallback = eni_key_fallback(key, program, word);
+    return fallback == NULL || strcmp(eni_key_text(config, key, room), fallback) != 0;
+}
+
+/* Writes the words one behind the other, each ended by a 0. */
+static size_t put_words(FILE *stream, const eni_config *config, eni_program program, const char *executable)
+{
+    size_t count = 1;
+    char room[64];
+    fprintf(stream, "%s%c", executable, '\0');
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        if (!must_tell(config, program, k)) continue;
+        if (key->type != ENI_KEY_LIST) {
+            fprintf(stream, "--%s=%s%c", key->name, eni_key_text(config, key, room), '\0');
+            count++;
+            continue;
+        }
+        const eni_list *list = (const eni_list *)(const void *)((const char *)config + key->offset);
+        for (int i = 0; i < list->count; i++, count++)
+            fprintf(stream, "--%s=%s%c", key->name, list->item[i], '\0');
+    }
+    return count;
+}
+
+char **eni_config_argv(const eni_config *config, eni_program program, const char *executable)
+{
+    char *words = NULL, **argv = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&words, &bytes);
+    if (stream == NULL) {
+        eni_error("config", "out of memory for the arguments of %s", executable);
+        return NULL;
+    }
+    size_t count = put_words(stream, config, program, executable);
+    bool is_written = fclose(stream) == 0;
+    if (is_written) argv = eni_alloc((count + 1) * sizeof *argv + bytes);
+    if (argv != NULL) {
+        char *word = memcpy(argv + count + 1, words, bytes);
+        for (size_t i = 0; i < count; i++, word += strlen(word) + 1)
+            argv[i] = word;
+    }
+    free(words);
+    return argv;
+}
+
+en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user)
+{
+    char room[64];
+    for (int k = 0; k < eni_key_count; k++)
+        if ((eni_keys[k].flags & ENI_KEY_MATCH) != 0)
+            EN_TRY(visit(user, eni_keys[k].name, eni_key_text(config, &eni_keys[k], room)));
+    return EN_OK;
+}

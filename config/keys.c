@@ -1,0 +1,319 @@
+/* keys.c - the table: every key of every program, its type, default, range and help. */
+#include "config/keys.h"
+
+#include <string.h>
+
+#include "config/checks.h"
+
+#define AT(field) offsetof(eni_config, field)
+
+#define ON(program) (UINT32_C(1) << (program))
+#define R           ON(ENI_RUN)
+#define C           ON(ENI_COMPARE)
+#define W           ON(ENI_WORKER)
+#define P           ON(ENI_PSD)
+#define E           (ON(ENI_EVAL) | ON(ENI_PREDICT))
+#define K           ON(ENI_CHECK)
+#define D           ON(ENI_DATA)
+#define TRAIN       (R | C | W)
+#define ALL         (~UINT32_C(0))
+
+#define MATCH  ENI_KEY_MATCH
+#define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
+#define ENV    ENI_KEY_FROM_ENV
+
+#define BIG 4e18 /* counts of samples and steps; below 2^63 */
+
+/* clang-format off */
+/* One macro a type; what stands first is what differs. `note` replaces the default in --help. */
+#define BOOL(name, aliases, field, fallback, programs, flags, note, help)                                    \
+    {GROUP, name, aliases, ENI_KEY_BOOL, AT(field), fallback, 0, 0, NULL, NULL, "on", programs, flags,       \
+     note, help}
+#define INT(name, aliases, field, fallback, min, max, unit, programs, flags, note, help)                     \
+    {GROUP, name, aliases, ENI_KEY_INT, AT(field), fallback, min, max, unit, NULL, NULL, programs, flags,    \
+     note, help}
+#define REAL(name, aliases, field, fallback, min, max, unit, programs, flags, note, help)                    \
+    {GROUP, name, aliases, ENI_KEY_REAL, AT(field), fallback, min, max, unit, NULL, NULL, programs,          \
+     flags, note, help}
+#define TIME(name, field, fallback, min, max, programs, flags, note, help)                                   \
+    {GROUP, name, NULL, ENI_KEY_TIME, AT(field), fallback, min, max, "TIME", NULL, NULL, programs, flags,    \
+     note, help}
+#define CHOICE(name, aliases, field, fallback, words, programs, flags, note, help)                           \
+    {GROUP, name, aliases, ENI_KEY_CHOICE, AT(field), fallback, 0, 0, words, NULL, NULL, programs, flags,    \
+     note, help}
+#define TEXT(name, aliases, field, fallback, words, check, bare, programs, flags, note, help)                \
+    {GROUP, name, aliases, ENI_KEY_TEXT, AT(field), fallback, 0, 0, words, check, bare, programs, flags,     \
+     note, help}
+#define LIST(name, field, fallback, words, check, programs, flags, note, help)                               \
+    {GROUP, name, NULL, ENI_KEY_LIST, AT(field), fallback, 0, 0, words, check, NULL, programs, flags,        \
+     note, help}
+
+const eni_key eni_keys[] = {
+
+#define GROUP "training"
+    TEXT("strategy", NULL, strategy, "ring", "NAME[:KEY=VALUE,..]", eni_check_strategy, NULL, R | W | P, 0,
+         NULL,
+         "how the workers stay in step: a name of `entrain strategies`, or ./mine.so:key=value"),
+    TEXT("model", NULL, model, "convnet", "NAME", NULL, NULL, TRAIN | E, MATCH, NULL,
+         "the network: a name of `entrain models`"),
+    TEXT("data", NULL, data, "fashion-mnist", "NAME|FOLDER", NULL, NULL, TRAIN | E, MATCH,
+         "fashion-mnist; synthetic for the model toy",
+         "fashion-mnist, mnist, synthetic, or a folder with IDX files"),
+    TEXT("data-dir", NULL, data_dir, NULL, "FOLDER", NULL, NULL, TRAIN | E | D, 0,
+         "where the package puts it",
+         "the folder that holds the named data set on this host"),
+    TEXT("optimizer", NULL, optimizer, "sgd", "NAME", NULL, NULL, TRAIN, MATCH, NULL,
+         "sgd, with PyTorch's formulas"),
+    REAL("lr", "learning-rate", lr, "0.01", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
+         "the learning rate"),
+    REAL("momentum", NULL, momentum, "0.5", 0, 1, "REAL", TRAIN, MATCH, NULL,
+         "of the optimizer"),
+    BOOL("nesterov", NULL, nesterov, "off", TRAIN, MATCH, NULL,
+         "Nesterov's momentum"),
+    REAL("weight-decay", NULL, weight_decay, "0", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
+         "times the weights, added to the gradient"),
+    CHOICE("lr-schedule", NULL, lr_schedule, "constant", "constant|step|cosine", TRAIN, MATCH, NULL,
+           "the rate as a function of the samples applied"),
+    INT("lr-warmup", NULL, lr_warmup, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, NULL,
+        "the rate rises linearly from 0 over so many global samples"),
+    INT("lr-step", NULL, lr_step, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, NULL,
+        "with --lr-schedule=step: every so many global samples"),
+    REAL("lr-gamma", NULL, lr_gamma, "0.1", 0, 1e6, "REAL", TRAIN, MATCH, NULL,
+         "with --lr-schedule=step: the factor"),
+    CHOICE("lr-scale", NULL, lr_scale, "none", "none|linear|sqrt", TRAIN, MATCH, NULL,
+           "multiplies the rate of synchronous strategies by the number of workers, or its root"),
+    TEXT("init", NULL, init, NULL, "FILE", NULL, NULL, TRAIN | E, 0, "random from --seed",
+         "weights to start from (safetensors)"),
+    INT("seed", NULL, seed, "1", 0, 9e18, "INT", TRAIN | E, MATCH, NULL,
+        "makes the run repeatable: initial weights, data order, injected delays"),
+
+#undef GROUP
+#define GROUP "amount and order"
+    INT("batch-size", "batch b", batch_size, "64", 1, 1 << 24, "SAMPLES", TRAIN, MATCH, NULL,
+        "samples per worker and step"),
+    INT("global-batch-size", "global-batch", global_batch_size, "0", 0, 1 << 30, "SAMPLES", TRAIN, 0,
+        "--batch-size x workers",
+        "samples per step over all workers"),
+    INT("accumulate", NULL, accumulate, "1", 1, 1 << 20, "N", TRAIN, MATCH, NULL,
+        "micro-batches per step of the strategy solo: what N workers would do"),
+    INT("epochs", NULL, epochs, "0", 0, 1e9, "N", TRAIN, MATCH, "1 unless --steps or --max-samples is given",
+        "passes over the training samples, over all workers"),
+    INT("steps", NULL, steps, "0", 0, BIG, "N", TRAIN, MATCH, "no limit",
+        "steps of all workers; the first limit that is reached ends the run"),
+    INT("max-samples", NULL, max_samples, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
+        "samples over all workers"),
+    INT("limit-train-samples", NULL, limit_train_samples, "0", 0, 4294967295.0, "SAMPLES", TRAIN, MATCH,
+        "all",
+        "use the first so many training samples"),
+    INT("limit-test-samples", NULL, limit_test_samples, "0", 0, 4294967295.0, "SAMPLES", TRAIN | E, MATCH,
+        "all",
+        "use the first so many test samples"),
+    BOOL("shuffle", NULL, shuffle, "on", TRAIN, MATCH, NULL,
+         "a new order every epoch; --no-shuffle keeps the file's"),
+    BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
+         "leave out what does not fill a global batch; off: the last step of an epoch is smaller, nothing is lost"),
+    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", TRAIN, MATCH, "fixed if synchronous, else claim",
+           "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),
+
+#undef GROUP
+#define GROUP "files"
+    TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), 0, "none",
+         "where result.json, metrics, config.yaml and the report go"),
+    TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, 0, "not saved",
+         "the weights at the end (safetensors, names as PyTorch's)"),
+    INT("checkpoint-every", NULL, checkpoint_every, "0", 0, BIG, "SAMPLES", R | W, 0, "never",
+        "a checkpoint every so many global samples"),
+    TEXT("resume", NULL, resume, NULL, "auto|PATH", NULL, "auto", R | W, 0, "from the start",
+         "go on from a checkpoint; auto: the newest of --out, if there is one"),
+    TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, 0, "none",
+         "a timeline of every step, for chrome://tracing or Perfetto"),
+
+#undef GROUP
+#define GROUP "compute and transport"
+    INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host",
+        "compute threads per worker"),
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", eni_check_device, NULL, TRAIN | E, 0, NULL,
+         "ref: plain loops, the same bits everywhere; cpu: oneDNN"),
+    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", TRAIN | K, MATCH, NULL,
+           "who moves gradients: host is shared memory and TCP, nccl needs GPUs"),
+    CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", TRAIN | K, MATCH, NULL,
+           "direct: through shared memory; ring: over TCP; naive: all to all"),
+    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", TRAIN | P, MATCH, NULL,
+           "the order in which solo and ps-sync add: ring gives the bytes of a TCP ring"),
+    CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
+           "shared memory where ranks share a host, or TCP always"),
+    REAL("bucket-cap-mb", NULL, bucket_cap_mb, "1", 1e-3, 4096, "REAL", TRAIN, MATCH, NULL,
+         "gradients leave in buckets of so many MiB"),
+    BOOL("overlap", NULL, overlap, "on", TRAIN, 0, NULL,
+         "buckets leave while backward still runs"),
+
+#undef GROUP
+#define GROUP "who takes part"
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K, 0,
+        "2; 1 for the strategy solo",
+        "worker processes to start on this host"),
+    INT("rank", NULL, rank, NULL, 0, 65535, "N", W, ENV, "RANK",
+        "the number of this worker among all"),
+    INT("world-size", NULL, world_size, NULL, 1, 65536, "N", W | P, MATCH | ENV, "WORLD_SIZE",
+        "workers of the run"),
+    INT("local-rank", NULL, local_rank, NULL, 0, 65535, "N", W, ENV, "LOCAL_RANK, or found out",
+        "the number of this worker on its host"),
+    INT("local-size", NULL, local_size, NULL, 1, 65536, "N", TRAIN | K, ENV, "LOCAL_WORLD_SIZE, or found out",
+        "workers per host; smaller than real: one machine plays several"),
+    TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
+         "workers with the same text share memory"),
+    TEXT("server", NULL, server, NULL, "tcp://HOST:PORT", eni_check_endpoint, NULL, W, 0, "none",
+         "where psd listens"),
+    TEXT("rendezvous", "init-method", rendezvous, "tcp://127.0.0.1:23456", "tcp://HOST:PORT",
+         eni_check_rendezvous, NULL, W, ENV, NULL,
+         "where rank 0 meets the others when there is no server; env:// takes MASTER_ADDR and MASTER_PORT"),
+    TEXT("listen", NULL, listen, "tcp://127.0.0.1:5555", "tcp://HOST:PORT", eni_check_endpoint, NULL, P, 0,
+         NULL,
+         "the address of this server; port 0: the kernel chooses"),
+    TEXT("token-file", NULL, token_file, NULL, "FILE", NULL, NULL, W | P, 0, "one per user and port",
+         "the secret that all processes of the run share (mode 0600)"),
+    BOOL("insecure", NULL, insecure, "off", W | P, 0, NULL,
+         "allow an address that other machines can reach, without encryption"),
+    INT("shards", NULL, shards, "1", 1, 1024, "N", R | C | P | K, 0, NULL,
+        "parts of the server, each with a thread and a share of every bucket"),
+    TIME("peer-timeout", peer_timeout_ns, "5s", 0.1, 86400, TRAIN | P | K, 0, NULL,
+         "a peer whose heartbeat is silent for so long is dead"),
+    TIME("join-timeout", join_timeout_ns, "60s", 0.1, 86400, TRAIN | P | K, 0, NULL,
+         "how long to wait for all workers at the start"),
+
+#undef GROUP
+#define GROUP "emulation"
+    LIST("straggler", straggler, NULL, "RANK:FACTOR", eni_check_straggler, TRAIN, ENI_KEY_COMMAS, "none",
+         "makes a rank slower by seeded sleeps; may be repeated"),
+    TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_check_net, NULL, TRAIN | P | K, 0, "as it is",
+         "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
+
+#undef GROUP
+#define GROUP "comparison"
+    LIST("arm", arm, NULL, "STRATEGY[:KEY=VALUE,..]", eni_check_strategy, C, 0, "none",
+         "one of the runs to compare, with options of the strategy and keys of the run; repeated"),
+    LIST("strategies", strategies, NULL, "NAME,NAME,..", eni_check_name, C, ENI_KEY_COMMAS, "none",
+         "shorthand for one --arm per name"),
+    LIST("seeds", seeds, NULL, "INT,INT,..", eni_check_seed, C, ENI_KEY_COMMAS, "--seed",
+         "every arm runs once per seed"),
+    LIST("cells", cells, "even", "even,slow", eni_check_cell, C, ENI_KEY_COMMAS, NULL,
+         "conditions: even, and slow (rank 1 is slowed 3x, or as --straggler says)"),
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", C | ON(ENI_REPORT), 0, "none",
+         "test accuracy whose time is reported"),
+
+#undef GROUP
+#define GROUP "output"
+    INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
+        "a line of progress every so many steps, 0: none"),
+    INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "at the end only",
+        "evaluate on the test set every so many global samples, off the clock"),
+    INT("eval-batch-size", NULL, eval_batch_size, "1000", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
+        "samples per step of the evaluation; the result does not depend on it"),
+    CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
+           "how much goes to stderr"),
+    BOOL("quiet", "q", quiet, "off", ALL, 0, NULL,
+         "no progress bar"),
+    TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY, "none",
+         "a YAML file with the same keys, `lr: 0.1`; flags win"),
+    BOOL("help", "h", help, "off", ALL, ENI_KEY_FLAG_ONLY, "",
+         "this text"),
+    BOOL("version", NULL, version, "off", ALL, ENI_KEY_FLAG_ONLY, "",
+         "print the version"),
+
+#undef GROUP
+#define GROUP "internal"
+    INT("listen-fd", NULL, listen_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
+        "an inherited socket that listens already"),
+    INT("token-fd", NULL, token_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
+        "an inherited descriptor with the job token"),
+    INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
+        "an inherited pipe to the launcher"),
+#undef GROUP
+};
+/* clang-format on */
+
+const int eni_key_count = sizeof eni_keys / sizeof eni_keys[0];
+_Static_assert(sizeof eni_keys / sizeof eni_keys[0] <= ENI_CONFIG_KEYS_MAX, "eni_config.origin is too short");
+
+const eni_foreign eni_foreigns[] = {
+    {"backend", "gloo", "Entrain has no gloo: its collectives for the CPU are --backend=host"},
+    {"backend", "mpi", "Entrain does not use MPI: its collectives for the CPU are --backend=host"},
+    {"backend", "cpu", "the backend for the CPU is --backend=host; --device=cpu says where to compute"},
+    {"device", "gpu", "the device is --device=cuda, or cuda:1 for the second GPU"},
+    {"device", "cpu:0", "the device is --device=cpu"},
+    {NULL, NULL, NULL},
+};
+
+const eni_program_info eni_programs[ENI_PROGRAMS] = {
+    [ENI_RUN] = {"entrain run", "[FLAG ..]",
+                 "Trains one model with one strategy on several workers of this host.", 0, 0, ""},
+    [ENI_COMPARE] =
+        {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",
+         "Runs several strategies on the same job, interleaved and with the same seeds, and compares.", 0, 0,
+         "lr-scale=linear"},
+    [ENI_WORKER] = {"worker", "[FLAG ..]",
+                    "One worker of a run: computes gradients, keeps in step by a strategy.", 0, 0, ""},
+    [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and steps them.", 0,
+                 0, "strategy=ps-sync"},
+    [ENI_EVAL] = {"entrain eval", "--init=FILE [FLAG ..]", "Evaluates saved weights on the test set.", 0, 0,
+                  ""},
+    [ENI_PREDICT] = {"entrain predict", "--init=FILE [FLAG ..]", "Writes the class of every test sample.", 0,
+                     0, ""},
+    [ENI_CHECK] = {"entrain check", "[FLAG ..]",
+                   "Can the processes talk? One all-reduce and one push-pull with a known sum.", 0, 0, ""},
+    [ENI_REPORT] = {"entrain report", "FOLDER [FLAG ..]", "Makes report.html from what runs have left.", 1, 1,
+                    ""},
+    [ENI_STRATEGIES] = {"entrain strategies", "[NAME|FILE.so ..]",
+                        "Lists strategies with options and papers.", 0, 64, ""},
+    [ENI_MODELS] = {"entrain models", "[NAME ..]", "Lists models with layers and parameters.", 0, 64, ""},
+    [ENI_DATA] = {"entrain data", "[NAME|FOLDER ..]", "Lists data sets, or shows what one holds.", 0, 64, ""},
+    [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
+                    "Replays a server's event log and compares the outcome.", 1, 1, ""},
+};
+
+const char *eni_program_name(eni_program program)
+{
+    return program >= 0 && program < ENI_PROGRAMS ? eni_programs[program].name : "entrain";
+}
+
+static bool same_name(const char *known, size_t known_length, const char *name, size_t length)
+{
+    if (known_length != length) return false;
+    for (size_t i = 0; i < length; i++)
+        if (known[i] != (name[i] == '_' ? '-' : name[i])) return false;
+    return true;
+}
+
+int eni_key_find(const char *name, size_t length)
+{
+    for (int k = 0; k < eni_key_count; k++) {
+        if (same_name(eni_keys[k].name, strlen(eni_keys[k].name), name, length)) return k;
+        for (const char *alias = eni_keys[k].aliases; alias != NULL && *alias != '\0';) {
+            size_t word = strcspn(alias, " ");
+            if (same_name(alias, word, name, length)) return k;
+            alias += word + strspn(alias + word, " ");
+        }
+    }
+    return -1;
+}
+
+bool eni_key_applies(const eni_key *key, eni_program program)
+{
+    return (key->programs >> program & 1) != 0;
+}
+
+const char *eni_key_fallback(const eni_key *key, eni_program program, char word[64])
+{
+    size_t name = strlen(key->name);
+    for (const char *own = eni_programs[program].defaults; *own != '\0';) {
+        size_t length = strcspn(own, " ");
+        if (length > name + 1 && length - name - 1 < 64 && own[name] == '=' &&
+            strncmp(own, key->name, name) == 0) {
+            memcpy(word, own + name + 1, length - name - 1);
+            word[length - name - 1] = '\0';
+            return word;
+        }
+        own += length + strspn(own + length, " ");
+    }
+    return key->fallback;
+}

@@ -1,0 +1,108 @@
+/* keys.h - the typed table behind every way in and out of a configuration; private to config/. */
+#ifndef CONFIG_KEYS_H
+#define CONFIG_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/config.h"
+
+typedef enum eni_key_type {
+    ENI_KEY_BOOL,   /* bool */
+    ENI_KEY_INT,    /* int64_t, min .. max */
+    ENI_KEY_REAL,   /* double, min .. max */
+    ENI_KEY_CHOICE, /* int64_t: the index of a word */
+    ENI_KEY_TIME,   /* int64_t nanoseconds, min .. max in seconds */
+    ENI_KEY_TEXT,   /* char * */
+    ENI_KEY_LIST    /* eni_list */
+} eni_key_type;
+
+enum {
+    ENI_KEY_MATCH = 1,     /* must be equal on all ranks of a run */
+    ENI_KEY_HIDDEN = 2,    /* internal: neither in --help nor in config.yaml */
+    ENI_KEY_FLAG_ONLY = 4, /* not to be set by a file */
+    ENI_KEY_COMMAS = 8,    /* a list whose items are also split at commas */
+    ENI_KEY_FROM_ENV = 16  /* the environment may set it: children are always told */
+};
+
+enum { ENI_FROM_DEFAULT, ENI_FROM_ENV, ENI_FROM_FILE, ENI_FROM_FLAG };
+
+/* NULL if the text is fine, else what should be given ("RANK:FACTOR with a factor of 1 to 1000"). */
+typedef const char *(*eni_key_check)(const char *text);
+
+typedef struct eni_key {
+    const char *group; /* heading in --help */
+    const char *name;
+    const char *aliases; /* separated by blanks; one letter is a short flag; or NULL */
+    eni_key_type type;
+    size_t offset;        /* in eni_config */
+    const char *fallback; /* default as text, NULL: none (INT: the field is -1) */
+    double min, max;
+    const char *words; /* CHOICE: "auto|claim|fixed"; else what stands behind '=' in --help */
+    eni_key_check check;
+    const char *bare;  /* the value of a flag without one, NULL: it needs one */
+    uint32_t programs; /* 1 << ENI_RUN | .. */
+    uint32_t flags;
+    const char *note; /* in place of the default in --help, or NULL */
+    const char *help;
+} eni_key;
+
+/* A word of another tool and the answer to it. */
+typedef struct eni_foreign {
+    const char *key, *word, *answer;
+} eni_foreign;
+
+typedef struct eni_program_info {
+    const char *name, *usage, *about;
+    int min_args, max_args; /* of what is no flag */
+    const char *defaults;   /* "lr-scale=linear ..": where they differ from the table */
+} eni_program_info;
+
+extern const eni_key eni_keys[];
+extern const int eni_key_count;
+extern const eni_foreign eni_foreigns[]; /* ends with a NULL key */
+extern const eni_program_info eni_programs[ENI_PROGRAMS];
+
+/* By name or alias, '_' read as '-'; `length` characters of `name`. -1 if there is none. */
+int eni_key_find(const char *name, size_t length);
+
+bool eni_key_applies(const eni_key *key, eni_program program);
+
+/* The default of `key` in `program`, as text; NULL: none. `word` is room for it. */
+const char *eni_key_fallback(const eni_key *key, eni_program program, char word[64]);
+
+/* Sets a field from text. `place` names where the text stands ("--lr", "a.yaml:3:5: lr"). A list that came
+ * from a weaker origin is replaced. EN_EINVAL, logged; EN_ENOMEM. */
+en_status eni_key_set(eni_config *config, int key, const char *value, const char *place, int origin);
+
+/* The canonical text of a scalar field; "" if it has no value. Valid while the config is; `room` is used for
+ * numbers. Not for lists. */
+const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64]);
+
+/* Whether there is a value at all. */
+bool eni_key_has_value(const eni_config *config, const eni_key *key);
+
+/* Frees and clears a text or list. */
+void eni_key_clear(eni_config *config, const eni_key *key);
+
+/* Adds a copy of `item`. EN_ENOMEM. */
+en_status eni_list_add(eni_list *list, const char *item);
+
+/* Sets what a YAML text says; keys of other programs are skipped, so that one file serves all programs of a
+ * run. `name` stands in messages. */
+en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, const char *name);
+
+/* The same for a file. */
+en_status eni_config_file(eni_config *config, const char *path);
+
+/* Edits (insert, remove, replace, swap neighbours) between two words of at most 63 characters. */
+int eni_word_distance(const char *a, const char *b);
+
+/* The name or alias nearest to `word` among the keys of `program`, or NULL if none is near enough. */
+const char *eni_key_nearest(eni_program program, const char *word);
+
+/* The nearest of the words "a|b|c", copied to near_out; false if none is near enough. */
+bool eni_word_nearest(const char *words, const char *word, char near_out[64]);
+
+#endif

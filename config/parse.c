@@ -1,0 +1,192 @@
+/* parse.c - the command line: GNU long options, dashes or underscores, in any order. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/config.h"
+#include "config/env.h"
+#include "config/keys.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* One flag as it was written. */
+typedef struct given {
+    int key;
+    const char *text;  /* the whole word, for messages */
+    const char *value; /* borrowed from argv or the table */
+} given;
+
+typedef struct scanner {
+    eni_config *config; /* gets what is no flag */
+    eni_program program;
+    int argc;
+    char *const *argv;
+    int next; /* the next word */
+    given *flags;
+    int count;
+} scanner;
+
+static en_status refuse_unknown(const scanner *line, const char *word, size_t name_length, const char *name)
+{
+    char plain[64];
+    snprintf(plain, sizeof plain, "%.*s", (int)(name_length < 63 ? name_length : 63), name);
+    for (char *c = plain; *c != '\0'; c++)
+        if (*c == '_') *c = '-';
+    const char *near = eni_key_nearest(line->program, plain);
+    eni_error("config", "%.200s: %s has no such flag; %s%s%s", word, eni_program_name(line->program),
+              near != NULL ? "the nearest is --" : "see ", near != NULL ? near : "--help",
+              near != NULL ? ", or see --help" : "");
+    return EN_EINVAL;
+}
+
+/* The key is known, but to other programs. */
+static en_status refuse_foreign(const scanner *line, const char *word, const eni_key *key)
+{
+    char where[200] = "";
+    for (int p = 0; p < ENI_PROGRAMS; p++)
+        if (eni_key_applies(key, (eni_program)p)) {
+            size_t used = strlen(where);
+            snprintf(where + used, sizeof where - used, "%s%s", used > 0 ? ", " : "",
+                     eni_program_name((eni_program)p));
+        }
+    eni_error("config", "%.200s: --%s is no flag of %s; give it to %s", word, key->name,
+              eni_program_name(line->program), where);
+    return EN_EINVAL;
+}
+
+/* Finds the key of a flag's name; a boolean may stand behind "no-". */
+static en_status find_flag(const scanner *line, const char *word, const char *name, size_t length,
+                           int *key_out, bool *is_negated_out)
+{
+    int key = eni_key_find(name, length);
+    *is_negated_out = false;
+    if (key < 0 && length > 3 && strncmp(name, "no", 2) == 0 && (name[2] == '-' || name[2] == '_')) {
+        key = eni_key_find(name + 3, length - 3);
+        if (key >= 0 && eni_keys[key].type != ENI_KEY_BOOL) key = -1;
+        *is_negated_out = key >= 0;
+    }
+    if (key < 0) return refuse_unknown(line, word, length, name);
+    if (!eni_key_applies(&eni_keys[key], line->program)) return refuse_foreign(line, word, &eni_keys[key]);
+    *key_out = key;
+    return EN_OK;
+}
+
+/* The value behind a flag without '=': its bare value, or the next word. */
+static en_status take_value(scanner *line, const char *word, const eni_key *key, const char **value_out)
+{
+    *value_out = key->bare;
+    if (key->bare != NULL) return EN_OK;
+    const char *next = line->next < line->argc ? line->argv[line->next] : NULL;
+    if (next == NULL || strncmp(next, "--", 2) == 0) {
+        eni_error("config", "%.200s needs a value; give --%s=%s", word, key->name, key->words);
+        return EN_EINVAL;
+    }
+    line->next++;
+    *value_out = next;
+    return EN_OK;
+}
+
+static en_status read_flag(scanner *line, const char *word)
+{
+    bool is_long = word[1] == '-';
+    const char *name = word + (is_long ? 2 : 1);
+    size_t length = is_long ? strcspn(name, "=") : 1;
+    const char *value = NULL;
+    bool is_negated;
+    given *flag = &line->flags[line->count];
+    if (is_long && length == 1)
+        return refuse_unknown(line, word, length, name); /* --n: a letter has one dash */
+    EN_TRY(find_flag(line, word, name, length, &flag->key, &is_negated));
+    if (is_long && name[length] == '=')
+        value = name + length + 1;
+    else if (!is_long && name[1] != '\0')
+        value = name + 1 + (name[1] == '=');
+    if (is_negated && value != NULL) {
+        eni_error("config", "%.200s: \"%s\" is a value for a flag that has none; give --no-%s or --%s=off",
+                  word, value, eni_keys[flag->key].name, eni_keys[flag->key].name);
+        return EN_EINVAL;
+    }
+    if (is_negated)
+        value = "off";
+    else if (value == NULL)
+        EN_TRY(take_value(line, word, &eni_keys[flag->key], &value));
+    flag->text = word;
+    flag->value = value;
+    line->count++;
+    return EN_OK;
+}
+
+/* Takes the words apart; nothing is set yet but the positional ones. */
+static en_status read_line(scanner *line)
+{
+    bool only_args = false;
+    while (line->next < line->argc) {
+        const char *word = line->argv[line->next++];
+        if (!only_args && strcmp(word, "--") == 0)
+            only_args = true;
+        else if (!only_args && word[0] == '-' && word[1] != '\0')
+            EN_TRY(read_flag(line, word));
+        else
+            EN_TRY(eni_list_add(&line->config->args, word));
+    }
+    return EN_OK;
+}
+
+/* Sets the flags that `only` names, or all if it is negative. */
+static en_status set_flags(scanner *line, int only)
+{
+    for (int i = 0; i < line->count; i++) {
+        const given *flag = &line->flags[i];
+        char place[64];
+        if (only >= 0 && flag->key != only) continue;
+        snprintf(place, sizeof place, "--%s", eni_keys[flag->key].name);
+        EN_TRY(eni_key_set(line->config, flag->key, flag->value, place, ENI_FROM_FLAG));
+    }
+    return EN_OK;
+}
+
+static en_status check_args(const eni_config *config)
+{
+    const eni_program_info *info = &eni_programs[config->program];
+    int count = config->args.count;
+    if (count >= info->min_args && count <= info->max_args) return EN_OK;
+    if (count > info->max_args)
+        eni_error("config", "\"%.200s\" is no flag, and %s takes %s; values are written --key=value",
+                  config->args.item[info->max_args], info->name,
+                  info->max_args == 0 ? "only flags" : "no more");
+    else
+        eni_error("config", "%s needs something to work on; give %s %s", info->name, info->name, info->usage);
+    return EN_EINVAL;
+}
+
+/* Weakest first: defaults are there already, then environment, file, flags. */
+static en_status apply(scanner *line)
+{
+    eni_config *config = line->config;
+    EN_TRY(set_flags(line, eni_key_find("help", 4)));
+    EN_TRY(set_flags(line, eni_key_find("version", 7)));
+    if (config->help || config->version) return set_flags(line, -1);
+    EN_TRY(check_args(config));
+    EN_TRY(eni_config_env(config));
+    EN_TRY(set_flags(line, eni_key_find("config", 6)));
+    if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
+    EN_TRY(set_flags(line, -1));
+    return eni_config_resolve(config);
+}
+
+en_status eni_config_parse(eni_program program, int argc, char *const *argv, eni_config *config_out)
+{
+    en_status st;
+    eni_config config;
+    EN_TRY(eni_config_init(program, &config));
+    scanner line = {.config = &config, .program = program, .argc = argc, .argv = argv, .next = 1};
+    line.flags = eni_alloc_array(argc > 0 ? (size_t)argc : 1, sizeof *line.flags);
+    st = line.flags == NULL ? EN_ENOMEM : read_line(&line);
+    if (st == EN_OK) st = apply(&line);
+    eni_free(line.flags);
+    if (st == EN_OK)
+        *config_out = config;
+    else
+        eni_config_fini(&config);
+    return st;
+}

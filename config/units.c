@@ -1,0 +1,181 @@
+/* units.c - see units.h. */
+#include "config/units.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+static const unit sizes[] = {{"", 1},         {"B", 1},        {"kB", 1e3},     {"MB", 1e6}, {"GB", 1e9},
+                             {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {NULL, 0}};
+static const unit bits[] = {
+    {"bit", 1.0 / 8}, {"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {NULL, 0}};
+static const unit times[] = {{"", 1e9},  {"ns", 1},     {"us", 1e3},   {"ms", 1e6},
+                             {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}, {NULL, 0}};
+
+bool eni_parse_i64(const char *text, int64_t *value_out)
+{
+    size_t digits = strspn(text + (text[0] == '-'), "0123456789");
+    if (digits == 0 || text[digits + (text[0] == '-')] != '\0') return false;
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno != 0) return false;
+    *value_out = value;
+    return true;
+}
+
+/* A decimal number at the start of `text`; *rest_out is what follows. */
+static bool number(const char *text, double *value_out, const char **rest_out)
+{
+    size_t plain = strspn(text, "+-.0123456789");
+    if (plain == 0) return false; /* "nan", "inf", blanks */
+    size_t digits = strcspn(text, "0123456789");
+    if (digits >= plain || (text[digits] == '0' && (text[digits + 1] | 32) == 'x')) return false;
+    char *rest;
+    errno = 0;
+    double value = strtod(text, &rest);
+    if (rest == text || !isfinite(value)) return false;
+    *value_out = value;
+    *rest_out = rest;
+    return true;
+}
+
+bool eni_parse_real(const char *text, double *value_out)
+{
+    const char *rest;
+    double value;
+    if (!number(text, &value, &rest) || *rest != '\0') return false;
+    *value_out = value;
+    return true;
+}
+
+bool eni_parse_bool(const char *text, bool *value_out)
+{
+    static const char *const words[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};
+    for (int i = 0; i < 8; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            *value_out = i % 2 == 1;
+            return true;
+        }
+    return false;
+}
+
+/* A non-negative number with one of the units, in the base unit. */
+static bool with_unit(const char *text, const unit *units, double *value_out)
+{
+    const char *rest;
+    double value;
+    if (!number(text, &value, &rest) || value < 0 || text[0] == '-' || text[0] == '+') return false;
+    for (; units->name != NULL; units++)
+        if (strcasecmp(rest, units->name) == 0) {
+            *value_out = value * units->factor;
+            return *value_out <= 9e18;
+        }
+    return false;
+}
+
+bool eni_parse_size(const char *text, uint64_t *bytes_out)
+{
+    double bytes;
+    if (!with_unit(text, sizes, &bytes)) return false;
+    *bytes_out = (uint64_t)llround(bytes);
+    return true;
+}
+
+bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out)
+{
+    char plain[64];
+    double bytes;
+    size_t length = strlen(text);
+    if (length > 2 && strcasecmp(text + length - 2, "/s") == 0) length -= 2;
+    if (length == 0 || length >= sizeof plain) return false;
+    memcpy(plain, text, length);
+    plain[length] = '\0';
+    if (!with_unit(plain, bits, &bytes) && !with_unit(plain, sizes, &bytes)) return false;
+    if (bytes < 1) return false;
+    *bytes_per_s_out = (uint64_t)llround(bytes);
+    return true;
+}
+
+bool eni_parse_duration(const char *text, int64_t *ns_out)
+{
+    double ns;
+    if (!with_unit(text, times, &ns)) return false;
+    *ns_out = llround(ns);
+    return true;
+}
+
+void eni_format_real(double value, char *text_out, size_t bytes)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text_out, bytes, "%.*g", digits, value);
+        if (strtod(text_out, NULL) == value) return;
+    }
+}
+
+void eni_format_duration(int64_t ns, char *text_out, size_t bytes)
+{
+    static const struct {
+        int64_t ns;
+        const char *name;
+    } whole[] = {{1000000000, "s"}, {1000000, "ms"}, {1000, "us"}, {1, "ns"}};
+    int i = 0;
+    while (ns % whole[i].ns != 0)
+        i++;
+    snprintf(text_out, bytes, "%lld%s", (long long)(ns / whole[i].ns), whole[i].name);
+}
+
+/* One part of --net, "rate:.." or "delay:..", `length` characters; each may come once. */
+static bool net_part(const char *part, size_t length, uint64_t *rate, int64_t *delay)
+{
+    char text[64];
+    if (length >= sizeof text) return false;
+    memcpy(text, part, length);
+    text[length] = '\0';
+    if (strncmp(text, "rate:", 5) == 0) return *rate == 0 && eni_parse_rate(text + 5, rate);
+    if (strncmp(text, "delay:", 6) == 0) return *delay < 0 && eni_parse_duration(text + 6, delay);
+    return false;
+}
+
+bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out, const char **wrong_out)
+{
+    uint64_t rate = 0;
+    int64_t delay = -1;
+    const char *part = text;
+    *wrong_out = text;
+    if (strcmp(text, "none") != 0) {
+        for (bool more = true; more;) {
+            size_t length = strcspn(part, ",");
+            *wrong_out = part;
+            if (!net_part(part, length, &rate, &delay)) return false;
+            more = part[length] == ',';
+            part += length + 1;
+        }
+    }
+    *bytes_per_s_out = rate;
+    *delay_ns_out = delay < 0 ? 0 : delay;
+    return true;
+}
+
+bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out)
+{
+    char rank_text[32];
+    int64_t rank;
+    double factor;
+    const char *colon = strchr(text, ':');
+    if (colon == NULL || (size_t)(colon - text) >= sizeof rank_text) return false;
+    memcpy(rank_text, text, (size_t)(colon - text));
+    rank_text[colon - text] = '\0';
+    if (!eni_parse_i64(rank_text, &rank) || rank < 0 || rank > 65535) return false;
+    if (!eni_parse_real(colon + 1, &factor) || !(factor >= 1 && factor <= 1000)) return false;
+    *rank_out = rank;
+    *factor_out = factor;
+    return true;
+}

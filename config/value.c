@@ -1,0 +1,241 @@
+/* value.c - text to field and field to text, for every type of key. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/keys.h"
+#include "config/units.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+static void *field(eni_config *config, const eni_key *key)
+{
+    return (char *)config + key->offset;
+}
+
+static const void *field_of(const eni_config *config, const eni_key *key)
+{
+    return (const char *)config + key->offset;
+}
+
+/* The one sentence for a bad value: place, value, what it is not, what to give. */
+static en_status refuse(const char *place, const char *value, const char *problem, const char *remedy)
+{
+    eni_error("config", "%s: \"%.200s\" %s; give %s", place, value, problem, remedy);
+    return EN_EINVAL;
+}
+
+/* "a number from 0 to 1000000" */
+static void describe_range(const eni_key *key, const char *what, const char *unit, char *text_out,
+                           size_t bytes)
+{
+    char low[32], high[32];
+    eni_format_real(key->min, low, sizeof low);
+    eni_format_real(key->max, high, sizeof high);
+    if (key->max >= 1e15)
+        snprintf(text_out, bytes, "%s of at least %s%s", what, low, unit);
+    else
+        snprintf(text_out, bytes, "%s from %s%s to %s%s", what, low, unit, high, unit);
+}
+
+static en_status set_int(const eni_key *key, const char *value, const char *place, int64_t *out)
+{
+    char remedy[128];
+    int64_t number;
+    describe_range(key, "a whole number", "", remedy, sizeof remedy);
+    if (!eni_parse_i64(value, &number)) {
+        double real;
+        bool too_long = eni_parse_real(value, &real) && strspn(value, "-0123456789") == strlen(value);
+        return refuse(place, value, too_long ? "is out of range" : "is not a whole number", remedy);
+    }
+    if ((double)number < key->min || (double)number > key->max)
+        return refuse(place, value, "is out of range", remedy);
+    *out = number;
+    return EN_OK;
+}
+
+static en_status set_real(const eni_key *key, const char *value, const char *place, double *out)
+{
+    char remedy[128];
+    double number;
+    describe_range(key, "a number", "", remedy, sizeof remedy);
+    if (!eni_parse_real(value, &number)) return refuse(place, value, "is not a finite number", remedy);
+    if (number < key->min || number > key->max) return refuse(place, value, "is out of range", remedy);
+    *out = number + 0.0; /* no negative zero */
+    return EN_OK;
+}
+
+static en_status set_time(const eni_key *key, const char *value, const char *place, int64_t *out)
+{
+    char remedy[128];
+    int64_t ns;
+    describe_range(key, "a time", "s", remedy, sizeof remedy);
+    if (!eni_parse_duration(value, &ns))
+        return refuse(place, value, "is not a time such as 500ms or 5s", remedy);
+    if ((double)ns < key->min * 1e9 || (double)ns > key->max * 1e9)
+        return refuse(place, value, "is out of range", remedy);
+    *out = ns;
+    return EN_OK;
+}
+
+static en_status set_bool(const char *value, const char *place, bool *out)
+{
+    if (eni_parse_bool(value, out)) return EN_OK;
+    return refuse(place, value, "is neither on nor off", "on or off");
+}
+
+/* The answer to a word of another tool, or NULL. */
+static const char *foreign_answer(const eni_key *key, const char *value)
+{
+    for (const eni_foreign *f = eni_foreigns; f->key != NULL; f++)
+        if (strcmp(f->key, key->name) == 0 && strcmp(f->word, value) == 0) return f->answer;
+    return NULL;
+}
+
+static en_status set_choice(const eni_key *key, const char *value, const char *place, int64_t *out)
+{
+    const char *word = key->words;
+    for (int64_t i = 0; *word != '\0'; i++) {
+        size_t length = strcspn(word, "|");
+        if (strlen(value) == length && strncmp(word, value, length) == 0) {
+            *out = i;
+            return EN_OK;
+        }
+        word += length + (word[length] == '|');
+    }
+    char near[64], problem[128];
+    bool has_near = eni_word_nearest(key->words, value, near);
+    snprintf(problem, sizeof problem, "is not one of its words%s%s", has_near ? ", the nearest is " : "",
+             has_near ? near : "");
+    return refuse(place, value, problem, key->words);
+}
+
+static en_status set_text(const eni_key *key, const char *value, const char *place, char **out)
+{
+    const char *expected = key->check != NULL ? key->check(value) : NULL;
+    if (expected != NULL) return refuse(place, value, "cannot be read", expected);
+    char *copy = eni_strdup(value);
+    if (copy == NULL) return EN_ENOMEM;
+    eni_free(*out);
+    *out = copy;
+    return EN_OK;
+}
+
+en_status eni_list_add(eni_list *list, const char *item)
+{
+    char **grown = eni_alloc_array((size_t)list->count + 1, sizeof *grown);
+    char *copy = eni_strdup(item);
+    if (grown == NULL || copy == NULL) {
+        eni_free(grown);
+        eni_free(copy);
+        return EN_ENOMEM;
+    }
+    if (list->count > 0) memcpy(grown, list->item, (size_t)list->count * sizeof *grown);
+    grown[list->count++] = copy;
+    eni_free(list->item);
+    list->item = grown;
+    return EN_OK;
+}
+
+static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
+{
+    const char *expected = *item == '\0' ? "at least one item" : key->check != NULL ? key->check(item) : NULL;
+    if (expected != NULL) return refuse(place, item, "cannot be read", expected);
+    if (list->count >= 1024) return refuse(place, item, "is one item too many", "at most 1024");
+    return eni_list_add(list, item);
+}
+
+static en_status set_list(const eni_key *key, const char *value, const char *place, eni_list *list)
+{
+    if ((key->flags & ENI_KEY_COMMAS) == 0) return add_item(key, value, place, list);
+    char *copy = eni_strdup(value);
+    if (copy == NULL) return EN_ENOMEM;
+    en_status st = EN_OK;
+    for (char *item = copy, *end; st == EN_OK; item = end + 1) {
+        end = item + strcspn(item, ",");
+        bool is_last = *end == '\0';
+        *end = '\0';
+        st = add_item(key, item, place, list);
+        if (is_last) break;
+    }
+    eni_free(copy);
+    return st;
+}
+
+en_status eni_key_set(eni_config *config, int index, const char *value, const char *place, int origin)
+{
+    const eni_key *key = &eni_keys[index];
+    void *out = field(config, key);
+    const char *answer = foreign_answer(key, value);
+    if (answer != NULL) {
+        eni_error("config", "%s: \"%s\" is a word of another tool; %s", place, value, answer);
+        return EN_EINVAL;
+    }
+    if (*value == '\0')
+        return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
+    switch (key->type) {
+    case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
+    case ENI_KEY_INT: EN_TRY(set_int(key, value, place, out)); break;
+    case ENI_KEY_REAL: EN_TRY(set_real(key, value, place, out)); break;
+    case ENI_KEY_CHOICE: EN_TRY(set_choice(key, value, place, out)); break;
+    case ENI_KEY_TIME: EN_TRY(set_time(key, value, place, out)); break;
+    case ENI_KEY_TEXT: EN_TRY(set_text(key, value, place, out)); break;
+    case ENI_KEY_LIST:
+        if (config->origin[index] != origin) eni_key_clear(config, key);
+        EN_TRY(set_list(key, value, place, out));
+        break;
+    }
+    config->origin[index] = (uint8_t)origin;
+    return EN_OK;
+}
+
+static const char *word_at(const char *words, int64_t index, char room[64])
+{
+    for (; index > 0; index--)
+        words += strcspn(words, "|") + 1;
+    snprintf(room, 64, "%.*s", (int)strcspn(words, "|"), words);
+    return room;
+}
+
+const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64])
+{
+    const void *from = field_of(config, key);
+    if (!eni_key_has_value(config, key)) return "";
+    switch (key->type) {
+    case ENI_KEY_BOOL: return *(const bool *)from ? "on" : "off";
+    case ENI_KEY_INT: snprintf(room, 64, "%" PRId64, *(const int64_t *)from); return room;
+    case ENI_KEY_REAL: eni_format_real(*(const double *)from, room, 64); return room;
+    case ENI_KEY_CHOICE: return word_at(key->words, *(const int64_t *)from, room);
+    case ENI_KEY_TIME: eni_format_duration(*(const int64_t *)from, room, 64); return room;
+    case ENI_KEY_TEXT: return *(char *const *)from;
+    case ENI_KEY_LIST: break;
+    }
+    return "";
+}
+
+bool eni_key_has_value(const eni_config *config, const eni_key *key)
+{
+    const void *from = field_of(config, key);
+    if (key->type == ENI_KEY_TEXT) return *(char *const *)from != NULL;
+    if (key->type == ENI_KEY_LIST) return ((const eni_list *)from)->count > 0;
+    return key->type != ENI_KEY_INT || key->fallback != NULL || *(const int64_t *)from >= 0;
+}
+
+void eni_key_clear(eni_config *config, const eni_key *key)
+{
+    void *out = field(config, key);
+    if (key->type == ENI_KEY_TEXT) {
+        eni_free(*(char **)out);
+        *(char **)out = NULL;
+    } else if (key->type == ENI_KEY_LIST) {
+        eni_list *list = out;
+        for (int i = 0; i < list->count; i++)
+            eni_free(list->item[i]);
+        eni_free(list->item);
+        *list = (eni_list){0};
+    }
+}

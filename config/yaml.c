@@ -1,0 +1,189 @@
+/* yaml.c - a flat YAML mapping of keys to values (libyaml), every error with line and column.
+ *
+ *     lr: 0.1
+ *     straggler: [1:3, 2:1.5]
+ *
+ * Nested mappings, anchors, aliases, repeated keys and several documents are refused: a configuration has
+ * one level, and what a reader sees is what holds. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "config/keys.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+#define MAX_BYTES (1u << 20)
+
+typedef struct reader {
+    yaml_parser_t parser;
+    yaml_event_t event; /* the last one, to be deleted */
+    const char *name;   /* of the file, for messages */
+    eni_config *config;
+    bool seen[ENI_CONFIG_KEYS_MAX];
+} reader;
+
+static en_status refuse_at(const reader *r, const char *problem)
+{
+    eni_error("config", "%s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
+              r->event.start_mark.column + 1, problem);
+    return EN_EINVAL;
+}
+
+static en_status next_event(reader *r)
+{
+    yaml_event_delete(&r->event);
+    if (yaml_parser_parse(&r->parser, &r->event)) return EN_OK;
+    const yaml_parser_t *p = &r->parser;
+    if (p->error == YAML_MEMORY_ERROR) {
+        eni_error("config", "out of memory while reading %s", r->name);
+        return EN_ENOMEM;
+    }
+    eni_error("config", "%s:%zu:%zu: %s; give lines of `key: value`", r->name, p->problem_mark.line + 1,
+              p->problem_mark.column + 1, p->problem != NULL ? p->problem : "this is no YAML");
+    return EN_EINVAL;
+}
+
+/* The text of a scalar without anchor, valid until the next event. */
+static en_status scalar_text(const reader *r, const char **text_out)
+{
+    const char *text = (const char *)r->event.data.scalar.value;
+    if (r->event.data.scalar.anchor != NULL)
+        return refuse_at(r, "anchors are not read; write the value itself");
+    if (strlen(text) != r->event.data.scalar.length)
+        return refuse_at(r, "a value holds a zero byte; remove it");
+    bool is_plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+    if (is_plain && (*text == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0))
+        return refuse_at(r, "a key has no value; give one, or remove the line");
+    *text_out = text;
+    return EN_OK;
+}
+
+/* Finds the key whose name is the current scalar; -1 for one of another program. */
+static en_status read_key(reader *r, int *key_out)
+{
+    const char *name;
+    char message[300];
+    if (r->event.type != YAML_SCALAR_EVENT)
+        return refuse_at(r, "a key must be a plain word; give `key: value`");
+    EN_TRY(scalar_text(r, &name));
+    int k = eni_key_find(name, strlen(name));
+    if (k < 0 || (eni_keys[k].flags & ENI_KEY_FLAG_ONLY) != 0) {
+        const char *near = eni_key_nearest(r->config->program, name);
+        snprintf(message, sizeof message, "\"%.100s\" is no key of a file; %s%s", name,
+                 near != NULL ? "the nearest is " : "see --help for all", near != NULL ? near : "");
+        return refuse_at(r, message);
+    }
+    if (r->seen[k]) {
+        snprintf(message, sizeof message, "\"%s\" stands here a second time; remove one", eni_keys[k].name);
+        return refuse_at(r, message);
+    }
+    r->seen[k] = true;
+    *key_out = eni_key_applies(&eni_keys[k], r->config->program) ? k : -1;
+    return EN_OK;
+}
+
+static en_status set_scalar(reader *r, int key)
+{
+    const char *text;
+    char place[1100];
+    EN_TRY(scalar_text(r, &text));
+    if (key < 0) return EN_OK;
+    snprintf(place, sizeof place, "%.1000s:%zu:%zu: %s", r->name, r->event.start_mark.line + 1,
+             r->event.start_mark.column + 1, eni_keys[key].name);
+    return eni_key_set(r->config, key, text, place, ENI_FROM_FILE);
+}
+
+/* A value: a scalar, or for a list a sequence of scalars. */
+static en_status read_value(reader *r, int key)
+{
+    if (r->event.type == YAML_SCALAR_EVENT) return set_scalar(r, key);
+    if (r->event.type == YAML_ALIAS_EVENT)
+        return refuse_at(r, "aliases are not read; write the value itself");
+    if (r->event.type != YAML_SEQUENCE_START_EVENT)
+        return refuse_at(r, "a value must be one word or number; nested keys are not read");
+    if (key >= 0 && eni_keys[key].type != ENI_KEY_LIST)
+        return refuse_at(r, "this key takes one value, not a list; give `key: value`");
+    for (;;) {
+        EN_TRY(next_event(r));
+        if (r->event.type == YAML_SEQUENCE_END_EVENT) return EN_OK;
+        if (r->event.type != YAML_SCALAR_EVENT) return refuse_at(r, "a list holds words or numbers only");
+        EN_TRY(set_scalar(r, key));
+    }
+}
+
+static en_status read_mapping(reader *r)
+{
+    for (;;) {
+        int key;
+        EN_TRY(next_event(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT) return EN_OK;
+        EN_TRY(read_key(r, &key));
+        EN_TRY(next_event(r));
+        EN_TRY(read_value(r, key));
+    }
+}
+
+static en_status read_stream(reader *r)
+{
+    bool has_document = false;
+    for (;;) {
+        EN_TRY(next_event(r));
+        switch (r->event.type) {
+        case YAML_STREAM_START_EVENT:
+        case YAML_DOCUMENT_END_EVENT: break;
+        case YAML_STREAM_END_EVENT: return EN_OK;
+        case YAML_DOCUMENT_START_EVENT:
+            if (has_document) return refuse_at(r, "a second document starts here; a file holds one");
+            has_document = true;
+            break;
+        case YAML_MAPPING_START_EVENT: EN_TRY(read_mapping(r)); break;
+        default: return refuse_at(r, "a configuration is lines of `key: value`, and this is none");
+        }
+    }
+}
+
+en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, const char *name)
+{
+    reader r = {.name = name, .config = config};
+    if (!yaml_parser_initialize(&r.parser)) {
+        eni_error("config", "out of memory while reading %s", name);
+        return EN_ENOMEM;
+    }
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
+    en_status st = read_stream(&r);
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    return st;
+}
+
+en_status eni_config_file(eni_config *config, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        eni_error("config", "--config: \"%.200s\" cannot be opened: %s; give a YAML file", path,
+                  strerror(errno));
+        return errno == ENOENT ? EN_ENOENT : EN_EIO;
+    }
+    en_status st = EN_OK;
+    char *text = eni_alloc(MAX_BYTES + 1);
+    size_t bytes = text == NULL ? 0 : fread(text, 1, MAX_BYTES + 1, file);
+    if (text == NULL) {
+        st = EN_ENOMEM;
+    } else if (ferror(file)) {
+        eni_error("config", "--config: \"%.200s\" cannot be read: %s; give a YAML file", path,
+                  strerror(errno));
+        st = EN_EIO;
+    } else if (bytes > MAX_BYTES) {
+        eni_error("config", "--config: \"%.200s\" is over %u bytes; give a YAML file of keys", path,
+                  MAX_BYTES);
+        st = EN_EINVAL;
+    } else {
+        st = eni_config_yaml(config, text, bytes, path);
+    }
+    eni_free(text);
+    fclose(file);
+    return st;
+}
