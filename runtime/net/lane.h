@@ -61,7 +61,7 @@ typedef struct eni_lane_count {
     uint64_t messages_in, messages_out;
     uint64_t payload_in, payload_out;
     uint64_t wire_in, wire_out;
-    uint64_t dropped; /* malformed, oversized, half, or without a way back */
+    uint64_t dropped; /* malformed, half, or without a way back */
 } eni_lane_count;
 
 /* Binds; EN_EDENIED beyond loopback unless is_insecure. *bound_out (may be NULL) has the real port.

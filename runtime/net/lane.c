@@ -1,0 +1,307 @@
+/* lane.c - the ZeroMQ context, and what routers and dealers share: options, frames, counters; see lane.h. */
+#include "runtime/net/lane.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/lane_state.h"
+
+enum { HIGH_WATER = 64, HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
+
+struct eni_net {
+    void *context;
+    atomic_bool is_aborted;
+};
+
+/* What eni_packet.owner points to. */
+typedef struct holder {
+    zmq_msg_t message;
+    uint8_t *copy; /* the payload where ZeroMQ's memory was not aligned */
+} holder;
+
+en_status eni_net_open(int io_threads, eni_net **net_out)
+{
+    eni_net *net = eni_alloc(sizeof *net);
+    if (net == NULL) return EN_ENOMEM;
+    net->context = zmq_ctx_new();
+    if (net->context == NULL) {
+        eni_error("lane", "cannot make a ZeroMQ context: %s", zmq_strerror(errno));
+        eni_free(net);
+        return EN_ENOMEM;
+    }
+    zmq_ctx_set(net->context, ZMQ_IO_THREADS, io_threads < 1 ? 1 : io_threads);
+    zmq_ctx_set(net->context, ZMQ_MAX_MSGSZ, INT32_MAX);
+    *net_out = net;
+    return EN_OK;
+}
+
+void eni_net_close(eni_net *net)
+{
+    if (net == NULL) return;
+    while (zmq_ctx_term(net->context) != 0 && errno == EINTR) {
+    }
+    eni_free(net);
+}
+
+void eni_net_abort(eni_net *net)
+{
+    atomic_store(&net->is_aborted, true);
+}
+
+static en_status set_int(void *zmq, int option, int value)
+{
+    if (zmq_setsockopt(zmq, option, &value, sizeof value) == 0) return EN_OK;
+    eni_error("lane", "ZeroMQ refuses option %d = %d: %s", option, value, zmq_strerror(errno));
+    return EN_EIO;
+}
+
+static en_status set_options(void *zmq, int type, uint64_t max_payload)
+{
+    int64_t max_frame =
+        (int64_t)(max_payload == 0 || max_payload > ENI_BUCKET_MAX ? ENI_BUCKET_MAX : max_payload);
+    if (max_frame < (int64_t)ENI_HEADER_MAX) max_frame = ENI_HEADER_MAX;
+    if (zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max_frame, sizeof max_frame) != 0) {
+        eni_error("lane", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
+                  zmq_strerror(errno));
+        return EN_EIO;
+    }
+    EN_TRY(set_int(zmq, ZMQ_SNDHWM, HIGH_WATER));
+    EN_TRY(set_int(zmq, ZMQ_RCVHWM, HIGH_WATER));
+    EN_TRY(set_int(zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS));
+    EN_TRY(set_int(zmq, ZMQ_IPV6, 1));
+    if (type == ZMQ_ROUTER) return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);
+    EN_TRY(set_int(zmq, ZMQ_IMMEDIATE, 1)); /* do not queue for a connection that may never be */
+    EN_TRY(set_int(zmq, ZMQ_RECONNECT_IVL, RECONNECT_MS));
+    return set_int(zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
+}
+
+en_status eni_socket_open(eni_net *net, int type, uint64_t max_payload, eni_socket *socket_out)
+{
+    void *zmq = zmq_socket(net->context, type);
+    if (zmq == NULL) {
+        eni_error("lane", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
+        return EN_EIO;
+    }
+    en_status st = set_options(zmq, type, max_payload);
+    if (st != EN_OK) {
+        zmq_close(zmq);
+        return st;
+    }
+    socket_out->zmq = zmq;
+    socket_out->net = net;
+    return EN_OK;
+}
+
+void eni_socket_close(eni_socket *socket)
+{
+    if (socket->zmq == NULL) return;
+    set_int(socket->zmq, ZMQ_LINGER, atomic_load(&socket->net->is_aborted) ? 0 : LINGER_MS);
+    zmq_close(socket->zmq);
+    socket->zmq = NULL;
+}
+
+void eni_socket_endpoint(const eni_address *address, char text_out[ENI_ADDRESS_TEXT])
+{
+    eni_address plain = *address;
+    if (strcmp(plain.host, "localhost") == 0) memcpy(plain.host, "127.0.0.1", sizeof "127.0.0.1");
+    eni_address_format(&plain, text_out);
+}
+
+void eni_meter_add(atomic_uint_fast64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static uint64_t meter_get(const atomic_uint_fast64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+void eni_meter_read(const eni_lane_meter *meter, eni_lane_count *count_out)
+{
+    *count_out = (eni_lane_count){
+        .messages_in = meter_get(&meter->messages_in),
+        .messages_out = meter_get(&meter->messages_out),
+        .payload_in = meter_get(&meter->payload_in),
+        .payload_out = meter_get(&meter->payload_out),
+        .wire_in = meter_get(&meter->wire_in),
+        .wire_out = meter_get(&meter->wire_out),
+        .dropped = meter_get(&meter->dropped),
+    };
+}
+
+/* A frame on the wire: a flags byte, a length of 1 or 8 bytes, the body. */
+static uint64_t frame_bytes(uint64_t body)
+{
+    return body + (body > 255 ? 9 : 2);
+}
+
+static void hold_release(void *owner)
+{
+    holder *hold = owner;
+    zmq_msg_close(&hold->message);
+    eni_free(hold->copy);
+    eni_free(hold);
+}
+
+void eni_packet_release(eni_packet *packet)
+{
+    if (packet->owner != NULL) hold_release(packet->owner);
+    packet->owner = NULL;
+    packet->payload = NULL;
+    packet->bytes = 0;
+}
+
+/* Receives the next frame of the message into an initialised zmq_msg. EN_ETIMEOUT when there is none. */
+static en_status next_frame(eni_socket *socket, zmq_msg_t *frame)
+{
+    while (zmq_msg_recv(frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
+        if (errno == EAGAIN) return EN_ETIMEOUT;
+        if (errno == EINTR) continue;
+        eni_error("lane", "receive failed: %s", zmq_strerror(errno));
+        return EN_EIO;
+    }
+    return EN_OK;
+}
+
+/* Throws the rest of a multipart message away. */
+static void drain(eni_socket *socket, zmq_msg_t *frame)
+{
+    while (zmq_msg_more(frame) && next_frame(socket, frame) == EN_OK)
+        eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+}
+
+/* Moves the frame into the packet as its payload. Tensors are float32: a frame that ZeroMQ keeps in the
+ * middle of its receive buffer (below 8 KiB) may lie on any byte, and is copied. */
+static en_status hold_payload(zmq_msg_t *frame, eni_packet *packet)
+{
+    holder *hold = eni_alloc(sizeof *hold);
+    if (hold == NULL) return EN_ENOMEM;
+    zmq_msg_init(&hold->message);
+    zmq_msg_move(&hold->message, frame);
+    packet->bytes = zmq_msg_size(&hold->message);
+    packet->payload = zmq_msg_data(&hold->message);
+    packet->owner = hold;
+    if ((uintptr_t)packet->payload % sizeof(float) == 0) return EN_OK;
+    hold->copy = eni_alloc(packet->bytes);
+    if (hold->copy == NULL) {
+        eni_packet_release(packet);
+        return EN_ENOMEM;
+    }
+    packet->payload = memcpy(hold->copy, packet->payload, packet->bytes);
+    return EN_OK;
+}
+
+bool eni_socket_has_payload(const eni_header *header)
+{
+    return header->bytes > 0 && (header->flags & ENI_FLAG_SHM) == 0;
+}
+
+static en_status drop(eni_socket *socket, zmq_msg_t *frame, eni_packet *packet, const char *why)
+{
+    drain(socket, frame);
+    eni_packet_release(packet);
+    eni_meter_add(&socket->meter.dropped, 1);
+    eni_debug("lane", "dropped a message: %s", why);
+    return EN_EPROTO;
+}
+
+/* All frames of one message, the first of which is already in `frame`. */
+static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *frame, eni_packet *packet)
+{
+    const char *why = "it has no header";
+    if (has_route) {
+        packet->route_bytes = (uint32_t)zmq_msg_size(frame);
+        if (packet->route_bytes == 0 || packet->route_bytes > ENI_ROUTE_MAX || !zmq_msg_more(frame))
+            return drop(socket, frame, packet, "its route is too long, or it is empty");
+        memcpy(packet->route, zmq_msg_data(frame), packet->route_bytes);
+        EN_TRY(next_frame(socket, frame));
+    }
+    eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    if (eni_header_decode(zmq_msg_data(frame), zmq_msg_size(frame), &packet->header, &why) != EN_OK)
+        return drop(socket, frame, packet, why);
+    bool has_payload = eni_socket_has_payload(&packet->header);
+    if (has_payload != zmq_msg_more(frame))
+        return drop(socket, frame, packet, "it has not the frames it should");
+    if (!has_payload) return EN_OK;
+    EN_TRY(next_frame(socket, frame));
+    eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
+    if (zmq_msg_size(frame) != packet->header.bytes)
+        return drop(socket, frame, packet, "its payload has another length than its header says");
+    return hold_payload(frame, packet);
+}
+
+en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet_out)
+{
+    zmq_msg_t frame;
+    eni_packet packet;
+    packet.owner = NULL;
+    packet.payload = NULL;
+    packet.bytes = 0;
+    packet.route_bytes = 0;
+    zmq_msg_init(&frame);
+    en_status st = next_frame(socket, &frame);
+    if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
+    zmq_msg_close(&frame);
+    if (st != EN_OK) return st;
+    eni_meter_add(&socket->meter.messages_in, 1);
+    eni_meter_add(&socket->meter.payload_in, packet.bytes);
+    *packet_out = packet;
+    return EN_OK;
+}
+
+en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, bool has_more)
+{
+    uint8_t bytes[ENI_HEADER_MAX];
+    size_t length = eni_header_encode(header, bytes);
+    int flags = ZMQ_DONTWAIT | (has_more ? ZMQ_SNDMORE : 0);
+    while (zmq_send(socket->zmq, bytes, length, flags) < 0) {
+        if (errno == EINTR) continue;
+        if (errno == EAGAIN) return EN_ETIMEOUT;
+        eni_error("lane", "send failed: %s", zmq_strerror(errno));
+        return EN_EIO;
+    }
+    eni_meter_add(&socket->meter.wire_out, frame_bytes(length));
+    if (!has_more) eni_meter_add(&socket->meter.messages_out, 1);
+    return EN_OK;
+}
+
+/* The payload as a ZeroMQ message: lent when it is long and somebody wants to hear of its return, else
+ * copied. From here on `release` has happened or belongs to the message. */
+static en_status make_payload(zmq_msg_t *frame, void *payload, uint64_t bytes, eni_release release,
+                              void *hint)
+{
+    if (release != NULL && bytes >= ENI_ZEROCOPY_MIN &&
+        zmq_msg_init_data(frame, payload, bytes, release, hint) == 0)
+        return EN_OK;
+    int rc = zmq_msg_init_size(frame, bytes);
+    if (rc == 0) memcpy(zmq_msg_data(frame), payload, bytes);
+    if (release != NULL) release(payload, hint);
+    if (rc == 0) return EN_OK;
+    eni_error("lane", "out of memory for a payload of %llu bytes", (unsigned long long)bytes);
+    return EN_ENOMEM;
+}
+
+en_status eni_socket_put_payload(eni_socket *socket, void *payload, uint64_t bytes, eni_release release,
+                                 void *hint)
+{
+    zmq_msg_t frame;
+    EN_TRY(make_payload(&frame, payload, bytes, release, hint));
+    while (zmq_msg_send(&frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
+        if (errno == EINTR) continue;
+        eni_error("lane", "cannot send a payload of %llu bytes: %s", (unsigned long long)bytes,
+                  zmq_strerror(errno));
+        zmq_msg_close(&frame);
+        return EN_EIO;
+    }
+    eni_meter_add(&socket->meter.messages_out, 1);
+    eni_meter_add(&socket->meter.payload_out, bytes);
+    eni_meter_add(&socket->meter.wire_out, frame_bytes(bytes));
+    return EN_OK;
+}
