@@ -1,4 +1,5 @@
 /* folder.c - the four IDX files of an MNIST-like set in one folder. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
