@@ -1,0 +1,276 @@
+/* test_coll_fail.c - a dead rank ends every wait, ranks that disagree are told how, and nobody hangs. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "tests/comm/group_fixture.h"
+
+static void by_every_way(cluster_main main, int n, int killed_rank)
+{
+    for (int w = 0; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], n), 0);
+        cluster_run(&cluster, n, main, &fixture, 10000);
+        int as_expected = 1;
+        for (int r = 0; r < n; r++)
+            as_expected &= cluster.exit_code[r] == (r == killed_rank ? 128 + SIGKILL : 0);
+        if (!as_expected) fprintf(stderr, "%s\n", ways[w].name);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_true(as_expected);
+    }
+}
+
+static eni_coll_op mean_of(uint64_t count, uint32_t bucket)
+{
+    return (eni_coll_op){
+        .op = EN_ALLREDUCE, .what = EN_GRAD, .bucket = bucket, .slot = 1, .count = count, .nsamples = 1};
+}
+
+/* The last rank dies after ten all-reduces, the others are in the middle of more. */
+static int killed(int rank, int n, cluster_board *board, void *user)
+{
+    eni_coll *coll = fixture_group(user, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    const eni_coll_op op = mean_of(30000, 0);
+    for (int i = 0; i < 10; i++)
+        CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+    if (rank == n - 1) raise(SIGKILL);
+    uint64_t req[2];
+    CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[0]) == EN_OK);
+    en_status st = eni_coll_submit(coll, &op, &req[1]);
+    CLUSTER_CHECK(st == EN_OK || st == EN_EPEER);
+    const int64_t begin_ns = eni_now_ns();
+    CLUSTER_CHECK(eni_coll_wait(coll, req[0]) == EN_EPEER);
+    CLUSTER_CHECK(eni_now_ns() - begin_ns < 2 * ENI_SECOND);
+    CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[0]) == EN_EPEER); /* it stays so */
+    CLUSTER_CHECK(eni_coll_test(coll, req[0]) == 1);
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void a_killed_rank_ends_the_wait(void **state)
+{
+    (void)state;
+    by_every_way(killed, 2, 1);
+    by_every_way(killed, 4, 3);
+}
+
+/* A live rank may take as long as it likes. */
+static int slow(int rank, int n, cluster_board *board, void *user)
+{
+    (void)n;
+    eni_coll *coll = fixture_group(user, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    if (rank == 1) eni_sleep_until(eni_now_ns() + 300 * ENI_MILLI);
+    const eni_coll_op op = mean_of(100, 0);
+    CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+    eni_coll_counters counters;
+    eni_coll_count(coll, &counters);
+    CLUSTER_CHECK(rank == 1 || counters.wait_ns > 200 * ENI_MILLI);
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void a_slow_rank_is_waited_for(void **state)
+{
+    (void)state;
+    by_every_way(slow, 2, -1);
+}
+
+static char last_text[1024];
+
+static void keep_text(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)subsystem;
+    if (level == ENI_LOG_ERROR) snprintf(last_text, sizeof last_text, "%s", text);
+}
+
+/* Rank 1 believes that bucket 2 has 8192 elements. Who hears of it first says it, the others lose a peer. */
+static int disagree(int rank, int n, cluster_board *board, void *user)
+{
+    (void)n;
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(user, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    const eni_coll_op agreed = mean_of(64, 1), op = mean_of(rank == 1 ? 8192 : 4096, 2);
+    CLUSTER_CHECK(eni_coll_run(coll, &agreed) == EN_OK);
+    float *vector = eni_arena_at(((struct fixture *)user)->arenas[rank], 1, 0);
+    for (int i = 0; i < 8192; i++)
+        vector[i] = (float)rank;
+    const en_status st = eni_coll_run(coll, &op);
+    CLUSTER_CHECK(st == EN_EMISMATCH || st == EN_EPEER);
+    if (st == EN_EMISMATCH) {
+        atomic_fetch_add(&board->word[0], 1);
+        CLUSTER_CHECK(strstr(last_text, "#1 all-reduce of bucket 2") && strstr(last_text, "4096 elements") &&
+                      strstr(last_text, "8192 elements"));
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void a_mismatch_is_named(void **state)
+{
+    (void)state;
+    for (int w = 0; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], 3), 0);
+        const int bad = cluster_run(&cluster, 3, disagree, &fixture, 10000);
+        const uint64_t named = atomic_load(&cluster.board->word[0]);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+        assert_true(named >= 1);
+    }
+}
+
+/* Another operation at the same place in the order: one rank forgot a call. */
+static int forgets(int rank, int n, cluster_board *board, void *user)
+{
+    (void)n;
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(user, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    eni_coll_op op = mean_of(64, 0);
+    if (rank == 1) op.op = EN_BCAST;
+    const en_status st = eni_coll_run(coll, &op);
+    CLUSTER_CHECK(st == EN_EMISMATCH || st == EN_EPEER);
+    if (st == EN_EMISMATCH) {
+        atomic_fetch_add(&board->word[0], 1);
+        CLUSTER_CHECK(strstr(last_text, "all-reduce") && strstr(last_text, "broadcast"));
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void another_call_is_named(void **state)
+{
+    (void)state;
+    for (int w = 0; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
+        const int bad = cluster_run(&cluster, 2, forgets, &fixture, 10000);
+        const uint64_t named = atomic_load(&cluster.board->word[0]);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+        assert_true(named >= 1);
+    }
+}
+
+/* Bytes of a stranger on a ring's socket are refused, not summed. */
+static int garbled(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    (void)n;
+    if (rank == 1) {
+        char noise[200];
+        memset(noise, 0x5a, sizeof noise);
+        cluster_keep(2, fixture->pairs, rank);
+        CLUSTER_CHECK(write(fixture->pairs[1][0], noise, sizeof noise) == sizeof noise);
+        while (read(fixture->pairs[1][0], noise, sizeof noise) > 0) {
+        }
+        return 0;
+    }
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    const eni_coll_op op = mean_of(64, 0);
+    CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_EPROTO);
+    CLUSTER_CHECK(strstr(last_text, "no frame"));
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void a_stranger_is_refused(void **state)
+{
+    (void)state;
+    for (int w = 2; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
+        const int bad = cluster_run(&cluster, 2, garbled, &fixture, 10000);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+    }
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    cluster_board board = {.victim = -1};
+    assert_int_equal(fixture_open(&fixture, &ways[0], 1), 0);
+    eni_coll *coll = fixture_group(&fixture, 0, &board, 1);
+    assert_non_null(coll);
+    eni_log_set_level(-1);
+    uint64_t req = 99;
+    eni_coll_op wrong[] = {mean_of(FIXTURE_COUNT + 1, 0), mean_of(10, 0), mean_of(10, 0), mean_of(10, 0)};
+    wrong[1].slot = FIXTURE_NSLOTS;
+    wrong[2].offset = UINT64_MAX - 4;
+    wrong[3].op = ENI_COLL_SWAP;
+    wrong[3].to = 1;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(eni_coll_submit(coll, &wrong[i], &req), EN_EINVAL);
+    assert_int_equal(req, 99);
+    eni_log_set_level(ENI_LOG_INFO);
+    eni_coll_close(coll);
+    fixture_close(&fixture);
+}
+
+static void the_choice_says_why(void **state)
+{
+    (void)state;
+    eni_coll_choice choice;
+    eni_coll_facts facts = {.asked = ENI_COLL_AUTO, .nranks = 4, .nhosts = 1};
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_int_equal(choice.algorithm, ENI_COLL_DIRECT);
+    assert_int_equal(choice.transport, ENI_OVER_SHM);
+    assert_string_equal(choice.why, "4 ranks on one host share memory");
+
+    facts.is_shaped = 1;
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_int_equal(choice.algorithm, ENI_COLL_RING);
+    assert_int_equal(choice.transport, ENI_OVER_TCP);
+    assert_non_null(strstr(choice.why, "--net"));
+
+    facts = (eni_coll_facts){.asked = ENI_COLL_AUTO, .nranks = 4, .nhosts = 2};
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_int_equal(choice.algorithm, ENI_COLL_RING);
+    assert_string_equal(choice.why, "4 ranks on 2 hosts");
+
+    facts.asked = ENI_COLL_DIRECT;
+    eni_log_set_level(-1);
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_EINVAL);
+    eni_log_set_level(ENI_LOG_INFO);
+
+    facts = (eni_coll_facts){.asked = ENI_COLL_NAIVE, .nranks = 4, .nhosts = 1};
+    assert_int_equal(eni_coll_choose(&facts, &choice), EN_OK);
+    assert_int_equal(choice.transport, ENI_OVER_TCP);
+    assert_int_equal(eni_coll_algorithm_parse("naive"), ENI_COLL_NAIVE);
+    assert_int_equal(eni_coll_algorithm_parse("tree"), -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_rank_ends_the_wait), cmocka_unit_test(a_slow_rank_is_waited_for),
+        cmocka_unit_test(a_mismatch_is_named),         cmocka_unit_test(another_call_is_named),
+        cmocka_unit_test(a_stranger_is_refused),       cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(the_choice_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
