@@ -1,0 +1,121 @@
+/* test_clones.c - the machine versions of mean.c, optimizer.c and ref/conv.c (clones.h) give the bits of the
+ * plain version. The plain_ functions are the same sources, compiled without versions and without vectors;
+ * see CMakeLists.txt. On a machine without AVX both sides are plain, and the test says so. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "runtime/core/rng.h"
+#include "tests/ops/trial.h"
+#include "ops/ref/ref.h"
+
+void plain_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
+void plain_mean_first(float *acc, const float *src, float scale, uint64_t count);
+void plain_mean_add(float *acc, const float *src, float scale, uint64_t count);
+void plain_mean_last(float *acc, float inv, uint64_t count);
+void plain_lin(float *y, float a, const float *x, float b, uint64_t count);
+int plain_all_finite(const float *src, uint64_t count);
+const eni_optimizer *plain_optimizer_find(const char *name);
+extern const eni_ref_kernel plain_conv;
+
+enum { COUNT = 4099 };
+
+static void fill(float *to, uint64_t stream)
+{
+    const eni_rng_key key = {23, ENI_RNG_TEST, 2, stream};
+    for (uint64_t i = 0; i < COUNT; i++)
+        to[i] = (float)(2 * eni_rng_unit(&key, i) - 1);
+}
+
+static void mean_and_lin(void **state)
+{
+    (void)state;
+    static float src[4][COUNT], a[COUNT], b[COUNT];
+    const float *sources[4], scale[4] = {64, 33, 7, 1};
+    for (uint64_t k = 0; k < 4; k++) {
+        fill(src[k], k);
+        sources[k] = src[k];
+    }
+    for (int n = 1; n <= 4; n++) {
+        eni_mean(a, sources, scale, n, 1.0f / 105, COUNT);
+        plain_mean(b, sources, scale, n, 1.0f / 105, COUNT);
+        assert_memory_equal(a, b, sizeof a);
+    }
+    eni_mean_first(a, src[0], 0.3f, COUNT), plain_mean_first(b, src[0], 0.3f, COUNT);
+    eni_mean_add(a, src[1], 0.7f, COUNT), plain_mean_add(b, src[1], 0.7f, COUNT);
+    eni_mean_last(a, 0.1f, COUNT), plain_mean_last(b, 0.1f, COUNT);
+    eni_lin(a, 0.1f, src[2], 0.9f, COUNT), plain_lin(b, 0.1f, src[2], 0.9f, COUNT);
+    assert_memory_equal(a, b, sizeof a);
+    assert_int_equal(eni_all_finite(a, COUNT), plain_all_finite(b, COUNT));
+}
+
+static void optimizer(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 6; c++) {
+        const eni_hyper h = {.lr = 0.013f,
+                             .momentum = c < 2 ? 0.0f : 0.9f,
+                             .nesterov = c >= 4,
+                             .weight_decay = c % 2 == 0 ? 0.0f : 1e-4f};
+        static float w[2][COUNT], m[2][COUNT], g[COUNT];
+        const eni_optimizer *sgd[] = {eni_optimizer_find("sgd"), plain_optimizer_find("sgd")};
+        assert_ptr_not_equal(sgd[0]->step, sgd[1]->step);
+        fill(g, 9);
+        for (int k = 0; k < 2; k++) {
+            fill(w[k], 10);
+            fill(m[k], 11);
+            for (int s = 0; s < 10; s++)
+                sgd[k]->step(w[k], &(float *){m[k]}, g, COUNT, &h);
+        }
+        assert_memory_equal(w[0], w[1], sizeof w[0]);
+        assert_memory_equal(m[0], m[1], sizeof m[0]);
+    }
+}
+
+static void ref_convolution(void **state)
+{
+    (void)state;
+    eni_device ref;
+    assert_int_equal(eni_device_open("ref", "", 1, &ref), EN_OK);
+    const en_op op = conv_op((en_extent){2, 9, 8, 19}, 21, 3, 2, 1, EN_OP_BIAS);
+    trial a, b;
+    trial_init(&a, &ref, &op, 1);
+    trial_init(&b, &ref, &op, 1);
+    trial_run(&a);
+    const en_args args = {.x = b.x,
+                          .y = b.y,
+                          .w = b.w,
+                          .b = b.b,
+                          .dy = b.dy,
+                          .dx = b.dx,
+                          .dw = b.dw,
+                          .db = b.db,
+                          .workspace = b.workspace};
+    assert_int_equal(plain_conv.forward(&op, &args), EN_OK);
+    assert_int_equal(plain_conv.backward_weights(&op, &args), EN_OK);
+    assert_int_equal(plain_conv.backward_data(&op, &args), EN_OK);
+    assert_memory_equal(a.y, b.y, (size_t)a.ny * sizeof(float));
+    assert_memory_equal(a.dw, b.dw, (size_t)a.nw * sizeof(float));
+    assert_memory_equal(a.db, b.db, (size_t)a.nb * sizeof(float));
+    assert_memory_equal(a.dx, b.dx, (size_t)a.nx * sizeof(float));
+    trial_fini(&a);
+    trial_fini(&b);
+    eni_device_close(&ref);
+}
+
+int main(void)
+{
+#if defined(__x86_64__)
+    print_message("this machine: avx2 %s, avx512f %s\n", __builtin_cpu_supports("avx2") ? "yes" : "no",
+                  __builtin_cpu_supports("avx512f") ? "yes" : "no");
+#endif
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mean_and_lin), cmocka_unit_test(optimizer),
+                                       cmocka_unit_test(ref_convolution)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

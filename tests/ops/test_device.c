@@ -1,0 +1,162 @@
+/* test_device.c - finding and refusing device libraries. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/log.h"
+#include "tests/ops/trial.h"
+
+static char last_error[1024];
+
+static void keep_error(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)subsystem;
+    if (level == ENI_LOG_ERROR) snprintf(last_error, sizeof last_error, "%s", text);
+}
+
+/* Opening `spec` must fail so, with one error that says `word`. */
+static void refuse(const char *spec, const char *folder, int threads, en_status want, const char *word)
+{
+    eni_device device = {0};
+    last_error[0] = '\0';
+    assert_int_equal(eni_device_open(spec, folder, threads, &device), want);
+    if (!strstr(last_error, word))
+        fail_msg("\"%s\": the error \"%s\" does not say \"%s\"", spec, last_error, word);
+    assert_null(device.ctx);
+    eni_device_close(&device); /* safe on what was never opened */
+}
+
+static void a_name_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    const char *specs[] = {"",
+                           ":",
+                           ":0",
+                           "cuda:",
+                           "cuda:x",
+                           "cuda:-1",
+                           "cuda:0x",
+                           "../cpu",
+                           "CPU",
+                           "a/b",
+                           "averyveryverylongname",
+                           "cuda:99999999999999999999"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
+        refuse(specs[i], EN_BUILD_DIR, 1, EN_EINVAL, "is not a device");
+    refuse("ref", "", 0, EN_EINVAL, "at least one");
+}
+
+static void an_absent_library_names_the_remedy(void **state)
+{
+    (void)state;
+    refuse("cpu", "/nonexistent", 1, EN_ENOENT, "libdnnl-dev");
+    refuse("cuda:1", "/nonexistent", 1, EN_ENOENT, "/nonexistent/device_cuda.so");
+    refuse("abacus", "/nonexistent", 1, EN_ENOENT, "known are");
+}
+
+static void a_wrong_library_is_refused(void **state)
+{
+    (void)state;
+    const char *folder = EN_BUILD_DIR "/test/devices";
+    refuse("wrong1", folder, 1, EN_EVERSION, "ABI 42");
+    refuse("wrong2", folder, 1, EN_EVERSION, "table of 16 bytes");
+    refuse("wrong3", folder, 1, EN_EVERSION, "cannot serve ABI 1");
+    refuse("wrong4", folder, 1, EN_EVERSION, "no symbol");
+}
+
+static void a_file_that_is_no_library_is_refused(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/entrain-device-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/device_text.so", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("not a library", file);
+    fclose(file);
+    refuse("text", folder, 1, EN_EUNSUPPORTED, "loading failed");
+    remove(path);
+    remove(folder);
+}
+
+static void ref_opens_without_a_plugin(void **state)
+{
+    (void)state;
+    eni_device device;
+    assert_int_equal(eni_device_open("ref", "/nonexistent", 3, &device), EN_OK);
+    assert_string_equal(device.ops->name, "ref");
+    assert_non_null(device.ops->describe(device.ctx));
+    eni_device_close(&device);
+    eni_device_close(&device);
+}
+
+static void cpu_gets_its_threads_and_says_so(void **state)
+{
+    (void)state;
+    eni_device device;
+    setenv("OMP_NUM_THREADS", "7", 1);
+    setenv("OMP_WAIT_POLICY", "active", 1);
+    if (!open_cpu(&device, 2)) skip();
+    assert_string_equal(getenv("OMP_NUM_THREADS"), "2");
+    assert_string_equal(getenv("OMP_WAIT_POLICY"), "passive");
+    assert_non_null(strstr(device.ops->describe(device.ctx), "oneDNN"));
+    assert_non_null(strstr(device.ops->describe(device.ctx), "2 threads"));
+    eni_device_close(&device);
+}
+
+static void memory_is_zeroed_aligned_and_copied(void **state)
+{
+    (void)state;
+    eni_device devices[2];
+    int n = 1;
+    assert_int_equal(eni_device_open("ref", "", 1, &devices[0]), EN_OK);
+    n += open_cpu(&devices[1], 1);
+    for (int d = 0; d < n; d++) {
+        const en_device *ops = devices[d].ops;
+        en_ctx *ctx = devices[d].ctx;
+        void *a, *empty;
+        unsigned char in[100], out[100];
+        assert_int_equal(ops->alloc(ctx, 100, &a), EN_OK);
+        assert_int_equal(ops->alloc(ctx, 0, &empty), EN_OK);
+        assert_int_equal((uintptr_t)a % ops->align, 0);
+        memset(in, 7, sizeof in);
+        assert_int_equal(ops->copy(ctx, out, a, 100, EN_COPY_OUT), EN_OK);
+        assert_int_equal(ops->sync(ctx), EN_OK);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(out[i], 0);
+        assert_int_equal(ops->copy(ctx, a, in, 100, EN_COPY_IN), EN_OK);
+        assert_int_equal(ops->zero(ctx, a, 50), EN_OK);
+        assert_int_equal(ops->copy(ctx, out, a, 100, EN_COPY_OUT), EN_OK);
+        assert_int_equal(ops->sync(ctx), EN_OK);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(out[i], i < 50 ? 0 : 7);
+        void *huge = NULL;
+        assert_int_equal(ops->alloc(ctx, UINT64_MAX / 2, &huge), EN_ENOMEM);
+        assert_null(huge);
+        ops->free(ctx, a);
+        ops->free(ctx, empty);
+        ops->free(ctx, NULL);
+        eni_device_close(&devices[d]);
+    }
+}
+
+int main(void)
+{
+    eni_log_set_sink(keep_error, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_name_that_is_none_is_refused),
+        cmocka_unit_test(an_absent_library_names_the_remedy),
+        cmocka_unit_test(a_wrong_library_is_refused),
+        cmocka_unit_test(a_file_that_is_no_library_is_refused),
+        cmocka_unit_test(ref_opens_without_a_plugin),
+        cmocka_unit_test(cpu_gets_its_threads_and_says_so),
+        cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/* test_optimizer.c - SGD against torch.optim.SGD's algorithm, transcribed in double. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "runtime/core/rng.h"
+
+enum { COUNT = 1003, STEPS = 20 };
+
+/* PyTorch's `_single_tensor_sgd`, line by line; `buf` starts as None, which `first` stands for. */
+static void torch_sgd(double *param, double *buf, const float *grad, const eni_hyper *h, int first)
+{
+    for (int i = 0; i < COUNT; i++) {
+        double d_p = (double)grad[i];
+        if (h->weight_decay != 0) d_p += (double)h->weight_decay * param[i];
+        if (h->momentum != 0) {
+            if (first)
+                buf[i] = d_p;
+            else
+                buf[i] = (double)h->momentum * buf[i] + d_p;
+            d_p = h->nesterov ? d_p + (double)h->momentum * buf[i] : buf[i];
+        }
+        param[i] += -(double)h->lr * d_p;
+    }
+}
+
+static const eni_hyper rates[] = {
+    {.lr = 0.1f},
+    {.lr = 0.1f, .weight_decay = 0.01f},
+    {.lr = 0.01f, .momentum = 0.5f},
+    {.lr = 0.01f, .momentum = 0.9f, .weight_decay = 5e-4f},
+    {.lr = 0.02f, .momentum = 0.9f, .nesterov = 1},
+    {.lr = 0.02f, .momentum = 0.9f, .weight_decay = 1e-4f, .nesterov = 1},
+};
+enum { RATES = sizeof rates / sizeof *rates };
+
+static void gradient(float *g, uint64_t step)
+{
+    const eni_rng_key key = {17, ENI_RNG_TEST, 1, step};
+    for (uint64_t i = 0; i < COUNT; i++)
+        g[i] = (float)(2 * eni_rng_unit(&key, i) - 1);
+}
+
+static void agrees_with_pytorch(void **state)
+{
+    (void)state;
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    for (int r = 0; r < RATES; r++) {
+        float w[COUNT], m[COUNT] = {0}, g[COUNT], *slots[] = {m};
+        double param[COUNT], buf[COUNT];
+        gradient(w, 1000);
+        for (int i = 0; i < COUNT; i++)
+            param[i] = (double)w[i];
+        assert_int_equal(sgd->slots(&rates[r]), rates[r].momentum != 0);
+        for (uint64_t step = 0; step < STEPS; step++) {
+            gradient(g, step);
+            torch_sgd(param, buf, g, &rates[r], step == 0);
+            sgd->step(w, sgd->slots(&rates[r]) ? slots : NULL, g, COUNT, &rates[r]);
+            for (int i = 0; i < COUNT; i++) {
+                if (!(fabs((double)w[i] - param[i]) <= 2e-6))
+                    fail_msg("rates %d, step %d, element %d", r, (int)step, i);
+                if (rates[r].momentum != 0) assert_true(fabs((double)m[i] - buf[i]) <= 2e-6);
+            }
+        }
+    }
+}
+
+/* The formulas once more in float, operation by operation: the bits are fixed, not only close. */
+static void rounds_as_written(void **state)
+{
+    (void)state;
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    for (int r = 0; r < RATES; r++) {
+        const eni_hyper *h = &rates[r];
+        float w[COUNT], m[COUNT], g[COUNT], was[COUNT], *slots[] = {m};
+        gradient(w, 1);
+        gradient(m, 2);
+        gradient(g, 3);
+        float old_m[COUNT];
+        memcpy(was, w, sizeof was);
+        memcpy(old_m, m, sizeof old_m);
+        sgd->step(w, slots, g, COUNT, h);
+        for (int i = 0; i < COUNT; i++) {
+            volatile float decay = h->weight_decay * was[i], kept = h->momentum * old_m[i], d = g[i];
+            if (h->weight_decay != 0) d = g[i] + decay;
+            volatile float buf = h->momentum != 0 ? kept + d : d, ahead = h->momentum * buf;
+            volatile float direction = h->nesterov ? d + ahead : buf, move = h->lr * direction;
+            if (h->momentum != 0) assert_true(m[i] == buf);
+            assert_true(w[i] == was[i] - move);
+        }
+    }
+}
+
+static void slices_equal_the_whole(void **state)
+{
+    (void)state;
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    for (int r = 0; r < RATES; r++)
+        for (int parts = 1; parts < 80; parts += 6) {
+            float w[2][COUNT], m[2][COUNT], g[COUNT];
+            gradient(g, 5);
+            for (int k = 0; k < 2; k++) {
+                gradient(w[k], 6);
+                gradient(m[k], 7);
+            }
+            sgd->step(w[0], &(float *){m[0]}, g, COUNT, &rates[r]);
+            for (int p = 0; p < parts; p++) {
+                const uint64_t lo = eni_slice_lo(COUNT, p, parts), hi = eni_slice_lo(COUNT, p + 1, parts);
+                sgd->step(w[1] + lo, &(float *){m[1] + lo}, g + lo, hi - lo, &rates[r]);
+            }
+            assert_memory_equal(w[0], w[1], sizeof w[0]);
+            assert_memory_equal(m[0], m[1], sizeof m[0]);
+        }
+}
+
+/* As in PyTorch, no decay means that the weight is not looked at. */
+static void no_decay_reads_no_weight(void **state)
+{
+    (void)state;
+    float w[] = {INFINITY}, m[] = {0}, g[] = {1}, *slots[] = {m};
+    eni_optimizer_find("sgd")->step(w, slots, g, 1, &rates[2]);
+    assert_true(m[0] == 1);
+}
+
+static void the_table_is_searched_by_name(void **state)
+{
+    (void)state;
+    assert_null(eni_optimizer_find("sdg"));
+    int n = 0;
+    for (const eni_optimizer *o; (o = eni_optimizer_at(n)) != NULL; n++) {
+        assert_ptr_equal(eni_optimizer_find(o->name), o);
+        for (int s = 0; s < o->slots(&rates[3]); s++)
+            assert_non_null(o->slot_names[s]);
+    }
+    assert_true(n >= 1);
+    assert_null(eni_optimizer_at(-1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_pytorch), cmocka_unit_test(rounds_as_written),
+        cmocka_unit_test(slices_equal_the_whole), cmocka_unit_test(no_decay_reads_no_weight),
+        cmocka_unit_test(the_table_is_searched_by_name)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
