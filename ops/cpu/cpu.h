@@ -33,7 +33,17 @@ struct eni_cpu_kernel {
     en_status (*prepare)(en_plan *plan); /* NULL: nothing to prepare; fills plan->info's bytes and names */
 };
 
-extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_relu, eni_cpu_pool, eni_cpu_flatten;
+extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_relu, eni_cpu_pool, eni_cpu_flatten;
+
+/* Creates the passes that a plan's flags leave. On failure cpu_plan_free frees what was made. */
+en_status eni_cpu_prepare_passes(en_plan *plan);
+
+/* Points a pass at the tensors of this run; the bias is looked at only with EN_OP_BIAS. */
+en_status eni_cpu_aim(const en_plan *plan, const eni_dnnl_pass *pass, const void *source, const void *weights,
+                      const void *bias, const void *target, void *workspace);
+
+en_status eni_cpu_execute(const en_plan *plan, dnnl_primitive_t primitive, int nargs,
+                          const dnnl_exec_arg_t *args);
 
 /* y = relu(y), and dy = 0 where y is not positive: what EN_OP_FUSE_RELU asks of a layer. */
 void eni_cpu_relu_in_place(const en_plan *plan, const en_args *args);

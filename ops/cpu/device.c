@@ -54,8 +54,8 @@ static const char *cpu_describe(en_ctx *ctx)
 static const eni_cpu_kernel *find_kernel(const en_op *op)
 {
     switch (op->kind) {
-    case EN_OP_CONV2D:
-    case EN_OP_LINEAR: return &eni_cpu_conv;
+    case EN_OP_CONV2D: return &eni_cpu_conv;
+    case EN_OP_LINEAR: return &eni_cpu_linear;
     case EN_OP_RELU: return &eni_cpu_relu;
     case EN_OP_FLATTEN: return &eni_cpu_flatten;
     case EN_OP_MAXPOOL:

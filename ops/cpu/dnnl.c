@@ -3,8 +3,8 @@
 
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <stdio.h>
-#include <string.h>
 
+#include "ops/ref/ref.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -13,14 +13,13 @@
 #error "this file speaks oneDNN 2's API; version 3 needs a sibling of it"
 #endif
 
-/* The tensors of a layer as oneDNN sees them. `free_weights` leaves the order to oneDNN: with activations in
- * (N, H, W, C) and weights in a fixed order it would fall back to its reference loops, 100,000 times slower.
- * Linear layers keep PyTorch's order: reordering fc1's 400,000 weights costs more than it gains. */
+/* The tensors of a layer as oneDNN sees them in one pass. */
 typedef struct layer {
-    dnnl_memory_desc_t source, free_weights, weights, bias, target;
+    int is_conv;
+    dnnl_memory_desc_t source, weights, bias, target;
+    dnnl_memory_desc_t free_weights; /* convolution: the order is left to oneDNN */
     const dnnl_memory_desc_t *bias_or_null;
     dnnl_dims_t stride, pad;
-    int is_conv;
 } layer;
 
 #define DNNL(call) eni_dnnl_check((call), #call)
@@ -53,31 +52,40 @@ void eni_dnnl_close(eni_dnnl *dnnl)
     *dnnl = (eni_dnnl){0};
 }
 
-static en_status describe_tensor(dnnl_memory_desc_t *desc, int rank, const dnnl_dims_t dims,
-                                 dnnl_format_tag_t order)
+static en_status by_order(dnnl_memory_desc_t *desc, int rank, const dnnl_dims_t dims, dnnl_format_tag_t order)
 {
     return DNNL(dnnl_memory_desc_init_by_tag(desc, rank, dims, dnnl_f32, order));
 }
 
-static en_status describe_layer(const en_op *op, layer *l)
+/* Names the dims (N, C, H, W) whatever their order in memory. With activations in (N, H, W, C) the weights
+ * must be free: for a fixed order oneDNN falls back to its reference loops, 100,000 times slower. */
+static en_status describe_conv(const en_op *op, layer *l)
 {
-    en_extent y;
-    EN_TRY(en_op_output(op, &y));
-    l->is_conv = op->kind == EN_OP_CONV2D;
-    l->bias_or_null = op->flags & EN_OP_BIAS ? &l->bias : NULL;
-    l->stride[0] = op->stride_h, l->stride[1] = op->stride_w;
-    l->pad[0] = op->pad_h, l->pad[1] = op->pad_w;
-
-    const int rank = l->is_conv ? 4 : 2; /* dims are always named (N, C, H, W); the tag says how they lie */
-    const dnnl_format_tag_t activations = l->is_conv ? dnnl_nhwc : dnnl_ab;
-    const dnnl_format_tag_t plain = l->is_conv ? dnnl_oihw : dnnl_ab;
+    const en_extent y = eni_ref_output(op);
     const dnnl_dims_t source = {op->x.n, op->x.c, op->x.h, op->x.w}, target = {y.n, y.c, y.h, y.w};
     const dnnl_dims_t weights = {y.c, op->x.c, op->kernel_h, op->kernel_w}, bias = {y.c};
-    EN_TRY(describe_tensor(&l->source, rank, source, activations));
-    EN_TRY(describe_tensor(&l->target, rank, target, activations));
-    EN_TRY(describe_tensor(&l->weights, rank, weights, plain));
-    EN_TRY(describe_tensor(&l->free_weights, rank, weights, l->is_conv ? dnnl_format_tag_any : plain));
-    return describe_tensor(&l->bias, 1, bias, dnnl_a);
+    l->stride[0] = op->stride_h, l->stride[1] = op->stride_w;
+    l->pad[0] = op->pad_h, l->pad[1] = op->pad_w;
+    EN_TRY(by_order(&l->source, 4, source, dnnl_nhwc));
+    EN_TRY(by_order(&l->target, 4, target, dnnl_nhwc));
+    EN_TRY(by_order(&l->weights, 4, weights, dnnl_oihw));
+    EN_TRY(by_order(&l->free_weights, 4, weights, dnnl_format_tag_any));
+    return by_order(&l->bias, 1, bias, dnnl_a);
+}
+
+/* A linear layer is three matrix products, and a transposed factor is the same memory read as "ba". oneDNN's
+ * inner product would want weights in an order of its own (a reorder costs more than it gains), or else takes
+ * a slower way that allocates in every call. */
+static en_status describe_linear(const en_op *op, int which, layer *l)
+{
+    const int64_t n = op->x.n, in = op->x.c, out = op->channels;
+    const dnnl_dims_t source = {n, in}, target = {n, out}, target_t = {out, n};
+    const dnnl_dims_t weights = {out, in}, weights_t = {in, out}, bias = {1, out};
+    const int is_forward = which == ENI_FORWARD, is_weights = which == ENI_BACKWARD_WEIGHTS;
+    EN_TRY(by_order(&l->source, 2, source, dnnl_ab));
+    EN_TRY(by_order(&l->target, 2, is_weights ? target_t : target, is_weights ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&l->weights, 2, is_forward ? weights_t : weights, is_forward ? dnnl_ba : dnnl_ab));
+    return by_order(&l->bias, 2, bias, dnnl_ab);
 }
 
 static dnnl_status_t conv_desc(dnnl_convolution_desc_t *desc, const layer *l, int which)
@@ -98,28 +106,25 @@ static dnnl_status_t conv_desc(dnnl_convolution_desc_t *desc, const layer *l, in
     }
 }
 
-static dnnl_status_t linear_desc(dnnl_inner_product_desc_t *desc, const layer *l, int which)
+static dnnl_status_t linear_desc(dnnl_matmul_desc_t *desc, const layer *l, int which)
 {
     switch (which) {
-    case ENI_FORWARD:
-        return dnnl_inner_product_forward_desc_init(desc, dnnl_forward_training, &l->source, &l->free_weights,
-                                                    l->bias_or_null, &l->target);
-    case ENI_BACKWARD_WEIGHTS:
-        return dnnl_inner_product_backward_weights_desc_init(desc, &l->source, &l->free_weights,
-                                                             l->bias_or_null, &l->target);
-    default:
-        return dnnl_inner_product_backward_data_desc_init(desc, &l->source, &l->free_weights, &l->target);
+    case ENI_FORWARD: /* y = x w^T + b */
+        return dnnl_matmul_desc_init(desc, &l->source, &l->weights, l->bias_or_null, &l->target);
+    case ENI_BACKWARD_WEIGHTS: /* dw = dy^T x */
+        return dnnl_matmul_desc_init(desc, &l->target, &l->source, NULL, &l->weights);
+    default: /* dx = dy w */ return dnnl_matmul_desc_init(desc, &l->target, &l->weights, NULL, &l->source);
     }
 }
 
-/* `hint` is the forward pass's description, wanted by the backward ones; NULL for forward. */
+/* `hint` is the forward pass's description, wanted by the backward ones of a convolution; else NULL. */
 static en_status primitive_desc(const eni_dnnl *dnnl, const layer *l, int which,
                                 const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint,
                                 dnnl_primitive_desc_t *pd_out)
 {
     union {
         dnnl_convolution_desc_t conv;
-        dnnl_inner_product_desc_t linear;
+        dnnl_matmul_desc_t linear;
     } desc;
     EN_TRY(DNNL(l->is_conv ? conv_desc(&desc.conv, l, which) : linear_desc(&desc.linear, l, which)));
     return DNNL(dnnl_primitive_desc_create(pd_out, &desc, attr, dnnl->engine, hint));
@@ -141,21 +146,17 @@ static en_status scratch_attr(dnnl_primitive_attr_t *attr_out)
 static en_status pass_desc(const eni_dnnl *dnnl, const layer *l, int which, dnnl_primitive_desc_t *pd_out)
 {
     dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t forward = NULL;
+    dnnl_primitive_desc_t hint = NULL;
+    en_status st = EN_OK;
     EN_TRY(scratch_attr(&attr));
-    en_status st = primitive_desc(dnnl, l, ENI_FORWARD, attr, NULL, &forward);
-    if (st == EN_OK && which == ENI_FORWARD) {
-        *pd_out = forward;
-        forward = NULL;
-    } else if (st == EN_OK) {
-        st = primitive_desc(dnnl, l, which, attr, forward, pd_out);
-    }
-    if (forward) dnnl_primitive_desc_destroy(forward);
+    if (l->is_conv && which != ENI_FORWARD) st = primitive_desc(dnnl, l, ENI_FORWARD, attr, NULL, &hint);
+    if (st == EN_OK) st = primitive_desc(dnnl, l, which, attr, hint, pd_out);
+    if (hint) dnnl_primitive_desc_destroy(hint);
     dnnl_primitive_attr_destroy(attr);
     return st;
 }
 
-/* A view without data yet: conv.c points it at the tensors of each run. */
+/* A view without data yet: run.c points it at the tensors of each run. */
 static en_status view(const eni_dnnl *dnnl, const dnnl_memory_desc_t *desc, dnnl_memory_t *memory_out)
 {
     return DNNL(dnnl_memory_create(memory_out, desc, dnnl->engine, DNNL_MEMORY_NONE));
@@ -165,10 +166,7 @@ static en_status view(const eni_dnnl *dnnl, const dnnl_memory_desc_t *desc, dnnl
 static en_status pick_weights(const eni_dnnl *dnnl, const layer *l, int which,
                               const dnnl_memory_desc_t *picked, eni_dnnl_pass *pass)
 {
-    if (dnnl_memory_desc_equal(picked, &l->weights)) {
-        pass->picked = pass->weights;
-        return EN_OK;
-    }
+    if (dnnl_memory_desc_equal(picked, &l->weights)) return EN_OK;
     pass->picked_data = eni_alloc(dnnl_memory_desc_get_size(picked));
     if (!pass->picked_data) return EN_ENOMEM;
     EN_TRY(DNNL(dnnl_memory_create(&pass->picked, picked, dnnl->engine, pass->picked_data)));
@@ -207,7 +205,8 @@ static en_status fill_pass(const eni_dnnl *dnnl, const layer *l, int which, cons
     EN_TRY(view(dnnl, &l->weights, &pass->weights));
     if (l->bias_or_null) EN_TRY(view(dnnl, &l->bias, &pass->bias));
     EN_TRY(view(dnnl, scratch, &pass->scratch));
-    EN_TRY(pick_weights(dnnl, l, which, dnnl_primitive_desc_query_md(pd, weights, 0), pass));
+    pass->picked = pass->weights;
+    if (l->is_conv) EN_TRY(pick_weights(dnnl, l, which, dnnl_primitive_desc_query_md(pd, weights, 0), pass));
     EN_TRY(DNNL(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name)));
     pass->scratch_bytes = dnnl_memory_desc_get_size(scratch);
     snprintf(pass->name, sizeof pass->name, "%s", name);
@@ -216,11 +215,12 @@ static en_status fill_pass(const eni_dnnl *dnnl, const layer *l, int which, cons
 
 en_status eni_dnnl_pass_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_pass *pass_out)
 {
-    layer l;
     dnnl_primitive_desc_t pd;
     eni_dnnl_pass pass = {0};
-    memset(&l, 0, sizeof l);
-    EN_TRY(describe_layer(op, &l));
+    *pass_out = pass;
+    layer l = {.is_conv = op->kind == EN_OP_CONV2D};
+    l.bias_or_null = op->flags & EN_OP_BIAS ? &l.bias : NULL;
+    EN_TRY(l.is_conv ? describe_conv(op, &l) : describe_linear(op, which, &l));
     EN_TRY(pass_desc(dnnl, &l, which, &pd));
     en_status st = fill_pass(dnnl, &l, which, pd, &pass);
     dnnl_primitive_desc_destroy(pd);
@@ -233,7 +233,7 @@ void eni_dnnl_pass_fini(eni_dnnl_pass *pass)
 {
     if (pass->primitive) dnnl_primitive_destroy(pass->primitive);
     if (pass->reorder) dnnl_primitive_destroy(pass->reorder);
-    if (pass->picked && pass->picked != pass->weights) dnnl_memory_destroy(pass->picked);
+    if (pass->picked != pass->weights) dnnl_memory_destroy(pass->picked);
     dnnl_memory_t views[] = {pass->source, pass->weights, pass->bias, pass->target, pass->scratch};
     for (int i = 0; i < 5; i++)
         if (views[i]) dnnl_memory_destroy(views[i]);
