@@ -125,6 +125,7 @@ typedef struct eni_config {
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd;
+    bool check; /* the worker joins, tries the exchange, and leaves */
 
     char *config; /* the YAML file that was read, or NULL */
     bool help, version;
