@@ -34,6 +34,9 @@ if(EN_SANITIZE)
   add_compile_options(-fsanitize=${EN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
   add_link_options(-fsanitize=${EN_SANITIZE})
 endif()
+if(EN_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link) # the libraries report what they reach, else a fuzzer is blind
+endif()
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
 
 # en_library(core DEPS en_x PkgConfig::Y): a static library en_core of all .c files of this folder.
