@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -174,7 +175,7 @@ en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, in
     }
     fprintf(plot->script,
             "set encoding utf8\n"
-            "set terminal svg size %d,%d dynamic noenhanced font 'sans,13' linewidth 1 butt\n"
+            "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n"
             "set border 3 lc rgb '#8a94a0'\n"
             "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
             "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
@@ -182,6 +183,27 @@ en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, in
             "set key off\n",
             width, height);
     return EN_OK;
+}
+
+void eni_plot_label(eni_plot *plot, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(plot->label, sizeof plot->label, fmt, args);
+    va_end(args);
+}
+
+void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm)
+{
+    const eni_study *study = plot->canvas->study;
+    char kind[256], title[400];
+    eni_study_kind(study, cell, kind, sizeof kind);
+    snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name, arm == NULL ? "" : ", ",
+             study->cells[cell].name, kind);
+    eni_plot_label(plot, "%s: %.360s", what, title);
+    fputs("set tmargin 2\nset label 99 ", plot->script);
+    eni_plot_quote(plot->script, title, 58);
+    fputs(" at graph 0, graph 1 left offset 0,0.9 tc rgb '#1c2733' font ',15'\n", plot->script);
 }
 
 void eni_plot_drop(eni_plot *plot)
@@ -203,7 +225,7 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
     return EN_EIO;
 }
 
-en_status eni_plot_close(eni_plot *plot, const char *label)
+en_status eni_plot_close(eni_plot *plot)
 {
     eni_canvas *canvas = plot->canvas;
     en_status st = EN_OK;
@@ -218,7 +240,7 @@ en_status eni_plot_close(eni_plot *plot, const char *label)
                            sizeof reason);
     if (svg != NULL) {
         fputs("<div class=\"panel\">", canvas->page);
-        eni_plot_embed(canvas->page, svg, plot->name, label);
+        eni_plot_embed(canvas->page, svg, plot->name, plot->label);
         fputs("</div>\n", canvas->page);
     } else {
         if (canvas->nfailed++ == 0)

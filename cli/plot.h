@@ -3,7 +3,7 @@
  *     eni_plot plot;
  *     EN_TRY(eni_plot_open(&plot, canvas, "steps-0", 480, 300));
  *     fprintf(plot.script, "plot …");
- *     EN_TRY(eni_plot_close(&plot, "time of a step, even"));
+ *     EN_TRY(eni_plot_close(&plot));
  *
  * gnuplot draws because it is where people check a figure: each script stays in DIR/plots beside its CSV. */
 #ifndef CLI_PLOT_H
@@ -24,7 +24,8 @@ typedef struct eni_canvas {
 
 typedef struct eni_plot {
     eni_canvas *canvas;
-    char name[48];
+    char name[64];
+    char label[400]; /* for screen readers */
     FILE *script; /* in memory; the figure prints its commands and data here */
     char *text;
     size_t bytes;
@@ -33,10 +34,16 @@ typedef struct eni_plot {
 /* Starts a script of width x height pixels with the common style. `name`: [a-z0-9-]+, unique in the page. */
 en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height);
 
-/* Runs gnuplot (deadline 20 s) and writes the picture, named `label` for screen readers, into the page; when
- * gnuplot fails, a note takes its place and one warning is logged. Frees the plot in any case. EN_EIO when
+/* Sets the picture's name for screen readers. */
+void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sets the label to `what`, the cell and its kind, and shows all but the `what` as the title: "even (real)";
+ * with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
+void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm);
+
+/* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its place and one warning is logged. Frees the plot in any case. EN_EIO when
  * the script cannot be written beside the page, EN_ENOMEM. Blocks. */
-en_status eni_plot_close(eni_plot *plot, const char *label);
+en_status eni_plot_close(eni_plot *plot);
 
 /* Drops it. */
 void eni_plot_drop(eni_plot *plot);
@@ -97,6 +104,9 @@ typedef struct eni_plot_rows {
 void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets yrange, labels and left margin. */
 void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows);
+/* Sets xrange to [low, high] and ticks at round numbers, at most seven. */
+void eni_plot_set_axis(eni_plot *plot, double low, double high);
+
 /* Pixels of height that suit n rows of `each` pixels. */
 int eni_plot_row_height(size_t n, int each);
 

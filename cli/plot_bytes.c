@@ -36,41 +36,39 @@ static double most_mb(const eni_study *study)
 static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
 {
     const eni_study *study = canvas->study;
-    char name[48], label[256], kind[256];
+    char name[64];
     eni_plot_rows rows = {0};
-    for (size_t a = 0; a < study->narms; a++)
+    for (size_t a = 0; a < study->narms; a++) {
+        if (a > 0) eni_plot_add_row(&rows, " ");
         for (int k = 0; k < KINDS; k++)
             eni_plot_add_row(&rows, k == 0 ? "%s · %s" : "%.0s%s", study->arms[a].name, kinds[k].name);
-    eni_study_kind(study, cell, kind, sizeof kind);
+    }
     snprintf(name, sizeof name, "bytes-%zu", cell);
-    snprintf(label, sizeof label, "%s (%s)", study->cells[cell].name, kind);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 20) + 26));
     eni_plot_set_rows(&plot, &rows);
-    fputs("set title ", plot.script);
-    eni_plot_quote(plot.script, label, 56);
+    eni_plot_title(&plot, "Bytes", cell, NULL);
     fprintf(plot.script,
-            " left at graph 0, screen 0.97 tc rgb '#1c2733'\n"
-            "set xlabel 'MB in a run, all processes'\nset xrange [0:%.6g]\nset rmargin 2\n",
-            1.2 * most);
+            "set xlabel 'MB in a run, all processes'\nset rmargin 2\n");
+    eni_plot_set_axis(&plot, 0, 1.2 * most);
     fputs("$d << EOD\n", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         for (int k = 0; k < KINDS; k++) {
             eni_summary mb = eni_study_summary(study, cell, a, kinds[k].metric);
             if (mb.n == 0) continue;
-            fprintf(plot.script, "%zu %.6g %zu\n", KINDS * a + (size_t)k + 1, mb.median, KINDS * a + (size_t)k);
+            fprintf(plot.script, "%zu %.6g %zu\n", (KINDS + 1) * a + (size_t)k + 1, mb.median, KINDS * a + (size_t)k);
         }
     fputs("EOD\nplot ", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         for (int k = 0; k < KINDS; k++)
             fprintf(plot.script,
-                    "$d using ($2/2):($3==%zu?$1:NaN):(0):2:($1-0.36):($1+0.36) with boxxyerror %s fc rgb '%s', ",
+                    "$d using ($2/2):($3==%zu?$1:NaN):(0):2:($1-0.36):($1+0.36) with boxxyerror lw 0.8 %s fc rgb '%s', ",
                     KINDS * a + (size_t)k, kinds[k].style,
                     k == THEORY ? "#3d4853" : eni_plot_colour(&study->arms[a]));
     fputs("$d using 2:1:(sprintf($2<10?'%.1f':'%.0f',$2)) with labels left offset 0.4,0 tc rgb '#3d4853' "
           "font ',12'\n",
           plot.script);
-    return eni_plot_close(&plot, label);
+    return eni_plot_close(&plot);
 }
 
 static void say_no_socket(eni_canvas *canvas)

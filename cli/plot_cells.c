@@ -17,21 +17,24 @@ static double thousand_per_s(const eni_run *run)
 }
 
 typedef struct panel {
-    const char *name, *title, *format;
+    const char *name, *title;
     eni_metric metric;
     bool from_zero;
 } panel;
 
-/* The greatest value on the axis. */
-static double widest(const eni_study *study, const panel *what)
+/* The axis: all runs and some air, from zero where a ratio is to be seen. */
+static void find_range(const eni_study *study, const panel *what, double *low_out, double *high_out)
 {
-    double most = 0;
+    double low = INFINITY, high = -INFINITY;
     for (size_t r = 0; r < study->nruns; r++) {
         double value = what->metric(&study->runs[r]);
         if (isinf(value)) value = study->runs[r].last_t;
-        if (value > most) most = value;
+        if (value < low) low = value;
+        if (value > high) high = value;
     }
-    return most;
+    double air = fmax(0.1 * (high - low), 0.02 * fabs(high));
+    *low_out = what->from_zero ? 0 : low - air;
+    *high_out = high + air;
 }
 
 /* One row per (arm, cell), the cells of an arm next to each other. */
@@ -76,14 +79,15 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->ncells; c++)
             eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, study->cells[c].name);
-    char name[48];
+    char name[64];
     snprintf(name, sizeof name, "cells-%s", what->name);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 26)));
+    EN_TRY(eni_plot_open(&plot, canvas, name, 400, eni_plot_row_height(rows.n, 26)));
     eni_plot_set_rows(&plot, &rows);
-    fprintf(plot.script, "set xlabel '%s'\nset rmargin 3\nset format x '%s'\n", what->title, what->format);
-    if (what->from_zero) fputs("set xrange [0:*]\n", plot.script);
-    fputs("set offsets graph 0.05, graph 0.08, 0, 0\n", plot.script);
+    fprintf(plot.script, "set xlabel '%s'\nset rmargin 2\n", what->title);
+    double low, high;
+    find_range(study, what, &low, &high);
+    eni_plot_set_axis(&plot, low, high);
     print_points(&plot, study, what);
     fputs("plot ", plot.script);
     size_t row = 0;
@@ -95,10 +99,11 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
                     "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', "
                     "$c%zu using 1:2:(%.6g):(0) with vectors lw 1.5 lc rgb '%s', ",
                     row, eni_plot_marker(arm, is_real_cell(study, c)), eni_plot_colour(arm), row,
-                    0.07 * widest(study, what), eni_plot_colour(arm));
+                    0.06 * (high - low), eni_plot_colour(arm));
         }
     fputs("NaN\n", plot.script);
-    return eni_plot_close(&plot, what->title);
+    eni_plot_label(&plot, "%s", what->title);
+    return eni_plot_close(&plot);
 }
 
 en_status eni_plot_cells(eni_canvas *canvas)
@@ -106,10 +111,10 @@ en_status eni_plot_cells(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     char time_title[64];
     snprintf(time_title, sizeof time_title, "seconds to %g %% test accuracy", 100 * study->target);
-    const panel panels[] = {{"time", time_title, "%g", eni_metric_reach_t, true},
-                            {"accuracy", "final test accuracy, %", "%g", accuracy_percent, false},
-                            {"speed", "samples/s, thousands", "%g", thousand_per_s, true}};
-    fputs("<div class=\"panels\">\n", canvas->page);
+    const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
+                            {"accuracy", "final test accuracy, %", accuracy_percent, false},
+                            {"speed", "samples/s, thousands", thousand_per_s, true}};
+    fputs("<div class=\"panels three\">\n", canvas->page);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) {
         bool is_known = false;
         for (size_t r = 0; r < study->nruns; r++)

@@ -40,7 +40,7 @@ static double most_samples(const eni_study *study)
 static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
 {
     const eni_study *study = canvas->study;
-    char name[48], label[256], kind[256];
+    char name[64];
     eni_plot_rows rows = {0};
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, cell, a);
@@ -48,19 +48,15 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
             eni_plot_add_row(&rows, "%s · rank %d", study->arms[a].name, run->shares[i].rank);
     }
     if (rows.n == 0) return EN_OK;
-    eni_study_kind(study, cell, kind, sizeof kind);
     snprintf(name, sizeof name, "shares-%zu", cell);
-    snprintf(label, sizeof label, "%s (%s)", study->cells[cell].name, kind);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
-    fputs("set title ", plot.script);
-    eni_plot_quote(plot.script, label, 56);
+    eni_plot_title(&plot, "Samples applied per worker", cell, NULL);
     fprintf(plot.script,
-            " left at graph 0, screen 0.97 tc rgb '#1c2733'\n"
-            "set xlabel 'samples applied (outline: computed)'\nset xrange [0:%.6g]\nset rmargin 2\n"
-            "set xtics %.6g\n$d << EOD\n",
-            1.25 * most, pow(10, floor(log10(most))) * (most / pow(10, floor(log10(most))) > 4 ? 2 : 1));
+            "set xlabel 'thousand samples applied (outline: computed)'\nset rmargin 2\n");
+    eni_plot_set_axis(&plot, 0, 1.25 * most / 1000);
+    fputs("$d << EOD\n", plot.script);
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, cell, a);
@@ -70,7 +66,7 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
             row++;
             if (!share_of(study, cell, a, run->shares[i].rank, &applied, &computed)) continue;
             eni_table_grouped(applied, " ", text, sizeof text);
-            fprintf(plot.script, "%zu %.9g %.9g %zu '%s'\n", row, applied, computed, a, text);
+            fprintf(plot.script, "%zu %.9g %.9g %zu \"%s\"\n", row, applied / 1000, computed / 1000, a, text);
         }
     }
     fputs("EOD\nplot ", plot.script);
@@ -79,10 +75,10 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
                 "$d using ($2/2):($4==%zu?$1:NaN):(0):2:($1-0.34):($1+0.34) with boxxyerror fs solid 0.85 noborder fc "
                 "rgb '%s', ",
                 a, eni_plot_colour(&study->arms[a]));
-    fputs("$d using ($3/2):1:(0):3:($1-0.34):($1+0.34) with boxxyerror fs empty border lc rgb '#3d4853', "
+    fputs("$d using ($3/2):1:(0):3:($1-0.34):($1+0.34) with boxxyerror lw 0.8 fs empty border lc rgb '#3d4853' fc rgb '#3d4853', "
           "$d using 3:1:5 with labels left offset 0.5,0 tc rgb '#3d4853' font ',12'\n",
           plot.script);
-    return eni_plot_close(&plot, label);
+    return eni_plot_close(&plot);
 }
 
 en_status eni_plot_shares(eni_canvas *canvas)

@@ -39,23 +39,28 @@ static histogram collect(const eni_study *study, size_t cell, size_t arm)
     return h;
 }
 
+static double tallest(const histogram *h)
+{
+    double most = 0;
+    for (size_t w = 0; w < h->nworkers; w++)
+        for (size_t b = 0; b < h->nbins; b++)
+            if (h->pushes[w] > 0) most = fmax(most, 100 * h->count[w][b] / h->pushes[w]);
+    return most;
+}
+
 static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogram *h)
 {
     const eni_study *study = canvas->study;
-    char name[48], label[256], kind[256];
-    eni_study_kind(study, cell, kind, sizeof kind);
+    char name[64];
     snprintf(name, sizeof name, "staleness-%zu-%zu", cell, arm);
-    snprintf(label, sizeof label, "%s, %s (%s)", study->arms[arm].name, study->cells[cell].name, kind);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, 250));
-    fputs("set title ", plot.script);
-    eni_plot_quote(plot.script, label, 56);
+    eni_plot_title(&plot, "Staleness", cell, &study->arms[arm]);
     fprintf(plot.script,
-            " tc rgb '#1c2733'\nset xlabel 'staleness, versions%s'\nset ylabel 'pushes of the worker, %%' offset 1,0\n"
-            "set xrange [-0.6:%zu.6]\nset yrange [0:*]\nset xtics %zu\n"
-            "set key top right reverse Left samplen 1.2 tc rgb '#3d4853'\n",
-            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0),
-            h->nbins / 12 + 1);
+            "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
+            "set xrange [-0.6:%zu.6]\nset yrange [0:%.4g]\nset xtics %zu\n"
+            "set key top right horizontal reverse Left samplen 1.2 tc rgb '#3d4853'\n",
+            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0), 1.3 * tallest(h), h->nbins / 12 + 1);
     double width = 0.84 / (double)h->nworkers;
     fputs("$d << EOD\n", plot.script);
     for (size_t w = 0; w < h->nworkers; w++)
@@ -74,7 +79,7 @@ static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogr
         else
             fputs("'all workers'\n", plot.script);
     }
-    return eni_plot_close(&plot, label);
+    return eni_plot_close(&plot);
 }
 
 static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_staleness *from)

@@ -49,9 +49,8 @@ static double longest_ms(const eni_study *study)
 static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
 {
     const eni_study *study = canvas->study;
-    static eni_plot_rows const none;
-    eni_plot_rows rows = none;
-    char name[48], label[256], kind[256];
+    eni_plot_rows rows = {0};
+    char name[64];
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, cell, a);
         for (size_t i = 0; run != NULL && i < run->nroles; i++)
@@ -59,16 +58,13 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
     }
     if (rows.n == 0) return EN_OK;
     snprintf(name, sizeof name, "steps-%zu", cell);
-    snprintf(label, sizeof label, "Time per global batch and role, cell %s", study->cells[cell].name);
-    eni_study_kind(study, cell, kind, sizeof kind);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
-    fprintf(plot.script, "set xlabel 'ms per global batch'\nset xrange [0:%.6g]\nset rmargin 2\n", 1.03 * longest);
-    fputs("set title ", plot.script);
-    snprintf(label, sizeof label, "%s (%s)", study->cells[cell].name, kind);
-    eni_plot_quote(plot.script, label, 56);
-    fputs(" left at graph 0, screen 0.97 tc rgb '#1c2733'\n$d << EOD\n", plot.script);
+    fputs("set xlabel 'ms per global batch'\nset rmargin 2\n", plot.script);
+    eni_plot_set_axis(&plot, 0, 1.03 * longest);
+    eni_plot_title(&plot, "Time per global batch and role", cell, NULL);
+    fputs("$d << EOD\n", plot.script);
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++) {
         const eni_run *run = eni_study_example(study, cell, a);
@@ -87,7 +83,7 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
         fprintf(plot.script,
                 "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fc rgb '%s'%s",
                 p, eni_plot_phase_colour(p), p + 1 < ENI_PHASES ? ", " : "\n");
-    return eni_plot_close(&plot, label);
+    return eni_plot_close(&plot);
 }
 
 static en_status write_csv(eni_canvas *canvas)

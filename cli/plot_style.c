@@ -1,4 +1,5 @@
 /* plot_style.c - one colour and one shape per strategy, the same on every figure. */
+#include <math.h>
 #include <stdarg.h>
 
 #include "cli/html.h"
@@ -120,6 +121,13 @@ void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows)
             ") scale 0\nset yrange [%zu.6:0.4]\nset lmargin %zu\nset border 1\n"
             "set grid noytics\nset grid xtics lc rgb '#e4e8ec' lt 1 lw 1\n",
             rows->n, widest + 1);
+}
+
+void eni_plot_set_axis(eni_plot *plot, double low, double high)
+{
+    double least = (high - low) / 6, unit = pow(10, floor(log10(least)));
+    double step = least <= unit ? unit : least <= 2 * unit ? 2 * unit : least <= 5 * unit ? 5 * unit : 10 * unit;
+    fprintf(plot->script, "set xrange [%.9g:%.9g]\nset xtics %.9g\n", low, high, step);
 }
 
 int eni_plot_row_height(size_t n, int each)

@@ -11,22 +11,19 @@
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {
     const eni_study *study = canvas->study;
-    char name[48], label[256], kind[256];
+    char name[64], what[64];
     eni_plot_rows rows = {0};
     for (size_t i = 0; i < step->nlanes; i++) eni_plot_add_row(&rows, "%s", step->lanes[i].name);
-    eni_study_kind(study, run->cell, kind, sizeof kind);
     snprintf(name, sizeof name, "timeline-%zu-%zu", run->cell, run->arm);
-    snprintf(label, sizeof label, "%s, %s (%s), seed %lld, step %ld", study->arms[run->arm].name,
-             study->cells[run->cell].name, kind, (long long)run->seed, step->step);
+    snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 26) + 26));
     eni_plot_set_rows(&plot, &rows);
-    fputs("set title ", plot.script);
-    eni_plot_quote(plot.script, label, 60);
+    eni_plot_title(&plot, what, run->cell, &study->arms[run->arm]);
     fprintf(plot.script,
-            " left at graph 0, screen 0.97 tc rgb '#1c2733'\nset xlabel 'ms from the begin of the step'\n"
+            "set xlabel 'ms from the begin of step %ld, seed %lld'\n"
             "set xrange [0:%.6g]\nset rmargin 2\nset style fill solid 1.0 border lc rgb '#5b6875'\n",
-            step->ms);
+            step->step, (long long)run->seed, step->ms);
     /* Rectangles, not a data plot: their order is the order of drawing, nested spans come last. */
     for (size_t i = 0; i < step->nparts; i++) {
         const eni_trace_part *part = &step->parts[i];
@@ -37,7 +34,7 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
                 (double)part->lane + 1 + 0.34, part->phase < 0 ? "#ffffff" : eni_plot_phase_colour(part->phase));
     }
     fputs("plot NaN\n", plot.script);
-    return eni_plot_close(&plot, label);
+    return eni_plot_close(&plot);
 }
 
 static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_trace_step *step)

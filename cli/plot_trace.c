@@ -153,7 +153,7 @@ static size_t lane_of(const trace *t, eni_trace_step *step, const span *s)
         if (step->lanes[i].pid == s->pid && step->lanes[i].tid == s->tid) return i;
     if (step->nlanes == ENI_TRACE_LANES) return ENI_TRACE_LANES;
     eni_trace_lane *lane = &step->lanes[step->nlanes];
-    char role[48];
+    char role[40];
     role_of(t, s->pid, role, sizeof role);
     lane->pid = s->pid;
     lane->tid = s->tid;

@@ -11,7 +11,7 @@ enum { ENI_TRACE_LANES = 32 };
 /* A thread of a process, a line of the picture. */
 typedef struct eni_trace_lane {
     long pid, tid;
-    char name[64]; /* "rank 0 compute" */
+    char name[80]; /* "rank 0 compute" */
 } eni_trace_lane;
 
 typedef struct eni_trace_part {

@@ -201,7 +201,7 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
     run->worker_stale = eni_alloc_array(json_array_size(list), sizeof *run->worker_stale);
     if (run->worker_stale == NULL) return EN_ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        char where[48];
+        char where[64];
         snprintf(where, sizeof where, "staleness.per_worker[%zu]", i);
         const json_t *entry = json_array_get(list, i);
         eni_staleness *worker = &run->worker_stale[run->nworkers_stale++];
@@ -218,7 +218,7 @@ static en_status load_shares(eni_json *reader, eni_run *run)
     run->shares = eni_alloc_array(json_array_size(list), sizeof *run->shares);
     if (run->shares == NULL) return EN_ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        char where[32];
+        char where[64];
         snprintf(where, sizeof where, "per_worker[%zu]", i);
         const json_t *entry = json_array_get(list, i);
         run->shares[run->nshares++] =

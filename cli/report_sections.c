@@ -33,6 +33,30 @@ static void write_task(const eni_canvas *canvas)
     fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
 }
 
+/* The sentence with the arms' names in bold, so that they are found at a glance and never broken in two. */
+static void write_sentence(FILE *page, const eni_study *study, const char *text)
+{
+    for (const char *at = text; *at != 0;) {
+        size_t longest = 0;
+        for (size_t a = 0; a < study->narms && (at == text || at[-1] == ' '); a++) {
+            size_t n = strlen(study->arms[a].name);
+            bool is_here = strncmp(at, study->arms[a].name, n) == 0 && strchr(" ,;.", at[n]) != NULL;
+            if (is_here && n > longest) longest = n;
+        }
+        if (longest > 0) fputs("<b>", page);
+        size_t n = longest > 0 ? longest : strcspn(at, " ") + (strchr(at, ' ') != NULL);
+        char word[256];
+        for (size_t done = 0; done < n; done += strlen(word)) {
+            size_t part = n - done < sizeof word ? n - done : sizeof word - 1;
+            memcpy(word, at + done, part);
+            word[part] = 0;
+            eni_html_text(page, word);
+        }
+        if (longest > 0) fputs("</b>", page);
+        at += n;
+    }
+}
+
 void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
 {
     const eni_study *study = canvas->study;
@@ -53,7 +77,7 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
         fputs("<span class=\"kind\">", page);
         eni_html_text(page, kind);
         fputs("</span></dt><dd>", page);
-        eni_html_text(page, text);
+        write_sentence(page, study, text);
         fputs("</dd></div>\n", page);
     }
     fputs("</dl>\n", page);

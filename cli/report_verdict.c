@@ -198,37 +198,56 @@ static void say_times(sentence *s, const eni_pairs pairs[])
     }
 }
 
-static void say_points(sentence *s, const eni_pairs *pairs, size_t other, bool is_named)
+/* What the pairs say about accuracy, in two parts around the other arms' names: "0.6 points higher than" …
+ * " (paired: +0.3 to +0.9)". */
+typedef struct phrase {
+    char head[64], tail[64];
+} phrase;
+
+static phrase points_phrase(const eni_pairs *pairs, bool has_one_seed)
 {
-    const char *name = s->study->arms[other].name;
     bool is_clear = pairs->nacc > 0 && (pairs->higher == pairs->nacc || pairs->lower == pairs->nacc) &&
                     fabs(pairs->points) >= 0.05;
+    phrase p = {"", ""};
     if (pairs->has_same_weights) {
-        say(s, "with the same weights as %s", name);
-        return;
+        snprintf(p.head, sizeof p.head, "with the same weights as");
+        return p;
     }
     if (pairs->nacc == 0) {
-        say(s, "without a paired accuracy of %s", name);
-        return;
+        snprintf(p.head, sizeof p.head, "without a paired accuracy of");
+        return p;
     }
     if (is_clear)
-        say(s, "%.1f points %s", fabs(pairs->points), pairs->points > 0 ? "higher" : "lower");
+        snprintf(p.head, sizeof p.head, "%.1f points %s than", fabs(pairs->points),
+                 pairs->points > 0 ? "higher" : "lower");
     else
-        say(s, s->has_one_seed ? "as accurate" : "without a clear difference in accuracy");
-    if (is_named) say(s, is_clear ? " than %s" : s->has_one_seed ? " as %s" : " from %s", name);
-    if (!s->has_one_seed)
-        say(s, " (paired: %+.1f to %+.1f)", pairs->points_range.low, pairs->points_range.high);
+        snprintf(p.head, sizeof p.head, has_one_seed ? "as accurate as" : "with no clear difference in accuracy from");
+    if (!has_one_seed)
+        snprintf(p.tail, sizeof p.tail, " (paired: %+.1f to %+.1f)", pairs->points_range.low,
+                 pairs->points_range.high);
+    return p;
 }
 
+/* Arms with the same phrase share it: "0.7 points lower than ring and ps-sync". */
 static void say_accuracies(sentence *s, const eni_pairs pairs[])
 {
-    size_t nothers = s->study->narms - 1, said = 0;
-    say(s, ", and ended ");
+    phrase phrases[ENI_MAX_ARMS];
+    bool is_said[ENI_MAX_ARMS] = {false};
+    for (size_t b = 0; b < s->study->narms; b++) phrases[b] = points_phrase(&pairs[b], s->has_one_seed);
+    is_said[s->leader] = true;
+    bool is_first = true;
     for (size_t b = 0; b < s->study->narms; b++) {
-        if (b == s->leader) continue;
-        say(s, said == 0 ? "" : said + 1 == nothers ? " and " : ", ");
-        say_points(s, &pairs[b], b, nothers > 1);
-        said++;
+        if (is_said[b]) continue;
+        say(s, is_first ? ", and ended %s" : " and %s", phrases[b].head);
+        is_first = false;
+        for (size_t other = b, named = 0; other < s->study->narms; other++) {
+            if (is_said[other] || strcmp(phrases[other].head, phrases[b].head) != 0 ||
+                strcmp(phrases[other].tail, phrases[b].tail) != 0)
+                continue;
+            say(s, named++ == 0 ? " %s" : " and %s", s->study->arms[other].name);
+            is_said[other] = true;
+        }
+        say(s, "%s", phrases[b].tail);
     }
 }
 

@@ -1,0 +1,26 @@
+/* commands.h - the sub-commands of `entrain`. Each takes its parsed configuration and returns what main turns
+ * into the exit code: EN_OK 0, EN_EINVAL and EN_ENOENT 2, EN_EINTR 128 + signal, anything else 1. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+#include "config/config.h"
+#include "entrain/status.h"
+
+typedef struct eni_command_context {
+    const eni_config *config;
+    const char *plugin_dir;
+    int signal_fd;
+    int argc;
+    char **argv;
+} eni_command_context;
+
+en_status eni_command_run(const eni_command_context *context);        /* run.c */
+en_status eni_command_compare(const eni_command_context *context);    /* compare.c */
+en_status eni_command_check(const eni_command_context *context);      /* run.c */
+en_status eni_command_report(const eni_command_context *context);     /* list.c */
+en_status eni_command_eval(const eni_command_context *context);       /* eval.c */
+en_status eni_command_strategies(const eni_command_context *context); /* list.c */
+en_status eni_command_models(const eni_command_context *context);     /* list.c */
+en_status eni_command_data(const eni_command_context *context);       /* list.c */
+
+#endif

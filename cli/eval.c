@@ -1,0 +1,91 @@
+/* eval.c - `entrain eval --init=FILE`: saved weights on the whole test set. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "data/dataset.h"
+#include "models/evaluate.h"
+#include "models/registry.h"
+#include "models/weights.h"
+#include "ops/device.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/place.h"
+
+typedef struct evaluation {
+    const eni_config *config;
+    en_schema schema;
+    eni_dataset *dataset;
+    eni_device device;
+    en_model *model;
+    float *flat;
+} evaluation;
+
+static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    const eni_dataset *d = user;
+    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
+                      d->classes > 0 ? NULL : target_out);
+}
+
+static en_status open_all(evaluation *e, const char *plugin_dir)
+{
+    const eni_config *c = e->config;
+    const en_network *network = eni_network_find(c->model);
+    if (network == NULL) {
+        eni_error("eval", "--model=%s: there is no such model; `entrain models` lists them", c->model);
+        return EN_EINVAL;
+    }
+    if (c->init == NULL) {
+        eni_error("eval", "which weights? Give --init=FILE, a safetensors file such as --save writes");
+        return EN_EINVAL;
+    }
+    EN_TRY(en_schema_init(network, &e->schema));
+    int is_regression = e->schema.loss == EN_OP_MSE;
+    eni_data_options options = {.name = c->data, .folder = c->data_dir, .limit_test = (uint64_t)c->limit_test_samples,
+                                .seed = (uint64_t)c->seed,
+                                .want = {(int)network->input.h, (int)network->input.w, (int)network->input.c,
+                                         is_regression ? 0 : (int)e->schema.outputs,
+                                         is_regression ? (int)e->schema.outputs : 0}};
+    EN_TRY(eni_dataset_open(&options, &e->dataset));
+    e->flat = eni_alloc_array(e->schema.count, sizeof(float));
+    if (e->flat == NULL) return EN_ENOMEM;
+    EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
+    EN_TRY(eni_device_open(c->device, plugin_dir, c->threads > 0 ? (int)c->threads : eni_place_cores(), &e->device));
+    return en_model_new(&e->schema, e->device.ops, e->device.ctx, &e->model);
+}
+
+static en_status evaluate(evaluation *e)
+{
+    const eni_dataset *d = e->dataset;
+    eni_set set = {.count = d->split[ENI_TEST].count, .batch = (uint64_t)e->config->eval_batch_size, .fill = fill,
+                   .sample_bytes = d->sample_floats * sizeof(float), .user = e->dataset,
+                   .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+    eni_set_score score;
+    int64_t begin = eni_now_ns();
+    EN_TRY(eni_model_evaluate_set(e->model, e->flat, &set, &score));
+    double seconds = (double)(eni_now_ns() - begin) * 1e-9;
+    if (d->classes > 0)
+        printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss, score.correct,
+               score.count, score.accuracy * 100);
+    else
+        printf("Test set: Average loss: %.6f\n", score.loss);
+    printf("Time elapsed: %.2f s, %.0f samples/s on %s\n", seconds, (double)score.count / seconds,
+           e->device.ops->describe(e->device.ctx));
+    return EN_OK;
+}
+
+en_status eni_command_eval(const eni_command_context *context)
+{
+    evaluation e = {.config = context->config};
+    en_status st = open_all(&e, context->plugin_dir);
+    if (st == EN_OK) st = evaluate(&e);
+    en_model_free(e.model);
+    eni_device_close(&e.device);
+    eni_free(e.flat);
+    eni_dataset_close(e.dataset);
+    en_schema_fini(&e.schema);
+    return st;
+}

@@ -1,0 +1,32 @@
+/* launch.h - starts the processes of one run on this host, watches them, and ends all of them when one fails.
+ *
+ * psd first if the strategy keeps its store on servers, then the workers. They inherit the listening socket of
+ * the leader (so its address is known before anyone starts, and no port can be taken in between) and the job
+ * token; they die with the launcher. */
+#ifndef CLI_LAUNCH_H
+#define CLI_LAUNCH_H
+
+#include <stdint.h>
+
+#include "config/config.h"
+#include "entrain/status.h"
+
+typedef struct eni_launch_progress {
+    uint64_t samples, total;
+    double rate, loss;
+} eni_launch_progress;
+
+typedef struct eni_launch {
+    const eni_config *config;  /* of `entrain run`: workers, strategy, .. */
+    const char *plugin_dir;
+    int signal_fd;             /* SIGINT and SIGTERM; -1: none */
+    void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
+    void *user;
+    bool is_check; /* the workers only join, test the exchange, and leave */
+} eni_launch;
+
+/* Blocks until every process has ended. EN_OK; EN_EINTR after a signal; EN_EINVAL when the first process that
+ * failed ended with 2; EN_EPEER otherwise, with the cause logged. Nothing is left behind. */
+en_status eni_launch_run(const eni_launch *launch);
+
+#endif

@@ -1,0 +1,96 @@
+/* list.c - the sub-commands that only show something: strategies, models, data, report. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "data/dataset.h"
+#include "models/registry.h"
+#include "runtime/comm/plugin.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+static void print_strategy(void *user, const en_strategy *strategy, const char *path)
+{
+    char text[4096];
+    (void)user, (void)path;
+    eni_plugin_describe(strategy, text, sizeof text);
+    printf("%s\n", text);
+}
+
+en_status eni_command_strategies(const eni_command_context *context)
+{
+    const eni_list *names = &context->config->args;
+    if (names->count == 0) return eni_plugin_list(context->plugin_dir, print_strategy, NULL);
+    for (int i = 0; i < names->count; i++) {
+        const en_strategy *strategy;
+        EN_TRY(eni_plugin_find(context->plugin_dir, names->item[i], &strategy));
+        print_strategy(NULL, strategy, NULL);
+    }
+    return EN_OK;
+}
+
+static en_status print_model(const en_network *network)
+{
+    en_schema schema;
+    EN_TRY(en_schema_init(network, &schema));
+    printf("%-10s %s\n", network->name, network->help);
+    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights,
+           eni_loss_name(schema.loss));
+    for (uint32_t i = 0; i < schema.ntensors; i++) {
+        const en_model_tensor *t = &schema.tensors[i];
+        printf("           %-16s (", t->name);
+        for (uint32_t d = 0; d < t->ndim; d++) printf(d ? ", %" PRId64 : "%" PRId64, t->shape[d]);
+        printf(")\n");
+    }
+    printf("\n");
+    en_schema_fini(&schema);
+    return EN_OK;
+}
+
+en_status eni_command_models(const eni_command_context *context)
+{
+    const eni_list *names = &context->config->args;
+    const en_network *network;
+    for (int i = 0; names->count == 0 && (network = eni_network_at(i)) != NULL; i++) EN_TRY(print_model(network));
+    for (int i = 0; i < names->count; i++) {
+        network = eni_network_find(names->item[i]);
+        if (network == NULL) {
+            eni_error("models", "%s: there is no such model; `entrain models` lists them", names->item[i]);
+            return EN_EINVAL;
+        }
+        EN_TRY(print_model(network));
+    }
+    return EN_OK;
+}
+
+static en_status print_dataset(const eni_config *config, const char *name)
+{
+    eni_data_options options = {.name = name, .folder = config->data_dir, .seed = 1};
+    eni_dataset *d;
+    char hash[ENI_DIGEST_HEX];
+    EN_TRY(eni_dataset_open(&options, &d));
+    en_status st = eni_dataset_sha256(d, hash);
+    if (st == EN_OK)
+        printf("%s: %" PRIu64 " training and %" PRIu64 " test samples of %d x %d x %d, %d classes, sha256 %s\n", d->name,
+               d->split[ENI_TRAIN].count, d->split[ENI_TEST].count, d->height, d->width, d->channels, d->classes, hash);
+    eni_dataset_close(d);
+    return st;
+}
+
+en_status eni_command_data(const eni_command_context *context)
+{
+    const eni_list *names = &context->config->args;
+    for (int i = 0; names->count == 0 && eni_dataset_name_at(i) != NULL; i++)
+        printf("%-16s %s\n", eni_dataset_name_at(i), eni_dataset_help_at(i));
+    for (int i = 0; i < names->count; i++) EN_TRY(print_dataset(context->config, names->item[i]));
+    return EN_OK;
+}
+
+en_status eni_command_report(const eni_command_context *context)
+{
+    const char *dir = context->config->args.item[0];
+    EN_TRY(eni_report(dir, stdout));
+    printf("\nThe report: %s/report.html\n", dir);
+    return EN_OK;
+}

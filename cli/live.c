@@ -1,0 +1,81 @@
+/* live.c - see live.h. */
+#include "cli/live.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+
+enum { BAR = 24 };
+
+void eni_live_init(eni_live *live, int is_quiet)
+{
+    memset(live, 0, sizeof *live);
+    live->is_tty = isatty(STDERR_FILENO);
+    live->is_quiet = is_quiet;
+    live->active = -1;
+}
+
+int eni_live_add(eni_live *live, const char *cell, const char *arm, int runs)
+{
+    if (live->n == ENI_LIVE_MAX) return -1;
+    eni_live_line *l = &live->line[live->n];
+    snprintf(l->cell, sizeof l->cell, "%s", cell);
+    snprintf(l->arm, sizeof l->arm, "%s", arm);
+    l->runs = runs;
+    l->accuracy = -1;
+    return live->n++;
+}
+
+static double share_done(const eni_live_line *l, int is_active)
+{
+    double part = is_active && l->now.total > 0 ? (double)l->now.samples / (double)l->now.total : 0;
+    return ((double)l->runs_done + (part < 1 ? part : 1)) / (double)(l->runs > 0 ? l->runs : 1);
+}
+
+static void draw_line(const eni_live_line *l, int is_active, const char *end)
+{
+    char bar[BAR * 3 + 1] = "";
+    int filled = (int)(share_done(l, is_active) * BAR + 0.5);
+    for (int i = 0; i < BAR; i++) strcat(bar, i < filled ? "█" : "░");
+    fprintf(stderr, "%-6s %-16s %s %d/%d", l->cell, l->arm, bar, l->runs_done, l->runs);
+    if (l->now.rate > 0) fprintf(stderr, "  %8.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
+    if (l->accuracy >= 0) fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
+    fputs(end, stderr);
+}
+
+static void redraw(eni_live *live)
+{
+    if (live->is_quiet || !live->is_tty) return;
+    if (live->drawn) fprintf(stderr, "\033[%dA", live->n);
+    for (int i = 0; i < live->n; i++) draw_line(&live->line[i], i == live->active, "\033[K\n");
+    live->drawn = 1;
+    live->drawn_ns = eni_now_ns();
+}
+
+void eni_live_begin(eni_live *live, int line)
+{
+    live->active = line;
+    live->line[line].now = (eni_launch_progress){0};
+    redraw(live);
+}
+
+void eni_live_progress(eni_live *live, const eni_launch_progress *progress)
+{
+    if (live->active < 0) return;
+    live->line[live->active].now = *progress;
+    if (eni_now_ns() - live->drawn_ns > ENI_SECOND / 10) redraw(live);
+}
+
+void eni_live_end(eni_live *live, double samples_per_s, double accuracy)
+{
+    if (live->active < 0) return;
+    eni_live_line *l = &live->line[live->active];
+    l->runs_done++;
+    l->now.rate = samples_per_s;
+    l->accuracy = accuracy;
+    if (!live->is_quiet && !live->is_tty) draw_line(l, 0, "\n");
+    live->active = -1;
+    redraw(live);
+}

@@ -1,0 +1,34 @@
+/* live.h - one live line per arm of a comparison: redrawn in place on a terminal, printed once per finished run
+ * elsewhere. */
+#ifndef CLI_LIVE_H
+#define CLI_LIVE_H
+
+#include <stdint.h>
+
+#include "cli/launch.h"
+
+enum { ENI_LIVE_MAX = 64 };
+
+typedef struct eni_live_line {
+    char cell[24], arm[64];
+    int runs, runs_done; /* seeds */
+    eni_launch_progress now;
+    double accuracy; /* of the last finished run; negative: none */
+} eni_live_line;
+
+typedef struct eni_live {
+    eni_live_line line[ENI_LIVE_MAX];
+    int n, is_tty, is_quiet, drawn, active;
+    int64_t drawn_ns;
+} eni_live;
+
+void eni_live_init(eni_live *live, int is_quiet);
+
+/* Returns the index of the new line, or -1 when there are too many. */
+int eni_live_add(eni_live *live, const char *cell, const char *arm, int runs);
+
+void eni_live_begin(eni_live *live, int line);
+void eni_live_progress(eni_live *live, const eni_launch_progress *progress);
+void eni_live_end(eni_live *live, double samples_per_s, double accuracy);
+
+#endif

@@ -1,0 +1,96 @@
+/* main.c - the program `entrain`: finds the sub-command, parses its flags, runs it. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/signals.h"
+#include "config/folders.h"
+#include "runtime/core/log.h"
+
+typedef struct command {
+    const char *name;
+    eni_program program;
+    en_status (*run)(const eni_command_context *context);
+    const char *help;
+} command;
+
+static const command commands[] = {
+    {"run", ENI_RUN, eni_command_run, "train one model with one strategy on several workers"},
+    {"compare", ENI_COMPARE, eni_command_compare, "the same job with several strategies, and a report"},
+    {"check", ENI_CHECK, eni_command_check, "can these processes reach each other? one all-reduce, one push-pull"},
+    {"report", ENI_REPORT, eni_command_report, "make report.html again from what runs have left"},
+    {"eval", ENI_EVAL, eni_command_eval, "saved weights on the test set"},
+    {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
+    {"models", ENI_MODELS, eni_command_models, "what --model takes"},
+    {"data", ENI_DATA, eni_command_data, "what --data takes"},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *stream)
+{
+    fputs("entrain: one model, many workers, one flag for how they stay in step.\n\nusage: entrain COMMAND [FLAG ..]\n\n",
+          stream);
+    for (int i = 0; i < COMMANDS; i++) fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
+    fputs("\n  psd, worker  the server and a worker by hand, in separate terminals\n\n"
+          "entrain COMMAND --help lists the flags of a command.\n",
+          stream);
+}
+
+static int exit_code(en_status st, int signal_fd)
+{
+    int signal_number = eni_signals_take(signal_fd);
+    if (st == EN_EINTR) return 128 + (signal_number != 0 ? signal_number : 2);
+    return st == EN_OK ? 0 : st == EN_EINVAL || st == EN_ENOENT ? 2 : 1;
+}
+
+/* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so the installed ones
+ * are reached through this one. */
+static int become_program(const char *name, char **argv)
+{
+    char path[4096];
+    if (eni_folder_program(name, path, sizeof path) != EN_OK) return 2;
+    execv(path, argv);
+    eni_error("entrain", "cannot execute %s", path);
+    return 1;
+}
+
+static int run_command(const command *c, int argc, char **argv)
+{
+    eni_config config;
+    char plugins[4096];
+    if (eni_config_parse(c->program, argc - 1, argv + 1, &config) != EN_OK) return 2;
+    int code = 2;
+    if (config.help) {
+        eni_config_help(c->program, stdout);
+        code = 0;
+    } else if (config.version) {
+        puts("entrain " EN_VERSION);
+        code = 0;
+    } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
+        eni_log_set_level((int)config.log_level);
+        eni_command_context context = {.config = &config, .plugin_dir = plugins, .signal_fd = eni_signals_open(),
+                                       .argc = argc, .argv = argv};
+        code = exit_code(c->run(&context), context.signal_fd);
+        close(context.signal_fd);
+    }
+    eni_config_fini(&config);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("entrain " EN_VERSION);
+        return 0;
+    }
+    if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0) return become_program(argv[1], argv + 1);
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
+    eni_error("entrain", "\"%s\" is no command; `entrain --help` lists them", argv[1]);
+    return 2;
+}
