@@ -229,6 +229,7 @@ const eni_key eni_keys[] = {
         "an inherited descriptor with the job token"),
     INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
+    BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
 #undef GROUP
 };
 /* clang-format on */
