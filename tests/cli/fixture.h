@@ -1,0 +1,45 @@
+/* fixture.h - a finished comparison, made up: the files that `entrain compare` leaves, with plausible numbers
+ * that are a pure function of the seed. For tests, and (make_study.c) for looking at the page. */
+#ifndef TEST_CLI_FIXTURE_H
+#define TEST_CLI_FIXTURE_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+/* An arm's made-up behaviour. */
+typedef struct fixture_arm {
+    const char *name, *strategy, *algorithm;
+    double lr, batch;            /* batch: samples behind one update */
+    double speed[2];             /* samples/s in the cells even and slow */
+    double accuracy;             /* final, before the seed's noise */
+    int has_server, is_synchronous;
+    double staleness[2];         /* mean of rank 0 and of rank 1 in the even cell */
+} fixture_arm;
+
+typedef struct fixture {
+    size_t narms;
+    fixture_arm arms[6];
+    size_t nseeds[2]; /* of the cells even and slow; 0: the cell is not there */
+    int has_trace;
+} fixture;
+
+/* ring, ps-sync and ps-async in even (three seeds) and slow (one), as `make demo` runs them. */
+fixture fixture_demo(void);
+
+/* Writes the folder (which must exist). Fails the process when it cannot. */
+void fixture_write(const char *dir, const fixture *spec);
+
+/* A fresh folder below the system's temporary one. fixture_remove deletes it with all it holds. */
+void fixture_folder(char path_out[64]);
+void fixture_remove(const char *dir);
+
+/* Sets `key` of the object in dir/file to value (stolen; NULL: removes the key). */
+void fixture_set(const char *dir, const char *file, const char *key, json_t *value);
+
+/* Replaces or makes dir/file. */
+void fixture_text(const char *dir, const char *file, const char *text);
+
+/* The whole of dir/file, to be freed; NULL when it is not there. */
+char *fixture_read(const char *dir, const char *file);
+
+#endif
