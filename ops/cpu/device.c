@@ -43,6 +43,8 @@ static en_status cpu_open(const en_device_config *config, en_ctx **ctx_out)
 static void cpu_close(en_ctx *ctx)
 {
     eni_dnnl_close(&ctx->dnnl);
+    omp_pause_resource_all(
+        omp_pause_hard); /* ends the caller's idle threads; a next region starts new ones */
     eni_free(ctx);
 }
 

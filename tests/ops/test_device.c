@@ -136,9 +136,12 @@ static void memory_is_zeroed_aligned_and_copied(void **state)
         assert_int_equal(ops->sync(ctx), EN_OK);
         for (int i = 0; i < 100; i++)
             assert_int_equal(out[i], i < 50 ? 0 : 7);
+#if !defined(__SANITIZE_ADDRESS__) &&                                                                        \
+    !defined(__SANITIZE_THREAD__) /* their malloc ends the program instead */
         void *huge = NULL;
         assert_int_equal(ops->alloc(ctx, UINT64_MAX / 2, &huge), EN_ENOMEM);
         assert_null(huge);
+#endif
         ops->free(ctx, a);
         ops->free(ctx, empty);
         ops->free(ctx, NULL);
