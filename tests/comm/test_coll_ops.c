@@ -304,8 +304,9 @@ static void a_new_epoch_starts_afresh(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* A vector of 0.5 MB by a ring of two at 20 MB/s: each sends 0.5 MB in 25 ms, and the last byte takes 2 ms.
- */
+/* A vector of 0.5 MB by a ring of two at 20 MB/s and 2 ms. From my start my half of the sums takes 12.5 ms to
+ * leave and 2 ms to arrive, and the last mean that depends on it 2 ms to come back. (All in all it is 27 ms,
+ * but the neighbour may have started a little earlier.) Without the emulation it would take less than one. */
 static int shaped(int rank, int n, cluster_board *board, void *user)
 {
     struct fixture *fixture = user;
@@ -319,8 +320,7 @@ static int shaped(int rank, int n, cluster_board *board, void *user)
     const int64_t begin_ns = eni_now_ns();
     CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
     const double ms = (double)(eni_now_ns() - begin_ns) / 1e6;
-    if (ms < 27 || ms > 200) fprintf(stderr, "rank %d: %.1f ms\n", rank, ms);
-    CLUSTER_CHECK(ms >= 27 && ms < 200);
+    CLUSTER_CHECK(ms >= 16.5 && ms < 2000);
     eni_coll_close(coll);
     eni_shaper_free(fixture->shaper);
     return 0;

@@ -1,0 +1,271 @@
+/* allreduce.c - times the all-reduce by size, in the columns of nccl-tests.
+ *
+ *     bench_allreduce --ranks=2 --algorithm=direct -b 4K -e 64M -f 4
+ *
+ * Ranks are processes of this machine. Every iteration starts at a barrier; its time is that of the slowest
+ * rank; `time` is the median. algbw is bytes / time, busbw is algbw * 2 (n - 1) / n: what each rank's
+ * connection has to carry, whatever the number of ranks. `#wrong` counts elements that are not exactly the
+ * mean. With --contract=arena the vectors live in shared memory from the start, as a worker's gradients do;
+ * with private they are copied in and out, as for a library that is handed a pointer. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/mean.h"
+#include "runtime/comm/coll.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/memory.h"
+#include "runtime/net/place.h"
+#include "tests/cluster.h"
+
+enum { MAX_ITERATIONS = 10000, DEADLINE_MS = 600000 };
+
+struct options {
+    uint64_t begin, end, factor; /* bytes */
+    int warmup, iterations, check, is_json, nranks, algorithm, is_private;
+};
+
+struct bench {
+    struct options options;
+    eni_coll_choice choice;
+    eni_arena *arenas[CLUSTER_MAX];
+    int pairs[CLUSTER_MAX][CLUSTER_MAX];
+    int64_t (*times)[CLUSTER_MAX]; /* (iterations, ranks) ns, shared by the ranks */
+    uint64_t *wrong;               /* (ranks) shared by the ranks */
+};
+
+/* ---- options ---- */
+
+static const char usage[] = "usage: bench_allreduce [options]\n"
+                            "  -b, --minbytes=N      smallest vector in bytes, K, M, G allowed [4K]\n"
+                            "  -e, --maxbytes=N      largest vector [64M]\n"
+                            "  -f, --stepfactor=N    from size to size [4]\n"
+                            "  -w, --warmup_iters=N  iterations that are not timed [3]\n"
+                            "  -n, --iters=N         iterations that are [30]\n"
+                            "  -c, --check=0|1       compare the result with the exact mean [1]\n"
+                            "      --ranks=N         processes, 2 .. 16 [2]\n"
+                            "      --algorithm=A     auto, direct, ring (over TCP), naive [auto]\n"
+                            "      --contract=C      arena: vectors live in shared memory; private: they are "
+                            "copied in and out [arena]\n"
+                            "      --json            one object a line\n";
+
+static const struct option long_options[] = {
+    {"minbytes", required_argument, NULL, 'b'},
+    {"maxbytes", required_argument, NULL, 'e'},
+    {"stepfactor", required_argument, NULL, 'f'},
+    {"warmup_iters", required_argument, NULL, 'w'},
+    {"iters", required_argument, NULL, 'n'},
+    {"check", required_argument, NULL, 'c'},
+    {"ranks", required_argument, NULL, 'r'},
+    {"algorithm", required_argument, NULL, 'a'},
+    {"contract", required_argument, NULL, 'C'},
+    {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* A positive number with an optional K, M or G (1024s, as in nccl-tests); 0 if it is none. */
+static uint64_t parse_number(const char *text)
+{
+    char *end;
+    const unsigned long long value = strtoull(text, &end, 10);
+    const char *units = "KMG", *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    if (end == text || (*end && (!unit || end[1]))) return 0;
+    return (uint64_t)value << (unit ? 10 * (unit - units + 1) : 0);
+}
+
+static int parse_options(int argc, char **argv, struct options *o)
+{
+    *o = (struct options){4096, 64 << 20, 4, 3, 30, 1, 0, 2, ENI_COLL_AUTO, 0};
+    for (int c; (c = getopt_long(argc, argv, "b:e:f:w:n:c:", long_options, NULL)) != -1;) {
+        switch (c) {
+        case 'b': o->begin = parse_number(optarg); break;
+        case 'e': o->end = parse_number(optarg); break;
+        case 'f': o->factor = parse_number(optarg); break;
+        case 'w': o->warmup = (int)parse_number(optarg); break;
+        case 'n': o->iterations = (int)parse_number(optarg); break;
+        case 'c': o->check = (int)parse_number(optarg); break;
+        case 'r': o->nranks = (int)parse_number(optarg); break;
+        case 'a': o->algorithm = eni_coll_algorithm_parse(optarg); break;
+        case 'C':
+            o->is_private = strcmp(optarg, "private") == 0;
+            if (!o->is_private && strcmp(optarg, "arena") != 0) return 0;
+            break;
+        case 'j': o->is_json = 1; break;
+        default: return 0;
+        }
+    }
+    return optind == argc && o->begin >= 4 && o->end >= o->begin && o->factor >= 2 && o->iterations >= 1 &&
+           o->iterations <= MAX_ITERATIONS && o->nranks >= 2 && o->nranks <= CLUSTER_MAX && o->algorithm >= 0;
+}
+
+/* ---- one rank ---- */
+
+struct trial {
+    eni_coll *coll;
+    float *shared;  /* (count) the vector in the arena */
+    float *private; /* (count) or NULL */
+    uint64_t count;
+};
+
+static en_status trial_once(const struct trial *trial)
+{
+    const eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 0, .count = trial->count};
+    const size_t bytes = trial->count * sizeof *trial->shared;
+    if (trial->private) memcpy(trial->shared, trial->private, bytes);
+    const en_status st = eni_coll_run(trial->coll, &op);
+    if (trial->private) memcpy(trial->private, trial->shared, bytes);
+    return st;
+}
+
+/* Small numbers, so that the sum is exact in any order. */
+static float value_of(int rank, uint64_t i)
+{
+    return (float)((i * 7 + (uint64_t)rank * 13) % 101);
+}
+
+static uint64_t count_wrong(const struct trial *trial, int nranks)
+{
+    const float *result = trial->private ? trial->private : trial->shared;
+    const float inv = 1.0f / (float)nranks;
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < trial->count; i++) {
+        float sum = 0;
+        for (int r = 0; r < nranks; r++)
+            sum += value_of(r, i);
+        wrong += result[i] != sum * inv;
+    }
+    return wrong;
+}
+
+/* Between iterations a rank writes to every page of its vector, as backward would. */
+static int time_size(const struct bench *b, const struct trial *trial, int rank)
+{
+    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
+    float *vector = trial->private ? trial->private : trial->shared;
+    for (int i = -b->options.warmup; i < b->options.iterations; i++) {
+        for (uint64_t at = 0; at < trial->count; at += 1024)
+            vector[at] = 1;
+        if (eni_coll_run(trial->coll, &barrier) != EN_OK) return 1;
+        const int64_t begin_ns = eni_now_ns();
+        if (trial_once(trial) != EN_OK) return 1;
+        if (i >= 0) b->times[i][rank] = eni_now_ns() - begin_ns;
+    }
+    if (!b->options.check) return 0;
+    for (uint64_t i = 0; i < trial->count; i++)
+        vector[i] = value_of(rank, i);
+    if (trial_once(trial) != EN_OK) return 1;
+    b->wrong[rank] = count_wrong(trial, b->options.nranks);
+    return 0;
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void report(const struct bench *b, uint64_t count)
+{
+    static int64_t slowest[MAX_ITERATIONS];
+    const struct options *o = &b->options;
+    uint64_t wrong = 0;
+    for (int i = 0; i < o->iterations; i++) {
+        slowest[i] = 0;
+        for (int r = 0; r < o->nranks; r++)
+            if (b->times[i][r] > slowest[i]) slowest[i] = b->times[i][r];
+    }
+    for (int r = 0; r < o->nranks; r++)
+        wrong += b->wrong[r];
+    qsort(slowest, (size_t)o->iterations, sizeof *slowest, compare_ns);
+    const double median_us = (double)slowest[o->iterations / 2] / 1e3;
+    const double p99_us = (double)slowest[(o->iterations - 1) * 99 / 100] / 1e3;
+    const unsigned long long bytes = count * sizeof(float), elements = count;
+    const double algbw = (double)bytes / median_us / 1e3;
+    const double busbw = algbw * 2 * (o->nranks - 1) / o->nranks;
+    if (o->is_json)
+        printf("{\"bench\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"contract\":\"%s\","
+               "\"ranks\":%d,"
+               "\"bytes\":%llu,\"median_us\":%.2f,\"p99_us\":%.2f,\"algbw_gb_s\":%.3f,\"busbw_gb_s\":%.3f,"
+               "\"wrong\":%llu}\n",
+               eni_coll_algorithm_name(b->choice.algorithm),
+               b->choice.transport == ENI_OVER_SHM ? "shm" : "tcp", o->is_private ? "private" : "arena",
+               o->nranks, bytes, median_us, p99_us, algbw, busbw, (unsigned long long)wrong);
+    else
+        printf("%12llu %12llu %8s %7s %9.1f %8.2f %8.2f %7s\n", bytes, elements, "float", "avg", median_us,
+               algbw, busbw, o->check ? (wrong ? "WRONG" : "0") : "N/A");
+    fflush(stdout);
+}
+
+static int rank_main(int rank, int n, cluster_board *board, void *user)
+{
+    struct bench *b = user;
+    const int over_tcp = b->choice.transport == ENI_OVER_TCP;
+    if (over_tcp) cluster_keep(n, b->pairs, rank);
+    const eni_coll_config config = {.rank = rank,
+                                    .nranks = n,
+                                    .epoch = 1,
+                                    .algorithm = b->choice.algorithm,
+                                    .transport = b->choice.transport,
+                                    .arenas = b->arenas,
+                                    .sockets = over_tcp ? b->pairs[rank] : NULL,
+                                    .alive = {cluster_alive, board, -1}};
+    struct trial trial = {.shared = eni_arena_at(b->arenas[rank], 0, 0)};
+    if (eni_coll_open(&config, &trial.coll) != EN_OK) return 1;
+    if (b->options.is_private) {
+        trial.private = eni_alloc(b->options.end);
+        if (!trial.private) return 1;
+    }
+    for (uint64_t bytes = b->options.begin; bytes <= b->options.end; bytes *= b->options.factor) {
+        const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
+        trial.count = bytes / sizeof(float);
+        if (time_size(b, &trial, rank) != 0 || eni_coll_run(trial.coll, &barrier) != EN_OK) return 1;
+        if (rank == 0) report(b, trial.count);
+        if (eni_coll_run(trial.coll, &barrier) != EN_OK) return 1; /* until it is printed */
+    }
+    eni_free(trial.private);
+    eni_coll_close(trial.coll);
+    return 0;
+}
+
+/* ---- all ranks ---- */
+
+static en_status bench_open(struct bench *b)
+{
+    const struct options *o = &b->options;
+    const eni_coll_facts facts = {.asked = o->algorithm, .nranks = o->nranks, .nhosts = 1};
+    eni_arena *board; /* what the ranks write and rank 0 reads */
+    const uint64_t floats = (uint64_t)MAX_ITERATIONS * CLUSTER_MAX * 2 + CLUSTER_MAX * 2;
+    if (eni_coll_choose(&facts, &b->choice) != EN_OK) return EN_EINVAL;
+    if (eni_arena_open(floats, 1, 1, &board) != EN_OK) return EN_ENOMEM;
+    b->times = (void *)eni_arena_at(board, 0, 0);
+    b->wrong = (uint64_t *)(b->times + MAX_ITERATIONS);
+    for (int r = 0; r < o->nranks; r++)
+        if (eni_arena_open(o->end / sizeof(float), 1, 1, &b->arenas[r]) != EN_OK) return EN_ENOMEM;
+    if (b->choice.transport == ENI_OVER_TCP && cluster_connect(o->nranks, b->pairs) != 0) return EN_EIO;
+    return EN_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench b;
+    if (!parse_options(argc, argv, &b.options)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (bench_open(&b) != EN_OK) return 1;
+    if (!b.options.is_json) {
+        printf("# %d ranks on %d cores, %s over %s (%s), vectors in %s memory\n", b.options.nranks,
+               eni_place_cores(), eni_coll_algorithm_name(b.choice.algorithm),
+               b.choice.transport == ENI_OVER_SHM ? "shm" : "tcp", b.choice.why,
+               b.options.is_private ? "private" : "shared");
+        printf("#%11s %12s %8s %7s %9s %8s %8s %7s\n", "size", "count", "type", "redop", "time", "algbw",
+               "busbw", "#wrong");
+        printf("#%11s %12s %8s %7s %9s %8s %8s\n", "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)");
+    }
+    struct cluster cluster;
+    const int bad = cluster_run(&cluster, b.options.nranks, rank_main, &b, DEADLINE_MS);
+    if (bad) fprintf(stderr, "bench_allreduce: %d of %d ranks failed\n", bad, b.options.nranks);
+    return bad ? 1 : 0;
+}
