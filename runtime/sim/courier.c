@@ -104,7 +104,8 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
     *a = (answer){.call = p, .count = count, .version = action->version};
     if (action->type == ENI_STORE_REFUSE) {
         a->status = action->status;
-        eni_warn("courier", "store %d refused rank %d: %s", store->peer, p->rank->world.rank, action->text);
+        eni_log(sim->refusals++ ? ENI_LOG_DEBUG : ENI_LOG_WARN, "courier", "store %d refused rank %d: %s",
+                store->peer, p->rank->world.rank, action->text);
     }
     if (count > 0) memcpy(a->data, action->data, count * sizeof(float));
     eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,

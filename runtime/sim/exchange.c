@@ -58,6 +58,7 @@ static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
+    if (c->n == 1) return; /* the mean of one is what it has; g * n * (1 / n) is not always g */
     mean(sim, c, sim->scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         entry *e = &c->entries[i];

@@ -53,7 +53,8 @@ static int64_t compute_ns(const eni_rank *rank)
 
 /* ---- the gradient, on the scheduler's stack ------------------------------------------------------------ */
 
-/* The mean over the micro-batches of the step, added in the order of the ranks that would have had them. */
+/* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
+ * the same function, the same order, the same bytes. */
 static void compute_gradient(eni_rank *rank)
 {
     const eni_sim *sim = rank->sim;

@@ -46,6 +46,17 @@ void eni_sim_free(eni_sim *sim, void *memory)
 
 /* ---- set-up -------------------------------------------------------------------------------------------- */
 
+static int has_store(const eni_sim_config *c)
+{
+    return (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
+}
+
+/* Nobody else averages its gradients. */
+static int is_alone(const eni_sim_config *c)
+{
+    return c->nranks == 1 && !has_store(c);
+}
+
 static en_status check(const eni_sim_config *c)
 {
     const char *why = NULL;
@@ -57,6 +68,8 @@ static en_status check(const eni_sim_config *c)
         why = "local_size does not divide the number of ranks";
     else if (c->accumulate < 1 || c->accumulate > ENI_MEAN_MAX)
         why = "accumulate is not in 1 .. 1024";
+    else if (c->accumulate > 1 && !is_alone(c))
+        why = "accumulate is for one rank without a store";
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (!why) return EN_OK;
@@ -130,12 +143,11 @@ static en_status open_world(eni_sim *sim)
 {
     const eni_sim_config *c = sim->config;
     const uint32_t flags = c->strategy->flags;
-    const int has_store = (flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
     sim->nranks = c->nranks;
     sim->nhosts = c->nranks / c->local_size;
     sim->optimizer = c->optimizer;
-    sim->claims =
-        c->assign == ENI_SIM_CLAIM || (c->assign == ENI_SIM_AUTO && has_store && !(flags & EN_SYNCHRONOUS));
+    sim->claims = c->assign == ENI_SIM_CLAIM ||
+                  (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
     sim->options = c->options;
     if (!sim->options) {
         EN_TRY(eni_options_new(c->strategy, NULL, &sim->own_options));
@@ -151,7 +163,7 @@ static en_status open_world(eni_sim *sim)
     sim->group_free_ns = eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->group_free_ns);
     if (!sim->ranks || !sim->result->rank || !sim->scratch || !sim->group_free_ns) return EN_ENOMEM;
     sim->result->nranks = sim->nranks;
-    if (c->accumulate > 1) {
+    if (is_alone(c)) {
         sim->micro = eni_alloc_array(c->accumulate, sizeof *sim->micro);
         for (uint64_t i = 0; sim->micro && i < c->accumulate; i++)
             if (!(sim->micro[i] = new_flat(sim))) return EN_ENOMEM;

@@ -86,7 +86,7 @@ typedef struct eni_sim_config {
     int32_t local_size; /* ranks per (virtual) machine; 0: all on one */
     uint64_t seed;
     uint64_t micro_batches;         /* the budget, over all ranks */
-    uint64_t accumulate;            /* micro-batches that one step of one rank averages; 0: 1 */
+    uint64_t accumulate;            /* micro-batches that a rank alone in the world averages a step; 0: 1 */
     int assign;                     /* ENI_SIM_AUTO, .. */
     uint64_t bucket_cap_bytes;      /* 0: 25 MiB */
     const eni_optimizer *optimizer; /* NULL: sgd */

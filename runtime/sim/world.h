@@ -103,12 +103,13 @@ struct eni_sim {
     eni_sim_store *stores;
     eni_store_actions actions;
     eni_sim_block *blocks; /* what eni_sim_alloc gave out */
+    uint64_t refusals;     /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;    /* messages: the run ends when the last has arrived */
 
     int claims;
     uint64_t next_batch;         /* CLAIM: the next of the global order */
     float *scratch;              /* (count) a mean, or a micro-gradient */
-    float **micro;               /* (accumulate) micro-gradients, when there are several */
+    float **micro;               /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
     eni_collective *collectives; /* not complete yet */
     eni_swap *swaps;             /* halves without their other half */
     int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */

@@ -16,11 +16,12 @@
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
+#include "runtime/core/rng.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
 
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
-#define RIG_ZOO EN_BUILD_DIR "/plugins/test_zoo.so@"
+#define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"
 
 /* A configuration and what it points at. Must not move. */
 typedef struct rig {
