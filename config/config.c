@@ -35,19 +35,11 @@ en_status eni_config_init(eni_program program, eni_config *config_out)
     return EN_OK;
 }
 
-static void free_list(eni_list *list)
-{
-    for (int i = 0; i < list->count; i++)
-        eni_free(list->item[i]);
-    eni_free(list->item);
-    *list = (eni_list){0};
-}
-
 void eni_config_fini(eni_config *config)
 {
     for (int k = 0; k < eni_key_count; k++)
         eni_key_clear(config, &eni_keys[k]);
-    free_list(&config->args);
+    eni_list_fini(&config->args);
 }
 
 static en_status copy_list(const eni_list *from, eni_list *list)
@@ -183,6 +175,11 @@ static en_status resolve_ranks(const eni_config *config)
 
 en_status eni_config_resolve(eni_config *config)
 {
+    if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL) {
+        eni_error("config", "%s needs weights; give --init=FILE, as --save has written it",
+                  eni_program_name(config->program));
+        return EN_EINVAL;
+    }
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_batch(config));
     EN_TRY(resolve_ranks(config));

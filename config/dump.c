@@ -72,7 +72,8 @@ static bool must_tell(const eni_config *config, eni_program program, int k)
     const eni_key *key = &eni_keys[k];
     char room[64], word[64];
     if (!eni_key_applies(key, program) || !eni_key_has_value(config, key)) return false;
-    if (strcmp(key->name, "config") == 0) return false; /* its keys are told one by one */
+    bool is_about_this_call = (key->flags & ENI_KEY_FLAG_ONLY) != 0 && (key->flags & ENI_KEY_HIDDEN) == 0;
+    if (is_about_this_call) return false; /* --help, --config: the file's keys are told one by one */
     if ((key->flags & ENI_KEY_FROM_ENV) != 0 || key->type == ENI_KEY_LIST) return true;
     const char *fallback = eni_key_fallback(key, program, word);
     return fallback == NULL || strcmp(eni_key_text(config, key, room), fallback) != 0;

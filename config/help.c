@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "config/units.h"
 
 enum { WIDTH = 100, INDENT = 34 };
 
@@ -28,23 +27,18 @@ static void put_wrapped(FILE *stream, const char *text, int column)
     fputc('\n', stream);
 }
 
-/* "default 0.01, 0 to 1e+06" */
+/* "(default 0.01; from 0 to 1000000)" */
 static void describe(const eni_key *key, eni_program program, char *text_out, size_t bytes)
 {
-    char word[64], low[32], high[32], range[80] = "";
+    char word[64], range[80] = "";
     const char *fallback = eni_key_fallback(key, program, word);
     bool has_range = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
-    const char *unit = key->type == ENI_KEY_TIME ? "s" : "";
-    eni_format_real(key->min, low, sizeof low);
-    eni_format_real(key->max, high, sizeof high);
-    if (has_range && key->max >= 1e15)
-        snprintf(range, sizeof range, ", %s%s or more", low, unit);
-    else if (has_range)
-        snprintf(range, sizeof range, ", %s%s to %s%s", low, unit, high, unit);
+    if (has_range) eni_key_range(key, key->type == ENI_KEY_TIME ? "s" : "", range, sizeof range);
     if (key->note != NULL) fallback = key->note;
     if (fallback == NULL) fallback = "none";
     *text_out = '\0';
-    if (*fallback != '\0') snprintf(text_out, bytes, "(default %s%s)", fallback, range);
+    if (*fallback != '\0')
+        snprintf(text_out, bytes, "(default %s%s%s)", fallback, has_range ? "; " : "", range);
 }
 
 static void put_key(FILE *stream, const eni_key *key, eni_program program)

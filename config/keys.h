@@ -80,6 +80,9 @@ en_status eni_key_set(eni_config *config, int key, const char *value, const char
  * numbers. Not for lists. */
 const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64]);
 
+/* "from 0 to 65535" or "of at least 0"; `unit` stands behind each number. */
+void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes);
+
 /* Whether there is a value at all. */
 bool eni_key_has_value(const eni_config *config, const eni_key *key);
 
@@ -88,6 +91,7 @@ void eni_key_clear(eni_config *config, const eni_key *key);
 
 /* Adds a copy of `item`. EN_ENOMEM. */
 en_status eni_list_add(eni_list *list, const char *item);
+void eni_list_fini(eni_list *list);
 
 /* Sets what a YAML text says; keys of other programs are skipped, so that one file serves all programs of a
  * run. `name` stands in messages. */

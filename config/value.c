@@ -29,24 +29,31 @@ static en_status refuse(const char *place, const char *value, const char *proble
     return EN_EINVAL;
 }
 
-/* "a number from 0 to 1000000" */
-static void describe_range(const eni_key *key, const char *what, const char *unit, char *text_out,
-                           size_t bytes)
+void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes)
 {
     char low[32], high[32];
+    bool is_whole = key->max == floor(key->max);
     eni_format_real(key->min, low, sizeof low);
     eni_format_real(key->max, high, sizeof high);
+    if (is_whole) snprintf(high, sizeof high, "%.0f", key->max);
     if (key->max >= 1e15)
-        snprintf(text_out, bytes, "%s of at least %s%s", what, low, unit);
+        snprintf(text_out, bytes, "of at least %s%s", low, unit);
     else
-        snprintf(text_out, bytes, "%s from %s%s to %s%s", what, low, unit, high, unit);
+        snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
+}
+
+/* "a whole number from 0 to 65535" */
+static void describe(const eni_key *key, const char *what, const char *unit, char *text_out, size_t bytes)
+{
+    int length = snprintf(text_out, bytes, "%s ", what);
+    eni_key_range(key, unit, text_out + length, bytes - (size_t)length);
 }
 
 static en_status set_int(const eni_key *key, const char *value, const char *place, int64_t *out)
 {
     char remedy[128];
     int64_t number;
-    describe_range(key, "a whole number", "", remedy, sizeof remedy);
+    describe(key, "a whole number", "", remedy, sizeof remedy);
     if (!eni_parse_i64(value, &number)) {
         double real;
         bool too_long = eni_parse_real(value, &real) && strspn(value, "-0123456789") == strlen(value);
@@ -62,7 +69,7 @@ static en_status set_real(const eni_key *key, const char *value, const char *pla
 {
     char remedy[128];
     double number;
-    describe_range(key, "a number", "", remedy, sizeof remedy);
+    describe(key, "a number", "", remedy, sizeof remedy);
     if (!eni_parse_real(value, &number)) return refuse(place, value, "is not a finite number", remedy);
     if (number < key->min || number > key->max) return refuse(place, value, "is out of range", remedy);
     *out = number + 0.0; /* no negative zero */
@@ -73,7 +80,7 @@ static en_status set_time(const eni_key *key, const char *value, const char *pla
 {
     char remedy[128];
     int64_t ns;
-    describe_range(key, "a time", "s", remedy, sizeof remedy);
+    describe(key, "a time", "s", remedy, sizeof remedy);
     if (!eni_parse_duration(value, &ns))
         return refuse(place, value, "is not a time such as 500ms or 5s", remedy);
     if ((double)ns < key->min * 1e9 || (double)ns > key->max * 1e9)
@@ -139,6 +146,14 @@ en_status eni_list_add(eni_list *list, const char *item)
     eni_free(list->item);
     list->item = grown;
     return EN_OK;
+}
+
+void eni_list_fini(eni_list *list)
+{
+    for (int i = 0; i < list->count; i++)
+        eni_free(list->item[i]);
+    eni_free(list->item);
+    *list = (eni_list){0};
 }
 
 static en_status add_item(const eni_key *key, const char *item, const char *place, eni_list *list)
@@ -232,10 +247,6 @@ void eni_key_clear(eni_config *config, const eni_key *key)
         eni_free(*(char **)out);
         *(char **)out = NULL;
     } else if (key->type == ENI_KEY_LIST) {
-        eni_list *list = out;
-        for (int i = 0; i < list->count; i++)
-            eni_free(list->item[i]);
-        eni_free(list->item);
-        *list = (eni_list){0};
+        eni_list_fini(out);
     }
 }

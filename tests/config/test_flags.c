@@ -1,0 +1,321 @@
+/* test_flags.c - the command line: what it sets, what it refuses, and in which words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "config/config.h"
+#include "runtime/core/log.h"
+
+enum { WORDS = 16 };
+
+typedef struct heard {
+    int lines;
+    char text[1024];
+} heard;
+
+static void hear(void *user, int level, const char *subsystem, const char *text)
+{
+    heard *h = user;
+    (void)level;
+    (void)subsystem;
+    h->lines++;
+    snprintf(h->text, sizeof h->text, "%s", text);
+}
+
+/* Parses blank-separated words. */
+static en_status parse(eni_program program, const char *words, eni_config *config, heard *h)
+{
+    char copy[512];
+    char *argv[WORDS + 1] = {"program"};
+    int argc = 1;
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *word = strtok(copy, " "); word != NULL && argc < WORDS; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    *h = (heard){0};
+    eni_log_set_sink(hear, h);
+    en_status st = eni_config_parse(program, argc, argv, config);
+    eni_log_set_sink(NULL, NULL);
+    return st;
+}
+
+/* Value, place and remedy: all of them must stand in one line. */
+static const struct {
+    eni_program program;
+    const char *words;
+    const char *part[3];
+} bad[] = {
+    {ENI_RUN, "--lr=fast", {"--lr:", "\"fast\" is not a finite number", "give a number from 0 to 1000000"}},
+    {ENI_RUN, "--lr=nan", {"--lr:", "\"nan\" is not a finite number", "give a number"}},
+    {ENI_RUN, "--lr=inf", {"--lr:", "\"inf\" is not a finite number", "give a number"}},
+    {ENI_RUN, "--lr=1e400", {"--lr:", "\"1e400\" is not a finite number", "give a number"}},
+    {ENI_RUN, "--lr=0x1p3", {"--lr:", "\"0x1p3\" is not a finite number", "give a number"}},
+    {ENI_RUN, "--lr=-0.1", {"--lr:", "\"-0.1\" is out of range", "from 0 to 1000000"}},
+    {ENI_RUN, "--lr=", {"--lr:", "is empty", "give REAL"}},
+    {ENI_RUN, "--lr", {"--lr", "needs a value", "give --lr=REAL"}},
+    {ENI_RUN, "--lr --momentum=0", {"--lr", "needs a value", "give --lr=REAL"}},
+    {ENI_RUN, "--momentum=1.5", {"--momentum:", "\"1.5\" is out of range", "from 0 to 1"}},
+    {ENI_RUN, "--batch-size=0", {"--batch-size:", "\"0\" is out of range", "from 1 to 16777216"}},
+    {ENI_RUN, "--batch_size=64.5", {"--batch-size:", "\"64.5\" is not a whole number", "from 1"}},
+    {ENI_RUN, "--steps=-1", {"--steps:", "\"-1\" is out of range", "of at least 0"}},
+    {ENI_RUN, "--steps=99999999999999999999", {"--steps:", "is out of range", "of at least 0"}},
+    {ENI_RUN, "--seed=abc", {"--seed:", "\"abc\" is not a whole number", "of at least 0"}},
+    {ENI_RUN, "-n 0", {"--workers:", "\"0\" is out of range", "from 1 to 65536"}},
+    {ENI_RUN, "--overlap=maybe", {"--overlap:", "\"maybe\" is neither on nor off", "give on or off"}},
+    {ENI_RUN, "--no-overlap=on", {"--no-overlap=on", "\"on\"", "--overlap=off"}},
+    {ENI_RUN, "--no-lr", {"--no-lr", "has no such flag", "--help"}},
+    {ENI_RUN, "--allreduce=rinng", {"--allreduce:", "nearest is ring", "auto|direct|ring|naive"}},
+    {ENI_RUN, "--backend=gloo", {"--backend:", "\"gloo\"", "--backend=host"}},
+    {ENI_RUN, "--backend=mpi", {"--backend:", "\"mpi\"", "--backend=host"}},
+    {ENI_RUN, "--device=gpu", {"--device:", "\"gpu\"", "--device=cuda"}},
+    {ENI_RUN, "--device=cuda:x", {"--device:", "\"cuda:x\"", "cuda:INDEX"}},
+    {ENI_RUN, "--learnin-rate=1", {"--learnin-rate=1", "has no such flag", "see --help"}},
+    {ENI_RUN, "--momentun=1", {"--momentun=1", "has no such flag", "nearest is --momentum"}},
+    {ENI_RUN, "--batchsize=1", {"--batchsize=1", "has no such flag", "nearest is --batch-size"}},
+    {ENI_RUN, "--bath_size=1", {"--bath_size=1", "has no such flag", "nearest is --batch-size"}},
+    {ENI_RUN, "--n=3", {"--n=3", "has no such flag", "--help"}},
+    {ENI_RUN, "-z", {"-z", "has no such flag", "--help"}},
+    {ENI_RUN, "ring", {"\"ring\"", "takes only flags", "--key=value"}},
+    {ENI_RUN, "--strategy=:bound=3", {"--strategy:", "\":bound=3\"", "NAME or ./FILE.so"}},
+    {ENI_RUN, "--strategy=ssp:bound", {"--strategy:", "\"ssp:bound\"", "KEY=VALUE"}},
+    {ENI_RUN, "--straggler=1", {"--straggler:", "\"1\"", "RANK:FACTOR"}},
+    {ENI_RUN, "--straggler=1:0.5", {"--straggler:", "\"1:0.5\"", "a factor of 1 to 1000"}},
+    {ENI_RUN, "--straggler=1:nan", {"--straggler:", "\"1:nan\"", "a factor of 1 to 1000"}},
+    {ENI_RUN, "--straggler=2:3", {"--straggler:", "\"2:3\" names a rank", "from 0 to 1"}},
+    {ENI_RUN, "--net=fast", {"--net:", "\"fast\"", "rate:200MB"}},
+    {ENI_RUN, "--net=rate:0MB", {"--net:", "\"rate:0MB\"", "rate:RATE,delay:TIME"}},
+    {ENI_RUN, "--net=rate:1MB,rate:2MB", {"--net:", "\"rate:1MB,rate:2MB\"", "rate:RATE"}},
+    {ENI_RUN, "--peer-timeout=0", {"--peer-timeout:", "\"0\" is out of range", "from 0.1s to 86400s"}},
+    {ENI_RUN, "--peer-timeout=5x", {"--peer-timeout:", "\"5x\" is not a time", "from 0.1s"}},
+    {ENI_RUN,
+     "--global-batch-size=65 -n 2",
+     {"--global-batch-size:", "\"65\" is not a multiple", "give a multiple"}},
+    {ENI_RUN,
+     "--global-batch-size=64 --batch=64",
+     {"--global-batch-size:", "contradicts", "give one of the two"}},
+    {ENI_RUN, "--lr-schedule=step", {"--lr-schedule:", "\"step\"", "give the samples"}},
+    {ENI_RUN, "--nesterov --momentum=0", {"--nesterov:", "needs a momentum", "--momentum above 0"}},
+    {ENI_RUN,
+     "--config=/nonexistent/a.yaml",
+     {"--config:", "\"/nonexistent/a.yaml\" cannot be opened", "give a"}},
+    {ENI_PSD, "--lr=1", {"--lr=1", "is no flag of psd", "give it to entrain run"}},
+    {ENI_PSD, "--listen=127.0.0.1:5555", {"--listen:", "\"127.0.0.1:5555\"", "tcp://HOST:PORT"}},
+    {ENI_PSD, "--listen=tcp://*:70000", {"--listen:", "\"tcp://*:70000\"", "0 to 65535"}},
+    {ENI_PSD, "--listen=tcp://::1:5555", {"--listen:", "\"tcp://::1:5555\"", "in brackets"}},
+    {ENI_WORKER, "--arm=ring", {"--arm=ring", "is no flag of worker", "entrain compare"}},
+    {ENI_WORKER, "--rank=2 --world-size=2", {"--rank:", "\"2\" is not below", "ranks count from 0"}},
+    {ENI_WORKER, "--init-method=file:///x", {"--rendezvous:", "\"file:///x\"", "tcp://HOST:PORT"}},
+    {ENI_WORKER, "--rendezvous=env://", {"--rendezvous:", "env://", "MASTER_ADDR"}},
+    {ENI_COMPARE, "--seeds=1,,2", {"--seeds:", "\"\"", "give at least one"}},
+    {ENI_COMPARE, "--seeds=1,two", {"--seeds:", "\"two\"", "as 1,2,3"}},
+    {ENI_COMPARE, "--cells=even,slwo", {"--cells:", "\"slwo\"", "even, slow"}},
+    {ENI_COMPARE, "--strategies=ring,ssp:bound=3", {"--strategies:", "\"ssp:bound=3\"", "--arm=NAME"}},
+    {ENI_COMPARE, "--target=101", {"--target:", "\"101\" is out of range", "from 0 to 100"}},
+    {ENI_EVAL, "", {"entrain eval", "needs weights", "--init=FILE"}},
+    {ENI_REPORT, "", {"entrain report", "needs something", "FOLDER"}},
+};
+
+static void a_bad_line_is_one_sentence(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        heard h;
+        eni_config config;
+        en_status st = parse(bad[i].program, bad[i].words, &config, &h);
+        for (int p = 0; p < 3; p++)
+            if (strstr(h.text, bad[i].part[p]) == NULL)
+                fail_msg("%s: \"%s\" lacks \"%s\"", bad[i].words, h.text, bad[i].part[p]);
+        if (h.lines != 1) fail_msg("%s: %d lines", bad[i].words, h.lines);
+        if (st != EN_EINVAL && st != EN_ENOENT) fail_msg("%s: status %d", bad[i].words, st);
+        assert_null(strchr(h.text, '\n'));
+    }
+    printf("%zu bad command lines, each refused in one sentence\n", sizeof bad / sizeof bad[0]);
+}
+
+static void forms_of_a_flag(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"--batch-size=32",
+                                        "--batch_size=32",
+                                        "--batch-size 32",
+                                        "--batch=32",
+                                        "--batch_size 32",
+                                        "-b 32",
+                                        "-b32",
+                                        "-b=32",
+                                        "--batch=16 -b 32",
+                                        "--global-batch-size=64"};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        heard h;
+        eni_config config;
+        assert_int_equal(parse(ENI_RUN, forms[i], &config, &h), EN_OK);
+        assert_int_equal(config.batch_size, 32);
+        assert_int_equal(h.lines, 0);
+        eni_config_fini(&config);
+    }
+}
+
+static void booleans(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    assert_int_equal(parse(ENI_RUN, "--nesterov --no-shuffle --overlap=off --drop_last=on", &config, &h),
+                     EN_OK);
+    assert_true(config.nesterov && !config.shuffle && !config.overlap && config.drop_last);
+    eni_config_fini(&config);
+    assert_int_equal(parse(ENI_RUN, "--no_overlap --no-nesterov --shuffle", &config, &h), EN_OK);
+    assert_true(!config.nesterov && config.shuffle && !config.overlap);
+    eni_config_fini(&config);
+}
+
+static void defaults_depend_on_the_program(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config run, compare, psd;
+    assert_int_equal(parse(ENI_RUN, "", &run, &h), EN_OK);
+    assert_int_equal(parse(ENI_COMPARE, "", &compare, &h), EN_OK);
+    assert_int_equal(parse(ENI_PSD, "", &psd, &h), EN_OK);
+    assert_int_equal(run.lr_scale, ENI_SCALE_NONE);
+    assert_int_equal(compare.lr_scale, ENI_SCALE_LINEAR);
+    assert_string_equal(run.strategy, "ring");
+    assert_string_equal(psd.strategy, "ps-sync");
+    assert_int_equal(run.epochs, 1);
+    assert_int_equal(run.peer_timeout_ns, 5000000000);
+    assert_int_equal(run.rank, -1);
+    assert_true(run.shuffle && run.overlap && !run.drop_last);
+    eni_config_fini(&run);
+    eni_config_fini(&compare);
+    eni_config_fini(&psd);
+}
+
+static void keys_that_follow_from_others(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    assert_int_equal(parse(ENI_RUN, "--steps=10 --model=toy --strategy=solo --resume", &config, &h), EN_OK);
+    assert_int_equal(config.epochs, 0);
+    assert_string_equal(config.data, "synthetic");
+    assert_int_equal(config.workers, 1);
+    assert_string_equal(config.resume, "auto");
+    eni_config_fini(&config);
+    assert_int_equal(parse(ENI_RUN, "--strategy=solo -n 3 --model=toy --data=mnist", &config, &h), EN_OK);
+    assert_int_equal(config.workers, 3);
+    assert_string_equal(config.data, "mnist");
+    eni_config_fini(&config);
+}
+
+static void lists_collect(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    assert_int_equal(parse(ENI_COMPARE,
+                           "--arm=ring --arm ssp:bound=2,lr=0.005 --seeds=3,4 -n 4 --straggler=1:3,2:1.5",
+                           &config, &h),
+                     EN_OK);
+    assert_int_equal(config.arm.count, 2);
+    assert_string_equal(config.arm.item[1], "ssp:bound=2,lr=0.005");
+    assert_int_equal(config.seeds.count, 2);
+    assert_int_equal(eni_config_seed(&config, 1), 4);
+    assert_int_equal(config.straggler.count, 2);
+    eni_config_fini(&config);
+}
+
+static void an_arm_is_a_strategy_and_keys(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config base, run;
+    assert_int_equal(parse(ENI_COMPARE, "--lr=0.1 --momentum=0.9", &base, &h), EN_OK);
+    assert_int_equal(eni_config_arm(&base, "./mine/x.so:bound=2,lr=0.005,round=on,batch_size=8", &run),
+                     EN_OK);
+    assert_string_equal(run.strategy, "./mine/x.so:bound=2,round=on");
+    assert_true(run.lr == 0.005 && run.momentum == 0.9 && run.batch_size == 8);
+    assert_int_equal(run.lr_scale, ENI_SCALE_LINEAR);
+    assert_int_equal(run.program, ENI_RUN);
+    eni_config_fini(&run);
+    assert_int_equal(eni_config_arm(&base, "ring:lr=0.2", &run), EN_OK);
+    assert_string_equal(run.strategy, "ring");
+    assert_true(base.lr == 0.1 && run.lr == 0.2);
+    eni_config_fini(&run);
+    eni_log_set_sink(hear, &h);
+    h.lines = 0;
+    assert_int_equal(eni_config_arm(&base, "ring:lr=no", &run), EN_EINVAL);
+    assert_int_equal(h.lines, 1);
+    assert_non_null(strstr(h.text, "--arm=ring:lr=no: lr: \"no\""));
+    eni_log_set_sink(NULL, NULL);
+    eni_config_fini(&base);
+}
+
+static void a_strategy_splits(void **state)
+{
+    (void)state;
+    char word[64];
+    const char *options;
+    assert_int_equal(eni_strategy_split("ssp:bound=3", word, sizeof word, &options), EN_OK);
+    assert_string_equal(word, "ssp");
+    assert_string_equal(options, "bound=3");
+    assert_int_equal(eni_strategy_split("ring", word, sizeof word, &options), EN_OK);
+    assert_string_equal(options, "");
+    assert_int_equal(eni_strategy_split("/a:b/c.so:file=/x/y:z", word, sizeof word, &options), EN_OK);
+    assert_string_equal(word, "/a:b/c.so");
+    assert_string_equal(options, "file=/x/y:z");
+}
+
+static void help_shows_the_keys_of_its_program(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t bytes;
+    for (int p = 0; p < ENI_PROGRAMS; p++) {
+        FILE *stream = open_memstream(&text, &bytes);
+        eni_config_help((eni_program)p, stream);
+        fclose(stream);
+        assert_non_null(strstr(text, eni_program_name((eni_program)p)));
+        assert_true((strstr(text, "--lr=REAL") != NULL) ==
+                    (p == ENI_RUN || p == ENI_COMPARE || p == ENI_WORKER));
+        assert_null(strstr(text, "token-fd"));
+        for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
+            assert_true(strlen(line) <= 100);
+        free(text);
+    }
+}
+
+static void help_needs_no_complete_line(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    assert_int_equal(parse(ENI_WORKER, "--strategy=ssp:bound=3 --lr-schedule=step --help", &config, &h),
+                     EN_OK);
+    assert_true(config.help);
+    assert_string_equal(config.strategy, "ssp:bound=3");
+    eni_config_fini(&config);
+    assert_int_equal(parse(ENI_REPORT, "-h", &config, &h), EN_OK);
+    eni_config_fini(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bad_line_is_one_sentence),
+        cmocka_unit_test(forms_of_a_flag),
+        cmocka_unit_test(booleans),
+        cmocka_unit_test(defaults_depend_on_the_program),
+        cmocka_unit_test(keys_that_follow_from_others),
+        cmocka_unit_test(lists_collect),
+        cmocka_unit_test(an_arm_is_a_strategy_and_keys),
+        cmocka_unit_test(a_strategy_splits),
+        cmocka_unit_test(help_shows_the_keys_of_its_program),
+        cmocka_unit_test(help_needs_no_complete_line),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,109 @@
+/* test_units.c - numbers with units, there and back, and the distance between words. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "config/keys.h"
+#include "config/units.h"
+
+static void rates(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"200MB", 200000000}, {"200mb", 200000000},    {"1.5GiB", 1610612736},
+                {"10kB/s", 10000},    {"1Gbit", 125000000},    {"8kbit", 1000},
+                {"1000", 1000},       {"100Mbit/s", 12500000}, {"64KiB", 65536}};
+    static const char *const wrong[] = {"",    "MB",   "-1MB",   "0",    "nan", "inf",
+                                        "1XB", "1 MB", "1e30GB", "0x10", "+5"};
+    uint64_t bytes;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(eni_parse_rate(good[i].text, &bytes));
+        assert_int_equal(bytes, good[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(eni_parse_rate(wrong[i], &bytes));
+}
+
+static void durations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int64_t ns;
+    } good[] = {{"50us", 50000},        {"1.5ms", 1500000},    {"5", 5000000000}, {"5s", 5000000000},
+                {"2min", 120000000000}, {"1h", 3600000000000}, {"7ns", 7},        {"0", 0}};
+    static const char *const wrong[] = {"", "s", "-1s", "1m", "nan", "1e300s", "5 s"};
+    int64_t ns;
+    char text[64];
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(eni_parse_duration(good[i].text, &ns));
+        assert_int_equal(ns, good[i].ns);
+        eni_format_duration(ns, text, sizeof text);
+        assert_true(eni_parse_duration(text, &ns));
+        assert_int_equal(ns, good[i].ns);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(eni_parse_duration(wrong[i], &ns));
+}
+
+static void reals_come_back_exactly(void **state)
+{
+    (void)state;
+    static const double values[] = {0, 0.1, 0.01, 1.0 / 3, 0.30000000000000004, 1e-300, 123456789.125, 1e6};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char text[64];
+        double back;
+        eni_format_real(values[i], text, sizeof text);
+        assert_true(eni_parse_real(text, &back));
+        assert_true(back == values[i]);
+    }
+    char text[64];
+    eni_format_real(0.01, text, sizeof text);
+    assert_string_equal(text, "0.01");
+}
+
+static void net_texts(void **state)
+{
+    (void)state;
+    uint64_t rate;
+    int64_t delay;
+    const char *wrong;
+    assert_true(eni_net_parse("rate:200MB,delay:50us", &rate, &delay, &wrong));
+    assert_true(rate == 200000000 && delay == 50000);
+    assert_true(eni_net_parse("delay:0", &rate, &delay, &wrong));
+    assert_true(rate == 0 && delay == 0);
+    assert_true(eni_net_parse("none", &rate, &delay, &wrong));
+    assert_false(eni_net_parse("rate:1MB,speed:2", &rate, &delay, &wrong));
+    assert_string_equal(wrong, "speed:2");
+    assert_false(eni_net_parse("rate:1MB,", &rate, &delay, &wrong));
+    assert_false(eni_net_parse("", &rate, &delay, &wrong));
+    assert_false(eni_net_parse("delay:1s,delay:1s", &rate, &delay, &wrong));
+}
+
+static void distances(void **state)
+{
+    (void)state;
+    assert_int_equal(eni_word_distance("ring", "ring"), 0);
+    assert_int_equal(eni_word_distance("rnig", "ring"), 1); /* neighbours swapped */
+    assert_int_equal(eni_word_distance("rinng", "ring"), 1);
+    assert_int_equal(eni_word_distance("", "abc"), 3);
+    assert_int_equal(eni_word_distance("kitten", "sitting"), 3);
+    assert_string_equal(eni_key_nearest(ENI_RUN, "epoch"), "epochs");
+    assert_null(eni_key_nearest(ENI_RUN, "xyzzy-plugh"));
+    assert_null(eni_key_nearest(ENI_PSD, "momentum"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rates), cmocka_unit_test(durations),
+                                       cmocka_unit_test(reals_come_back_exactly), cmocka_unit_test(net_texts),
+                                       cmocka_unit_test(distances)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
