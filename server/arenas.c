@@ -1,0 +1,133 @@
+#include "server/arenas.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/wire.h"
+
+struct eni_arenas {
+    int32_t nranks;
+    uint32_t epoch;
+    uint64_t elements;
+    eni_token token;
+    char name[ENI_FDPASS_NAME];
+    int listen_fd, stop_fd;
+    pthread_t thread;
+    _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the lanes */
+};
+
+/* Maps what a worker handed over; the status is the answer to it. */
+static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
+{
+    if (hello->rank < 0 || hello->rank >= arenas->nranks || hello->epoch != arenas->epoch ||
+        hello->count != arenas->elements) {
+        eni_warn("arenas",
+                 "refused an arena of %llu elements for rank %d, epoch %u: this run has %llu for "
+                 "ranks below %d, epoch %u",
+                 (unsigned long long)hello->count, hello->rank, hello->epoch,
+                 (unsigned long long)arenas->elements, arenas->nranks, arenas->epoch);
+        return EN_EMISMATCH;
+    }
+    if (atomic_load_explicit(&arenas->arena[hello->rank], memory_order_relaxed)) {
+        eni_warn("arenas", "refused a second arena for rank %d", hello->rank);
+        return EN_EMEMBER;
+    }
+    eni_arena *arena;
+    EN_TRY(eni_arena_map(fd, hello->count, &arena));
+    if (eni_arena_nslots(arena) <= ENI_SLOT_INBOX) {
+        eni_warn("arenas", "refused the arena of rank %d: it has no inbox", hello->rank);
+        eni_arena_close(arena);
+        return EN_EPROTO;
+    }
+    atomic_store_explicit(&arenas->arena[hello->rank], arena, memory_order_release);
+    return EN_OK;
+}
+
+/* One worker: a descriptor and a hello in, a status out. */
+static void serve(eni_arenas *arenas, int fd)
+{
+    const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
+    int fds[ENI_FDPASS_MAX];
+    size_t nfds, bytes;
+    eni_arena_hello hello;
+    if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, deadline, arenas->stop_fd) != EN_OK)
+        return;
+    int32_t answer = EN_EPROTO;
+    if (nfds == 1 && bytes == sizeof hello) answer = take_in(arenas, &hello, fds[0]);
+    for (size_t i = 0; i < nfds; i++)
+        close(fds[i]);
+    eni_fdpass_send(fd, NULL, 0, &answer, sizeof answer, deadline, arenas->stop_fd);
+}
+
+static void *accept_workers(void *user)
+{
+    eni_arenas *arenas = user;
+    int fd;
+    for (;;) {
+        const en_status st =
+            eni_fdpass_accept(arenas->listen_fd, &arenas->token, INT64_MAX, arenas->stop_fd, &fd);
+        if (st == EN_ETIMEOUT) continue;
+        if (st != EN_OK) return NULL; /* stopped; or the socket broke, which was logged */
+        serve(arenas, fd);
+        close(fd);
+    }
+}
+
+en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
+                           eni_arenas **arenas_out)
+{
+    eni_arenas *arenas = eni_alloc(sizeof *arenas);
+    if (!arenas) return EN_ENOMEM;
+    *arenas = (eni_arenas){.nranks = nranks, .epoch = epoch, .elements = elements, .token = *token};
+    en_status st = EN_ENOMEM;
+    arenas->arena = eni_alloc_array((size_t)nranks, sizeof *arenas->arena);
+    if (!arenas->arena) goto free_arenas;
+    EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_arenas);
+    st = EN_EIO;
+    arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (arenas->stop_fd < 0) goto close_listen;
+    if (pthread_create(&arenas->thread, NULL, accept_workers, arenas) != 0) goto close_stop;
+    *arenas_out = arenas;
+    return EN_OK;
+
+close_stop:
+    close(arenas->stop_fd);
+close_listen:
+    close(arenas->listen_fd);
+    eni_error("arenas", "cannot start the thread that takes the workers' memory");
+free_arenas:
+    eni_free(arenas->arena);
+    eni_free(arenas);
+    return st;
+}
+
+const char *eni_arenas_name(const eni_arenas *arenas)
+{
+    return arenas->name;
+}
+
+eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank)
+{
+    return atomic_load_explicit(&arenas->arena[rank], memory_order_acquire);
+}
+
+void eni_arenas_stop(eni_arenas *arenas)
+{
+    if (!arenas) return;
+    const uint64_t one = 1;
+    while (write(arenas->stop_fd, &one, sizeof one) < 0) {
+    }
+    pthread_join(arenas->thread, NULL);
+    for (int32_t r = 0; r < arenas->nranks; r++)
+        eni_arena_close(atomic_load(&arenas->arena[r]));
+    close(arenas->stop_fd);
+    close(arenas->listen_fd);
+    eni_free(arenas->arena);
+    eni_free(arenas);
+}

@@ -1,0 +1,30 @@
+/* arenas.h - the memory of the workers on this host, as psd maps it.
+ *
+ * A worker that shares psd's host hands over its arena (comm/arena.h) before its HELLO. psd then reads
+ * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
+ * socket. One thread waits at an abstract socket with a random name; nothing is left behind.
+ *
+ * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
+ * anything from a socket. Its size cannot change: it is sealed. */
+#ifndef SERVER_ARENAS_H
+#define SERVER_ARENAS_H
+
+#include "runtime/comm/arena.h"
+#include "runtime/net/fdpass.h"
+
+typedef struct eni_arenas eni_arenas;
+
+/* Starts the thread. `elements` is the length that every arena must state. */
+en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
+                           eni_arenas **arenas_out);
+
+/* The socket's name, for the workers. Lives as long as the object. */
+const char *eni_arenas_name(const eni_arenas *arenas);
+
+/* The arena of a rank, or NULL if it has not handed one over. Any thread; valid until stop. */
+eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
+
+/* Joins the thread and unmaps everything: no lane may run any more. NULL is fine. */
+void eni_arenas_stop(eni_arenas *arenas);
+
+#endif

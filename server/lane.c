@@ -1,0 +1,244 @@
+/* A lane's thread and its life. */
+#include "server/lane.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "server/lane_impl.h"
+
+enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wakes it before */
+
+/* ---- the thread ------------------------------------------------------------------------------------------
+ */
+
+/* Looks at what other threads ask for. 0: to stop. */
+static int attend(eni_lane *lane)
+{
+    uint64_t count;
+    if (!atomic_exchange(&lane->attention, 0)) return 1;
+    while (read(lane->event_fd, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+    eni_router_count(lane->router, &lane->figures.wire);
+    pthread_mutex_lock(&lane->lock);
+    const int is_stopping = lane->is_stopping;
+    if (lane->visit) {
+        lane->visit(lane->visit_user, lane->store, &lane->figures);
+        lane->visit = NULL;
+        pthread_cond_broadcast(&lane->done);
+    }
+    pthread_mutex_unlock(&lane->lock);
+    return !is_stopping;
+}
+
+/* Arms the timer for the next late message or store timer. Nanoseconds count: poll's milliseconds would
+ * make an emulated wire slower than it says. */
+static void arm(eni_lane *lane)
+{
+    int64_t when = lane->timer_ns;
+    if (lane->nlate > 0 && lane->late[lane->nlate - 1].ready_ns < when)
+        when = lane->late[lane->nlate - 1].ready_ns;
+    if (when == INT64_MAX) return;
+    if (when < 1) when = 1; /* 0 would disarm */
+    const struct itimerspec at = {.it_value = {when / ENI_SECOND, when % ENI_SECOND}};
+    timerfd_settime(lane->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/* Waits for one thing to do and does it. */
+static en_status serve_once(eni_lane *lane)
+{
+    eni_packet packet = {0};
+    uint64_t expired;
+    arm(lane);
+    const int64_t begin = eni_now_ns();
+    const en_status st = eni_router_recv(lane->router, IDLE_MS, lane->wake_fd, &packet);
+    const int64_t now = eni_now_ns();
+    lane->figures.wait_ns += now - begin;
+    if (st != EN_OK && st != EN_ETIMEOUT && st != EN_EINTR) return st;
+    if (st == EN_EINTR)
+        (void)!read(lane->timer_fd, &expired, sizeof expired); /* or it would wake us for ever */
+    if (st == EN_OK) eni_lane_take(lane, &packet);
+    eni_lane_take_late(lane, now);
+    eni_lane_tick(lane, now);
+    return lane->status;
+}
+
+static void *run_lane(void *user)
+{
+    eni_lane *lane = user;
+    en_status st = EN_OK;
+    while (st == EN_OK && attend(lane))
+        st = serve_once(lane);
+    if (st == EN_OK) return NULL;
+    char reason[ENI_REASON_MAX];
+    snprintf(reason, sizeof reason, "shard %d of psd cannot go on: %s", lane->config.shard,
+             en_status_str(st));
+    lane->config.on_failure(lane->config.user, reason);
+    return NULL;
+}
+
+/* ---- asking a lane ---------------------------------------------------------------------------------------
+ */
+
+static void call_attention(eni_lane *lane)
+{
+    const uint64_t one = 1;
+    atomic_store(&lane->attention, 1);
+    while (write(lane->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
+
+en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += 5;
+    int failed = 0;
+    pthread_mutex_lock(&lane->lock);
+    lane->visit = visit;
+    lane->visit_user = user;
+    call_attention(lane);
+    while (lane->visit && failed == 0)
+        failed = pthread_cond_timedwait(&lane->done, &lane->lock, &deadline);
+    const int was_seen = lane->visit == NULL;
+    lane->visit = NULL;
+    pthread_mutex_unlock(&lane->lock);
+    if (was_seen) return EN_OK;
+    eni_error("lane", "shard %d did not answer within 5 s", lane->config.shard);
+    return EN_ETIMEOUT;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------
+ */
+
+static int watch(int epoll_fd, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+static en_status open_wake(eni_lane *lane)
+{
+    lane->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    lane->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    lane->wake_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (lane->event_fd >= 0 && lane->timer_fd >= 0 && lane->wake_fd >= 0 &&
+        watch(lane->wake_fd, lane->event_fd) == 0 && watch(lane->wake_fd, lane->timer_fd) == 0)
+        return EN_OK;
+    eni_error("lane", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
+              lane->config.shard);
+    return EN_EIO;
+}
+
+static en_status open_store(eni_lane *lane)
+{
+    const eni_lane_config *config = &lane->config;
+    const eni_setup *setup = config->setup;
+    const eni_store_config store = {
+        .strategy = config->strategy,
+        .options = setup->options,
+        .optimizer = setup->optimizer,
+        .hyper = setup->hyper,
+        .schedule = setup->schedule,
+        .sum_order = setup->sum_order,
+        .nbuckets = setup->nbuckets,
+        .bucket_counts = setup->counts,
+        .shard = config->shard,
+        .nshards = config->nshards,
+        .world = config->nranks,
+        .seed = setup->seed,
+        .stream = (uint32_t)config->shard,
+    };
+    return eni_store_new(&store, &lane->store);
+}
+
+static uint64_t largest_cell(const eni_lane *lane)
+{
+    uint64_t most = 0;
+    for (uint32_t b = 0; b < lane->config.setup->nbuckets; b++)
+        if (eni_store_count(lane->store, b) > most) most = eni_store_count(lane->store, b);
+    return most * sizeof(float);
+}
+
+static void open_lock(eni_lane *lane)
+{
+    pthread_condattr_t clock;
+    pthread_mutex_init(&lane->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&lane->done, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
+static void close_lane(eni_lane *lane)
+{
+    for (uint32_t i = 0; i < lane->nlate; i++)
+        eni_packet_release(&lane->late[i].packet);
+    eni_store_free(lane->store); /* gives boxes back, so before them */
+    eni_store_actions_fini(&lane->actions);
+    for (eni_box *box = lane->idle, *next; box; box = next) {
+        next = box->next;
+        eni_free(box);
+    }
+    eni_router_close(lane->router);
+    if (lane->wake_fd >= 0) close(lane->wake_fd);
+    if (lane->timer_fd >= 0) close(lane->timer_fd);
+    if (lane->event_fd >= 0) close(lane->event_fd);
+    pthread_cond_destroy(&lane->done);
+    pthread_mutex_destroy(&lane->lock);
+    eni_free(lane->late);
+    eni_free(lane->route);
+    eni_free(lane);
+}
+
+en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni_address *bound_out)
+{
+    eni_lane *lane = eni_alloc(sizeof *lane);
+    if (!lane) return EN_ENOMEM;
+    lane->config = *config;
+    lane->timer_ns = INT64_MAX;
+    lane->event_fd = lane->timer_fd = lane->wake_fd = -1;
+    open_lock(lane);
+    en_status st = EN_ENOMEM;
+    /* Every client has at most a few messages per cell on the way. */
+    lane->late_room = (uint32_t)config->nranks * (2 * config->setup->nbuckets + 2);
+    lane->route = eni_alloc_array((size_t)config->nranks, sizeof *lane->route);
+    lane->late = eni_alloc_array(lane->late_room, sizeof *lane->late);
+    if (!lane->route || !lane->late) goto close_lane;
+    EN_TRY_GOTO(open_wake(lane), close_lane);
+    EN_TRY_GOTO(open_store(lane), close_lane);
+    EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(lane),
+                                &lane->router, bound_out),
+                close_lane);
+    eni_lane_join_all(lane);
+    EN_TRY_GOTO(lane->status, close_lane);
+    if (pthread_create(&lane->thread, NULL, run_lane, lane) != 0) {
+        eni_error("lane", "cannot start the thread of shard %d", config->shard);
+        st = EN_EIO;
+        goto close_lane;
+    }
+    *lane_out = lane;
+    return EN_OK;
+
+close_lane:
+    close_lane(lane);
+    return st;
+}
+
+void eni_lane_stop(eni_lane *lane)
+{
+    if (!lane) return;
+    pthread_mutex_lock(&lane->lock);
+    lane->is_stopping = 1;
+    call_attention(lane);
+    pthread_mutex_unlock(&lane->lock);
+    pthread_join(lane->thread, NULL);
+    close_lane(lane);
+}

@@ -1,0 +1,64 @@
+/* lane.h - one shard of the server: a thread, a ROUTER socket, and the store of its cells.
+ *
+ *     wait (message, timer, wake) -> check -> store event -> eni_store_step -> replies
+ *
+ * Nothing is shared between lanes but the mapped arenas (read), the emulated NIC and counters; there is no
+ * lock on weights and no queue between threads. An idle lane blocks in poll.
+ *
+ * A message is believed only if it came over the connection that said HELLO with the job token for that rank,
+ * incarnation and epoch. Everything else is answered with REFUSED and counted, never fatal. */
+#ifndef SERVER_LANE_H
+#define SERVER_LANE_H
+
+#include "runtime/comm/store.h"
+#include "runtime/core/trace.h"
+#include "runtime/net/lane.h"
+#include "runtime/net/leader.h"
+#include "runtime/net/shaper.h"
+#include "runtime/net/token.h"
+#include "server/arenas.h"
+#include "server/setup.h"
+
+typedef struct eni_lane eni_lane;
+
+/* Borrowed things outlive the lane. */
+typedef struct eni_lane_config {
+    eni_net *net;
+    eni_address listen; /* port 0 */
+    bool is_insecure;
+    const eni_setup *setup;
+    const en_strategy *strategy;
+    int32_t shard, nshards;
+    int32_t nranks;
+    const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */
+    uint32_t epoch;
+    uint64_t incarnation; /* of all ranks: given by the leader at JOIN */
+    eni_token token;
+    const eni_arenas *arenas;
+    eni_shaper *shaper; /* NULL: the wire as it is */
+    eni_trace *trace;   /* NULL: no spans */
+    /* Called once, from the lane's thread, when the lane cannot go on. */
+    void (*on_failure)(void *user, const char *reason);
+    void *user;
+} eni_lane_config;
+
+/* What a lane counted, beside the store's own figures. */
+typedef struct eni_lane_figures {
+    eni_lane_count wire;
+    uint64_t shm_bytes;         /* payload read from or written to the workers' memory */
+    uint64_t refused;           /* messages that were not believed */
+    int64_t update_ns, wait_ns; /* inside eni_store_step; blocked */
+} eni_lane_figures;
+
+/* Binds and starts the thread. *bound_out has the real port. */
+en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni_address *bound_out);
+
+/* Runs `visit` on the lane's thread between two events, where the store may be read, and waits for it.
+ * EN_ETIMEOUT after 5 s: the lane is stuck or has ended. Not from the lane's thread. */
+typedef void (*eni_lane_visit)(void *user, const eni_store *store, const eni_lane_figures *figures);
+en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user);
+
+/* Joins the thread and frees. NULL is fine. */
+void eni_lane_stop(eni_lane *lane);
+
+#endif

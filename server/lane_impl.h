@@ -1,0 +1,66 @@
+/* lane_impl.h - what lane.c (the thread) and serve.c (the messages) share; nobody else includes it. */
+#ifndef SERVER_LANE_IMPL_H
+#define SERVER_LANE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/lane.h"
+
+/* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */
+enum { ENI_HEADER_CHARGE = 128 };
+
+/* A message whose payload the store holds. Recycled. */
+typedef struct eni_box {
+    eni_packet packet;
+    struct eni_box *next;
+    eni_lane *lane;
+} eni_box;
+
+/* A message that an emulated wire has not delivered yet. */
+typedef struct eni_late {
+    eni_packet packet;
+    int64_t ready_ns;
+} eni_late;
+
+/* Where a client is reached; bytes 0: it has not said HELLO. */
+typedef struct eni_route {
+    uint8_t route[ENI_ROUTE_MAX];
+    uint32_t bytes;
+} eni_route;
+
+struct eni_lane {
+    eni_lane_config config;
+    eni_router *router;
+    eni_store *store;
+    eni_store_actions actions;
+    eni_route *route; /* (nranks) */
+    eni_box *idle;
+    eni_late *late; /* (late_room) by ready_ns, the last one first */
+    uint32_t nlate, late_room;
+    int64_t timer_ns; /* the store's; INT64_MAX: none */
+    eni_lane_figures figures;
+    en_status status; /* of the last store step */
+
+    pthread_t thread;
+    int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two */
+    atomic_int attention;            /* the thread should look at what follows */
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    int is_stopping;      /* under lock, as the next two */
+    eni_lane_visit visit; /* NULL: none is asked for */
+    void *visit_user;
+};
+
+/* ---- serve.c; lane's thread */
+
+/* Takes in a message: checks who sent it, delays or handles it. Owns the packet from here on. */
+void eni_lane_take(eni_lane *lane, eni_packet *packet);
+/* Handles late messages whose time has come. */
+void eni_lane_take_late(eni_lane *lane, int64_t now_ns);
+/* Gives the store a TIMER event. */
+void eni_lane_tick(eni_lane *lane, int64_t now_ns);
+/* The ranks that are clients have joined. */
+void eni_lane_join_all(eni_lane *lane);
+
+#endif

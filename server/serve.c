@@ -1,0 +1,337 @@
+/* What a lane does with a message. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "server/lane_impl.h"
+
+enum { LATE_MAX_S = 10 }; /* no stamp makes us keep a message for longer */
+
+/* ---- answers ---------------------------------------------------------------------------------------------
+ */
+
+/* Sends one message; a client that is gone is the control plane's business. `data` is copied. */
+static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
+{
+    const uint64_t on_wire = data ? header->bytes : 0;
+    header->epoch = lane->config.epoch;
+    header->shard = (uint32_t)lane->config.shard;
+    header->incarnation = lane->config.incarnation;
+    header->dtype = ENI_DTYPE_F32;
+    header->codec = ENI_CODEC_NONE;
+    header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
+    const en_status st = eni_router_send(lane->router, to, header, (void *)data, NULL, NULL);
+    if (st != EN_OK)
+        eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
+                  en_status_str(st));
+}
+
+static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
+{
+    eni_header header = {.type = ENI_MSG_REFUSED,
+                         .rank = to->header.rank,
+                         .bucket = to->header.bucket,
+                         .seq = to->header.seq,
+                         .status = (uint32_t)status};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(header.text, sizeof header.text, fmt, args);
+    va_end(args);
+    if (lane->figures.refused++ < 8)
+        eni_warn("lane", "shard %d refused: %s", lane->config.shard, header.text);
+    post(lane, to, &header, NULL);
+}
+
+/* The packet-shaped address of a client. */
+static eni_packet address_of(const eni_lane *lane, int32_t rank)
+{
+    eni_packet to = {.header = {.rank = rank}, .route_bytes = lane->route[rank].bytes};
+    memcpy(to.route, lane->route[rank].route, sizeof to.route);
+    return to;
+}
+
+/* A ticket says what the answer needs: the call's seq, and whether the worker wants it in its inbox. */
+static uint64_t ticket_of(const eni_header *header)
+{
+    return header->seq << 1 | (header->flags & ENI_FLAG_SHM);
+}
+
+static float *arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket)
+{
+    const eni_setup *setup = lane->config.setup;
+    const uint64_t lo = eni_slice_lo(setup->counts[bucket], lane->config.shard, lane->config.nshards);
+    return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
+}
+
+static void reply(eni_lane *lane, const eni_store_action *action)
+{
+    const eni_packet to = address_of(lane, action->client);
+    const eni_arena *arena = NULL;
+    const float *data = action->data;
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .rank = action->client,
+                         .bucket = action->bucket,
+                         .seq = action->ticket >> 1,
+                         .version = action->version,
+                         .count = action->count,
+                         .bytes = data ? action->count * sizeof(float) : 0};
+    if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
+    if (action->flags & ENI_STORE_IS_DATA) header.flags |= ENI_FLAG_DATA;
+    if (data && action->ticket & 1) arena = eni_arenas_find(lane->config.arenas, action->client);
+    if (arena) {
+        memcpy(arena_at(lane, arena, ENI_SLOT_INBOX, action->bucket), data, header.bytes);
+        header.flags |= ENI_FLAG_SHM;
+        lane->figures.shm_bytes += header.bytes;
+        data = NULL;
+    }
+    post(lane, &to, &header, data);
+}
+
+static void refuse_call(eni_lane *lane, const eni_store_action *action)
+{
+    eni_packet to = address_of(lane, action->client);
+    to.header.bucket = action->bucket;
+    to.header.seq = action->ticket >> 1;
+    refuse(lane, &to, action->status, "%s", action->text);
+}
+
+/* ---- the store -------------------------------------------------------------------------------------------
+ */
+
+static void step(eni_lane *lane, eni_store_event *event, const eni_header *header)
+{
+    const uint64_t bytes = event->payload.count * sizeof(float);
+    event->now_ns = eni_now_ns();
+    lane->status = eni_store_step(lane->store, event, &lane->actions);
+    const int64_t end_ns = eni_now_ns();
+    lane->figures.update_ns += end_ns - event->now_ns;
+    if (bytes > 0)
+        eni_trace_span(lane->config.trace, ENI_TRACE_LANE0 + lane->config.shard, "update", event->now_ns,
+                       end_ns, (int64_t)header->step, (int)event->bucket, bytes);
+    if (lane->status != EN_OK) return;
+    for (uint32_t i = 0; i < lane->actions.n; i++) {
+        const eni_store_action *action = &lane->actions.item[i];
+        switch (action->type) {
+        case ENI_STORE_REPLY: reply(lane, action); break;
+        case ENI_STORE_REFUSE: refuse_call(lane, action); break;
+        case ENI_STORE_TIMER_AT: lane->timer_ns = action->when_ns; break;
+        }
+    }
+}
+
+void eni_lane_tick(eni_lane *lane, int64_t now_ns)
+{
+    if (now_ns < lane->timer_ns) return;
+    lane->timer_ns = INT64_MAX;
+    eni_store_event event = {.type = ENI_STORE_TIMER};
+    step(lane, &event, NULL);
+}
+
+void eni_lane_join_all(eni_lane *lane)
+{
+    for (int32_t r = 0; r < lane->config.nranks && lane->status == EN_OK; r++) {
+        if (!lane->config.is_client[r]) continue;
+        eni_store_event event = {.type = ENI_STORE_MEMBER,
+                                 .client = r,
+                                 .member = EN_MEMBER_JOINED,
+                                 .incarnation = lane->config.incarnation};
+        step(lane, &event, NULL);
+    }
+}
+
+/* ---- payloads --------------------------------------------------------------------------------------------
+ */
+
+static void release_box(void *owner)
+{
+    eni_box *box = owner;
+    eni_packet_release(&box->packet);
+    box->next = box->lane->idle;
+    box->lane->idle = box;
+}
+
+/* Moves the packet into a box, so that its payload lives until the store is done with it. */
+static int payload_of_message(eni_lane *lane, eni_packet *packet, eni_payload *payload_out)
+{
+    eni_box *box = lane->idle;
+    if (box)
+        lane->idle = box->next;
+    else if (!(box = eni_alloc(sizeof *box)))
+        return 0;
+    *box = (eni_box){.packet = *packet, .lane = lane};
+    packet->owner = NULL;
+    *payload_out = (eni_payload){.data = (float *)(void *)box->packet.payload,
+                                 .count = box->packet.bytes / sizeof(float),
+                                 .release = release_box,
+                                 .owner = box};
+    return 1;
+}
+
+/* Finds the payload of a CALL or INIT. 0: refused. */
+static int find_payload(eni_lane *lane, eni_packet *packet, eni_payload *payload_out)
+{
+    const eni_header *h = &packet->header;
+    if (h->bytes == 0) return 1;
+    const uint64_t count = eni_store_count(lane->store, h->bucket);
+    if (h->dtype != ENI_DTYPE_F32 || h->codec != ENI_CODEC_NONE || h->bytes != count * sizeof(float) ||
+        count == 0) {
+        refuse(lane, packet, EN_EPROTO,
+               "a payload of %" PRIu64
+               " bytes (type %u, codec %u) for bucket %u, of which shard %d has %" PRIu64 " elements",
+               h->bytes, h->dtype, h->codec, h->bucket, lane->config.shard, count);
+        return 0;
+    }
+    if (!(h->flags & ENI_FLAG_SHM)) {
+        if (payload_of_message(lane, packet, payload_out)) return 1;
+        refuse(lane, packet, EN_ENOMEM, "psd is out of memory");
+        return 0;
+    }
+    const eni_arena *arena = eni_arenas_find(lane->config.arenas, h->rank);
+    if (!arena || h->slot >= eni_arena_nslots(arena)) {
+        refuse(lane, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have", h->rank,
+               h->slot);
+        return 0;
+    }
+    lane->figures.shm_bytes += h->bytes;
+    *payload_out = (eni_payload){.data = arena_at(lane, arena, h->slot, h->bucket),
+                                 .count = count,
+                                 .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY};
+    return 1;
+}
+
+/* ---- messages --------------------------------------------------------------------------------------------
+ */
+
+static void on_hello(eni_lane *lane, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    eni_token token;
+    if (eni_token_parse(h->text, &token) != EN_OK || !eni_token_equal(&token, &lane->config.token)) {
+        refuse(lane, packet, EN_EDENIED, "the job token does not match: this psd belongs to another run");
+        return;
+    }
+    if (h->rank < 0 || h->rank >= lane->config.nranks || h->epoch != lane->config.epoch ||
+        h->incarnation != lane->config.incarnation || (int32_t)h->shard != lane->config.shard) {
+        refuse(lane, packet, EN_EMEMBER,
+               "HELLO of rank %d, epoch %u, incarnation %" PRIu64
+               " to shard %u: this is shard %d of a run of %d "
+               "ranks in epoch %u",
+               h->rank, h->epoch, h->incarnation, h->shard, lane->config.shard, lane->config.nranks,
+               lane->config.epoch);
+        return;
+    }
+    eni_route *route = &lane->route[h->rank];
+    route->bytes = packet->route_bytes;
+    memcpy(route->route, packet->route, sizeof route->route);
+    eni_header header = {.type = ENI_MSG_WELCOME, .rank = h->rank};
+    post(lane, packet, &header, NULL);
+}
+
+/* Whether the message came over the connection that said HELLO for its rank. */
+static int is_believed(const eni_lane *lane, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    if (h->rank < 0 || h->rank >= lane->config.nranks || h->epoch != lane->config.epoch ||
+        h->incarnation != lane->config.incarnation || (int32_t)h->shard != lane->config.shard)
+        return 0;
+    const eni_route *route = &lane->route[h->rank];
+    return route->bytes > 0 && route->bytes == packet->route_bytes &&
+           memcmp(route->route, packet->route, route->bytes) == 0;
+}
+
+static void on_finished(eni_lane *lane, const eni_packet *packet)
+{
+    const int32_t rank = packet->header.rank;
+    eni_store_event event = {.type = ENI_STORE_MEMBER,
+                             .client = rank,
+                             .member = EN_MEMBER_FINISHED,
+                             .incarnation = packet->header.incarnation};
+    step(lane, &event, &packet->header);
+    eni_header header = {.type = ENI_MSG_GOODBYE, .rank = rank};
+    post(lane, packet, &header, NULL);
+}
+
+static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type type)
+{
+    const eni_header h = packet->header;
+    eni_store_event event = {
+        .type = type,
+        .client = h.rank,
+        .incarnation = h.incarnation,
+        .ticket = ticket_of(&h),
+        .bucket = h.bucket,
+        .seq = h.seq,
+        .kind = h.kind,
+        .what = h.what,
+        .base_version = h.base_version,
+        .nsamples = h.nsamples,
+    };
+    if (type != ENI_STORE_SNAPSHOT && !find_payload(lane, packet, &event.payload)) return;
+    step(lane, &event, &h);
+}
+
+/* A message from a client that is believed. */
+static void handle(eni_lane *lane, eni_packet *packet)
+{
+    switch (packet->header.type) {
+    case ENI_MSG_CALL: on_cell(lane, packet, ENI_STORE_CALL); break;
+    case ENI_MSG_SNAPSHOT: on_cell(lane, packet, ENI_STORE_SNAPSHOT); break;
+    case ENI_MSG_FINISHED: on_finished(lane, packet); break;
+    case ENI_MSG_INIT:
+        if (packet->header.rank == 0)
+            on_cell(lane, packet, ENI_STORE_INIT);
+        else
+            refuse(lane, packet, EN_EPROTO, "initial weights are rank 0's to send, not rank %d's",
+                   packet->header.rank);
+        break;
+    default: refuse(lane, packet, EN_EPROTO, "a message of type %u is nothing for psd", packet->header.type);
+    }
+    eni_packet_release(packet); /* unless it moved into a box */
+}
+
+/* Puts a message where the last to become ready comes first. 0: there is no room. */
+static int delay(eni_lane *lane, const eni_packet *packet, int64_t ready_ns)
+{
+    if (lane->nlate == lane->late_room) return 0;
+    uint32_t at = lane->nlate++;
+    for (; at > 0 && lane->late[at - 1].ready_ns <= ready_ns; at--)
+        lane->late[at] = lane->late[at - 1];
+    lane->late[at] = (eni_late){*packet, ready_ns};
+    return 1;
+}
+
+void eni_lane_take(eni_lane *lane, eni_packet *packet)
+{
+    if (packet->header.type == ENI_MSG_HELLO) {
+        on_hello(lane, packet);
+        eni_packet_release(packet);
+        return;
+    }
+    if (!is_believed(lane, packet)) {
+        refuse(lane, packet, EN_EDENIED,
+               "a message for rank %d came over a connection that has not said HELLO "
+               "for it in this run",
+               packet->header.rank);
+        eni_packet_release(packet);
+        return;
+    }
+    const int64_t now = eni_now_ns(), latest = now + LATE_MAX_S * ENI_SECOND;
+    int64_t ready =
+        eni_shaper_recv(lane->config.shaper, packet->header.deliver_ns, packet->bytes + ENI_HEADER_CHARGE);
+    if (ready > latest) ready = latest;
+    if (ready <= now || !delay(lane, packet, ready)) handle(lane, packet);
+}
+
+void eni_lane_take_late(eni_lane *lane, int64_t now_ns)
+{
+    while (lane->nlate > 0 && lane->late[lane->nlate - 1].ready_ns <= now_ns) {
+        eni_packet packet = lane->late[--lane->nlate].packet;
+        handle(lane, &packet);
+    }
+}

@@ -1,0 +1,198 @@
+#include "server/setup.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/shaper.h"
+#include "runtime/net/wire.h"
+
+enum { MAX_BUCKETS = 1 << 20 };
+
+/* The pairs being read, and where to say what is wrong with them. */
+typedef struct reader {
+    const eni_pair *pairs;
+    size_t npairs;
+    char *why; /* (ENI_REASON_MAX) */
+} reader;
+
+static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(r->why, ENI_REASON_MAX, fmt, args);
+    va_end(args);
+    return status;
+}
+
+static en_status text_of(const reader *r, const char *key, const char **value_out)
+{
+    *value_out = eni_pair_find(r->pairs, r->npairs, key);
+    if (*value_out) return EN_OK;
+    return refuse(r, EN_EPROTO, "psd needs to know '%s', and rank 0's JOIN does not say it", key);
+}
+
+static en_status real_of(const reader *r, const char *key, double least, double *value_out)
+{
+    const char *text;
+    char *end;
+    EN_TRY(text_of(r, key, &text));
+    const double value = strtod(text, &end);
+    if (end == text || *end != 0 || !isfinite(value) || value < least)
+        return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a number of at least %g", key, text, least);
+    *value_out = value;
+    return EN_OK;
+}
+
+/* Whole numbers travel as "%.17g": exact below 2^53. */
+static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
+{
+    double value;
+    EN_TRY(real_of(r, key, 0, &value));
+    if (value > 9007199254740992.0 || value != floor(value))
+        return refuse(r, EN_EPROTO, "'%s' is %g, which is not a whole number", key, value);
+    *value_out = (uint64_t)value;
+    return EN_OK;
+}
+
+/* The position of a word in a list, as an enum has it. */
+static en_status word_of(const reader *r, const char *key, const char *const *words, int n, int *index_out)
+{
+    const char *text;
+    EN_TRY(text_of(r, key, &text));
+    for (int i = 0; i < n; i++)
+        if (strcmp(words[i], text) == 0) {
+            *index_out = i;
+            return EN_OK;
+        }
+    return refuse(r, EN_EPROTO, "'%s' is %.60s, which this psd does not know", key, text);
+}
+
+/* "100,200,300" into an array of its own. */
+static en_status list_of(const reader *r, const char *key, uint64_t **list_out, uint32_t *n_out)
+{
+    const char *text;
+    EN_TRY(text_of(r, key, &text));
+    uint32_t n = 1;
+    for (const char *p = text; *p; p++)
+        n += *p == ',';
+    if (n > MAX_BUCKETS) return refuse(r, EN_EPROTO, "'%s' has %u entries, at most %d", key, n, MAX_BUCKETS);
+    uint64_t *list = eni_alloc_array(n, sizeof *list);
+    if (!list) return refuse(r, EN_ENOMEM, "psd is out of memory");
+    for (uint32_t i = 0; i < n; i++) {
+        char *end;
+        errno = 0;
+        list[i] = strtoull(text, &end, 10);
+        if (*text < '0' || *text > '9' || errno != 0 || *end != (i + 1 < n ? ',' : 0)) {
+            eni_free(list);
+            return refuse(r, EN_EPROTO, "entry %u of '%s' is not a whole number", i, key);
+        }
+        text = end + 1;
+    }
+    *list_out = list;
+    *n_out = n;
+    return EN_OK;
+}
+
+static en_status read_buckets(const reader *r, eni_setup *setup)
+{
+    uint32_t noffsets;
+    EN_TRY(whole_of(r, "elements", &setup->elements));
+    EN_TRY(list_of(r, "buckets", &setup->counts, &setup->nbuckets));
+    EN_TRY(list_of(r, "bucket-offsets", &setup->offsets, &noffsets));
+    if (noffsets != setup->nbuckets)
+        return refuse(r, EN_EPROTO, "there are %u buckets and %u offsets", setup->nbuckets, noffsets);
+    for (uint32_t b = 0; b < setup->nbuckets; b++) {
+        const uint64_t count = setup->counts[b], offset = setup->offsets[b];
+        if (count == 0 || count > ENI_BUCKET_MAX / sizeof(float))
+            return refuse(r, EN_EPROTO, "bucket %u has %llu elements, it must have 1 to %llu", b,
+                          (unsigned long long)count, (unsigned long long)(ENI_BUCKET_MAX / sizeof(float)));
+        if (offset > setup->elements || count > setup->elements - offset)
+            return refuse(r, EN_EPROTO, "bucket %u ends behind the %llu elements of the model", b,
+                          (unsigned long long)setup->elements);
+    }
+    return EN_OK;
+}
+
+static en_status read_optimizer(const reader *r, eni_setup *setup)
+{
+    static const char *const schedules[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
+    const char *name;
+    double momentum, decay, nesterov;
+    int kind;
+    EN_TRY(text_of(r, "optimizer", &name));
+    setup->optimizer = eni_optimizer_find(name);
+    if (!setup->optimizer) return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
+    EN_TRY(real_of(r, "momentum", 0, &momentum));
+    EN_TRY(real_of(r, "weight-decay", 0, &decay));
+    EN_TRY(real_of(r, "nesterov", 0, &nesterov));
+    setup->hyper =
+        (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
+    EN_TRY(word_of(r, "lr-schedule", schedules, 3, &kind));
+    setup->schedule.kind = (eni_schedule_kind)kind;
+    EN_TRY(real_of(r, "lr", 0, &setup->schedule.base));
+    EN_TRY(real_of(r, "lr-gamma", 0, &setup->schedule.gamma));
+    EN_TRY(whole_of(r, "lr-warmup", &setup->schedule.warmup));
+    EN_TRY(whole_of(r, "lr-step", &setup->schedule.step_samples));
+    return whole_of(r, "total-samples", &setup->schedule.total);
+}
+
+static en_status read_strategy(const reader *r, const en_strategy *strategy, eni_setup *setup)
+{
+    const char *name, *options;
+    EN_TRY(text_of(r, "strategy-name", &name));
+    if (strcmp(name, strategy->name) != 0)
+        return refuse(r, EN_EMISMATCH,
+                      "psd was started with --strategy=%s, the workers with --strategy=%.60s", strategy->name,
+                      name);
+    EN_TRY(text_of(r, "strategy-options", &options));
+    if (eni_options_new(strategy, options, &setup->options) != EN_OK)
+        return refuse(r, EN_EMISMATCH, "the options '%.200s' are not those of psd's strategy %s", options,
+                      strategy->name);
+    return EN_OK;
+}
+
+static en_status read_all(const reader *r, const en_strategy *strategy, eni_setup *setup)
+{
+    static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order */
+    int order;
+    EN_TRY(read_strategy(r, strategy, setup));
+    EN_TRY(read_buckets(r, setup));
+    EN_TRY(read_optimizer(r, setup));
+    EN_TRY(word_of(r, "sum-order", orders, 2, &order));
+    setup->sum_order = (eni_sum_order)order;
+    EN_TRY(whole_of(r, "seed", &setup->seed));
+    EN_TRY(whole_of(r, "budget", &setup->budget));
+    const char *net = eni_pair_find(r->pairs, r->npairs, "net");
+    if (net && net[0] && eni_shaper_parse(net, &setup->net_bytes_per_s, &setup->net_delay_ns) != EN_OK)
+        return refuse(r, EN_EPROTO, "'net' is %.60s, which is no rate and delay", net);
+    return EN_OK;
+}
+
+en_status eni_setup_read(const en_strategy *strategy, const eni_pair *pairs, size_t npairs,
+                         eni_setup *setup_out, char why_out[ENI_REASON_MAX])
+{
+    const reader r = {pairs, npairs, why_out};
+    eni_setup setup = {0};
+    const en_status st = read_all(&r, strategy, &setup);
+    if (st == EN_OK)
+        *setup_out = setup;
+    else
+        eni_setup_fini(&setup);
+    return st;
+}
+
+void eni_setup_fini(eni_setup *setup)
+{
+    eni_free(setup->counts);
+    eni_free(setup->offsets);
+    eni_options_free(setup->options);
+    *setup = (eni_setup){0};
+}

@@ -1,0 +1,40 @@
+/* setup.h - what psd must know of a run, read from rank 0's JOIN.
+ *
+ * psd itself is told addresses, limits and the strategy's name. Buckets, optimizer, schedule and options come
+ * as pairs of text with the first rank's JOIN, which every other rank's equal (leader.h). They come from a
+ * socket, so every one is checked, and what is wrong is refused in one sentence that all ranks get to see. */
+#ifndef SERVER_SETUP_H
+#define SERVER_SETUP_H
+
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/comm/options.h"
+#include "runtime/net/control.h"
+
+typedef struct eni_setup {
+    uint32_t nbuckets;
+    uint64_t *counts;  /* (nbuckets) elements */
+    uint64_t *offsets; /* (nbuckets) where each starts in the flat vector of a worker's arena */
+    uint64_t elements; /* of that vector */
+    const eni_optimizer *optimizer;
+    eni_hyper hyper;
+    eni_schedule schedule;
+    eni_sum_order sum_order;
+    uint64_t seed;
+    uint64_t budget;          /* micro-batches to be claimed */
+    eni_options *options;     /* resolved; owned */
+    uint64_t net_bytes_per_s; /* --net: 0, 0 is the wire as it is */
+    int64_t net_delay_ns;
+} eni_setup;
+
+/* Reads the pairs, for a run of `strategy` (borrowed by ->options). On failure why_out holds the sentence,
+ * nothing else is set, and the status is EN_EPROTO (missing, malformed), EN_EMISMATCH (another strategy) or
+ * EN_ENOMEM. Any thread. */
+en_status eni_setup_read(const en_strategy *strategy, const eni_pair *pairs, size_t npairs,
+                         eni_setup *setup_out, char why_out[ENI_REASON_MAX]);
+
+/* Safe on zeroed memory. */
+void eni_setup_fini(eni_setup *setup);
+
+#endif
