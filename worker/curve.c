@@ -74,6 +74,8 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
                         int64_t *evaluated_ns_out)
 {
     *evaluated_ns_out = 0;
+    /* The final model may fall on the last point of the curve: it takes its place. */
+    if (curve->nstored > 0 && curve->stored[curve->nstored - 1].point.samples == samples) curve->nstored--;
     if (curve->nstored == curve->capacity) {
         int64_t begin = eni_now_ns();
         EN_TRY(evaluate_stored(curve));

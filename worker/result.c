@@ -60,23 +60,15 @@ static void set_int(json_t *object, const char *key, uint64_t value)
 
 static void add_transport(const eni_worker *w, json_t *o)
 {
-    uint64_t sent = 0, received = 0, wire = 0, shm = 0;
+    const eni_moved *steps = &w->tally.moved;
+    eni_moved all = eni_count_moved(w);
     eni_tcp_totals kernel = {0};
-    if (w->coll != NULL) {
-        eni_coll_counters c;
-        eni_coll_count(w->coll, &c);
-        sent += c.payload_sent, received += c.payload_recv, wire += c.wire_sent + c.wire_recv, shm += c.shm_bytes;
-    }
-    if (w->client != NULL) {
-        eni_client_counters c;
-        eni_client_count(w->client, &c);
-        sent += c.payload_sent, received += c.payload_received, wire += c.wire_bytes, shm += c.shm_bytes;
-    }
     eni_tcp_count(&kernel);
-    set_int(o, "payload_sent", sent);
-    set_int(o, "payload_received", received);
-    set_int(o, "wire_bytes", wire);
-    set_int(o, "shm_bytes", shm);
+    set_int(o, "payload_sent", steps->payload_sent);
+    set_int(o, "payload_received", steps->payload_received);
+    set_int(o, "wire_bytes", steps->wire);
+    set_int(o, "shm_bytes", steps->shm);
+    set_int(o, "wire_bytes_with_start", all.wire); /* the broadcast and snapshots too: what TCP_INFO sees */
     set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
 }
 

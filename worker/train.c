@@ -154,45 +154,60 @@ static double clock_seconds(const eni_worker *w, int64_t now)
     return (double)(now - w->tally.clock_begin_ns - w->tally.eval_ns) * 1e-9;
 }
 
-static void count_transport(const eni_worker *w, uint64_t *payload, uint64_t *wire)
+eni_moved eni_count_moved(const eni_worker *w)
 {
-    *payload = *wire = 0;
+    eni_moved moved = {0};
     if (w->coll != NULL) {
         eni_coll_counters c;
         eni_coll_count(w->coll, &c);
-        *payload += c.payload_sent + c.payload_recv;
-        *wire += c.wire_sent + c.wire_recv;
+        moved = (eni_moved){c.payload_sent, c.payload_recv, c.wire_sent + c.wire_recv, c.shm_bytes};
     }
     if (w->client != NULL) {
         eni_client_counters c;
         eni_client_count(w->client, &c);
-        *payload += c.payload_sent + c.payload_received;
-        *wire += c.wire_bytes;
+        moved.payload_sent += c.payload_sent;
+        moved.payload_received += c.payload_received;
+        moved.wire += c.wire_bytes;
+        moved.shm += c.shm_bytes;
     }
+    return moved;
+}
+
+/* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
+static uint64_t samples_after(const step_run *run)
+{
+    const eni_worker *w = run->w;
+    return run->samples_before + (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
 }
 
 /* What the step cost, from the host's counters before and after it. */
-static void record_step(step_run *run, int64_t begin, const eni_host_counters *before, uint64_t payload_before,
-                        uint64_t wire_before)
+static void record_step(step_run *run, int64_t begin, const eni_host_counters *before,
+                        const eni_moved *moved_before)
 {
     eni_worker *w = run->w;
     eni_tally *t = &w->tally;
     eni_host_counters after;
-    uint64_t payload, wire, samples = run->samples_before + (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
+    eni_moved now = eni_count_moved(w), moved = {now.payload_sent - moved_before->payload_sent,
+                                                 now.payload_received - moved_before->payload_received,
+                                                 now.wire - moved_before->wire, now.shm - moved_before->shm};
+    uint64_t samples = samples_after(run);
     int64_t end = eni_now_ns();
     eni_host_count(w->strategy_host, &after);
-    count_transport(w, &payload, &wire);
     float loss = run->nsamples > 0 ? (float)(run->loss / (double)run->nsamples) : 0;
     eni_step s = {.t = clock_seconds(w, end), .step = run->step, .epoch = run->epoch, .samples = samples,
                   .nsamples = run->nsamples, .update = after.version, .base_version = after.base_version,
                   .loss = loss, .correct = run->correct, .lr = after.lr, .step_ns = end - begin,
                   .data_ns = run->data_ns, .compute_ns = run->compute_ns, .send_ns = after.send_ns - before->send_ns,
                   .wait_ns = after.wait_ns - before->wait_ns, .update_ns = after.update_ns - before->update_ns,
-                  .payload_bytes = payload - payload_before, .wire_bytes = wire - wire_before,
+                  .payload_bytes = moved.payload_sent + moved.payload_received, .wire_bytes = moved.wire,
                   .staleness = after.version > after.base_version + 1 ? (double)(after.version - after.base_version - 1) : 0};
     eni_recorder_add(w->recorder, &s);
     t->steps++;
     t->samples += run->nsamples;
+    t->moved.payload_sent += moved.payload_sent;
+    t->moved.payload_received += moved.payload_received;
+    t->moved.wire += moved.wire;
+    t->moved.shm += moved.shm;
     if (run->epoch + 1 >= (w->plan.samples + w->plan.epoch_samples - 1) / w->plan.epoch_samples) {
         t->last_loss += run->loss;
         t->last_correct += run->correct;
@@ -291,12 +306,11 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
 static en_status train_step(eni_worker *w, uint64_t step)
 {
     eni_host_counters before;
-    uint64_t payload, wire;
+    eni_moved moved = eni_count_moved(w);
     int64_t begin = eni_now_ns();
     const eni_batch *batch;
     step_run run = {.w = w, .step = step};
     eni_host_count(w->strategy_host, &before);
-    count_transport(w, &payload, &wire);
     EN_TRY(next_batch(&run, &batch));
     run.epoch = batch->micro.epoch;
     run.samples_before = eni_plan_samples_before(&w->plan, batch->micro.step);
@@ -309,8 +323,8 @@ static en_status train_step(eni_worker *w, uint64_t step)
         EN_TRY(gradient_of_one_process(&run, batch));
     eni_member_note(w->member, (int64_t)step, "exchange");
     EN_TRY(eni_host_finish(w->strategy_host));
-    record_step(&run, begin, &before, payload, wire);
-    return maybe_snapshot(w, run.samples_before + (w->is_claiming ? run.nsamples : eni_plan_step_samples(&w->plan, step)));
+    record_step(&run, begin, &before, &moved);
+    return maybe_snapshot(w, samples_after(&run));
 }
 
 en_status eni_train(eni_worker *w)

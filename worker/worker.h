@@ -32,6 +32,12 @@
 #include "worker/record.h"
 #include "worker/straggler.h"
 
+/* Bytes that this rank's transports have moved. */
+typedef struct eni_moved {
+    uint64_t payload_sent, payload_received; /* the algorithm's own */
+    uint64_t wire, shm;
+} eni_moved;
+
 /* Sums of this rank over the whole run, for result.json. */
 typedef struct eni_tally {
     uint64_t steps, samples;           /* computed by this rank */
@@ -42,6 +48,7 @@ typedef struct eni_tally {
     int64_t clock_begin_ns;            /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;
     uint64_t clock_samples;            /* global samples when it started */
+    eni_moved moved; /* by training steps: without the broadcast of the start and without snapshots */
 } eni_tally;
 
 typedef struct eni_worker {
@@ -125,6 +132,9 @@ en_status eni_train(eni_worker *worker);
  * ranks must call it at the same step. */
 enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 };
 en_status eni_snapshot(eni_worker *worker);
+
+/* train.c: what all transports have moved since they were opened. */
+eni_moved eni_count_moved(const eni_worker *worker);
 
 /* train.c: loss and accuracy of `flat` on the test set; an eni_evaluate. */
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out);
