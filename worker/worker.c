@@ -133,7 +133,11 @@ static en_status open_device(eni_worker *w)
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
-    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
+    char library[4096];
+    const char *device = c->device;
+    snprintf(library, sizeof library, "%s/device_cpu.so", w->plugin_dir);
+    if (strcmp(device, "auto") == 0) device = access(library, R_OK) == 0 ? "cpu" : "ref";
+    EN_TRY(eni_device_open(device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, &w->model);
 }
 
@@ -288,10 +292,14 @@ static en_status run(eni_worker *w)
     EN_TRY(open_trace(w));
     EN_TRY(open_records(w));
     EN_TRY(eni_exchange_open(w));
-    EN_TRY(start_loader(w));
-    EN_TRY(eni_train(w));
-    EN_TRY(eni_result(w));
-    EN_TRY(write_trace(w));
+    if (w->config->check) {
+        EN_TRY(eni_check(w));
+    } else {
+        EN_TRY(start_loader(w));
+        EN_TRY(eni_train(w));
+        EN_TRY(eni_result(w));
+        EN_TRY(write_trace(w));
+    }
     return eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND);
 }
 

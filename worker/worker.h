@@ -5,6 +5,7 @@
  *     join.c      token, leader, control connection: who takes part
  *     exchange.c  arena, collectives, store client: how vectors travel
  *     train.c     the steps: read this first
+ *     check.c     `entrain check` in place of training
  *     curve.c     snapshots and their evaluation
  *     result.c    what is reported at the end
  *
@@ -138,6 +139,9 @@ eni_moved eni_count_moved(const eni_worker *worker);
 
 /* train.c: loss and accuracy of `flat` on the test set; an eni_evaluate. */
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out);
+
+/* check.c: in place of training: known sums through the exchange, and a line on stdout. */
+en_status eni_check(eni_worker *worker);
 
 /* result.c: gathers everybody's figures; rank 0 writes result.json and prints the last lines. */
 en_status eni_result(eni_worker *worker);
