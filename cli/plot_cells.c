@@ -82,7 +82,7 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     char name[64];
     snprintf(name, sizeof name, "cells-%s", what->name);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 400, eni_plot_row_height(rows.n, 26)));
+    EN_TRY(eni_plot_open(&plot, canvas, name, 370, eni_plot_row_height(rows.n, 26)));
     eni_plot_set_rows(&plot, &rows);
     fprintf(plot.script, "set xlabel '%s'\nset rmargin 2\n", what->title);
     double low, high;

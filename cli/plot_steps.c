@@ -9,6 +9,19 @@
 #include "cli/plot.h"
 #include "runtime/core/try.h"
 
+/* Global batches that the roles' times cover. Times leave out the first steps, as the workers' step counts do. */
+static double batches_of(const eni_run *run)
+{
+    double steps = 0;
+    size_t workers = 0;
+    for (size_t i = 0; i < run->nroles; i++) {
+        if (run->roles[i].rank < 0) continue;
+        steps += run->roles[i].steps;
+        workers++;
+    }
+    return steps > 0 ? steps / (double)workers : run->samples_applied / run->global_batch_size;
+}
+
 /* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
 static double phase_ms(const eni_study *study, size_t cell, size_t arm, const char *role, int phase)
 {
@@ -16,7 +29,7 @@ static double phase_ms(const eni_study *study, size_t cell, size_t arm, const ch
     size_t n = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        double batches = run->samples_applied / run->global_batch_size;
+        double batches = batches_of(run);
         if (run->cell != cell || run->arm != arm || !run->is_complete || !(batches > 0)) continue;
         for (size_t i = 0; i < run->nroles; i++)
             if (strcmp(run->roles[i].name, role) == 0) values[n++] = run->roles[i].ns[phase] / batches / 1e6;
@@ -104,7 +117,7 @@ static en_status write_csv(eni_canvas *canvas)
             eni_csv_number(&csv, role->cpu_seconds);
             for (int p = 0; p < ENI_PHASES; p++) fprintf(csv.file, ",%.0f", role->ns[p]);
             fputc(',', csv.file);
-            eni_csv_number(&csv, run->samples_applied / run->global_batch_size);
+            eni_csv_number(&csv, batches_of(run));
             for (int q = 0; q < 3; q++) {
                 fputc(',', csv.file);
                 eni_csv_number(&csv, run->step_ms[q]);

@@ -33,7 +33,7 @@ static const struct {
 } phases[ENI_PHASES] = {{"data", "#a9b7c4", "background:#a9b7c4"},
                         {"compute", "#2f3d4c", "background:#2f3d4c"},
                         {"exposed exchange", "#d8b95c", "background:#d8b95c"},
-                        {"wait", "#f4f5f7", "background:#f4f5f7"},
+                        {"wait", "#e4e8ec", "background:#e4e8ec"},
                         {"update", "#6f8598", "background:#6f8598"}};
 
 const char *eni_plot_phase_colour(int phase)
@@ -125,6 +125,7 @@ void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows)
 
 void eni_plot_set_axis(eni_plot *plot, double low, double high)
 {
+    if (!(high > low)) high = low + 1; /* a single value, or none */
     double least = (high - low) / 6, unit = pow(10, floor(log10(least)));
     double step = least <= unit ? unit : least <= 2 * unit ? 2 * unit : least <= 5 * unit ? 5 * unit : 10 * unit;
     fprintf(plot->script, "set xrange [%.9g:%.9g]\nset xtics %.9g\n", low, high, step);

@@ -70,9 +70,6 @@ static en_status print_summary(const eni_study *study, const eni_fairness *fairn
     }
     eni_verdict_caveat(study, fairness, text, sizeof text);
     if (text[0] != 0) fprintf(out, "%s\n", text);
-    fprintf(out, "report: ");
-    eni_table_text(out, study->dir);
-    fprintf(out, "/report.html\n");
     if (fflush(out) == 0) return EN_OK;
     eni_error("report", "cannot print the table: %s", strerror(errno));
     return EN_EIO;

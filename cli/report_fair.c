@@ -346,7 +346,9 @@ static bool must_be_equal(const eni_study *study, size_t arm)
                     strcmp(spec->strategy, "solo") == 0;
     const eni_run *run = eni_study_example(study, 0, arm);
     bool is_rotated = run != NULL && run->algorithm != NULL && strcmp(run->algorithm, "ring") == 0;
-    return is_known && !is_rotated && json_object_size(spec->options) == 0;
+    const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
+    bool has_options = json_object_size(spec->options) > 0 || (options != NULL && options[0] != 0);
+    return is_known && !is_rotated && !has_options;
 }
 
 static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)

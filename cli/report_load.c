@@ -197,12 +197,14 @@ static json_t *index_of_single_run(const char *dir)
     json_error_t ignored;
     json_t *result = json_load_file(path, 0, &ignored);
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
+    const char *outcome = json_string_value(json_object_get(result, "exit"));
+    json_int_t seed = json_integer_value(json_object_get(result, "seed"));
+    bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0 : strcmp(outcome, "ok") == 0;
     json_t *index = json_pack(
-        "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:I}]}", "schema", 1, "target",
+        "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}", "schema", 1, "target",
         0.75, "cells", "name", "run", "arms", "name", strategy ? strategy : "run", "strategy",
-        strategy ? strategy : "run", "seeds", json_integer_value(json_object_get(result, "seed")), "runs", "cell",
-        "run", "arm", strategy ? strategy : "run", "seed", json_integer_value(json_object_get(result, "seed")),
-        "dir", ".", "order", 0, "exit", json_integer_value(json_object_get(result, "exit")));
+        strategy ? strategy : "run", "seeds", seed, "runs", "cell", "run", "arm", strategy ? strategy : "run", "seed", seed,
+        "dir", ".", "order", 0, "exit", is_ok ? 0 : 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));

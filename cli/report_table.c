@@ -39,7 +39,7 @@ static void name_strategy(const eni_study *study, size_t cell, size_t arm, char 
     const char *name = study->arms[arm].name, *algorithm = run == NULL ? NULL : run->algorithm;
     const char *transport = run == NULL ? NULL : run->transport;
     if (algorithm != NULL && (algorithm[0] == 0 || strcmp(algorithm, "none") == 0)) algorithm = NULL;
-    if (transport != NULL && transport[0] == 0) transport = NULL;
+    if (transport != NULL && (transport[0] == 0 || strcmp(transport, "none") == 0)) transport = NULL;
     if (algorithm != NULL && transport != NULL)
         snprintf(text_out, size, "%.40s [%.16s, %.12s]", name, algorithm, transport);
     else if (algorithm != NULL || transport != NULL)

@@ -306,6 +306,13 @@ static bool somebody_reached(const eni_study *study, size_t cell)
     return false;
 }
 
+static bool somebody_finished(const eni_study *study, size_t cell)
+{
+    for (size_t a = 0; a < study->narms; a++)
+        if (eni_study_example(study, cell, a) != NULL) return true;
+    return false;
+}
+
 static bool has_accuracy(const eni_study *study, size_t cell)
 {
     for (size_t a = 0; a < study->narms; a++)
@@ -321,6 +328,10 @@ void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, 
     sentence s = {text_out, size, 0, study, cell, leader, eni_study_count(study, cell, leader) == 1};
     eni_pairs pairs[ENI_MAX_ARMS];
     text_out[0] = 0;
+    if (!somebody_finished(study, cell)) {
+        say(&s, "no run ended well: nothing to say.");
+        return;
+    }
     if (study->narms == 1) {
         say_alone(&s);
         say(&s, ".");
