@@ -10,8 +10,9 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-#define SPIN_NS                                                                                              \
-    (50 * ENI_MICRO) /* two flag exchanges take well under 1 us; much longer, and somebody computes */
+/* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets
+ * the other rank run if something else has taken its core. */
+#define SPIN_NS (2 * ENI_MICRO)
 
 /* ---- what the engines share ---- */
 

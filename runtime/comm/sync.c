@@ -43,7 +43,7 @@ void eni_flag_set(eni_flag *flag, uint64_t value)
 
 en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const eni_alive *alive)
 {
-    enum { LOOKS = 64 }; /* between two looks at the clock */
+    enum { LOOKS = 16 }; /* between two looks at the clock */
     const int64_t begin_ns = eni_now_ns();
     for (int64_t now_ns = begin_ns; now_ns < begin_ns + spin_ns; now_ns = eni_now_ns())
         for (int i = 0; i < LOOKS; i++) {
