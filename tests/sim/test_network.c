@@ -1,0 +1,55 @@
+/* test_network.c - latency + size/rate, one after the other on a shared link. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "runtime/sim/network.h"
+
+static const eni_sim_network gigabyte = {.latency_ns = 1000, .bytes_per_s = 1e9}; /* 1 ns a byte */
+
+static int64_t deliver(eni_network *n, int64_t now, int32_t from, int32_t to, uint64_t bytes)
+{
+    return eni_network_arrive(n, eni_network_depart(n, now, from, to, bytes), from, to, bytes);
+}
+
+static void alone(void **state)
+{
+    (void)state;
+    eni_network n = {0};
+    assert_int_equal(eni_network_init(&n, &gigabyte, 3), EN_OK);
+    assert_int_equal(deliver(&n, 100, 0, 1, 500), 100 + 1000 + 500);
+    assert_int_equal(deliver(&n, 100, 2, 2, 500), 100); /* to itself */
+    eni_network_fini(&n);
+}
+
+static void two_to_one_queue_at_the_receiver(void **state)
+{
+    (void)state;
+    eni_network n = {0};
+    assert_int_equal(eni_network_init(&n, &gigabyte, 3), EN_OK);
+    assert_int_equal(deliver(&n, 0, 0, 2, 500), 1500);
+    assert_int_equal(deliver(&n, 0, 1, 2, 500), 2000);
+    assert_int_equal(deliver(&n, 0, 2, 0, 500), 1500); /* the other direction is free */
+    eni_network_fini(&n);
+}
+
+static void one_to_two_queue_at_the_sender(void **state)
+{
+    (void)state;
+    eni_network n = {0};
+    assert_int_equal(eni_network_init(&n, &gigabyte, 3), EN_OK);
+    assert_int_equal(deliver(&n, 0, 0, 1, 500), 1500);
+    assert_int_equal(deliver(&n, 0, 0, 2, 500), 2000);
+    eni_network_fini(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(alone),
+                                       cmocka_unit_test(two_to_one_queue_at_the_receiver),
+                                       cmocka_unit_test(one_to_two_queue_at_the_sender)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* test_sim.c - the virtual host itself: its clock against closed forms, and what it says of runs that cannot
+ * end. */
+#include "tests/strategies/sim_rig.h"
+
+static void quiet(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)level;
+    snprintf(user, 512, "%s: %s", subsystem, text);
+}
+
+/* Dutta'18: a synchronous step of N workers with exponential compute of mean 1 takes H_N on average. */
+static void a_synchronous_step_waits_for_the_slowest(void **state)
+{
+    (void)state;
+    enum { STEPS = 4000 };
+    for (int world = 2; world <= 8; world *= 2) {
+        double harmonic = 0;
+        rig r;
+        for (int i = 1; i <= world; i++)
+            harmonic += 1.0 / i;
+        rig_init(&r, "ring", world, (uint64_t)world * STEPS);
+        r.config.network = (eni_sim_network){0};
+        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        r.config.bucket_cap_bytes = 0;
+        const double mean = (double)rig_run(&r)->virtual_ns / ENI_MILLI / STEPS;
+        assert_true(fabs(mean / harmonic - 1) < 0.04);
+        printf("PROMISE virtual time: synchronous step of %d exponential workers %.3f, H_N %.3f\n", world,
+               mean, harmonic);
+        rig_fini(&r);
+    }
+}
+
+/* One push-pull of b bytes: compute + 2 (latency + b/rate), and in-cast of W on the one server. */
+static void a_round_trip_takes_what_the_model_says(void **state)
+{
+    (void)state;
+    rig r;
+    rig_init(&r, "ps-async", 1, 10);
+    r.config.bucket_cap_bytes = 0;
+    r.config.network = (eni_sim_network){.latency_ns = 20000, .bytes_per_s = 1e8};
+    assert_int_equal(rig_run(&r)->virtual_ns, 10 * (ENI_MILLI + 2 * (20000 + 8000)) + 20000);
+    rig_fini(&r); /* the last 20000: the notice that the rank has finished */
+
+    rig_init(&r, "ps-sync", 4, 4);
+    r.config.bucket_cap_bytes = 0;
+    r.config.network = (eni_sim_network){.latency_ns = 20000, .bytes_per_s = 1e8};
+    /* Four pushes arrive one after the other, then four answers leave one after the other. */
+    assert_int_equal(rig_run(&r)->virtual_ns, ENI_MILLI + 2 * (20000 + 4 * 8000) + 20000);
+    rig_fini(&r);
+}
+
+static void gossip_keeps_the_mean(void **state)
+{
+    (void)state;
+    enum { WORLD = 16, COUNT = 200 };
+    float weights[COUNT];
+    rig r;
+    rig_init(&r, RIG_ZOO "gossip", WORLD, WORLD * 50);
+    r.config.schedule.base = 0; /* nobody learns: the mean of the models must stand still */
+    for (int i = 0; i < COUNT; i++)
+        r.problem.init[i] = (float)i;
+    r.config.weights_out = weights;
+    const eni_sim_result *out = rig_run(&r);
+    for (int i = 0; i < COUNT; i++)
+        assert_true(weights[i] == (float)i);
+    assert_int_equal(out->sent, (uint64_t)WORLD * 50 * 2 * COUNT * sizeof(float));
+    rig_fini(&r);
+}
+
+static void timers_ring_in_virtual_time(void **state)
+{
+    (void)state;
+    rig r;
+    rig_init(&r, RIG_ZOO "late", 2, 40);
+    r.config.network = (eni_sim_network){0};
+    /* Each step: 1 ms of compute, then the store steps when its timer rings, 1 ms after the last push. */
+    assert_int_equal(rig_run(&r)->virtual_ns, 20 * 2 * ENI_MILLI);
+    rig_fini(&r);
+}
+
+static void stores_on_ranks_answer_at_any_time(void **state)
+{
+    (void)state;
+    rig r;
+    rig_init(&r, RIG_ZOO "visit", 6, 600);
+    rig_slow(&r, 1, 8);
+    const eni_sim_result *out = rig_run(&r);
+    uint64_t steps = 0;
+    for (int i = 0; i < 6; i++)
+        steps += out->rank[i].steps;
+    assert_int_equal(steps, 600);
+    assert_true(out->rank[0].steps > 4 * out->rank[1].steps); /* a slow peer does not slow its visitors */
+    rig_fini(&r);
+}
+
+static void fails_with(const char *spec, en_status expected, const char *const *words)
+{
+    char log[512] = "";
+    rig r;
+    rig_init(&r, spec, 2, 20);
+    eni_log_set_sink(quiet, log);
+    const en_status st = eni_sim_run(&r.config, &r.result);
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(st, expected);
+    for (; *words; words++)
+        if (!strstr(log, *words)) fail_msg("'%s' does not say '%s'", log, *words);
+    rig_fini(&r);
+}
+
+static void a_run_that_cannot_end_is_told(void **state)
+{
+    (void)state;
+    fails_with(
+        RIG_ZOO "stuck", EN_ETIMEOUT,
+        (const char *const[]){"2 of 2 ranks", "rank 0 in step 0", "answer to its call on bucket 0", NULL});
+    fails_with(RIG_ZOO "mixed", EN_EMISMATCH,
+               (const char *const[]){"operation 5", "rank 1", "same order", NULL});
+    fails_with(RIG_ZOO "failing", EN_EPEER, (const char *const[]){"rank 1", "step 3", "a peer", NULL});
+}
+
+/* Timers that never stop do not keep a stuck run alive for ever. */
+static void events_are_limited(void **state)
+{
+    (void)state;
+    char log[512] = "";
+    rig r;
+    rig_init(&r, "ring", 2, 1000);
+    r.config.max_events = 100;
+    eni_log_set_sink(quiet, log);
+    assert_int_equal(eni_sim_run(&r.config, &r.result), EN_ETIMEOUT);
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(r.result.nstuck, 2);
+    assert_int_equal(r.result.events, 100);
+    rig_fini(&r);
+}
+
+static void odd_configurations_are_refused(void **state)
+{
+    (void)state;
+    char log[512] = "";
+    eni_log_set_sink(quiet, log);
+    for (int i = 0; i < 4; i++) {
+        rig r;
+        rig_init(&r, "ring", i == 0 ? 2000 : 4, 20);
+        if (i == 1) r.config.local_size = 3;
+        if (i == 2) r.config.accumulate = 2;
+        if (i == 3) r.config.nshards = -1;
+        log[0] = 0;
+        assert_int_equal(eni_sim_run(&r.config, &r.result), EN_EINVAL);
+        assert_true(log[0] != 0);
+        rig_fini(&r);
+    }
+    eni_log_set_sink(NULL, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_synchronous_step_waits_for_the_slowest),
+        cmocka_unit_test(a_round_trip_takes_what_the_model_says),
+        cmocka_unit_test(gossip_keeps_the_mean),
+        cmocka_unit_test(timers_ring_in_virtual_time),
+        cmocka_unit_test(stores_on_ranks_answer_at_any_time),
+        cmocka_unit_test(a_run_that_cannot_end_is_told),
+        cmocka_unit_test(events_are_limited),
+        cmocka_unit_test(odd_configurations_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
