@@ -10,6 +10,9 @@
 #include "runtime/core/try.h"
 #include "runtime/net/leader_state.h"
 
+/* Every rank's in its first life; the leader's world carries it, so that psd knows whom to expect. */
+enum { FIRST_INCARNATION = 1 };
+
 void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason)
 {
     eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
@@ -146,6 +149,7 @@ static void make_world(eni_leader *leader)
     }
     leader->world =
         (eni_world_info){.rank = -1,
+                         .incarnation = FIRST_INCARNATION,
                          .nranks = config->nranks,
                          .epoch = config->epoch,
                          .budget = config->budget,
@@ -178,7 +182,7 @@ static void welcome(eni_leader *leader, eni_seat *seat)
                      .index = (uint64_t)seat->peer.rank,
                      .nranks = config->nranks,
                      .epoch = config->epoch,
-                     .incarnation = 1,
+                     .incarnation = FIRST_INCARNATION,
                      .budget = leader->terms.budget,
                      .rank = self->rank,
                      .pid = self->pid};
