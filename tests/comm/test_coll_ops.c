@@ -207,6 +207,35 @@ static void many_buckets_in_flight(void **state)
     by_every_way(buckets, 4);
 }
 
+/* Rank 0 submits both buckets and then waits, the others wait for the first before they submit the second.
+ * What rank 0 has for the second must not stand in the way of what it still owes to the first. */
+static int between(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    (void)n;
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    const eni_coll_op a = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 1, .count = COUNT};
+    const eni_coll_op b = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 2, .count = COUNT, .bucket = 1};
+    for (int round = 0; round < 30; round++) {
+        uint64_t req[2];
+        CLUSTER_CHECK(eni_coll_submit(coll, &a, &req[0]) == EN_OK);
+        if (rank > 0) CLUSTER_CHECK(eni_coll_wait(coll, req[0]) == EN_OK);
+        CLUSTER_CHECK(eni_coll_submit(coll, &b, &req[1]) == EN_OK);
+        CLUSTER_CHECK(eni_coll_wait(coll, req[0]) == EN_OK);
+        CLUSTER_CHECK(eni_coll_wait(coll, req[1]) == EN_OK);
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void a_rank_that_waits_in_between(void **state)
+{
+    (void)state;
+    by_every_way(between, 2);
+    by_every_way(between, 3);
+}
+
 static long resident_kib(void)
 {
     struct rusage usage;
@@ -341,10 +370,15 @@ static void the_emulated_network_takes_its_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reduce_scatter_and_allgather), cmocka_unit_test(reduce_broadcast_barrier),
-        cmocka_unit_test(swap_with_neighbours),         cmocka_unit_test(many_buckets_in_flight),
-        cmocka_unit_test(ten_thousand_do_not_grow),     cmocka_unit_test(bytes_are_the_theory),
-        cmocka_unit_test(a_new_epoch_starts_afresh),    cmocka_unit_test(the_emulated_network_takes_its_time),
+        cmocka_unit_test(reduce_scatter_and_allgather),
+        cmocka_unit_test(reduce_broadcast_barrier),
+        cmocka_unit_test(swap_with_neighbours),
+        cmocka_unit_test(many_buckets_in_flight),
+        cmocka_unit_test(a_rank_that_waits_in_between),
+        cmocka_unit_test(ten_thousand_do_not_grow),
+        cmocka_unit_test(bytes_are_the_theory),
+        cmocka_unit_test(a_new_epoch_starts_afresh),
+        cmocka_unit_test(the_emulated_network_takes_its_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
