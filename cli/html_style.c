@@ -1,4 +1,5 @@
-/* html_style.c - the page's style: system fonts, one column of text, figures two abreast where there is room. */
+/* html_style.c - the page's style: system fonts, one column of text, figures two abreast where there is room.
+ */
 #include "cli/html.h"
 
 static const char *const pieces[] = {
@@ -26,7 +27,9 @@ static const char *const pieces[] = {
     ".verdicts dt{font-weight:650;font-size:1.125rem;line-height:1.8}\n",
     ".verdicts dd{margin:0;font-size:1.5rem;line-height:1.4;letter-spacing:-.012em;text-wrap:pretty;",
     "overflow-wrap:anywhere}\n",
-    ".verdicts b{font-weight:650;white-space:nowrap}.kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-height:1.35}\n",
+    ".verdicts "
+    "b{font-weight:650;white-space:nowrap}.kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-"
+    "height:1.35}\n",
     "dt .kind{display:block}\n",
     "h3 .kind{margin-left:.5em}\n",
     ".mark{display:inline-block;font-size:.75rem;font-weight:700;letter-spacing:.05em;line-height:1;",
@@ -65,7 +68,8 @@ static const char *const pieces[] = {
     "border-radius:0;border:1px solid #5b6875;vertical-align:-.12em}\n",
     ".panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));",
     "gap:1rem 2rem;align-items:start}\n",
-    ".panels.three{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}.panel{min-width:0;max-width:33rem}\n",
+    ".panels.three{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}.panel{min-width:0;max-"
+    "width:33rem}\n",
     ".panel svg{display:block;width:100%;height:auto}\n",
     ".panel svg text{font-family:system-ui,-apple-system,\"Segoe UI\",Roboto,\"Noto Sans\",",
     "\"Liberation Sans\",sans-serif}\n",
@@ -89,5 +93,6 @@ static const char *const pieces[] = {
 
 void eni_html_style(FILE *page)
 {
-    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) fputs(pieces[i], page);
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++)
+        fputs(pieces[i], page);
 }

@@ -24,7 +24,8 @@ extern char **environ;
 
 enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
 
-/* ---- the child ------------------------------------------------------------------------------------------ */
+/* ---- the child ------------------------------------------------------------------------------------------
+ */
 
 /* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
 static int file_of(const char *text, size_t bytes)
@@ -88,8 +89,8 @@ static void first_words(int fd, char *text_out, size_t size)
         if (*at == '\n' || *at == '\t') *at = ' ';
 }
 
-char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns, char *reason_out,
-                   size_t reason_size)
+char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns,
+                   char *reason_out, size_t reason_size)
 {
     int64_t deadline_ns = eni_now_ns() + timeout_ns;
     int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
@@ -97,7 +98,8 @@ char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_
     size_t length = 0;
     FILE *into = open_memstream(&text, &length);
     pid_t pid = -1;
-    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0) pid = spawn(gnuplot, in, out[1], err);
+    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0)
+        pid = spawn(gnuplot, in, out[1], err);
     if (pid < 0) snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
     if (out[1] >= 0) close(out[1]);
 
@@ -105,13 +107,16 @@ char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_
     if (into != NULL) fclose(into);
     if (pid > 0) {
         if (st != EN_OK) kill(pid, SIGKILL);
-        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {}
+        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {
+        }
         char words[200];
         first_words(err, words, sizeof words);
         if (st == EN_ETIMEOUT)
-            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot, (double)timeout_ns / 1e9);
+            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot,
+                     (double)timeout_ns / 1e9);
         else if (st != EN_OK || code != 0 || strstr(text, "<svg") == NULL)
-            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot, words[0] ? words : "no reason");
+            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
+                     words[0] ? words : "no reason");
     }
     if (in >= 0) close(in);
     if (err >= 0) close(err);
@@ -121,7 +126,8 @@ char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_
     return NULL;
 }
 
-/* ---- the picture in the page ------------------------------------------------------------------------------ */
+/* ---- the picture in the page ------------------------------------------------------------------------------
+ */
 
 static bool starts_with(const char *text, const char *head)
 {
@@ -198,8 +204,8 @@ void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm
     const eni_study *study = plot->canvas->study;
     char kind[256], title[400];
     eni_study_kind(study, cell, kind, sizeof kind);
-    snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name, arm == NULL ? "" : ", ",
-             study->cells[cell].name, kind);
+    snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
+             arm == NULL ? "" : ", ", study->cells[cell].name, kind);
     eni_plot_label(plot, "%s: %.360s", what, title);
     fputs("set tmargin 2\nset label 99 ", plot->script);
     eni_plot_quote(plot->script, title, 58);
@@ -213,7 +219,8 @@ void eni_plot_drop(eni_plot *plot)
     *plot = (eni_plot){0};
 }
 
-static en_status write_file(const char *dir, const char *name, const char *suffix, const char *text, size_t bytes)
+static en_status write_file(const char *dir, const char *name, const char *suffix, const char *text,
+                            size_t bytes)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
@@ -273,7 +280,8 @@ void eni_plot_quote(FILE *script, const char *text, size_t letters)
     fputc('\'', script);
 }
 
-/* ---- CSV ------------------------------------------------------------------------------------------------- */
+/* ---- CSV -------------------------------------------------------------------------------------------------
+ */
 
 en_status eni_csv_open(eni_csv *csv, const char *head)
 {

@@ -26,7 +26,7 @@ typedef struct eni_plot {
     eni_canvas *canvas;
     char name[64];
     char label[400]; /* for screen readers */
-    FILE *script; /* in memory; the figure prints its commands and data here */
+    FILE *script;    /* in memory; the figure prints its commands and data here */
     char *text;
     size_t bytes;
 } eni_plot;
@@ -41,8 +41,9 @@ void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(
  * with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
 void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm);
 
-/* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its place and one warning is logged. Frees the plot in any case. EN_EIO when
- * the script cannot be written beside the page, EN_ENOMEM. Blocks. */
+/* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its
+ * place and one warning is logged. Frees the plot in any case. EN_EIO when the script cannot be written
+ * beside the page, EN_ENOMEM. Blocks. */
 en_status eni_plot_close(eni_plot *plot);
 
 /* Drops it. */
@@ -71,8 +72,8 @@ en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name);
 
 /* Runs `gnuplot` on `script` and returns what it printed (freed with free), or NULL with a reason. Exposed
  * for its test. */
-char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns, char *reason_out,
-                   size_t reason_size);
+char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns,
+                   char *reason_out, size_t reason_size);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
  * share one page), an accessible name. */
@@ -110,11 +111,12 @@ void eni_plot_set_axis(eni_plot *plot, double low, double high);
 /* Pixels of height that suit n rows of `each` pixels. */
 int eni_plot_row_height(size_t n, int each);
 
-/* ---- figures, in the page's order; each writes its panels and its CSV link ------------------------------- */
+/* ---- figures, in the page's order; each writes its panels and its CSV link -------------------------------
+ */
 
-en_status eni_plot_curves(eni_canvas *canvas);    /* plot_curves.c: accuracy over time and over samples */
-en_status eni_plot_steps(eni_canvas *canvas);     /* plot_steps.c: where a step's time goes, per role */
-en_status eni_plot_cells(eni_canvas *canvas);     /* plot_cells.c: the cells beside each other, a dot a seed */
+en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
+en_status eni_plot_steps(eni_canvas *canvas);  /* plot_steps.c: where a step's time goes, per role */
+en_status eni_plot_cells(eni_canvas *canvas);  /* plot_cells.c: the cells beside each other, a dot a seed */
 en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
 en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bytes.c: payload, wire, shared memory, theory */
 en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */

@@ -29,7 +29,8 @@ static double most_mb(const eni_study *study)
 {
     double most = 0;
     for (size_t r = 0; r < study->nruns; r++)
-        for (int k = 0; k < KINDS; k++) most = fmax(most, kinds[k].metric(&study->runs[r]));
+        for (int k = 0; k < KINDS; k++)
+            most = fmax(most, kinds[k].metric(&study->runs[r]));
     return most;
 }
 
@@ -48,21 +49,22 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 20) + 26));
     eni_plot_set_rows(&plot, &rows);
     eni_plot_title(&plot, "Bytes", cell, NULL);
-    fprintf(plot.script,
-            "set xlabel 'MB in a run, all processes'\nset rmargin 2\n");
+    fprintf(plot.script, "set xlabel 'MB in a run, all processes'\nset rmargin 2\n");
     eni_plot_set_axis(&plot, 0, 1.2 * most);
     fputs("$d << EOD\n", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         for (int k = 0; k < KINDS; k++) {
             eni_summary mb = eni_study_summary(study, cell, a, kinds[k].metric);
             if (mb.n == 0) continue;
-            fprintf(plot.script, "%zu %.6g %zu\n", (KINDS + 1) * a + (size_t)k + 1, mb.median, KINDS * a + (size_t)k);
+            fprintf(plot.script, "%zu %.6g %zu\n", (KINDS + 1) * a + (size_t)k + 1, mb.median,
+                    KINDS * a + (size_t)k);
         }
     fputs("EOD\nplot ", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         for (int k = 0; k < KINDS; k++)
             fprintf(plot.script,
-                    "$d using ($2/2):($3==%zu?$1:NaN):(0):2:($1-0.36):($1+0.36) with boxxyerror lw 0.8 %s fc rgb '%s', ",
+                    "$d using ($2/2):($3==%zu?$1:NaN):(0):2:($1-0.36):($1+0.36) with boxxyerror lw 0.8 %s fc "
+                    "rgb '%s', ",
                     KINDS * a + (size_t)k, kinds[k].style,
                     k == THEORY ? "#3d4853" : eni_plot_colour(&study->arms[a]));
     fputs("$d using 2:1:(sprintf($2<10?'%.1f':'%.0f',$2)) with labels left offset 0.4,0 tc rgb '#3d4853' "
@@ -93,12 +95,14 @@ en_status eni_plot_bytes(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs moved no byte, or do not say.</p>\n", canvas->page);
     } else {
         fputs("<div class=\"panels\">\n", canvas->page);
-        for (size_t c = 0; c < study->ncells; c++) EN_TRY(draw_cell(canvas, c, most));
+        for (size_t c = 0; c < study->ncells; c++)
+            EN_TRY(draw_cell(canvas, c, most));
         fputs("</div>\n", canvas->page);
         say_no_socket(canvas);
     }
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory"));
+    EN_TRY(eni_csv_open(
+        &csv, "cell,arm,seed,kind,theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         const double values[] = {run->theory_bytes, run->payload_bytes, run->wire_bytes, run->shm_bytes,

@@ -51,7 +51,8 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
                 double value = what->metric(run);
                 if (isfinite(value)) fprintf(plot->script, "%.9g %zu\n", value, row);
             }
-            fprintf(plot->script, "EOD\n$c%zu << EOD\n", row); /* censored: an arrow from the last evaluation on */
+            fprintf(plot->script, "EOD\n$c%zu << EOD\n",
+                    row); /* censored: an arrow from the last evaluation on */
             for (size_t r = 0; r < study->nruns; r++) {
                 const eni_run *run = &study->runs[r];
                 if (run->arm == a && run->cell == c && isinf(what->metric(run)) && run->last_t > 0)
@@ -61,7 +62,8 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
             fputs("EOD\n", plot->script);
             if (all.n > 1 && isfinite(all.median))
                 fprintf(plot->script,
-                        "set arrow from first %.9g, first %zu-0.36 to first %.9g, first %zu+0.36 nohead front lw 2.2 "
+                        "set arrow from first %.9g, first %zu-0.36 to first %.9g, first %zu+0.36 nohead "
+                        "front lw 2.2 "
                         "lc rgb '%s'\n",
                         all.median, row, all.median, row, eni_plot_colour(&study->arms[a]));
         }
@@ -123,8 +125,9 @@ en_status eni_plot_cells(eni_canvas *canvas)
     }
     fputs("</div>\n", canvas->page);
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
-                              "last_evaluation_s"));
+    EN_TRY(eni_csv_open(&csv,
+                        "cell,arm,seed,kind,seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
+                        "last_evaluation_s"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         const double values[] = {run->reach_t, run->reach_samples, run->test_accuracy,

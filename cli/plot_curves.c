@@ -70,8 +70,8 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, co
         const eni_run *run = &study->runs[r];
         if (run->cell != cell || run->nevals == 0) continue;
         const eni_arm *arm = &study->arms[run->arm];
-        fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r, eni_plot_dash(arm),
-                eni_plot_colour(arm) + 1);
+        fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r,
+                eni_plot_dash(arm), eni_plot_colour(arm) + 1);
     }
     for (size_t a = 0; a < study->narms; a++) {
         const eni_arm *arm = &study->arms[a];
@@ -89,20 +89,23 @@ static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double mo
     snprintf(name, sizeof name, "accuracy-%zu-%s", cell, over == OVER_TIME ? "time" : "samples");
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, 320));
-    eni_plot_label(&plot, "Test accuracy over %s, cell %s", over == OVER_TIME ? "the training clock" : "samples",
-                   study->cells[cell].name);
+    eni_plot_label(&plot, "Test accuracy over %s, cell %s",
+                   over == OVER_TIME ? "the training clock" : "samples", study->cells[cell].name);
     fprintf(plot.script,
             "set xlabel '%s'\nset ylabel 'test accuracy, %%' offset 1,0\nset yrange [%g:*]\n"
             "set rmargin 2\n"
             "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
-            "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font ',12'\n",
+            "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font "
+            "',12'\n",
             over == OVER_TIME ? "training clock, s" : "samples applied, thousands", floor_of(study),
             100 * study->target, 100 * study->target, 100 * study->target, 100 * study->target);
     eni_plot_set_axis(&plot, 0, 1.02 * most_x);
     size_t medians[ENI_MAX_ARMS];
     for (size_t r = 0; r < study->nruns; r++)
-        if (study->runs[r].cell == cell && study->runs[r].nevals > 0) print_run(&plot, r, &study->runs[r], over);
-    for (size_t a = 0; a < study->narms; a++) medians[a] = print_median(&plot, study, cell, a, over);
+        if (study->runs[r].cell == cell && study->runs[r].nevals > 0)
+            print_run(&plot, r, &study->runs[r], over);
+    for (size_t a = 0; a < study->narms; a++)
+        medians[a] = print_median(&plot, study, cell, a, over);
     print_curves(&plot, study, cell, medians);
     return eni_plot_close(&plot);
 }
@@ -137,7 +140,8 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell)
 en_status eni_plot_curves(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    for (size_t c = 0; c < study->ncells; c++) EN_TRY(draw_cell(canvas, c));
+    for (size_t c = 0; c < study->ncells; c++)
+        EN_TRY(draw_cell(canvas, c));
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,samples,seconds,test_loss,test_accuracy"));
     for (size_t r = 0; r < study->nruns; r++) {

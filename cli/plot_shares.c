@@ -53,8 +53,7 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
     eni_plot_title(&plot, "Samples applied per worker", cell, NULL);
-    fprintf(plot.script,
-            "set xlabel 'thousand samples applied (outline: computed)'\nset rmargin 2\n");
+    fprintf(plot.script, "set xlabel 'thousand samples applied (outline: computed)'\nset rmargin 2\n");
     eni_plot_set_axis(&plot, 0, 1.25 * most / 1000);
     fputs("$d << EOD\n", plot.script);
     size_t row = 0;
@@ -72,10 +71,12 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
     fputs("EOD\nplot ", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         fprintf(plot.script,
-                "$d using ($2/2):($4==%zu?$1:NaN):(0):2:($1-0.34):($1+0.34) with boxxyerror fs solid 0.85 noborder fc "
+                "$d using ($2/2):($4==%zu?$1:NaN):(0):2:($1-0.34):($1+0.34) with boxxyerror fs solid 0.85 "
+                "noborder fc "
                 "rgb '%s', ",
                 a, eni_plot_colour(&study->arms[a]));
-    fputs("$d using ($3/2):1:(0):3:($1-0.34):($1+0.34) with boxxyerror lw 0.8 fs empty border lc rgb '#3d4853' fc rgb '#3d4853', "
+    fputs("$d using ($3/2):1:(0):3:($1-0.34):($1+0.34) with boxxyerror lw 0.8 fs empty border lc rgb "
+          "'#3d4853' fc rgb '#3d4853', "
           "$d using 3:1:5 with labels left offset 0.5,0 tc rgb '#3d4853' font ',12'\n",
           plot.script);
     return eni_plot_close(&plot);
@@ -89,7 +90,8 @@ en_status eni_plot_shares(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs do not say what each worker did.</p>\n", canvas->page);
     } else {
         fputs("<div class=\"panels\">\n", canvas->page);
-        for (size_t c = 0; c < study->ncells; c++) EN_TRY(draw_cell(canvas, c, most));
+        for (size_t c = 0; c < study->ncells; c++)
+            EN_TRY(draw_cell(canvas, c, most));
         fputs("</div>\n", canvas->page);
     }
     eni_csv csv;

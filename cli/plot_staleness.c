@@ -34,7 +34,8 @@ static histogram collect(const eni_study *study, size_t cell, size_t arm)
         if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
         h.is_per_worker = run->nworkers_stale > 0 && run->nworkers_stale <= MAX_WORKERS;
         if (!h.is_per_worker) add(&h, 0, &run->staleness);
-        for (size_t w = 0; h.is_per_worker && w < run->nworkers_stale; w++) add(&h, w, &run->worker_stale[w]);
+        for (size_t w = 0; h.is_per_worker && w < run->nworkers_stale; w++)
+            add(&h, w, &run->worker_stale[w]);
     }
     return h;
 }
@@ -60,7 +61,8 @@ static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogr
             "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
             "set xrange [-0.6:%zu.6]\nset yrange [0:%.4g]\nset xtics %zu\n"
             "set key top right horizontal reverse Left samplen 1.2 tc rgb '#3d4853'\n",
-            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0), 1.3 * tallest(h), h->nbins / 12 + 1);
+            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0),
+            1.3 * tallest(h), h->nbins / 12 + 1);
     double width = 0.84 / (double)h->nworkers;
     fputs("$d << EOD\n", plot.script);
     for (size_t w = 0; w < h->nworkers; w++)
@@ -72,7 +74,8 @@ static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogr
     for (size_t w = 0; w < h->nworkers; w++) {
         double shade = h->nworkers == 1 ? 1 : 1 - 0.8 * (double)w / (double)(h->nworkers - 1);
         fprintf(plot.script,
-                "$d using ($1==%zu?$2:NaN):3:(%.4g) with boxes fs solid %.2f border lc rgb '%s' fc rgb '%s' title ",
+                "$d using ($1==%zu?$2:NaN):3:(%.4g) with boxes fs solid %.2f border lc rgb '%s' fc rgb '%s' "
+                "title ",
                 w, width, shade, eni_plot_colour(&study->arms[arm]), eni_plot_colour(&study->arms[arm]));
         if (h->is_per_worker)
             fprintf(plot.script, "'rank %zu'%s", w, w + 1 < h->nworkers ? ", " : "\n");
@@ -127,7 +130,8 @@ en_status eni_plot_staleness(eni_canvas *canvas)
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         csv_lines(&csv, study, run, &run->staleness);
-        for (size_t w = 0; w < run->nworkers_stale; w++) csv_lines(&csv, study, run, &run->worker_stale[w]);
+        for (size_t w = 0; w < run->nworkers_stale; w++)
+            csv_lines(&csv, study, run, &run->worker_stale[w]);
     }
     return eni_csv_close(&csv, canvas, "staleness");
 }

@@ -1,7 +1,8 @@
 /* plot_steps.c - where the time of a step goes, per role: data, compute, exposed exchange, wait, update.
  *
  * The unit is milliseconds per global batch applied (all workers together), the same for every arm: an
- * asynchronous worker makes steps of its own, and psd makes none, but all of them spend time on those samples. */
+ * asynchronous worker makes steps of its own, and psd makes none, but all of them spend time on those
+ * samples. */
 #include <math.h>
 #include <string.h>
 
@@ -9,7 +10,8 @@
 #include "cli/plot.h"
 #include "runtime/core/try.h"
 
-/* Global batches that the roles' times cover. Times leave out the first steps, as the workers' step counts do. */
+/* Global batches that the roles' times cover. Times leave out the first steps, as the workers' step counts
+ * do. */
 static double batches_of(const eni_run *run)
 {
     double steps = 0;
@@ -40,7 +42,8 @@ static double phase_ms(const eni_study *study, size_t cell, size_t arm, const ch
 static double total_ms(const eni_study *study, size_t cell, size_t arm, const char *role)
 {
     double sum = 0;
-    for (int p = 0; p < ENI_PHASES; p++) sum += phase_ms(study, cell, arm, role, p);
+    for (int p = 0; p < ENI_PHASES; p++)
+        sum += phase_ms(study, cell, arm, role, p);
     return sum;
 }
 
@@ -94,7 +97,8 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
     fputs("0 0 0 -1\nEOD\nset style fill solid 1.0 border lc rgb '#5b6875'\nplot ", plot.script);
     for (int p = 0; p < ENI_PHASES; p++)
         fprintf(plot.script,
-                "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fc rgb '%s'%s",
+                "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fc rgb "
+                "'%s'%s",
                 p, eni_plot_phase_colour(p), p + 1 < ENI_PHASES ? ", " : "\n");
     return eni_plot_close(&plot);
 }
@@ -103,8 +107,9 @@ static en_status write_csv(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,role,cores,cpu_seconds,data_ns,compute_ns,exposed_exchange_ns,"
-                              "wait_ns,update_ns,global_batches,step_ms_p50,step_ms_p95,step_ms_p99"));
+    EN_TRY(eni_csv_open(&csv,
+                        "cell,arm,seed,kind,role,cores,cpu_seconds,data_ns,compute_ns,exposed_exchange_ns,"
+                        "wait_ns,update_ns,global_batches,step_ms_p50,step_ms_p95,step_ms_p99"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         for (size_t i = 0; i < run->nroles; i++) {
@@ -115,7 +120,8 @@ static en_status write_csv(eni_canvas *canvas)
             eni_csv_text(&csv, role->cores == NULL ? "" : role->cores);
             fputc(',', csv.file);
             eni_csv_number(&csv, role->cpu_seconds);
-            for (int p = 0; p < ENI_PHASES; p++) fprintf(csv.file, ",%.0f", role->ns[p]);
+            for (int p = 0; p < ENI_PHASES; p++)
+                fprintf(csv.file, ",%.0f", role->ns[p]);
             fputc(',', csv.file);
             eni_csv_number(&csv, batches_of(run));
             for (int q = 0; q < 3; q++) {
@@ -136,7 +142,8 @@ en_status eni_plot_steps(eni_canvas *canvas)
         return EN_OK;
     }
     fputs("<div class=\"panels\">\n", canvas->page);
-    for (size_t c = 0; c < canvas->study->ncells; c++) EN_TRY(draw_cell(canvas, c, longest));
+    for (size_t c = 0; c < canvas->study->ncells; c++)
+        EN_TRY(draw_cell(canvas, c, longest));
     fputs("</div>\n", canvas->page);
     return write_csv(canvas);
 }

@@ -8,7 +8,8 @@
 
 /* Okabe & Ito 2008, without the yellow (unreadable as a line on white). In the order of choose_colours in
  * report_load.c: ring, ps-sync, ps-async, ssp, solo, then strategies from outside. */
-static const char *const colours[] = {"#0072b2", "#009e73", "#d55e00", "#cc79a7", "#000000", "#e69f00", "#56b4e9"};
+static const char *const colours[] = {"#0072b2", "#009e73", "#d55e00", "#cc79a7",
+                                      "#000000", "#e69f00", "#56b4e9"};
 static const char *const dashes[] = {"1", "'_'", "'-'", "'_.'", "'.'", "'_..'", "'- '"};
 static const int markers[] = {7, 5, 9, 13, 15, 11}; /* filled; one less is the same shape, open */
 enum { COLOURS = 7, MARKERS = 6 };
@@ -98,7 +99,8 @@ void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...)
         if ((label[i] & 0xc0) != 0x80) end = i;
     if (rows->n > 0 && (label[end] & 0xc0) == 0xc0) {
         size_t wanted = (label[end] & 0xf0) == 0xf0 ? 4 : (label[end] & 0xe0) == 0xe0 ? 3 : 2, have = 1;
-        while (label[end + have] != 0) have++;
+        while (label[end + have] != 0)
+            have++;
         if (have < wanted) label[end] = 0;
     }
 }
@@ -127,7 +129,10 @@ void eni_plot_set_axis(eni_plot *plot, double low, double high)
 {
     if (!(high > low)) high = low + 1; /* a single value, or none */
     double least = (high - low) / 6, unit = pow(10, floor(log10(least)));
-    double step = least <= unit ? unit : least <= 2 * unit ? 2 * unit : least <= 5 * unit ? 5 * unit : 10 * unit;
+    double step = least <= unit       ? unit
+                  : least <= 2 * unit ? 2 * unit
+                  : least <= 5 * unit ? 5 * unit
+                                      : 10 * unit;
     fprintf(plot->script, "set xrange [%.9g:%.9g]\nset xtics %.9g\n", low, high, step);
 }
 

@@ -13,7 +13,8 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
     const eni_study *study = canvas->study;
     char name[64], what[64];
     eni_plot_rows rows = {0};
-    for (size_t i = 0; i < step->nlanes; i++) eni_plot_add_row(&rows, "%s", step->lanes[i].name);
+    for (size_t i = 0; i < step->nlanes; i++)
+        eni_plot_add_row(&rows, "%s", step->lanes[i].name);
     snprintf(name, sizeof name, "timeline-%zu-%zu", run->cell, run->arm);
     snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
     eni_plot plot;
@@ -28,10 +29,12 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
     for (size_t i = 0; i < step->nparts; i++) {
         const eni_trace_part *part = &step->parts[i];
         fprintf(plot.script,
-                "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs solid 1 border lc "
+                "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs solid 1 "
+                "border lc "
                 "rgb '#5b6875' fc rgb '%s' lw 0.6\n",
                 i + 1, fmax(part->begin, 0), (double)part->lane + 1 - 0.34, fmin(part->end, step->ms),
-                (double)part->lane + 1 + 0.34, part->phase < 0 ? "#ffffff" : eni_plot_phase_colour(part->phase));
+                (double)part->lane + 1 + 0.34,
+                part->phase < 0 ? "#ffffff" : eni_plot_phase_colour(part->phase));
     }
     fputs("plot NaN\n", plot.script);
     return eni_plot_close(&plot);
@@ -46,8 +49,8 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
         eni_csv_text(csv, step->lanes[part->lane].name);
         fputc(',', csv->file);
         eni_csv_text(csv, part->name);
-        fprintf(csv->file, ",%s,%.6g,%.6g\n", part->phase < 0 ? "" : eni_plot_phase_name(part->phase), part->begin,
-                part->end);
+        fprintf(csv->file, ",%s,%.6g,%.6g\n", part->phase < 0 ? "" : eni_plot_phase_name(part->phase),
+                part->begin, part->end);
     }
 }
 
@@ -95,7 +98,8 @@ en_status eni_plot_timeline(eni_canvas *canvas)
         }
     fputs("</div>\n", canvas->page);
     if (ndrawn == 0)
-        fputs("<p class=\"absent\">No run left a trace (<code>--trace</code>), so there is no timeline.</p>\n",
-              canvas->page);
+        fputs(
+            "<p class=\"absent\">No run left a trace (<code>--trace</code>), so there is no timeline.</p>\n",
+            canvas->page);
     return eni_csv_close(&csv, canvas, "timeline");
 }

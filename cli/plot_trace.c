@@ -19,14 +19,15 @@ int eni_trace_phase(const char *name)
     static const struct {
         const char *word;
         int phase;
-    } words[] = {{"wait", ENI_PHASE_WAIT},       {"hold", ENI_PHASE_WAIT},        {"idle", ENI_PHASE_WAIT},
-                 {"straggle", ENI_PHASE_WAIT},   {"data", ENI_PHASE_DATA},        {"load", ENI_PHASE_DATA},
-                 {"batch", ENI_PHASE_DATA},      {"forward", ENI_PHASE_COMPUTE},  {"backward", ENI_PHASE_COMPUTE},
-                 {"compute", ENI_PHASE_COMPUTE}, {"loss", ENI_PHASE_COMPUTE},     {"update", ENI_PHASE_UPDATE},
-                 {"absorb", ENI_PHASE_UPDATE},   {"apply", ENI_PHASE_UPDATE},     {"optimizer", ENI_PHASE_UPDATE},
-                 {"push", ENI_PHASE_EXCHANGE},   {"pull", ENI_PHASE_EXCHANGE},    {"reduce", ENI_PHASE_EXCHANGE},
-                 {"gather", ENI_PHASE_EXCHANGE}, {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
-                 {"recv", ENI_PHASE_EXCHANGE},   {"reply", ENI_PHASE_EXCHANGE},   {"swap", ENI_PHASE_EXCHANGE}};
+    } words[] = {
+        {"wait", ENI_PHASE_WAIT},       {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
+        {"straggle", ENI_PHASE_WAIT},   {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
+        {"batch", ENI_PHASE_DATA},      {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
+        {"compute", ENI_PHASE_COMPUTE}, {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
+        {"absorb", ENI_PHASE_UPDATE},   {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},
+        {"push", ENI_PHASE_EXCHANGE},   {"pull", ENI_PHASE_EXCHANGE},     {"reduce", ENI_PHASE_EXCHANGE},
+        {"gather", ENI_PHASE_EXCHANGE}, {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
+        {"recv", ENI_PHASE_EXCHANGE},   {"reply", ENI_PHASE_EXCHANGE},    {"swap", ENI_PHASE_EXCHANGE}};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strstr(name, words[i].word) != NULL) return words[i].phase;
     return -1;
@@ -35,7 +36,7 @@ int eni_trace_phase(const char *name)
 /* ---- spans --------------------------------------------------------------------------------------------- */
 
 typedef struct span {
-    const char *name; /* borrowed from the JSON */
+    const char *name;  /* borrowed from the JSON */
     double begin, end; /* ms */
     long pid, tid, step;
 } span;
@@ -131,7 +132,8 @@ static bool choose_window(const trace *t, window *window_out)
     if (last < 0) return false;
     window *windows = eni_alloc_array((size_t)last + 1, sizeof *windows);
     if (windows == NULL) return false;
-    for (long s = 0; s <= last; s++) windows[s] = (window){INFINITY, -INFINITY, s};
+    for (long s = 0; s <= last; s++)
+        windows[s] = (window){INFINITY, -INFINITY, s};
     for (size_t i = 0; i < t->nspans; i++) {
         const span *s = &t->spans[i];
         if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_worker(t, s->pid)) continue;
@@ -161,7 +163,9 @@ static size_t lane_of(const trace *t, eni_trace_step *step, const span *s)
         snprintf(lane->name, sizeof lane->name, "%s lane %ld", role, s->tid - ENI_TRACE_LANE0);
     else
         snprintf(lane->name, sizeof lane->name, "%s%s", role,
-                 s->tid == ENI_TRACE_COMM ? " comm" : s->tid == ENI_TRACE_LOADER ? " loader" : "");
+                 s->tid == ENI_TRACE_COMM     ? " comm"
+                 : s->tid == ENI_TRACE_LOADER ? " loader"
+                                              : "");
     return step->nlanes++;
 }
 
@@ -193,7 +197,8 @@ static en_status cut(const trace *t, const window *w, eni_trace_step *step)
             size_t lane = lane_of(t, step, s);
             if (pass == 0 || lane == ENI_TRACE_LANES) continue;
             eni_trace_part *part = &step->parts[step->nparts++];
-            *part = (eni_trace_part){lane, s->begin - w->begin, s->end - w->begin, eni_trace_phase(s->name), ""};
+            *part =
+                (eni_trace_part){lane, s->begin - w->begin, s->end - w->begin, eni_trace_phase(s->name), ""};
             snprintf(part->name, sizeof part->name, "%s", s->name);
         }
         if (pass == 0) qsort(step->lanes, step->nlanes, sizeof *step->lanes, by_lane);

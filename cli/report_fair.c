@@ -46,7 +46,8 @@ static void append(char *text, const char *fmt, ...)
     va_end(args);
 }
 
-/* ---- the same start, the same order ---------------------------------------------------------------------- */
+/* ---- the same start, the same order ----------------------------------------------------------------------
+ */
 
 static const char *init_hash(const eni_run *run)
 {
@@ -79,8 +80,8 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
         if (first == NULL) {
             append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
         } else if (strcmp(hash(first), hash(run)) != 0) {
-            add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s", run->seed,
-                     study->arms[first->arm].name, study->cells[first->cell].name, hash(first),
+            add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
+                     run->seed, study->arms[first->arm].name, study->cells[first->cell].name, hash(first),
                      study->arms[run->arm].name, study->cells[run->cell].name, hash(run));
             return;
         }
@@ -91,10 +92,12 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
         add_rule(fairness, name, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
 }
 
-/* ---- the learning rate ------------------------------------------------------------------------------------ */
+/* ---- the learning rate ------------------------------------------------------------------------------------
+ */
 
 /* What one optimizer step of an arm stands for; false when the runs do not say. */
-static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out, double *updates_out)
+static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,
+                    double *updates_out)
 {
     for (size_t c = 0; c < study->ncells; c++) {
         const eni_run *run = eni_study_example(study, c, arm);
@@ -122,12 +125,14 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
         if (isnan(reference)) reference = level;
         append(list, "%s%s %g per %.0f samples", list[0] ? ", " : "", study->arms[a].name, lr, samples);
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
-            append(odd, "%s%s at %.2g of the rule", odd[0] ? ", " : "", study->arms[a].name, level / reference);
+            append(odd, "%s%s at %.2g of the rule", odd[0] ? ", " : "", study->arms[a].name,
+                   level / reference);
     }
     if (isnan(reference)) {
         add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
     } else if (odd[0] == 0) {
-        add_rule(fairness, name, ENI_PASS, "%s: %s", is_none ? "one rate, one batch per update" : scale, list);
+        add_rule(fairness, name, ENI_PASS, "%s: %s",
+                 is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
     } else if (is_none) {
         fairness->is_accuracy_comparable = false;
         add_rule(fairness, name, ENI_FAIL, "not scaled, accuracy not comparable: %s", list);
@@ -136,7 +141,8 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     }
 }
 
-/* ---- the same work ----------------------------------------------------------------------------------------- */
+/* ---- the same work
+ * ----------------------------------------------------------------------------------------- */
 
 static void rule_samples(const eni_study *study, eni_fairness *fairness)
 {
@@ -159,8 +165,9 @@ static void rule_samples(const eni_study *study, eni_fairness *fairness)
     else if (least == most)
         add_rule(fairness, "samples applied", ENI_PASS, "%s in every run", many);
     else
-        add_rule(fairness, "samples applied", least >= 0.99 * most ? ENI_WARN : ENI_FAIL, "from %s (%s in %s) to %s", few,
-                 study->arms[low->arm].name, study->cells[low->cell].name, many);
+        add_rule(fairness, "samples applied", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
+                 "from %s (%s in %s) to %s", few, study->arms[low->arm].name, study->cells[low->cell].name,
+                 many);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -192,7 +199,8 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
                  first->device ? first->device : "device?", first->workers, first->global_batch_size);
 }
 
-/* ---- the machine -------------------------------------------------------------------------------------------- */
+/* ---- the machine
+ * -------------------------------------------------------------------------------------------- */
 
 int eni_fair_cores(const char *list, uint64_t set[16])
 {
@@ -207,7 +215,8 @@ int eni_fair_cores(const char *list, uint64_t set[16])
             if (end == at) return -1;
         }
         if (first < 0 || last < first || last >= 1024 || (*end != 0 && *end != ',')) return -1;
-        for (long cpu = first; cpu <= last; cpu++, n++) set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+        for (long cpu = first; cpu <= last; cpu++, n++)
+            set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
         at = *end == ',' ? end + 1 : end;
     }
     return n;
@@ -221,7 +230,8 @@ static int cores_of(const eni_study *study, const eni_run *run)
     for (size_t i = 0; i < run->nroles; i++)
         is_known = is_known && run->roles[i].cores != NULL && eni_fair_cores(run->roles[i].cores, set) > 0;
     int cores = 0;
-    for (int w = 0; w < 16; w++) cores += __builtin_popcountll(set[w]);
+    for (int w = 0; w < 16; w++)
+        cores += __builtin_popcountll(set[w]);
     const json_t *machine = json_object_get(json_object_get(study->index, "environment"), "cores");
     return is_known ? cores : (int)json_integer_value(machine);
 }
@@ -237,7 +247,8 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
             unknown++;
             continue;
         }
-        for (size_t i = 0; i < run->nroles; i++) workers += run->roles[i].rank >= 0;
+        for (size_t i = 0; i < run->nroles; i++)
+            workers += run->roles[i].rank >= 0;
         int servers = (int)run->nroles - workers;
         if ((int)run->nroles <= cores) continue;
         char line[ENI_RULE_TEXT] = "";
@@ -250,7 +261,8 @@ static void rule_cores(const eni_study *study, eni_fairness *fairness)
     if (shared[0] != 0)
         add_rule(fairness, "cores per role", ENI_WARN, "%s", shared);
     else if (unknown > 0)
-        add_rule(fairness, "cores per role", ENI_WARN, "not recorded for %zu of %zu arms", unknown, study->narms);
+        add_rule(fairness, "cores per role", ENI_WARN, "not recorded for %zu of %zu arms", unknown,
+                 study->narms);
     else
         add_rule(fairness, "cores per role", ENI_PASS, "every worker and server has a core of its own");
 }
@@ -282,9 +294,11 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     else if (!has_repeats)
         add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and cell (%s)", head);
     else if (longest <= 2) /* a b c, c b a puts two of an arm side by side */
-        add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head, study->nruns > 6 ? ", …" : "");
+        add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head,
+                 study->nruns > 6 ? ", …" : "");
     else
-        add_rule(fairness, "order of runs", ENI_WARN, "not interleaved: %zu runs of %s in a row", longest, who);
+        add_rule(fairness, "order of runs", ENI_WARN, "not interleaved: %zu runs of %s in a row", longest,
+                 who);
 }
 
 /* The first number of environment.load (a number, or the list of /proc/loadavg). */
@@ -296,11 +310,12 @@ static void rule_load(const eni_study *study, eni_fairness *fairness)
     if (!json_is_number(load)) return;
     double value = json_number_value(load), cores = json_number_value(json_object_get(environment, "cores"));
     bool is_busy = value > 0.5 * (cores > 0 ? cores : 1);
-    add_rule(fairness, "quiet machine", is_busy ? ENI_WARN : ENI_PASS, "load %.1f before the first run%s", value,
-             is_busy ? ": something else was running" : "");
+    add_rule(fairness, "quiet machine", is_busy ? ENI_WARN : ENI_PASS, "load %.1f before the first run%s",
+             value, is_busy ? ": something else was running" : "");
 }
 
-/* ---- nothing left out ---------------------------------------------------------------------------------------- */
+/* ---- nothing left out
+ * ---------------------------------------------------------------------------------------- */
 
 static void rule_seeds(const eni_study *study, eni_fairness *fairness)
 {
@@ -327,7 +342,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (failed > 0)
-        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns, list);
+        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns,
+                 list);
     else if (missing > 0)
         add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu runs that other arms have are missing", missing);
     else if (widest < study->nseeds)
@@ -364,12 +380,14 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         for (size_t i = 0; i < study->nruns; i++) {
             const eni_run *run = &study->runs[i];
             const eni_run *other = eni_study_find(study, run->cell, first, run->seed);
-            if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL) continue;
+            if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL)
+                continue;
             if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
             pairs += a != first;
             if (strcmp(run->params_sha256, other->params_sha256) == 0) continue;
-            snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%s and %s should be equal byte for byte, and are not",
-                     study->arms[first].name, study->arms[a].name);
+            snprintf(fairness->same_bytes, ENI_RULE_TEXT,
+                     "%s and %s should be equal byte for byte, and are not", study->arms[first].name,
+                     study->arms[a].name);
             add_rule(fairness, "same bytes", ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s",
                      study->arms[a].name, study->cells[run->cell].name, run->seed, run->params_sha256,
                      other->params_sha256);
@@ -378,10 +396,12 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
     }
     if (narms < 2 || pairs == 0) return;
     snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%s byte for byte (sha256 %s…)", arms, hash);
-    add_rule(fairness, "same bytes", ENI_PASS, "%s, final weights of all %zu pairs (sha256 %s…)", arms, pairs, hash);
+    add_rule(fairness, "same bytes", ENI_PASS, "%s, final weights of all %zu pairs (sha256 %s…)", arms, pairs,
+             hash);
 }
 
-/* ---- the box --------------------------------------------------------------------------------------------------- */
+/* ---- the box
+ * --------------------------------------------------------------------------------------------------- */
 
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
 {
@@ -406,7 +426,8 @@ void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)
     size_t used = (size_t)snprintf(text_out, size, "%s", eni_fair_mark(worst));
     if (n == 0 || used >= size) return;
     used += (size_t)snprintf(text_out + used, size - used, ", %zu %s%s (", n,
-                             worst == ENI_FAIL ? "rule broken" : "warning", worst != ENI_FAIL && n > 1 ? "s" : "");
+                             worst == ENI_FAIL ? "rule broken" : "warning",
+                             worst != ENI_FAIL && n > 1 ? "s" : "");
     bool is_first = true;
     for (size_t i = 0; i < fairness->nrules && used < size; i++) {
         const eni_rule *rule = &fairness->rules[i];

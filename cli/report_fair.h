@@ -12,15 +12,15 @@ enum { ENI_PASS, ENI_WARN, ENI_FAIL };
 enum { ENI_MAX_RULES = 12, ENI_RULE_TEXT = 320 };
 
 typedef struct eni_rule {
-    int mark;               /* ENI_PASS, ENI_WARN or ENI_FAIL */
-    const char *name;       /* "initial weights" */
+    int mark;                 /* ENI_PASS, ENI_WARN or ENI_FAIL */
+    const char *name;         /* "initial weights" */
     char text[ENI_RULE_TEXT]; /* what was found, short enough for the closing line of the table */
 } eni_rule;
 
 typedef struct eni_fairness {
     size_t nrules, npass, nwarn, nfail;
     eni_rule rules[ENI_MAX_RULES];
-    bool is_accuracy_comparable; /* false: the learning rates follow no common rule */
+    bool is_accuracy_comparable;    /* false: the learning rates follow no common rule */
     char same_bytes[ENI_RULE_TEXT]; /* "ring = ps-sync byte for byte (…)"; "": no arms that must be equal */
 } eni_fairness;
 

@@ -28,7 +28,8 @@ json_t *eni_json_line(eni_json *reader, const char *text, size_t length, size_t 
 void eni_json_fail(eni_json *reader, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Fields of an object. `where` names the object in messages ("runs[3]"; "" for the file's top level). The
- * first three return NAN, NULL and NULL when the field is absent or null; a field of the wrong type is a failure. */
+ * first three return NAN, NULL and NULL when the field is absent or null; a field of the wrong type is a
+ * failure. */
 double eni_json_number(eni_json *reader, const json_t *object, const char *where, const char *key);
 const char *eni_json_text(eni_json *reader, const json_t *object, const char *where, const char *key);
 json_t *eni_json_array(eni_json *reader, const json_t *object, const char *where, const char *key);

@@ -87,14 +87,16 @@ static en_status load_seeds(eni_json *reader, eni_study *study)
 static size_t find_cell(const eni_study *study, const char *name)
 {
     size_t i = 0;
-    while (i < study->ncells && strcmp(study->cells[i].name, name) != 0) i++;
+    while (i < study->ncells && strcmp(study->cells[i].name, name) != 0)
+        i++;
     return i;
 }
 
 static size_t find_arm(const eni_study *study, const char *name)
 {
     size_t i = 0;
-    while (i < study->narms && strcmp(study->arms[i].name, name) != 0) i++;
+    while (i < study->narms && strcmp(study->arms[i].name, name) != 0)
+        i++;
     return i;
 }
 
@@ -127,13 +129,17 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
 
     run->cell = find_cell(study, cell);
     run->arm = find_arm(study, arm);
-    if (run->cell == study->ncells) eni_json_fail(reader, "%s names the cell %s, which is not in cells", where, cell);
-    if (run->arm == study->narms) eni_json_fail(reader, "%s names the arm %s, which is not in arms", where, arm);
-    if (!is_inside(run->dir)) eni_json_fail(reader, "%s.dir %s should lie inside the folder", where, run->dir);
+    if (run->cell == study->ncells)
+        eni_json_fail(reader, "%s names the cell %s, which is not in cells", where, cell);
+    if (run->arm == study->narms)
+        eni_json_fail(reader, "%s names the arm %s, which is not in arms", where, arm);
+    if (!is_inside(run->dir))
+        eni_json_fail(reader, "%s.dir %s should lie inside the folder", where, run->dir);
     for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
         const eni_run *other = &study->runs[j];
         if (other->cell == run->cell && other->arm == run->arm && other->seed == run->seed)
-            eni_json_fail(reader, "%s repeats cell %s, arm %s, seed %lld", where, cell, arm, (long long)run->seed);
+            eni_json_fail(reader, "%s repeats cell %s, arm %s, seed %lld", where, cell, arm,
+                          (long long)run->seed);
     }
 }
 
@@ -173,10 +179,12 @@ static en_status fill_study(eni_json *reader, eni_study *study)
 {
     json_int_t schema = eni_json_need_integer(reader, study->index, "", "schema");
     if (reader->status == EN_OK && schema != 1)
-        eni_json_fail(reader, "schema %lld is not 1, the only one that this version reads", (long long)schema);
+        eni_json_fail(reader, "schema %lld is not 1, the only one that this version reads",
+                      (long long)schema);
     study->target = eni_json_need_number(reader, study->index, "", "target");
     if (reader->status == EN_OK && !(study->target > 0 && study->target <= 1))
-        eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75", study->target);
+        eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
+                      study->target);
     study->lr_scale = eni_json_text(reader, study->index, "", "lr_scale");
     load_cells(reader, study);
     load_arms(reader, study);
@@ -199,12 +207,13 @@ static json_t *index_of_single_run(const char *dir)
     const char *strategy = json_string_value(json_object_get(result, "strategy"));
     const char *outcome = json_string_value(json_object_get(result, "exit"));
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
-    bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0 : strcmp(outcome, "ok") == 0;
+    bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0
+                                 : strcmp(outcome, "ok") == 0;
     json_t *index = json_pack(
-        "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}", "schema", 1, "target",
-        0.75, "cells", "name", "run", "arms", "name", strategy ? strategy : "run", "strategy",
-        strategy ? strategy : "run", "seeds", seed, "runs", "cell", "run", "arm", strategy ? strategy : "run", "seed", seed,
-        "dir", ".", "order", 0, "exit", is_ok ? 0 : 1);
+        "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}", "schema", 1,
+        "target", 0.75, "cells", "name", "run", "arms", "name", strategy ? strategy : "run", "strategy",
+        strategy ? strategy : "run", "seeds", seed, "runs", "cell", "run", "arm", strategy ? strategy : "run",
+        "seed", seed, "dir", ".", "order", 0, "exit", is_ok ? 0 : 1);
     if (index != NULL) {
         json_object_set(index, "argv", json_object_get(result, "argv"));
         json_object_set(index, "environment", json_object_get(result, "environment"));
@@ -226,8 +235,8 @@ en_status eni_study_load(const char *dir, eni_study **study_out)
     eni_json reader = {path, EN_OK};
     if (access(path, F_OK) != 0) study->index = index_of_single_run(dir);
     if (study->index == NULL && access(path, F_OK) != 0) {
-        eni_error("report", "%s has no compare.json and no result.json: give the --out folder of a comparison",
-                  dir);
+        eni_error("report",
+                  "%s has no compare.json and no result.json: give the --out folder of a comparison", dir);
         st = EN_ENOENT;
         goto free_study;
     }
@@ -245,7 +254,8 @@ free_study:
 void eni_study_free(eni_study *study)
 {
     if (study == NULL) return;
-    for (size_t i = 0; i < study->nruns; i++) eni_study_drop_run(&study->runs[i]);
+    for (size_t i = 0; i < study->nruns; i++)
+        eni_study_drop_run(&study->runs[i]);
     eni_free(study->runs);
     eni_free(study->seeds);
     json_decref(study->index);

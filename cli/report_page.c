@@ -17,30 +17,36 @@ typedef struct figure {
 
 static const figure figures[] = {
     {"accuracy", "Test accuracy over time and over samples",
-     "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the bold one "
+     "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the "
+     "bold one "
      "their median. The clock counts training only: evaluation and the first 20 steps are off it.",
      ARM_LEGEND, eni_plot_curves},
     {"steps", "Where a step’s time goes",
-     "Milliseconds that each role spends for one global batch applied, the same unit in every bar. Exchange is the "
+     "Milliseconds that each role spends for one global batch applied, the same unit in every bar. Exchange "
+     "is the "
      "part that backward does not hide. Medians over seeds, one axis for all cells.",
      PHASE_LEGEND, eni_plot_steps},
     {"cells", "Even beside slow",
-     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an arrow "
+     "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an "
+     "arrow "
      "starts at the last evaluation of a run that missed the target.",
      ARM_LEGEND, eni_plot_cells},
     {"staleness", "Staleness per worker",
-     "Versions between the weights that a gradient was computed on and the weights it was applied to. The mean over "
+     "Versions between the weights that a gradient was computed on and the weights it was applied to. The "
+     "mean over "
      "all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
      ARM_LEGEND, eni_plot_staleness},
     {"bytes", "Payload, wire and theory",
-     "Payload is what the algorithm moves, theory what its formula promises, wire what went through sockets with all "
+     "Payload is what the algorithm moves, theory what its formula promises, wire what went through sockets "
+     "with all "
      "headers, shared memory what one process read from or wrote to another’s. Medians over seeds.",
      ARM_LEGEND, eni_plot_bytes},
     {"timeline", "One step on the clock",
-     "The step of median length, as the trace of one run shows it. White spans belong to no phase.", PHASE_LEGEND,
-     eni_plot_timeline},
+     "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
+     PHASE_LEGEND, eni_plot_timeline},
     {"shares", "Samples applied per worker",
-     "With claimed batches a fast worker does more of the same work. An outline that reaches beyond its bar is work "
+     "With claimed batches a fast worker does more of the same work. An outline that reaches beyond its bar "
+     "is work "
      "computed and not applied.",
      ARM_LEGEND, eni_plot_shares},
 };
@@ -79,15 +85,19 @@ en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness)
     write_head(canvas);
     eni_page_verdict(canvas, fairness);
     eni_page_fairness(canvas, fairness);
-    fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range below. The "
-          "time to the target is the clock of the first evaluation at or above it; nothing is interpolated.</p>\n",
+    fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
+          "below. The "
+          "time to the target is the clock of the first evaluation at or above it; nothing is "
+          "interpolated.</p>\n",
           canvas->page);
     eni_report_html_table(canvas->study, canvas->page);
     eni_page_pairs(canvas);
     fputs("</section>\n", canvas->page);
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) EN_TRY(write_figure(canvas, &figures[i]));
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
+        EN_TRY(write_figure(canvas, &figures[i]));
     EN_TRY(eni_page_reproduce(canvas));
-    fprintf(canvas->page, "<footer>Written by <code>entrain report</code> %s.</footer>\n</main>\n</body>\n</html>\n",
+    fprintf(canvas->page,
+            "<footer>Written by <code>entrain report</code> %s.</footer>\n</main>\n</body>\n</html>\n",
             EN_VERSION);
     return EN_OK;
 }

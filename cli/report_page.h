@@ -14,7 +14,7 @@ en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness);
 /* report_sections.c: the parts that are text. */
 void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness);
 void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness);
-void eni_page_pairs(const eni_canvas *canvas);     /* every arm against every other, below the table */
+void eni_page_pairs(const eni_canvas *canvas); /* every arm against every other, below the table */
 en_status eni_page_reproduce(const eni_canvas *canvas);
 
 #endif

@@ -14,8 +14,8 @@
 #include "runtime/core/try.h"
 
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
-static en_status each_line(const char *path, void (*take)(eni_json *, const json_t *, const char *where, void *),
-                           void *user)
+static en_status each_line(const char *path,
+                           void (*take)(eni_json *, const json_t *, const char *where, void *), void *user)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
@@ -97,7 +97,8 @@ static en_status load_evals(const char *folder, eni_run *run)
     return st;
 }
 
-/* ---- metrics-RANK.jsonl --------------------------------------------------------------------------------- */
+/* ---- metrics-RANK.jsonl ---------------------------------------------------------------------------------
+ */
 
 typedef struct step_list {
     double *at;
@@ -135,7 +136,8 @@ static en_status load_steps(const char *folder, eni_run *run)
     return st == EN_ENOENT ? EN_OK : st;
 }
 
-/* ---- result.json ----------------------------------------------------------------------------------------- */
+/* ---- result.json -----------------------------------------------------------------------------------------
+ */
 
 static en_status load_roles(eni_json *reader, eni_run *run)
 {
@@ -166,7 +168,8 @@ static en_status load_roles(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
-static en_status load_histogram(eni_json *reader, const json_t *object, const char *where, eni_staleness *into)
+static en_status load_histogram(eni_json *reader, const json_t *object, const char *where,
+                                eni_staleness *into)
 {
     into->mean = eni_json_number(reader, object, where, "mean");
     into->p50 = eni_json_number(reader, object, where, "p50");
@@ -253,8 +256,8 @@ static void load_numbers(eni_json *reader, eni_run *run)
                    {"theory_bytes", &run->theory_bytes},
                    {"max_rss", &run->max_rss}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *numbers[i].into = run->result == NULL ? NAN
-                                               : eni_json_number(reader, run->result, "", numbers[i].key);
+        *numbers[i].into =
+            run->result == NULL ? NAN : eni_json_number(reader, run->result, "", numbers[i].key);
     if (run->test_accuracy < 0 || run->test_accuracy > 1)
         eni_json_fail(reader, "test_accuracy %g should be a fraction from 0 to 1", run->test_accuracy);
 }
@@ -333,7 +336,8 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 
 void eni_study_drop_run(eni_run *run)
 {
-    for (size_t i = 0; i < run->nworkers_stale; i++) eni_free(run->worker_stale[i].bins);
+    for (size_t i = 0; i < run->nworkers_stale; i++)
+        eni_free(run->worker_stale[i].bins);
     eni_free(run->worker_stale);
     eni_free(run->staleness.bins);
     eni_free(run->evals);

@@ -1,4 +1,5 @@
-/* report_sections.c - the parts of the page that are text: verdict, fairness box, pairs, how to do it again. */
+/* report_sections.c - the parts of the page that are text: verdict, fairness box, pairs, how to do it again.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -12,7 +13,8 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 
-/* ---- verdict ------------------------------------------------------------------------------------------------- */
+/* ---- verdict
+ * ------------------------------------------------------------------------------------------------- */
 
 static void write_task(const eni_canvas *canvas)
 {
@@ -22,8 +24,9 @@ static void write_task(const eni_canvas *canvas)
         if (study->runs[i].is_complete) run = &study->runs[i];
     fputs("<p class=\"eyebrow\">Entrain", canvas->page);
     if (run != NULL)
-        eni_html_printf(canvas->page, " · %s on %s · %g workers · global batch %g", run->model ? run->model : "?",
-                        run->data ? run->data : "?", run->workers, run->global_batch_size);
+        eni_html_printf(canvas->page, " · %s on %s · %g workers · global batch %g",
+                        run->model ? run->model : "?", run->data ? run->data : "?", run->workers,
+                        run->global_batch_size);
     eni_html_printf(canvas->page, " · %zu run%s", study->nruns, study->nruns == 1 ? "" : "s");
     fputs("</p>\n<h1>", canvas->page);
     for (size_t a = 0; a < study->narms; a++) {
@@ -64,8 +67,9 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
     fputs("<header id=\"verdict\">\n", page);
     write_task(canvas);
     if (fairness->nfail > 0)
-        fprintf(page, "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
-                      "below before you use a number.</p>\n",
+        fprintf(page,
+                "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
+                "below before you use a number.</p>\n",
                 fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
     fputs("<dl class=\"verdicts\">\n", page);
     for (size_t c = 0; c < study->ncells; c++) {
@@ -92,17 +96,19 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
     fputs("</header>\n", page);
 }
 
-/* ---- fairness -------------------------------------------------------------------------------------------------- */
+/* ---- fairness
+ * -------------------------------------------------------------------------------------------------- */
 
 void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
 {
     static const char *const classes[] = {"pass", "warn", "fail"};
     FILE *page = canvas->page;
     int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
-    fprintf(page, "<section id=\"fairness\" class=\"box\">\n<h2>Fairness: <b class=\"mark %s\">%s</b>", classes[worst],
-            eni_fair_mark(worst));
+    fprintf(page, "<section id=\"fairness\" class=\"box\">\n<h2>Fairness: <b class=\"mark %s\">%s</b>",
+            classes[worst], eni_fair_mark(worst));
     if (fairness->nwarn > 0)
-        fprintf(page, " <span class=\"count\">%zu warning%s</span>", fairness->nwarn, fairness->nwarn == 1 ? "" : "s");
+        fprintf(page, " <span class=\"count\">%zu warning%s</span>", fairness->nwarn,
+                fairness->nwarn == 1 ? "" : "s");
     fputs("</h2>\n<ul class=\"rules\">\n", page);
     for (size_t i = 0; i < fairness->nrules; i++) {
         const eni_rule *rule = &fairness->rules[i];
@@ -114,7 +120,8 @@ void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
     fputs("</ul>\n</section>\n", page);
 }
 
-/* ---- pairs ------------------------------------------------------------------------------------------------------ */
+/* ---- pairs
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void write_pair(const eni_canvas *canvas, size_t cell, size_t a, size_t b)
 {
@@ -154,20 +161,27 @@ void eni_page_pairs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     if (study->narms < 2) return;
-    fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time ratio: seconds to the "
-          "target of the second arm over those of the first, above 1 where the first was sooner. Ranges are of order "
-          "statistics; coverage is the chance that such a range holds the true median.</p>\n"
-          "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
-          "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">time ratio</th><th scope=\"col\">first "
-          "sooner</th><th scope=\"col\">accuracy, points</th><th scope=\"col\">coverage</th></tr></thead><tbody>\n",
-          canvas->page);
+    fputs(
+        "<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time ratio: "
+        "seconds to the "
+        "target of the second arm over those of the first, above 1 where the first was sooner. Ranges are of "
+        "order "
+        "statistics; coverage is the chance that such a range holds the true median.</p>\n"
+        "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
+        "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">time ratio</th><th "
+        "scope=\"col\">first "
+        "sooner</th><th scope=\"col\">accuracy, points</th><th "
+        "scope=\"col\">coverage</th></tr></thead><tbody>\n",
+        canvas->page);
     for (size_t c = 0; c < study->ncells; c++)
         for (size_t a = 0; a < study->narms; a++)
-            for (size_t b = a + 1; b < study->narms; b++) write_pair(canvas, c, a, b);
+            for (size_t b = a + 1; b < study->narms; b++)
+                write_pair(canvas, c, a, b);
     fputs("</tbody></table></div></details>\n", canvas->page);
 }
 
-/* ---- do it again ------------------------------------------------------------------------------------------------ */
+/* ---- do it again
+ * ------------------------------------------------------------------------------------------------ */
 
 /* One word of a command line, quoted for a shell when it needs to be. */
 static void write_word(FILE *page, const char *word)
@@ -272,13 +286,15 @@ static void write_runs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
-    fprintf(page,
-            "<details><summary>All %zu runs in the order of their starts, with their hashes</summary>\n"
-            "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\" "
-            "class=\"name\">folder</th><th scope=\"col\">started</th><th scope=\"col\">seed</th><th scope=\"col\">exit"
-            "</th><th scope=\"col\">initial</th><th scope=\"col\">order</th><th scope=\"col\">weights</th>"
-            "<th scope=\"col\">kind</th></tr></thead><tbody>\n",
-            study->nruns);
+    fprintf(
+        page,
+        "<details><summary>All %zu runs in the order of their starts, with their hashes</summary>\n"
+        "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\" "
+        "class=\"name\">folder</th><th scope=\"col\">started</th><th scope=\"col\">seed</th><th "
+        "scope=\"col\">exit"
+        "</th><th scope=\"col\">initial</th><th scope=\"col\">order</th><th scope=\"col\">weights</th>"
+        "<th scope=\"col\">kind</th></tr></thead><tbody>\n",
+        study->nruns);
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         fprintf(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">", r + 1);

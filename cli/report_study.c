@@ -62,7 +62,8 @@ double eni_metric_wait(const eni_run *run)
     for (size_t i = 0; i < run->nroles; i++) {
         if (run->roles[i].rank < 0) continue;
         waited += run->roles[i].ns[ENI_PHASE_WAIT];
-        for (int p = 0; p < ENI_PHASES; p++) all += run->roles[i].ns[p];
+        for (int p = 0; p < ENI_PHASES; p++)
+            all += run->roles[i].ns[p];
     }
     return all > 0 ? waited / all : NAN;
 }

@@ -61,7 +61,7 @@ typedef struct eni_run {
     int64_t seed;
     int order; /* place in the order of starts */
     int exit;
-    bool is_complete; /* exit 0 and a result: the numbers below count */
+    bool is_complete;          /* exit 0 and a result: the numbers below count */
     const char *dir, *started; /* borrowed from the index */
 
     json_t *result; /* owned; the texts below are borrowed from it */
@@ -76,14 +76,14 @@ typedef struct eni_run {
     size_t nevals, nroles, nworkers_stale, nshares;
     eni_eval *evals;
     eni_role *roles;
-    eni_staleness staleness;    /* of all workers */
+    eni_staleness staleness;     /* of all workers */
     eni_staleness *worker_stale; /* per worker */
     eni_share *shares;
 
-    double step_ms[3];      /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
-    double reach_t;         /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
-    double reach_samples;   /* samples to the target, likewise */
-    double last_t;          /* of the last evaluation: a censored run took longer than this */
+    double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
+    double reach_t;       /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
+    double reach_samples; /* samples to the target, likewise */
+    double last_t;        /* of the last evaluation: a censored run took longer than this */
 } eni_run;
 
 typedef struct eni_cell_spec {
@@ -137,7 +137,7 @@ double eni_metric_samples_per_s(const eni_run *run);
 double eni_metric_reach_t(const eni_run *run);
 double eni_metric_reach_samples(const eni_run *run);
 double eni_metric_accuracy(const eni_run *run);
-double eni_metric_wait(const eni_run *run);         /* workers' waiting, as a part of their step time */
+double eni_metric_wait(const eni_run *run);          /* workers' waiting, as a part of their step time */
 double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */
 double eni_metric_wire_mb(const eni_run *run);
 double eni_metric_shm_mb(const eni_run *run);

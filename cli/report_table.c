@@ -10,7 +10,8 @@
 #include "cli/table.h"
 #include "runtime/core/memory.h"
 
-/* ---- the numbers --------------------------------------------------------------------------------------------- */
+/* ---- the numbers
+ * --------------------------------------------------------------------------------------------- */
 
 static double stale_mean(const eni_run *run)
 {
@@ -71,10 +72,22 @@ void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_
     }
 }
 
-/* ---- as text ---------------------------------------------------------------------------------------------- */
+/* ---- as text ----------------------------------------------------------------------------------------------
+ */
 
-enum { COL_CELL, COL_STRATEGY, COL_UPDATES, COL_SPEED, COL_REACH, COL_ACCURACY, COL_STALENESS, COL_WAIT, COL_RATIO,
-       COL_WIRE, COLS };
+enum {
+    COL_CELL,
+    COL_STRATEGY,
+    COL_UPDATES,
+    COL_SPEED,
+    COL_REACH,
+    COL_ACCURACY,
+    COL_STALENESS,
+    COL_WAIT,
+    COL_RATIO,
+    COL_WIRE,
+    COLS
+};
 
 static void put_staleness(const eni_row *row, char *text_out, size_t size)
 {
@@ -96,8 +109,8 @@ static void put_accuracy(const eni_row *row, const char *dash, char *text_out, s
     else if (row->accuracy.n == 1)
         snprintf(text_out, size, "%.1f", 100 * row->accuracy.median);
     else
-        snprintf(text_out, size, "%.1f [%.1f%s%.1f]", 100 * row->accuracy.median, 100 * row->accuracy.min, dash,
-                 100 * row->accuracy.max);
+        snprintf(text_out, size, "%.1f [%.1f%s%.1f]", 100 * row->accuracy.median, 100 * row->accuracy.min,
+                 dash, 100 * row->accuracy.max);
 }
 
 static void put(double value, const char *format, char *text_out, size_t size)
@@ -112,7 +125,8 @@ static void put(double value, const char *format, char *text_out, size_t size)
 static void trim_letter(char *text)
 {
     size_t n = strlen(text), tail = 0;
-    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80) tail++;
+    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80)
+        tail++;
     if (tail == n) return;
     unsigned char head = (unsigned char)text[n - 1 - tail];
     size_t wanted = head >= 0xf0 ? 3 : head >= 0xe0 ? 2 : head >= 0xc0 ? 1 : 0;
@@ -141,11 +155,15 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
 {
     char target[32];
     snprintf(target, sizeof target, "to %g %%", 100 * study->target);
-    const eni_column columns[COLS] = {{"cell", false},     {"strategy", false},
-                                      {"updates", true},   {"samples/s", true},
-                                      {target, true},      {"test acc", false},
+    const eni_column columns[COLS] = {{"cell", false},
+                                      {"strategy", false},
+                                      {"updates", true},
+                                      {"samples/s", true},
+                                      {target, true},
+                                      {"test acc", false},
                                       {"staleness mean/p50/p95/max", false},
-                                      {"wait", true},      {"payload/theory", false},
+                                      {"wait", true},
+                                      {"payload/theory", false},
                                       {"wire", true}};
     size_t nrows = 0;
     char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->ncells * study->narms * COLS, ENI_TABLE_TEXT);
@@ -162,11 +180,13 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
     return EN_OK;
 }
 
-/* ---- as HTML ---------------------------------------------------------------------------------------------- */
+/* ---- as HTML ----------------------------------------------------------------------------------------------
+ */
 
 #define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
 
-static void cell_number(FILE *page, double median, double min, double max, size_t n, double (*round_to)(double))
+static void cell_number(FILE *page, double median, double min, double max, size_t n,
+                        double (*round_to)(double))
 {
     char text[64], low[64], high[64];
     eni_table_grouped(round_to(median), THIN, text, sizeof text);
@@ -247,14 +267,15 @@ static void html_row(const eni_study *study, const eni_row *row, bool is_first, 
 
 void eni_report_html_table(const eni_study *study, FILE *page)
 {
-    fprintf(page,
-            "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
-            "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
-            "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
-            "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
-            "</small></th><th scope=\"col\">wait</th><th scope=\"col\">payload<small>/ theory</small></th>"
-            "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
-            100 * study->target);
+    fprintf(
+        page,
+        "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
+        "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
+        "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
+        "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
+        "</small></th><th scope=\"col\">wait</th><th scope=\"col\">payload<small>/ theory</small></th>"
+        "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
+        100 * study->target);
     for (size_t c = 0; c < study->ncells; c++) {
         bool is_first = true;
         for (size_t a = 0; a < study->narms; a++) {

@@ -1,5 +1,5 @@
-/* report_table.h - the table of a comparison: one row per (cell, arm), medians over seeds. The same numbers go
- * to the terminal and into the page. */
+/* report_table.h - the table of a comparison: one row per (cell, arm), medians over seeds. The same numbers
+ * go to the terminal and into the page. */
 #ifndef CLI_REPORT_TABLE_H
 #define CLI_REPORT_TABLE_H
 

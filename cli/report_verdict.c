@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- pairs -------------------------------------------------------------------------------------------------- */
+/* ---- pairs
+ * -------------------------------------------------------------------------------------------------- */
 
 /* Adds one seed's times. A miss counts as infinitely late; two misses say nothing about who is sooner. */
 static void pair_times(eni_pairs *pairs, const eni_run *a, const eni_run *b, double *ratios, size_t *nratios)
@@ -49,7 +50,8 @@ void eni_verdict_pairs(const eni_study *study, size_t cell, size_t a, size_t b, 
             pairs_out->higher += difference > 0;
             pairs_out->lower += difference < 0;
         }
-        if (x->params_sha256 == NULL || y->params_sha256 == NULL || strcmp(x->params_sha256, y->params_sha256) != 0)
+        if (x->params_sha256 == NULL || y->params_sha256 == NULL ||
+            strcmp(x->params_sha256, y->params_sha256) != 0)
             pairs_out->has_same_weights = false;
     }
     if (pairs_out->n == 0) pairs_out->has_same_weights = false;
@@ -76,7 +78,8 @@ size_t eni_verdict_leader(const eni_study *study, size_t cell)
     return leader;
 }
 
-/* ---- times as text ------------------------------------------------------------------------------------------ */
+/* ---- times as text
+ * ------------------------------------------------------------------------------------------ */
 
 void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t size)
 {
@@ -95,13 +98,15 @@ void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *tex
     double least = INFINITY;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && isinf(run->reach_t) && run->last_t < least) least = run->last_t;
+        if (run->cell == cell && run->arm == arm && isinf(run->reach_t) && run->last_t < least)
+            least = run->last_t;
     }
     eni_summary time = eni_study_summary(study, cell, arm, eni_metric_reach_t);
     eni_verdict_seconds(time.median, isinf(least) ? 0 : least, text_out, size);
 }
 
-/* ---- the sentence ------------------------------------------------------------------------------------------- */
+/* ---- the sentence
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct sentence {
     char *text;
@@ -221,7 +226,8 @@ static phrase points_phrase(const eni_pairs *pairs, bool has_one_seed)
         snprintf(p.head, sizeof p.head, "%.1f points %s than", fabs(pairs->points),
                  pairs->points > 0 ? "higher" : "lower");
     else
-        snprintf(p.head, sizeof p.head, has_one_seed ? "as accurate as" : "with no clear difference in accuracy from");
+        snprintf(p.head, sizeof p.head,
+                 has_one_seed ? "as accurate as" : "with no clear difference in accuracy from");
     if (!has_one_seed)
         snprintf(p.tail, sizeof p.tail, " (paired: %+.1f to %+.1f)", pairs->points_range.low,
                  pairs->points_range.high);
@@ -233,7 +239,8 @@ static void say_accuracies(sentence *s, const eni_pairs pairs[])
 {
     phrase phrases[ENI_MAX_ARMS];
     bool is_said[ENI_MAX_ARMS] = {false};
-    for (size_t b = 0; b < s->study->narms; b++) phrases[b] = points_phrase(&pairs[b], s->has_one_seed);
+    for (size_t b = 0; b < s->study->narms; b++)
+        phrases[b] = points_phrase(&pairs[b], s->has_one_seed);
     is_said[s->leader] = true;
     bool is_first = true;
     for (size_t b = 0; b < s->study->narms; b++) {
@@ -258,8 +265,8 @@ static void say_speeds(sentence *s, const eni_pairs pairs[])
     say(s, "%s trained ", s->study->arms[s->leader].name);
     for (size_t b = 0; b < s->study->narms; b++) {
         if (b == s->leader || pairs[b].nspeed == 0) continue;
-        say(s, "%s%.*f times as fast as %s", said++ == 0 ? "" : " and ", fabs(pairs[b].speed_ratio - 1) < 0.095 ? 2 : 1,
-            pairs[b].speed_ratio, s->study->arms[b].name);
+        say(s, "%s%.*f times as fast as %s", said++ == 0 ? "" : " and ",
+            fabs(pairs[b].speed_ratio - 1) < 0.095 ? 2 : 1, pairs[b].speed_ratio, s->study->arms[b].name);
         if (!s->has_one_seed) say(s, " (faster in %zu of %zu seeds)", pairs[b].faster, pairs[b].nspeed);
     }
     if (said == 0) say(s, "alone");
@@ -337,7 +344,8 @@ void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, 
         say(&s, ".");
         return;
     }
-    for (size_t b = 0; b < study->narms; b++) eni_verdict_pairs(study, cell, leader, b, &pairs[b]);
+    for (size_t b = 0; b < study->narms; b++)
+        eni_verdict_pairs(study, cell, leader, b, &pairs[b]);
     if (is_about_time) {
         say_times(&s, pairs);
         say_accuracies(&s, pairs);
@@ -358,8 +366,9 @@ void eni_verdict_caveat(const eni_study *study, const eni_fairness *fairness, ch
 {
     size_t used = 0;
     if (fairness->nfail > 0)
-        used = (size_t)snprintf(text_out, size,
-                                "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
+        used = (size_t)snprintf(
+            text_out, size,
+            "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
     if (used >= size || study->nseeds < 2 || study->narms < 2) {
         if (used == 0 && size > 0) text_out[0] = 0;
         return;
@@ -367,10 +376,12 @@ void eni_verdict_caveat(const eni_study *study, const eni_fairness *fairness, ch
     size_t n = study->nseeds;
     if (n < 6)
         snprintf(text_out + used, size - used,
-                 "With %zu seeds, all pairs agree by chance alone in 1 of %.0f comparisons, and a paired range covers "
+                 "With %zu seeds, all pairs agree by chance alone in 1 of %.0f comparisons, and a paired "
+                 "range covers "
                  "the true median with %.0f %%; six seeds make it 1 of 32 and 97 %%.",
                  n, 1 / eni_stats_chance(n), 100 * (1 - eni_stats_chance(n)));
     else
         snprintf(text_out + used, size - used,
-                 "Paired ranges over %zu seeds cover the true median with at least 95 %% (order statistics).", n);
+                 "Paired ranges over %zu seeds cover the true median with at least 95 %% (order statistics).",
+                 n);
 }

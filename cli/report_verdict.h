@@ -22,10 +22,10 @@ typedef struct eni_pairs {
     eni_interval ratio_range;
 
     size_t nspeed, faster; /* pairs with samples/s; those in which a is faster */
-    double speed_ratio;   /* median of samples/s(a) / samples/s(b) */
+    double speed_ratio;    /* median of samples/s(a) / samples/s(b) */
 
     size_t nacc, higher, lower;
-    double points;        /* median of accuracy(a) - accuracy(b), in percentage points */
+    double points; /* median of accuracy(a) - accuracy(b), in percentage points */
     eni_interval points_range;
     bool has_same_weights; /* params_sha256 equal in all pairs */
 } eni_pairs;

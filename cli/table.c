@@ -23,7 +23,8 @@ void eni_table_text(FILE *out, const char *text)
 size_t eni_table_width(const char *text)
 {
     size_t width = 0;
-    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) width += (*at & 0xc0) != 0x80;
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++)
+        width += (*at & 0xc0) != 0x80;
     return width;
 }
 
@@ -35,8 +36,8 @@ static void print_cell(FILE *out, const char *text, size_t width, bool is_right,
     if (!is_last) fprintf(out, "%*s", is_right ? 2 : pad + 2, "");
 }
 
-void eni_table_print(FILE *out, const eni_column *columns, size_t ncols,
-                     const char (*cells)[ENI_TABLE_TEXT], size_t nrows)
+void eni_table_print(FILE *out, const eni_column *columns, size_t ncols, const char (*cells)[ENI_TABLE_TEXT],
+                     size_t nrows)
 {
     size_t width[ENI_TABLE_COLS];
     for (size_t c = 0; c < ncols; c++) {

@@ -16,8 +16,8 @@ typedef struct eni_column {
 /* Prints `head` and rows x ncols texts with two blanks between columns and none at a line's end. Widths count
  * what a terminal shows (UTF-8 letters, not bytes; double-width signs are not expected). Control characters,
  * which a terminal would obey, are shown as '?'. cells[row * ncols + col]. */
-void eni_table_print(FILE *out, const eni_column *columns, size_t ncols,
-                     const char (*cells)[ENI_TABLE_TEXT], size_t nrows);
+void eni_table_print(FILE *out, const eni_column *columns, size_t ncols, const char (*cells)[ENI_TABLE_TEXT],
+                     size_t nrows);
 
 /* Prints one text without control characters. */
 void eni_table_text(FILE *out, const char *text);

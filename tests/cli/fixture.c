@@ -149,8 +149,9 @@ static void write_evals(const made_run *run)
     need(out != NULL, path);
     for (double samples = EVAL_EVERY; samples <= SAMPLES; samples += EVAL_EVERY) {
         double accuracy = accuracy_at(run, samples);
-        fprintf(out, "{\"samples\":%.0f,\"t\":%.4f,\"update\":%.0f,\"test_loss\":%.4f,\"test_accuracy\":%.4f}\n",
-                samples, samples / run->speed, samples / run->arm->batch, 1.9 * (1 - accuracy) + 0.12, accuracy);
+        fprintf(
+            out, "{\"samples\":%.0f,\"t\":%.4f,\"update\":%.0f,\"test_loss\":%.4f,\"test_accuracy\":%.4f}\n",
+            samples, samples / run->speed, samples / run->arm->batch, 1.9 * (1 - accuracy) + 0.12, accuracy);
     }
     need(fclose(out) == 0, path);
 }
@@ -180,18 +181,19 @@ static json_t *roles_of(const made_run *run)
         char name[16], core[4];
         snprintf(name, sizeof name, "rank %d", rank);
         snprintf(core, sizeof core, "%d", rank);
-        json_array_append_new(roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name, "cores",
-                                               core, "cpu_seconds", steps * (ms[0] + ms[1] + ms[4]) / 1e3, "data_ns",
-                                               ms[0] * steps * 1e6, "compute_ns", ms[1] * steps * 1e6, "send_ns",
-                                               ms[2] * steps * 1e6, "wait_ns", ms[3] * steps * 1e6, "update_ns",
-                                               ms[4] * steps * 1e6, "steps", steps));
+        json_array_append_new(roles,
+                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name,
+                                        "cores", core, "cpu_seconds", steps * (ms[0] + ms[1] + ms[4]) / 1e3,
+                                        "data_ns", ms[0] * steps * 1e6, "compute_ns", ms[1] * steps * 1e6,
+                                        "send_ns", ms[2] * steps * 1e6, "wait_ns", ms[3] * steps * 1e6,
+                                        "update_ns", ms[4] * steps * 1e6, "steps", steps));
     }
     if (run->arm->has_server) {
         double all = 1e9 * SAMPLES / run->speed;
-        json_array_append_new(roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", "psd", "cores",
-                                               "0-1", "cpu_seconds", 0.3 * all / 1e9, "data_ns", 0.0, "compute_ns", 0.0,
-                                               "send_ns", 0.12 * all, "wait_ns", 0.7 * all, "update_ns", 0.18 * all,
-                                               "steps", SAMPLES / run->arm->batch));
+        json_array_append_new(roles, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", "psd",
+                                               "cores", "0-1", "cpu_seconds", 0.3 * all / 1e9, "data_ns", 0.0,
+                                               "compute_ns", 0.0, "send_ns", 0.12 * all, "wait_ns", 0.7 * all,
+                                               "update_ns", 0.18 * all, "steps", SAMPLES / run->arm->batch));
     }
     return roles;
 }
@@ -218,9 +220,10 @@ static json_t *staleness_of(const made_run *run)
     json_t *per_worker = json_array();
     double pushes = SAMPLES / run->arm->batch;
     for (int rank = 0; rank < 2; rank++)
-        json_array_append_new(per_worker, json_pack("{s:i, s:f, s:o}", "rank", rank, "mean", mean[rank], "histogram",
-                                                    histogram(mean[rank], steps_of(run, rank))));
-    double all = (mean[0] * steps_of(run, 0) + mean[1] * steps_of(run, 1)) / (steps_of(run, 0) + steps_of(run, 1));
+        json_array_append_new(per_worker, json_pack("{s:i, s:f, s:o}", "rank", rank, "mean", mean[rank],
+                                                    "histogram", histogram(mean[rank], steps_of(run, rank))));
+    double all =
+        (mean[0] * steps_of(run, 0) + mean[1] * steps_of(run, 1)) / (steps_of(run, 0) + steps_of(run, 1));
     double most = all > 0 ? ceil(mean[1]) + 1 : 0;
     return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "mean", all, "p50", all > 0 ? 1.0 : 0.0, "p95",
                      all > 0 ? most - 1 : 0.0, "p99", most, "max", most, "histogram", histogram(all, pushes),
@@ -232,8 +235,9 @@ static json_t *shares_of(const made_run *run)
     json_t *list = json_array();
     for (int rank = 0; rank < 2; rank++) {
         double samples = 64 * steps_of(run, rank);
-        json_array_append_new(list, json_pack("{s:i, s:f, s:f, s:f}", "rank", rank, "samples_computed", samples,
-                                              "samples_applied", samples, "steps", steps_of(run, rank)));
+        json_array_append_new(list,
+                              json_pack("{s:i, s:f, s:f, s:f}", "rank", rank, "samples_computed", samples,
+                                        "samples_applied", samples, "steps", steps_of(run, rank)));
     }
     return list;
 }
@@ -246,22 +250,24 @@ static json_t *result_of(const made_run *run)
     hash_of(params, "params", run->arm->is_synchronous ? "synchronous" : run->arm->name, run->seed);
     double updates = SAMPLES / run->arm->batch, theory = 2 * (SAMPLES / 64.0) * PARAM_BYTES;
     if (!run->arm->has_server) theory = SAMPLES / 128.0 * 2 * PARAM_BYTES;
-    json_t *result = json_pack(
-        "{s:i, s:s, s:s, s:i, s:s, s:s, s:I, s:s, s:I, s:f, s:f, s:f, s:i, s:i}", "schema", 1, "version", "0.1.0",
-        "strategy", run->arm->strategy, "workers", 2, "model", "convnet", "data", "fashion-mnist", "seed",
-        (json_int_t)run->seed, "device", "cpu", "steps", (json_int_t)(SAMPLES / 64), "updates", updates,
-        "samples_computed", (double)SAMPLES, "samples_applied", (double)SAMPLES, "samples_dropped", 96,
-        "global_batch_size", GLOBAL_BATCH);
+    json_t *result = json_pack("{s:i, s:s, s:s, s:i, s:s, s:s, s:I, s:s, s:I, s:f, s:f, s:f, s:i, s:i}",
+                               "schema", 1, "version", "0.1.0", "strategy", run->arm->strategy, "workers", 2,
+                               "model", "convnet", "data", "fashion-mnist", "seed", (json_int_t)run->seed,
+                               "device", "cpu", "steps", (json_int_t)(SAMPLES / 64), "updates", updates,
+                               "samples_computed", (double)SAMPLES, "samples_applied", (double)SAMPLES,
+                               "samples_dropped", 96, "global_batch_size", GLOBAL_BATCH);
     json_object_update_new(
-        result, json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:i, s:s}", "train_seconds",
-                          SAMPLES / run->speed, "samples_per_s", run->speed, "test_accuracy", accuracy_at(run, SAMPLES),
-                          "test_loss", 0.52, "lr", run->arm->lr, "init_sha256", init, "order_sha256", order,
-                          "params_sha256", params, "payload_bytes", theory, "theory_bytes", theory, "wire_bytes",
+        result, json_pack("{s:f, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:i, s:s}",
+                          "train_seconds", SAMPLES / run->speed, "samples_per_s", run->speed, "test_accuracy",
+                          accuracy_at(run, SAMPLES), "test_loss", 0.52, "lr", run->arm->lr, "init_sha256",
+                          init, "order_sha256", order, "params_sha256", params, "payload_bytes", theory,
+                          "theory_bytes", theory, "wire_bytes",
                           run->arm->has_server ? updates * 2 * 640.0 * GLOBAL_BATCH / run->arm->batch : 0.0,
                           "shm_bytes", 2 * theory, "exit", 0, "transport", "shm"));
     if (run->arm->algorithm != NULL)
-        json_object_set_new(result, "collective", json_pack("{s:s, s:s, s:s}", "algorithm", run->arm->algorithm,
-                                                            "transport", "shm", "why", "all ranks are on one host"));
+        json_object_set_new(result, "collective",
+                            json_pack("{s:s, s:s, s:s}", "algorithm", run->arm->algorithm, "transport", "shm",
+                                      "why", "all ranks are on one host"));
     json_t *emulated = json_array();
     if (run->cell == 1) json_array_append_new(emulated, json_string("straggler 1:3"));
     json_object_set_new(result, "environment", json_pack("{s:o}", "emulated", emulated));
@@ -282,16 +288,19 @@ static void write_metrics(const made_run *run)
         FILE *out = fopen(path, "w");
         need(out != NULL, path);
         for (int step = 0; step < 40; step++)
-            fprintf(out, "{\"schema\":1,\"t\":%.4f,\"step\":%d,\"loss\":%.4f,\"step_ns\":%.0f}\n", 0.009 * step, step,
-                    2.3 * exp(-0.05 * step),
-                    1e6 * (ms[0] + ms[1] + ms[2] + ms[3] + ms[4]) * (1 + 0.05 * noise(run->seed, 7, (uint64_t)step)));
+            fprintf(out, "{\"schema\":1,\"t\":%.4f,\"step\":%d,\"loss\":%.4f,\"step_ns\":%.0f}\n",
+                    0.009 * step, step, 2.3 * exp(-0.05 * step),
+                    1e6 * (ms[0] + ms[1] + ms[2] + ms[3] + ms[4]) *
+                        (1 + 0.05 * noise(run->seed, 7, (uint64_t)step)));
         need(fclose(out) == 0, path);
     }
 }
 
 static void span(FILE *out, const char *name, double begin_ms, double ms, int pid, int tid, int step)
 {
-    fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{\"step\":%d}}",
+    fprintf(out,
+            ",\n{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{"
+            "\"step\":%d}}",
             name, 1e3 * begin_ms, 1e3 * ms, pid, tid, step);
 }
 
@@ -301,7 +310,8 @@ static void write_trace(const made_run *run)
     path_of(path, run->folder, "trace.json");
     FILE *out = fopen(path, "w");
     need(out != NULL, path);
-    fputs("{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"rank 0\"}},\n"
+    fputs("{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":0,\"args\":{\"name\":\"rank "
+          "0\"}},\n"
           "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"rank 1\"}}",
           out);
     if (run->arm->has_server)
@@ -330,7 +340,8 @@ static void write_trace(const made_run *run)
 
 /* ---- the comparison ------------------------------------------------------------------------------------ */
 
-static json_t *write_run(const char *dir, const fixture *spec, size_t cell, size_t arm, int64_t seed, int order)
+static json_t *write_run(const char *dir, const fixture *spec, size_t cell, size_t arm, int64_t seed,
+                         int order)
 {
     made_run run = {.arm = &spec->arms[arm], .cell = cell, .seed = seed};
     char name[128], started[40];
@@ -342,11 +353,13 @@ static json_t *write_run(const char *dir, const fixture *spec, size_t cell, size
     write_evals(&run);
     write_metrics(&run);
     if (spec->has_trace && seed == 1) write_trace(&run);
-    fixture_text(run.folder, "config.yaml",
-                 "model: convnet\ndata: fashion-mnist\nworkers: 2\nbatch-size: 64\nmomentum: 0.5\nepochs: 1\n");
+    fixture_text(
+        run.folder, "config.yaml",
+        "model: convnet\ndata: fashion-mnist\nworkers: 2\nbatch-size: 64\nmomentum: 0.5\nepochs: 1\n");
     snprintf(started, sizeof started, "2026-05-04T10:%02d:%02dZ", order / 6, order % 6 * 10);
-    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", cell_names[cell], "arm", spec->arms[arm].name,
-                     "seed", (json_int_t)seed, "dir", name, "order", order, "started", started, "exit", 0);
+    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", cell_names[cell], "arm",
+                     spec->arms[arm].name, "seed", (json_int_t)seed, "dir", name, "order", order, "started",
+                     started, "exit", 0);
 }
 
 void fixture_write(const char *dir, const fixture *spec)
@@ -358,8 +371,9 @@ void fixture_write(const char *dir, const fixture *spec)
     int order = 0;
     for (size_t c = 0; c < 2; c++) {
         if (spec->nseeds[c] == 0) continue;
-        json_array_append_new(cells, c == 0 ? json_pack("{s:s, s:n}", "name", cell_names[c], "straggler")
-                                            : json_pack("{s:s, s:s}", "name", cell_names[c], "straggler", "1:3"));
+        json_array_append_new(cells,
+                              c == 0 ? json_pack("{s:s, s:n}", "name", cell_names[c], "straggler")
+                                     : json_pack("{s:s, s:s}", "name", cell_names[c], "straggler", "1:3"));
         for (size_t s = 0; s < spec->nseeds[c]; s++)
             for (size_t a = 0; a < spec->narms; a++)
                 json_array_append_new(runs, write_run(dir, spec, c, a, (int64_t)s + 1, order++));
@@ -368,13 +382,15 @@ void fixture_write(const char *dir, const fixture *spec)
         json_array_append_new(arms, json_pack("{s:s, s:s, s:{}, s:f}", "name", spec->arms[a].name, "strategy",
                                               spec->arms[a].strategy, "options", "lr", spec->arms[a].lr));
     size_t most = spec->nseeds[0] > spec->nseeds[1] ? spec->nseeds[0] : spec->nseeds[1];
-    for (size_t s = 0; s < most; s++) json_array_append_new(seeds, json_integer((json_int_t)s + 1));
-    write_json(dir, "compare.json",
-               json_pack("{s:i, s:[s, s, s, s, s, s, s, s], s:f, s:s, s:o, s:o, s:o, s:o, s:{s:s, s:i, s:s, s:s, s:s, "
-                         "s:f}}",
-                         "schema", 1, "argv", "entrain", "compare", "-n", "2", "--strategies=ring,ps-sync,ps-async",
-                         "--data=fashion-mnist", "--seeds=1,2,3", "--out=demo", "target", 0.75, "lr_scale", "linear",
-                         "cells", cells, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu",
-                         "AMD EPYC 7B13", "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit",
-                         "fc617c6", "load", 0.08));
+    for (size_t s = 0; s < most; s++)
+        json_array_append_new(seeds, json_integer((json_int_t)s + 1));
+    write_json(
+        dir, "compare.json",
+        json_pack(
+            "{s:i, s:[s, s, s, s, s, s, s, s], s:f, s:s, s:o, s:o, s:o, s:o, s:{s:s, s:i, s:s, s:s, s:s, "
+            "s:f}}",
+            "schema", 1, "argv", "entrain", "compare", "-n", "2", "--strategies=ring,ps-sync,ps-async",
+            "--data=fashion-mnist", "--seeds=1,2,3", "--out=demo", "target", 0.75, "lr_scale", "linear",
+            "cells", cells, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu", "AMD EPYC 7B13",
+            "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit", "fc617c6", "load", 0.08));
 }
