@@ -64,10 +64,10 @@ static en_status read_named(const eni_data_options *options, eni_dataset *set)
     const char *folder = named == NULL             ? options->name
                          : options->folder != NULL ? options->folder
                                                    : named->folder;
-    en_status st = eni_dataset_read_folder(folder, set);
-    if (st == EN_ENOENT && named != NULL)
-        eni_error("dataset", "%s is absent: %s", named->name, named->remedy);
-    return st;
+    const char *remedy = named != NULL ? named->remedy
+                                       : "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, "
+                                         "plain or .gz";
+    return eni_dataset_read_folder(folder, remedy, set);
 }
 
 /* Real sets shrink to their limit; made-up ones were made at it. */

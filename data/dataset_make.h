@@ -5,9 +5,9 @@
 #include "data/dataset.h"
 
 /* Fills shape, classes and both splits of a zeroed set from train-images-idx3-ubyte[.gz] and its three
- * siblings in `folder`. The counts are those of the files. Errors as eni_dataset_open; on failure the caller
- * closes what is there. */
-en_status eni_dataset_read_folder(const char *folder, eni_dataset *set);
+ * siblings in `folder`. The counts are those of the files; `remedy` is told when one is absent. Errors as
+ * eni_dataset_open; on failure the caller closes what is there. */
+en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set);
 
 /* Fills a zeroed set with made-up samples of the wanted shape, the same for the same seed on every machine:
  * integers and exact float operations only. Labels and targets can be learnt from the samples. */

@@ -12,7 +12,8 @@
 typedef unsigned long long ull;
 
 /* FOLDER/NAME.gz if it is there, else FOLDER/NAME. */
-static en_status read_file(const char *folder, const char *name, int ndims, eni_idx *idx_out)
+static en_status read_file(const char *folder, const char *name, const char *remedy, int ndims,
+                           eni_idx *idx_out)
 {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, "%s/%s.gz", folder, name);
@@ -22,10 +23,7 @@ static en_status read_file(const char *folder, const char *name, int ndims, eni_
     }
     if (access(path, F_OK) != 0) path[length - 3] = '\0';
     if (access(path, F_OK) != 0) {
-        eni_error("dataset",
-                  "%s holds neither %s.gz nor %s: a set is four files, "
-                  "{train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz",
-                  folder, name, name);
+        eni_error("dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
         return EN_ENOENT;
     }
     EN_TRY(eni_idx_read(path, idx_out));
@@ -37,16 +35,17 @@ static en_status read_file(const char *folder, const char *name, int ndims, eni_
 }
 
 /* Moves the elements of both files into the split. */
-static en_status read_split(const char *folder, const char *prefix, eni_split *split, eni_idx *images_out)
+static en_status read_split(const char *folder, const char *prefix, const char *remedy, eni_split *split,
+                            eni_idx *images_out)
 {
     char name[64];
     eni_idx labels;
     snprintf(name, sizeof name, "%s-images-idx3-ubyte", prefix);
-    EN_TRY(read_file(folder, name, ENI_IDX_DIMS, images_out));
+    EN_TRY(read_file(folder, name, remedy, ENI_IDX_DIMS, images_out));
     split->images = images_out->elements;
     split->count = images_out->dim[0];
     snprintf(name, sizeof name, "%s-labels-idx1-ubyte", prefix);
-    EN_TRY(read_file(folder, name, 1, &labels));
+    EN_TRY(read_file(folder, name, remedy, 1, &labels));
     split->labels = labels.elements;
     if (labels.dim[0] == split->count) return EN_OK;
     eni_error("dataset", "%s: %llu %s images but %llu labels; the files do not belong together", folder,
@@ -54,11 +53,11 @@ static en_status read_split(const char *folder, const char *prefix, eni_split *s
     return EN_EFORMAT;
 }
 
-en_status eni_dataset_read_folder(const char *folder, eni_dataset *set)
+en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set)
 {
     eni_idx train, test;
-    EN_TRY(read_split(folder, "train", &set->split[ENI_TRAIN], &train));
-    EN_TRY(read_split(folder, "t10k", &set->split[ENI_TEST], &test));
+    EN_TRY(read_split(folder, "train", remedy, &set->split[ENI_TRAIN], &train));
+    EN_TRY(read_split(folder, "t10k", remedy, &set->split[ENI_TEST], &test));
     if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2]) {
         eni_error("dataset", "%s: training images are %llu x %llu, test images %llu x %llu", folder,
                   (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);

@@ -1,0 +1,250 @@
+/* test_dataset.c - sets: real and made up, normalised as PyTorch does, refused when their parts disagree. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "data/dataset.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+
+typedef struct heard {
+    int lines;
+    char text[2048]; /* all lines */
+} heard;
+
+static void hear(void *user, int level, const char *subsystem, const char *text)
+{
+    heard *h = user;
+    (void)level;
+    (void)subsystem;
+    h->lines++;
+    snprintf(h->text + strlen(h->text), sizeof h->text - strlen(h->text), "%s\n", text);
+}
+
+static void fashion_mnist(void **state)
+{
+    (void)state;
+    if (access("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz", R_OK) != 0) skip();
+    eni_dataset *set;
+    eni_data_options options = {.name = "fashion-mnist", .want = {28, 28, 1, 10, 0}};
+    int64_t begin = eni_now_ns();
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    printf("fashion-mnist, four files, opened in %.3f s", (double)(eni_now_ns() - begin) / 1e9);
+    assert_true(set->split[ENI_TRAIN].count == 60000 && set->split[ENI_TEST].count == 10000);
+    int per_class[10] = {0};
+    for (int i = 0; i < 60000; i++)
+        per_class[set->split[ENI_TRAIN].labels[i]]++;
+    for (int c = 0; c < 10; c++)
+        assert_int_equal(per_class[c], 6000);
+    char hash[ENI_DIGEST_HEX], limited[ENI_DIGEST_HEX];
+    begin = eni_now_ns();
+    assert_int_equal(eni_dataset_sha256(set, hash), EN_OK);
+    printf(", hashed in %.3f s\n", (double)(eni_now_ns() - begin) / 1e9);
+
+    static float x[2 * 784];
+    int32_t labels[2];
+    uint32_t indices[2] = {59999, 0};
+    eni_dataset_gather(set, ENI_TRAIN, indices, 2, x, labels, NULL);
+    assert_int_equal(labels[1], 9); /* the first image is an ankle boot */
+    assert_int_equal(labels[0], set->split[ENI_TRAIN].labels[59999]);
+    for (int k = 0; k < 784; k++) {
+        float unit = (float)set->split[ENI_TRAIN].images[k] / 255.0f;
+        float expected = (unit - 0.1307f) / 0.3081f;
+        assert_true(x[784 + k] == expected);
+    }
+    eni_dataset_close(set);
+
+    options.limit_train = 1000;
+    options.limit_test = 10;
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    assert_true(set->split[ENI_TRAIN].count == 1000 && set->split[ENI_TEST].count == 10);
+    assert_int_equal(eni_dataset_sha256(set, limited), EN_OK);
+    assert_string_not_equal(hash, limited);
+    eni_dataset_close(set);
+}
+
+/* A vector model takes images, flattened; another shape is refused. */
+static void what_the_model_wants(void **state)
+{
+    (void)state;
+    if (access("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz", R_OK) != 0) skip();
+    heard h = {0};
+    eni_dataset *set;
+    eni_data_options options = {.name = "fashion-mnist", .limit_train = 10, .want = {1, 1, 784, 10, 0}};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    eni_dataset_close(set);
+    eni_log_set_sink(hear, &h);
+    options.want = (eni_data_want){32, 32, 3, 10, 0};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EMISMATCH);
+    options.want = (eni_data_want){1, 1, 10, 0, 5};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EMISMATCH);
+    options = (eni_data_options){.name = "fashion-mnist", .limit_train = 60001};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EINVAL);
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(h.lines, 3);
+    assert_non_null(strstr(h.text, "--limit-train-samples 60001 is more than the 60000"));
+}
+
+static void absent_sets_say_what_to_do(void **state)
+{
+    (void)state;
+    heard h = {0};
+    eni_dataset *set;
+    eni_log_set_sink(hear, &h);
+    eni_data_options options = {.name = "fashion-mnist", .folder = "/nonexistent"};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_ENOENT);
+    assert_non_null(strstr(h.text, "apt-get install dataset-fashion-mnist"));
+    assert_int_equal(h.lines, 1);
+    options = (eni_data_options){.name = "imagenet"};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_ENOENT);
+    assert_non_null(strstr(h.text, "neither a set nor a folder \"imagenet\""));
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(h.lines, 2);
+}
+
+static void write_file(const char *folder, const char *name, const char *bytes, size_t count)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, count, file), count);
+    fclose(file);
+}
+
+#define IMAGES_2x1x3 "\0\0\x08\3\0\0\0\2\0\0\0\1\0\0\0\3abcdef"
+#define IMAGES_1x3x1 "\0\0\x08\3\0\0\0\1\0\0\0\3\0\0\0\1abc"
+#define IMAGES_1x1x3 "\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\3abc"
+#define LABELS_2     "\0\0\x08\1\0\0\0\2\1\2"
+#define LABELS_1     "\0\0\x08\1\0\0\0\1\3"
+#define LABELS_BAD   "\0\0\x08\1\0\0\0\1\x0a"
+
+static en_status open_folder(const char *images, size_t images_bytes, const char *labels, size_t labels_bytes,
+                             const char *test_images, const char *test_labels, heard *h)
+{
+    char folder[] = "/tmp/entrain-set-XXXXXX", command[64];
+    eni_dataset *set = NULL;
+    assert_non_null(mkdtemp(folder));
+    write_file(folder, "train-images-idx3-ubyte", images, images_bytes);
+    write_file(folder, "train-labels-idx1-ubyte", labels, labels_bytes);
+    write_file(folder, "t10k-images-idx3-ubyte", test_images, sizeof IMAGES_1x1x3 - 1);
+    write_file(folder, "t10k-labels-idx1-ubyte", test_labels, sizeof LABELS_1 - 1);
+    *h = (heard){0};
+    eni_log_set_sink(hear, h);
+    en_status st = eni_dataset_open(&(eni_data_options){.name = folder}, &set);
+    eni_log_set_sink(NULL, NULL);
+    if (st == EN_OK) assert_true(set->height == 1 && set->width == 3 && set->split[ENI_TRAIN].labels[1] == 2);
+    eni_dataset_close(st == EN_OK ? set : NULL);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    return st;
+}
+
+#define BYTES(text) text, sizeof text - 1
+
+static void a_folder_must_agree_with_itself(void **state)
+{
+    (void)state;
+    heard h;
+    assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_1, &h), EN_OK);
+    assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_1), IMAGES_1x1x3, LABELS_1, &h),
+                     EN_EFORMAT);
+    assert_non_null(strstr(h.text, "2 train images but 1 labels"));
+    assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x3x1, LABELS_1, &h),
+                     EN_EFORMAT);
+    assert_non_null(strstr(h.text, "training images are 1 x 3, test images 3 x 1"));
+    assert_int_equal(open_folder(BYTES(IMAGES_2x1x3), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_BAD, &h),
+                     EN_EFORMAT);
+    assert_non_null(strstr(h.text, "label 10 of test sample 0 is not in 0 .. 9"));
+    assert_int_equal(open_folder(BYTES(LABELS_2), BYTES(LABELS_2), IMAGES_1x1x3, LABELS_1, &h), EN_EFORMAT);
+    assert_non_null(strstr(h.text, "swapped"));
+    assert_int_equal(h.lines, 1);
+}
+
+/* targets = M x features with some fixed M: the first samples determine it, the rest must agree. */
+static void the_toy_set_is_linear(void **state)
+{
+    (void)state;
+    eni_dataset *set;
+    eni_data_options options = {.name = "synthetic", .seed = 5, .limit_train = 300, .want = {1, 1, 10, 0, 5}};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    const eni_split *train = &set->split[ENI_TRAIN], *test = &set->split[ENI_TEST];
+    assert_non_null(train->features);
+    assert_null(train->labels);
+    assert_true(memcmp(train->features, test->features, 40) != 0);
+    double m[10], a[10][11]; /* row 0 of M by Gauss elimination */
+    for (int i = 0; i < 10; i++)
+        for (int k = 0; k < 11; k++)
+            a[i][k] = k < 10 ? (double)train->features[i * 10 + k] : (double)train->targets[i * 5];
+    for (int p = 0; p < 10; p++) {
+        int best = p;
+        for (int i = p + 1; i < 10; i++)
+            if (fabs(a[i][p]) > fabs(a[best][p])) best = i;
+        for (int k = 0; k < 11; k++) {
+            double swap = a[p][k];
+            a[p][k] = a[best][k];
+            a[best][k] = swap;
+        }
+        for (int i = 0; i < 10; i++)
+            for (int k = 10; k >= p && i != p; k--)
+                a[i][k] -= a[p][k] * a[i][p] / a[p][p];
+    }
+    for (int k = 0; k < 10; k++)
+        m[k] = a[k][10] / a[k][k];
+    for (int i = 10; i < 300; i++) {
+        double y = 0;
+        for (int k = 0; k < 10; k++)
+            y += m[k] * (double)train->features[i * 10 + k];
+        assert_true(fabs(y - (double)train->targets[i * 5]) < 1e-4);
+    }
+    eni_dataset_close(set);
+}
+
+static void made_up_images_depend_on_the_seed_only(void **state)
+{
+    (void)state;
+    char hash[3][ENI_DIGEST_HEX];
+    for (int i = 0; i < 3; i++) {
+        eni_dataset *set;
+        eni_data_options options = {.name = "synthetic",
+                                    .seed = i == 2,
+                                    .limit_train = 200,
+                                    .limit_test = 50,
+                                    .want = {8, 8, 3, 10, 0}};
+        assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+        assert_true(set->sample_floats == 192 && set->split[ENI_TEST].count == 50);
+        assert_int_equal(eni_dataset_sha256(set, hash[i]), EN_OK);
+        float x[2 * 192], y[2 * 192];
+        int32_t labels[2];
+        uint32_t indices[2] = {7, 8};
+        eni_dataset_gather(set, ENI_TEST, indices, 2, x, labels, NULL);
+        eni_dataset_range(set, ENI_TEST, 7, 2, y, NULL, NULL);
+        assert_memory_equal(x, y, sizeof x);
+        assert_int_equal(labels[1], 8);
+        eni_dataset_close(set);
+    }
+    assert_string_equal(hash[0], hash[1]);
+    assert_string_not_equal(hash[0], hash[2]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fashion_mnist),
+        cmocka_unit_test(what_the_model_wants),
+        cmocka_unit_test(absent_sets_say_what_to_do),
+        cmocka_unit_test(a_folder_must_agree_with_itself),
+        cmocka_unit_test(the_toy_set_is_linear),
+        cmocka_unit_test(made_up_images_depend_on_the_seed_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
