@@ -1,0 +1,243 @@
+#include "runtime/sim/trial.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/comm/plugin.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/sim/quadratic.h"
+
+/* ---- the words ----------------------------------------------------------------------------------------- */
+
+typedef struct trial {
+    const char *strategy, *straggler;
+    double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
+    double lr, momentum, weight_decay, seed;
+    double step_ms, sigma, latency_us, rate_mb, events;
+    int wants_help;
+} trial;
+
+static const struct word {
+    const char *key;
+    size_t at; /* of a double in trial */
+    double value, min, max;
+    const char *help;
+} words[] = {
+    {"workers", offsetof(trial, workers), 4, 1, 1024, "ranks"},
+    {"local-size", offsetof(trial, local_size), 0, 0, 1024, "ranks per virtual machine; 0: all on one"},
+    {"shards", offsetof(trial, shards), 1, 1, 1024, "server shards"},
+    {"steps", offsetof(trial, steps), 100, 1, 1e9,
+     "steps; times the workers it is the budget of micro-batches"},
+    {"accumulate", offsetof(trial, accumulate), 1, 1, 1024, "micro-batches a step of one worker alone"},
+    {"elements", offsetof(trial, elements), 1000, 48, 1e8, "weights of the quadratic problem"},
+    {"bucket-cap", offsetof(trial, bucket_cap), 1024, 64, 67108864, "bytes of a bucket at most"},
+    {"lr", offsetof(trial, lr), 0.01, 0, 1e6, "learning rate"},
+    {"momentum", offsetof(trial, momentum), 0, 0, 1, "momentum"},
+    {"weight-decay", offsetof(trial, weight_decay), 0, 0, 1, "weight decay"},
+    {"seed", offsetof(trial, seed), 1, 0, 9007199254740992.,
+     "of gradients, noise and the strategy's numbers"},
+    {"step-ms", offsetof(trial, step_ms), 1, 0, 1e9, "milliseconds of one gradient"},
+    {"sigma", offsetof(trial, sigma), 0, 0, 10, "noise of that time: sigma of the lognormal, 0: none"},
+    {"latency-us", offsetof(trial, latency_us), 50, 0, 1e9, "microseconds of latency of a message"},
+    {"rate-mb", offsetof(trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
+    {"events", offsetof(trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
+};
+enum { WORDS = sizeof words / sizeof *words };
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "entrain sim --strategy=NAME|FILE.so[:key=value,..] [options]\n\n"
+                 "Runs a strategy in virtual time on a noisy quadratic problem.\n\n"
+                 "  --straggler=RANK:FACTOR  one slower worker\n");
+    for (int i = 0; i < WORDS; i++)
+        fprintf(out, "  --%-22s %s (%g .. %g, default %g)\n", words[i].key, words[i].help, words[i].min,
+                words[i].max, words[i].value);
+}
+
+static en_status parse_number(trial *t, const char *key, size_t length, const char *value)
+{
+    for (int i = 0; i < WORDS; i++) {
+        if (strlen(words[i].key) != length || memcmp(words[i].key, key, length) != 0) continue;
+        char *end;
+        const double number = strtod(value, &end);
+        if (end != value && !*end && number >= words[i].min && number <= words[i].max) {
+            *(double *)(void *)((char *)t + words[i].at) = number;
+            return EN_OK;
+        }
+        eni_error("trial", "--%s cannot be '%s': %g .. %g", words[i].key, value, words[i].min, words[i].max);
+        return EN_EINVAL;
+    }
+    eni_error("trial", "there is no option --%.*s; --help lists them", (int)length, key);
+    return EN_EINVAL;
+}
+
+static en_status parse(trial *t, int argc, char **argv)
+{
+    for (int i = 0; i < WORDS; i++)
+        *(double *)(void *)((char *)t + words[i].at) = words[i].value;
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *value = strchr(word, '=');
+        if (strcmp(word, "--help") == 0) {
+            t->wants_help = 1;
+        } else if (strncmp(word, "--", 2) != 0 || !value) {
+            eni_error("trial", "'%s' is not of the form --key=value; --help lists the options", word);
+            return EN_EINVAL;
+        } else if (strncmp(word, "--strategy=", 11) == 0) {
+            t->strategy = value + 1;
+        } else if (strncmp(word, "--straggler=", 12) == 0) {
+            t->straggler = value + 1;
+        } else {
+            EN_TRY(parse_number(t, word + 2, (size_t)(value - word - 2), value + 1));
+        }
+    }
+    if (t->strategy || t->wants_help) return EN_OK;
+    eni_error("trial", "no strategy to try: --strategy=NAME or --strategy=./mine.so");
+    return EN_EINVAL;
+}
+
+/* "RANK:FACTOR" into factor (workers). */
+static en_status parse_straggler(const trial *t, double *factor)
+{
+    int rank = -1, used = 0;
+    double slow = 0;
+    for (int r = 0; r < (int)t->workers; r++)
+        factor[r] = 1;
+    if (!t->straggler) return EN_OK;
+    if (sscanf(t->straggler, "%d:%lf%n", &rank, &slow, &used) != 2 || t->straggler[used] || rank < 0 ||
+        rank >= (int)t->workers || !(slow > 0 && slow < 1e6)) {
+        eni_error("trial", "--straggler cannot be '%s': RANK:FACTOR with a rank below %g", t->straggler,
+                  t->workers);
+        return EN_EINVAL;
+    }
+    factor[rank] = slow;
+    return EN_OK;
+}
+
+/* ---- the report ---------------------------------------------------------------------------------------- */
+
+typedef struct printer {
+    FILE *out;
+    double left;
+} printer;
+
+static void print_event(void *user, const eni_sim_event *e)
+{
+    static const char *const types[] = {"", "step", "push", "reply", "coll", "swap", "finished"};
+    printer *p = user;
+    if (p->left-- <= 0) return;
+    fprintf(p->out, "%12.3f us  rank %-4d %-8s", (double)e->at_ns / 1e3, e->rank, types[e->type]);
+    switch (e->type) {
+    case ENI_SIM_STEP:
+        fprintf(p->out, "%" PRIu64 " on micro-batch %" PRIu64 "\n", e->clock, e->version);
+        break;
+    case ENI_SIM_PUSH:
+        fprintf(p->out,
+                "bucket %u to store %d, clock %" PRIu64 ", from version %" PRIu64 " onto %" PRIu64 "\n",
+                e->bucket, e->peer, e->clock, e->base, e->version);
+        break;
+    case ENI_SIM_REPLY:
+        fprintf(p->out, "bucket %u from store %d, clock %" PRIu64 ", version %" PRIu64 "\n", e->bucket,
+                e->peer, e->clock, e->version);
+        break;
+    case ENI_SIM_COLL:
+        fprintf(p->out, "operation %" PRIu64 " of %d ranks, bucket %u\n", e->clock, e->peer, e->bucket);
+        break;
+    case ENI_SIM_SWAP: fprintf(p->out, "bucket %u from rank %d\n", e->bucket, e->peer); break;
+    default: fprintf(p->out, "\n");
+    }
+}
+
+static void report(FILE *out, const trial *t, const eni_sim_config *c, const eni_quadratic *problem,
+                   const eni_sim_result *r)
+{
+    const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
+    fprintf(out, "strategy    %s %s\n", c->strategy->name, eni_options_canonical(c->options));
+    fprintf(out, "loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
+            eni_quadratic_loss(problem, c->weights_out));
+    fprintf(out, "time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n",
+            (double)r->virtual_ns / ENI_MILLI, (double)r->virtual_ns / ENI_MILLI / t->steps, r->events);
+    fprintf(out, "payload     %.4f sent, %.4f received, of the model's bytes per step and rank",
+            (double)r->sent / model / batches, (double)r->recv / model / batches);
+    if (r->has_theory) fprintf(out, "; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
+    fprintf(out, "\nstaleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
+            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
+            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
+    if (r->has_theory && r->theory.staleness >= 0) fprintf(out, "; theory %g", r->theory.staleness);
+    fprintf(out, "\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
+    if (r->has_theory) fprintf(out, "; theory %g", r->theory.max_clocks_behind);
+    fprintf(out, "\nranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
+    for (int32_t i = 0; i < r->nranks && i < 16; i++)
+        fprintf(out, " %" PRIu64, r->rank[i].steps);
+    fprintf(out, "%s\nweights     sha256 %s\nlog         sha256 %s\n", r->nranks > 16 ? " .." : "",
+            r->weights_sha256, r->log_sha256);
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------- */
+
+static en_status try_strategy(const trial *t, const en_strategy *strategy, const eni_options *options,
+                              const eni_quadratic *problem, float *weights, FILE *out)
+{
+    double factor[1024];
+    printer printed = {out, t->events};
+    eni_sim_result result;
+    EN_TRY(parse_straggler(t, factor));
+    const eni_sim_config config = {
+        .strategy = strategy,
+        .options = options,
+        .problem = &problem->problem,
+        .nranks = (int32_t)t->workers,
+        .nshards = (int32_t)t->shards,
+        .local_size = (int32_t)t->local_size,
+        .seed = (uint64_t)t->seed,
+        .micro_batches = (uint64_t)(t->steps * t->workers * t->accumulate),
+        .accumulate = (uint64_t)t->accumulate,
+        .bucket_cap_bytes = (uint64_t)t->bucket_cap,
+        .hyper = {.momentum = (float)t->momentum, .weight_decay = (float)t->weight_decay},
+        .schedule = {.kind = ENI_LR_CONSTANT, .base = t->lr},
+        .compute = {.mean_ns = (int64_t)(t->step_ms * ENI_MILLI),
+                    .noise = t->sigma > 0 ? ENI_SIM_LOGNORMAL : ENI_SIM_CONSTANT,
+                    .sigma = t->sigma,
+                    .factor = factor},
+        .network = {.latency_ns = (int64_t)(t->latency_us * ENI_MICRO), .bytes_per_s = t->rate_mb * 1e6},
+        .trace = t->events > 0 ? print_event : NULL,
+        .trace_user = &printed,
+        .weights_out = weights};
+    const en_status st = eni_sim_run(&config, &result);
+    if (st == EN_OK) report(out, t, &config, problem, &result);
+    eni_sim_result_fini(&result);
+    return st;
+}
+
+en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out)
+{
+    trial t = {0};
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *given;
+    const en_strategy *strategy;
+    eni_options *options = NULL;
+    eni_quadratic problem = {0};
+    float *weights = NULL;
+    en_status st = EN_OK;
+    EN_TRY(parse(&t, argc, argv));
+    if (t.wants_help) {
+        print_help(out);
+        return EN_OK;
+    }
+    EN_TRY(eni_plugin_split(t.strategy, word, &given));
+    EN_TRY(eni_plugin_find(plugin_folder, word, &strategy));
+    EN_TRY(eni_options_new(strategy, given, &options));
+    EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)t.elements, (uint64_t)t.seed), free_all);
+    weights = eni_alloc_array(problem.problem.count, sizeof *weights);
+    EN_TRY_GOTO(weights ? EN_OK : EN_ENOMEM, free_all);
+    st = try_strategy(&t, strategy, options, &problem, weights, out);
+free_all:
+    eni_free(weights);
+    eni_quadratic_fini(&problem);
+    eni_options_free(options);
+    return st;
+}
