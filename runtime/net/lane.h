@@ -1,9 +1,9 @@
 /* lane.h - messages of wire.h over ZeroMQ: one ROUTER per shard in psd, one DEALER per lane in each worker.
  *
  * A router or dealer belongs to one thread at a time. Nothing a peer sends is fatal: a message that is
- * malformed, oversized or has the wrong number of frames is dropped and counted. EN_ETIMEOUT ("nothing yet")
- * and EN_EINTR
- * ("woken") are not logged. ZeroMQ hides a peer's death: wait with the member's eventfd (member.h) at hand.
+ * malformed or has the wrong frames or length is dropped and counted; for a frame over the limit ZeroMQ
+ * closes that connection before it allocates. EN_ETIMEOUT ("nothing yet") and EN_EINTR ("woken") are not
+ * logged. ZeroMQ hides a peer's death: wait with the member's eventfd (member.h) at hand.
  *
  * Zero copy: a payload of at least ENI_ZEROCOPY_MIN bytes sent with a `release` is read by ZeroMQ's own
  * thread straight from the caller's memory; release(memory, hint) is called from that thread when it is done.

@@ -1,0 +1,52 @@
+/* fuzz_control.c - bytes of any kind as a control message, with its pairs copied out. What is accepted must
+ * encode and decode to itself. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/net/message.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void must(int claim)
+{
+    if (!claim) abort();
+}
+
+/* The message's pairs as ours, so that it can be encoded again. */
+static const eni_pair *take(eni_pair_list *list)
+{
+    const eni_pair *pairs;
+    must(eni_pairs_take(list, &pairs) == EN_OK);
+    list->pair = pairs;
+    return pairs;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    enum { PREFIX = 4 };
+    eni_message message, again;
+    eni_link first, second;
+    const char *why = NULL;
+    eni_log_set_level(-1);
+    if (eni_message_get(data, bytes, &message, &why) != EN_OK) {
+        must(why != NULL);
+        return 0;
+    }
+    const eni_pair *lists[4] = {take(&message.pairs), take(&message.privates), NULL, NULL};
+    eni_link_init(&first, -1);
+    eni_link_init(&second, -1);
+    must(eni_message_put(&first, &message) == EN_OK);
+    must(eni_message_get(first.out.data + PREFIX, first.out.bytes - PREFIX, &again, NULL) == EN_OK);
+    lists[2] = take(&again.pairs);
+    lists[3] = take(&again.privates);
+    must(eni_message_put(&second, &again) == EN_OK);
+    must(first.out.bytes == second.out.bytes &&
+         memcmp(first.out.data, second.out.data, first.out.bytes) == 0);
+    for (int i = 0; i < 4; i++)
+        eni_free((void *)(uintptr_t)lists[i]);
+    eni_link_fini(&first);
+    eni_link_fini(&second);
+    return 0;
+}

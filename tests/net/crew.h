@@ -1,0 +1,49 @@
+/* crew.h - a leader and its members in one process: each member joins in a thread of its own. Also catches
+ * what is logged, because the sentences are part of what is promised. */
+#ifndef TESTS_NET_CREW_H
+#define TESTS_NET_CREW_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "runtime/net/leader.h"
+#include "runtime/net/member.h"
+
+#define CREW_MAX 8
+
+typedef struct crew_hand {
+    eni_member_config config;
+    eni_member *member;
+    en_status status; /* of open */
+    pthread_t thread;
+} crew_hand;
+
+typedef struct crew {
+    eni_leader_config config; /* fill before crew_start */
+    eni_leader *leader;
+    int n;
+    crew_hand hand[CREW_MAX]; /* configs are preset by crew_init: change before crew_join */
+} crew;
+
+/* Presets for n ranks on 127.0.0.1, join within 10 s, and starts catching log lines. */
+void crew_init(crew *c, int n);
+
+/* Starts the leader and points all hands at it. Returns whether it started. */
+bool crew_start(crew *c);
+
+/* Opens hands [first, first + n) at the same time and waits for all. */
+void crew_join(crew *c, int first, int n);
+
+/* All members say BYE; returns whether all could and the leader ended well. */
+bool crew_bye(crew *c);
+
+/* Closes whatever is open. */
+void crew_fini(crew *c);
+
+/* Ten seconds from now. */
+int64_t crew_soon(void);
+
+/* Whether a line with this text was logged since crew_init. */
+bool crew_logged(const char *text);
+
+#endif

@@ -1,0 +1,254 @@
+/* test_member.c - deaths: of a member by SIGKILL, of a silent one, of the leader; and who is told what.
+ * Victims are processes of their own, forked before any thread exists; survivors are threads of the test. */
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+
+/* A listener whose port is known before anybody is started. */
+static int listen_first(crew *c)
+{
+    int fd;
+    eni_address bound;
+    assert_int_equal(eni_tcp_listen(&c->config.listen, false, &fd, &bound), EN_OK);
+    for (int r = 0; r < CREW_MAX; r++)
+        c->hand[r].config.leader = bound;
+    return fd;
+}
+
+/* In the victim: joins as `rank`, says where it is, tells the test, and works until it is killed. */
+static void victim_main(crew *c, int rank, int listener, int ready)
+{
+    eni_log_set_level(-1);
+    close(listener);
+    if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);
+    eni_member_note(c->hand[rank].member, 41, "backward");
+    /* Four heartbeats: by now the leader has heard of step 41. */
+    poll(NULL, 0, 400);
+    if (write(ready, "r", 1) != 1) _exit(1);
+    for (;;)
+        pause();
+}
+
+static pid_t fork_victim(crew *c, int rank, int listener, int *ready_out)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) victim_main(c, rank, listener, ends[1]);
+    close(ends[1]);
+    *ready_out = ends[0];
+    return pid;
+}
+
+static void await_ready(int ready)
+{
+    char byte;
+    struct pollfd set = {ready, POLLIN, 0};
+    assert_int_equal(poll(&set, 1, 10000), 1);
+    assert_int_equal(read(ready, &byte, 1), 1);
+    close(ready);
+}
+
+/* Starts ranks 0 and 2 here and rank 1 as a victim; heartbeats every 100 ms. */
+static pid_t start_with_victim(crew *c)
+{
+    int ready;
+    crew_init(c, 3);
+    c->config.peer_timeout_ns = 800 * ENI_MILLI;
+    for (int r = 0; r < 3; r++)
+        c->hand[r].config.peer_timeout_ns = 800 * ENI_MILLI;
+    int listener = listen_first(c);
+    pid_t pid = fork_victim(c, 1, listener, &ready);
+    c->config.listen_fd = listener;
+    assert_true(crew_start(c));
+    c->hand[3] = c->hand[2]; /* threads of hands 0 and 3 */
+    c->hand[2].config.rank = 0;
+    crew_join(c, 2, 2);
+    assert_int_equal(c->hand[2].status, EN_OK);
+    assert_int_equal(c->hand[3].status, EN_OK);
+    await_ready(ready);
+    return pid;
+}
+
+/* Both survivors and the leader name the same victim in the same words. */
+static void assert_named(crew *c, pid_t pid, const char *cause)
+{
+    char text[ENI_REASON_MAX], first[ENI_REASON_MAX];
+    eni_death death;
+    assert_int_equal(eni_leader_wait(c->leader, crew_soon(), -1), EN_EPEER);
+    eni_leader_reason(c->leader, first);
+    for (int h = 2; h < 4; h++) {
+        eni_member *member = c->hand[h].member;
+        assert_int_equal(eni_member_verdict(member, crew_soon()), EN_EPEER);
+        assert_int_equal(eni_member_death(member, &death), EN_OK);
+        assert_int_equal(death.rank, 1);
+        assert_int_equal(death.pid, pid);
+        assert_int_equal(death.step, 41);
+        assert_string_equal(death.phase, "backward");
+        assert_string_equal(death.host, "h");
+        eni_member_reason(member, text);
+        assert_string_equal(text, first);
+    }
+    assert_non_null(strstr(first, cause));
+    assert_non_null(strstr(first, "at step 41 in backward"));
+}
+
+static void a_killed_rank_is_named_to_all(void **state)
+{
+    (void)state;
+    crew c;
+    eni_blobs blobs;
+    pid_t pid = start_with_victim(&c);
+    int64_t begin = eni_now_ns();
+    kill(pid, SIGKILL);
+    /* A survivor that waits in a gather is woken. */
+    assert_int_equal(eni_member_gather(c.hand[2].member, "x", "", 0, &blobs, crew_soon()), EN_EPEER);
+    assert_true(eni_now_ns() - begin < 600 * ENI_MILLI); /* by the closed connection, not by silence */
+    assert_named(&c, pid, "its connection closed without a goodbye");
+    uint64_t index;
+    assert_int_equal(eni_member_claim(c.hand[3].member, &index, crew_soon()), EN_EPEER);
+    assert_int_equal(eni_member_bye(c.hand[3].member, crew_soon()), EN_EPEER);
+    crew_fini(&c);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void a_silent_rank_is_named_to_all(void **state)
+{
+    (void)state;
+    crew c;
+    pid_t pid = start_with_victim(&c);
+    kill(pid, SIGSTOP);
+    assert_named(&c, pid, "silent for");
+    crew_fini(&c);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* The leader as a process: it is what is killed here. */
+static pid_t fork_leader(crew *c, int listener)
+{
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    eni_log_set_level(-1);
+    c->config.listen_fd = listener;
+    if (eni_leader_start(&c->config, &c->leader) != EN_OK) _exit(1);
+    eni_leader_wait(c->leader, crew_soon(), -1);
+    eni_leader_stop(c->leader);
+    _exit(0);
+}
+
+static void leader_dies(int signal, int32_t leader_rank, const char *sentence)
+{
+    crew c;
+    eni_death death;
+    crew_init(&c, 2);
+    c.config.rank = leader_rank;
+    for (int r = 0; r < 2; r++)
+        c.hand[r].config.peer_timeout_ns = 600 * ENI_MILLI;
+    int listener = listen_first(&c);
+    pid_t pid = fork_leader(&c, listener);
+    close(listener);
+    crew_join(&c, 0, 2);
+    assert_int_equal(c.hand[0].status, EN_OK);
+    kill(pid, signal);
+    for (int r = 0; r < 2; r++) {
+        struct pollfd set = {eni_member_fd(c.hand[r].member), POLLIN, 0};
+        assert_int_equal(poll(&set, 1, 10000), 1);
+        assert_int_equal(eni_member_status(c.hand[r].member), EN_EPEER);
+        assert_int_equal(eni_member_death(c.hand[r].member, &death), EN_OK);
+        assert_int_equal(death.rank, leader_rank);
+        assert_int_equal(death.pid, pid);
+    }
+    assert_true(crew_logged(sentence));
+    crew_fini(&c);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void the_leaders_death_is_noticed(void **state)
+{
+    (void)state;
+    leader_dies(SIGKILL, -1, "the run is broken: psd (pid ");
+    leader_dies(SIGKILL, 0, "the run is broken: rank 0 (pid ");
+    leader_dies(SIGSTOP, -1, "died: silent for ");
+}
+
+static void an_abort_is_named_to_all(void **state)
+{
+    (void)state;
+    crew c;
+    eni_death death;
+    crew_init(&c, 2);
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 2);
+    eni_member_abort(c.hand[1].member, "the loss is not finite at step 7");
+    eni_member_close(c.hand[1].member);
+    c.hand[1].member = NULL;
+    assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
+    assert_int_equal(eni_member_death(c.hand[0].member, &death), EN_ENOENT);
+    assert_true(crew_logged("gave up: the loss is not finite at step 7"));
+    crew_fini(&c);
+}
+
+static void a_closed_member_is_a_death_but_not_after_bye(void **state)
+{
+    (void)state;
+    crew c;
+    eni_death death;
+    crew_init(&c, 3);
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 3);
+    assert_int_equal(eni_member_bye(c.hand[2].member, crew_soon()), EN_OK);
+    eni_member_close(c.hand[2].member);
+    c.hand[2].member = NULL;
+    assert_int_equal(eni_member_verdict(c.hand[0].member, eni_now_ns() + 150 * ENI_MILLI), EN_ETIMEOUT);
+    eni_member_close(c.hand[1].member);
+    c.hand[1].member = NULL;
+    assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
+    assert_int_equal(eni_member_death(c.hand[0].member, &death), EN_OK);
+    assert_int_equal(death.rank, 1);
+    crew_fini(&c);
+}
+
+static void joining_can_be_interrupted_and_late(void **state)
+{
+    (void)state;
+    crew c;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    crew_init(&c, 2);
+    assert_true(crew_start(&c));
+    c.hand[0].config.join_deadline_ns = eni_now_ns() + 100 * ENI_MILLI;
+    crew_join(&c, 0, 1);
+    assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
+    assert_int_equal(write(ends[1], "x", 1), 1);
+    c.hand[1].config.abort_fd = ends[0];
+    crew_join(&c, 1, 1);
+    assert_int_equal(c.hand[1].status, EN_EINTR);
+    close(ends[0]);
+    close(ends[1]);
+    crew_fini(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_killed_rank_is_named_to_all),
+                                       cmocka_unit_test(a_silent_rank_is_named_to_all),
+                                       cmocka_unit_test(the_leaders_death_is_noticed),
+                                       cmocka_unit_test(an_abort_is_named_to_all),
+                                       cmocka_unit_test(a_closed_member_is_a_death_but_not_after_bye),
+                                       cmocka_unit_test(joining_can_be_interrupted_and_late)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,94 @@
+/* test_shaper.c - the arithmetic of the emulated network, on made-up time stamps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/net/shaper.h"
+
+enum { MB = 1000000 };
+static const int64_t t0 = 1000 * ENI_SECOND;
+
+static void texts_are_parsed(void **state)
+{
+    (void)state;
+    uint64_t rate;
+    int64_t delay;
+    assert_int_equal(eni_shaper_parse("rate:200MB,delay:1ms", &rate, &delay), EN_OK);
+    assert_int_equal(rate, 200 * MB);
+    assert_int_equal(delay, ENI_MILLI);
+    assert_int_equal(eni_shaper_parse("delay:2.5us", &rate, &delay), EN_OK);
+    assert_int_equal(rate, 0);
+    assert_int_equal(delay, 2500);
+    assert_int_equal(eni_shaper_parse("rate:1Gbit", &rate, &delay), EN_OK);
+    assert_int_equal(rate, 125 * MB);
+    assert_int_equal(eni_shaper_parse("none", &rate, &delay), EN_OK);
+    assert_int_equal(rate, 0);
+    static const char *const wrong[] = {
+        "",         "rate",       "rate:",       "rate:MB",   "rate:200",
+        "rate:0MB", "rate:-1MB",  "rate:1MB,",   "speed:1MB", "rate:1MB;delay:1ms",
+        "delay:1",  "rate:nanMB", "rate:1e300GB"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(eni_shaper_parse(wrong[i], &rate, &delay), EN_EINVAL);
+}
+
+static void a_lone_message_pays_once(void **state)
+{
+    (void)state;
+    eni_shaper *a = eni_shaper_new(100 * MB, 5 * ENI_MILLI), *b = eni_shaper_new(100 * MB, 5 * ENI_MILLI);
+    int64_t deliver = eni_shaper_send(a, t0, MB); /* 10 ms on the line, 5 ms of delay */
+    assert_int_equal(deliver, t0 + 15 * ENI_MILLI);
+    assert_int_equal(eni_shaper_recv(b, deliver, MB), deliver);
+    eni_shaper_free(a);
+    eni_shaper_free(b);
+}
+
+static void a_burst_queues_at_the_sender(void **state)
+{
+    (void)state;
+    eni_shaper *a = eni_shaper_new(100 * MB, 0);
+    for (int i = 1; i <= 5; i++)
+        assert_int_equal(eni_shaper_send(a, t0, MB), t0 + i * 10 * ENI_MILLI);
+    /* After a pause no credit is left over: the bucket has no depth. */
+    assert_int_equal(eni_shaper_send(a, t0 + ENI_SECOND, MB), t0 + ENI_SECOND + 10 * ENI_MILLI);
+    eni_shaper_free(a);
+}
+
+static void in_cast_queues_at_the_receiver(void **state)
+{
+    (void)state;
+    enum { SENDERS = 4 };
+    eni_shaper *receiver = eni_shaper_new(100 * MB, 0);
+    for (int i = 0; i < SENDERS; i++) { /* all four start at once, each over its own NIC */
+        eni_shaper *sender = eni_shaper_new(100 * MB, 0);
+        int64_t deliver = eni_shaper_send(sender, t0, MB);
+        assert_int_equal(deliver, t0 + 10 * ENI_MILLI);
+        assert_int_equal(eni_shaper_recv(receiver, deliver, MB), t0 + (i + 1) * 10 * ENI_MILLI);
+        eni_shaper_free(sender);
+    }
+    eni_shaper_free(receiver);
+}
+
+static void none_means_at_once(void **state)
+{
+    (void)state;
+    assert_int_equal(eni_shaper_send(NULL, t0, MB), 0);
+    assert_int_equal(eni_shaper_recv(NULL, t0, MB), t0);
+    eni_shaper *delay_only = eni_shaper_new(0, ENI_MILLI);
+    assert_int_equal(eni_shaper_send(delay_only, t0, MB), t0 + ENI_MILLI);
+    assert_int_equal(eni_shaper_send(delay_only, t0, MB), t0 + ENI_MILLI);
+    assert_int_equal(eni_shaper_recv(delay_only, 0, MB), 0);
+    eni_shaper_free(delay_only);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_parsed), cmocka_unit_test(a_lone_message_pays_once),
+        cmocka_unit_test(a_burst_queues_at_the_sender), cmocka_unit_test(in_cast_queues_at_the_receiver),
+        cmocka_unit_test(none_means_at_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

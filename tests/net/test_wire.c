@@ -1,0 +1,183 @@
+/* test_wire.c - the message header: what goes in comes out, and every class of wrong bytes is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <msgpack.h>
+
+#include "runtime/net/wire.h"
+
+static eni_header example(void)
+{
+    eni_header h;
+    memset(&h, 0, sizeof h); /* padding too: headers are compared with memcmp */
+    h.type = ENI_MSG_CALL;
+    h.flags = ENI_FLAG_CRC;
+    h.epoch = 3;
+    h.rank = 2;
+    h.bucket = 5;
+    h.shard = 1;
+    h.kind = 255;
+    h.what = 1;
+    h.dtype = ENI_DTYPE_F32;
+    h.incarnation = 7;
+    h.seq = UINT64_MAX;
+    h.base_version = 1u << 20;
+    h.version = 99;
+    h.nsamples = 64;
+    h.count = 1000;
+    h.bytes = 4000;
+    h.step = 123456789;
+    h.deliver_ns = INT64_MAX;
+    h.crc = 0xdeadbeef;
+    h.slot = 4;
+    h.status = 9;
+    return h;
+}
+
+static en_status decode(const uint8_t *bytes, size_t length, const char **why)
+{
+    eni_header h;
+    *why = NULL;
+    return eni_header_decode(bytes, length, &h, why);
+}
+
+static void a_header_comes_back(void **state)
+{
+    (void)state;
+    uint8_t bytes[ENI_HEADER_MAX];
+    eni_header in = example(), out;
+    for (int round = 0; round < 2; round++) {
+        memset(&out, 0, sizeof out);
+        size_t length = eni_header_encode(&in, bytes);
+        assert_int_equal(eni_header_decode(bytes, length, &out, NULL), EN_OK);
+        assert_memory_equal(&in, &out, offsetof(eni_header, text));
+        assert_string_equal(in.text, out.text);
+        in.rank = -1;
+        memset(in.text, 'x', sizeof in.text - 1);
+    }
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    (void)state;
+    uint8_t bytes[ENI_HEADER_MAX];
+    const char *why;
+    eni_header in = example();
+    size_t length = eni_header_encode(&in, bytes);
+    for (size_t n = 0; n < length; n++) {
+        assert_int_equal(decode(bytes, n, &why), EN_EPROTO);
+        assert_non_null(why);
+    }
+    bytes[length] = 0xc0;
+    assert_int_equal(decode(bytes, length + 1, &why), EN_EPROTO);
+    assert_string_equal(why, "bytes are left after its end");
+}
+
+/* Every field, set to what it may not be, is named. */
+static void every_field_has_its_range(void **state)
+{
+    (void)state;
+    struct {
+        size_t offset, width;
+        uint64_t value;
+    } wrong[] = {
+        {offsetof(eni_header, type), 4, 0},
+        {offsetof(eni_header, type), 4, ENI_MSG_TYPES},
+        {offsetof(eni_header, flags), 4, 16},
+        {offsetof(eni_header, rank), 4, (uint32_t)-2},
+        {offsetof(eni_header, rank), 4, 65536},
+        {offsetof(eni_header, kind), 4, 256},
+        {offsetof(eni_header, what), 4, 4},
+        {offsetof(eni_header, dtype), 4, 2},
+        {offsetof(eni_header, dtype), 4, 0}, /* with a payload */
+        {offsetof(eni_header, codec), 4, 1},
+        {offsetof(eni_header, count), 8, ENI_BUCKET_MAX / 4 + 1},
+        {offsetof(eni_header, count), 8, 999}, /* not the payload's */
+        {offsetof(eni_header, bytes), 8, ENI_BUCKET_MAX + 1},
+        {offsetof(eni_header, deliver_ns), 8, UINT64_MAX},
+        {offsetof(eni_header, status), 4, 256},
+        {offsetof(eni_header, text), 1, '\n'},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        uint8_t bytes[ENI_HEADER_MAX];
+        const char *why;
+        eni_header in = example();
+        memcpy((char *)&in + wrong[i].offset, &wrong[i].value, wrong[i].width); /* little endian */
+        size_t length = eni_header_encode(&in, bytes);
+        assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
+        assert_non_null(why);
+    }
+}
+
+static void bombs_cost_nothing(void **state)
+{
+    (void)state;
+    static const uint8_t array32[] = {0xdd, 4, 0, 0, 0}, map32[] = {0xdf, 4, 0, 0, 0},
+                         bin32[] = {0xc6, 255, 255, 255, 255};
+    uint8_t nested[150];
+    const char *why;
+    memset(nested, 0xdd, sizeof nested);
+    assert_int_equal(decode(array32, sizeof array32, &why), EN_EPROTO);
+    assert_int_equal(decode(map32, sizeof map32, &why), EN_EPROTO);
+    assert_int_equal(decode(bin32, sizeof bin32, &why), EN_EPROTO);
+    assert_int_equal(decode(nested, sizeof nested, &why), EN_EPROTO);
+}
+
+/* Flip every bit and put every byte everywhere: no crash, and what is accepted encodes again to the same
+ * fields. */
+static void damaged_headers_are_refused_or_whole(void **state)
+{
+    (void)state;
+    uint8_t bytes[ENI_HEADER_MAX];
+    eni_header in = example();
+    size_t length = eni_header_encode(&in, bytes), accepted = 0;
+    for (size_t at = 0; at < length; at++)
+        for (int value = 0; value < 256; value++) {
+            uint8_t damaged[ENI_HEADER_MAX], again[ENI_HEADER_MAX];
+            eni_header out, twice;
+            memcpy(damaged, bytes, length);
+            damaged[at] = (uint8_t)value;
+            if (eni_header_decode(damaged, length, &out, NULL) != EN_OK) continue;
+            accepted++;
+            size_t n = eni_header_encode(&out, again);
+            assert_int_equal(eni_header_decode(again, n, &twice, NULL), EN_OK);
+            assert_int_equal(out.seq, twice.seq);
+            assert_int_equal(out.type, twice.type);
+        }
+    assert_true(accepted > length); /* changes of plain numbers are valid headers */
+}
+
+/* What we write, msgpack-c reads: 25 elements with our values. */
+static void msgpack_c_reads_the_same(void **state)
+{
+    (void)state;
+    uint8_t bytes[ENI_HEADER_MAX];
+    eni_header in = example();
+    size_t length = eni_header_encode(&in, bytes), at = 0;
+    msgpack_unpacked result;
+    msgpack_unpacked_init(&result);
+    assert_int_equal(msgpack_unpack_next(&result, (const char *)bytes, length, &at), MSGPACK_UNPACK_SUCCESS);
+    assert_int_equal(at, length);
+    assert_int_equal(result.data.type, MSGPACK_OBJECT_ARRAY);
+    assert_int_equal(result.data.via.array.size, 25);
+    const msgpack_object *field = result.data.via.array.ptr;
+    assert_int_equal(field[0].via.u64, ENI_WIRE_MAGIC);
+    assert_int_equal(field[2].via.u64, in.type);
+    assert_true(field[13].via.u64 == in.seq);
+    assert_int_equal(field[21].via.u64, in.crc);
+    assert_int_equal(field[24].type, MSGPACK_OBJECT_STR);
+    msgpack_unpacked_destroy(&result);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_header_comes_back),       cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(every_field_has_its_range), cmocka_unit_test(bombs_cost_nothing),
+        cmocka_unit_test(msgpack_c_reads_the_same),  cmocka_unit_test(damaged_headers_are_refused_or_whole)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
