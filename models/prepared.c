@@ -78,9 +78,8 @@ static uint64_t layout(eni_prepared *p, const need *needs, uint64_t base, uint64
     for (int i = 0; i < p->nstages; i++) {
         eni_stage *stage = &p->stages[i];
         if (stage->plan == NULL) continue;
-        const int is_loss = i == p->nstages - 1; /* result() reads it later: never shared */
         stage->saved = carve(&cursor, needs[i].saved_bytes, align);
-        if (p->mode == EN_MODEL_TRAIN || is_loss) {
+        if (p->mode == EN_MODEL_TRAIN) {
             stage->y = carve(&cursor, needs[i].y_bytes, align);
         } else {
             stage->y = turn[0]; /* the input of this stage lies in the other one */

@@ -93,7 +93,7 @@ static void gradients_of_a_new_network(void **state)
 static struct {
     const en_device *inner;
     char lines[2048];
-    int planned, allocated;
+    int planned, allocated, without_dx;
 } spy;
 
 static void note(const char *what)
@@ -105,6 +105,7 @@ static void note(const char *what)
 static en_status spy_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
 {
     spy.planned++;
+    spy.without_dx += (op->flags & EN_OP_NO_DX) != 0;
     return spy.inner->plan(ctx, op, plan_out);
 }
 
@@ -176,6 +177,7 @@ static void weight_gradients_come_before_input_gradients(void **state)
                                    "dw ready(4,2) dx dx dx dx " /* fc1, flatten, maxpool, relu */
                                    "dw ready(2,2) dx dx "       /* conv2, relu-maxpool */
                                    "dw ready(0,2) ");           /* conv1: its input's is not wanted */
+    assert_int_equal(spy.without_dx, 1);
     assert_memory_equal(w.seen, r.grad, r.schema.count * sizeof(float));
     eni_free(w.seen);
     batch_free(&batch);
@@ -290,6 +292,10 @@ static void misuse_is_refused(void **state)
     assert_int_equal(en_model_result(r.model, &score), EN_EBUG);
     assert_int_equal(en_model_forward(r.model, r.param, &empty), EN_EINVAL);
     assert_int_equal(en_model_evaluate(r.model, r.param, &batch, &score), EN_OK);
+    assert_int_equal(en_model_backward(r.model, r.param, r.grad, NULL, NULL), EN_EBUG);
+    assert_int_equal(en_model_forward(r.model, r.param, &batch), EN_OK);
+    for (int64_t n = 10; n < 10 + EN_MODEL_SIZES; n++) /* pushes the size of that forward out */
+        assert_int_equal(en_model_prepare(r.model, n, EN_MODEL_TRAIN), EN_OK);
     assert_int_equal(en_model_backward(r.model, r.param, r.grad, NULL, NULL), EN_EBUG);
     eni_log_set_level(ENI_LOG_INFO);
     batch_free(&batch);
