@@ -65,7 +65,9 @@ en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_o
 
 /* ---- open ---- */
 
-/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. */
+/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. Names:
+ * that of the operation ("all-reduce", submit to done); direct: "exchange" (this rank's share of the work);
+ * TCP, per frame: "send", "receive", "add". */
 typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
                                uint32_t bucket, uint64_t bytes);
 
@@ -93,6 +95,9 @@ typedef struct eni_coll_config {
     void *trace_user;
 } eni_coll_config;
 
+/* Opens a group; all ranks do, in any order, without waiting for each other. Everything that an operation
+ * needs is allocated here. Over TCP it starts the comm thread. EN_EINVAL for a config that does not fit
+ * (logged), EN_ENOMEM. */
 en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
 
 /* Ends the group. Orderly ends on TCP wait up to a second for the neighbours to have read everything.
@@ -117,8 +122,9 @@ typedef struct eni_coll_op {
     uint32_t slot_in;
 } eni_coll_op;
 
-/* Starts an operation on the owner's vectors; the op is copied. *req_out is never 0. At most ENI_COLL_DEPTH
- * may be unfinished (EN_EBUG, logged). */
+/* Starts an operation on the owner's vectors; the op is copied. Until it is done the vectors belong to the
+ * group: a failed or unfinished operation leaves them undefined, and so does EN_REDUCE on ranks other than 0.
+ * *req_out is never 0. At most ENI_COLL_DEPTH may be unfinished (EN_EBUG, logged). */
 #define ENI_COLL_DEPTH 256
 en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out);
 
