@@ -29,10 +29,6 @@ typedef struct parcel {
     float payload[];
 } parcel;
 
-enum { INCARNATION = 1 };
-
-static en_status handle(eni_sim_store *store, const eni_store_event *event);
-
 static void post(eni_sim *sim, int64_t at_ns, void (*happen)(void *, void *), parcel *p)
 {
     const en_status st = eni_agenda_post(&sim->agenda, at_ns, happen, sim, p);
@@ -130,7 +126,7 @@ static void timer_due(void *sim, void *store_)
     (void)sim;
     if (store->timer_ns > store->sim->agenda.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
-    const en_status st = handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
+    const en_status st = eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
     if (st != EN_OK) eni_sim_fail(store->sim, st);
 }
 
@@ -141,8 +137,7 @@ static en_status set_timer(eni_sim_store *store, int64_t when_ns)
     return eni_agenda_post(&store->sim->agenda, when_ns, timer_due, store->sim, store);
 }
 
-/* One event into the core, its actions out. */
-static en_status handle(eni_sim_store *store, const eni_store_event *event)
+en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event)
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
@@ -173,7 +168,7 @@ static en_status call_arrived_at(eni_sim_store *store, parcel *p)
     p->payload_is_lent = p->has_payload;
     const eni_store_event event = {.type = ENI_STORE_CALL,
                                    .client = p->rank->world.rank,
-                                   .incarnation = INCARNATION,
+                                   .incarnation = ENI_SIM_INCARNATION,
                                    .ticket = (uintptr_t)p,
                                    .bucket = p->bucket,
                                    .seq = p->seq,
@@ -185,7 +180,7 @@ static en_status call_arrived_at(eni_sim_store *store, parcel *p)
                                                .count = p->has_payload ? p->count : 0,
                                                .release = p->has_payload ? release_payload : NULL,
                                                .owner = p}};
-    return handle(store, &event);
+    return eni_courier_handle(store, &event);
 }
 
 static en_status notice_arrived(eni_sim_store *store, parcel *p)
@@ -196,10 +191,10 @@ static en_status notice_arrived(eni_sim_store *store, parcel *p)
                                                            .type = ENI_SIM_FINISHED,
                                                            .rank = rank,
                                                            .peer = store->peer});
-    return handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
-                                            .client = rank,
-                                            .incarnation = INCARNATION,
-                                            .member = EN_MEMBER_FINISHED});
+    return eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+                                                        .client = rank,
+                                                        .incarnation = ENI_SIM_INCARNATION,
+                                                        .member = EN_MEMBER_FINISHED});
 }
 
 static void parcel_arrived(void *sim_, void *parcel_)
@@ -333,99 +328,4 @@ void eni_courier_finished(eni_rank *rank)
         p->is_finished_notice = 1;
         send(p);
     }
-}
-
-/* ---- life ---------------------------------------------------------------------------------------------- */
-
-static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards)
-{
-    eni_sim *sim = store->sim;
-    const float *init = sim->config->problem->init;
-    for (int32_t r = 0; r < sim->nranks; r++) {
-        if (!eni_courier_is_client(&sim->ranks[r])) continue;
-        EN_TRY(handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
-                                                .client = r,
-                                                .incarnation = INCARNATION,
-                                                .member = EN_MEMBER_JOINED}));
-    }
-    for (uint32_t b = 0; b < sim->buckets->n; b++) {
-        const eni_bucket_range *range = &sim->buckets->bucket[b];
-        const uint64_t count = range->hi - range->lo, lo = eni_slice_lo(count, shard, nshards);
-        const uint64_t cell = eni_slice_lo(count, shard + 1, nshards) - lo;
-        if (cell == 0) continue;
-        const eni_payload payload = {.data = (float *)(uintptr_t)(init + range->lo + lo),
-                                     .count = cell,
-                                     .flags = ENI_PAYLOAD_READ_ONLY};
-        EN_TRY(handle(store, &(eni_store_event){.type = ENI_STORE_INIT, .bucket = b, .payload = payload}));
-    }
-    return EN_OK;
-}
-
-static en_status open_store(eni_sim *sim, int32_t index, const uint64_t *bucket_counts)
-{
-    const int is_shard = index < sim->nshards;
-    eni_sim_store *store = &sim->stores[index];
-    const int32_t shard = is_shard ? index : 0, nshards = is_shard ? sim->nshards : 1;
-    *store = (eni_sim_store){.sim = sim,
-                             .node = is_shard ? sim->nranks + index : index - sim->nshards,
-                             .peer = is_shard ? index : sim->nshards - index - 1,
-                             .timer_ns = INT64_MAX};
-    const eni_store_config config = {.strategy = sim->config->strategy,
-                                     .options = sim->options,
-                                     .optimizer = sim->optimizer,
-                                     .hyper = sim->config->hyper,
-                                     .schedule = sim->config->schedule,
-                                     .sum_order = sim->config->sum_order,
-                                     .nbuckets = sim->buckets->n,
-                                     .bucket_counts = bucket_counts,
-                                     .shard = shard,
-                                     .nshards = nshards,
-                                     .world = sim->nranks,
-                                     .seed = sim->config->seed,
-                                     .stream = is_shard ? (uint32_t)index : 0x10000u + (uint32_t)store->node};
-    EN_TRY(eni_store_new(&config, &store->core));
-    return fill_store(store, shard, nshards);
-}
-
-en_status eni_courier_open(eni_sim *sim)
-{
-    const uint32_t flags = sim->config->strategy->flags;
-    sim->nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
-    sim->nstores = sim->nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
-    sim->stores = eni_alloc_array((size_t)sim->nstores, sizeof *sim->stores);
-    uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
-    en_status st = sim->stores && counts ? EN_OK : EN_ENOMEM;
-    for (uint32_t b = 0; st == EN_OK && b < sim->buckets->n; b++)
-        counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
-    for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
-        sim->ranks[i].cells = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].cells);
-        if (!sim->ranks[i].cells) st = EN_ENOMEM;
-    }
-    for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
-        st = open_store(sim, k, counts);
-    eni_free(counts);
-    return st;
-}
-
-void eni_courier_collect(const eni_sim *sim, float *flat_out)
-{
-    for (uint32_t b = 0; b < sim->buckets->n; b++) {
-        const eni_bucket_range *range = &sim->buckets->bucket[b];
-        const int32_t nshards = sim->nshards ? sim->nshards : 1; /* stores on ranks: rank 0's */
-        for (int32_t k = 0; k < nshards; k++) {
-            const float *weights = eni_store_weights(sim->stores[k].core, b, NULL);
-            if (!weights) continue;
-            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, nshards), weights,
-                   eni_store_count(sim->stores[k].core, b) * sizeof(float));
-        }
-    }
-}
-
-void eni_courier_close(eni_sim *sim)
-{
-    for (int32_t k = 0; sim->stores && k < sim->nstores; k++)
-        eni_store_free(sim->stores[k].core);
-    eni_free(sim->stores);
-    sim->stores = NULL;
-    eni_store_actions_fini(&sim->actions);
 }

@@ -171,7 +171,7 @@ static en_status open_world(eni_sim *sim)
     }
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
-    EN_TRY(eni_courier_open(sim));
+    EN_TRY(eni_shards_open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(start_rank(sim, r));
     return EN_OK;
@@ -200,7 +200,7 @@ static void close_rank(eni_rank *rank, int32_t nstores)
 
 static void close_world(eni_sim *sim)
 {
-    eni_courier_close(sim); /* gives back the payloads that it holds, so before the blocks */
+    eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
         close_rank(&sim->ranks[r], sim->nstores);
     while (sim->blocks)
@@ -318,7 +318,7 @@ static void collect(eni_sim *sim)
         const eni_vector *v = eni_rank_vector(rank, handle, rank->buckets[b].count);
         if (v) memcpy(sim->scratch + sim->buckets->bucket[b].lo, v->data, v->count * sizeof(float));
     }
-    if (model == EN_EVAL_STORE) eni_courier_collect(sim, sim->scratch);
+    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->scratch);
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->scratch);
     eni_digest_of(sim->scratch, bytes, sim->result->weights_sha256);
     if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->scratch, bytes);

@@ -2,7 +2,8 @@
  *
  *     sim.c        set-up, the loop, the result
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
- *     exchange.c   collectives and swaps among ranks      courier.c    calls, stores and their answers
+ *     exchange.c   collectives and swaps among ranks      courier.c    calls to stores and their answers
+ *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
@@ -167,12 +168,13 @@ en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in,
 
 /* ---- courier.c ----------------------------------------------------------------------------------------- */
 
-/* Makes the stores, gives them the initial weights and their clients. */
-en_status eni_courier_open(eni_sim *sim);
-void eni_courier_close(eni_sim *sim);
+enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
 en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in);
+
+/* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
+en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event);
 
 /* Tells every store that the rank calls no more. */
 void eni_courier_finished(eni_rank *rank);
@@ -180,7 +182,13 @@ void eni_courier_finished(eni_rank *rank);
 /* 1 if this rank is a client of the stores. */
 int eni_courier_is_client(const eni_rank *rank);
 
-/* Copies the weights of store 0 .. nshards-1 into flat (count). */
-void eni_courier_collect(const eni_sim *sim, float *flat_out);
+/* ---- shards.c ------------------------------------------------------------------------------------------ */
+
+/* Makes the stores, gives them the initial weights and their clients. */
+en_status eni_shards_open(eni_sim *sim);
+void eni_shards_close(eni_sim *sim);
+
+/* Copies the weights of the shards (or of rank 0's store) into flat (count). */
+void eni_shards_collect(const eni_sim *sim, float *flat_out);
 
 #endif

@@ -1,0 +1,102 @@
+/* shards.c - the stores of a run: one per shard on the servers, or one per rank, as the strategy's flags say.
+ */
+#include <string.h>
+
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/sim/world.h"
+
+/* Its clients, then the initial weights of its cells: as if all had happened before the first moment. */
+static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards)
+{
+    eni_sim *sim = store->sim;
+    const float *init = sim->config->problem->init;
+    for (int32_t r = 0; r < sim->nranks; r++) {
+        if (!eni_courier_is_client(&sim->ranks[r])) continue;
+        EN_TRY(eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+                                                            .client = r,
+                                                            .incarnation = ENI_SIM_INCARNATION,
+                                                            .member = EN_MEMBER_JOINED}));
+    }
+    for (uint32_t b = 0; b < sim->buckets->n; b++) {
+        const eni_bucket_range *range = &sim->buckets->bucket[b];
+        const uint64_t count = range->hi - range->lo, lo = eni_slice_lo(count, shard, nshards);
+        const uint64_t cell = eni_slice_lo(count, shard + 1, nshards) - lo;
+        if (cell == 0) continue;
+        const eni_payload payload = {.data = (float *)(uintptr_t)(init + range->lo + lo),
+                                     .count = cell,
+                                     .flags = ENI_PAYLOAD_READ_ONLY};
+        EN_TRY(eni_courier_handle(
+            store, &(eni_store_event){.type = ENI_STORE_INIT, .bucket = b, .payload = payload}));
+    }
+    return EN_OK;
+}
+
+static en_status open_store(eni_sim *sim, int32_t index, const uint64_t *bucket_counts)
+{
+    const int is_shard = index < sim->nshards;
+    eni_sim_store *store = &sim->stores[index];
+    const int32_t shard = is_shard ? index : 0, nshards = is_shard ? sim->nshards : 1;
+    *store = (eni_sim_store){.sim = sim,
+                             .node = is_shard ? sim->nranks + index : index - sim->nshards,
+                             .peer = is_shard ? index : sim->nshards - index - 1,
+                             .timer_ns = INT64_MAX};
+    const eni_store_config config = {.strategy = sim->config->strategy,
+                                     .options = sim->options,
+                                     .optimizer = sim->optimizer,
+                                     .hyper = sim->config->hyper,
+                                     .schedule = sim->config->schedule,
+                                     .sum_order = sim->config->sum_order,
+                                     .nbuckets = sim->buckets->n,
+                                     .bucket_counts = bucket_counts,
+                                     .shard = shard,
+                                     .nshards = nshards,
+                                     .world = sim->nranks,
+                                     .seed = sim->config->seed,
+                                     .stream = is_shard ? (uint32_t)index : 0x10000u + (uint32_t)store->node};
+    EN_TRY(eni_store_new(&config, &store->core));
+    return fill_store(store, shard, nshards);
+}
+
+en_status eni_shards_open(eni_sim *sim)
+{
+    const uint32_t flags = sim->config->strategy->flags;
+    sim->nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
+    sim->nstores = sim->nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
+    sim->stores = eni_alloc_array((size_t)sim->nstores, sizeof *sim->stores);
+    uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
+    en_status st = sim->stores && counts ? EN_OK : EN_ENOMEM;
+    for (uint32_t b = 0; st == EN_OK && b < sim->buckets->n; b++)
+        counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
+    for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
+        sim->ranks[i].cells = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].cells);
+        if (!sim->ranks[i].cells) st = EN_ENOMEM;
+    }
+    for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
+        st = open_store(sim, k, counts);
+    eni_free(counts);
+    return st;
+}
+
+void eni_shards_collect(const eni_sim *sim, float *flat_out)
+{
+    for (uint32_t b = 0; b < sim->buckets->n; b++) {
+        const eni_bucket_range *range = &sim->buckets->bucket[b];
+        const int32_t nshards = sim->nshards ? sim->nshards : 1; /* stores on ranks: rank 0's */
+        for (int32_t k = 0; k < nshards; k++) {
+            const float *weights = eni_store_weights(sim->stores[k].core, b, NULL);
+            if (!weights) continue;
+            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, nshards), weights,
+                   eni_store_count(sim->stores[k].core, b) * sizeof(float));
+        }
+    }
+}
+
+void eni_shards_close(eni_sim *sim)
+{
+    for (int32_t k = 0; sim->stores && k < sim->nstores; k++)
+        eni_store_free(sim->stores[k].core);
+    eni_free(sim->stores);
+    sim->stores = NULL;
+    eni_store_actions_fini(&sim->actions);
+}
