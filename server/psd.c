@@ -316,7 +316,8 @@ static en_status serve(psd *p, int signal_fd)
     }
     if (st != EN_OK && p->net) eni_net_abort(p->net);
     eni_leader_reason(p->leader, reason);
-    if (st != EN_OK) eni_error("psd", "%s", reason[0] ? reason : en_status_str(st));
+    if (st != EN_OK && reason[0] == 0)
+        eni_error("psd", "%s", en_status_str(st)); /* else the leader has said it */
     return st;
 }
 

@@ -54,7 +54,7 @@ static en_status real_of(const reader *r, const char *key, double least, double 
 /* Whole numbers travel as "%.17g": exact below 2^53. */
 static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
 {
-    double value;
+    double value = 0;
     EN_TRY(real_of(r, key, 0, &value));
     if (value > 9007199254740992.0 || value != floor(value))
         return refuse(r, EN_EPROTO, "'%s' is %g, which is not a whole number", key, value);
@@ -125,8 +125,8 @@ static en_status read_optimizer(const reader *r, eni_setup *setup)
 {
     static const char *const schedules[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
     const char *name;
-    double momentum, decay, nesterov;
-    int kind;
+    double momentum = 0, decay = 0, nesterov = 0;
+    int kind = 0;
     EN_TRY(text_of(r, "optimizer", &name));
     setup->optimizer = eni_optimizer_find(name);
     if (!setup->optimizer) return refuse(r, EN_EPROTO, "this psd does not know the optimizer %.60s", name);
@@ -162,7 +162,7 @@ static en_status read_strategy(const reader *r, const en_strategy *strategy, eni
 static en_status read_all(const reader *r, const en_strategy *strategy, eni_setup *setup)
 {
     static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order */
-    int order;
+    int order = 0;
     EN_TRY(read_strategy(r, strategy, setup));
     EN_TRY(read_buckets(r, setup));
     EN_TRY(read_optimizer(r, setup));

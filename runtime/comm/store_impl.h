@@ -12,6 +12,8 @@
 
 /* More unanswered calls of one client on one cell are refused: a client that pipelines needs two. */
 enum { ENI_STORE_OUTSTANDING = 8 };
+/* More samples behind one push are refused: sums of them cannot overflow. */
+#define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
 
 /* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
 typedef struct eni_call {

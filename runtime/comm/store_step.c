@@ -236,6 +236,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,
                       (unsigned long long)cell->pub.version);
+    if (event->nsamples > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
+                      event->client, event->bucket, (unsigned long long)event->nsamples);
     if (seat->outstanding >= ENI_STORE_OUTSTANDING)
         return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
                       seat->outstanding, event->bucket);

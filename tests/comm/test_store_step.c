@@ -99,12 +99,14 @@ static void lies_are_refused(void **state)
     expect_refused(&r, 0, EN_EPROTO, "bucket 1");
     push(&r, 0, 1, 1);
     expect_refused(&r, 0, EN_EPROTO, "computed on version 1");
+    rig_call(&r, 0, 0, 1, 0, UINT64_MAX, grad, COUNT);
+    expect_refused(&r, 0, EN_EPROTO, "18446744073709551615 samples");
     push(&r, 2, 1, 0);
     expect_refused(&r, 2, EN_EPROTO, "no rank 2");
     push(&r, -1, 1, 0);
     expect_refused(&r, -1, EN_EPROTO, "no rank -1");
     assert_int_equal(version(&r), 0);
-    assert_int_equal(eni_store_totals(r.store)->refused, 5);
+    assert_int_equal(eni_store_totals(r.store)->refused, 6);
     rig_free(&r);
 }
 

@@ -1,0 +1,341 @@
+/* test_lane.c - one lane behind a real socket: a round of ps-sync, and everything that it must not believe.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/net/tcp.h"
+#include "server/lane.h"
+#include "tests/server/pairs.h"
+
+enum { WORLD = 2 };
+
+typedef struct rig {
+    eni_net *net;
+    eni_setup setup;
+    eni_arenas *arenas;
+    eni_lane *lane;
+    eni_address address;
+    eni_token token;
+    eni_dealer *dealer[WORLD];
+    eni_header heard; /* the last message */
+    float data[MOST];
+} rig;
+
+static const uint8_t everybody[WORLD] = {1, 1};
+
+static void never(void *user, const char *reason)
+{
+    (void)user;
+    (void)reason;
+    abort(); /* a lane of these tests has no reason to fail */
+}
+
+static rig *open_rig(eni_shaper *shaper)
+{
+    rig *r = calloc(1, sizeof *r);
+    char why[ENI_REASON_MAX];
+    eni_token_make(&r->token);
+    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
+    assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_pairs, PAIRS, &r->setup, why),
+                     EN_OK);
+    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, &r->arenas), EN_OK);
+    const eni_lane_config config = {
+        .net = r->net,
+        .listen = {.host = "127.0.0.1"},
+        .setup = &r->setup,
+        .strategy = en_strategy_entry(EN_STRATEGY_ABI),
+        .nshards = 1,
+        .nranks = WORLD,
+        .is_client = everybody,
+        .epoch = 1,
+        .incarnation = 1,
+        .token = r->token,
+        .arenas = r->arenas,
+        .shaper = shaper,
+        .on_failure = never,
+    };
+    assert_int_equal(eni_lane_start(&config, &r->lane, &r->address), EN_OK);
+    for (int c = 0; c < WORLD; c++)
+        assert_int_equal(eni_dealer_open(r->net, &r->address, 0, &r->dealer[c]), EN_OK);
+    return r;
+}
+
+static void close_rig(rig *r)
+{
+    for (int c = 0; c < WORLD; c++)
+        eni_dealer_close(r->dealer[c]);
+    eni_lane_stop(r->lane);
+    eni_arenas_stop(r->arenas);
+    eni_net_close(r->net);
+    eni_setup_fini(&r->setup);
+    free(r);
+}
+
+static eni_header header_of(int32_t rank, uint32_t type)
+{
+    return (eni_header){.type = type, .epoch = 1, .rank = rank, .dtype = ENI_DTYPE_F32, .incarnation = 1};
+}
+
+static void say(rig *r, int c, const eni_header *header, float *data)
+{
+    const int64_t deadline = eni_now_ns() + 5 * ENI_SECOND;
+    assert_int_equal(eni_dealer_send(r->dealer[c], header, data, NULL, NULL, deadline, -1), EN_OK);
+}
+
+/* Waits for the next message to client c. */
+static const eni_header *hear(rig *r, int c)
+{
+    bool is_ready;
+    eni_packet packet = {0};
+    assert_int_equal(eni_dealer_poll(&r->dealer[c], 1, eni_now_ns() + 5 * ENI_SECOND, -1, -1, &is_ready),
+                     EN_OK);
+    assert_int_equal(eni_dealer_recv(r->dealer[c], &packet), EN_OK);
+    r->heard = packet.header;
+    if (packet.bytes > 0) memcpy(r->data, packet.payload, packet.bytes);
+    eni_packet_release(&packet);
+    return &r->heard;
+}
+
+static void hello(rig *r, int c)
+{
+    eni_header header = header_of(c, ENI_MSG_HELLO);
+    eni_token_hex(&r->token, header.text);
+    say(r, c, &header, NULL);
+    assert_int_equal(hear(r, c)->type, ENI_MSG_WELCOME);
+}
+
+static void say_init(rig *r, int c)
+{
+    for (uint32_t b = 0; b < BUCKETS; b++) {
+        float w[MOST];
+        for (uint64_t i = 0; i < counts[b]; i++)
+            w[i] = weight_at(offsets[b] + i);
+        eni_header header = header_of(c, ENI_MSG_INIT);
+        header.bucket = b;
+        header.count = counts[b];
+        header.bytes = counts[b] * sizeof(float);
+        say(r, c, &header, w);
+        assert_int_equal(hear(r, c)->type, c == 0 ? ENI_MSG_REPLY : ENI_MSG_REFUSED);
+    }
+}
+
+static eni_header call_of(int c, uint32_t bucket, uint64_t step)
+{
+    eni_header header = header_of(c, ENI_MSG_CALL);
+    header.kind = 1;
+    header.what = 1;
+    header.bucket = bucket;
+    header.seq = step + 1;
+    header.base_version = step;
+    header.nsamples = SAMPLES;
+    header.count = counts[bucket];
+    header.bytes = counts[bucket] * sizeof(float);
+    return header;
+}
+
+static void say_push(rig *r, int c, uint32_t bucket, uint64_t step)
+{
+    float g[MOST];
+    const eni_header header = call_of(c, bucket, step);
+    for (uint64_t i = 0; i < counts[bucket]; i++)
+        g[i] = gradient_at(c, step, offsets[bucket] + i);
+    say(r, c, &header, g);
+}
+
+static void expect_refused(rig *r, int c, en_status status, const char *part)
+{
+    assert_int_equal(hear(r, c)->type, ENI_MSG_REFUSED);
+    assert_int_equal(r->heard.status, status);
+    if (!strstr(r->heard.text, part)) fail_msg("'%s' not in '%s'", part, r->heard.text);
+}
+
+/* ---- tests -----------------------------------------------------------------------------------------------
+ */
+
+static void rounds_give_the_bytes_of_one_process(void **state)
+{
+    (void)state;
+    enum { STEPS = 5 };
+    rig *r = open_rig(NULL);
+    float want[ELEMENTS];
+    train_alone(WORLD, STEPS, want);
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    for (uint64_t t = 0; t < STEPS; t++)
+        for (uint32_t b = 0; b < BUCKETS; b++) {
+            say_push(r, (int)(t % 2), b, t);
+            say_push(r, (int)((t + 1) % 2), b, t);
+            for (int c = 0; c < WORLD; c++) {
+                assert_int_equal(hear(r, c)->type, ENI_MSG_REPLY);
+                assert_int_equal(r->heard.version, t + 1);
+                assert_int_equal(r->heard.seq, t + 1);
+                assert_int_equal(r->heard.bytes, counts[b] * sizeof(float));
+                if (t + 1 == STEPS) assert_memory_equal(r->data, want + offsets[b], r->heard.bytes);
+            }
+        }
+    close_rig(r);
+}
+
+static void a_finished_worker_releases_the_other(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    say_push(r, 0, 2, 0);
+    const eni_header bye = header_of(1, ENI_MSG_FINISHED);
+    say(r, 1, &bye, NULL);
+    assert_int_equal(hear(r, 1)->type, ENI_MSG_GOODBYE);
+    assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
+    assert_int_equal(r->heard.version, 1);
+    close_rig(r);
+}
+
+static void without_the_token_nothing_is_believed(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    eni_header header = header_of(0, ENI_MSG_HELLO);
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EDENIED, "token");
+    memset(header.text, 'a', 32);
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EDENIED, "token");
+    eni_token_hex(&r->token, header.text);
+    header.epoch = 2;
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EMEMBER, "epoch 2");
+    say_push(r, 0, 0, 0);
+    expect_refused(r, 0, EN_EDENIED, "HELLO");
+    hello(r, 0);
+    say_push(r, 1, 0, 0); /* rank 1 has not said it */
+    expect_refused(r, 1, EN_EDENIED, "HELLO");
+    const eni_header other = header_of(0, ENI_MSG_FINISHED);
+    say(r, 1, &other, NULL); /* over rank 1's connection, in rank 0's name */
+    expect_refused(r, 1, EN_EDENIED, "HELLO");
+    close_rig(r);
+}
+
+/* Reads a lane's figures. */
+static void copy_figures(void *user, const eni_store *store, const eni_lane_figures *figures)
+{
+    assert_non_null(store);
+    *(eni_lane_figures *)user = *figures;
+}
+
+static void what_makes_no_sense_is_refused_and_counted(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    float g[MOST] = {0};
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 1); /* three refusals: not rank 0's */
+    say_init(r, 0);
+    eni_header header = call_of(0, 0, 0);
+    header.bytes = 64;
+    header.count = 16;
+    say(r, 0, &header, g);
+    expect_refused(r, 0, EN_EPROTO, "64 bytes");
+    header = call_of(0, 2, 0);
+    header.bucket = 77;
+    say(r, 0, &header, g);
+    expect_refused(r, 0, EN_EPROTO, "bucket 77");
+    header = call_of(0, 0, 0);
+    header.flags = ENI_FLAG_SHM; /* of memory that it never handed over */
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EPROTO, "slot 0");
+    header = call_of(0, 0, 4);
+    header.base_version = 0;
+    say(r, 0, &header, g);
+    expect_refused(r, 0, EN_EPROTO, "gap");
+    header = header_of(0, ENI_MSG_WELCOME);
+    say(r, 0, &header, NULL);
+    expect_refused(r, 0, EN_EPROTO, "type 2");
+    eni_lane_figures figures = {0};
+    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    assert_int_equal(figures.refused, 8);
+    say_push(r, 0, 0, 0); /* and the lane goes on */
+    say_push(r, 1, 0, 0);
+    assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
+    close_rig(r);
+}
+
+static void a_stranger_s_bytes_do_no_harm(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    for (int i = 0; i < 4; i++) {
+        int fd;
+        uint8_t bytes[4096];
+        for (size_t k = 0; k < sizeof bytes; k++)
+            bytes[k] = (uint8_t)(k * 37 + (size_t)i);
+        assert_int_equal(eni_tcp_connect(&r->address, eni_now_ns() + ENI_SECOND, -1, &fd), EN_OK);
+        size_t done;
+        (void)eni_tcp_send_some(fd, bytes, sizeof bytes, &done);
+        close(fd);
+    }
+    hello(r, 0);
+    close_rig(r);
+}
+
+static void an_emulated_wire_delays_by_what_it_says(void **state)
+{
+    (void)state;
+    const int64_t delay_ns = 30 * ENI_MILLI;
+    eni_shaper *mine = eni_shaper_new(0, delay_ns), *theirs = eni_shaper_new(0, delay_ns);
+    rig *r = open_rig(theirs);
+    hello(r, 0);
+    say_init(r, 0);
+    eni_header header = header_of(0, ENI_MSG_SNAPSHOT);
+    const int64_t begin = eni_now_ns();
+    header.deliver_ns = eni_shaper_send(mine, begin, 128);
+    say(r, 0, &header, NULL);
+    hear(r, 0);
+    assert_true(eni_now_ns() - begin >= delay_ns);            /* held by the lane */
+    assert_true(r->heard.deliver_ns - begin >= 2 * delay_ns); /* and to be held by the client */
+    close_rig(r);
+    eni_shaper_free(mine);
+    eni_shaper_free(theirs);
+}
+
+static void an_idle_lane_uses_no_time(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    hello(r, 0);
+    struct timespec begin, end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    eni_sleep_until(eni_now_ns() + 200 * ENI_MILLI);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    const int64_t used = (end.tv_sec - begin.tv_sec) * ENI_SECOND + (end.tv_nsec - begin.tv_nsec);
+    assert_true(used < 20 * ENI_MILLI);
+    close_rig(r);
+}
+
+int main(void)
+{
+    eni_log_set_level(ENI_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rounds_give_the_bytes_of_one_process),
+        cmocka_unit_test(a_finished_worker_releases_the_other),
+        cmocka_unit_test(without_the_token_nothing_is_believed),
+        cmocka_unit_test(what_makes_no_sense_is_refused_and_counted),
+        cmocka_unit_test(a_stranger_s_bytes_do_no_harm),
+        cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),
+        cmocka_unit_test(an_idle_lane_uses_no_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/* test_setup.c - pairs from a socket: what is missing or wrong is named, nothing else is believed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "server/setup.h"
+#include "tests/server/pairs.h"
+
+static eni_pair pairs[PAIRS];
+
+static en_status read_pairs(size_t n, eni_setup *setup, char *why)
+{
+    why[0] = 0;
+    return eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, n, setup, why);
+}
+
+static void everything_is_read(void **state)
+{
+    (void)state;
+    eni_setup setup;
+    char why[ENI_REASON_MAX];
+    memcpy(pairs, good_pairs, sizeof good_pairs);
+    assert_int_equal(read_pairs(PAIRS, &setup, why), EN_OK);
+    assert_int_equal(setup.nbuckets, 3);
+    assert_int_equal(setup.counts[0], 700);
+    assert_int_equal(setup.offsets[2], 0);
+    assert_int_equal(setup.elements, 784);
+    assert_string_equal(setup.optimizer->name, "sgd");
+    assert_true(setup.hyper.momentum == 0.9f && setup.hyper.nesterov == 1);
+    assert_int_equal(setup.schedule.kind, ENI_LR_STEP);
+    assert_true(setup.schedule.base == 0.1 && setup.schedule.step_samples == 100);
+    assert_int_equal(setup.sum_order, ENI_SUM_RANK);
+    assert_int_equal(setup.budget, 40);
+    assert_int_equal(setup.net_delay_ns, 0);
+    eni_setup_fini(&setup);
+    eni_setup_fini(&setup);
+}
+
+static void what_is_missing_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PAIRS; i++) {
+        eni_setup setup;
+        char why[ENI_REASON_MAX];
+        memcpy(pairs, good_pairs, sizeof good_pairs);
+        pairs[i].key = "something-else";
+        if (strcmp(good_pairs[i].key, "net") == 0) continue; /* the one that may be missing */
+        assert_int_equal(read_pairs(PAIRS, &setup, why), EN_EPROTO);
+        assert_non_null(strstr(why, good_pairs[i].key));
+    }
+}
+
+static void what_is_wrong_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value, *part;
+        en_status status;
+    } wrong[] = {
+        {"buckets", "700,5", "2 buckets and 3 offsets", EN_EPROTO},
+        {"buckets", "700,,64", "entry 1", EN_EPROTO},
+        {"buckets", "700,5x,64", "entry 1", EN_EPROTO},
+        {"buckets", "700,-5,64", "entry 1", EN_EPROTO},
+        {"buckets", "700,0,64", "bucket 1 has 0", EN_EPROTO},
+        {"buckets", "700,5,99999999999999999999", "entry 2", EN_EPROTO},
+        {"buckets", "900,5,64", "bucket 0 ends behind", EN_EPROTO},
+        {"bucket-offsets", "84,64,18446744073709551615", "bucket 2 ends behind", EN_EPROTO},
+        {"elements", "-1", "at least 0", EN_EPROTO},
+        {"elements", "1.5", "whole", EN_EPROTO},
+        {"elements", "1e300", "whole", EN_EPROTO},
+        {"lr", "nan", "not a number", EN_EPROTO},
+        {"lr", "inf", "not a number", EN_EPROTO},
+        {"lr", "", "not a number", EN_EPROTO},
+        {"momentum", "0.9 ", "not a number", EN_EPROTO},
+        {"optimizer", "adagrad", "adagrad", EN_EPROTO},
+        {"lr-schedule", "linear", "linear", EN_EPROTO},
+        {"sum-order", "random", "random", EN_EPROTO},
+        {"strategy-name", "ring", "--strategy=ps-sync", EN_EMISMATCH},
+        {"strategy-options", "bound=3", "bound=3", EN_EMISMATCH},
+        {"net", "rate:fast", "rate:fast", EN_EPROTO},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        eni_setup setup;
+        char why[ENI_REASON_MAX];
+        memcpy(pairs, good_pairs, sizeof good_pairs);
+        for (size_t k = 0; k < PAIRS; k++)
+            if (strcmp(pairs[k].key, wrong[i].key) == 0) pairs[k].value = wrong[i].value;
+        const en_status st = read_pairs(PAIRS, &setup, why);
+        if (st != wrong[i].status || !strstr(why, wrong[i].part))
+            fail_msg("%s '%s': status %d, '%s'", wrong[i].key, wrong[i].value, st, why);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_is_read),
+        cmocka_unit_test(what_is_missing_is_named),
+        cmocka_unit_test(what_is_wrong_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
