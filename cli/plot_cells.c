@@ -69,11 +69,6 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
         }
 }
 
-static bool is_real_cell(const eni_study *study, size_t cell)
-{
-    return study->cells[cell].emulated == NULL && study->cells[cell].straggler == NULL;
-}
-
 static en_status draw_panel(eni_canvas *canvas, const panel *what)
 {
     const eni_study *study = canvas->study;
@@ -99,8 +94,9 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
             const eni_arm *arm = &study->arms[a];
             fprintf(plot.script,
                     "$p%zu using 1:2 with points pt %d ps 0.95 lw 1.5 lc rgb '%s', "
-                    "$c%zu using 1:2:(%.6g):(0) with vectors lw 1.5 lc rgb '%s', ",
-                    row, eni_plot_marker(arm, is_real_cell(study, c)), eni_plot_colour(arm), row,
+                    "$c%zu using 1:2:(%.6g):(0) with vectors filled head size screen 0.018,22 lw 1.5 lc rgb "
+                    "'%s', ",
+                    row, eni_plot_marker(arm, eni_study_is_real(study, c)), eni_plot_colour(arm), row,
                     0.06 * (high - low), eni_plot_colour(arm));
         }
     fputs("NaN\n", plot.script);
@@ -112,7 +108,7 @@ en_status eni_plot_cells(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     char time_title[64];
-    snprintf(time_title, sizeof time_title, "seconds to %g %% test accuracy", 100 * study->target);
+    snprintf(time_title, sizeof time_title, "seconds to %g %% accuracy", 100 * study->target);
     const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
                             {"accuracy", "final test accuracy, %", accuracy_percent, false},
                             {"speed", "samples/s, thousands", thousand_per_s, true}};

@@ -64,7 +64,7 @@ static double floor_of(const eni_study *study)
 
 static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, const size_t medians[])
 {
-    bool is_real = study->cells[cell].emulated == NULL && study->cells[cell].straggler == NULL;
+    bool is_real = eni_study_is_real(study, cell);
     fputs("plot ", plot->script);
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];

@@ -395,8 +395,8 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (narms < 2 || pairs == 0) return;
-    snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%s byte for byte (sha256 %s…)", arms, hash);
-    add_rule(fairness, "same bytes", ENI_PASS, "%s, final weights of all %zu pairs (sha256 %s…)", arms, pairs,
+    snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%.256s byte for byte (sha256 %s…)", arms, hash);
+    add_rule(fairness, "same bytes", ENI_PASS, "%.200s, final weights of all %zu pairs (sha256 %s…)", arms, pairs,
              hash);
 }
 

@@ -76,6 +76,7 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
     if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas);
     if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas);
     EN_TRY(f->draw(canvas));
+    if (f->draw == eni_plot_steps) eni_report_html_steps(canvas->study, page);
     fputs("</section>\n", page);
     return EN_OK;
 }

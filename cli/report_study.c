@@ -113,6 +113,11 @@ const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm
     return NULL;
 }
 
+bool eni_study_is_real(const eni_study *study, size_t cell)
+{
+    return study->cells[cell].emulated == NULL && study->cells[cell].straggler == NULL;
+}
+
 void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size)
 {
     const eni_cell_spec *spec = &study->cells[cell];

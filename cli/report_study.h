@@ -151,6 +151,9 @@ size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
 /* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
 const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);
 
+/* Neither a straggler nor a shaped network in this cell. */
+bool eni_study_is_real(const eni_study *study, size_t cell);
+
 /* "real", or "emulated: straggler 1:3". Writes at most `size` bytes. */
 void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size);
 

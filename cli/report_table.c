@@ -227,7 +227,7 @@ static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
 static void html_row(const eni_study *study, const eni_row *row, bool is_first, FILE *page)
 {
     char text[ENI_TABLE_TEXT], kind[256];
-    bool is_real = study->cells[row->cell].emulated == NULL && study->cells[row->cell].straggler == NULL;
+    bool is_real = eni_study_is_real(study, row->cell);
     eni_study_kind(study, row->cell, kind, sizeof kind);
     fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
     eni_html_text(page, study->cells[row->cell].name);
@@ -284,6 +284,76 @@ void eni_report_html_table(const eni_study *study, FILE *page)
             eni_row_fill(study, c, a, &row);
             html_row(study, &row, is_first, page);
             is_first = false;
+        }
+    }
+    fputs("</tbody></table></div>\n", page);
+}
+
+static double step_p50(const eni_run *run)
+{
+    return run->step_ms[0];
+}
+
+static double step_p95(const eni_run *run)
+{
+    return run->step_ms[1];
+}
+
+static double step_p99(const eni_run *run)
+{
+    return run->step_ms[2];
+}
+
+static double cpu_seconds(const eni_run *run)
+{
+    double sum = run->nroles > 0 ? 0 : NAN;
+    for (size_t i = 0; i < run->nroles; i++)
+        sum += run->roles[i].cpu_seconds;
+    return sum;
+}
+
+static double rss_mb(const eni_run *run)
+{
+    return run->max_rss / 1e6;
+}
+
+void eni_report_html_steps(const eni_study *study, FILE *page)
+{
+    static const struct {
+        eni_metric metric;
+        const char *format;
+    } columns[] = {
+        {step_p50, "%.1f"}, {step_p95, "%.1f"}, {step_p99, "%.1f"}, {cpu_seconds, "%.1f"}, {rss_mb, "%.0f"}};
+    enum { COLUMNS = sizeof columns / sizeof columns[0] };
+    bool is_known = false;
+    for (size_t r = 0; r < study->nruns; r++)
+        for (size_t k = 0; k < COLUMNS; k++)
+            is_known = is_known || !isnan(columns[k].metric(&study->runs[r]));
+    if (!is_known) return;
+    fputs("<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
+          "<th scope=\"col\" class=\"name\">strategy</th><th scope=\"col\">step p50<small>ms</small></th>"
+          "<th scope=\"col\">p95<small>ms</small></th><th scope=\"col\">p99<small>ms</small></th>"
+          "<th scope=\"col\">processor<small>s, all roles</small></th>"
+          "<th scope=\"col\">memory<small>MB, max rss</small></th></tr></thead><tbody>\n",
+          page);
+    for (size_t c = 0; c < study->ncells; c++) {
+        bool is_first = true;
+        for (size_t a = 0; a < study->narms; a++) {
+            if (eni_study_count(study, c, a) == 0) continue;
+            fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
+            is_first = false;
+            eni_html_text(page, study->cells[c].name);
+            fputs("</th><td class=\"name\">", page);
+            eni_plot_swatch(page, &study->arms[a], eni_study_is_real(study, c));
+            eni_html_text(page, study->arms[a].name);
+            fputs("</td>", page);
+            for (size_t k = 0; k < COLUMNS; k++) {
+                char text[32];
+                put(eni_study_summary(study, c, a, columns[k].metric).median, columns[k].format, text,
+                    sizeof text);
+                fprintf(page, "<td>%s</td>", text);
+            }
+            fputs("</tr>\n", page);
         }
     }
     fputs("</tbody></table></div>\n", page);

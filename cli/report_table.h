@@ -23,4 +23,8 @@ en_status eni_report_print_table(const eni_study *study, FILE *out);
 /* Writes it as an HTML table, with the ranges below the medians. */
 void eni_report_html_table(const eni_study *study, FILE *page);
 
+/* Writes what the runs say of single steps and of the machine's use: quantiles of the step time, processor
+ * time and memory; nothing when no run says any of it. */
+void eni_report_html_steps(const eni_study *study, FILE *page);
+
 #endif

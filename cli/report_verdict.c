@@ -108,11 +108,15 @@ void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *tex
 /* ---- the sentence
  * ------------------------------------------------------------------------------------------- */
 
+/* A sentence about more arms than this cannot be read; the table has them all. */
+enum { MAX_RIVALS = 3 };
+
 typedef struct sentence {
     char *text;
     size_t size, used;
     const eni_study *study;
-    size_t cell, leader;
+    size_t cell, leader, nrivals;
+    size_t rivals[MAX_RIVALS]; /* the arms that the leader is compared with */
     bool has_one_seed;
 } sentence;
 
@@ -153,7 +157,7 @@ static void say_sooner(sentence *s, const eni_pairs *pairs, size_t other)
     if (pairs->is_bound) say(s, "at least ");
     say(s, pairs->ratio < 1.095 ? "%.2f" : "%.1f", pairs->ratio);
     say(s, " times sooner than %s (", s->study->arms[other].name);
-    if (!s->has_one_seed) say(s, "%zu of %zu seeds; ", pairs->sooner, pairs->n);
+    if (!s->has_one_seed) say(s, "%zu of %zu seeds; medians ", pairs->sooner, pairs->n);
     say(s, "%s against %s", mine, theirs);
     if (pairs->b_missed > 0 && !s->has_one_seed) say(s, ", which missed it in %zu", pairs->b_missed);
     say(s, ")");
@@ -171,20 +175,20 @@ static void say_not_sooner(sentence *s, const eni_pairs *pairs, size_t other)
     else if (time_class(pairs) == ABOUT_EQUAL)
         say(s, "the same time as %s within 1 %% (%s against %s)", name, mine, theirs);
     else
-        say(s, "no clear difference from %s (sooner in %zu of %zu seeds; %s against %s)", name, pairs->sooner,
-            pairs->n, mine, theirs);
+        say(s, "no clear difference from %s (sooner in %zu of %zu seeds; medians %s against %s)", name,
+            pairs->sooner, pairs->n, mine, theirs);
 }
 
 static void say_times(sentence *s, const eni_pairs pairs[])
 {
-    const eni_arm *arms = s->study->arms;
-    size_t nclear = 0, nothers = s->study->narms - 1, said = 0;
-    for (size_t b = 0; b < s->study->narms; b++)
-        nclear += b != s->leader && time_class(&pairs[b]) == CLEARLY_SOONER;
-    say(s, "%s reached ", arms[s->leader].name);
+    size_t nclear = 0, said = 0;
+    for (size_t i = 0; i < s->nrivals; i++)
+        nclear += time_class(&pairs[s->rivals[i]]) == CLEARLY_SOONER;
+    say(s, "%s reached ", s->study->arms[s->leader].name);
     say_percent(s, s->study->target);
-    for (size_t b = 0; b < s->study->narms; b++) {
-        if (b == s->leader || time_class(&pairs[b]) != CLEARLY_SOONER) continue;
+    for (size_t i = 0; i < s->nrivals; i++) {
+        size_t b = s->rivals[i];
+        if (time_class(&pairs[b]) != CLEARLY_SOONER) continue;
         say(s, said == 0 ? " " : said + 1 == nclear ? " and " : ", ");
         say_sooner(s, &pairs[b], b);
         said++;
@@ -195,8 +199,9 @@ static void say_times(sentence *s, const eni_pairs pairs[])
         say(s, " in %s", mine);
     }
     bool is_first = true;
-    for (size_t b = 0; b < s->study->narms && said < nothers; b++) {
-        if (b == s->leader || time_class(&pairs[b]) == CLEARLY_SOONER) continue;
+    for (size_t i = 0; i < s->nrivals; i++) {
+        size_t b = s->rivals[i];
+        if (time_class(&pairs[b]) == CLEARLY_SOONER) continue;
         say(s, is_first ? ", with " : " and ");
         say_not_sooner(s, &pairs[b], b);
         is_first = false;
@@ -237,24 +242,21 @@ static phrase points_phrase(const eni_pairs *pairs, bool has_one_seed)
 /* Arms with the same phrase share it: "0.7 points lower than ring and ps-sync". */
 static void say_accuracies(sentence *s, const eni_pairs pairs[])
 {
-    phrase phrases[ENI_MAX_ARMS];
-    bool is_said[ENI_MAX_ARMS] = {false};
-    for (size_t b = 0; b < s->study->narms; b++)
-        phrases[b] = points_phrase(&pairs[b], s->has_one_seed);
-    is_said[s->leader] = true;
-    bool is_first = true;
-    for (size_t b = 0; b < s->study->narms; b++) {
-        if (is_said[b]) continue;
-        say(s, is_first ? ", and ended %s" : " and %s", phrases[b].head);
-        is_first = false;
-        for (size_t other = b, named = 0; other < s->study->narms; other++) {
-            if (is_said[other] || strcmp(phrases[other].head, phrases[b].head) != 0 ||
-                strcmp(phrases[other].tail, phrases[b].tail) != 0)
-                continue;
-            say(s, named++ == 0 ? " %s" : " and %s", s->study->arms[other].name);
-            is_said[other] = true;
+    phrase phrases[MAX_RIVALS];
+    bool is_said[MAX_RIVALS] = {false};
+    for (size_t i = 0; i < s->nrivals; i++)
+        phrases[i] = points_phrase(&pairs[s->rivals[i]], s->has_one_seed);
+    for (size_t i = 0; i < s->nrivals; i++) {
+        if (is_said[i]) continue;
+        say(s, i == 0 ? ", and ended %s" : " and %s", phrases[i].head);
+        for (size_t j = i, named = 0; j < s->nrivals; j++) {
+            bool is_same = strcmp(phrases[j].head, phrases[i].head) == 0 &&
+                           strcmp(phrases[j].tail, phrases[i].tail) == 0;
+            if (is_said[j] || !is_same) continue;
+            say(s, named++ == 0 ? " %s" : " and %s", s->study->arms[s->rivals[j]].name);
+            is_said[j] = true;
         }
-        say(s, "%s", phrases[b].tail);
+        say(s, "%s", phrases[i].tail);
     }
 }
 
@@ -263,8 +265,9 @@ static void say_speeds(sentence *s, const eni_pairs pairs[])
 {
     size_t said = 0;
     say(s, "%s trained ", s->study->arms[s->leader].name);
-    for (size_t b = 0; b < s->study->narms; b++) {
-        if (b == s->leader || pairs[b].nspeed == 0) continue;
+    for (size_t i = 0; i < s->nrivals; i++) {
+        size_t b = s->rivals[i];
+        if (pairs[b].nspeed == 0) continue;
         say(s, "%s%.*f times as fast as %s", said++ == 0 ? "" : " and ",
             fabs(pairs[b].speed_ratio - 1) < 0.095 ? 2 : 1, pairs[b].speed_ratio, s->study->arms[b].name);
         if (!s->has_one_seed) say(s, " (faster in %zu of %zu seeds)", pairs[b].faster, pairs[b].nspeed);
@@ -327,12 +330,36 @@ static bool has_accuracy(const eni_study *study, size_t cell)
     return false;
 }
 
+/* The arms next to the leader, by the median time (or the speed), in the order of the arms. */
+static void choose_rivals(sentence *s, bool is_about_time)
+{
+    double rank[ENI_MAX_ARMS];
+    for (size_t a = 0; a < s->study->narms; a++) {
+        eni_summary time = eni_study_summary(s->study, s->cell, a, eni_metric_reach_t);
+        eni_summary speed = eni_study_summary(s->study, s->cell, a, eni_metric_samples_per_s);
+        rank[a] = is_about_time ? time.n > 0 ? time.median : INFINITY
+                  : speed.n > 0 ? -speed.median
+                                : INFINITY;
+    }
+    for (size_t a = 0; a < s->study->narms && s->nrivals < MAX_RIVALS; a++) {
+        size_t better = 0; /* other arms before this one */
+        for (size_t b = 0; b < s->study->narms; b++)
+            better += b != s->leader && (rank[b] < rank[a] || (b < a && !(rank[b] > rank[a])));
+        if (a != s->leader && better < MAX_RIVALS) s->rivals[s->nrivals++] = a;
+    }
+}
+
 void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, size_t cell, char *text_out,
                           size_t size)
 {
     bool is_about_time = fairness->is_accuracy_comparable && somebody_reached(study, cell);
     size_t leader = is_about_time ? eni_verdict_leader(study, cell) : fastest(study, cell);
-    sentence s = {text_out, size, 0, study, cell, leader, eni_study_count(study, cell, leader) == 1};
+    sentence s = {.text = text_out,
+                  .size = size,
+                  .study = study,
+                  .cell = cell,
+                  .leader = leader,
+                  .has_one_seed = eni_study_count(study, cell, leader) == 1};
     eni_pairs pairs[ENI_MAX_ARMS];
     text_out[0] = 0;
     if (!somebody_finished(study, cell)) {
@@ -346,6 +373,7 @@ void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, 
     }
     for (size_t b = 0; b < study->narms; b++)
         eni_verdict_pairs(study, cell, leader, b, &pairs[b]);
+    choose_rivals(&s, is_about_time);
     if (is_about_time) {
         say_times(&s, pairs);
         say_accuracies(&s, pairs);
@@ -357,6 +385,8 @@ void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, 
         }
         say_speeds(&s, pairs);
     }
+    size_t nleft = study->narms - 1 - s.nrivals;
+    if (nleft > 0) say(&s, "; the table has %zu more arm%s", nleft, nleft == 1 ? "" : "s");
     if (!fairness->is_accuracy_comparable) say(&s, "; accuracy not comparable (rates not scaled)");
     if (s.has_one_seed) say(&s, "; one seed cannot tell chance from effect");
     say(&s, ".");

@@ -62,9 +62,10 @@ static void a_clear_win(void **state)
     small_study s;
     init(&s, 3, (double[]){2.0, 2.1, 2.2}, (double[]){2.8, 2.94, 3.1}, (double[]){0.806, 0.809, 0.803},
          (double[]){0.800, 0.800, 0.800});
-    sentence_is(&s, true,
-                "ring reached 75 % 1.4 times sooner than ps-async (3 of 3 seeds; 2.1 s against 2.9 s), and "
-                "ended 0.6 points higher than ps-async (paired: +0.3 to +0.9).");
+    sentence_is(
+        &s, true,
+        "ring reached 75 % 1.4 times sooner than ps-async (3 of 3 seeds; medians 2.1 s against 2.9 s), and "
+        "ended 0.6 points higher than ps-async (paired: +0.3 to +0.9).");
 }
 
 static void a_tie_claims_nothing(void **state)
@@ -73,10 +74,11 @@ static void a_tie_claims_nothing(void **state)
     small_study s;
     init(&s, 3, (double[]){2.0, 2.1, 2.3}, (double[]){2.1, 2.2, 2.2}, (double[]){0.806, 0.801, 0.803},
          (double[]){0.803, 0.805, 0.803});
-    sentence_is(&s, true,
-                "ring reached 75 % in 2.1 s, with no clear difference from ps-async (sooner in 2 of 3 seeds; "
-                "2.1 s against 2.2 s), and ended with no clear difference in accuracy from ps-async (paired: "
-                "-0.4 to +0.3).");
+    sentence_is(
+        &s, true,
+        "ring reached 75 % in 2.1 s, with no clear difference from ps-async (sooner in 2 of 3 seeds; medians "
+        "2.1 s against 2.2 s), and ended with no clear difference in accuracy from ps-async (paired: "
+        "-0.4 to +0.3).");
 }
 
 static void one_seed_says_so(void **state)
@@ -97,10 +99,10 @@ static void a_miss_is_not_dropped(void **state)
     small_study s;
     init(&s, 3, (double[]){2.0, 2.0, 2.0}, (double[]){3.0, INFINITY, 3.0}, (double[]){0.80, 0.80, 0.80},
          (double[]){0.78, 0.74, 0.79});
-    sentence_is(
-        &s, true,
-        "ring reached 75 % at least 1.5 times sooner than ps-async (3 of 3 seeds; 2.0 s against 3.0 s, "
-        "which missed it in 1), and ended 2.0 points higher than ps-async (paired: +1.0 to +6.0).");
+    sentence_is(&s, true,
+                "ring reached 75 % at least 1.5 times sooner than ps-async (3 of 3 seeds; medians 2.0 s "
+                "against 3.0 s, "
+                "which missed it in 1), and ended 2.0 points higher than ps-async (paired: +1.0 to +6.0).");
 }
 
 static void nobody_reached_it(void **state)
@@ -142,10 +144,10 @@ static void equal_weights_are_named(void **state)
     init(&s, 2, (double[]){2, 2}, (double[]){3, 3}, (double[]){0.8, 0.8}, (double[]){0.8, 0.8});
     for (size_t i = 0; i < 4; i++)
         s.runs[i].params_sha256 = i < 2 ? "aa" : "bb";
-    sentence_is(
-        &s, true,
-        "ring reached 75 % 1.5 times sooner than ps-async (2 of 2 seeds; 2.0 s against 3.0 s), and ended "
-        "with the same weights as ps-async.");
+    sentence_is(&s, true,
+                "ring reached 75 % 1.5 times sooner than ps-async (2 of 2 seeds; medians 2.0 s against 3.0 "
+                "s), and ended "
+                "with the same weights as ps-async.");
 }
 
 static void pairs_count_and_bound(void **state)
