@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -23,7 +24,7 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 15, FULL_SET = 60000 };
+enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 12, FULL_SET = 60000 };
 
 typedef struct comparison {
     const eni_command_context *context;
@@ -31,7 +32,8 @@ typedef struct comparison {
     int narms, ncells, nseeds;
     eni_config arm[MAX_ARMS];     /* as runs, with the first seed */
     const char *label[MAX_ARMS];
-    const char *cell[MAX_CELLS];
+    char cell[MAX_CELLS][16];
+    int cell_seeds[MAX_CELLS]; /* how many of the seeds run in it */
     int line[MAX_CELLS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
@@ -59,9 +61,20 @@ static en_status add_arm(comparison *c, const char *text)
     }
     EN_TRY(eni_config_arm(c->context->config, text, &c->arm[c->narms]));
     choose_eval_every(&c->arm[c->narms]);
-    c->arm[c->narms].quiet = true;
+    c->arm[c->narms].quiet = true; /* the live lines speak */
+    if (!eni_config_is_given(c->context->config, "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     return EN_OK;
+}
+
+/* "slow", or "slow@1": with the first seed only. */
+static void add_cell(comparison *c, const char *text)
+{
+    const char *seeds = strchr(text, '@');
+    int n = seeds == NULL ? c->nseeds : atoi(seeds + 1);
+    size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
+    snprintf(c->cell[c->ncells], sizeof c->cell[0], "%.*s", (int)length, text);
+    c->cell_seeds[c->ncells++] = n < c->nseeds ? n : c->nseeds;
 }
 
 static en_status collect(comparison *c)
@@ -74,11 +87,11 @@ static en_status collect(comparison *c)
         return EN_EINVAL;
     }
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
-    for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++) c->cell[c->ncells++] = config->cells.item[i];
-    if (c->ncells == 0) c->cell[c->ncells++] = "even";
+    for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++) add_cell(c, config->cells.item[i]);
+    if (c->ncells == 0) add_cell(c, "even");
     for (int cell = 0; cell < c->ncells; cell++)
         for (int arm = 0; arm < c->narms; arm++)
-            c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->nseeds);
+            c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->cell_seeds[cell]);
     return EN_OK;
 }
 
@@ -228,7 +241,8 @@ static en_status run_all(comparison *c)
 {
     for (int seed = 0; seed < c->nseeds; seed++)
         for (int cell = 0; cell < c->ncells; cell++)
-            for (int i = 0; i < c->narms; i++) EN_TRY(run_one(c, cell, (i + seed + cell) % c->narms, seed));
+            for (int i = 0; seed < c->cell_seeds[cell] && i < c->narms; i++)
+                EN_TRY(run_one(c, cell, (i + seed + cell) % c->narms, seed));
     return EN_OK;
 }
 

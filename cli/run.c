@@ -40,6 +40,7 @@ en_status eni_command_check(const eni_command_context *context)
     config.workers = context->config->workers;
     config.shards = context->config->shards;
     config.quiet = true;
+    if (!eni_config_is_given(context->config, "log-level")) config.log_level = ENI_LEVEL_WARN;
     if (st == EN_OK && context->config->net != NULL) st = eni_config_set(&config, "net", context->config->net, "--net");
     if (st == EN_OK) st = eni_config_resolve(&config);
     eni_launch launch = {.config = &config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd,

@@ -116,5 +116,10 @@ const char *eni_check_seed(const char *text)
 
 const char *eni_check_cell(const char *text)
 {
-    return strcmp(text, "even") == 0 || strcmp(text, "slow") == 0 ? NULL : "even, slow or even,slow";
+    const char *seeds = strchr(text, '@');
+    size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
+    int64_t n = 1;
+    int is_known = length == 4 && (strncmp(text, "even", 4) == 0 || strncmp(text, "slow", 4) == 0);
+    if (is_known && (seeds == NULL || (eni_parse_i64(seeds + 1, &n) && n >= 1))) return NULL;
+    return "even, slow, even,slow, or slow@1 for the first seed only";
 }

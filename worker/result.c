@@ -275,7 +275,9 @@ static void add_identity(const eni_worker *w, json_t *result)
     set_int(result, "shards", (uint64_t)(w->client == NULL ? 0 : c->shards));
     set_int(result, "buckets", w->buckets->n);
     set_int(result, "batch_size", (uint64_t)c->batch_size);
-    set_int(result, "global_batch_size", w->strategy->flags & EN_SYNCHRONOUS ? w->plan.global_batch : (uint64_t)c->batch_size);
+    set_int(result, "global_batch_size", w->plan.global_batch);
+    set_int(result, "samples_per_update",
+            w->strategy->flags & EN_SYNCHRONOUS ? w->plan.global_batch : (uint64_t)c->batch_size);
     json_object_set_new(result, "lr", json_real(w->schedule.base));
     json_object_set_new(result, "momentum", json_real(c->momentum));
     json_object_set_new(result, "assign", json_string(w->is_claiming ? "claim" : "fixed"));
