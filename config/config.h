@@ -5,8 +5,9 @@
  * ranks. A key has the same name everywhere: --batch-size, --batch_size, `batch-size: 64`.
  *
  * Where a value comes from, weakest first: the default (of the program), the environment (torchrun's
- * variables, worker only), the YAML file of --config, the flags. A flag given twice: the last one holds; a
- * list (--arm, --straggler) collects, and a list given by flags replaces that of the file.
+ * variables, only by a worker that no launcher of ours started, i.e. without --result-fd), the YAML file of
+ * --config, the flags. A flag given twice: the last one holds; a list (--arm, --straggler) collects, and a
+ * list given by flags replaces that of the file.
  *
  * What is wrong is refused with EN_EINVAL and one logged sentence: the value, its place (--lr, or
  * FILE:LINE:COLUMN, or the variable) and the remedy. Not thread-safe; main thread, before any other starts.
@@ -172,8 +173,9 @@ int64_t eni_config_seed(const eni_config *config, int i);
 char **eni_config_argv(const eni_config *config, eni_program program, const char *executable);
 
 /* Yields, in the order of the table, every key that must be equal on all ranks of a run and its canonical
- * text ("0.01", "on", "ring"). Both are valid during the call. A non-OK status of visit ends the walk and is
- * returned. */
+ * text ("0.01", "on", "ring"). The strategy is not among them: ranks may name its file by different paths,
+ * so whoever has loaded it compares its name and resolved options. Both are valid during the call. A non-OK
+ * status of visit ends the walk and is returned. */
 typedef en_status (*eni_config_visit)(void *user, const char *key, const char *value);
 en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user);
 

@@ -167,7 +167,9 @@ static en_status apply(scanner *line)
     EN_TRY(set_flags(line, eni_key_find("version", 7)));
     if (config->help || config->version) return set_flags(line, -1);
     EN_TRY(check_args(config));
-    EN_TRY(eni_config_env(config));
+    EN_TRY(set_flags(line, eni_key_find("result-fd", 9)));
+    bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */
+    if (!is_launched) EN_TRY(eni_config_env(config));
     EN_TRY(set_flags(line, eni_key_find("config", 6)));
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));

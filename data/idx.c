@@ -113,8 +113,21 @@ static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64
     return EN_OK;
 }
 
+/* A small damaged file must not make us take gigabytes: deflate shrinks at most 1032 to 1 (zlib's "technical
+ * details"), and plain files not at all. */
+static en_status check_plausible(const char *path, uint64_t file_bytes, int is_plain, uint64_t promised)
+{
+    uint64_t most = is_plain ? file_bytes : file_bytes * 1032;
+    if (promised <= most) return EN_OK;
+    eni_error(
+        "idx",
+        "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
+        path, (unsigned long long)file_bytes, (unsigned long long)promised);
+    return EN_EFORMAT;
+}
+
 /* Header and elements of an open file; on failure idx->elements is the caller's to free. */
-static en_status read_idx(gzFile file, const char *path, eni_idx *idx)
+static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx)
 {
     uint8_t header[HEADER_MAX];
     uint64_t found;
@@ -125,6 +138,7 @@ static en_status read_idx(gzFile file, const char *path, eni_idx *idx)
     EN_TRY(read_bytes(file, path, header + 4, head - 4, &found));
     if (found < head - 4) return truncated(path, 4 + found, head);
     EN_TRY(parse_header(header, path, idx));
+    EN_TRY(check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes));
     idx->elements = eni_alloc(idx->bytes);
     if (idx->elements == NULL) return EN_ENOMEM;
     EN_TRY(read_bytes(file, path, idx->elements, idx->bytes, &found));
@@ -139,7 +153,7 @@ static en_status read_idx(gzFile file, const char *path, eni_idx *idx)
 }
 
 /* A regular file only: a fifo would block for ever. */
-static en_status open_file(const char *path, gzFile *file_out)
+static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_out)
 {
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -162,15 +176,17 @@ static en_status open_file(const char *path, gzFile *file_out)
     }
     gzbuffer(file, 1u << 18);
     *file_out = file;
+    *bytes_out = (uint64_t)info.st_size;
     return EN_OK;
 }
 
 en_status eni_idx_read(const char *path, eni_idx *idx_out)
 {
     gzFile file;
+    uint64_t file_bytes;
     eni_idx idx = {0};
-    EN_TRY(open_file(path, &file));
-    en_status st = read_idx(file, path, &idx);
+    EN_TRY(open_file(path, &file, &file_bytes));
+    en_status st = read_idx(file, path, file_bytes, &idx);
     int closed = gzclose_r(file);
     if (st == EN_OK && closed != Z_OK) {
         eni_error("idx", "%s is truncated: its gzip stream has no end; fetch it again", path);

@@ -129,7 +129,7 @@ static void torchrun_is_understood(void **state)
     (void)state;
     heard h = {0};
     eni_config config;
-    char *argv[] = {"worker", "--init-method=env://", NULL};
+    char *argv[] = {"worker", "--init-method=env://", NULL}, *launched[] = {"worker", "--result-fd=3", NULL};
     setenv("RANK", "3", 1);
     setenv("LOCAL_RANK", "1", 1);
     setenv("WORLD_SIZE", "4", 1);
@@ -148,6 +148,10 @@ static void torchrun_is_understood(void **state)
     assert_string_equal(config.rendezvous, "tcp://node0:29501");
     eni_config_fini(&config);
     assert_int_equal(eni_config_parse(ENI_RUN, 1, argv, &config), EN_OK); /* not a worker: not asked */
+    assert_int_equal(config.rank, -1);
+    eni_config_fini(&config);
+
+    assert_int_equal(eni_config_parse(ENI_WORKER, 2, launched, &config), EN_OK);
     assert_int_equal(config.rank, -1);
     eni_config_fini(&config);
 

@@ -42,7 +42,8 @@ static const struct {
     {"", 0, "truncated: 0 bytes of 4"},
     {"\0\0\x08", 3, "truncated: 3 bytes of 4"},
     {LABELS, 7, "truncated: 7 bytes of 8"},
-    {LABELS "abc", 11, "truncated: 11 bytes of 12"},
+    {LABELS "abc", 11, "truncated: "},
+    {"\0\0\x08\3\0\0\xff\xff\0\0\0\xff\0\0\0\xffx", 17, "truncated: "}, /* 4 GB in 17 bytes */
     {IMAGES "abcdefg", 23, "1 bytes behind the last element"},
     {"\1\0\x08\1\0\0\0\1a", 9, "is not an IDX file"},
     {"\0\0\x0d\1\0\0\0\1aaaa", 12, "element type 0x0d"},
@@ -156,25 +157,32 @@ static void a_flipped_bit_is_refused(void **state)
     unlink(path);
 }
 
-/* 60,000 images in under 0.5 s: the best of three, and a slack of 2 for a busy machine. */
+static int64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * ENI_SECOND + t.tv_nsec;
+}
+
+/* 60,000 images in under 0.5 s, best of three; of processor time, for the machine may be busy with others. */
 static void sixty_thousand_images_are_fast(void **state)
 {
     (void)state;
     if (access(FASHION "train-images-idx3-ubyte.gz", R_OK) != 0) skip();
-    int64_t best = INT64_MAX;
+    int64_t best = INT64_MAX, best_cpu = INT64_MAX;
     for (int i = 0; i < 3; i++) {
         eni_idx idx;
-        int64_t begin = eni_now_ns();
+        int64_t begin = eni_now_ns(), cpu_begin = cpu_ns();
         assert_int_equal(eni_idx_read(FASHION "train-images-idx3-ubyte.gz", &idx), EN_OK);
-        int64_t took = eni_now_ns() - begin;
+        int64_t took = eni_now_ns() - begin, cpu = cpu_ns() - cpu_begin;
         if (took < best) best = took;
+        if (cpu < best_cpu) best_cpu = cpu;
         assert_int_equal(idx.dim[0], 60000);
         eni_idx_fini(&idx);
     }
-    printf("60,000 images from gzip: %.3f s\n", (double)best / 1e9);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(best < ENI_SECOND);
-#endif
+    printf("60,000 images from gzip: %.3f s, of which processor %.3f s\n", (double)best / 1e9,
+           (double)best_cpu / 1e9);
+    assert_true(best_cpu < ENI_SECOND / 2);
 }
 
 int main(void)
