@@ -22,8 +22,11 @@ typedef struct eni_span {
     size_t bytes;
 } eni_span;
 
+/* `bytes` may be NULL when length is 0. */
 static inline eni_cursor eni_cursor_make(const uint8_t *bytes, size_t length)
 {
+    static const uint8_t nothing[1];
+    if (length == 0) bytes = nothing;
     return (eni_cursor){bytes, bytes + length, NULL};
 }
 

@@ -120,6 +120,7 @@ static void bombs_cost_nothing(void **state)
                          bin32[] = {0xc6, 255, 255, 255, 255};
     uint8_t nested[150];
     const char *why;
+    assert_int_equal(decode(NULL, 0, &why), EN_EPROTO);
     memset(nested, 0xdd, sizeof nested);
     assert_int_equal(decode(array32, sizeof array32, &why), EN_EPROTO);
     assert_int_equal(decode(map32, sizeof map32, &why), EN_EPROTO);
