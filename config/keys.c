@@ -111,7 +111,7 @@ const eni_key eni_keys[] = {
     BOOL("shuffle", NULL, shuffle, "on", TRAIN, MATCH, NULL,
          "a new order every epoch; --no-shuffle keeps the file's"),
     BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
-         "leave out what does not fill a global batch; off: an epoch's last step is smaller, nothing is lost"),
+         "leave out what does not fill a global batch; off: the last step of an epoch is smaller"),
     CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", TRAIN, MATCH,
            "fixed if synchronous, else claim",
            "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),

@@ -3,7 +3,7 @@
  * Shuffled, an epoch is a Fisher-Yates permutation (Durstenfeld 1964) whose draws are counter-based numbers
  * of (seed, ENI_RNG_ORDER, epoch): every process that knows the seed builds the same one, and an epoch can
  * be built without the epochs before it. It is built when the first position of an epoch is asked for (about
- * 4 ms for 60,000 samples). One thread at a time. */
+ * 1 ms for 60,000 samples). One thread at a time. */
 #ifndef DATA_SAMPLER_H
 #define DATA_SAMPLER_H
 
