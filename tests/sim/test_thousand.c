@@ -10,6 +10,15 @@ enum { IS_SANITIZED = 1 };
 enum { IS_SANITIZED = 0 };
 #endif
 
+/* Of this process: its share of a machine that others use, too, says nothing about it. */
+static double cpu_seconds(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+}
+
 static void a_thousand_workers(void **state)
 {
     (void)state;
@@ -21,13 +30,13 @@ static void a_thousand_workers(void **state)
     rig_init(&r, "ssp:bound=2", WORLD, WORLD * STEPS);
     rig_slow(&r, 0, 4);
     r.config.bucket_cap_bytes = 512; /* two buckets */
-    r.config.schedule.base = 1e-5; /* a thousand versions stale */
+    r.config.schedule.base = 1e-5;   /* a thousand versions stale */
     r.config.compute.noise = ENI_SIM_LOGNORMAL;
     r.config.compute.sigma = 0.3;
     for (int turn = 0; turn < 2; turn++) {
-        const int64_t begin = eni_now_ns();
+        const double begin = cpu_seconds();
         const eni_sim_result *out = rig_run(&r);
-        slowest = fmax(slowest, (double)(eni_now_ns() - begin) / ENI_SECOND);
+        slowest = fmax(slowest, cpu_seconds() - begin);
         assert_int_equal(out->clocks_ahead, 2);
         assert_int_equal(out->pushes % (WORLD * STEPS), 0);
         assert_true(out->holds > 0);
@@ -37,7 +46,8 @@ static void a_thousand_workers(void **state)
     getrusage(RUSAGE_SELF, &used);
     const double megabytes = (double)used.ru_maxrss / 1024;
     assert_true(IS_SANITIZED || (slowest < 10 && megabytes < 1024));
-    printf("PROMISE virtual host: %d workers x %d steps of ssp in %.1f s and %.0f MB, log hash %.16s twice\n",
+    printf("PROMISE virtual host: %d workers x %d steps of ssp in %.1f s of one core and %.0f MB, log hash "
+           "%.16s twice\n",
            WORLD, STEPS, slowest, megabytes, first);
     rig_fini(&r);
 }
