@@ -7,6 +7,7 @@
 #include "cli/signals.h"
 #include "config/folders.h"
 #include "runtime/core/log.h"
+#include "runtime/sim/trial.h"
 
 typedef struct command {
     const char *name;
@@ -32,7 +33,8 @@ static void print_help(FILE *stream)
     fputs("entrain: one model, many workers, one flag for how they stay in step.\n\nusage: entrain COMMAND [FLAG ..]\n\n",
           stream);
     for (int i = 0; i < COMMANDS; i++) fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  psd, worker  the server and a worker by hand, in separate terminals\n\n"
+    fputs("\n  sim          a strategy in virtual time, without processes: entrain sim --help\n"
+          "  psd, worker  the server and a worker by hand, in separate terminals\n\n"
           "entrain COMMAND --help lists the flags of a command.\n",
           stream);
 }
@@ -53,6 +55,15 @@ static int become_program(const char *name, char **argv)
     execv(path, argv);
     eni_error("entrain", "cannot execute %s", path);
     return 1;
+}
+
+/* `entrain sim ..`: its words are those of a model of time, not of a training run. */
+static int try_in_virtual_time(int argc, char **argv)
+{
+    char plugins[4096];
+    if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
+    const en_status st = eni_sim_cli(argc, argv, plugins, stdout);
+    return st == EN_OK ? 0 : st == EN_EINVAL || st == EN_ENOENT ? 2 : 1;
 }
 
 static int run_command(const command *c, int argc, char **argv)
@@ -89,6 +100,7 @@ int main(int argc, char **argv)
         return 0;
     }
     if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0) return become_program(argv[1], argv + 1);
+    if (strcmp(argv[1], "sim") == 0) return try_in_virtual_time(argc - 1, argv + 1);
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
     eni_error("entrain", "\"%s\" is no command; `entrain --help` lists them", argv[1]);
