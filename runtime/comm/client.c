@@ -1,7 +1,7 @@
 /* client.c - see client.h.
  *
- * Order of things. A cell has at most one message in flight, so (bucket, shard) identifies a reply. Replies of
- * different cells come in any order. An emulated wire (--net) makes a reply usable later than it arrives:
+ * Order of things. A cell has at most one message in flight, so (bucket, shard) identifies a reply. Replies
+ * of different cells come in any order. An emulated wire (--net) makes a reply usable later than it arrives:
  * such replies wait in `delayed` until their time. */
 #include "runtime/comm/client.h"
 
@@ -38,10 +38,10 @@ typedef struct delayed_reply {
 
 struct eni_client {
     eni_client_config config;
-    eni_dealer **dealers; /* (shards) */
-    bool *is_ready;       /* (shards) scratch of poll */
-    cell *cells;          /* (buckets, shards) */
-    call *calls;          /* (buckets) */
+    eni_dealer **dealers;   /* (shards) */
+    bool *is_ready;         /* (shards) scratch of poll */
+    cell *cells;            /* (buckets, shards) */
+    call *calls;            /* (buckets) */
     delayed_reply *delayed; /* (buckets * shards) */
     uint32_t ndelayed;
     int is_shared;
@@ -57,7 +57,8 @@ static cell *cell_at(const eni_client *client, uint32_t bucket, int shard)
 
 static float *cell_address(const eni_client *client, int slot, uint32_t bucket, const cell *c)
 {
-    return eni_arena_at(client->config.arena, (uint32_t)slot, client->config.buckets->bucket[bucket].lo + c->lo);
+    return eni_arena_at(client->config.arena, (uint32_t)slot,
+                        client->config.buckets->bucket[bucket].lo + c->lo);
 }
 
 static en_status alive(const eni_client *client)
@@ -67,7 +68,7 @@ static en_status alive(const eni_client *client)
 
 /* ---- sending ---- */
 
-static void payload_released(void *hint, void *memory)
+static void payload_released(void *memory, void *hint)
 {
     (void)memory;
     eni_client *client = hint;
@@ -76,8 +77,11 @@ static void payload_released(void *hint, void *memory)
 
 static eni_header header_of(const eni_client *client, uint32_t type)
 {
-    return (eni_header){.type = type, .epoch = client->config.epoch, .rank = client->config.rank,
-                        .dtype = ENI_DTYPE_F32, .codec = ENI_CODEC_NONE,
+    return (eni_header){.type = type,
+                        .epoch = client->config.epoch,
+                        .rank = client->config.rank,
+                        .dtype = ENI_DTYPE_F32,
+                        .codec = ENI_CODEC_NONE,
                         .incarnation = client->config.incarnation};
 }
 
@@ -126,8 +130,7 @@ en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, ui
     header.step = step;
     client->calls[bucket].in_slot = in_slot;
     for (int k = 0; k < client->config.shards; k++)
-        if (cell_at(client, bucket, k)->count > 0)
-            EN_TRY(send_cell(client, header, bucket, k, out_slot));
+        if (cell_at(client, bucket, k)->count > 0) EN_TRY(send_cell(client, header, bucket, k, out_slot));
     return EN_OK;
 }
 
@@ -138,7 +141,8 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     if (h->bucket >= client->config.buckets->n || h->shard >= (uint32_t)client->config.shards) {
-        eni_error("client", "lane %u answered for bucket %u of %u", h->shard, h->bucket, client->config.buckets->n);
+        eni_error("client", "lane %u answered for bucket %u of %u", h->shard, h->bucket,
+                  client->config.buckets->n);
         return EN_EPROTO;
     }
     cell *c = cell_at(client, h->bucket, (int)h->shard);
@@ -216,7 +220,8 @@ static en_status take_from(eni_client *client, eni_dealer *dealer)
 
 en_status eni_client_progress(eni_client *client)
 {
-    for (int k = 0; k < client->config.shards; k++) EN_TRY(take_from(client, client->dealers[k]));
+    for (int k = 0; k < client->config.shards; k++)
+        EN_TRY(take_from(client, client->dealers[k]));
     return take_due(client);
 }
 
@@ -226,8 +231,8 @@ static en_status wait_slice(eni_client *client)
     int64_t begin = eni_now_ns(), until = begin + SLICE_NS;
     for (uint32_t i = 0; i < client->ndelayed; i++)
         if (client->delayed[i].ready_ns < until) until = client->delayed[i].ready_ns;
-    en_status st = eni_dealer_poll(client->dealers, (size_t)client->config.shards, until, client->config.wake_fd,
-                                   -1, client->is_ready);
+    en_status st = eni_dealer_poll(client->dealers, (size_t)client->config.shards, until,
+                                   client->config.wake_fd, -1, client->is_ready);
     client->counters.wait_ns += eni_now_ns() - begin;
     if (st != EN_OK && st != EN_ETIMEOUT && st != EN_EPEER) return st;
     EN_TRY(alive(client));
@@ -274,12 +279,15 @@ en_status eni_client_finished(eni_client *client)
 static en_status share_arena(eni_client *client)
 {
     const eni_client_config *config = &client->config;
-    eni_arena_hello hello = {config->rank, config->epoch, config->incarnation, eni_arena_count(config->arena)};
+    eni_arena_hello hello = {config->rank, config->epoch, config->incarnation,
+                             eni_arena_count(config->arena)};
     int fd, mine = eni_arena_fd(config->arena), fds[ENI_FDPASS_MAX];
     size_t nfds, bytes;
     int32_t answer = EN_EPROTO;
-    EN_TRY(eni_fdpass_connect(config->arena_socket, config->token, config->join_deadline_ns, config->wake_fd, &fd));
-    en_status st = eni_fdpass_send(fd, &mine, 1, &hello, sizeof hello, config->join_deadline_ns, config->wake_fd);
+    EN_TRY(eni_fdpass_connect(config->arena_socket, config->token, config->join_deadline_ns, config->wake_fd,
+                              &fd));
+    en_status st =
+        eni_fdpass_send(fd, &mine, 1, &hello, sizeof hello, config->join_deadline_ns, config->wake_fd);
     if (st == EN_OK)
         st = eni_fdpass_recv(fd, fds, &nfds, &answer, sizeof answer, &bytes, config->join_deadline_ns,
                              config->wake_fd);
@@ -325,7 +333,8 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
         EN_TRY_GOTO(eni_address_parse(config->endpoints[k], &lane), close_client);
         EN_TRY_GOTO(eni_dealer_open(config->net, &lane, 0, &client->dealers[k]), close_client);
     }
-    if (config->arena_socket != NULL && config->arena_socket[0] != 0) EN_TRY_GOTO(share_arena(client), close_client);
+    if (config->arena_socket != NULL && config->arena_socket[0] != 0)
+        EN_TRY_GOTO(share_arena(client), close_client);
     EN_TRY_GOTO(say_to_all(client, ENI_MSG_HELLO, &client->greeted, config->join_deadline_ns), close_client);
     *client_out = client;
     return EN_OK;
@@ -337,12 +346,14 @@ close_client:
 void eni_client_close(eni_client *client)
 {
     if (client == NULL) return;
-    for (uint32_t i = 0; i < client->ndelayed; i++) eni_packet_release(&client->delayed[i].packet);
+    for (uint32_t i = 0; i < client->ndelayed; i++)
+        eni_packet_release(&client->delayed[i].packet);
     for (int k = 0; client->dealers != NULL && k < client->config.shards; k++)
         eni_dealer_close(client->dealers[k]);
     /* The arena outlives us by contract, but ZeroMQ may read it a little longer still. */
     int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
-    while (atomic_load(&client->lent) > 0 && eni_now_ns() < deadline) eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    while (atomic_load(&client->lent) > 0 && eni_now_ns() < deadline)
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
     eni_free(client->delayed);
     eni_free(client->calls);
     eni_free(client->cells);

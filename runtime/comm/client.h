@@ -6,7 +6,6 @@
 #ifndef COMM_CLIENT_H
 #define COMM_CLIENT_H
 
-
 #include <stdint.h>
 
 #include "entrain/status.h"

@@ -72,7 +72,8 @@ static en_status connect_lower(const eni_world_info *world, int rank, const eni_
 
 /* Accepts one higher rank. A stranger is closed with a warning and counts as nobody: *rank_out is -1. */
 static en_status accept_higher(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
-                               int64_t deadline_ns, int abort_fd, const int *sockets, int *rank_out, int *fd_out)
+                               int64_t deadline_ns, int abort_fd, const int *sockets, int *rank_out,
+                               int *fd_out)
 {
     greeting hello;
     eni_token shown;
@@ -101,7 +102,8 @@ en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, co
                            int64_t deadline_ns, int abort_fd, int *sockets_out)
 {
     en_status st = EN_OK;
-    for (int r = 0; r < world->nranks; r++) sockets_out[r] = -1;
+    for (int r = 0; r < world->nranks; r++)
+        sockets_out[r] = -1;
     for (int r = 0; r < world->rank; r++)
         EN_TRY_GOTO(connect_lower(world, r, token, deadline_ns, abort_fd, &sockets_out[r]), close_sockets);
     for (int missing = world->nranks - 1 - world->rank; missing > 0;) {
@@ -138,12 +140,13 @@ static en_status exchange(int fd, const eni_world_info *world, eni_arena *own, i
         st = eni_arena_map(fds[0], eni_arena_count(own), &arenas[peer]);
     else
         eni_error("mesh", "a rank of this host did not pass one arena and its rank");
-    for (size_t i = 0; i < nfds; i++) close(fds[i]);
+    for (size_t i = 0; i < nfds; i++)
+        close(fds[i]);
     return st;
 }
 
-static en_status arena_with_lower(const eni_world_info *world, int rank, const eni_token *token, eni_arena *own,
-                                  int64_t deadline_ns, int abort_fd, eni_arena **arenas)
+static en_status arena_with_lower(const eni_world_info *world, int rank, const eni_token *token,
+                                  eni_arena *own, int64_t deadline_ns, int abort_fd, eni_arena **arenas)
 {
     const char *name = private_of(world, rank, "arena");
     int fd;
@@ -168,7 +171,8 @@ en_status eni_mesh_arenas(const eni_mesh *mesh, const eni_world_info *world, con
                           eni_arena *own, int64_t deadline_ns, int abort_fd, eni_arena **arenas_out)
 {
     en_status st = EN_OK;
-    for (int r = 0; r < world->nranks; r++) arenas_out[r] = NULL;
+    for (int r = 0; r < world->nranks; r++)
+        arenas_out[r] = NULL;
     arenas_out[world->rank] = own;
     for (int r = 0; r < world->rank; r++)
         EN_TRY_GOTO(arena_with_lower(world, r, token, own, deadline_ns, abort_fd, arenas_out), unmap);

@@ -2,7 +2,8 @@
  *
  * Every rank listens before it joins and tells the others where in its JOIN ("data", "arena"). After WELCOME
  * rank r connects to all lower ranks and is connected to by all higher ones; so everybody waits only for
- * lower ranks first and nothing can wait in a circle. Each connection shows the job token before it is used. */
+ * lower ranks first and nothing can wait in a circle. Each connection shows the job token before it is used.
+ */
 #ifndef COMM_MESH_H
 #define COMM_MESH_H
 
@@ -14,7 +15,7 @@
 #include "runtime/net/token.h"
 
 typedef struct eni_mesh {
-    int tcp_fd, unix_fd; /* listening; -1: not open */
+    int tcp_fd, unix_fd;            /* listening; -1: not open */
     char address[ENI_ADDRESS_TEXT]; /* the private "data": what others connect to */
     char name[ENI_FDPASS_NAME];     /* the private "arena": abstract socket for descriptors */
 } eni_mesh;
@@ -26,8 +27,8 @@ en_status eni_mesh_open(const char *host, bool is_insecure, eni_mesh *mesh_out);
 /* Safe twice. Connections made stay. */
 void eni_mesh_close(eni_mesh *mesh);
 
-/* Connects to every other rank. sockets_out[r] (nranks) is the connection with rank r, -1 for oneself; all the
- * caller's to close. All ranks call it. On failure none is left open. */
+/* Connects to every other rank. sockets_out[r] (nranks) is the connection with rank r, -1 for oneself; all
+ * the caller's to close. All ranks call it. On failure none is left open. */
 en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
                            int64_t deadline_ns, int abort_fd, int *sockets_out);
 

@@ -234,6 +234,8 @@ static void a_child_comes_to_the_same(void **state)
     config.world_size = 2;
     config.token_fd = 7;
     setenv("RANK", "5", 1); /* left over from something else: the arguments win */
+    setenv("MASTER_ADDR", "elsewhere", 1);
+    setenv("MASTER_PORT", "1", 1);
     char **words = eni_config_argv(&config, ENI_WORKER, "libexec/worker");
     int argc = 0;
     while (words[argc] != NULL)
@@ -241,6 +243,9 @@ static void a_child_comes_to_the_same(void **state)
     assert_string_equal(words[0], "libexec/worker");
     assert_int_equal(eni_config_parse(ENI_WORKER, argc, words, &child), EN_OK);
     unsetenv("RANK");
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+    assert_string_equal(child.rendezvous, config.rendezvous);
     assert_true(child.lr == 0.1 && child.momentum == config.momentum && child.steps == 7 && !child.shuffle);
     assert_int_equal(child.epochs, 0);
     assert_int_equal(child.batch_size, 32);
