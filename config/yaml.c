@@ -117,7 +117,7 @@ static en_status read_value(reader *r, int key)
 static en_status read_mapping(reader *r)
 {
     for (;;) {
-        int key;
+        int key = -1;
         EN_TRY(next_event(r));
         if (r->event.type == YAML_MAPPING_END_EVENT) return EN_OK;
         EN_TRY(read_key(r, &key));
