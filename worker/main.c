@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "runtime/comm/plugin.h"
 #include "runtime/core/log.h"
 #include "worker/worker.h"
 
@@ -34,6 +35,19 @@ static int exit_code(en_status st, int signal_fd)
     }
 }
 
+/* `worker --strategy=ssp --help`: what that strategy takes. */
+static void describe_strategy(const eni_config *config)
+{
+    char plugins[4096], word[ENI_STRATEGY_WORD_MAX], text[4096];
+    const en_strategy *strategy;
+    const char *options;
+    if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return;
+    if (eni_plugin_split(config->strategy, word, &options) != EN_OK) return;
+    if (eni_plugin_find(plugins, word, &strategy) != EN_OK) return;
+    eni_plugin_describe(strategy, text, sizeof text);
+    printf("\n%s", text);
+}
+
 int main(int argc, char **argv)
 {
     eni_config config;
@@ -47,6 +61,7 @@ int main(int argc, char **argv)
     }
     if (config.help) {
         eni_config_help(ENI_WORKER, stdout);
+        describe_strategy(&config);
         eni_config_fini(&config);
         return 0;
     }
