@@ -13,9 +13,10 @@
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                 \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ENI_NO_CLONES)
-#define ENI_CLONES       __attribute__((target_clones("default", "avx2", "avx512f")))
-#define ENI_CLONES_SHORT __attribute__((target_clones("default", "avx2"))) /* inner loops of a few channels  \
-                                                                            */
+#define ENI_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#define ENI_CLONES_SHORT                                                                                     \
+    __attribute__((target_clones("default", "avx2"))) /* inner loops of a few channels                       \
+                                                       */
 #else
 #define ENI_CLONES
 #define ENI_CLONES_SHORT

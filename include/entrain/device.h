@@ -95,6 +95,7 @@ static inline en_status en_op_output(const en_op *op, en_extent *y_out)
     case EN_OP_CONV2D:
     case EN_OP_MAXPOOL:
     case EN_OP_RELU_MAXPOOL: {
+        if (op->pad_h > INT32_MAX || op->pad_w > INT32_MAX) return EN_EINVAL;
         const int64_t h = op->x.h + 2 * op->pad_h - op->kernel_h, w = op->x.w + 2 * op->pad_w - op->kernel_w;
         if (op->kernel_h < 1 || op->kernel_w < 1 || op->stride_h < 1 || op->stride_w < 1) return EN_EINVAL;
         if (op->pad_h < 0 || op->pad_w < 0 || h < 0 || w < 0) return EN_EINVAL;
@@ -128,6 +129,11 @@ static inline en_status en_op_output(const en_op *op, en_extent *y_out)
     default: return EN_EINVAL;
     }
     if (en_extent_count(y) == 0) return EN_EINVAL;
+    if (op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR) { /* the weights must be countable too */
+        const int is_conv = op->kind == EN_OP_CONV2D;
+        const en_extent w = {op->channels, is_conv ? op->kernel_h : 1, is_conv ? op->kernel_w : 1, op->x.c};
+        if (en_extent_count(w) == 0) return EN_EINVAL;
+    }
     *y_out = y;
     return EN_OK;
 }

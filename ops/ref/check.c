@@ -45,6 +45,12 @@ en_status eni_ref_check(const en_op *op, const char *device)
                   (long long)op->pad_w);
         return EN_EINVAL;
     }
+    const uint32_t layer = EN_OP_BIAS | EN_OP_FUSE_RELU, any = EN_OP_NO_DX | EN_OP_FORWARD_ONLY;
+    const int has_weights = op->kind == EN_OP_CONV2D || op->kind == EN_OP_LINEAR;
+    if (op->flags & ~(has_weights ? layer | any : any)) {
+        eni_error(device, "operation %u does not have all of the flags %u", op->kind, op->flags);
+        return EN_EUNSUPPORTED;
+    }
     const int pools = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
     if (pools && op->kernel_h * op->kernel_w > 255) {
         eni_error(device, "a pooling window of %lld x %lld: at most 255 places fit the byte that is saved",

@@ -153,9 +153,15 @@ static void nonsense_is_refused(void **state)
                    pool_op(EN_OP_MAXPOOL, (en_extent){1, 40, 40, 1}, 16, 1, 0),
                    pool_op(EN_OP_MAXPOOL, (en_extent){1, 4, 4, 1}, 2, 2, 2),
                    plain_op(EN_OP_NLL, (en_extent){2, 2, 1, 3}),
+                   linear_op(1, INT64_MAX / 64, 1000, 0),
+                   linear_op(1, 2, 3, 1u << 20),
+                   conv_op((en_extent){1, 4, 4, 1}, 2, 3, 1, INT64_MAX / 2, 0),
+                   conv_op((en_extent){1, 4, 4, 1}, INT64_MAX / 64, 3, 1, 0, 0),
+                   plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1}),
                    plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1}),
                    plain_op(EN_OP_RELU, (en_extent){1, 1, 1, 1})};
     const int count = sizeof ops / sizeof *ops;
+    ops[count - 3].flags = EN_OP_FUSE_RELU;
     ops[count - 2].dtype = EN_BF16;
     ops[count - 1].size = 8;
     for (int d = 0; d < 2; d++)
