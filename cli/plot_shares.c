@@ -53,7 +53,7 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
     eni_plot_title(&plot, "Samples applied per worker", cell, NULL);
-    fprintf(plot.script, "set xlabel 'thousand samples applied (outline: computed)'\nset rmargin 2\n");
+    fprintf(plot.script, "set xlabel 'thousand samples (outline: computed)'\nset rmargin 2\n");
     eni_plot_set_axis(&plot, 0, 1.25 * most / 1000);
     fputs("$d << EOD\n", plot.script);
     size_t row = 0;

@@ -10,10 +10,11 @@
 #include "cli/plot.h"
 #include "runtime/core/try.h"
 
-/* Global batches that the roles' times cover. Times leave out the first steps, as the workers' step counts
- * do. */
-static double batches_of(const eni_run *run)
+/* Global batches that a role's times cover: a worker's leave out the first steps, as its step count does; a
+ * server's cover the whole run. */
+static double batches_of(const eni_run *run, const eni_role *role)
 {
+    if (role->rank < 0) return run->samples_applied / run->global_batch_size;
     double steps = 0;
     size_t workers = 0;
     for (size_t i = 0; i < run->nroles; i++) {
@@ -31,10 +32,12 @@ static double phase_ms(const eni_study *study, size_t cell, size_t arm, const ch
     size_t n = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        double batches = batches_of(run);
-        if (run->cell != cell || run->arm != arm || !run->is_complete || !(batches > 0)) continue;
-        for (size_t i = 0; i < run->nroles; i++)
-            if (strcmp(run->roles[i].name, role) == 0) values[n++] = run->roles[i].ns[phase] / batches / 1e6;
+        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        for (size_t i = 0; i < run->nroles; i++) {
+            double batches = batches_of(run, &run->roles[i]);
+            if (strcmp(run->roles[i].name, role) == 0 && batches > 0)
+                values[n++] = run->roles[i].ns[phase] / batches / 1e6;
+        }
     }
     return eni_stats_median(values, n);
 }
@@ -123,7 +126,7 @@ static en_status write_csv(eni_canvas *canvas)
             for (int p = 0; p < ENI_PHASES; p++)
                 fprintf(csv.file, ",%.0f", role->ns[p]);
             fputc(',', csv.file);
-            eni_csv_number(&csv, batches_of(run));
+            eni_csv_number(&csv, batches_of(run, role));
             for (int q = 0; q < 3; q++) {
                 fputc(',', csv.file);
                 eni_csv_number(&csv, run->step_ms[q]);

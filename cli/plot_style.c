@@ -138,5 +138,5 @@ void eni_plot_set_axis(eni_plot *plot, double low, double high)
 
 int eni_plot_row_height(size_t n, int each)
 {
-    return 62 + (int)n * each;
+    return 86 + (int)n * each;
 }

@@ -193,6 +193,23 @@ static en_status load_histogram(eni_json *reader, const json_t *object, const ch
     return EN_OK;
 }
 
+/* A list of {"rank", and in it or in its "staleness" the histogram}. */
+static en_status load_worker_stale(eni_json *reader, const json_t *list, const char *where, eni_run *run)
+{
+    run->worker_stale = eni_alloc_array(json_array_size(list), sizeof *run->worker_stale);
+    if (run->worker_stale == NULL) return EN_ENOMEM;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char place[96];
+        snprintf(place, sizeof place, "%s[%zu]", where, i);
+        const json_t *entry = json_array_get(list, i), *inner = json_object_get(entry, "staleness");
+        eni_staleness *worker = &run->worker_stale[run->nworkers_stale++];
+        worker->rank = (int)eni_json_need_integer(reader, entry, place, "rank");
+        EN_TRY(load_histogram(reader, json_is_object(inner) ? inner : entry, place, worker));
+    }
+    return reader->status;
+}
+
+/* Per worker: in the run's staleness, or in the report of the role psd, which measures it. */
 static en_status load_staleness(eni_json *reader, eni_run *run)
 {
     run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
@@ -201,15 +218,15 @@ static en_status load_staleness(eni_json *reader, eni_run *run)
     EN_TRY(load_histogram(reader, object, "staleness", &run->staleness));
 
     json_t *list = eni_json_array(reader, object, "staleness", "per_worker");
-    run->worker_stale = eni_alloc_array(json_array_size(list), sizeof *run->worker_stale);
-    if (run->worker_stale == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        char where[64];
-        snprintf(where, sizeof where, "staleness.per_worker[%zu]", i);
-        const json_t *entry = json_array_get(list, i);
-        eni_staleness *worker = &run->worker_stale[run->nworkers_stale++];
-        worker->rank = (int)eni_json_need_integer(reader, entry, where, "rank");
-        EN_TRY(load_histogram(reader, entry, where, worker));
+    if (list != NULL) return load_worker_stale(reader, list, "staleness.per_worker", run);
+    json_t *roles = json_object_get(run->result, "roles"), *role;
+    size_t i;
+    json_array_foreach(roles, i, role)
+    {
+        const char *name = json_string_value(json_object_get(role, "role"));
+        list = json_object_get(role, "per_worker");
+        if (name != NULL && strcmp(name, "psd") == 0 && json_is_array(list))
+            return load_worker_stale(reader, list, "per_worker of psd", run);
     }
     return reader->status;
 }

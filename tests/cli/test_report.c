@@ -242,6 +242,21 @@ static void a_folder_without_a_comparison_is_named(void **state)
     assert_non_null(strstr(said, "has no compare.json and no result.json"));
 }
 
+/* psd measures staleness per worker; its report among the roles is as good as the run's own list. */
+static void staleness_per_worker_comes_from_psd_too(void **state)
+{
+    (void)state;
+    const char *const file = "runs/even-2-s1/result.json";
+    fixture_set(dir, file, "staleness", json_pack("{s:f, s:[[i, i]]}", "mean", 1.0, "histogram", 1, 10));
+    fixture_set(dir, file, "roles",
+                json_pack("[{s:s, s:[{s:i, s:{s:f, s:[[i, i]]}}]}]", "role", "psd", "per_worker", "rank", 7,
+                          "staleness", "mean", 1.0, "histogram", 3, 4444));
+    free(report(EN_OK));
+    char *csv = fixture_read(dir, "plots/staleness.csv");
+    assert_non_null(strstr(csv, "even,ps-async,1,real,7,3,4444\n"));
+    free(csv);
+}
+
 /* Everything optional is gone; the report is thinner, not absent. */
 static void a_bare_result_is_enough(void **state)
 {
@@ -309,6 +324,7 @@ int main(void)
                                        WITH_STUDY(a_malformed_run_ends_in_one_sentence),
                                        WITH_STUDY(a_missing_file_is_named),
                                        WITH_STUDY(a_folder_without_a_comparison_is_named),
+                                       WITH_STUDY(staleness_per_worker_comes_from_psd_too),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
                                        WITH_STUDY(hostile_names_stay_names)};
