@@ -123,7 +123,8 @@ typedef struct eni_store_event {
 typedef enum eni_store_action_type {
     ENI_STORE_REPLY = 1,
     ENI_STORE_REFUSE,
-    ENI_STORE_TIMER_AT, /* a TIMER event is due at when_ns; replaces the last one (INT64_MAX: none is due) */
+    ENI_STORE_TIMER_AT, /* a TIMER event is due at when_ns; replaces the last one (INT64_MAX: none is due). A
+                           TIMER event uses it up: if more is due, it is said again */
 } eni_store_action_type;
 
 typedef struct eni_store_action {

@@ -289,6 +289,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
     store->nevents++;
     en_status st;
     if (event->type == ENI_STORE_TIMER) {
+        store->timer_told = INT64_MAX; /* used up */
         st = eni_store_on_timer(store);
     } else if (event->client < 0 || event->client >= store->config.world) {
         st = REFUSE(EN_EPROTO, "there is no rank %d in a world of %d", event->client, store->config.world);
