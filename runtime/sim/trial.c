@@ -152,11 +152,24 @@ static void print_event(void *user, const eni_sim_event *e)
     }
 }
 
+/* What only a strategy with a store has. */
+static void report_store(FILE *out, const eni_sim_result *r)
+{
+    fprintf(out, "staleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
+            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
+            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
+    if (r->has_theory && r->theory.staleness >= 0) fprintf(out, "; theory %g", r->theory.staleness);
+    fprintf(out, "\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
+    if (r->has_theory) fprintf(out, "; theory %g", r->theory.max_clocks_behind);
+    fprintf(out, "\n");
+}
+
 static void report(FILE *out, const trial *t, const eni_sim_config *c, const eni_quadratic *problem,
                    const eni_sim_result *r)
 {
     const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
-    fprintf(out, "strategy    %s %s\n", c->strategy->name, eni_options_canonical(c->options));
+    const char *chosen = eni_options_canonical(c->options);
+    fprintf(out, "strategy    %s%s%s\n", c->strategy->name, *chosen ? ":" : "", chosen);
     fprintf(out, "loss        %.6g -> %.6g\n", eni_quadratic_loss(problem, problem->init),
             eni_quadratic_loss(problem, c->weights_out));
     fprintf(out, "time        %.3f ms, %.4f ms a step, %" PRIu64 " events\n",
@@ -164,13 +177,9 @@ static void report(FILE *out, const trial *t, const eni_sim_config *c, const eni
     fprintf(out, "payload     %.4f sent, %.4f received, of the model's bytes per step and rank",
             (double)r->sent / model / batches, (double)r->recv / model / batches);
     if (r->has_theory) fprintf(out, "; theory %.4f, %.4f", r->theory.sent, r->theory.recv);
-    fprintf(out, "\nstaleness   mean %.3f, p50 %" PRIu64 ", p95 %" PRIu64 ", max %" PRIu64,
-            eni_histogram_mean(&r->staleness), eni_histogram_quantile(&r->staleness, 0.5),
-            eni_histogram_quantile(&r->staleness, 0.95), r->staleness.max);
-    if (r->has_theory && r->theory.staleness >= 0) fprintf(out, "; theory %g", r->theory.staleness);
-    fprintf(out, "\nclocks      at most %" PRIu64 " ahead, %" PRIu64 " holds", r->clocks_ahead, r->holds);
-    if (r->has_theory) fprintf(out, "; theory %g", r->theory.max_clocks_behind);
-    fprintf(out, "\nranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
+    fprintf(out, "\n");
+    if (r->pushes > 0) report_store(out, r);
+    fprintf(out, "ranks       %s at the end; steps", r->has_equal_ranks ? "equal" : "different");
     for (int32_t i = 0; i < r->nranks && i < 16; i++)
         fprintf(out, " %" PRIu64, r->rank[i].steps);
     fprintf(out, "%s\nweights     sha256 %s\nlog         sha256 %s\n", r->nranks > 16 ? " .." : "",
