@@ -1,6 +1,7 @@
 #include "ops/device.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,11 +105,19 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     return EN_OK;
 }
 
+/* "auto": the cpu device where it was built, else the one that is always there. */
+static const char *best_of(const char *plugin_dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/device_cpu.so", plugin_dir);
+    return access(path, R_OK) == 0 ? "cpu" : "ref";
+}
+
 en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out)
 {
     char name[MAX_NAME + 1];
     en_device_config config = {.size = sizeof config, .threads = threads, .host = &host};
-    EN_TRY(parse_spec(spec, name, &config.index));
+    EN_TRY(parse_spec(strcmp(spec, "auto") == 0 ? best_of(plugin_dir) : spec, name, &config.index));
     if (threads < 1) {
         eni_error("device", "%d threads for device %s: at least one is needed", threads, name);
         return EN_EINVAL;

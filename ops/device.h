@@ -9,7 +9,8 @@ typedef struct eni_device {
     en_ctx *ctx;
 } eni_device;
 
-/* Opens "ref", "cpu" or "cuda[:index]". All but ref are PLUGIN_DIR/device_NAME.so.
+/* Opens "ref", "cpu", "cuda[:index]", or "auto": cpu where it was built, else ref. All but ref
+ * are PLUGIN_DIR/device_NAME.so.
  *
  * Before such a library is loaded, OMP_NUM_THREADS=threads and OMP_WAIT_POLICY=passive are put into the
  * environment of this process: OpenMP reads them once, when it is loaded, and with its default policy two

@@ -133,11 +133,7 @@ static en_status open_device(eni_worker *w)
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
-    char library[4096];
-    const char *device = c->device;
-    snprintf(library, sizeof library, "%s/device_cpu.so", w->plugin_dir);
-    if (strcmp(device, "auto") == 0) device = access(library, R_OK) == 0 ? "cpu" : "ref";
-    EN_TRY(eni_device_open(device, w->plugin_dir, w->threads, &w->device));
+    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, &w->model);
 }
 
