@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -122,7 +123,8 @@ static void read_all(eni_leader *leader, int64_t now_ns)
         if (seat->stage == SEAT_FREE || leader->polled[2 + i].revents == 0) continue;
         if (seat->stream != EN_OK) continue;
         seat->stream = eni_link_read(&seat->link);
-        seat->heard_ns = now_ns;
+        if (seat->stage != SEAT_NEW)
+            seat->heard_ns = now_ns; /* a stranger's clock runs from its connection */
     }
 }
 
@@ -201,6 +203,9 @@ static void round_once(eni_leader *leader)
 static void *run(void *argument)
 {
     eni_leader *leader = argument;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     do
         round_once(leader);
     while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->end_ns));

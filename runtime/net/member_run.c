@@ -2,6 +2,7 @@
  * deaths. */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -167,6 +168,9 @@ static void tick(eni_member *member)
 void *eni_member_run(void *argument)
 {
     eni_member *member = argument;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     pthread_mutex_lock(&member->lock);
     while (!member->is_stopping) {
         tick(member);
