@@ -1,8 +1,8 @@
 /* compare.c - `entrain compare`: the same job with several strategies, in several cells, over several seeds.
  *
- * Runs are interleaved: for each seed, in each cell, one run of every arm, and the arm that goes first rotates;
- * so a machine that slows down over time slows all arms alike. compare.json says which runs there are and is
- * rewritten after each, so that an interrupted comparison can still be reported. */
+ * Runs are interleaved: for each seed, in each cell, one run of every arm, and the arm that goes first
+ * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
+ * are and is rewritten after each, so that an interrupted comparison can still be reported. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -30,10 +30,10 @@ typedef struct comparison {
     const eni_command_context *context;
     const char *dir;
     int narms, ncells, nseeds;
-    eni_config arm[MAX_ARMS];     /* as runs, with the first seed */
+    eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
     const char *label[MAX_ARMS];
     char cell[MAX_CELLS][16];
-    int cell_seeds[MAX_CELLS]; /* how many of the seeds run in it */
+    int cell_seeds[MAX_CELLS];     /* how many of the seeds run in it */
     int line[MAX_CELLS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
@@ -80,14 +80,18 @@ static void add_cell(comparison *c, const char *text)
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
-    for (int i = 0; i < config->arm.count; i++) EN_TRY(add_arm(c, config->arm.item[i]));
-    for (int i = 0; i < config->strategies.count; i++) EN_TRY(add_arm(c, config->strategies.item[i]));
+    for (int i = 0; i < config->arm.count; i++)
+        EN_TRY(add_arm(c, config->arm.item[i]));
+    for (int i = 0; i < config->strategies.count; i++)
+        EN_TRY(add_arm(c, config->strategies.item[i]));
     if (c->narms == 0) {
-        eni_error("compare", "nothing to compare: give --arm=ring --arm=ps-async, or --strategies=ring,ps-async");
+        eni_error("compare",
+                  "nothing to compare: give --arm=ring --arm=ps-async, or --strategies=ring,ps-async");
         return EN_EINVAL;
     }
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
-    for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++) add_cell(c, config->cells.item[i]);
+    for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++)
+        add_cell(c, config->cells.item[i]);
     if (c->ncells == 0) add_cell(c, "even");
     for (int cell = 0; cell < c->ncells; cell++)
         for (int arm = 0; arm < c->narms; arm++)
@@ -131,8 +135,8 @@ static json_t *environment(void)
     }
     uname(&name);
     read_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
-    return json_pack("{s:s, s:i, s:s, s:s, s:f}", "cpu", cpu, "cores", eni_place_cores(), "kernel", name.release,
-                     "version", EN_VERSION, "load", load);
+    return json_pack("{s:s, s:i, s:s, s:s, s:f}", "cpu", cpu, "cores", eni_place_cores(), "kernel",
+                     name.release, "version", EN_VERSION, "load", load);
 }
 
 static void describe(comparison *c)
@@ -140,7 +144,8 @@ static void describe(comparison *c)
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
     json_t *argv = json_array(), *cells = json_array(), *arms = json_array(), *seeds = json_array();
-    for (int i = 0; i < c->context->argc; i++) json_array_append_new(argv, json_string(c->context->argv[i]));
+    for (int i = 0; i < c->context->argc; i++)
+        json_array_append_new(argv, json_string(c->context->argv[i]));
     for (int i = 0; i < c->ncells; i++) {
         const char *straggler = straggler_of(c, c->cell[i]);
         json_array_append_new(cells, json_pack("{s:s, s:o}", "name", c->cell[i], "straggler",
@@ -150,14 +155,15 @@ static void describe(comparison *c)
         char word[ENI_STRATEGY_WORD_MAX];
         const char *options = "";
         if (eni_plugin_split(c->arm[i].strategy, word, &options) != EN_OK) word[0] = 0;
-        json_array_append_new(arms, json_pack("{s:s, s:s, s:s, s:f}", "name", c->label[i], "strategy", word, "options",
-                                              options, "lr", c->arm[i].lr));
+        json_array_append_new(arms, json_pack("{s:s, s:s, s:s, s:f}", "name", c->label[i], "strategy", word,
+                                              "options", options, "lr", c->arm[i].lr));
     }
-    for (int i = 0; i < c->nseeds; i++) json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
+    for (int i = 0; i < c->nseeds; i++)
+        json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
     c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                        config->target / 100, "lr_scale", scales[config->lr_scale], "cells", cells, "arms", arms, "seeds",
-                        seeds, "runs", c->runs, "environment", environment());
+                        config->target / 100, "lr_scale", scales[config->lr_scale], "cells", cells, "arms",
+                        arms, "seeds", seeds, "runs", c->runs, "environment", environment());
 }
 
 static en_status write_index(const comparison *c)
@@ -191,7 +197,8 @@ static void file_name(const char *text, char *name, size_t bytes)
 {
     snprintf(name, bytes, "%s", text);
     for (char *p = name; *p; p++)
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') || *p == '.')) *p = '-';
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') || *p == '.'))
+            *p = '-';
 }
 
 static en_status set_run(comparison *c, eni_config *run, int cell, int seed, const char *dir, int with_trace)
@@ -201,7 +208,8 @@ static en_status set_run(comparison *c, eni_config *run, int cell, int seed, con
     EN_TRY(eni_config_set(run, "seed", text, "--seeds"));
     EN_TRY(eni_config_set(run, "out", dir, "--out"));
     const char *straggler = straggler_of(c, c->cell[cell]);
-    if (straggler != NULL && run->straggler.count == 0) EN_TRY(eni_config_set(run, "straggler", straggler, "--cells"));
+    if (straggler != NULL && run->straggler.count == 0)
+        EN_TRY(eni_config_set(run, "straggler", straggler, "--cells"));
     if (straggler == NULL) run->straggler.count = 0;
     if (!with_trace) return EN_OK;
     snprintf(text, sizeof text, "%s/trace.json", dir);
@@ -223,15 +231,19 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
     int with_trace = seed == 0;
     EN_TRY(eni_config_copy(&c->arm[arm], &run));
     en_status st = set_run(c, &run, cell, seed, dir, with_trace);
-    eni_launch launch = {.config = &run, .plugin_dir = c->context->plugin_dir, .signal_fd = c->context->signal_fd,
-                         .on_progress = on_progress, .user = &c->live};
+    eni_launch launch = {.config = &run,
+                         .plugin_dir = c->context->plugin_dir,
+                         .signal_fd = c->context->signal_fd,
+                         .on_progress = on_progress,
+                         .user = &c->live};
     eni_live_begin(&c->live, c->line[cell][arm]);
     if (st == EN_OK) st = eni_launch_run(&launch);
     if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers);
     eni_config_fini(&run);
-    json_array_append_new(c->runs, json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", c->cell[cell], "arm",
-                                             c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
-                                             c->order++, "started", started, "exit", st == EN_OK ? 0 : 1));
+    json_array_append_new(c->runs,
+                          json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", c->cell[cell], "arm",
+                                    c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
+                                    c->order++, "started", started, "exit", st == EN_OK ? 0 : 1));
     EN_TRY(write_index(c));
     if (st == EN_OK) show_outcome(c, dir);
     return st;
@@ -271,7 +283,8 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = eni_report(c->dir, stdout);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     json_decref(c->json);
-    for (int i = 0; i < c->narms; i++) eni_config_fini(&c->arm[i]);
+    for (int i = 0; i < c->narms; i++)
+        eni_config_fini(&c->arm[i]);
     eni_free(c);
     return st;
 }

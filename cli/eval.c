@@ -44,7 +44,9 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     }
     EN_TRY(en_schema_init(network, &e->schema));
     int is_regression = e->schema.loss == EN_OP_MSE;
-    eni_data_options options = {.name = c->data, .folder = c->data_dir, .limit_test = (uint64_t)c->limit_test_samples,
+    eni_data_options options = {.name = c->data,
+                                .folder = c->data_dir,
+                                .limit_test = (uint64_t)c->limit_test_samples,
                                 .seed = (uint64_t)c->seed,
                                 .want = {(int)network->input.h, (int)network->input.w, (int)network->input.c,
                                          is_regression ? 0 : (int)e->schema.outputs,
@@ -53,23 +55,27 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     e->flat = eni_alloc_array(e->schema.count, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
-    EN_TRY(eni_device_open(c->device, plugin_dir, c->threads > 0 ? (int)c->threads : eni_place_cores(), &e->device));
+    EN_TRY(eni_device_open(c->device, plugin_dir, c->threads > 0 ? (int)c->threads : eni_place_cores(),
+                           &e->device));
     return en_model_new(&e->schema, e->device.ops, e->device.ctx, &e->model);
 }
 
 static en_status evaluate(evaluation *e)
 {
     const eni_dataset *d = e->dataset;
-    eni_set set = {.count = d->split[ENI_TEST].count, .batch = (uint64_t)e->config->eval_batch_size, .fill = fill,
-                   .sample_bytes = d->sample_floats * sizeof(float), .user = e->dataset,
+    eni_set set = {.count = d->split[ENI_TEST].count,
+                   .batch = (uint64_t)e->config->eval_batch_size,
+                   .fill = fill,
+                   .sample_bytes = d->sample_floats * sizeof(float),
+                   .user = e->dataset,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
     int64_t begin = eni_now_ns();
     EN_TRY(eni_model_evaluate_set(e->model, e->flat, &set, &score));
     double seconds = (double)(eni_now_ns() - begin) * 1e-9;
     if (d->classes > 0)
-        printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss, score.correct,
-               score.count, score.accuracy * 100);
+        printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss,
+               score.correct, score.count, score.accuracy * 100);
     else
         printf("Test set: Average loss: %.6f\n", score.loss);
     printf("Time elapsed: %.2f s, %.0f samples/s on %s\n", seconds, (double)score.count / seconds,

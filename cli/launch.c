@@ -43,10 +43,10 @@ typedef struct launcher {
     int listen_fd;
     char address[ENI_ADDRESS_TEXT];
     eni_token token;
-    int progress_fd;       /* our end of rank 0's pipe */
-    char line[256];        /* of it, incomplete */
+    int progress_fd; /* our end of rank 0's pipe */
+    char line[256];  /* of it, incomplete */
     size_t line_bytes;
-    en_status first;       /* how the first that failed ended */
+    en_status first; /* how the first that failed ended */
 } launcher;
 
 /* ---- starting ---- */
@@ -78,7 +78,8 @@ static void become(const char *path, char **argv, const int *fds, size_t nfds)
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (size_t i = 0; i < nfds; i++) keep_over_exec(fds[i]);
+    for (size_t i = 0; i < nfds; i++)
+        keep_over_exec(fds[i]);
     execv(path, argv);
     _exit(127);
 }
@@ -158,7 +159,8 @@ static en_status start_all(launcher *l)
     eni_address any = {.host = "127.0.0.1", .port = 0}, bound;
     int pipe_fds[2] = {-1, -1};
     if (c->workers < 1 || c->workers > MAX_CHILDREN - 2) {
-        eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers, MAX_CHILDREN - 2);
+        eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers,
+                  MAX_CHILDREN - 2);
         return EN_EINVAL;
     }
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
@@ -170,7 +172,8 @@ static en_status start_all(launcher *l)
     l->progress_fd = pipe_fds[0];
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     en_status st = has_psd ? start_psd(l) : EN_OK;
-    for (int r = 0; st == EN_OK && r < c->workers; r++) st = start_worker(l, r, has_psd, pipe_fds[1]);
+    for (int r = 0; st == EN_OK && r < c->workers; r++)
+        st = start_worker(l, r, has_psd, pipe_fds[1]);
     if (pipe_fds[1] >= 0) close(pipe_fds[1]);
     close(l->listen_fd);
     l->listen_fd = -1;
@@ -285,7 +288,8 @@ static void watch(launcher *l)
             signal_all(l, SIGTERM);
             kill_at = now + TERM_MS * ENI_MILLI;
         }
-        if (l->first != EN_OK && term_at == INT64_MAX && kill_at == INT64_MAX) term_at = now + GRACE_MS * ENI_MILLI;
+        if (l->first != EN_OK && term_at == INT64_MAX && kill_at == INT64_MAX)
+            term_at = now + GRACE_MS * ENI_MILLI;
         if (now >= term_at) {
             signal_all(l, SIGTERM);
             term_at = INT64_MAX;

@@ -1,8 +1,8 @@
 /* launch.h - starts the processes of one run on this host, watches them, and ends all of them when one fails.
  *
- * psd first if the strategy keeps its store on servers, then the workers. They inherit the listening socket of
- * the leader (so its address is known before anyone starts, and no port can be taken in between) and the job
- * token; they die with the launcher. */
+ * psd first if the strategy keeps its store on servers, then the workers. They inherit the listening socket
+ * of the leader (so its address is known before anyone starts, and no port can be taken in between) and the
+ * job token; they die with the launcher. */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H
 
@@ -17,9 +17,9 @@ typedef struct eni_launch_progress {
 } eni_launch_progress;
 
 typedef struct eni_launch {
-    const eni_config *config;  /* of `entrain run`: workers, strategy, .. */
+    const eni_config *config; /* of `entrain run`: workers, strategy, .. */
     const char *plugin_dir;
-    int signal_fd;             /* SIGINT and SIGTERM; -1: none */
+    int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
     bool is_check; /* the workers only join, test the exchange, and leave */

@@ -35,12 +35,12 @@ static en_status print_model(const en_network *network)
     en_schema schema;
     EN_TRY(en_schema_init(network, &schema));
     printf("%-10s %s\n", network->name, network->help);
-    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights,
-           eni_loss_name(schema.loss));
+    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights, eni_loss_name(schema.loss));
     for (uint32_t i = 0; i < schema.ntensors; i++) {
         const en_model_tensor *t = &schema.tensors[i];
         printf("           %-16s (", t->name);
-        for (uint32_t d = 0; d < t->ndim; d++) printf(d ? ", %" PRId64 : "%" PRId64, t->shape[d]);
+        for (uint32_t d = 0; d < t->ndim; d++)
+            printf(d ? ", %" PRId64 : "%" PRId64, t->shape[d]);
         printf(")\n");
     }
     printf("\n");
@@ -52,7 +52,8 @@ en_status eni_command_models(const eni_command_context *context)
 {
     const eni_list *names = &context->config->args;
     const en_network *network;
-    for (int i = 0; names->count == 0 && (network = eni_network_at(i)) != NULL; i++) EN_TRY(print_model(network));
+    for (int i = 0; names->count == 0 && (network = eni_network_at(i)) != NULL; i++)
+        EN_TRY(print_model(network));
     for (int i = 0; i < names->count; i++) {
         network = eni_network_find(names->item[i]);
         if (network == NULL) {
@@ -72,8 +73,10 @@ static en_status print_dataset(const eni_config *config, const char *name)
     EN_TRY(eni_dataset_open(&options, &d));
     en_status st = eni_dataset_sha256(d, hash);
     if (st == EN_OK)
-        printf("%s: %" PRIu64 " training and %" PRIu64 " test samples of %d x %d x %d, %d classes, sha256 %s\n", d->name,
-               d->split[ENI_TRAIN].count, d->split[ENI_TEST].count, d->height, d->width, d->channels, d->classes, hash);
+        printf("%s: %" PRIu64 " training and %" PRIu64
+               " test samples of %d x %d x %d, %d classes, sha256 %s\n",
+               d->name, d->split[ENI_TRAIN].count, d->split[ENI_TEST].count, d->height, d->width, d->channels,
+               d->classes, hash);
     eni_dataset_close(d);
     return st;
 }
@@ -83,7 +86,8 @@ en_status eni_command_data(const eni_command_context *context)
     const eni_list *names = &context->config->args;
     for (int i = 0; names->count == 0 && eni_dataset_name_at(i) != NULL; i++)
         printf("%-16s %s\n", eni_dataset_name_at(i), eni_dataset_help_at(i));
-    for (int i = 0; i < names->count; i++) EN_TRY(print_dataset(context->config, names->item[i]));
+    for (int i = 0; i < names->count; i++)
+        EN_TRY(print_dataset(context->config, names->item[i]));
     return EN_OK;
 }
 

@@ -38,7 +38,8 @@ static void draw_line(const eni_live_line *l, int is_active, const char *end)
 {
     char bar[BAR * 3 + 1] = "";
     int filled = (int)(share_done(l, is_active) * BAR + 0.5);
-    for (int i = 0; i < BAR; i++) strcat(bar, i < filled ? "█" : "░");
+    for (int i = 0; i < BAR; i++)
+        strcat(bar, i < filled ? "█" : "░");
     fprintf(stderr, "%-6s %-16s %s %d/%d", l->cell, l->arm, bar, l->runs_done, l->runs);
     if (l->now.rate > 0) fprintf(stderr, "  %8.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
     if (l->accuracy >= 0) fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
@@ -49,7 +50,8 @@ static void redraw(eni_live *live)
 {
     if (live->is_quiet || !live->is_tty) return;
     if (live->drawn) fprintf(stderr, "\033[%dA", live->n);
-    for (int i = 0; i < live->n; i++) draw_line(&live->line[i], i == live->active, "\033[K\n");
+    for (int i = 0; i < live->n; i++)
+        draw_line(&live->line[i], i == live->active, "\033[K\n");
     live->drawn = 1;
     live->drawn_ns = eni_now_ns();
 }

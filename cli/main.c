@@ -19,7 +19,8 @@ typedef struct command {
 static const command commands[] = {
     {"run", ENI_RUN, eni_command_run, "train one model with one strategy on several workers"},
     {"compare", ENI_COMPARE, eni_command_compare, "the same job with several strategies, and a report"},
-    {"check", ENI_CHECK, eni_command_check, "can these processes reach each other? one all-reduce, one push-pull"},
+    {"check", ENI_CHECK, eni_command_check,
+     "can these processes reach each other? one all-reduce, one push-pull"},
     {"report", ENI_REPORT, eni_command_report, "make report.html again from what runs have left"},
     {"eval", ENI_EVAL, eni_command_eval, "saved weights on the test set"},
     {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
@@ -30,9 +31,11 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_help(FILE *stream)
 {
-    fputs("entrain: one model, many workers, one flag for how they stay in step.\n\nusage: entrain COMMAND [FLAG ..]\n\n",
+    fputs("entrain: one model, many workers, one flag for how they stay in step.\n\nusage: entrain COMMAND "
+          "[FLAG ..]\n\n",
           stream);
-    for (int i = 0; i < COMMANDS; i++) fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(stream, "  %-12s %s\n", commands[i].name, commands[i].help);
     fputs("\n  sim          a strategy in virtual time, without processes: entrain sim --help\n"
           "  psd, worker  the server and a worker by hand, in separate terminals\n\n"
           "entrain COMMAND --help lists the flags of a command.\n",
@@ -80,8 +83,11 @@ static int run_command(const command *c, int argc, char **argv)
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
         eni_log_set_level((int)config.log_level);
-        eni_command_context context = {.config = &config, .plugin_dir = plugins, .signal_fd = eni_signals_open(),
-                                       .argc = argc, .argv = argv};
+        eni_command_context context = {.config = &config,
+                                       .plugin_dir = plugins,
+                                       .signal_fd = eni_signals_open(),
+                                       .argc = argc,
+                                       .argv = argv};
         code = exit_code(c->run(&context), context.signal_fd);
         close(context.signal_fd);
     }
@@ -91,7 +97,8 @@ static int run_command(const command *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         print_help(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
     }
@@ -99,7 +106,8 @@ int main(int argc, char **argv)
         puts("entrain " EN_VERSION);
         return 0;
     }
-    if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0) return become_program(argv[1], argv + 1);
+    if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0)
+        return become_program(argv[1], argv + 1);
     if (strcmp(argv[1], "sim") == 0) return try_in_virtual_time(argc - 1, argv + 1);
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);

@@ -16,7 +16,8 @@
 en_status eni_command_run(const eni_command_context *context)
 {
     int64_t begin = eni_now_ns();
-    eni_launch launch = {.config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    eni_launch launch = {
+        .config = context->config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
     EN_TRY(eni_launch_run(&launch));
     if (context->config->trace != NULL)
         EN_TRY(eni_merge_trace(context->config->trace, (int)context->config->workers));
@@ -30,9 +31,15 @@ en_status eni_command_check(const eni_command_context *context)
 {
     int64_t begin = eni_now_ns();
     eni_config config;
-    static const char *const fixed[][2] = {{"strategy", "ps-sync"}, {"model", "toy"}, {"data", "synthetic"},
-                                           {"device", "ref"}, {"steps", "1"}, {"lr", "1"}, {"momentum", "0"},
-                                           {"limit-train-samples", "64"}, {"limit-test-samples", "8"}};
+    static const char *const fixed[][2] = {{"strategy", "ps-sync"},
+                                           {"model", "toy"},
+                                           {"data", "synthetic"},
+                                           {"device", "ref"},
+                                           {"steps", "1"},
+                                           {"lr", "1"},
+                                           {"momentum", "0"},
+                                           {"limit-train-samples", "64"},
+                                           {"limit-test-samples", "8"}};
     EN_TRY(eni_config_init(ENI_RUN, &config));
     en_status st = EN_OK;
     for (size_t i = 0; st == EN_OK && i < sizeof fixed / sizeof *fixed; i++)
@@ -41,12 +48,16 @@ en_status eni_command_check(const eni_command_context *context)
     config.shards = context->config->shards;
     config.quiet = true;
     if (!eni_config_is_given(context->config, "log-level")) config.log_level = ENI_LEVEL_WARN;
-    if (st == EN_OK && context->config->net != NULL) st = eni_config_set(&config, "net", context->config->net, "--net");
+    if (st == EN_OK && context->config->net != NULL)
+        st = eni_config_set(&config, "net", context->config->net, "--net");
     if (st == EN_OK) st = eni_config_resolve(&config);
-    eni_launch launch = {.config = &config, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd,
+    eni_launch launch = {.config = &config,
+                         .plugin_dir = context->plugin_dir,
+                         .signal_fd = context->signal_fd,
                          .is_check = true};
     if (st == EN_OK) st = eni_launch_run(&launch);
     eni_config_fini(&config);
-    if (st == EN_OK) printf("check: all ranks reached each other (%.2f s)\n", (double)(eni_now_ns() - begin) * 1e-9);
+    if (st == EN_OK)
+        printf("check: all ranks reached each other (%.2f s)\n", (double)(eni_now_ns() - begin) * 1e-9);
     return st;
 }

@@ -10,10 +10,10 @@
 typedef void (*eni_set_fill)(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out);
 
 typedef struct eni_set {
-    uint64_t count;         /* samples */
-    uint64_t batch;         /* samples per forward pass */
-    uint64_t sample_bytes;  /* of x */
-    uint64_t target_bytes;  /* of one sample's target */
+    uint64_t count;        /* samples */
+    uint64_t batch;        /* samples per forward pass */
+    uint64_t sample_bytes; /* of x */
+    uint64_t target_bytes; /* of one sample's target */
     eni_set_fill fill;
     void *user;
 } eni_set;

@@ -1,5 +1,5 @@
-/* check.c - `entrain check`: can these processes reach each other? One all-reduce and one step of the strategy with
- * known sums, and a line per rank. */
+/* check.c - `entrain check`: can these processes reach each other? One all-reduce and one step of the
+ * strategy with known sums, and a line per rank. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,8 @@
 static void fill(const eni_worker *w, uint32_t slot, float value)
 {
     float *v = eni_arena_at(w->arena, slot, 0);
-    for (uint64_t i = 0; i < w->schema.count; i++) v[i] = value;
+    for (uint64_t i = 0; i < w->schema.count; i++)
+        v[i] = value;
 }
 
 /* Every element of every bucket must be `expected`; the first that is not is named. */
@@ -39,15 +40,21 @@ static en_status try_all_reduce(eni_worker *w, double *us_out)
     int64_t begin = eni_now_ns();
     for (uint32_t b = 0; b < w->buckets->n; b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b];
-        eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .bucket = b, .slot = ENI_SLOT_EVAL,
-                          .offset = range->lo, .count = range->hi - range->lo, .nsamples = 1};
+        eni_coll_op op = {.op = EN_ALLREDUCE,
+                          .what = EN_WEIGHTS,
+                          .bucket = b,
+                          .slot = ENI_SLOT_EVAL,
+                          .offset = range->lo,
+                          .count = range->hi - range->lo,
+                          .nsamples = 1};
         EN_TRY(eni_coll_run(w->coll, &op));
     }
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     return expect(w, ENI_SLOT_EVAL, mean, "the all-reduce");
 }
 
-/* One step of the strategy: all weights start equal, so after it they are lower by lr times the mean gradient. */
+/* One step of the strategy: all weights start equal, so after it they are lower by lr times the mean
+ * gradient. */
 static en_status try_step(eni_worker *w, double *us_out)
 {
     float mean = (float)(w->world.nranks + 1) / 2, before[1];
@@ -56,7 +63,8 @@ static en_status try_step(eni_worker *w, double *us_out)
     fill(w, ENI_SLOT_GRAD, (float)(w->world.rank + 1));
     int64_t begin = eni_now_ns();
     EN_TRY(eni_host_begin(w->strategy_host, 0, 1, 0));
-    for (uint32_t b = 0; b < w->buckets->n; b++) EN_TRY(eni_host_submit(w->strategy_host, b));
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(eni_host_submit(w->strategy_host, b));
     EN_TRY(eni_host_finish(w->strategy_host));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     float expected = before[0] - (float)w->schedule.base * mean;
@@ -73,8 +81,8 @@ en_status eni_check(eni_worker *w)
     if (w->coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
-    size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(), w->world.nranks,
-                                w->world.rank, w->host, w->mesh.address);
+    size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(),
+                                w->world.nranks, w->world.rank, w->host, w->mesh.address);
     if (w->coll != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
                               eni_coll_algorithm_name(w->choice.algorithm),

@@ -87,7 +87,8 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
     memcpy(s->flat, flat, curve->config.count * sizeof(float));
     s->point = (eni_point){.samples = samples, .update = update, .t = t};
     curve->nstored++;
-    while (curve->config.every > 0 && curve->next <= samples) curve->next += curve->config.every;
+    while (curve->config.every > 0 && curve->next <= samples)
+        curve->next += curve->config.every;
     return EN_OK;
 }
 
@@ -107,6 +108,7 @@ void eni_curve_close(eni_curve *curve)
 {
     if (curve == NULL) return;
     if (curve->file != NULL) fclose(curve->file);
-    for (int i = 0; i < MAX_STORED; i++) eni_free(curve->stored[i].flat);
+    for (int i = 0; i < MAX_STORED; i++)
+        eni_free(curve->stored[i].flat);
     eni_free(curve);
 }

@@ -1,5 +1,5 @@
-/* curve.h - accuracy over time without making a straggler: weights are copied at step boundaries and evaluated
- * after training, off the clock.
+/* curve.h - accuracy over time without making a straggler: weights are copied at step boundaries and
+ * evaluated after training, off the clock.
  *
  * Copies are bounded by a byte budget. When it is full, what is stored is evaluated on the spot; the caller
  * takes that time off the training clock. Owned by the compute thread. */
@@ -16,10 +16,10 @@ typedef struct eni_curve eni_curve;
 typedef en_status (*eni_evaluate)(void *user, const float *flat, double *loss_out, double *accuracy_out);
 
 typedef struct eni_curve_config {
-    const char *dir;    /* eval.jsonl is written here; NULL or "": nowhere */
-    uint64_t count;     /* elements of the flat vector */
-    uint64_t every;     /* global samples between two points; 0: only what is added by force */
-    uint64_t budget;    /* bytes of copies */
+    const char *dir; /* eval.jsonl is written here; NULL or "": nowhere */
+    uint64_t count;  /* elements of the flat vector */
+    uint64_t every;  /* global samples between two points; 0: only what is added by force */
+    uint64_t budget; /* bytes of copies */
     eni_evaluate evaluate;
     void *user;
 } eni_curve_config;

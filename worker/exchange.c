@@ -32,7 +32,8 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                        uint64_t bytes)
 {
     eni_worker *w = user;
-    eni_trace_span(w->trace, ENI_TRACE_COMM, name, begin_ns, end_ns, (int64_t)w->tally.steps, (int)bucket, bytes);
+    eni_trace_span(w->trace, ENI_TRACE_COMM, name, begin_ns, end_ns, (int64_t)w->tally.steps, (int)bucket,
+                   bytes);
 }
 
 static en_status reach_peers(eni_worker *w, int64_t deadline)
@@ -51,17 +52,28 @@ static en_status reach_peers(eni_worker *w, int64_t deadline)
 
 static en_status open_coll(eni_worker *w, int64_t deadline)
 {
-    static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO, [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
-                                [ENI_ALLREDUCE_RING] = ENI_COLL_RING, [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
-    eni_coll_facts facts = {.asked = asked[w->config->allreduce], .nranks = w->world.nranks,
-                            .nhosts = w->world.nhosts, .is_shaped = w->shaper != NULL,
+    static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
+                                [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
+                                [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
+                                [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
+    eni_coll_facts facts = {.asked = asked[w->config->allreduce],
+                            .nranks = w->world.nranks,
+                            .nhosts = w->world.nhosts,
+                            .is_shaped = w->shaper != NULL,
                             .no_shm = w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
     EN_TRY(eni_coll_choose(&facts, &w->choice));
     EN_TRY(reach_peers(w, deadline));
-    eni_coll_config config = {.rank = w->world.rank, .nranks = w->world.nranks, .epoch = w->world.epoch,
-                              .algorithm = w->choice.algorithm, .transport = w->choice.transport,
-                              .arenas = w->arenas, .area = ENI_AREA_WORLD, .sockets = w->sockets,
-                              .shaper = w->shaper, .trace = w->trace == NULL ? NULL : trace_coll, .trace_user = w,
+    eni_coll_config config = {.rank = w->world.rank,
+                              .nranks = w->world.nranks,
+                              .epoch = w->world.epoch,
+                              .algorithm = w->choice.algorithm,
+                              .transport = w->choice.transport,
+                              .arenas = w->arenas,
+                              .area = ENI_AREA_WORLD,
+                              .sockets = w->sockets,
+                              .shaper = w->shaper,
+                              .trace = w->trace == NULL ? NULL : trace_coll,
+                              .trace_user = w,
                               .alive = {eni_worker_alive, w, eni_member_fd(w->member)}};
     EN_TRY(eni_coll_open(&config, &w->coll));
     eni_free(w->sockets); /* the group has them now */
@@ -94,12 +106,21 @@ static en_status open_client(eni_worker *w, int64_t deadline)
     int may_share = strcmp(psd->host_id, w->host_id) == 0 && w->shaper == NULL &&
                     w->config->transport != ENI_TRANSPORT_TCP;
     EN_TRY(eni_net_open(1, &w->net));
-    eni_client_config config = {.net = w->net, .endpoints = endpoints, .shards = shards,
-                                .arena_socket = may_share ? eni_pair_find(psd->privates, psd->nprivates, "arena") : NULL,
-                                .arena = w->arena, .buckets = w->buckets, .token = &w->token,
-                                .rank = w->world.rank, .epoch = w->world.epoch,
-                                .incarnation = w->info->incarnation, .shaper = w->shaper,
-                                .alive = eni_worker_alive, .user = w, .wake_fd = eni_member_fd(w->member),
+    eni_client_config config = {.net = w->net,
+                                .endpoints = endpoints,
+                                .shards = shards,
+                                .arena_socket =
+                                    may_share ? eni_pair_find(psd->privates, psd->nprivates, "arena") : NULL,
+                                .arena = w->arena,
+                                .buckets = w->buckets,
+                                .token = &w->token,
+                                .rank = w->world.rank,
+                                .epoch = w->world.epoch,
+                                .incarnation = w->info->incarnation,
+                                .shaper = w->shaper,
+                                .alive = eni_worker_alive,
+                                .user = w,
+                                .wake_fd = eni_member_fd(w->member),
                                 .join_deadline_ns = deadline};
     return eni_client_open(&config, &w->client);
 }
@@ -113,14 +134,20 @@ static en_status broadcast_init(eni_worker *w)
         const eni_bucket_range *range = &w->buckets->bucket[b];
         if (w->client != NULL) {
             if (w->world.rank == 0) {
-                EN_TRY(eni_client_call(w->client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0));
+                EN_TRY(eni_client_call(w->client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM,
+                                       ENI_SLOT_NONE, 0, 0));
                 EN_TRY(eni_client_wait(w->client, b));
             }
-            EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0));
+            EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE,
+                                   ENI_SLOT_PARAM, 0, 0));
             EN_TRY(eni_client_wait(w->client, b));
         } else if (w->coll != NULL) {
-            eni_coll_op op = {.op = EN_BCAST, .what = EN_WEIGHTS, .bucket = b, .slot = ENI_SLOT_PARAM,
-                              .offset = range->lo, .count = range->hi - range->lo};
+            eni_coll_op op = {.op = EN_BCAST,
+                              .what = EN_WEIGHTS,
+                              .bucket = b,
+                              .slot = ENI_SLOT_PARAM,
+                              .offset = range->lo,
+                              .count = range->hi - range->lo};
             EN_TRY(eni_coll_run(w->coll, &op));
         }
     }
@@ -160,11 +187,21 @@ en_status eni_exchange_open(eni_worker *w)
     }
     EN_TRY(broadcast_init(w));
     EN_TRY(check_same_start(w, deadline));
-    eni_host_config config = {.strategy = w->strategy, .options = w->options, .world = w->world,
-                              .seed = (uint64_t)w->config->seed, .buckets = w->buckets, .arena = w->arena,
-                              .coll = w->coll, .coll_algorithm = w->choice.algorithm, .client = w->client,
-                              .optimizer = w->optimizer, .hyper = w->hyper, .schedule = w->schedule,
-                              .trace = w->trace, .alive_status = eni_worker_alive, .alive_user = w};
+    eni_host_config config = {.strategy = w->strategy,
+                              .options = w->options,
+                              .world = w->world,
+                              .seed = (uint64_t)w->config->seed,
+                              .buckets = w->buckets,
+                              .arena = w->arena,
+                              .coll = w->coll,
+                              .coll_algorithm = w->choice.algorithm,
+                              .client = w->client,
+                              .optimizer = w->optimizer,
+                              .hyper = w->hyper,
+                              .schedule = w->schedule,
+                              .trace = w->trace,
+                              .alive_status = eni_worker_alive,
+                              .alive_user = w};
     return eni_host_open(&config, &w->strategy_host);
 }
 

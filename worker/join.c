@@ -50,8 +50,9 @@ static en_status add_number(pair_list *list, const char *key, double value)
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out. */
 static en_status add_config_pair(void *user, const char *key, const char *value)
 {
-    static const char *const resolved[] = {"optimizer", "momentum", "nesterov", "weight-decay", "lr", "lr-schedule",
-                                           "lr-warmup", "lr-step", "lr-gamma", "sum-order", "seed"};
+    static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
+                                           "lr",        "lr-schedule", "lr-warmup", "lr-step",
+                                           "lr-gamma",  "sum-order",   "seed"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
     return add_pair(user, key, value);
@@ -112,8 +113,10 @@ static en_status leader_address(const eni_worker *w, eni_address *address_out)
     const eni_config *c = w->config;
     if (has_servers(w)) {
         if (c->server != NULL) return eni_address_parse(c->server, address_out);
-        eni_error("join", "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
-                  "address by --server=tcp://HOST:PORT", w->strategy->name, w->strategy->name, w->world.nranks);
+        eni_error("join",
+                  "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
+                  "address by --server=tcp://HOST:PORT",
+                  w->strategy->name, w->strategy->name, w->world.nranks);
         return EN_EINVAL;
     }
     EN_TRY(eni_address_parse(c->rendezvous, address_out));
@@ -142,8 +145,11 @@ static en_status read_token(eni_worker *w, const eni_address *leader, int64_t de
     while (access(path, F_OK) != 0) {
         EN_TRY(eni_worker_alive(w));
         if (eni_now_ns() > deadline_ns) {
-            eni_error("join", "no token at %s: is %s running on this host, by the same user? Else copy its token file "
-                      "here and give --token-file", path, has_servers(w) ? "psd" : "rank 0");
+            eni_error(
+                "join",
+                "no token at %s: is %s running on this host, by the same user? Else copy its token file "
+                "here and give --token-file",
+                path, has_servers(w) ? "psd" : "rank 0");
             return EN_ENOENT;
         }
         eni_sleep_until(eni_now_ns() + 20 * ENI_MILLI);
@@ -161,10 +167,18 @@ static en_status start_leader(eni_worker *w, eni_address *address)
         EN_TRY(eni_token_read(c->token_file, &w->token));
     else
         eni_token_make(&w->token);
-    eni_leader_config config = {.listen = *address, .listen_fd = (int)c->listen_fd, .is_insecure = c->insecure,
-                                .nranks = w->world.nranks, .rank = 0, .host = w->host, .host_id = w->host_id,
-                                .token = w->token, .epoch = 1, .join_ns = c->join_timeout_ns,
-                                .peer_timeout_ns = c->peer_timeout_ns, .budget = w->plan.micro_batches};
+    eni_leader_config config = {.listen = *address,
+                                .listen_fd = (int)c->listen_fd,
+                                .is_insecure = c->insecure,
+                                .nranks = w->world.nranks,
+                                .rank = 0,
+                                .host = w->host,
+                                .host_id = w->host_id,
+                                .token = w->token,
+                                .epoch = 1,
+                                .join_ns = c->join_timeout_ns,
+                                .peer_timeout_ns = c->peer_timeout_ns,
+                                .budget = w->plan.micro_batches};
     EN_TRY(eni_leader_start(&config, &w->leader));
     address->port = eni_leader_address(w->leader)->port;
     if (c->token_fd >= 0 || w->world.nranks == 1) return EN_OK;
@@ -210,10 +224,18 @@ en_status eni_worker_join(eni_worker *w)
     if (list == NULL) return EN_ENOMEM;
     en_status st = add_all_pairs(w, list);
     eni_pair privates[] = {{"data", w->mesh.address}, {"arena", w->mesh.name}};
-    eni_member_config config = {.leader = leader, .token = w->token, .rank = w->world.rank,
-                                .nranks = w->world.nranks, .host = w->host, .host_id = w->host_id,
-                                .pairs = list->pair, .npairs = list->n, .privates = privates, .nprivates = 2,
-                                .join_deadline_ns = deadline, .peer_timeout_ns = c->peer_timeout_ns,
+    eni_member_config config = {.leader = leader,
+                                .token = w->token,
+                                .rank = w->world.rank,
+                                .nranks = w->world.nranks,
+                                .host = w->host,
+                                .host_id = w->host_id,
+                                .pairs = list->pair,
+                                .npairs = list->n,
+                                .privates = privates,
+                                .nprivates = 2,
+                                .join_deadline_ns = deadline,
+                                .peer_timeout_ns = c->peer_timeout_ns,
                                 .abort_fd = w->signal_fd};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);
     eni_free(list);
@@ -222,8 +244,8 @@ en_status eni_worker_join(eni_worker *w)
     describe_world(w);
     snprintf(who, sizeof who, "%s:%d", w->host, w->world.rank);
     eni_log_set_who(who);
-    eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s", (int64_t)getpid(),
-              w->world.nranks, w->world.rank, leader.host, leader.port, w->mesh.address);
+    eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s",
+              (int64_t)getpid(), w->world.nranks, w->world.rank, leader.host, leader.port, w->mesh.address);
     return EN_OK;
 }
 

@@ -26,7 +26,8 @@ static int open_signals(void)
 static int exit_code(en_status st, int signal_fd)
 {
     struct signalfd_siginfo info;
-    if (st == EN_EINTR && read(signal_fd, &info, sizeof info) == sizeof info) return 128 + (int)info.ssi_signo;
+    if (st == EN_EINTR && read(signal_fd, &info, sizeof info) == sizeof info)
+        return 128 + (int)info.ssi_signo;
     switch (st) {
     case EN_OK: return 0;
     case EN_EINVAL: return 2;
@@ -41,7 +42,8 @@ static void describe_strategy(const eni_config *config)
     char plugins[4096], word[ENI_STRATEGY_WORD_MAX], text[4096];
     const en_strategy *strategy;
     const char *options;
-    if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return;
+    if (!eni_config_is_given(config, "strategy") || eni_folder_plugins(plugins, sizeof plugins) != EN_OK)
+        return;
     if (eni_plugin_split(config->strategy, word, &options) != EN_OK) return;
     if (eni_plugin_find(plugins, word, &strategy) != EN_OK) return;
     eni_plugin_describe(strategy, text, sizeof text);
@@ -68,7 +70,10 @@ int main(int argc, char **argv)
     eni_log_set_level((int)config.log_level);
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        eni_worker worker = {.config = &config, .argc = argc, .argv = argv, .plugin_dir = plugins,
+        eni_worker worker = {.config = &config,
+                             .argc = argc,
+                             .argv = argv,
+                             .plugin_dir = plugins,
                              .signal_fd = open_signals()};
         code = exit_code(eni_worker_run(&worker), worker.signal_fd);
         close(worker.signal_fd);

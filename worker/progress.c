@@ -13,8 +13,13 @@ enum { BAR_WIDTH = 28 };
 void eni_progress_init(eni_progress *progress, int fd, int quiet, uint64_t total, uint64_t per_epoch,
                        uint64_t log_every)
 {
-    *progress = (eni_progress){.fd = fd, .quiet = quiet, .tty = isatty(STDERR_FILENO), .total = total,
-                               .per_epoch = per_epoch, .log_every = log_every, .begin_ns = eni_now_ns()};
+    *progress = (eni_progress){.fd = fd,
+                               .quiet = quiet,
+                               .tty = isatty(STDERR_FILENO),
+                               .total = total,
+                               .per_epoch = per_epoch,
+                               .log_every = log_every,
+                               .begin_ns = eni_now_ns()};
 }
 
 /* "12.3 s", "4:05 min" */
@@ -31,7 +36,8 @@ static void draw_bar(const eni_progress *progress, uint64_t samples, float loss,
     char bar[BAR_WIDTH * 3 + 1] = "", left[32];
     double done = progress->total > 0 ? (double)samples / (double)progress->total : 1;
     if (done > 1) done = 1;
-    for (int i = 0; i < BAR_WIDTH; i++) strcat(bar, i < (int)(done * BAR_WIDTH) ? "█" : "░");
+    for (int i = 0; i < BAR_WIDTH; i++)
+        strcat(bar, i < (int)(done * BAR_WIDTH) ? "█" : "░");
     format_left(rate > 0 ? (1 - done) * (double)progress->total / rate : 0, left);
     fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", bar, done * 100, rate,
             (double)loss, left);

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 typedef struct eni_progress {
-    int fd;        /* >= 0: machine-readable lines for a launcher go here */
-    int quiet;     /* nothing for people */
-    int tty;       /* stderr is a terminal */
+    int fd;         /* >= 0: machine-readable lines for a launcher go here */
+    int quiet;      /* nothing for people */
+    int tty;        /* stderr is a terminal */
     uint64_t total; /* global samples of the run */
     uint64_t per_epoch;
     uint64_t log_every; /* steps between two plain lines; 0: never */

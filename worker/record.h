@@ -9,8 +9,8 @@
 /* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
  * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest. */
 typedef struct eni_step {
-    double t;              /* seconds on the training clock at the end of the step */
-    uint64_t step;         /* of this rank */
+    double t;      /* seconds on the training clock at the end of the step */
+    uint64_t step; /* of this rank */
     uint64_t epoch;
     uint64_t samples;      /* global samples, as far as this rank knows */
     uint64_t nsamples;     /* of this rank's micro-batch */

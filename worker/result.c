@@ -45,8 +45,10 @@ static void format_cores(char *text, size_t bytes)
     for (int c = 0; c < CPU_SETSIZE && used + 16 < bytes; c++) {
         if (!CPU_ISSET(c, &set)) continue;
         int last = c;
-        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) last++;
-        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c, last);
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
+            last++;
+        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c,
+                                 last);
         c = last;
     }
 }
@@ -170,10 +172,12 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
     json_t *list = json_array();
     double computed = sum_over_ranks(reports, "samples_computed"), applied = 0, dropped = 0;
     for (int r = 0; r < w->world.nranks; r++) {
-        const json_t *report = json_array_get(reports, (size_t)r), *client = json_array_get(clients, (size_t)r);
+        const json_t *report = json_array_get(reports, (size_t)r),
+                     *client = json_array_get(clients, (size_t)r);
         json_t *o = json_object();
         double own = json_number_value(json_object_get(report, "samples_computed"));
-        double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) : own;
+        double own_applied =
+            client != NULL ? json_number_value(json_object_get(client, "samples_applied")) : own;
         set_int(o, "rank", (uint64_t)r);
         set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
         set_int(o, "samples_computed", (uint64_t)own);
@@ -190,8 +194,8 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
 
 static json_t *zero_staleness(uint64_t steps)
 {
-    return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0, "max", 0,
-                     "histogram", 0, (json_int_t)steps);
+    return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0,
+                     "max", 0, "histogram", 0, (json_int_t)steps);
 }
 
 static void add_staleness(const eni_worker *w, const json_t *reports, json_t *result)
@@ -204,7 +208,8 @@ static void add_staleness(const eni_worker *w, const json_t *reports, json_t *re
             json_object_set(result, "staleness_steady", json_object_get(psd, "staleness_steady"));
         static const char *const keys[] = {"holds", "max_clocks_ahead"};
         for (size_t i = 0; i < 2; i++)
-            if (json_object_get(psd, keys[i]) != NULL) json_object_set(result, keys[i], json_object_get(psd, keys[i]));
+            if (json_object_get(psd, keys[i]) != NULL)
+                json_object_set(result, keys[i], json_object_get(psd, keys[i]));
         return;
     }
     json_object_set_new(result, "staleness", zero_staleness(w->tally.steps * (uint64_t)w->world.nranks));
@@ -215,11 +220,13 @@ static void add_bytes(eni_worker *w, const json_t *reports, json_t *result)
     en_theory theory;
     eni_host_theory(w->strategy_host, &theory);
     uint64_t padded = 0;
-    for (uint32_t b = 0; b < w->buckets->n; b++) padded += w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        padded += w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
     double steps = sum_over_ranks(reports, "all_steps");
     double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
     set_int(result, "payload_bytes", (uint64_t)payload);
-    set_int(result, "theory_bytes", (uint64_t)((theory.sent + theory.recv) * (double)(padded * sizeof(float)) * steps + 0.5));
+    set_int(result, "theory_bytes",
+            (uint64_t)((theory.sent + theory.recv) * (double)(padded * sizeof(float)) * steps + 0.5));
     set_int(result, "wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes"));
     set_int(result, "tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes"));
     set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
@@ -254,7 +261,8 @@ static void add_identity(const eni_worker *w, json_t *result)
     const char *psd_transport = w->client == NULL ? NULL : eni_client_is_shared(w->client) ? "shm" : "tcp";
     const char *coll_transport = w->choice.transport == ENI_OVER_SHM ? "shm" : "tcp";
     json_t *argv = json_array();
-    for (int i = 0; i < w->argc; i++) json_array_append_new(argv, json_string(w->argv[i]));
+    for (int i = 0; i < w->argc; i++)
+        json_array_append_new(argv, json_string(w->argv[i]));
     set_int(result, "schema", 1);
     json_object_set_new(result, "argv", argv);
     json_object_set_new(result, "version", json_string(EN_VERSION));
@@ -268,10 +276,13 @@ static void add_identity(const eni_worker *w, json_t *result)
     set_int(result, "threads", (uint64_t)w->threads);
     if (w->coll != NULL && psd_transport == NULL)
         json_object_set_new(result, "collective",
-                            json_pack("{s:s, s:s, s:s}", "algorithm", eni_coll_algorithm_name(w->choice.algorithm),
-                                      "transport", coll_transport, "why", w->choice.why));
+                            json_pack("{s:s, s:s, s:s}", "algorithm",
+                                      eni_coll_algorithm_name(w->choice.algorithm), "transport",
+                                      coll_transport, "why", w->choice.why));
     json_object_set_new(result, "transport",
-                        json_string(psd_transport != NULL ? psd_transport : w->coll != NULL ? coll_transport : "none"));
+                        json_string(psd_transport != NULL ? psd_transport
+                                    : w->coll != NULL     ? coll_transport
+                                                          : "none"));
     set_int(result, "shards", (uint64_t)(w->client == NULL ? 0 : c->shards));
     set_int(result, "buckets", w->buckets->n);
     set_int(result, "batch_size", (uint64_t)c->batch_size);
@@ -298,8 +309,10 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
                         json_real(seconds > 0 ? (applied - (double)t->clock_samples) / seconds : 0));
     set_int(result, "warmup_samples", t->clock_samples);
     json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
-    set_int(result, "max_rss", (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
-    json_object_set_new(result, "train_loss", n > 0 ? json_real(sum_over_ranks(reports, "last_loss") / n) : json_null());
+    set_int(result, "max_rss",
+            (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
+    json_object_set_new(result, "train_loss",
+                        n > 0 ? json_real(sum_over_ranks(reports, "last_loss") / n) : json_null());
     json_object_set_new(result, "train_accuracy",
                         n > 0 ? json_real(sum_over_ranks(reports, "last_correct") / n) : json_null());
     json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
@@ -326,8 +339,8 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
                last->accuracy * (double)test->count, test->count, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f\n", last->loss);
-    printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n", w->strategy->name,
-           json_integer_value(json_object_get(result, "updates")),
+    printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
+           w->strategy->name, json_integer_value(json_object_get(result, "updates")),
            json_real_value(json_object_get(result, "samples_per_s")), (double)w->tally.train_ns * 1e-9);
 }
 
@@ -378,7 +391,8 @@ en_status eni_result(eni_worker *w)
     EN_TRY(st);
     eni_member_note(w->member, (int64_t)w->tally.steps, "evaluation");
     double t = (double)w->tally.train_ns * 1e-9;
-    st = eni_curve_add(w->curve, w->plan.samples, now.version, t, eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated);
+    st = eni_curve_add(w->curve, w->plan.samples, now.version, t, eni_arena_at(w->arena, ENI_SLOT_EVAL, 0),
+                       &evaluated);
     if (st == EN_OK) st = eni_curve_finish(w->curve, &last);
     w->tally.eval_ns += eni_now_ns() - begin;
     if (st == EN_OK) st = conclude(w, reports, &last);

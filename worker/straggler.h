@@ -2,7 +2,8 @@
  *
  * After each piece of compute (forward, the backward of one bucket) the rank sleeps (factor - 1) times what
  * the piece took, times a seeded factor in [0.9, 1.1]. Sleeping, not spinning: on a shared host a busy loop
- * would slow the others too. The injected time is logged and counted as compute. Emulated, and labelled so. */
+ * would slow the others too. The injected time is logged and counted as compute. Emulated, and labelled so.
+ */
 #ifndef WORKER_STRAGGLER_H
 #define WORKER_STRAGGLER_H
 

@@ -49,7 +49,8 @@ static void compute_ends(step_run *run, const char *what)
 
 static en_status submit_until(step_run *run, uint32_t end)
 {
-    while (run->submitted < end) EN_TRY(eni_host_submit(run->w->strategy_host, run->submitted++));
+    while (run->submitted < end)
+        EN_TRY(eni_host_submit(run->w->strategy_host, run->submitted++));
     return EN_OK;
 }
 
@@ -60,7 +61,8 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     (void)n;
     const eni_buckets *buckets = run->w->buckets;
     uint32_t end = run->submitted;
-    while (end < buckets->n && buckets->bucket[end].first >= first) end++;
+    while (end < buckets->n && buckets->bucket[end].first >= first)
+        end++;
     if (!run->w->config->overlap || end == run->submitted) return EN_OK;
     compute_ends(run, "backward");
     EN_TRY(submit_until(run, end));
@@ -70,12 +72,15 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 
 /* ---- the gradient ---- */
 
-static en_status forward_backward(step_run *run, const eni_batch *batch, float *grad, en_on_grad_ready on_ready)
+static en_status forward_backward(step_run *run, const eni_batch *batch, float *grad,
+                                  en_on_grad_ready on_ready)
 {
     eni_worker *w = run->w;
     const float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
-    en_batch input = {.n = (int64_t)batch->micro.count, .x = batch->x,
-                      .target = batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
+    en_batch input = {.n = (int64_t)batch->micro.count,
+                      .x = batch->x,
+                      .target =
+                          batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
     en_score score;
     eni_member_note(w->member, (int64_t)run->step, "forward");
     compute_begins(run);
@@ -91,15 +96,16 @@ static en_status forward_backward(step_run *run, const eni_batch *batch, float *
     return EN_OK;
 }
 
-/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would be,
- * in rank order, by the same function. */
+/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
+ * be, in rank order, by the same function. */
 static void average_micro_grads(step_run *run, const uint64_t *nsamples)
 {
     eni_worker *w = run->w;
     const float *source[ENI_MEAN_MAX];
     for (uint32_t b = 0; b < w->buckets->n; b++) {
         uint64_t lo = w->buckets->bucket[b].lo, count = w->buckets->bucket[b].hi - lo;
-        for (int64_t i = 0; i < w->accumulate; i++) source[i] = w->micro_grads[i] + lo;
+        for (int64_t i = 0; i < w->accumulate; i++)
+            source[i] = w->micro_grads[i] + lo;
         eni_mean_ranks(eni_arena_at(w->arena, ENI_SLOT_GRAD, lo), source, nsamples, (int)w->accumulate,
                        (eni_sum_order)w->config->sum_order, count, 0, count);
     }
@@ -177,7 +183,8 @@ eni_moved eni_count_moved(const eni_worker *w)
 static uint64_t samples_after(const step_run *run)
 {
     const eni_worker *w = run->w;
-    return run->samples_before + (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
+    return run->samples_before +
+           (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
 }
 
 /* What the step cost, from the host's counters before and after it. */
@@ -194,13 +201,27 @@ static void record_step(step_run *run, int64_t begin, const eni_host_counters *b
     int64_t end = eni_now_ns();
     eni_host_count(w->strategy_host, &after);
     float loss = run->nsamples > 0 ? (float)(run->loss / (double)run->nsamples) : 0;
-    eni_step s = {.t = clock_seconds(w, end), .step = run->step, .epoch = run->epoch, .samples = samples,
-                  .nsamples = run->nsamples, .update = after.version, .base_version = after.base_version,
-                  .loss = loss, .correct = run->correct, .lr = after.lr, .step_ns = end - begin,
-                  .data_ns = run->data_ns, .compute_ns = run->compute_ns, .send_ns = after.send_ns - before->send_ns,
-                  .wait_ns = after.wait_ns - before->wait_ns, .update_ns = after.update_ns - before->update_ns,
-                  .payload_bytes = moved.payload_sent + moved.payload_received, .wire_bytes = moved.wire,
-                  .staleness = after.version > after.base_version + 1 ? (double)(after.version - after.base_version - 1) : 0};
+    eni_step s = {.t = clock_seconds(w, end),
+                  .step = run->step,
+                  .epoch = run->epoch,
+                  .samples = samples,
+                  .nsamples = run->nsamples,
+                  .update = after.version,
+                  .base_version = after.base_version,
+                  .loss = loss,
+                  .correct = run->correct,
+                  .lr = after.lr,
+                  .step_ns = end - begin,
+                  .data_ns = run->data_ns,
+                  .compute_ns = run->compute_ns,
+                  .send_ns = after.send_ns - before->send_ns,
+                  .wait_ns = after.wait_ns - before->wait_ns,
+                  .update_ns = after.update_ns - before->update_ns,
+                  .payload_bytes = moved.payload_sent + moved.payload_received,
+                  .wire_bytes = moved.wire,
+                  .staleness = after.version > after.base_version + 1
+                                   ? (double)(after.version - after.base_version - 1)
+                                   : 0};
     eni_recorder_add(w->recorder, &s);
     t->steps++;
     t->samples += run->nsamples;
@@ -242,8 +263,13 @@ static en_status average_into_eval(eni_worker *w)
 {
     for (uint32_t b = 0; b < w->buckets->n && w->coll != NULL; b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b];
-        eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .bucket = b, .slot = ENI_SLOT_EVAL,
-                          .offset = range->lo, .count = range->hi - range->lo, .nsamples = 1};
+        eni_coll_op op = {.op = EN_ALLREDUCE,
+                          .what = EN_WEIGHTS,
+                          .bucket = b,
+                          .slot = ENI_SLOT_EVAL,
+                          .offset = range->lo,
+                          .count = range->hi - range->lo,
+                          .nsamples = 1};
         EN_TRY(eni_coll_run(w->coll, &op));
     }
     return EN_OK;
@@ -258,8 +284,10 @@ en_status eni_snapshot(eni_worker *w)
     if (which == EN_EVAL_MEAN) return average_into_eval(w);
     if (which != EN_EVAL_STORE || w->client == NULL) return EN_OK;
     for (uint32_t b = 0; b < w->buckets->n; b++)
-        EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL, 0, 0));
-    for (uint32_t b = 0; b < w->buckets->n; b++) EN_TRY(eni_client_wait(w->client, b));
+        EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL, 0,
+                               0));
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(eni_client_wait(w->client, b));
     return EN_OK;
 }
 
@@ -291,8 +319,11 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
 {
     eni_worker *w = worker;
     const eni_dataset *d = w->dataset;
-    eni_set set = {.count = d->split[ENI_TEST].count, .batch = (uint64_t)w->config->eval_batch_size,
-                   .sample_bytes = d->sample_floats * sizeof(float), .fill = fill_test, .user = w->dataset,
+    eni_set set = {.count = d->split[ENI_TEST].count,
+                   .batch = (uint64_t)w->config->eval_batch_size,
+                   .sample_bytes = d->sample_floats * sizeof(float),
+                   .fill = fill_test,
+                   .user = w->dataset,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
     EN_TRY(eni_model_evaluate_set(w->model, flat, &set, &score));
@@ -340,6 +371,7 @@ en_status eni_train(eni_worker *w)
     eni_member_note(w->member, (int64_t)w->tally.steps, "finish");
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
     EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
-    w->tally.train_ns = w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.eval_ns;
+    w->tally.train_ns =
+        w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.eval_ns;
     return EN_OK;
 }

@@ -44,7 +44,8 @@ static en_status find_network(eni_worker *w)
 {
     const en_network *network = eni_network_find(w->config->model);
     if (network == NULL) {
-        eni_error("worker", "--model=%s: there is no such model; `entrain models` lists them", w->config->model);
+        eni_error("worker", "--model=%s: there is no such model; `entrain models` lists them",
+                  w->config->model);
         return EN_EINVAL;
     }
     return en_schema_init(network, &w->schema);
@@ -55,8 +56,10 @@ static en_status open_data(eni_worker *w)
     const en_schema *schema = &w->schema;
     int is_regression = schema->loss == EN_OP_MSE;
     eni_data_options options = {
-        .name = w->config->data, .folder = w->config->data_dir,
-        .limit_train = (uint64_t)w->config->limit_train_samples, .limit_test = (uint64_t)w->config->limit_test_samples,
+        .name = w->config->data,
+        .folder = w->config->data_dir,
+        .limit_train = (uint64_t)w->config->limit_train_samples,
+        .limit_test = (uint64_t)w->config->limit_test_samples,
         .seed = (uint64_t)w->config->seed,
         .want = {(int)schema->network->input.h, (int)schema->network->input.w, (int)schema->network->input.c,
                  is_regression ? 0 : (int)schema->outputs, is_regression ? (int)schema->outputs : 0}};
@@ -69,20 +72,24 @@ static en_status make_plan(eni_worker *w)
     int is_alone = w->world.nranks == 1 && !(w->strategy->flags & EN_STORE_ON_SERVERS);
     w->accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone) {
-        eni_error("worker", "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
+        eni_error("worker",
+                  "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
                   (long long)c->accumulate, w->world.nranks, w->strategy->name);
         return EN_EINVAL;
     }
     w->is_claiming = c->assign == ENI_ASSIGN_CLAIM ||
                      (c->assign == ENI_ASSIGN_AUTO && !(w->strategy->flags & EN_SYNCHRONOUS) && !is_alone);
     if (w->is_claiming && w->strategy->flags & EN_SYNCHRONOUS) {
-        eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed", w->strategy->name);
+        eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed",
+                  w->strategy->name);
         return EN_EINVAL;
     }
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
                                 .world = (uint64_t)w->world.nranks * (uint64_t)w->accumulate,
-                                .batch = (uint64_t)c->batch_size, .epochs = (uint64_t)c->epochs,
-                                .steps = (uint64_t)c->steps, .max_samples = (uint64_t)c->max_samples,
+                                .batch = (uint64_t)c->batch_size,
+                                .epochs = (uint64_t)c->epochs,
+                                .steps = (uint64_t)c->steps,
+                                .max_samples = (uint64_t)c->max_samples,
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &w->plan));
     return eni_sampler_order_sha256(&w->plan, (uint64_t)c->seed, c->shuffle, w->order_sha256);
@@ -96,14 +103,17 @@ static en_status choose_optimizer(eni_worker *w)
         eni_error("worker", "--optimizer=%s: there is no such optimizer; sgd is there", c->optimizer);
         return EN_EINVAL;
     }
-    w->hyper = (eni_hyper){.momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay,
-                           .nesterov = c->nesterov};
+    w->hyper = (eni_hyper){
+        .momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov};
     double scale = 1, world = (double)w->plan.world;
     if (w->strategy->flags & EN_SYNCHRONOUS)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE};
-    w->schedule = (eni_schedule){.kind = kinds[c->lr_schedule], .base = c->lr * scale, .gamma = c->lr_gamma,
-                                 .step_samples = (uint64_t)c->lr_step, .warmup = (uint64_t)c->lr_warmup,
+    w->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
+                                 .base = c->lr * scale,
+                                 .gamma = c->lr_gamma,
+                                 .step_samples = (uint64_t)c->lr_step,
+                                 .warmup = (uint64_t)c->lr_warmup,
                                  .total = w->plan.samples};
     return EN_OK;
 }
@@ -116,11 +126,15 @@ static en_status cut_buckets(eni_worker *w)
     for (uint32_t i = 0; i < s->ntensors; i++) {
         const en_model_tensor *t = &s->tensors[i];
         uint64_t rows = t->ndim > 0 ? (uint64_t)t->shape[0] : 1;
-        table[i] = (eni_tensor_entry){.name = t->name, .offset = t->offset, .count = t->count, .rows = rows,
-                                      .cols = t->count / rows, .kind = t->kind};
+        table[i] = (eni_tensor_entry){.name = t->name,
+                                      .offset = t->offset,
+                                      .count = t->count,
+                                      .rows = rows,
+                                      .cols = t->count / rows,
+                                      .kind = t->kind};
     }
-    en_status st = eni_buckets_new(table, s->ntensors, s->count, (uint64_t)(w->config->bucket_cap_mb * 1048576),
-                                   &w->buckets);
+    en_status st = eni_buckets_new(table, s->ntensors, s->count,
+                                   (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->buckets);
     eni_free(table);
     return st;
 }
@@ -141,13 +155,16 @@ static en_status open_device(eni_worker *w)
 static en_status prepare_model(eni_worker *w)
 {
     uint64_t test = w->dataset->split[ENI_TEST].count, batch = (uint64_t)w->config->eval_batch_size;
-    uint64_t last = w->plan.steps - 1, ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
+    uint64_t last = w->plan.steps - 1,
+             ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
     EN_TRY(en_model_prepare(w->model, (int64_t)w->plan.batch, EN_MODEL_TRAIN));
     for (int i = 0; i < 2; i++)
         for (uint64_t r = 0; r < w->plan.world && r < 2; r++) {
             eni_micro micro;
-            uint64_t m = ragged_steps[i] * w->plan.world + (r == 0 ? (uint64_t)w->world.rank : w->plan.world - 1);
-            if (eni_plan_micro(&w->plan, m, &micro) != EN_OK || micro.count == 0 || micro.count == w->plan.batch)
+            uint64_t m =
+                ragged_steps[i] * w->plan.world + (r == 0 ? (uint64_t)w->world.rank : w->plan.world - 1);
+            if (eni_plan_micro(&w->plan, m, &micro) != EN_OK || micro.count == 0 ||
+                micro.count == w->plan.batch)
                 continue;
             EN_TRY(en_model_prepare(w->model, (int64_t)micro.count, EN_MODEL_TRAIN));
         }
@@ -179,9 +196,14 @@ static en_status claim(void *user, uint64_t *micro_batch_out)
 
 static en_status start_loader(eni_worker *w)
 {
-    eni_loader_options options = {.dataset = w->dataset, .plan = &w->plan, .seed = (uint64_t)w->config->seed,
-                                  .shuffle = w->config->shuffle, .depth = PREFETCH, .first = (uint64_t)w->world.rank,
-                                  .stride = (uint64_t)w->world.nranks, .user = w};
+    eni_loader_options options = {.dataset = w->dataset,
+                                  .plan = &w->plan,
+                                  .seed = (uint64_t)w->config->seed,
+                                  .shuffle = w->config->shuffle,
+                                  .depth = PREFETCH,
+                                  .first = (uint64_t)w->world.rank,
+                                  .stride = (uint64_t)w->world.nranks,
+                                  .user = w};
     if (w->is_claiming) options.claim = claim;
     return eni_loader_start(&options, &w->loader);
 }
@@ -233,8 +255,12 @@ static en_status open_records(eni_worker *w)
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
     uint64_t every = c->eval_every > 0 ? (uint64_t)c->eval_every : 0;
-    eni_curve_config curve = {.dir = w->world.rank == 0 ? c->out : NULL, .count = w->schema.count, .every = every,
-                              .budget = CURVE_BUDGET, .evaluate = eni_evaluate_test, .user = w};
+    eni_curve_config curve = {.dir = w->world.rank == 0 ? c->out : NULL,
+                              .count = w->schema.count,
+                              .every = every,
+                              .budget = CURVE_BUDGET,
+                              .evaluate = eni_evaluate_test,
+                              .user = w};
     if (w->world.rank == 0 && w->plan.dropped_per_epoch + w->plan.dropped_at_end > 0)
         eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
                  (unsigned long long)w->plan.dropped_per_epoch, (unsigned long long)w->plan.train_samples,
@@ -265,7 +291,8 @@ static en_status write_trace(const eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    w->world = (en_world){.size = sizeof w->world, .rank = (int32_t)w->config->rank,
+    w->world = (en_world){.size = sizeof w->world,
+                          .rank = (int32_t)w->config->rank,
                           .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
     if (w->world.nranks == 1 && w->world.rank < 0) w->world.rank = 0;
     EN_TRY(find_strategy(w));
@@ -306,7 +333,8 @@ static void close_all(eni_worker *w)
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);
     eni_trace_free(w->trace);
-    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++) eni_free(w->micro_grads[i]);
+    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
+        eni_free(w->micro_grads[i]);
     eni_free(w->micro_grads);
     eni_arena_close(w->arena);
     eni_worker_leave(w);

@@ -41,15 +41,15 @@ typedef struct eni_moved {
 
 /* Sums of this rank over the whole run, for result.json. */
 typedef struct eni_tally {
-    uint64_t steps, samples;           /* computed by this rank */
+    uint64_t steps, samples;             /* computed by this rank */
     uint64_t last_samples, last_correct; /* of the last epoch */
-    double last_loss;                  /* sum over the samples of the last epoch */
+    double last_loss;                    /* sum over the samples of the last epoch */
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
-    uint64_t clock_steps;              /* steps behind the *_ns: those after the warm-up */
-    int64_t clock_begin_ns;            /* 0: the training clock has not started */
+    uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
+    int64_t clock_begin_ns; /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;
-    uint64_t clock_samples;            /* global samples when it started */
-    eni_moved moved; /* by training steps: without the broadcast of the start and without snapshots */
+    uint64_t clock_samples; /* global samples when it started */
+    eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
 } eni_tally;
 
 typedef struct eni_worker {
@@ -100,7 +100,8 @@ typedef struct eni_worker {
 
     /* the run */
     eni_loader *loader;
-    float **micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    float *
+        *micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
     eni_straggler straggler;
     eni_trace *trace;
     eni_recorder *recorder;

@@ -6,8 +6,8 @@
 #include <time.h>
 
 #define ENI_SECOND INT64_C(1000000000)
-#define ENI_MILLI INT64_C(1000000)
-#define ENI_MICRO INT64_C(1000)
+#define ENI_MILLI  INT64_C(1000000)
+#define ENI_MICRO  INT64_C(1000)
 
 /* Nanoseconds on CLOCK_MONOTONIC: comparable between processes of one machine, never across machines. */
 static inline int64_t eni_now_ns(void)
@@ -30,7 +30,8 @@ static inline int eni_ms_left(int64_t deadline_ns, int cap_ms)
 static inline void eni_sleep_until(int64_t when_ns)
 {
     struct timespec t = {(time_t)(when_ns / ENI_SECOND), (long)(when_ns % ENI_SECOND)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0) {}
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0) {
+    }
 }
 
 #endif

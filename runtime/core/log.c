@@ -48,9 +48,9 @@ static void write_line(int level, const char *subsystem, const char *text)
     char line[1400];
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s: %s\n", local.tm_hour,
-                     local.tm_min, local.tm_sec, now.tv_nsec / 1000000, level_letters[level],
-                     log_state.who, log_state.who[0] ? " " : "", subsystem, text);
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s: %s\n", local.tm_hour, local.tm_min,
+                     local.tm_sec, now.tv_nsec / 1000000, level_letters[level], log_state.who,
+                     log_state.who[0] ? " " : "", subsystem, text);
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';

@@ -25,12 +25,11 @@ void eni_log_set_who(const char *who);
 /* Parses error|warn|info|debug|trace; -1 if it is none of them. */
 int eni_log_level_parse(const char *name);
 
-void eni_log(int level, const char *subsystem, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void eni_log(int level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 #define eni_error(subsystem, ...) eni_log(ENI_LOG_ERROR, subsystem, __VA_ARGS__)
-#define eni_warn(subsystem, ...) eni_log(ENI_LOG_WARN, subsystem, __VA_ARGS__)
-#define eni_info(subsystem, ...) eni_log(ENI_LOG_INFO, subsystem, __VA_ARGS__)
+#define eni_warn(subsystem, ...)  eni_log(ENI_LOG_WARN, subsystem, __VA_ARGS__)
+#define eni_info(subsystem, ...)  eni_log(ENI_LOG_INFO, subsystem, __VA_ARGS__)
 #define eni_debug(subsystem, ...) eni_log(ENI_LOG_DEBUG, subsystem, __VA_ARGS__)
 
 #endif

@@ -45,15 +45,16 @@ void eni_trace_span(eni_trace *trace, int thread, const char *name, int64_t begi
 {
     if (trace == NULL) return;
     uint64_t i = atomic_fetch_add_explicit(&trace->used, 1, memory_order_relaxed);
-    if (i < trace->max_spans)
-        trace->spans[i] = (span){name, begin_ns, end_ns, step, bytes, thread, bucket};
+    if (i < trace->max_spans) trace->spans[i] = (span){name, begin_ns, end_ns, step, bytes, thread, bucket};
 }
 
 static void write_span(FILE *file, const eni_trace *trace, const span *s)
 {
-    fprintf(file, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{\"step\":%" PRId64,
-            s->name, (double)s->begin_ns / 1e3, (double)(s->end_ns - s->begin_ns) / 1e3, trace->pid, s->thread,
-            s->step);
+    fprintf(file,
+            ",\n{\"name\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{"
+            "\"step\":%" PRId64,
+            s->name, (double)s->begin_ns / 1e3, (double)(s->end_ns - s->begin_ns) / 1e3, trace->pid,
+            s->thread, s->step);
     if (s->bucket >= 0) fprintf(file, ",\"bucket\":%d", s->bucket);
     if (s->bytes > 0) fprintf(file, ",\"bytes\":%" PRIu64, s->bytes);
     fputs("}}", file);
@@ -67,9 +68,12 @@ en_status eni_trace_write(const eni_trace *trace, const char *path)
         return EN_EIO;
     }
     uint64_t used = atomic_load(&trace->used), kept = used < trace->max_spans ? used : trace->max_spans;
-    fprintf(file, "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}",
-            trace->pid, trace->role);
-    for (uint64_t i = 0; i < kept; i++) write_span(file, trace, &trace->spans[i]);
+    fprintf(
+        file,
+        "{\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}",
+        trace->pid, trace->role);
+    for (uint64_t i = 0; i < kept; i++)
+        write_span(file, trace, &trace->spans[i]);
     fprintf(file, "\n],\"dropped\":%" PRIu64 "}\n", used - kept);
     int failed = ferror(file);
     if (fclose(file) != 0 || failed) {

@@ -21,9 +21,12 @@ static void every_part_of_the_key_matters(void **state)
     (void)state;
     eni_rng_key base = {42, ENI_RNG_TEST, 3, 7};
     uint64_t value = eni_rng_u64(&base, 5);
-    eni_rng_key other[] = {{43, ENI_RNG_TEST, 3, 7}, {42, ENI_RNG_INIT, 3, 7},
-                           {42, ENI_RNG_TEST, 4, 7}, {42, ENI_RNG_TEST, 3, 8}};
-    for (int i = 0; i < 4; i++) assert_int_not_equal(eni_rng_u64(&other[i], 5), value);
+    eni_rng_key other[] = {{43, ENI_RNG_TEST, 3, 7},
+                           {42, ENI_RNG_INIT, 3, 7},
+                           {42, ENI_RNG_TEST, 4, 7},
+                           {42, ENI_RNG_TEST, 3, 8}};
+    for (int i = 0; i < 4; i++)
+        assert_int_not_equal(eni_rng_u64(&other[i], 5), value);
     assert_int_not_equal(eni_rng_u64(&base, 6), value);
 }
 
@@ -33,9 +36,11 @@ static void below_is_uniform(void **state)
     eni_rng_key key = {1, ENI_RNG_TEST, 0, 0};
     enum { BINS = 10, DRAWS = 100000 };
     int count[BINS] = {0};
-    for (uint64_t i = 0; i < DRAWS; i++) count[eni_rng_below(&key, i, BINS)]++;
+    for (uint64_t i = 0; i < DRAWS; i++)
+        count[eni_rng_below(&key, i, BINS)]++;
     double chi2 = 0;
-    for (int b = 0; b < BINS; b++) chi2 += pow(count[b] - DRAWS / BINS, 2) / (DRAWS / BINS);
+    for (int b = 0; b < BINS; b++)
+        chi2 += pow(count[b] - DRAWS / BINS, 2) / (DRAWS / BINS);
     assert_true(chi2 < 27.9); /* chi-squared, 9 degrees of freedom, p = 0.001 */
 }
 
