@@ -42,7 +42,7 @@ typedef struct eni_world_info {
     int32_t rank; /* own; -1 at the leader */
     int32_t nranks;
     uint32_t epoch;        /* of the membership; goes into every frame */
-    uint64_t incarnation;  /* own: another life of the same rank is another client */
+    uint64_t incarnation;  /* own (at the leader: every rank's): another life is another client */
     uint64_t budget;       /* micro-batches that claims will hand out */
     const eni_peer *peers; /* nranks, peers[r].rank == r */
     eni_peer leader;

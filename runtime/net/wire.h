@@ -18,10 +18,10 @@
 
 #include "entrain/status.h"
 
-#define ENI_WIRE_MAGIC 0x454e5431u /* "ENT1" */
+#define ENI_WIRE_MAGIC   0x454e5431u /* "ENT1" */
 #define ENI_WIRE_VERSION 1u
-#define ENI_HEADER_MAX 4096u
-#define ENI_BUCKET_MAX (UINT64_C(64) << 20)
+#define ENI_HEADER_MAX   4096u
+#define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
 enum {
     ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
@@ -47,28 +47,28 @@ enum { ENI_DTYPE_F32 = 1 };
 enum { ENI_CODEC_NONE = 0 };
 
 typedef struct eni_header {
-    uint32_t type;     /* ENI_MSG_* */
-    uint32_t flags;    /* ENI_FLAG_* */
-    uint32_t epoch;    /* membership epoch */
-    int32_t rank;      /* the client */
+    uint32_t type;  /* ENI_MSG_* */
+    uint32_t flags; /* ENI_FLAG_* */
+    uint32_t epoch; /* membership epoch */
+    int32_t rank;   /* the client */
     uint32_t bucket;
     uint32_t shard;
-    uint32_t kind;     /* the strategy's word, 0 .. 255 */
-    uint32_t what;     /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
+    uint32_t kind; /* the strategy's word, 0 .. 255 */
+    uint32_t what; /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
     uint32_t dtype, codec;
-    uint64_t incarnation; /* given at JOIN: a restarted worker is another client */
-    uint64_t seq;         /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
+    uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
+    uint64_t seq;          /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
     uint64_t base_version; /* CALL: version that `payload` was computed on */
     uint64_t version;      /* REPLY: version of what is sent */
     uint64_t nsamples;
-    uint64_t count;        /* elements of the cell */
-    uint64_t bytes;        /* payload bytes, apart from count: a codec changes one of them */
-    uint64_t step;         /* the client's step: for messages to people */
-    int64_t deliver_ns;    /* --net emulation: not before this time on the monotonic clock; 0: at once */
+    uint64_t count;     /* elements of the cell */
+    uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */
+    uint64_t step;      /* the client's step: for messages to people */
+    int64_t deliver_ns; /* --net emulation: not before this time on the monotonic clock; 0: at once */
     uint32_t crc;
-    uint32_t slot;         /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT */
-    uint32_t status;       /* REFUSED: an en_status */
-    char text[256];        /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
+    uint32_t slot;   /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT */
+    uint32_t status; /* REFUSED: an en_status */
+    char text[256];  /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
 } eni_header;
 
 /* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
@@ -88,6 +88,7 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
 /* Decodes untrusted bytes. EN_EPROTO for anything but exactly one well-formed header of this version with
  * every field in its range; *header_out is set only on success. `why_out` (may be NULL) gets a static
  * sentence on failure. No allocation, no logging. */
-en_status eni_header_decode(const uint8_t *bytes, size_t length, eni_header *header_out, const char **why_out);
+en_status eni_header_decode(const uint8_t *bytes, size_t length, eni_header *header_out,
+                            const char **why_out);
 
 #endif
