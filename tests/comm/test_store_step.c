@@ -228,6 +228,8 @@ static void a_lost_client_takes_its_gradient_along(void **state)
     assert_int_equal(rig_for(&r, 1)->type, 0);
     assert_int_equal(eni_store_samples(r.store, 0), 8);
     assert_int_equal(eni_store_client(r.store, 1)->dropped, 4);
+    assert_int_equal(eni_store_client(r.store, 0)->holds, 1); /* asked four times, held once */
+    assert_int_equal(eni_store_client(r.store, 2)->holds, 0);
     rig_free(&r);
 }
 
