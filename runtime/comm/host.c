@@ -1,377 +1,10 @@
-/* host.c - see host.h.
- *
- * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
- * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
- *
- * Requests. An en_req is an index into a small ring of operations in progress. A finished one is forgotten;
- * waiting for it again is fine and returns at once. */
-#include "runtime/comm/host.h"
-
+/* host.c - see host.h: a host's life, and one step through the strategy's hooks. */
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "runtime/comm/host_state.h"
 #include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
 #include "runtime/core/try.h"
-#include "runtime/net/wire.h"
-
-enum { REQUESTS = 1024, NAME_MAX_BYTES = 48 };
-
-typedef enum request_kind { REQ_FREE, REQ_COLL, REQ_CALL } request_kind;
-
-typedef struct request {
-    request_kind kind;
-    en_req id;
-    uint64_t coll;     /* REQ_COLL: the group's own request */
-    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
-    int then_step;     /* mean_step: the optimizer follows the all-reduce */
-} request;
-
-struct eni_host {
-    en_host table; /* first: en_host * and eni_host * are the same address */
-    eni_host_config config;
-    en_bucket *buckets; /* (n) */
-    void *state;        /* of the strategy */
-    uint32_t nslots_used;
-    char slot_names[ENI_ARENA_NSLOTS][NAME_MAX_BYTES];
-    uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
-    int noptimizer_slots;
-    int is_planning;
-    request requests[REQUESTS];
-    en_req next_request;
-    uint64_t step, samples_before; /* of the step in progress */
-    uint64_t rand_calls;
-    uint64_t *steps_taken; /* (n) optimizer steps per bucket */
-    eni_host_counters counters;
-};
-
-static eni_host *host_of(en_host *table)
-{
-    return (eni_host *)(void *)table;
-}
-
-/* ---- vectors ---- */
-
-static en_vec vec_of(uint32_t slot, uint32_t bucket)
-{
-    return (slot << 16 | bucket) + 1;
-}
-
-static uint32_t vec_slot(en_vec v)
-{
-    return (v - 1) >> 16;
-}
-
-static uint32_t vec_bucket(en_vec v)
-{
-    return (v - 1) & 0xffff;
-}
-
-static int vec_is_valid(const eni_host *host, en_vec v)
-{
-    return v != 0 && vec_bucket(v) < host->config.buckets->n && vec_slot(v) < host->nslots_used;
-}
-
-static float *vec_address(const eni_host *host, en_vec v)
-{
-    return eni_arena_at(host->config.arena, vec_slot(v), host->config.buckets->bucket[vec_bucket(v)].lo);
-}
-
-/* The slot of a name, taken if it is new. */
-static int find_slot(eni_host *host, const char *name, uint32_t *slot_out)
-{
-    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
-        if (strcmp(host->slot_names[s], name) == 0) {
-            *slot_out = s;
-            return 1;
-        }
-    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
-        return 0;
-    snprintf(host->slot_names[host->nslots_used], NAME_MAX_BYTES, "%s", name);
-    *slot_out = host->nslots_used++;
-    return 1;
-}
-
-static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
-{
-    eni_host *host = host_of(table);
-    uint32_t slot;
-    if (!host->is_planning || strlen(name) >= NAME_MAX_BYTES) {
-        eni_error("host", "%s asked for the vector \"%.60s\" outside open and plan, or by too long a name",
-                  host->config.strategy->name, name);
-        return 0;
-    }
-    if (!find_slot(host, name, &slot)) {
-        eni_error("host", "%s asked for more than %d vectors; \"%s\" has no room",
-                  host->config.strategy->name, ENI_ARENA_NSLOTS - ENI_SLOT_FREE, name);
-        return 0;
-    }
-    return vec_of(slot, like->id);
-}
-
-static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
-{
-    eni_host *host = host_of(table);
-    return i < 0 || i >= host->noptimizer_slots ? 0 : vec_of(host->optimizer_slot + (uint32_t)i, bucket->id);
-}
-
-/* ---- small services ---- */
-
-static double host_num(en_host *table, const char *key)
-{
-    return eni_options_num(host_of(table)->config.options, key);
-}
-
-static const char *host_text(en_host *table, const char *key)
-{
-    return eni_options_text(host_of(table)->config.options, key);
-}
-
-static uint64_t host_rand(en_host *table)
-{
-    eni_host *host = host_of(table);
-    eni_rng_key key = {host->config.seed, ENI_RNG_STRATEGY, (uint32_t)host->config.world.rank, host->step};
-    return eni_rng_u64(&key, host->rand_calls++);
-}
-
-static int64_t host_now(en_host *table)
-{
-    (void)table;
-    return eni_now_ns();
-}
-
-static void host_log(en_host *table, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void host_log(en_host *table, int level, const char *fmt, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
-}
-
-static double host_lr(en_host *table)
-{
-    eni_host *host = host_of(table);
-    return (double)eni_schedule_lr(&host->config.schedule, host->samples_before);
-}
-
-static double host_coll_bytes(en_host *table, int op, int group)
-{
-    eni_host *host = host_of(table);
-    (void)group;
-    int algorithm = host->config.coll == NULL ? ENI_COLL_DIRECT : host->config.coll_algorithm;
-    return eni_coll_bytes(algorithm, op, host->config.world.nranks);
-}
-
-static double host_cost(en_host *table, int op, const en_bucket *bucket)
-{
-    (void)table, (void)op, (void)bucket;
-    return NAN; /* not probed on this host: a rule must say so rather than guess */
-}
-
-static const void *host_extension(en_host *table, const char *id)
-{
-    (void)table, (void)id;
-    return NULL;
-}
-
-/* ---- arithmetic ---- */
-
-static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
-{
-    eni_host *host = host_of(table);
-    if (!vec_is_valid(host, x) || !vec_is_valid(host, y) || vec_bucket(x) != vec_bucket(y)) {
-        eni_error("host", "%s called lin on vectors that are not of one bucket", host->config.strategy->name);
-        return EN_EBUG;
-    }
-    int64_t begin = eni_now_ns();
-    eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
-            host->buckets[vec_bucket(x)].count);
-    host->counters.update_ns += eni_now_ns() - begin;
-    return EN_OK;
-}
-
-static en_status host_step(en_host *table, en_bucket *bucket)
-{
-    eni_host *host = host_of(table);
-    int64_t begin = eni_now_ns();
-    eni_hyper hyper = host->config.hyper;
-    float *slots[ENI_MAX_SLOTS] = {NULL};
-    hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
-    hyper.step = host->steps_taken[bucket->id]++;
-    for (int i = 0; i < host->noptimizer_slots; i++)
-        slots[i] = vec_address(host, host_slot(table, bucket, i)) + bucket->lo;
-    host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
-                                 vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
-                                 &hyper);
-    int64_t end = eni_now_ns();
-    host->counters.update_ns += end - begin;
-    host->counters.lr = hyper.lr;
-    if (bucket->id == 0) host->counters.steps++;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
-                   (int)bucket->id, 0);
-    return EN_OK;
-}
-
-/* ---- requests ---- */
-
-static request *request_new(eni_host *host, request_kind kind, en_bucket *bucket)
-{
-    en_req id = host->next_request++;
-    request *r = &host->requests[id % REQUESTS];
-    if (r->kind != REQ_FREE) {
-        eni_error("host", "%s has more than %d requests in progress", host->config.strategy->name, REQUESTS);
-        return NULL;
-    }
-    *r = (request){.kind = kind, .id = id, .bucket = bucket};
-    return r;
-}
-
-/* A request that could not start is remembered as one whose wait reports the group's status. */
-static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucket, int then_step)
-{
-    request *r = request_new(host, REQ_COLL, bucket);
-    if (r == NULL) return UINT64_MAX;
-    r->then_step = then_step;
-    int64_t begin = eni_now_ns();
-    en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
-    host->counters.send_ns += eni_now_ns() - begin;
-    if (st != EN_OK) r->coll = 0;
-    return r->id;
-}
-
-static eni_coll_op bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
-{
-    return (eni_coll_op){.op = op,
-                         .what = what,
-                         .bucket = bucket->id,
-                         .slot = vec_slot(v),
-                         .offset = host->config.buckets->bucket[bucket->id].lo,
-                         .count = bucket->count,
-                         .lo = bucket->lo,
-                         .hi = bucket->hi,
-                         .nsamples = bucket->nsamples};
-}
-
-static en_req host_mean_step(en_host *table, en_bucket *bucket)
-{
-    eni_host *host = host_of(table);
-    if (host->config.coll != NULL) {
-        eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
-        return start_coll(host, &op, bucket, 1);
-    }
-    /* A world of one: the worker has already averaged (coll in host.h). */
-    return host_step(table, bucket) == EN_OK ? 0 : UINT64_MAX;
-}
-
-static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
-{
-    eni_host *host = host_of(table);
-    if (host->config.coll == NULL) return 0; /* alone, every collective is the identity */
-    if (group == EN_LOCAL && host->config.world.nhosts > 1) {
-        eni_error("host", "%s asked for a collective inside one host, which needs the hierarchical transport",
-                  host->config.strategy->name);
-        return UINT64_MAX;
-    }
-    eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
-    return start_coll(host, &in_place, bucket, 0);
-}
-
-static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
-{
-    eni_host *host = host_of(table);
-    if (host->config.coll == NULL) return 0;
-    eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
-    op.to = to;
-    op.from = from;
-    op.slot_in = vec_slot(in);
-    return start_coll(host, &op, bucket, 0);
-}
-
-static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
-                        en_vec in)
-{
-    eni_host *host = host_of(table);
-    if (dest != EN_SERVERS || host->config.client == NULL) {
-        eni_error("host", "%s called a store %s", host->config.strategy->name,
-                  dest == EN_SERVERS ? "on servers, but this run has none"
-                                     : "inside a worker, which this host has not");
-        return UINT64_MAX;
-    }
-    request *r = request_new(host, REQ_CALL, bucket);
-    if (r == NULL) return UINT64_MAX;
-    if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
-    int64_t begin = eni_now_ns();
-    en_status st = eni_client_call(host->config.client, ENI_MSG_CALL, bucket->id, kind, (uint32_t)what,
-                                   out == 0 ? ENI_SLOT_NONE : (int)vec_slot(out),
-                                   in == 0 ? ENI_SLOT_NONE : (int)vec_slot(in), bucket->nsamples, host->step);
-    int64_t end = eni_now_ns();
-    host->counters.send_ns += end - begin;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
-                   (int)bucket->id, bucket->count * sizeof(float));
-    return st == EN_OK ? r->id : UINT64_MAX;
-}
-
-static uint64_t coll_wait_ns(const eni_host *host)
-{
-    eni_coll_counters now;
-    eni_coll_count(host->config.coll, &now);
-    return now.wait_ns;
-}
-
-static en_status wait_coll(eni_host *host, request *r)
-{
-    int64_t begin = eni_now_ns();
-    uint64_t blocked = coll_wait_ns(host);
-    if (r->coll == 0) return EN_EPEER;
-    EN_TRY(eni_coll_wait(host->config.coll, r->coll));
-    int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(host) - blocked);
-    host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "all-reduce", begin, end, (int64_t)host->step,
-                   (int)r->bucket->id, r->bucket->count * sizeof(float));
-    if (!r->then_step) return EN_OK;
-    host->counters.base_version = host->steps_taken[r->bucket->id];
-    return host_step(&host->table, r->bucket);
-}
-
-static en_status wait_call(eni_host *host, request *r)
-{
-    eni_client_counters before, after;
-    int64_t begin = eni_now_ns();
-    eni_client_count(host->config.client, &before);
-    EN_TRY(eni_client_wait(host->config.client, r->bucket->id));
-    eni_client_count(host->config.client, &after);
-    int64_t end = eni_now_ns(), waited = after.wait_ns - before.wait_ns;
-    host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited;
-    host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
-    if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "pull", begin, end, (int64_t)host->step,
-                   (int)r->bucket->id, r->bucket->count * sizeof(float));
-    return EN_OK;
-}
-
-static en_status host_wait(en_host *table, en_req req)
-{
-    eni_host *host = host_of(table);
-    if (req == 0) return EN_OK;
-    if (req == UINT64_MAX)
-        return host->config.alive_status(host->config.alive_user) != EN_OK
-                   ? host->config.alive_status(host->config.alive_user)
-                   : EN_EBUG;
-    request *r = &host->requests[req % REQUESTS];
-    if (r->kind == REQ_FREE || r->id != req) return EN_OK;
-    en_status st = r->kind == REQ_COLL ? wait_coll(host, r) : wait_call(host, r);
-    r->kind = REQ_FREE;
-    return st;
-}
 
 /* ---- life ---- */
 
@@ -383,8 +16,8 @@ static en_status open_buckets(eni_host *host)
     if (host->buckets == NULL || host->steps_taken == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
-        host->buckets[b].param = vec_of(ENI_SLOT_PARAM, b);
-        host->buckets[b].grad = vec_of(ENI_SLOT_GRAD, b);
+        host->buckets[b].param = eni_vec_of(ENI_SLOT_PARAM, b);
+        host->buckets[b].grad = eni_vec_of(ENI_SLOT_GRAD, b);
     }
     return EN_OK;
 }
@@ -395,7 +28,7 @@ static en_status open_optimizer(eni_host *host)
     host->noptimizer_slots = host->config.optimizer->slots(&host->config.hyper);
     for (int i = 0; i < host->noptimizer_slots; i++) {
         uint32_t slot;
-        if (!find_slot(host, host->config.optimizer->slot_names[i], &slot)) return EN_ENOMEM;
+        if (!eni_host_find_slot(host, host->config.optimizer->slot_names[i], &slot)) return EN_ENOMEM;
         if (i == 0) host->optimizer_slot = slot;
     }
     return EN_OK;
@@ -412,35 +45,12 @@ static en_status open_strategy(eni_host *host)
     return EN_OK;
 }
 
-static const en_host host_table = {
-    .abi = EN_STRATEGY_ABI,
-    .size = sizeof(en_host),
-    .num = host_num,
-    .text = host_text,
-    .rand = host_rand,
-    .now_ns = host_now,
-    .log = host_log,
-    .vec = host_vec,
-    .slot = host_slot,
-    .lin = host_lin,
-    .step = host_step,
-    .lr = host_lr,
-    .cost = host_cost,
-    .coll_bytes = host_coll_bytes,
-    .mean_step = host_mean_step,
-    .coll = host_coll,
-    .swap = host_swap,
-    .call = host_call,
-    .wait = host_wait,
-    .extension = host_extension,
-};
-
 en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
 {
     eni_host *host = eni_alloc(sizeof *host);
     if (host == NULL) return EN_ENOMEM;
     host->config = *config;
-    host->table = host_table;
+    host->table = eni_host_operations;
     host->table.world = &host->config.world;
     host->nslots_used = ENI_SLOT_FREE;
     host->next_request = 1;
@@ -492,7 +102,7 @@ static en_status finish_bucket(eni_host *host, en_bucket *bucket)
     const en_strategy *s = host->config.strategy;
     if (s->finish != NULL) return s->finish(&host->table, host->state, bucket);
     for (int i = 0; i < 3; i++)
-        EN_TRY(host_wait(&host->table, bucket->req[i]));
+        EN_TRY(host->table.wait(&host->table, bucket->req[i]));
     return EN_OK;
 }
 
@@ -511,7 +121,7 @@ int eni_host_eval(eni_host *host, uint32_t *slot_out)
     en_vec v = 0;
     int which = s->flags & EN_STORE_ON_SERVERS ? EN_EVAL_STORE : EN_EVAL_PARAM;
     if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
-    *slot_out = which == EN_EVAL_VEC && vec_is_valid(host, v) ? vec_slot(v) : ENI_SLOT_PARAM;
+    *slot_out = which == EN_EVAL_VEC && eni_vec_is_valid(host, v) ? eni_vec_slot(v) : ENI_SLOT_PARAM;
     return which;
 }
 

@@ -1,0 +1,69 @@
+/* host_state.h - what host.c (life, one step) and host_ops.c (what a strategy may call) share.
+ *
+ * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
+ * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
+ *
+ * Requests. An en_req is an index into a small ring of operations in progress. A finished one is forgotten;
+ * waiting for it again is fine and returns at once. */
+#ifndef COMM_HOST_STATE_H
+#define COMM_HOST_STATE_H
+
+#include "runtime/comm/host.h"
+
+enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_NAME = 48 };
+
+typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL } eni_request_kind;
+
+typedef struct eni_request {
+    eni_request_kind kind;
+    en_req id;
+    uint64_t coll;     /* REQ_COLL: the group's own request */
+    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
+    int then_step;     /* mean_step: the optimizer follows the all-reduce */
+} eni_request;
+
+struct eni_host {
+    en_host table; /* first: en_host * and eni_host * are the same address */
+    eni_host_config config;
+    en_bucket *buckets; /* (n) */
+    void *state;        /* of the strategy */
+    uint32_t nslots_used;
+    char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
+    uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
+    int noptimizer_slots;
+    int is_planning;
+    eni_request requests[ENI_HOST_REQUESTS];
+    en_req next_request;
+    uint64_t step, samples_before; /* of the step in progress */
+    uint64_t rand_calls;
+    uint64_t *steps_taken; /* (n) optimizer steps per bucket */
+    eni_host_counters counters;
+};
+
+static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
+{
+    return (slot << 16 | bucket) + 1;
+}
+
+static inline uint32_t eni_vec_slot(en_vec v)
+{
+    return (v - 1) >> 16;
+}
+
+static inline uint32_t eni_vec_bucket(en_vec v)
+{
+    return (v - 1) & 0xffff;
+}
+
+static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
+{
+    return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->nslots_used;
+}
+
+/* The arena slot of a name, taken if it is new; 0 when there is no room. */
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
+
+/* All operations; .world is the host's own to fill in. */
+extern const en_host eni_host_operations;
+
+#endif
