@@ -123,7 +123,13 @@ static en_status start_psd(launcher *l)
     config.world_size = config.workers;
     config.listen_fd = l->listen_fd;
     config.token_fd = token;
-    en_status st = spawn(l, "psd", "psd", &config, ENI_PSD, fds, 2);
+    en_status st = EN_OK;
+    if (config.trace != NULL) { /* merge_trace.h: one file per process */
+        char path[1200];
+        snprintf(path, sizeof path, "%s.psd", config.trace);
+        st = set_text(&config.trace, path);
+    }
+    if (st == EN_OK) st = spawn(l, "psd", "psd", &config, ENI_PSD, fds, 2);
     eni_config_fini(&config);
     if (token >= 0) close(token);
     return st;

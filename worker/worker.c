@@ -323,7 +323,10 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_result(w));
         EN_TRY(write_trace(w));
     }
-    return eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND);
+    EN_TRY(eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND));
+    /* The leader stays until the last has left: its end would look like a death to the others. */
+    return w->leader == NULL ? EN_OK
+                             : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->signal_fd);
 }
 
 static void close_all(eni_worker *w)
@@ -352,6 +355,8 @@ en_status eni_worker_run(eni_worker *w)
     en_status st = run(w);
     if (st != EN_OK && w->member != NULL) {
         char reason[ENI_REASON_MAX];
+        /* A data socket that broke says that somebody died; the leader knows who. */
+        if (st == EN_EPEER) eni_member_verdict(w->member, eni_now_ns() + 2 * ENI_SECOND);
         eni_member_reason(w->member, reason);
         if (reason[0] == 0) /* we are the first to know: the others hear it from us */
             eni_member_abort(w->member, st == EN_EINTR ? "interrupted by the user" : en_status_str(st));
