@@ -290,6 +290,24 @@ static void a_fast_worker_does_more(void **state)
     rig_fini(&r);
 }
 
+/* Claims instead of a fixed assignment leave a last round to one worker alone: whether the others finish
+ * before or after its push has arrived, the store must not wait for them. */
+static void a_round_does_not_wait_for_who_has_finished(void **state)
+{
+    (void)state;
+    for (int64_t mean_ns = 0; mean_ns <= ENI_MILLI; mean_ns += ENI_MILLI) {
+        rig r;
+        rig_init(&r, "ps-sync", 3, 10);
+        r.config.assign = ENI_SIM_CLAIM;
+        r.config.bucket_cap_bytes = 0;
+        r.config.compute.mean_ns = mean_ns;
+        const eni_sim_result *out = rig_run(&r);
+        assert_int_equal(out->updates, 4);
+        assert_int_equal(out->pushes, 10);
+        rig_fini(&r);
+    }
+}
+
 static void quiet(void *user, int level, const char *subsystem, const char *text)
 {
     (void)user;
@@ -311,6 +329,7 @@ int main(void)
         cmocka_unit_test(ssp_reaches_its_bound_and_never_passes_it),
         cmocka_unit_test(async_passes_any_bound),
         cmocka_unit_test(a_fast_worker_does_more),
+        cmocka_unit_test(a_round_does_not_wait_for_who_has_finished),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
