@@ -1,4 +1,4 @@
-/* report.h - what psd adds to the last gather: one JSON object, documented in docs/records.md.
+/* report.h - what psd adds to the last gather ("result"): one JSON object.
  *
  * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
  *
