@@ -175,7 +175,7 @@ const eni_key eni_keys[] = {
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
-    INT("shards", NULL, shards, "1", 1, 1024, "N", R | C | P | K, 0, NULL,
+    INT("shards", NULL, shards, "1", 1, 256, "N", R | C | P | K, 0, NULL,
         "parts of the server, each with a thread and a share of every bucket"),
     TIME("peer-timeout", peer_timeout_ns, "5s", 0.1, 86400, TRAIN | P | K, 0, NULL,
          "a peer whose heartbeat is silent for so long is dead"),

@@ -133,8 +133,11 @@ static en_status gradient_of_rank(step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
     EN_TRY(eni_host_begin(w->strategy_host, run->step, batch->micro.count, run->samples_before));
+    float *grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     if (batch->micro.count > 0)
-        EN_TRY(forward_backward(run, batch, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), on_grad_ready));
+        EN_TRY(forward_backward(run, batch, grad, on_grad_ready));
+    else
+        memset(grad, 0, w->schema.count * sizeof *grad); /* for strategies that step locally all the same */
     return submit_until(run, w->buckets->n);
 }
 
