@@ -1,0 +1,146 @@
+/* test_log.c - levels, the sink, and one write(2) per line. */
+#include "runtime/core/log.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct heard {
+    int count, level;
+    char subsystem[32], text[4096];
+};
+
+static void listen_in(void *user, int level, const char *subsystem, const char *text)
+{
+    struct heard *heard = user;
+    heard->count++;
+    heard->level = level;
+    snprintf(heard->subsystem, sizeof heard->subsystem, "%s", subsystem);
+    snprintf(heard->text, sizeof heard->text, "%s", text);
+}
+
+static void test_level_names(void **state)
+{
+    (void)state;
+    assert_int_equal(eni_log_level_parse("error"), ENI_LOG_ERROR);
+    assert_int_equal(eni_log_level_parse("warn"), ENI_LOG_WARN);
+    assert_int_equal(eni_log_level_parse("info"), ENI_LOG_INFO);
+    assert_int_equal(eni_log_level_parse("debug"), ENI_LOG_DEBUG);
+    assert_int_equal(eni_log_level_parse("trace"), ENI_LOG_TRACE);
+    assert_int_equal(eni_log_level_parse("Error"), -1);
+    assert_int_equal(eni_log_level_parse("warning"), -1);
+    assert_int_equal(eni_log_level_parse(""), -1);
+}
+
+static void test_sink_hears_what_the_level_lets_through(void **state)
+{
+    (void)state;
+    struct heard heard = {0};
+    eni_log_set_sink(listen_in, &heard);
+    eni_debug("ring", "not at the default level");
+    assert_int_equal(heard.count, 0);
+    eni_info("ring", "%s %d", "peer", 3);
+    assert_int_equal(heard.count, 1);
+    assert_int_equal(heard.level, ENI_LOG_INFO);
+    assert_string_equal(heard.subsystem, "ring");
+    assert_string_equal(heard.text, "peer 3");
+    eni_log_set_level(ENI_LOG_ERROR);
+    eni_warn("ring", "dropped");
+    assert_int_equal(heard.count, 1);
+    eni_error("store", "kept");
+    assert_int_equal(heard.count, 2);
+    eni_log_set_level(ENI_LOG_TRACE);
+    eni_log(ENI_LOG_TRACE, "store", "kept too");
+    assert_int_equal(heard.count, 3);
+    eni_log_set_level(ENI_LOG_INFO);
+    eni_log_set_sink(NULL, NULL);
+}
+
+/* stderr becomes a socket that keeps the borders between writes. */
+struct wire {
+    int saved, end;
+};
+
+static struct wire wire_open(void)
+{
+    int pair[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, pair), 0);
+    struct wire wire = {.saved = dup(STDERR_FILENO), .end = pair[0]};
+    dup2(pair[1], STDERR_FILENO);
+    close(pair[1]);
+    return wire;
+}
+
+static void wire_close(struct wire *wire)
+{
+    dup2(wire->saved, STDERR_FILENO);
+    close(wire->saved);
+    close(wire->end);
+}
+
+static void test_one_write_per_line(void **state)
+{
+    (void)state;
+    char line[4096];
+    struct wire wire = wire_open();
+    eni_log_set_who("a:1");
+    eni_warn("mesh", "dropped %d of %d", 1, 2);
+    eni_log_set_who("");
+    eni_error("mesh", "gone");
+    ssize_t first = recv(wire.end, line, sizeof line - 1, 0);
+    char second[4096];
+    ssize_t n = recv(wire.end, second, sizeof second - 1, 0);
+    ssize_t rest = recv(wire.end, second + n + 1, 16, 0);
+    wire_close(&wire);
+    assert_true(first > 0 && n > 0);
+    line[first] = second[n] = 0;
+    assert_int_equal(rest, -1); /* nothing more: two lines, two writes */
+    int hours, minutes, seconds, millis;
+    assert_int_equal(sscanf(line, "%2d:%2d:%2d.%3d ", &hours, &minutes, &seconds, &millis), 4);
+    assert_string_equal(line + strlen("00:00:00.000 "), "W a:1 mesh: dropped 1 of 2\n");
+    assert_string_equal(second + strlen("00:00:00.000 "), "E mesh: gone\n");
+}
+
+/* Longer than any buffer: cut, but still one line with its end. */
+static void test_long_line_keeps_its_newline(void **state)
+{
+    (void)state;
+    char line[8192], text[5000], who[200];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    memset(who, 'w', sizeof who - 1);
+    who[sizeof who - 1] = 0;
+    struct wire wire = wire_open();
+    eni_log_set_who(who);
+    eni_info("a-subsystem-with-a-name-that-is-far-too-long-for-anybody-to-like-it-or-to-read-it-through"
+             "-to-its-very-end-which-comes-here-and-not-before-it-has-filled-the-line",
+             "%s", text);
+    eni_log_set_who("");
+    ssize_t n = recv(wire.end, line, sizeof line, 0);
+    char none;
+    ssize_t rest = recv(wire.end, &none, 1, 0);
+    wire_close(&wire);
+    assert_true(n > 1000);
+    assert_int_equal(rest, -1);
+    assert_ptr_equal(memchr(line, '\n', (size_t)n), line + n - 1); /* one newline, and it is the last byte */
+    assert_null(memchr(line, 0, (size_t)n));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_level_names),
+        cmocka_unit_test(test_sink_hears_what_the_level_lets_through),
+        cmocka_unit_test(test_one_write_per_line),
+        cmocka_unit_test(test_long_line_keeps_its_newline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

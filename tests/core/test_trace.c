@@ -1,0 +1,141 @@
+/* test_trace.c - what is written is JSON that a viewer takes, and nothing is lost silently. */
+#include "runtime/core/trace.h"
+
+#include <jansson.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/log.h"
+
+/* Writes the trace to a file of its own and reads it back. */
+static json_t *written(const eni_trace *trace)
+{
+    char path[] = "/tmp/entrain-trace-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(eni_trace_write(trace, path), EN_OK);
+    json_error_t error;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    unlink(path);
+    if (json == NULL) fail_msg("line %d: %s", error.line, error.text);
+    return json;
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static void test_spans(void **state)
+{
+    (void)state;
+    eni_trace *trace = eni_trace_new("rank 3", 3, 8);
+    assert_non_null(trace);
+    /* a day since boot: single floats would round to milliseconds here */
+    const int64_t day = INT64_C(86400) * 1000000000;
+    eni_trace_span(trace, ENI_TRACE_COMPUTE, "forward", day + 1001, day + 3002, 7, -1, 0);
+    eni_trace_span(trace, ENI_TRACE_COMM, "send", day, day, 8, 0, UINT64_C(1) << 40);
+    json_t *json = written(trace), *events = json_object_get(json, "traceEvents");
+    eni_trace_free(trace);
+    assert_int_equal(json_array_size(events), 3);
+    const json_t *name = json_array_get(events, 0), *forward = json_array_get(events, 1),
+                 *sent = json_array_get(events, 2);
+    assert_string_equal(json_string_value(json_object_get(name, "ph")), "M");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(name, "args"), "name")), "rank 3");
+    assert_string_equal(json_string_value(json_object_get(forward, "name")), "forward");
+    assert_string_equal(json_string_value(json_object_get(forward, "ph")), "X");
+    assert_true(number(forward, "pid") == 3 && number(forward, "tid") == ENI_TRACE_COMPUTE);
+    assert_float_equal(number(forward, "ts"), (double)day / 1e3 + 1.001, 1e-3);
+    assert_float_equal(number(forward, "dur"), 2.001, 1e-6);
+    const json_t *args = json_object_get(forward, "args");
+    assert_true(number(args, "step") == 7);
+    assert_null(json_object_get(args, "bucket"));
+    assert_null(json_object_get(args, "bytes"));
+    args = json_object_get(sent, "args");
+    assert_true(number(args, "bucket") == 0 && number(args, "bytes") == (double)(UINT64_C(1) << 40));
+    assert_true(number(json, "dropped") == 0);
+    json_decref(json);
+}
+
+static void test_empty(void **state)
+{
+    (void)state;
+    eni_trace *trace = eni_trace_new("psd", 99, 0);
+    assert_non_null(trace);
+    json_t *json = written(trace);
+    eni_trace_free(trace);
+    assert_int_equal(json_array_size(json_object_get(json, "traceEvents")), 1);
+    json_decref(json);
+    eni_trace_span(NULL, 0, "nowhere", 0, 1, 0, 0, 0); /* records nothing */
+    eni_trace_free(NULL);
+}
+
+enum { THREADS = 4, EACH = 1000, ROOM = 2500 };
+
+static void *record(void *user)
+{
+    for (int i = 0; i < EACH; i++)
+        eni_trace_span(user, ENI_TRACE_LANE0, "work", i, i + 1, i, -1, 0);
+    return NULL;
+}
+
+/* Four threads, less room than spans: what is kept and what was dropped add up. */
+static void test_full_buffer_counts(void **state)
+{
+    (void)state;
+    pthread_t thread[THREADS];
+    eni_trace *trace = eni_trace_new("rank 0", 0, ROOM);
+    assert_non_null(trace);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, record, trace), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    json_t *json = written(trace);
+    eni_trace_free(trace);
+    assert_int_equal(json_array_size(json_object_get(json, "traceEvents")), ROOM + 1);
+    assert_true(number(json, "dropped") == THREADS * EACH - ROOM);
+    json_decref(json);
+}
+
+static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)level, (void)subsystem;
+    snprintf(user, 512, "%s", text);
+}
+
+static void test_a_file_that_cannot_be(void **state)
+{
+    (void)state;
+    char said[512] = "";
+    eni_trace *trace = eni_trace_new("rank 0", 0, 1);
+    assert_non_null(trace);
+    eni_log_set_sink(keep_quiet, said);
+    assert_int_equal(eni_trace_write(trace, "/nonexistent/trace.json"), EN_EIO);
+    assert_non_null(strstr(said, "/nonexistent/trace.json"));
+    assert_int_equal(eni_trace_write(trace, "/dev/full"), EN_EIO);
+    eni_log_set_sink(NULL, NULL);
+    eni_trace_free(trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_full_buffer_counts),
+        cmocka_unit_test(test_a_file_that_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
