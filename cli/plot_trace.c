@@ -102,11 +102,11 @@ static void role_of(const trace *t, long pid, char *text_out, size_t size)
         if (t->processes[i].pid == pid) snprintf(text_out, size, "%s", t->processes[i].role);
 }
 
-static bool is_worker(const trace *t, long pid)
+static bool is_rank_0(const trace *t, long pid)
 {
     char role[64];
     role_of(t, pid, role, sizeof role);
-    return strncmp(role, "rank ", 5) == 0;
+    return strcmp(role, "rank 0") == 0;
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
@@ -123,7 +123,8 @@ static int by_length(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* The window of the step of median length among those after the first fifth; false when there is none. */
+/* The window of rank 0's step of median length (asynchronous ranks number their steps alone) among those
+ * after the first fifth; false when there is none. */
 static bool choose_window(const trace *t, window *window_out)
 {
     long last = -1;
@@ -136,7 +137,7 @@ static bool choose_window(const trace *t, window *window_out)
         windows[s] = (window){INFINITY, -INFINITY, s};
     for (size_t i = 0; i < t->nspans; i++) {
         const span *s = &t->spans[i];
-        if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_worker(t, s->pid)) continue;
+        if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_rank_0(t, s->pid)) continue;
         windows[s->step].begin = fmin(windows[s->step].begin, s->begin);
         windows[s->step].end = fmax(windows[s->step].end, s->end);
     }

@@ -23,7 +23,7 @@ typedef struct eni_trace_part {
 
 typedef struct eni_trace_step {
     long step;
-    double ms; /* from the first begin to the last end of the workers' spans of this step */
+    double ms; /* from the first begin to the last end of rank 0's spans of this step */
     size_t nlanes, nparts;
     eni_trace_lane lanes[ENI_TRACE_LANES]; /* workers by rank, then the servers */
     eni_trace_part *parts;                 /* longest first, so that nested spans are drawn on top */

@@ -178,6 +178,15 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket
     return r;
 }
 
+/* Handles come from a plugin: one of another bucket, or none at all, would reach past the arena. */
+static int is_vector_of(const eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
+{
+    if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return 1;
+    eni_error("host", "%s called %s with a vector that is not of bucket %u", host->config.strategy->name,
+              operation, bucket->id);
+    return 0;
+}
+
 /* A request that could not start is remembered as one whose wait reports the group's status. */
 static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucket, int then_step)
 {
@@ -187,7 +196,7 @@ static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucke
     int64_t begin = eni_now_ns();
     en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
     host->counters.send_ns += eni_now_ns() - begin;
-    if (st != EN_OK) r->coll = 0;
+    r->failed = st;
     return r->id;
 }
 
@@ -224,6 +233,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
                   host->config.strategy->name);
         return UINT64_MAX;
     }
+    if (!is_vector_of(host, "coll", bucket, inout)) return UINT64_MAX;
     eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
     return start_coll(host, &in_place, bucket, 0);
 }
@@ -232,6 +242,8 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
 {
     eni_host *host = host_of(table);
     if (host->config.coll == NULL) return 0;
+    if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in))
+        return UINT64_MAX;
     eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     op.to = to;
     op.from = from;
@@ -249,6 +261,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                                      : "inside a worker, which this host has not");
         return UINT64_MAX;
     }
+    if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
+        (in != 0 && !is_vector_of(host, "call", bucket, in)))
+        return UINT64_MAX;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return UINT64_MAX;
     if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
@@ -261,6 +276,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     host->counters.send_ns += end - begin;
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
+    if (st != EN_OK) r->kind = REQ_FREE;
     return st == EN_OK ? r->id : UINT64_MAX;
 }
 
@@ -271,19 +287,29 @@ static uint64_t coll_wait_ns(const eni_host *host)
     return now.wait_ns;
 }
 
+/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+static void trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                       int64_t waited, int64_t end)
+{
+    eni_trace *trace = host->config.trace;
+    int64_t step = (int64_t)host->step;
+    if (waited > 0)
+        eni_trace_span(trace, ENI_TRACE_COMPUTE, "wait", begin, begin + waited, step, (int)r->bucket->id, 0);
+    eni_trace_span(trace, ENI_TRACE_COMPUTE, work, begin + waited, end, step, (int)r->bucket->id,
+                   r->bucket->count * sizeof(float));
+}
+
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
     int64_t begin = eni_now_ns();
     uint64_t blocked = coll_wait_ns(host);
-    if (r->coll == 0) return EN_EPEER;
+    EN_TRY(r->failed);
     EN_TRY(eni_coll_wait(host->config.coll, r->coll));
     int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(host) - blocked);
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "all-reduce", begin, end, (int64_t)host->step,
-                   (int)r->bucket->id, r->bucket->count * sizeof(float));
+    trace_wait(host, r, "all-reduce", begin, waited, end);
     if (!r->then_step) return EN_OK;
-    host->counters.base_version = host->steps_taken[r->bucket->id];
     return host_step(&host->table, r->bucket);
 }
 
@@ -299,8 +325,7 @@ static en_status wait_call(eni_host *host, eni_request *r)
     host->counters.send_ns += end - begin - waited;
     host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
     if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "pull", begin, end, (int64_t)host->step,
-                   (int)r->bucket->id, r->bucket->count * sizeof(float));
+    trace_wait(host, r, "pull", begin, waited, end);
     return EN_OK;
 }
 
