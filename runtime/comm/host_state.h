@@ -20,6 +20,7 @@ typedef struct eni_request {
     uint64_t coll;     /* REQ_COLL: the group's own request */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
+    en_status failed;  /* why it could not start; EN_OK: it did */
 } eni_request;
 
 struct eni_host {
