@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
 
@@ -16,6 +17,9 @@ typedef struct greeting {
 } greeting;
 
 #define GREETING_MAGIC 0x454e4d31u /* "ENM1" */
+
+/* A rank says its greeting right after it has connected; who stays silent longer is a stranger. */
+static const int64_t greeting_ns = 2 * ENI_SECOND;
 
 en_status eni_mesh_open(const char *host, bool is_insecure, eni_mesh *mesh_out)
 {
@@ -80,7 +84,10 @@ static en_status accept_higher(const eni_mesh *mesh, const eni_world_info *world
     int fd;
     *rank_out = -1;
     EN_TRY(eni_tcp_accept(mesh->tcp_fd, deadline_ns, abort_fd, &fd));
-    if (eni_tcp_recv(fd, &hello, sizeof hello, deadline_ns, abort_fd) != EN_OK) {
+    int64_t until = eni_now_ns() + greeting_ns;
+    if (eni_tcp_recv(fd, &hello, sizeof hello, until < deadline_ns ? until : deadline_ns, abort_fd) !=
+        EN_OK) {
+        eni_warn("mesh", "dropped a data connection that did not say whose it is");
         close(fd);
         return EN_OK;
     }
