@@ -154,6 +154,10 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
                       (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
             return EN_EPROTO;
         }
+        if (h->flags & ENI_FLAG_SHM && !client->is_shared) {
+            eni_error("client", "lane %u answered through shared memory that it was not given", h->shard);
+            return EN_EPROTO;
+        }
         const float *from = h->flags & ENI_FLAG_SHM ? cell_address(client, ENI_SLOT_INBOX, h->bucket, c)
                                                     : (const float *)(const void *)packet->payload;
         if (waiting->in_slot != ENI_SLOT_NONE)
