@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,17 +55,23 @@ int eni_curve_is_due(const eni_curve *curve, uint64_t samples)
     return curve->config.every > 0 && samples >= curve->next;
 }
 
+static void write_point(FILE *file, const eni_point *p)
+{
+    char loss[32] = "null"; /* JSON has no NaN */
+    if (isfinite(p->loss)) snprintf(loss, sizeof loss, "%.9g", p->loss);
+    fprintf(file,
+            "{\"schema\":1,\"samples\":%" PRIu64 ",\"t\":%.6f,\"update\":%" PRIu64
+            ",\"test_loss\":%s,\"test_accuracy\":%.9g}\n",
+            p->samples, p->t, p->update, loss, p->accuracy);
+}
+
 static en_status evaluate_stored(eni_curve *curve)
 {
     for (uint32_t i = 0; i < curve->nstored; i++) {
         eni_point *p = &curve->stored[i].point;
         EN_TRY(curve->config.evaluate(curve->config.user, curve->stored[i].flat, &p->loss, &p->accuracy));
         curve->last = *p;
-        if (curve->file != NULL)
-            fprintf(curve->file,
-                    "{\"schema\":1,\"samples\":%" PRIu64 ",\"t\":%.6f,\"update\":%" PRIu64
-                    ",\"test_loss\":%.9g,\"test_accuracy\":%.9g}\n",
-                    p->samples, p->t, p->update, p->loss, p->accuracy);
+        if (curve->file != NULL) write_point(curve->file, p);
     }
     curve->nstored = 0;
     return EN_OK;
