@@ -156,6 +156,18 @@ static double sum_over_ranks(const json_t *reports, const char *key)
     return sum;
 }
 
+/* The mean over all workers' samples of a sum that each reports; null when one of them is not finite. */
+static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        if (json_is_null(json_object_get(r, key))) return json_null();
+    }
+    return n > 0 ? json_real(sum_over_ranks(reports, key) / n) : json_null();
+}
+
 static double sum_over_all(const json_t *reports, const char *key)
 {
     double sum = 0;
@@ -311,10 +323,8 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
     set_int(result, "max_rss",
             (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
-    json_object_set_new(result, "train_loss",
-                        n > 0 ? json_real(sum_over_ranks(reports, "last_loss") / n) : json_null());
-    json_object_set_new(result, "train_accuracy",
-                        n > 0 ? json_real(sum_over_ranks(reports, "last_correct") / n) : json_null());
+    json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
+    json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
     json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
     json_object_set_new(result, "test_accuracy", json_real(last->accuracy));
     json_object_set_new(result, "init_sha256", json_string(w->init_sha256));
