@@ -160,7 +160,7 @@ static en_status gradient_of_one_process(step_run *run, const eni_batch *batch)
 static double clock_seconds(const eni_worker *w, int64_t now)
 {
     if (w->tally.clock_begin_ns == 0) return 0;
-    return (double)(now - w->tally.clock_begin_ns - w->tally.eval_ns) * 1e-9;
+    return (double)(now - w->tally.clock_begin_ns - w->tally.paused_ns) * 1e-9;
 }
 
 eni_moved eni_count_moved(const eni_worker *w)
@@ -307,7 +307,9 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     eni_host_count(w->strategy_host, &now);
     EN_TRY(eni_curve_add(w->curve, samples, now.version, clock_seconds(w, begin),
                          eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated));
-    w->tally.eval_ns += eni_now_ns() - begin;
+    int64_t took = eni_now_ns() - begin;
+    w->tally.eval_ns += took;
+    if (w->tally.clock_begin_ns != 0) w->tally.paused_ns += took;
     return EN_OK;
 }
 
@@ -375,6 +377,6 @@ en_status eni_train(eni_worker *w)
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
     EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
     w->tally.train_ns =
-        w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.eval_ns;
+        w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.paused_ns;
     return EN_OK;
 }

@@ -77,6 +77,11 @@ static en_status make_plan(eni_worker *w)
                   (long long)c->accumulate, w->world.nranks, w->strategy->name);
         return EN_EINVAL;
     }
+    if (c->accumulate > ENI_MEAN_MAX) {
+        eni_error("worker", "--accumulate=%lld: at most %d micro-batches make a step",
+                  (long long)c->accumulate, ENI_MEAN_MAX);
+        return EN_EINVAL;
+    }
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
     int may_claim = w->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
@@ -271,6 +276,14 @@ static en_status open_records(eni_worker *w)
     return eni_curve_open(&curve, &w->curve);
 }
 
+/* A full disk shows when the last buffer is written: that fails the run. */
+static en_status close_records(eni_worker *w)
+{
+    eni_recorder *recorder = w->recorder;
+    w->recorder = NULL;
+    return eni_recorder_close(recorder);
+}
+
 static en_status open_trace(eni_worker *w)
 {
     char role[32];
@@ -326,6 +339,7 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_result(w));
         EN_TRY(write_trace(w));
     }
+    EN_TRY(close_records(w));
     EN_TRY(eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND));
     /* The leader stays until the last has left: its end would look like a death to the others. */
     return w->leader == NULL ? EN_OK

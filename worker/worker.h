@@ -48,6 +48,7 @@ typedef struct eni_tally {
     uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
     int64_t clock_begin_ns; /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;
+    int64_t paused_ns;      /* of eval_ns, what fell after the training clock had started */
     uint64_t clock_samples; /* global samples when it started */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
 } eni_tally;
