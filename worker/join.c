@@ -161,9 +161,10 @@ static en_status read_token(eni_worker *w, const eni_address *leader, int64_t de
 static en_status start_leader(eni_worker *w, eni_address *address)
 {
     const eni_config *c = w->config;
+    int is_given = c->token_fd >= 0 || (c->token_file != NULL && access(c->token_file, F_OK) == 0);
     if (c->token_fd >= 0)
         EN_TRY(eni_token_read_fd((int)c->token_fd, &w->token));
-    else if (c->token_file != NULL && access(c->token_file, F_OK) == 0)
+    else if (is_given)
         EN_TRY(eni_token_read(c->token_file, &w->token));
     else
         eni_token_make(&w->token);
@@ -181,7 +182,7 @@ static en_status start_leader(eni_worker *w, eni_address *address)
                                 .budget = w->plan.micro_batches};
     EN_TRY(eni_leader_start(&config, &w->leader));
     address->port = eni_leader_address(w->leader)->port;
-    if (c->token_fd >= 0 || w->world.nranks == 1) return EN_OK;
+    if (is_given || w->world.nranks == 1) return EN_OK; /* a file of the user's stays when we leave */
     EN_TRY(token_file(w, address->port, w->token_path, sizeof w->token_path));
     return eni_token_write(&w->token, w->token_path);
 }
