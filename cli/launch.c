@@ -46,7 +46,8 @@ typedef struct launcher {
     int progress_fd; /* our end of rank 0's pipe */
     char line[256];  /* of it, incomplete */
     size_t line_bytes;
-    en_status first; /* how the first that failed ended */
+    en_status first;    /* how the first that failed ended */
+    int is_interrupted; /* by a signal, which stays in signal_fd for main */
 } launcher;
 
 /* ---- starting ---- */
@@ -57,8 +58,12 @@ static int token_memfd(const eni_token *token)
     char hex[ENI_TOKEN_HEX];
     int fd = memfd_create("entrain-token", MFD_CLOEXEC);
     eni_token_hex(token, hex);
-    if (fd < 0) return -1;
+    if (fd < 0) {
+        eni_error("launch", "cannot pass the job token on: %s", strerror(errno));
+        return -1;
+    }
     if (write(fd, hex, ENI_TOKEN_HEX - 1) != ENI_TOKEN_HEX - 1 || lseek(fd, 0, SEEK_SET) != 0) {
+        eni_error("launch", "cannot pass the job token on: %s", strerror(errno));
         close(fd);
         return -1;
     }
@@ -123,8 +128,8 @@ static en_status start_psd(launcher *l)
     config.world_size = config.workers;
     config.listen_fd = l->listen_fd;
     config.token_fd = token;
-    en_status st = EN_OK;
-    if (config.trace != NULL) { /* merge_trace.h: one file per process */
+    en_status st = token < 0 ? EN_EIO : EN_OK;
+    if (st == EN_OK && config.trace != NULL) { /* merge_trace.h: one file per process */
         char path[1200];
         snprintf(path, sizeof path, "%s.psd", config.trace);
         st = set_text(&config.trace, path);
@@ -149,7 +154,7 @@ static en_status start_worker(launcher *l, int rank, int has_psd, int progress_f
     config.listen_fd = fds[1];
     config.result_fd = fds[2];
     config.check = l->launch->is_check;
-    en_status st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
+    en_status st = token < 0 ? EN_EIO : set_text(has_psd ? &config.server : &config.rendezvous, l->address);
     if (st == EN_OK) st = spawn(l, role, "worker", &config, ENI_WORKER, fds, 3);
     eni_config_fini(&config);
     if (token >= 0) close(token);
@@ -263,7 +268,8 @@ static void wait_for_events(launcher *l, int timeout_ms)
 {
     struct pollfd fds[MAX_CHILDREN + 2];
     nfds_t n = 0;
-    if (l->launch->signal_fd >= 0) fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
+    if (l->launch->signal_fd >= 0 && !l->is_interrupted)
+        fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
     if (l->progress_fd >= 0) fds[n++] = (struct pollfd){.fd = l->progress_fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
@@ -281,27 +287,32 @@ static int was_signalled(const launcher *l)
 static void watch(launcher *l)
 {
     int64_t term_at = INT64_MAX, kill_at = INT64_MAX;
-    int interrupted = 0;
+    int is_ending = l->first != EN_OK; /* then all have been killed already */
     while (l->nrunning > 0) {
         int64_t next = term_at < kill_at ? term_at : kill_at;
         wait_for_events(l, next == INT64_MAX ? 1000 : eni_ms_left(next, 1000));
         if (l->progress_fd >= 0) read_progress(l);
         reap(l);
         int64_t now = eni_now_ns();
-        if (!interrupted && was_signalled(l)) {
-            interrupted = 1;
+        if (!l->is_interrupted && was_signalled(l)) {
+            l->is_interrupted = is_ending = 1;
             l->first = EN_EINTR;
             signal_all(l, SIGTERM);
             kill_at = now + TERM_MS * ENI_MILLI;
         }
-        if (l->first != EN_OK && term_at == INT64_MAX && kill_at == INT64_MAX)
+        if (l->first != EN_OK && !is_ending) {
+            is_ending = 1;
             term_at = now + GRACE_MS * ENI_MILLI;
+        }
         if (now >= term_at) {
             signal_all(l, SIGTERM);
             term_at = INT64_MAX;
             kill_at = now + TERM_MS * ENI_MILLI;
         }
-        if (now >= kill_at) signal_all(l, SIGKILL);
+        if (now >= kill_at) {
+            signal_all(l, SIGKILL);
+            kill_at = INT64_MAX;
+        }
     }
 }
 
@@ -312,7 +323,10 @@ en_status eni_launch_run(const eni_launch *launch)
     l->launch = launch;
     l->listen_fd = l->progress_fd = -1;
     en_status st = start_all(l);
-    if (st != EN_OK) signal_all(l, SIGKILL);
+    if (st != EN_OK) {
+        l->first = st; /* whoever runs already is not to blame for its end */
+        signal_all(l, SIGKILL);
+    }
     watch(l);
     if (l->listen_fd >= 0) close(l->listen_fd);
     if (l->progress_fd >= 0) close(l->progress_fd);
