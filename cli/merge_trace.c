@@ -10,7 +10,8 @@
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
 
-static en_status append(json_t *events, const char *path)
+/* Adds the events of a part, and what it had no room for. */
+static en_status append(json_t *events, const char *path, json_int_t *dropped)
 {
     json_error_t error;
     if (access(path, R_OK) != 0) return EN_OK;
@@ -19,29 +20,45 @@ static en_status append(json_t *events, const char *path)
         eni_error("trace", "%s:%d: %s", path, error.line, error.text);
         return EN_EFORMAT;
     }
-    json_array_extend(events, json_object_get(part, "traceEvents"));
+    int failed = json_array_extend(events, json_object_get(part, "traceEvents"));
+    *dropped += json_integer_value(json_object_get(part, "dropped"));
     json_decref(part);
-    return EN_OK;
+    if (failed == 0) return EN_OK;
+    eni_error("trace", "%s has no list \"traceEvents\"", path);
+    return EN_EFORMAT;
+}
+
+/* Part `i` of a run of `nranks`: 0 is rank 0's, nranks is psd's. */
+static void name_part(const char *path, int i, int nranks, char *part, size_t bytes)
+{
+    if (i == 0)
+        snprintf(part, bytes, "%s", path);
+    else if (i < nranks)
+        snprintf(part, bytes, "%s.rank%d", path, i);
+    else
+        snprintf(part, bytes, "%s.psd", path);
 }
 
 en_status eni_merge_trace(const char *path, int nranks)
 {
     char part[1200];
     json_t *all = json_object(), *events = json_array();
+    json_int_t dropped = 0;
+    en_status st = EN_OK;
     json_object_set_new(all, "traceEvents", events);
-    en_status st = append(events, path);
-    for (int r = 1; st == EN_OK && r <= nranks; r++) {
-        if (r < nranks)
-            snprintf(part, sizeof part, "%s.rank%d", path, r);
-        else
-            snprintf(part, sizeof part, "%s.psd", path);
-        st = append(events, part);
-        if (st == EN_OK) unlink(part);
+    for (int i = 0; st == EN_OK && i <= nranks; i++) {
+        name_part(path, i, nranks, part, sizeof part);
+        st = append(events, part, &dropped);
     }
+    json_object_set_new(all, "dropped", json_integer(dropped));
     if (st == EN_OK && json_dump_file(all, path, JSON_COMPACT) != 0) {
         eni_error("trace", "cannot write %s: %s", path, strerror(errno));
         st = EN_EIO;
     }
     json_decref(all);
+    for (int i = 1; st == EN_OK && i <= nranks; i++) { /* only now: a failure leaves the parts as they are */
+        name_part(path, i, nranks, part, sizeof part);
+        unlink(part);
+    }
     return st;
 }
