@@ -24,7 +24,7 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 12, FULL_SET = 60000 };
+enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 12, FULL_SET = 60000, LABEL_BYTES = 64 };
 
 typedef struct comparison {
     const eni_command_context *context;
@@ -53,12 +53,37 @@ static void choose_eval_every(eni_config *run)
     run->eval_every = total / CURVE_POINTS > 0 ? total / CURVE_POINTS : 1;
 }
 
+/* Names of files: letters, digits, '.', '-'. */
+static void file_name(const char *text, char *name, size_t bytes)
+{
+    snprintf(name, bytes, "%s", text);
+    for (char *p = name; *p; p++)
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') || *p == '.'))
+            *p = '-';
+}
+
+/* Two arms in one folder would overwrite each other's records. */
+static en_status check_folder_is_new(const comparison *c, const char *text)
+{
+    char name[LABEL_BYTES], other[LABEL_BYTES];
+    file_name(text, name, sizeof name);
+    for (int i = 0; i < c->narms; i++) {
+        file_name(c->label[i], other, sizeof other);
+        if (strcmp(name, other) != 0) continue;
+        eni_error("compare", "--arm=%s and --arm=%s would share the folders *-%s-*: give each arm once",
+                  c->label[i], text, name);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
 static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS) {
         eni_error("compare", "--arm=%s: at most %d arms", text, MAX_ARMS);
         return EN_EINVAL;
     }
+    EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(c->context->config, text, &c->arm[c->narms]));
     choose_eval_every(&c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
@@ -68,13 +93,19 @@ static en_status add_arm(comparison *c, const char *text)
 }
 
 /* "slow", or "slow@1": with the first seed only. */
-static void add_cell(comparison *c, const char *text)
+static en_status add_cell(comparison *c, const char *text)
 {
     const char *seeds = strchr(text, '@');
     int n = seeds == NULL ? c->nseeds : atoi(seeds + 1);
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
     snprintf(c->cell[c->ncells], sizeof c->cell[0], "%.*s", (int)length, text);
+    for (int i = 0; i < c->ncells; i++)
+        if (strcmp(c->cell[i], c->cell[c->ncells]) == 0) {
+            eni_error("compare", "--cells: \"%s\" is there twice", c->cell[i]);
+            return EN_EINVAL;
+        }
     c->cell_seeds[c->ncells++] = n < c->nseeds ? n : c->nseeds;
+    return EN_OK;
 }
 
 static en_status collect(comparison *c)
@@ -91,8 +122,8 @@ static en_status collect(comparison *c)
     }
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
     for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++)
-        add_cell(c, config->cells.item[i]);
-    if (c->ncells == 0) add_cell(c, "even");
+        EN_TRY(add_cell(c, config->cells.item[i]));
+    if (c->ncells == 0) EN_TRY(add_cell(c, "even"));
     for (int cell = 0; cell < c->ncells; cell++)
         for (int arm = 0; arm < c->narms; arm++)
             c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->cell_seeds[cell]);
@@ -192,15 +223,6 @@ static void show_outcome(comparison *c, const char *dir)
     json_decref(result);
 }
 
-/* Names of files: letters, digits, '-'. */
-static void file_name(const char *text, char *name, size_t bytes)
-{
-    snprintf(name, bytes, "%s", text);
-    for (char *p = name; *p; p++)
-        if (!((*p >= 'a' && *p <= 'z') || (*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z') || *p == '.'))
-            *p = '-';
-}
-
 static en_status set_run(comparison *c, eni_config *run, int cell, int seed, const char *dir, int with_trace)
 {
     char text[1200];
@@ -210,7 +232,8 @@ static en_status set_run(comparison *c, eni_config *run, int cell, int seed, con
     const char *straggler = straggler_of(c, c->cell[cell]);
     if (straggler != NULL && run->straggler.count == 0)
         EN_TRY(eni_config_set(run, "straggler", straggler, "--cells"));
-    if (straggler == NULL) run->straggler.count = 0;
+    while (straggler == NULL && run->straggler.count > 0)
+        eni_free(run->straggler.item[--run->straggler.count]);
     if (!with_trace) return EN_OK;
     snprintf(text, sizeof text, "%s/trace.json", dir);
     return eni_config_set(run, "trace", text, "--out");
@@ -218,7 +241,7 @@ static en_status set_run(comparison *c, eni_config *run, int cell, int seed, con
 
 static en_status run_one(comparison *c, int cell, int arm, int seed)
 {
-    char name[128], relative[160], dir[1024], label[64], started[32];
+    char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
     int64_t seed_value = eni_config_seed(c->context->config, seed);
     file_name(c->label[arm], label, sizeof label);
     snprintf(name, sizeof name, "%s-%s-s%lld", c->cell[cell], label, (long long)seed_value);
