@@ -52,5 +52,5 @@ void figures_times(int64_t *times, size_t n, double *median_us_out, double *p99_
 {
     qsort(times, n, sizeof *times, compare_ns);
     *median_us_out = (double)times[n / 2] / 1e3;
-    *p99_us_out = (double)times[(n - 1) * 99 / 100] / 1e3;
+    *p99_us_out = (double)times[(n * 99 + 99) / 100 - 1] / 1e3;
 }

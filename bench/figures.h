@@ -27,7 +27,7 @@ int figures_list(const char *text, uint64_t least, figures *figures_out);
 /* "a,b". Cuts `text` at its commas; 0 for an empty word or too many. */
 int figures_words(char *text, words *words_out);
 
-/* Sorts `times` (n) in place; median and p99 in microseconds. n >= 1. */
+/* Sorts `times` (n) in place; median and p99 (nearest rank) in microseconds. n >= 1. */
 void figures_times(int64_t *times, size_t n, double *median_us_out, double *p99_us_out);
 
 #endif
