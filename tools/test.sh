@@ -23,5 +23,5 @@ if [ "$skipped" -gt 0 ]; then
     echo
 fi
 [ "$status" -ne 0 ] && [ "$failed" -eq 0 ] && failed=1
-echo "$passed passed, $failed failed, $skipped skipped"
+echo "$passed passed, $failed failed, $skipped skipped" | tee "$build/test-summary.txt"
 exit $status
