@@ -91,8 +91,10 @@ static void test_round_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_aligned_and_zeroed), cmocka_unit_test(test_overflow_is_an_error),
-        cmocka_unit_test(test_array),              cmocka_unit_test(test_strdup_is_a_copy),
+        cmocka_unit_test(test_aligned_and_zeroed),
+        cmocka_unit_test(test_overflow_is_an_error),
+        cmocka_unit_test(test_array),
+        cmocka_unit_test(test_strdup_is_a_copy),
         cmocka_unit_test(test_round_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
