@@ -68,6 +68,7 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
                               .epoch = w->world.epoch,
                               .algorithm = w->choice.algorithm,
                               .transport = w->choice.transport,
+                              .sum_order = (eni_sum_order)w->config->sum_order,
                               .arenas = w->arenas,
                               .area = ENI_AREA_WORLD,
                               .sockets = w->sockets,

@@ -76,6 +76,7 @@ typedef struct eni_coll_config {
     uint32_t epoch;   /* of the membership */
     int algorithm;    /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
     int transport;    /* ENI_OVER_* */
+    eni_sum_order sum_order; /* of direct and naive; a ring has its own, which ENI_SUM_RING follows */
 
     /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.
      * Borrowed; they outlive the group. */

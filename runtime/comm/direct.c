@@ -188,7 +188,7 @@ static void reduce_range(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uin
         for (int r = 0; r < n; r++)
             d->src[r] = vector_of(coll, r, op) + at;
         float *mean = vector_of(coll, first, op) + at;
-        eni_mean_ranks(mean, d->src, d->nsamples, n, ENI_SUM_RANK, op->count, at, end);
+        eni_mean_ranks(mean, d->src, d->nsamples, n, coll->config.sum_order, op->count, at, end);
         for (int r = first + 1; r < last; r++)
             memcpy(vector_of(coll, r, op) + at, mean, (end - at) * sizeof(float));
     }
@@ -255,7 +255,7 @@ static void perform_naive(eni_coll *coll, const eni_coll_op *op)
     const uint64_t others = (uint64_t)n - 1;
     for (int r = 0; r < n; r++)
         d->src[r] = vector_of(coll, r, op);
-    eni_mean_ranks(d->scratch, d->src, d->nsamples, n, ENI_SUM_RANK, op->count, 0, op->count);
+    eni_mean_ranks(d->scratch, d->src, d->nsamples, n, coll->config.sum_order, op->count, 0, op->count);
     tally(coll, others * op->count, others * op->count, others * op->count);
 }
 

@@ -92,7 +92,8 @@ static void naive_end(eni_coll *coll, eni_flight *flight)
         src[r] = r == rank ? flight->vector : eni_pump_scratch(coll, r);
         nsamples[r] = r == rank ? eni_group_weight(flight->op) : flight->in[r].nsamples;
     }
-    eni_mean_ranks(flight->vector, src, nsamples, n, ENI_SUM_RANK, flight->op->count, 0, flight->op->count);
+    eni_mean_ranks(flight->vector, src, nsamples, n, coll->config.sum_order, flight->op->count, 0,
+                   flight->op->count);
 }
 
 const eni_course eni_naive_course = {
