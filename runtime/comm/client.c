@@ -22,6 +22,7 @@ enum { SLICE_NS = 20000000 }; /* how long a wait goes without looking whether th
 typedef struct cell {
     uint64_t lo, count; /* elements, relative to the bucket */
     uint64_t seq;       /* of the last call */
+    uint64_t awaited;   /* the seq that the answer must carry; 0 for what is no call */
     uint64_t version;   /* of the last reply: what the next gradient is computed on */
     int in_flight;
 } cell;
@@ -111,6 +112,7 @@ static en_status send_cell(eni_client *client, eni_header header, uint32_t bucke
         client->counters.payload_sent += header.bytes;
         if (client->is_shared) client->counters.shm_bytes += header.bytes;
     }
+    c->awaited = header.seq;
     c->in_flight = 1;
     client->calls[bucket].pending++;
     return send_header(client, shard, &header, payload);
@@ -147,7 +149,7 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
     }
     cell *c = cell_at(client, h->bucket, (int)h->shard);
     call *waiting = &client->calls[h->bucket];
-    if (!c->in_flight) return EN_OK; /* the second answer to a repeated call */
+    if (!c->in_flight || h->seq != c->awaited) return EN_OK; /* the second answer to an earlier call */
     if (h->bytes > 0) {
         if (h->bytes != c->count * sizeof(float)) {
             eni_error("client", "lane %u sent %llu bytes for a cell of %llu", h->shard,
