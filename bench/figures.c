@@ -6,7 +6,7 @@
 uint64_t figures_number(const char *text)
 {
     char *end;
-    if (*text < '0' || *text > '9') return 0; /* strtod would take "inf", "0x1p3" and signs */
+    if (*text < '0' || *text > '9' || strpbrk(text, "xX")) return 0; /* strtod takes "inf", "0x1p3", signs */
     const double value = strtod(text, &end);
     const char *units = "KMG", *unit = *end ? strchr(units, *end & ~0x20) : NULL;
     if (*end && (!unit || end[1])) return 0;

@@ -104,6 +104,8 @@ int programs_wait(program *programs, int n, int deadline_ms)
     int bad = 0;
     for (int i = 0; i < n; i++) {
         if (programs[i].exit_code == -1) {
+            fprintf(stderr, "bench: %s (pid %d) did not end in time and is killed\n", programs[i].role,
+                    (int)programs[i].pid);
             kill(programs[i].pid, SIGKILL);
             collect(&programs[i], 0);
         }

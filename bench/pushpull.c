@@ -21,7 +21,7 @@
 #include "runtime/core/log.h"
 #include "runtime/net/place.h"
 
-enum { DEADLINE_MS = 600000, PATH_BYTES = 4096 };
+enum { START_MS = 30000, ROUND_MS = 500, PATH_BYTES = 4096 }; /* what a trial may take */
 
 typedef struct options {
     uint64_t begin, end, factor; /* bytes; used when `bytes` was not given */
@@ -109,7 +109,7 @@ static int parse_option(int c, char *text, options *o)
     case 'b': o->bytes.n = 0; return (o->begin = figures_number(text)) >= 4;
     case 'e': return (o->end = figures_number(text)) >= 4;
     case 'f': return (o->factor = figures_number(text)) >= 2;
-    case 'w': return parse_count(text, 0, 1000000, &o->warmup);
+    case 'w': return parse_count(text, 0, PUSHPULL_ROUNDS, &o->warmup);
     case 'n': return parse_count(text, 1, PUSHPULL_ROUNDS, &o->rounds);
     case 'c': return parse_count(text, 0, 1, &o->check);
     case 'W': return figures_list(text, 1, &o->workers) && is_at_most(&o->workers, PUSHPULL_WORKERS);
@@ -216,7 +216,7 @@ static int run_trial(pushpull_trial *trial)
         seats[n - 1] = (seat){trial, n - 1};
         bad = program_fork("a worker", sit, &seats[n - 1], &programs[n]);
     }
-    return programs_wait(programs, n, bad ? 0 : DEADLINE_MS);
+    return programs_wait(programs, n, bad ? 0 : START_MS + ROUND_MS * (trial->warmup + trial->rounds));
 }
 
 /* ---- the table ---- */
