@@ -25,6 +25,7 @@
 #include "runtime/net/place.h"
 
 enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 12, FULL_SET = 60000, LABEL_BYTES = 64 };
+enum { DEFAULT_TARGET = 75 }; /* percent; the report compares times to a target, so it needs one */
 
 typedef struct comparison {
     const eni_command_context *context;
@@ -174,6 +175,7 @@ static void describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
+    double target = (config->target > 0 ? config->target : DEFAULT_TARGET) / 100;
     json_t *argv = json_array(), *cells = json_array(), *arms = json_array(), *seeds = json_array();
     for (int i = 0; i < c->context->argc; i++)
         json_array_append_new(argv, json_string(c->context->argv[i]));
@@ -193,8 +195,8 @@ static void describe(comparison *c)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
     c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                        config->target / 100, "lr_scale", scales[config->lr_scale], "cells", cells, "arms",
-                        arms, "seeds", seeds, "runs", c->runs, "environment", environment());
+                        target, "lr_scale", scales[config->lr_scale], "cells", cells, "arms", arms, "seeds",
+                        seeds, "runs", c->runs, "environment", environment());
 }
 
 static en_status write_index(const comparison *c)
