@@ -51,15 +51,23 @@ static void print_line(const eni_progress *progress, uint64_t samples, float los
             in_epoch, per_epoch, 100.0 * (double)in_epoch / (double)per_epoch, (double)loss);
 }
 
+/* Not dprintf: glibc's leaks its buffer when the launcher has gone. */
+static void tell_launcher(const eni_progress *progress, uint64_t samples, double rate, float loss)
+{
+    char line[160];
+    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6f\n", samples,
+                     progress->total, rate, (double)loss);
+    ssize_t ignored = write(progress->fd, line, (size_t)n);
+    (void)ignored;
+}
+
 void eni_progress_step(eni_progress *progress, uint64_t step, uint64_t samples, float loss)
 {
     int64_t now = eni_now_ns();
     int due = now - progress->last_ns >= ENI_SECOND / 10 || samples >= progress->total;
     double seconds = (double)(now - progress->begin_ns) * 1e-9;
     double rate = seconds > 0 ? (double)samples / seconds : 0;
-    if (due && progress->fd >= 0)
-        dprintf(progress->fd, "progress %" PRIu64 " %" PRIu64 " %.1f %.6f\n", samples, progress->total, rate,
-                (double)loss);
+    if (due && progress->fd >= 0) tell_launcher(progress, samples, rate, loss);
     if (!progress->quiet && !progress->tty && progress->log_every > 0 && step % progress->log_every == 0)
         print_line(progress, samples, loss);
     if (due && !progress->quiet && progress->tty) draw_bar(progress, samples, loss, rate);
