@@ -55,7 +55,7 @@ static void print_line(const eni_progress *progress, uint64_t samples, float los
 static void tell_launcher(const eni_progress *progress, uint64_t samples, double rate, float loss)
 {
     char line[160];
-    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6f\n", samples,
+    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples,
                      progress->total, rate, (double)loss);
     ssize_t ignored = write(progress->fd, line, (size_t)n);
     (void)ignored;
