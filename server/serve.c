@@ -25,9 +25,12 @@ static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const
     header->codec = ENI_CODEC_NONE;
     header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
     const en_status st = eni_router_send(lane->router, to, header, (void *)data, NULL, NULL);
-    if (st != EN_OK)
-        eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
-                  en_status_str(st));
+    if (st == EN_OK) return;
+    eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
+              en_status_str(st));
+    if (st == EN_ETIMEOUT && header->type == ENI_MSG_REPLY)
+        lane->config.on_failure(lane->config.user,
+                                "a worker does not read its answers: it would wait for ever");
 }
 
 static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)

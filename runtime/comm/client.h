@@ -65,8 +65,7 @@ typedef struct eni_client_counters {
 } eni_client_counters;
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out);
 
-/* The version that a bucket's last reply carried (the least over its cells), and the greatest base version
- * lag is measured by the store, not here. */
+/* The version that a bucket's last reply carried: the least over its cells. */
 uint64_t eni_client_version(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */

@@ -11,7 +11,11 @@
 #include "runtime/core/try.h"
 #include "runtime/net/lane_state.h"
 
-enum { HIGH_WATER = 64, HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
+/* A sender of requests is slowed down by a lane that is behind; an answer must never be dropped, and there is
+ * at most one per cell and client under way. */
+enum { REQUESTS_UNREAD = 64, ANSWERS_UNREAD = 1 << 20 };
+
+enum { HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
 
 struct eni_net {
     void *context;
@@ -70,8 +74,8 @@ static en_status set_options(void *zmq, int type, uint64_t max_payload)
                   zmq_strerror(errno));
         return EN_EIO;
     }
-    EN_TRY(set_int(zmq, ZMQ_SNDHWM, HIGH_WATER));
-    EN_TRY(set_int(zmq, ZMQ_RCVHWM, HIGH_WATER));
+    EN_TRY(set_int(zmq, ZMQ_SNDHWM, type == ZMQ_ROUTER ? ANSWERS_UNREAD : REQUESTS_UNREAD));
+    EN_TRY(set_int(zmq, ZMQ_RCVHWM, type == ZMQ_ROUTER ? REQUESTS_UNREAD : ANSWERS_UNREAD));
     EN_TRY(set_int(zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS));
     EN_TRY(set_int(zmq, ZMQ_IPV6, 1));
     if (type == ZMQ_ROUTER) return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);

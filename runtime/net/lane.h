@@ -74,8 +74,8 @@ en_status eni_router_open(eni_net *net, const eni_address *address, bool is_inse
 en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_packet *packet_out);
 
 /* Sends header and payload to the client `to` came from. header->bytes must be the payload's, header->type
- * and all else the caller's choice. Never blocks: EN_EPEER when that client is gone, EN_ETIMEOUT when 64
- * messages to it are still unsent; both are counted as dropped and logged at debug level. */
+ * and all else the caller's choice. Never blocks: EN_EPEER when that client is gone, EN_ETIMEOUT when a
+ * million messages to it are still unsent; both are counted as dropped and logged at debug level. */
 en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_header *header, void *payload,
                           eni_release release, void *hint);
 
