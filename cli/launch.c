@@ -302,7 +302,8 @@ static void watch(launcher *l)
         }
         if (l->first != EN_OK && !is_ending) {
             is_ending = 1;
-            term_at = now + GRACE_MS * ENI_MILLI;
+            term_at =
+                now + (l->first == EN_EINVAL ? 0 : GRACE_MS) * ENI_MILLI; /* wrong use: nobody started */
         }
         if (now >= term_at) {
             signal_all(l, SIGTERM);

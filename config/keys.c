@@ -199,7 +199,7 @@ const eni_key eni_keys[] = {
          "every arm runs once per seed"),
     LIST("cells", cells, "even", "even,slow", eni_check_cell, C, ENI_KEY_COMMAS, NULL,
          "conditions: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", C | ON(ENI_REPORT), 0, "none",
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", C | ON(ENI_REPORT), 0, "75",
          "test accuracy whose time is reported"),
 
 #undef GROUP
