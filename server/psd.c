@@ -247,7 +247,7 @@ static en_status start_leader(psd *p)
 static void print_worker_line(const psd *p)
 {
     char address[ENI_ADDRESS_TEXT];
-    if (p->config->quiet) return;
+    if (p->config->quiet || p->config->listen_fd >= 0) return; /* a launcher starts the workers */
     eni_address_format(&p->listen, address);
     printf("worker --strategy=%s --server=%s --rank=0 --world-size=%d%s%s\n", p->config->strategy, address,
            p->nranks, p->config->token_file ? " --token-file=" : "",
