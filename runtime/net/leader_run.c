@@ -150,7 +150,9 @@ static void on_gather(eni_leader *leader, eni_seat *seat, const eni_message *m)
     memcpy(seat->blob, m->blob.data, m->blob.bytes);
     seat->blob_bytes = m->blob.bytes;
     seat->has_blob = true;
-    if (++leader->ngathered == leader->config.nranks)
+    leader->ngathered++;
+    if (leader->abort_ns != 0) return; /* somebody gave up: in a moment all hear that instead of an answer */
+    if (leader->ngathered == leader->config.nranks)
         finish_gather(leader);
     else
         check_gather_possible(leader);

@@ -153,6 +153,7 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&member->lock, NULL);
     member->link.fd = member->wake_fd = member->event_fd = -1;
+    member->abort_fd = config->abort_fd;
     member->peer_timeout_ns = config->peer_timeout_ns == 0 ? 5 * ENI_SECOND : config->peer_timeout_ns;
     atomic_init(&member->step, -1);
     atomic_init(&member->phase, "");
@@ -213,13 +214,20 @@ static en_status wait_changed(eni_member *member, int64_t deadline_ns)
     return pthread_cond_timedwait(&member->changed, &member->lock, &until) == ETIMEDOUT ? EN_ETIMEOUT : EN_OK;
 }
 
+/* With the lock held: EN_OK while the leader would answer a question, and we would wait for it. */
+static en_status can_ask(const eni_member *member)
+{
+    EN_TRY(eni_member_status(member));
+    return member->is_interrupted || member->has_said_bye ? EN_EINTR : EN_OK;
+}
+
 /* With the lock held: asks unless an earlier caller's question is still open, and waits for the answer. A
  * caller that gave up at its deadline loses nothing: the next one takes the answer. */
 static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
 {
     for (;;) {
         if (member->claim == ASK_ANSWERED) break;
-        EN_TRY(eni_member_status(member));
+        EN_TRY(can_ask(member));
         if (member->claim == ASK_IDLE) {
             EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM}));
             member->claim = ASK_SENT;
@@ -262,10 +270,10 @@ static en_status send_gather(eni_member *member, const char *tag, const void *bl
 static en_status gather_locked(eni_member *member, const char *tag, const void *blob, size_t bytes,
                                eni_blobs *blobs_out, int64_t deadline_ns)
 {
-    EN_TRY(eni_member_status(member));
+    EN_TRY(can_ask(member));
     EN_TRY(send_gather(member, tag, blob, bytes));
     while (member->gather != ASK_ANSWERED) {
-        EN_TRY(eni_member_status(member));
+        EN_TRY(can_ask(member));
         if (wait_changed(member, deadline_ns) != EN_OK && member->gather != ASK_ANSWERED) {
             eni_error("member", "not all ranks came to gather '%s' before the deadline", tag);
             return EN_ETIMEOUT;
@@ -313,8 +321,9 @@ int eni_member_fd(const eni_member *member)
 
 en_status eni_member_verdict(eni_member *member, int64_t deadline_ns)
 {
-    en_status st = eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1);
-    return st == EN_OK ? eni_member_status(member) : st;
+    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
+    en_status st = eni_member_status(member);
+    return st == EN_OK ? EN_EINTR : st;
 }
 
 void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX])
@@ -347,6 +356,7 @@ void eni_member_abort(eni_member *member, const char *reason)
     pthread_mutex_lock(&member->lock);
     if (eni_member_status(member) == EN_OK && !member->has_said_bye && eni_member_put(member, &m) == EN_OK) {
         member->has_said_bye = true; /* what follows concerns us no more */
+        pthread_cond_broadcast(&member->changed);
         wait_sent(member, eni_now_ns() + ENI_SECOND);
     }
     pthread_mutex_unlock(&member->lock);
@@ -359,6 +369,7 @@ static en_status bye_locked(eni_member *member, int64_t deadline_ns)
     member->has_said_bye = true;
     while (!member->is_bye_answered) {
         EN_TRY(eni_member_status(member));
+        if (member->is_interrupted) return EN_EINTR;
         if (wait_changed(member, deadline_ns) != EN_OK && !member->is_bye_answered) {
             eni_error("member", "the leader did not answer our goodbye before the deadline");
             return EN_ETIMEOUT;

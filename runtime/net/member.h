@@ -23,7 +23,8 @@ typedef struct eni_member_config {
     size_t nprivates;
     int64_t join_deadline_ns; /* WELCOME must be there by then */
     int64_t peer_timeout_ns;  /* 0: 5 s; a leader silent for that long is dead */
-    int abort_fd;             /* readable: give up joining with EN_EINTR; -1: none */
+    int abort_fd; /* readable: joining, and every later wait for the leader, ends with EN_EINTR. Stays open
+                     until close; -1: none */
 } eni_member_config;
 
 /* Connects, joins and blocks until WELCOME. A refusal is logged with the leader's sentence: EN_EDENIED
@@ -35,14 +36,15 @@ en_status eni_member_open(const eni_member_config *config, eni_member **member_o
 const eni_world_info *eni_member_world(const eni_member *member);
 
 /* The next micro-batch number of the run, each given to exactly one caller in all ranks. Blocks for a round
- * trip (tens of microseconds on one host). EN_ESTOP: the budget is used up, now and ever after. One caller at
- * a time per member; others queue. */
+ * trip (tens of microseconds on one host). EN_ESTOP: the budget is used up, now and ever after. EN_EINTR:
+ * abort_fd is readable, or this member has left (bye, abort). One caller at a time per member; others queue.
+ */
 en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t deadline_ns);
 
 /* Sends a blob (at most ENI_BLOB_MAX bytes; may be empty) and blocks until every rank has sent one under the
  * same tag; all get all. Also the barrier. All ranks must make their gathers in the same order: another tag
  * is EN_EMISMATCH for everybody. *blobs_out is the caller's, to be freed with eni_blobs_fini; NULL drops
- * them. */
+ * them. EN_EINTR as for claims. */
 en_status eni_member_gather(eni_member *member, const char *tag, const void *blob, size_t bytes,
                             eni_blobs *blobs_out, int64_t deadline_ns);
 
@@ -57,12 +59,12 @@ void eni_member_note_samples(eni_member *member, uint64_t samples);
  */
 en_status eni_member_status(const eni_member *member);
 
-/* An eventfd, readable from the moment the status is no longer EN_OK, for ever. Borrowed: poll it with your
- * own sockets; never read or close it. */
+/* An eventfd, readable for ever from the moment the status is no longer EN_OK or abort_fd is readable.
+ * Borrowed: poll it with your own sockets; never read or close it. */
 int eni_member_fd(const eni_member *member);
 
 /* For who lost a peer on another socket and waits to hear whom: blocks until the status is no longer EN_OK
- * and returns it; EN_ETIMEOUT (not logged) at the deadline. */
+ * and returns it; EN_EINTR when abort_fd is readable instead; EN_ETIMEOUT (not logged) at the deadline. */
 en_status eni_member_verdict(eni_member *member, int64_t deadline_ns);
 
 /* Why the status is not EN_OK, as one sentence; "" while it is. Already logged once by this member. */
@@ -76,7 +78,7 @@ en_status eni_member_death(eni_member *member, eni_death *death_out);
 void eni_member_abort(eni_member *member, const char *reason);
 
 /* Leaves in good order: from now on nobody's death concerns us, nor ours them. Blocks until the leader has
- * heard it. EN_EPEER if the run broke before. */
+ * heard it. EN_EPEER if the run broke before; EN_EINTR when abort_fd is readable. */
 en_status eni_member_bye(eni_member *member, int64_t deadline_ns);
 
 /* Joins the thread and frees. Without a bye this is a death in the others' eyes. NULL is fine. */

@@ -28,6 +28,15 @@ static void finish(eni_member *member, en_status status, const char *reason, con
     pthread_cond_broadcast(&member->changed);
 }
 
+/* The user wants this process to end: whoever waits is woken. The run itself is not broken, so the status
+ * stays and the owner can still tell the others by an abort. With the lock held. */
+static void interrupt(eni_member *member)
+{
+    member->is_interrupted = true;
+    eventfd_write(member->event_fd, 1);
+    pthread_cond_broadcast(&member->changed);
+}
+
 static void on_dead(eni_member *member, const eni_message *m)
 {
     eni_death death = {.rank = m->rank, .pid = m->pid, .step = m->step};
@@ -174,15 +183,18 @@ void *eni_member_run(void *argument)
     pthread_mutex_lock(&member->lock);
     while (!member->is_stopping) {
         tick(member);
-        struct pollfd set[2] = {{member->wake_fd, POLLIN, 0}, {member->link.fd, POLLIN, 0}};
+        struct pollfd set[3] = {{member->wake_fd, POLLIN, 0},
+                                {member->link.fd, POLLIN, 0},
+                                {member->is_interrupted ? -1 : member->abort_fd, POLLIN, 0}};
         if (member->link.out.bytes > 0) set[1].events |= POLLOUT;
         int interval_ms = (int)(member->peer_timeout_ns / ENI_MILLI / 8);
         pthread_mutex_unlock(&member->lock);
-        int n = poll(set, 2, interval_ms < 250 ? interval_ms + 1 : 250);
+        int n = poll(set, 3, interval_ms < 250 ? interval_ms + 1 : 250);
         pthread_mutex_lock(&member->lock);
         eventfd_t ignored;
         if (n > 0 && set[0].revents != 0) eventfd_read(member->wake_fd, &ignored);
         if (n > 0 && (set[1].revents & ~POLLOUT) != 0) receive(member);
+        if (n > 0 && set[2].revents != 0) interrupt(member);
     }
     pthread_mutex_unlock(&member->lock);
     return NULL;

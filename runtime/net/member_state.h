@@ -15,7 +15,8 @@ struct eni_member {
     pthread_t thread;
     bool has_thread;
     int wake_fd;  /* written when link.out has something new or the thread is to stop */
-    int event_fd; /* readable once status is no longer EN_OK */
+    int event_fd; /* readable once status is no longer EN_OK, or is_interrupted */
+    int abort_fd; /* the owner's */
     int64_t peer_timeout_ns;
     eni_world_info world; /* immutable after open */
     eni_peer *peers;
@@ -30,7 +31,8 @@ struct eni_member {
 
     pthread_mutex_t lock; /* never held across a wait other than the condition's */
     pthread_cond_t changed;
-    bool is_stopping; /* close() was called */
+    bool is_stopping;    /* close() was called */
+    bool is_interrupted; /* abort_fd was readable */
     bool has_said_bye, is_bye_answered;
     eni_ask_stage claim;
     bool has_index;
