@@ -1,0 +1,93 @@
+/* process.h - real processes under test: start them, wait for what they do, see that nothing of them is left.
+ *
+ * A test program runs system_main(), which makes a folder for everything that the processes write (their
+ * token files too: it is their XDG_RUNTIME_DIR) and removes it at the end. The test adopts orphans, so
+ * process_nobody_left() knows of every process that descends from it. Waiting is for a condition, with a
+ * deadline; a deadline that passes fails the test and shows what the process said. */
+#ifndef TESTS_SYSTEM_PROCESS_H
+#define TESTS_SYSTEM_PROCESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* cmocka.h wants these before it. */
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+/* Sanitizers slow everything down; what is promised in seconds is promised without them. */
+#if defined(__SANITIZE_THREAD__)
+#define SLOWNESS 10
+#elif defined(__SANITIZE_ADDRESS__)
+#define SLOWNESS 4
+#else
+#define SLOWNESS 1
+#endif
+
+typedef struct process {
+    char name[24];
+    pid_t pid;
+    int pidfd;               /* -1: ended and waited for */
+    char out[128], err[128]; /* where its stdout and stderr go */
+} process;
+
+/* Runs a group of tests in a fresh folder; the exit code of the program. */
+#define system_main(tests) system_run(#tests, tests, sizeof(tests) / sizeof *(tests))
+int system_run(const char *name, const struct CMUnitTest *tests, size_t n);
+
+/* The folder, without a slash at the end and without spaces. */
+const char *system_folder(void);
+
+/* Prints "SKIP: ..." and ends the program with 77. */
+_Noreturn void system_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A "PROMISE ..." line: what was promised, and what was measured. */
+void promise(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Starts a program of the build folder ("entrain") or a path. `env` is "KEY=VALUE KEY=VALUE" or NULL. The
+ * arguments are one text, separated by single spaces. */
+void process_start(process *p, const char *program, const char *env, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Its exit code, or 128 + the signal that ended it. */
+int process_wait(process *p, double seconds);
+
+void process_kill(const process *p, int signal_number);
+
+/* What it has written so far; valid until the next call for the same stream. */
+const char *process_out(const process *p);
+const char *process_err(const process *p);
+
+/* How many lines of its stderr contain all of `first` and `second` ("" fits every line). */
+int process_says(const process *p, const char *first, const char *second);
+
+/* Blocks until `path` (in the folder, or one level below: the folder must exist) holds at least `bytes`. */
+void wait_for_bytes(const char *path, int64_t bytes, double seconds);
+
+/* Blocks until a line that begins with `prefix` is complete in `path`; its text, without the newline, valid
+ * until the next call. */
+const char *wait_for_line(const char *path, const char *prefix, double seconds);
+
+/* The child of `parent` that has `word` as an argument, or whose program's name is `word`; 0 if none. */
+pid_t process_child(pid_t parent, const char *word);
+
+/* All processes that were started, and theirs, have ended within `seconds`. */
+void process_nobody_left(double seconds);
+
+/* How many abstract sockets called "entrain-..." this process holds; their names, each ended by a newline. */
+int process_sockets(pid_t pid, char *names_out, size_t bytes);
+/* How many of these names still exist. */
+int sockets_left(const char *names);
+
+/* Files in the folder below `name` ("entrain": token files); 0 if it does not exist. */
+int files_left(const char *name);
+
+/* A port that was free a moment ago. */
+int free_port(void);
+
+/* Monotonic, in seconds. */
+double now_seconds(void);
+
+#endif

@@ -1,0 +1,35 @@
+/* run.h - whole runs of entrain, and what their files say. */
+#ifndef TESTS_SYSTEM_RUN_H
+#define TESTS_SYSTEM_RUN_H
+
+#include <jansson.h>
+
+#include "tests/system/process.h"
+
+/* The convnet on few samples: 103 leave a ragged last batch at every W and batch of these tests. */
+#define MADE_UP "--data=synthetic --limit-train-samples=103 --limit-test-samples=64"
+
+/* `entrain run --quiet --threads=1 --out=FOLDER/N` with these flags; it must end with 0 within `seconds`.
+ * Its result.json; the caller releases it. */
+json_t *train(double seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Where the last train() wrote. */
+const char *train_out(void);
+
+/* params_sha256 of such a run, in one of a few buffers that are used in turn. */
+const char *train_hash(double seconds, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A number at a path such as "staleness_steady.mean"; fails the test if there is none. */
+double number_at(const json_t *object, const char *path);
+const char *text_at(const json_t *object, const char *path);
+
+/* A file of one JSON object a line, as an array. */
+json_t *read_lines(const char *path);
+
+/* Is there a device library of this name ("cpu"); "ref" always is. */
+int has_device(const char *name);
+
+/* Is Fashion-MNIST installed; asks `entrain data`. */
+int has_fashion_mnist(void);
+
+#endif

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens/accuracy.json: how well PyTorch does the jobs of tests/system/test_accuracy.c.
+
+    tools/make_accuracy_goldens.py --entrain build/entrain --out tests/goldens/accuracy.json
+    tools/make_accuracy_goldens.py --entrain build/entrain --check tests/goldens/accuracy.json
+
+The first writes it anew (two minutes), the second trains again and exits with 1 on drift. Needs torch, numpy
+and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
+
+Two jobs, each one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
+  sync     one process, the global batch of two workers: 128 samples, lr 0.02, momentum 0.5. What ring and
+           ps-sync do with W = 2.
+  delayed  one process, the micro-batches of two workers one after the other (64 samples), lr 0.01, momentum
+           0.5, every gradient computed on the weights of W-1 = 1 updates ago: ps-async with two even workers,
+           without its chance.
+After one epoch the accuracy differs by two points from one initialisation to the next, so both sides start
+from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/sampler.c, written
+once more below). Their hashes are in the file, and the test asserts that it ran from the same.
+"""
+import argparse
+import collections
+import hashlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import numpy
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+
+from make_goldens import Convnet, MEAN, STD, read_idx
+
+SEEDS, WORKERS = (1, 2, 3), 2
+JOBS = {"sync": {"batch": 128, "lr": 0.02, "momentum": 0.5, "delay": 0},
+        "delayed": {"batch": 64, "lr": 0.01, "momentum": 0.5, "delay": 1}}
+TOLERANCE = 0.005  # of --check, on the medians
+U32, U64 = 2**32 - 1, 2**64 - 1
+RNG_ORDER = 2  # runtime/core/rng.h
+
+
+def fold(x):
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & U64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & U64
+    return x ^ x >> 31
+
+
+def philox(seed, epoch, index, lane):
+    """Philox 4x32-10 (Salmon et al. 2011), as runtime/core/rng.c keys it."""
+    key = fold((seed + 0x9E3779B97F4A7C15 * RNG_ORDER) & U64) ^ lane << 32
+    c, k0, k1 = [index & U32, index >> 32, epoch & U32, epoch >> 32], key & U32, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [b >> 32 ^ c[1] ^ k0, b & U32, a >> 32 ^ c[3] ^ k1, a & U32]
+        k0, k1 = k0 + 0x9E3779B9 & U32, k1 + 0xBB67AE85 & U32
+    return c[1] << 32 | c[0]
+
+
+def below(seed, epoch, index, bound):
+    lane = 1
+    while True:
+        product = philox(seed, epoch, index, lane) * bound
+        if product & U64 >= bound or product & U64 >= (2**64 - bound) % bound:
+            return product >> 64
+        lane += 1
+
+
+def sample_order(seed, count):
+    order = numpy.arange(count, dtype="<u4")
+    for i in range(count - 1, 0, -1):
+        j = below(seed, 0, i, i + 1)
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def initial_weights(entrain, seed):
+    """A rate of zero leaves the weights as they were drawn."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/init.safetensors"
+        subprocess.run([entrain, "run", "-n", "1", "--strategy=solo", "--lr=0", "--steps=1", f"--seed={seed}",
+                        "--limit-train-samples=64", "--limit-test-samples=1", "--quiet", f"--save={path}"],
+                       check=True)
+        return safetensors.torch.load_file(path)
+
+
+def weights_sha256(state):
+    names = [name for name, _ in Convnet().named_parameters()]
+    return hashlib.sha256(b"".join(state[name].numpy().tobytes() for name in names)).hexdigest()
+
+
+def load_split(folder, prefix):
+    pixels = torch.from_numpy(read_idx(folder / f"{prefix}-images-idx3-ubyte.gz", 16).copy())
+    labels = torch.from_numpy(read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 8).copy())
+    return (pixels.reshape(-1, 1, 28, 28).float() / 255 - MEAN) / STD, labels.long()
+
+
+def accuracy(model, x, target):
+    right = 0
+    with torch.no_grad():
+        for begin in range(0, len(x), 1000):
+            h = F.max_pool2d(F.relu(model.conv1(x[begin:begin + 1000])), 2)
+            h = F.max_pool2d(F.relu(model.conv2(h)), 2)
+            logits = model.fc2(F.relu(model.fc1(h.flatten(1))))
+            right += int((logits.argmax(1) == target[begin:begin + 1000]).sum())
+    return right / len(x)
+
+
+def train(start, batches, train_set, lr, momentum, delay):
+    """The newest weights live in `model`; `stale` is where the gradient of an older version is computed."""
+    model, stale = Convnet(), Convnet()
+    model.load_state_dict(start)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    history = collections.deque(maxlen=delay + 1)  # history[0]: the version of `delay` updates ago
+    for picked in batches:
+        history.append([p.detach().clone() for p in model.parameters()])
+        with torch.no_grad():
+            for p, old in zip(stale.parameters(), history[0]):
+                p.copy_(old)
+        loss = stale.loss(train_set[0][picked], train_set[1][picked])
+        for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(stale.parameters()))):
+            p.grad = gradient
+        optimizer.step()
+    return model
+
+
+def cut(order, batch):
+    """Steps of WORKERS * 64 samples; worker r has every WORKERS-th, and the micro-batches follow each other."""
+    order = torch.from_numpy(order.astype(numpy.int64))
+    if batch == 128:
+        return order.split(128)
+    return [step[r::WORKERS] for step in order.split(batch * WORKERS) for r in range(WORKERS)]
+
+
+def compute(entrain, folder):
+    train_set, test_set = load_split(folder, "train"), load_split(folder, "t10k")
+    starts = {seed: initial_weights(entrain, seed) for seed in SEEDS}
+    orders = {seed: sample_order(seed, len(train_set[0])) for seed in SEEDS}
+    jobs = {}
+    for name, job in JOBS.items():
+        scores = []
+        for seed in SEEDS:
+            rest = {key: value for key, value in job.items() if key != "batch"}
+            model = train(starts[seed], cut(orders[seed], job["batch"]), train_set, **rest)
+            scores.append(accuracy(model, *test_set))
+            print(f"{name} seed {seed}: {scores[-1]:.4f}", file=sys.stderr, flush=True)
+        jobs[name] = {**job, "accuracy": scores, "median": statistics.median(scores),
+                      "spread": round(max(scores) - min(scores), 4)}
+    return {"torch": torch.__version__, "data": "fashion-mnist", "epochs": 1, "seeds": list(SEEDS),
+            "init_sha256": [weights_sha256(starts[seed]) for seed in SEEDS],
+            "order_sha256": [hashlib.sha256(orders[seed].tobytes()).hexdigest() for seed in SEEDS], **jobs}
+
+
+def check(path, new):
+    old, worst = json.loads(path.read_text()), 0
+    for name in JOBS:
+        gap = abs(old[name]["median"] - new[name]["median"])
+        print(f"{name}: median {old[name]['median']:.4f} in the file, {new[name]['median']:.4f} now")
+        worst = max(worst, gap)
+    return 0 if worst <= TOLERANCE else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--check", type=pathlib.Path)
+    parser.add_argument("--entrain", required=True, help="the program, for its initial weights")
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/usr/share/datasets/fashion-mnist"))
+    arguments = parser.parse_args()
+    if (arguments.out is None) == (arguments.check is None):
+        parser.error("give --out FILE or --check FILE")
+    result = compute(arguments.entrain, arguments.data)
+    if arguments.check:
+        return check(arguments.check, result)
+    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
