@@ -183,8 +183,11 @@ static en_status start_leader(eni_worker *w, eni_address *address)
     EN_TRY(eni_leader_start(&config, &w->leader));
     address->port = eni_leader_address(w->leader)->port;
     if (is_given || w->world.nranks == 1) return EN_OK; /* a file of the user's stays when we leave */
-    EN_TRY(token_file(w, address->port, w->token_path, sizeof w->token_path));
-    return eni_token_write(&w->token, w->token_path);
+    char path[sizeof w->token_path];
+    EN_TRY(token_file(w, address->port, path, sizeof path));
+    EN_TRY(eni_token_write(&w->token, path));
+    memcpy(w->token_path, path, sizeof path); /* only now is it ours to remove */
+    return EN_OK;
 }
 
 /* ---- the world as the strategy sees it ---- */

@@ -331,6 +331,7 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
                    .user = w->dataset,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
+    EN_TRY(eni_worker_signalled(w)); /* many points may wait; the others may have left already */
     EN_TRY(eni_model_evaluate_set(w->model, flat, &set, &score));
     *loss_out = score.loss;
     *accuracy_out = score.accuracy;

@@ -21,11 +21,16 @@
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
 
+en_status eni_worker_signalled(const eni_worker *w)
+{
+    struct pollfd signalled = {.fd = w->signal_fd, .events = POLLIN};
+    return w->signal_fd >= 0 && poll(&signalled, 1, 0) > 0 ? EN_EINTR : EN_OK;
+}
+
 en_status eni_worker_alive(void *worker)
 {
-    eni_worker *w = worker;
-    struct pollfd signalled = {.fd = w->signal_fd, .events = POLLIN};
-    if (w->signal_fd >= 0 && poll(&signalled, 1, 0) > 0) return EN_EINTR;
+    const eni_worker *w = worker;
+    EN_TRY(eni_worker_signalled(w));
     return w->member == NULL ? EN_OK : eni_member_status(w->member);
 }
 
@@ -366,19 +371,39 @@ static void close_all(eni_worker *w)
     eni_options_free(w->options);
 }
 
+/* A wait ended because nobody is there any more. Either it was us whom the user called off, or somebody died:
+ * the leader knows who, and says so within the time that a broken data socket is ahead of it. */
+static en_status why_alone(eni_worker *w)
+{
+    EN_TRY(eni_worker_signalled(w));
+    if (w->member != NULL) eni_member_verdict(w->member, eni_now_ns() + 2 * ENI_SECOND);
+    return EN_EPEER;
+}
+
+/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
+ * our threads and sockets is let go. */
+static void give_up(eni_worker *w, en_status st)
+{
+    char reason[ENI_REASON_MAX];
+    if (w->loader != NULL) eni_loader_abort(w->loader);
+    if (w->net != NULL) eni_net_abort(w->net); /* nobody may take it: unsent messages would cost 2 s */
+    if (w->member != NULL) {
+        eni_member_reason(w->member, reason);
+        if (reason[0] == 0) eni_member_abort(w->member, en_status_str(st));
+    } else if (w->leader != NULL) {
+        snprintf(reason, sizeof reason, "rank %d gave up: %s", w->world.rank, en_status_str(st));
+        eni_leader_abort(w->leader, reason);
+    }
+    /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
+    if (w->leader != NULL) eni_leader_wait(w->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
+}
+
 en_status eni_worker_run(eni_worker *w)
 {
     w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
     en_status st = run(w);
-    if (st != EN_OK && w->member != NULL) {
-        char reason[ENI_REASON_MAX];
-        /* A data socket that broke says that somebody died; the leader knows who. */
-        if (st == EN_EPEER) eni_member_verdict(w->member, eni_now_ns() + 2 * ENI_SECOND);
-        eni_member_reason(w->member, reason);
-        if (reason[0] == 0) /* we are the first to know: the others hear it from us */
-            eni_member_abort(w->member, st == EN_EINTR ? "interrupted by the user" : en_status_str(st));
-    }
-    if (w->loader != NULL) eni_loader_abort(w->loader);
+    if (st == EN_EPEER) st = why_alone(w);
+    if (st != EN_OK) give_up(w, st);
     close_all(w);
     return st;
 }

@@ -110,8 +110,10 @@ typedef struct eni_worker {
     eni_curve *curve;
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
     eni_tally tally;
-    int was_interrupted;
 } eni_worker;
+
+/* EN_EINTR after a signal. Cheap; any thread. */
+en_status eni_worker_signalled(const eni_worker *worker);
 
 /* EN_OK while the run may go on; EN_EINTR after a signal; EN_EPEER and such from the control plane. Cheap;
  * any thread; `user` is the eni_worker. */
