@@ -356,16 +356,19 @@ void eni_client_close(eni_client *client)
         eni_packet_release(&client->delayed[i].packet);
     for (int k = 0; client->dealers != NULL && k < client->config.shards; k++)
         eni_dealer_close(client->dealers[k]);
-    /* The arena outlives us by contract, but ZeroMQ may read it a little longer still. */
-    int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
+    /* ZeroMQ may read what was lent a little longer, and then counts it back here. If a peer that takes
+     * nothing keeps it beyond the sockets' linger, the count outlives us: it is left behind, not freed under
+     * it. */
+    int64_t deadline = eni_now_ns() + 3 * ENI_SECOND;
     while (atomic_load(&client->lent) > 0 && eni_now_ns() < deadline)
         eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    int is_lent = atomic_load(&client->lent) > 0;
     eni_free(client->delayed);
     eni_free(client->calls);
     eni_free(client->cells);
     eni_free(client->is_ready);
     eni_free(client->dealers);
-    eni_free(client);
+    if (!is_lent) eni_free(client);
 }
 
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out)
