@@ -9,6 +9,6 @@ for target in build-fuzz/fuzz/fuzz_*; do
     name=$(basename "$target"); name=${name#fuzz_}
     work=$(mktemp -d); cp -r "tests/fuzz/corpus/$name/." "$work" 2>/dev/null || true
     echo "fuzz $name for $1 s"
-    "$target" -max_total_time="$1" -rss_limit_mb=1024 -print_final_stats=1 "$work" 2>&1 | grep -E 'stat::number_of_executed_units|ERROR|SUMMARY' || { echo "fuzz $name failed"; exit 1; }
+    "$target" -artifact_prefix=build-fuzz/ -max_total_time="$1" -rss_limit_mb=1024 -print_final_stats=1 "$work" 2>&1 | grep -E 'stat::number_of_executed_units|ERROR|SUMMARY' || { echo "fuzz $name failed"; exit 1; }
     rm -rf "$work"
 done
