@@ -286,12 +286,22 @@ static en_status open_psd(psd *p, const char *plugins)
     return EN_OK;
 }
 
-/* In the order in which things lean on each other: leader, lanes, memory, net. */
-static void close_psd(psd *p)
+/* The leader's thread opens lanes and asks them for figures; a lane that fails calls the leader. So the
+ * leader ends first (by itself, within the seconds of its farewell), then the lanes, and only then it is
+ * freed. */
+static void stop_threads(psd *p)
 {
-    eni_leader_stop(p->leader);
+    if (p->leader) {
+        eni_leader_abort(p->leader, "psd was stopped");
+        eni_leader_wait(p->leader, INT64_MAX, -1);
+    }
     for (int32_t k = 0; p->lanes && k < p->nshards; k++)
         eni_lane_stop(p->lanes[k]);
+    eni_leader_stop(p->leader);
+}
+
+static void close_psd(psd *p)
+{
     eni_arenas_stop(p->arenas);
     eni_net_close(p->net);
     eni_shaper_free(p->shaper);
@@ -326,11 +336,7 @@ en_status eni_psd_run(const eni_config *config, const char *plugins, int signal_
     psd p = {.config = config};
     en_status st = open_psd(&p, plugins);
     if (st == EN_OK) st = serve(&p, signal_fd);
-    /* No lane may record while the spans are written. */
-    for (int32_t k = 0; p.trace && p.lanes && k < p.nshards; k++) {
-        eni_lane_stop(p.lanes[k]);
-        p.lanes[k] = NULL;
-    }
+    stop_threads(&p); /* no lane may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);
     return st;
