@@ -75,14 +75,15 @@ static void keep_over_exec(int fd)
     if (fd >= 0) fcntl(fd, F_SETFD, 0);
 }
 
-/* Between fork and exec: only calls that are safe there. */
-static void become(const char *path, char **argv, const int *fds, size_t nfds)
+/* Between fork and exec: only calls that are safe there. A launcher that died before the child could ask to
+ * die with it is not its parent any more. */
+static void become(const char *path, char **argv, pid_t launcher_pid, const int *fds, size_t nfds)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
     for (size_t i = 0; i < nfds; i++)
         keep_over_exec(fds[i]);
     execv(path, argv);
@@ -96,8 +97,8 @@ static en_status spawn(launcher *l, const char *role, const char *program, const
     EN_TRY(eni_folder_program(program, path, sizeof path));
     char **argv = eni_config_argv(config, as, path);
     if (argv == NULL) return EN_ENOMEM;
-    pid_t pid = fork();
-    if (pid == 0) become(path, argv, fds, nfds);
+    pid_t own = getpid(), pid = fork();
+    if (pid == 0) become(path, argv, own, fds, nfds);
     eni_free(argv);
     if (pid < 0) {
         eni_error("launch", "cannot start %s: %s", role, strerror(errno));
