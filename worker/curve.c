@@ -94,9 +94,14 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
     memcpy(s->flat, flat, curve->config.count * sizeof(float));
     s->point = (eni_point){.samples = samples, .update = update, .t = t};
     curve->nstored++;
+    eni_curve_skip(curve, samples);
+    return EN_OK;
+}
+
+void eni_curve_skip(eni_curve *curve, uint64_t samples)
+{
     while (curve->config.every > 0 && curve->next <= samples)
         curve->next += curve->config.every;
-    return EN_OK;
 }
 
 en_status eni_curve_finish(eni_curve *curve, eni_point *last_out)

@@ -39,6 +39,9 @@ int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
 en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat,
                         int64_t *evaluated_ns_out);
 
+/* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
+void eni_curve_skip(eni_curve *curve, uint64_t samples);
+
 /* Evaluates what is stored and writes it. *last_out (may be NULL) is the last point of the run. */
 en_status eni_curve_finish(eni_curve *curve, eni_point *last_out);
 

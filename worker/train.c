@@ -294,7 +294,8 @@ en_status eni_snapshot(eni_worker *w)
     return EN_OK;
 }
 
-/* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step. */
+/* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step, but is
+ * kept and evaluated once. */
 static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
 {
     uint32_t slot;
@@ -305,8 +306,11 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     eni_member_note(w->member, (int64_t)w->tally.steps, "snapshot");
     EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
-    EN_TRY(eni_curve_add(w->curve, samples, now.version, clock_seconds(w, begin),
-                         eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated));
+    if (w->world.rank == 0)
+        EN_TRY(eni_curve_add(w->curve, samples, now.version, clock_seconds(w, begin),
+                             eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated));
+    else
+        eni_curve_skip(w->curve, samples);
     int64_t took = eni_now_ns() - begin;
     w->tally.eval_ns += took;
     if (w->tally.clock_begin_ns != 0) w->tally.paused_ns += took;
