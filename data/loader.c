@@ -1,8 +1,9 @@
 /* loader.c - see loader.h.
  *
- * One mutex guards four numbers: how many batches were filled, taken and given back, and how the stream
- * ended. Slot i % nslots belongs to the thread while given_back <= i - nslots < .., to the consumer from the
- * moment it takes it until its next call. */
+ * One mutex guards how many batches were filled and taken, and how the stream ended. Batch i lies in slot
+ * i % nslots: the thread's until it counts as filled, the consumer's from the moment it takes it until its
+ * next call. So the thread may fill batch `filled` while filled + 1 < taken + nslots: all slots but the one
+ * in the consumer's hands. */
 #include "data/loader.h"
 
 #include <errno.h>

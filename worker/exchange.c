@@ -165,7 +165,8 @@ static en_status check_same_start(eni_worker *w, int64_t deadline)
     for (int r = 0; r < w->world.nranks && st == EN_OK; r++)
         if (blobs.blob[r].bytes != sizeof w->init_sha256 ||
             memcmp(blobs.blob[r].data, w->init_sha256, sizeof w->init_sha256) != 0) {
-            eni_error("exchange", "rank %d starts from other weights (%.8s..) than rank %d (%.8s..)", r,
+            eni_error("exchange", "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
+                      blobs.blob[r].bytes < 8 ? (int)blobs.blob[r].bytes : 8,
                       (const char *)blobs.blob[r].data, w->world.rank, w->init_sha256);
             st = EN_EMISMATCH;
         }

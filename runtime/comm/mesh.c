@@ -133,9 +133,9 @@ close_sockets:
 
 /* ---- arenas ---- */
 
-/* Both sides send their memfd and their rank, and map the other's. */
-static en_status exchange(int fd, const eni_world_info *world, eni_arena *own, int64_t deadline_ns,
-                          int abort_fd, eni_arena **arenas)
+/* Both sides send their memfd and their rank, and map the other's, who must be one of [first, last]. */
+static en_status exchange(int fd, const eni_world_info *world, int first, int last, eni_arena *own,
+                          int64_t deadline_ns, int abort_fd, eni_arena **arenas)
 {
     int32_t rank = world->rank, peer;
     int mine = eni_arena_fd(own), fds[ENI_FDPASS_MAX];
@@ -143,10 +143,10 @@ static en_status exchange(int fd, const eni_world_info *world, eni_arena *own, i
     EN_TRY(eni_fdpass_send(fd, &mine, 1, &rank, sizeof rank, deadline_ns, abort_fd));
     EN_TRY(eni_fdpass_recv(fd, fds, &nfds, &peer, sizeof peer, &bytes, deadline_ns, abort_fd));
     en_status st = EN_EPROTO;
-    if (nfds == 1 && bytes == sizeof peer && peer >= 0 && peer < world->nranks && arenas[peer] == NULL)
+    if (nfds == 1 && bytes == sizeof peer && peer >= first && peer <= last && arenas[peer] == NULL)
         st = eni_arena_map(fds[0], eni_arena_count(own), &arenas[peer]);
     else
-        eni_error("mesh", "a rank of this host did not pass one arena and its rank");
+        eni_error("mesh", "a rank of this host did not pass one arena and the rank that was due");
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
     return st;
@@ -159,7 +159,7 @@ static en_status arena_with_lower(const eni_world_info *world, int rank, const e
     int fd;
     if (name == NULL) return EN_EPROTO;
     EN_TRY(eni_fdpass_connect(name, token, deadline_ns, abort_fd, &fd));
-    en_status st = exchange(fd, world, own, deadline_ns, abort_fd, arenas);
+    en_status st = exchange(fd, world, rank, rank, own, deadline_ns, abort_fd, arenas);
     close(fd);
     return st;
 }
@@ -169,7 +169,8 @@ static en_status arena_with_higher(const eni_mesh *mesh, const eni_world_info *w
 {
     int fd;
     EN_TRY(eni_fdpass_accept(mesh->unix_fd, token, deadline_ns, abort_fd, &fd));
-    en_status st = exchange(fd, world, own, deadline_ns, abort_fd, arenas);
+    en_status st =
+        exchange(fd, world, world->rank + 1, world->nranks - 1, own, deadline_ns, abort_fd, arenas);
     close(fd);
     return st;
 }
