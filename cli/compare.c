@@ -78,6 +78,19 @@ static en_status check_folder_is_new(const comparison *c, const char *text)
     return EN_OK;
 }
 
+/* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
+ * threads of one worker: then its bytes are theirs. */
+static void make_baseline(eni_config *run)
+{
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *options;
+    if (eni_plugin_split(run->strategy, word, &options) != EN_OK || strcmp(word, "solo") != 0) return;
+    int64_t share = eni_place_cores() / run->workers;
+    if (run->threads == 0) run->threads = share > 0 ? share : 1;
+    if (run->accumulate == 1) run->accumulate = run->workers;
+    run->workers = 1;
+}
+
 static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS) {
@@ -86,6 +99,7 @@ static en_status add_arm(comparison *c, const char *text)
     }
     EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(c->context->config, text, &c->arm[c->narms]));
+    make_baseline(&c->arm[c->narms]);
     choose_eval_every(&c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(c->context->config, "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;

@@ -22,7 +22,8 @@ enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primiti
 typedef struct step_run {
     eni_worker *w;
     uint64_t step, epoch, nsamples, samples_before;
-    uint32_t submitted; /* buckets */
+    uint32_t complete;  /* buckets whose gradient is there */
+    uint32_t submitted; /* buckets that are the strategy's */
     int64_t mark_ns;    /* end of the last piece of compute */
     int64_t data_ns, compute_ns;
     double loss; /* sum over the samples */
@@ -54,18 +55,20 @@ static en_status submit_until(step_run *run, uint32_t end)
     return EN_OK;
 }
 
-/* Backward has completed the gradients of tensors [first, first + n): the buckets that end there leave. */
+/* Backward has completed the gradients of tensors [first, first + n), and will next compute the gradient of
+ * that layer's input, which reads its weights. So the buckets that end there leave one layer later: from
+ * submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     step_run *run = user;
-    (void)n;
     const eni_buckets *buckets = run->w->buckets;
-    uint32_t end = run->submitted;
-    while (end < buckets->n && buckets->bucket[end].first >= first)
-        end++;
-    if (!run->w->config->overlap || end == run->submitted) return EN_OK;
+    uint32_t leaving = run->complete;
+    (void)n;
+    while (run->complete < buckets->n && buckets->bucket[run->complete].first >= first)
+        run->complete++;
+    if (!run->w->config->overlap || leaving == run->submitted) return EN_OK;
     compute_ends(run, "backward");
-    EN_TRY(submit_until(run, end));
+    EN_TRY(submit_until(run, leaving));
     compute_begins(run);
     return EN_OK;
 }
@@ -222,9 +225,7 @@ static void record_step(step_run *run, int64_t begin, const eni_host_counters *b
                   .update_ns = after.update_ns - before->update_ns,
                   .payload_bytes = moved.payload_sent + moved.payload_received,
                   .wire_bytes = moved.wire,
-                  .staleness = after.version > after.base_version + 1
-                                   ? (double)(after.version - after.base_version - 1)
-                                   : 0};
+                  .staleness = after.staleness};
     eni_recorder_add(w->recorder, &s);
     t->steps++;
     t->samples += run->nsamples;

@@ -246,7 +246,9 @@ struct en_strategy {
     en_status (*open)(en_host *, void *state);
     en_status (*plan)(en_host *, void *state, en_bucket *); /* each bucket, before step 0 */
     en_status (*before_step)(en_host *, void *state, uint64_t step);
-    en_status (*submit)(en_host *, void *state, en_bucket *); /* during backward: starts, never waits */
+    /* During backward: starts, never waits. Backward reads neither grad nor param of this bucket any more, so
+     * a strategy that steps locally may do so here. */
+    en_status (*submit)(en_host *, void *state, en_bucket *);
     en_status (*finish)(en_host *, void *state, en_bucket *); /* in submit order */
     en_status (*after_step)(en_host *, void *state, uint64_t step);
     en_status (*on_world)(en_host *, void *state, const en_world *);
