@@ -81,6 +81,7 @@ static void reply(eni_lane *lane, const eni_store_action *action)
                          .rank = action->client,
                          .bucket = action->bucket,
                          .seq = action->ticket >> 1,
+                         .base_version = action->met,
                          .version = action->version,
                          .count = action->count,
                          .bytes = data ? action->count * sizeof(float) : 0};

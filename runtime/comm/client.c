@@ -24,12 +24,14 @@ typedef struct cell {
     uint64_t seq;       /* of the last call */
     uint64_t awaited;   /* the seq that the answer must carry; 0 for what is no call */
     uint64_t version;   /* of the last reply: what the next gradient is computed on */
-    int in_flight;
+    uint64_t behind;    /* staleness of the last push that was answered */
+    int in_flight, is_push;
 } cell;
 
 typedef struct call {
     int pending; /* cells not answered yet */
     int in_slot;
+    int is_aside; /* a look at the store's weights, on which no gradient will be computed */
 } call;
 
 typedef struct delayed_reply {
@@ -112,6 +114,7 @@ static en_status send_cell(eni_client *client, eni_header header, uint32_t bucke
         client->counters.payload_sent += header.bytes;
         if (client->is_shared) client->counters.shm_bytes += header.bytes;
     }
+    c->is_push = header.type == ENI_MSG_CALL && out_slot != ENI_SLOT_NONE;
     c->awaited = header.seq;
     c->in_flight = 1;
     client->calls[bucket].pending++;
@@ -131,6 +134,7 @@ en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, ui
     header.nsamples = nsamples;
     header.step = step;
     client->calls[bucket].in_slot = in_slot;
+    client->calls[bucket].is_aside = type == ENI_MSG_SNAPSHOT && in_slot != ENI_SLOT_PARAM;
     for (int k = 0; k < client->config.shards; k++)
         if (cell_at(client, bucket, k)->count > 0) EN_TRY(send_cell(client, header, bucket, k, out_slot));
     return EN_OK;
@@ -167,7 +171,8 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
         client->counters.payload_received += h->bytes;
         if (h->flags & ENI_FLAG_SHM) client->counters.shm_bytes += h->bytes;
     }
-    c->version = h->version;
+    if (c->is_push) c->behind = h->base_version > c->version ? h->base_version - c->version : 0;
+    if (!waiting->is_aside) c->version = h->version;
     c->in_flight = 0;
     waiting->pending--;
     return EN_OK;
@@ -389,6 +394,19 @@ uint64_t eni_client_version(const eni_client *client, uint32_t bucket)
         if (c->count > 0 && c->version < least) least = c->version;
     }
     return least == UINT64_MAX ? 0 : least;
+}
+
+double eni_client_staleness(const eni_client *client, uint32_t bucket)
+{
+    double sum = 0;
+    int n = 0;
+    for (int k = 0; k < client->config.shards; k++) {
+        const cell *c = cell_at(client, bucket, k);
+        if (c->count == 0) continue;
+        sum += (double)c->behind;
+        n++;
+    }
+    return n > 0 ? sum / n : 0;
 }
 
 int eni_client_is_shared(const eni_client *client)

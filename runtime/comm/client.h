@@ -43,7 +43,9 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
 void eni_client_close(eni_client *client);
 
 /* Starts a call: `out_slot`'s contents of the bucket are sent (ENI_SLOT_NONE: a pure pull) and must not
- * change until the call is done; the reply goes to in_slot. `type` is ENI_MSG_CALL, INIT or SNAPSHOT. */
+ * change until the call is done; the reply goes to in_slot. `type` is ENI_MSG_CALL, INIT or SNAPSHOT. A
+ * snapshot into another slot than ENI_SLOT_PARAM is a look aside: the next push is not said to be computed on
+ * it. */
 en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
                           int out_slot, int in_slot, uint64_t nsamples, uint64_t step);
 
@@ -67,6 +69,10 @@ void eni_client_count(const eni_client *client, eni_client_counters *counters_ou
 
 /* The version that a bucket's last reply carried: the least over its cells. */
 uint64_t eni_client_version(const eni_client *client, uint32_t bucket);
+
+/* Versions between the weights that the bucket's last push was computed on and those it met, as the store
+ * said in its answer: the mean over the cells. 0 before the first push. */
+double eni_client_staleness(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */
 int eni_client_is_shared(const eni_client *client);

@@ -84,6 +84,8 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->step = step;
     host->samples_before = samples_before;
     host->rand_calls = 0;
+    host->npushes = 0;
+    host->counters.staleness = 0;
     if (host->config.client == NULL) host->counters.base_version = host->steps_taken[0];
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->buckets[b].step = step;

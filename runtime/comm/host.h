@@ -73,6 +73,7 @@ typedef struct eni_host_counters {
     int64_t update_ns;     /* optimizer steps and lin of this rank */
     uint64_t version;      /* of bucket 0: updates seen by this rank */
     uint64_t base_version; /* of the weights that the last gradient was computed on */
+    double staleness;      /* of the last step's pushes, as the store measured it: the mean over the cells */
     uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
     float lr;              /* of the last step, or what the server would take */
 } eni_host_counters;

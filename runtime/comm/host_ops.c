@@ -274,6 +274,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                         in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in), bucket->nsamples, host->step);
     int64_t end = eni_now_ns();
     host->counters.send_ns += end - begin;
+    r->is_push = out != 0;
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
     if (st != EN_OK) r->kind = REQ_FREE;
@@ -313,6 +314,12 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     return host_step(&host->table, r->bucket);
 }
 
+/* Keeps the mean over the step's pushes so far. */
+static void add_staleness(eni_host *host, double staleness)
+{
+    host->counters.staleness += (staleness - host->counters.staleness) / (double)++host->npushes;
+}
+
 static en_status wait_call(eni_host *host, eni_request *r)
 {
     eni_client_counters before, after;
@@ -325,6 +332,7 @@ static en_status wait_call(eni_host *host, eni_request *r)
     host->counters.send_ns += end - begin - waited;
     host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
     if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
+    if (r->is_push) add_staleness(host, eni_client_staleness(host->config.client, r->bucket->id));
     trace_wait(host, r, "pull", begin, waited, end);
     return EN_OK;
 }

@@ -20,6 +20,7 @@ typedef struct eni_request {
     uint64_t coll;     /* REQ_COLL: the group's own request */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
+    int is_push;       /* REQ_CALL that carries a vector */
     en_status failed;  /* why it could not start; EN_OK: it did */
 } eni_request;
 
@@ -37,6 +38,7 @@ struct eni_host {
     en_req next_request;
     uint64_t step, samples_before; /* of the step in progress */
     uint64_t rand_calls;
+    uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
     eni_host_counters counters;
 };

@@ -132,8 +132,10 @@ typedef struct eni_store_action {
     int32_t client;
     uint64_t ticket;
     uint32_t bucket;
-    uint32_t flags;    /* REPLY: ENI_STORE_IS_* */
-    uint64_t version;  /* REPLY: of the weights; the client's next base_version */
+    uint32_t flags;   /* REPLY: ENI_STORE_IS_* */
+    uint64_t version; /* REPLY: of the weights; the client's next base_version */
+    uint64_t met;     /* REPLY: the version that the push was applied to or dropped at: staleness is met minus
+                         its base_version. `version` while that is not known, and where nothing was pushed */
     const float *data; /* REPLY: (count); NULL in the answer to INIT. Read it before the next step: it points
                           at live weights or into the payload */
     uint64_t count;

@@ -77,10 +77,12 @@ static void unstage_all(eni_store *store, eni_cell *cell, en_status status)
     cell->pub.pending = 0;
 }
 
-en_status eni_cell_count(eni_store *store, const eni_call *call, uint64_t version)
+en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     const uint64_t behind = version - call->msg.base_version;
+    call->met = version;
+    call->is_counted = 1;
     if (call->msg.nsamples == 0) return EN_OK;
     EN_TRY(eni_histogram_add(&stats->staleness, behind));
     return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
@@ -139,7 +141,7 @@ static void mean_of_staged(eni_store *store, const eni_cell *cell, uint64_t samp
 static en_status count_staged(eni_store *store, const eni_cell *cell, int was_applied)
 {
     for (uint32_t i = 0; i < cell->nstaged; i++) {
-        const eni_call *call = cell->staged[i];
+        eni_call *call = cell->staged[i];
         eni_store_client_stats *stats = &store->client[call->msg.src].stats;
         if (was_applied)
             stats->applied += call->msg.nsamples;
@@ -293,6 +295,7 @@ static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int wi
     if (!action) return EN_ENOMEM;
     action->flags = with_data ? ENI_STORE_IS_DATA : 0;
     action->version = cell->pub.version;
+    action->met = call->is_counted ? call->met : cell->pub.version;
     action->data = with_data ? call->msg.data : cell->pub.w;
     action->count = cell->pub.count;
     stats->bytes_out += cell->pub.count * sizeof(float);

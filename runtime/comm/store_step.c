@@ -76,7 +76,7 @@ static en_status on_init(eni_store *store, const eni_store_event *event, eni_cel
     eni_store_action *reply =
         eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
     if (!reply) return EN_ENOMEM;
-    reply->version = cell->pub.version;
+    reply->version = reply->met = cell->pub.version;
     reply->flags = is_repeat ? ENI_STORE_IS_REPEAT : 0;
     return eni_cell_offer(store, cell);
 }
@@ -122,7 +122,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
         eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
     if (!reply) return EN_ENOMEM;
     reply->flags = ENI_STORE_IS_REPEAT;
-    reply->version = cell->pub.version;
+    reply->version = reply->met = cell->pub.version; /* what it met is not kept */
     reply->data = cell->pub.w;
     reply->count = cell->pub.count;
     return EN_OK;

@@ -58,7 +58,7 @@ typedef struct eni_header {
     uint32_t dtype, codec;
     uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
     uint64_t seq;          /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
-    uint64_t base_version; /* CALL: version that `payload` was computed on */
+    uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
     uint64_t version;      /* REPLY: version of what is sent */
     uint64_t nsamples;
     uint64_t count;     /* elements of the cell */

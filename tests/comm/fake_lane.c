@@ -37,6 +37,7 @@ static void lane_answer(lane *l, const eni_packet *packet, uint32_t flags, uint6
                         .bucket = h->bucket,
                         .count = count - missing,
                         .bytes = (count - missing) * sizeof(float),
+                        .base_version = h->base_version + atomic_load(&l->met_ahead),
                         .version = ++l->version[h->bucket],
                         .deliver_ns = late_ms > 0 ? eni_now_ns() + late_ms * ENI_MILLI : 0};
     if (h->flags & ENI_FLAG_SHM) {

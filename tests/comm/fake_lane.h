@@ -34,6 +34,7 @@ typedef struct lane {
     atomic_int_fast64_t deliver_ns;      /* of the last call */
     atomic_uint_fast64_t base[BUCKETS];  /* base_version of the last call */
     atomic_uint_fast64_t nsamples, step; /* of the last call */
+    atomic_uint_fast64_t met_ahead;      /* staleness to report */
     uint64_t version[BUCKETS];           /* of the last answer */
     eni_packet held, repeat;             /* type 0: none */
     const eni_arena *arena;              /* the client's, or NULL */
