@@ -3,11 +3,12 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
 
-enum { BAR = 24 };
+enum { BAR = 24, BAR_LEAST = 6, COLUMNS = 80 }; /* COLUMNS: of no terminal */
 
 void eni_live_init(eni_live *live, int is_quiet)
 {
@@ -34,24 +35,50 @@ static double share_done(const eni_live_line *l, int is_active)
     return ((double)l->runs_done + (part < 1 ? part : 1)) / (double)(l->runs > 0 ? l->runs : 1);
 }
 
-static void draw_line(const eni_live_line *l, int is_active, const char *end)
+/* Columns of the longest arm: bars stand below one another. */
+static int arm_width(const eni_live *live)
+{
+    size_t widest = 0;
+    for (int i = 0; i < live->n; i++)
+        if (strlen(live->line[i].arm) > widest) widest = strlen(live->line[i].arm);
+    return (int)widest;
+}
+
+/* The bar takes what the rest of a full line leaves of the terminal. */
+static int bar_width(const eni_live *live)
+{
+    const int rest = 6 + 1 + arm_width(live) + 1 + 4 + 19 + 12 + 13;
+    struct winsize size;
+    int columns = COLUMNS;
+    if (live->is_tty && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        columns = size.ws_col;
+    if (columns <= rest + BAR_LEAST) return BAR_LEAST;
+    return columns - rest - 1 < BAR ? columns - rest - 1 : BAR;
+}
+
+static void draw_line(const eni_live *live, const eni_live_line *l, int is_active, const char *end)
 {
     char bar[BAR * 3 + 1] = "";
-    int filled = (int)(share_done(l, is_active) * BAR + 0.5);
-    for (int i = 0; i < BAR; i++)
+    const int width = bar_width(live);
+    const int filled = (int)(share_done(l, is_active) * width + 0.5);
+    for (int i = 0; i < width; i++)
         strcat(bar, i < filled ? "█" : "░");
-    fprintf(stderr, "%-6s %-16s %s %d/%d", l->cell, l->arm, bar, l->runs_done, l->runs);
-    if (l->now.rate > 0) fprintf(stderr, "  %8.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
+    fprintf(stderr, "%-6s %-*s %s %d/%d", l->cell, arm_width(live), l->arm, bar, l->runs_done, l->runs);
+    if (l->now.rate > 0) fprintf(stderr, "  %7.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
     if (l->accuracy >= 0) fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
     fputs(end, stderr);
 }
 
+/* A line that is too long all the same is cut by the terminal, not wrapped: the next redraw goes up by lines.
+ */
 static void redraw(eni_live *live)
 {
     if (live->is_quiet || !live->is_tty) return;
+    fputs("\033[?7l", stderr);
     if (live->drawn) fprintf(stderr, "\033[%dA", live->n);
     for (int i = 0; i < live->n; i++)
-        draw_line(&live->line[i], i == live->active, "\033[K\n");
+        draw_line(live, &live->line[i], i == live->active, "\033[K\n");
+    fputs("\033[?7h", stderr);
     live->drawn = 1;
     live->drawn_ns = eni_now_ns();
 }
@@ -77,7 +104,7 @@ void eni_live_end(eni_live *live, double samples_per_s, double accuracy)
     l->runs_done++;
     l->now.rate = samples_per_s;
     l->accuracy = accuracy;
-    if (!live->is_quiet && !live->is_tty) draw_line(l, 0, "\n");
     live->active = -1;
+    if (!live->is_quiet && !live->is_tty) draw_line(live, l, 0, "\n");
     redraw(live);
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -96,16 +97,34 @@ static void test_quiet(void **state)
     assert_string_equal(said, "");
 }
 
+/* The widest line, in columns: escape sequences have none, a UTF-8 character has one. */
+static int widest(const char *text)
+{
+    int most = 0, columns = 0;
+    for (const char *c = text; *c; c++) {
+        if (*c == '\033')
+            c += strcspn(c, "hlAK"); /* as far as the letter that ends it */
+        else if (*c == '\n' || *c == '\r')
+            columns = 0;
+        else if ((*c & 0xc0) != 0x80 && ++columns > most)
+            most = columns;
+    }
+    return most;
+}
+
+/* A line that wraps would be left behind by the next redraw. */
 static void test_redrawn_on_a_terminal(void **state)
 {
     (void)state;
     int master, slave;
-    if (openpty(&master, &slave, NULL, NULL, NULL) != 0) skip(); /* no /dev/pts here */
-    int keep = dup(slave);                                       /* a closed terminal forgets its text */
+    const struct winsize size = {.ws_row = 24, .ws_col = 72};
+    if (openpty(&master, &slave, NULL, NULL, &size) != 0) skip(); /* no /dev/pts here */
+    int keep = dup(slave);                                        /* a closed terminal forgets its text */
     hear(slave, master, compare_aloud);
     close(keep);
     assert_non_null(strstr(said, "\033[2A")); /* up by as many lines as there are arms */
     assert_non_null(strstr(said, "test 90.0 %"));
+    assert_in_range(widest(said), 60, 71);
 }
 
 static void test_too_many_lines(void **state)
