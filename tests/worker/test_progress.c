@@ -145,6 +145,14 @@ static void test_bar_on_a_terminal(void **state)
     assert_non_null(strstr(text, "100 %"));
     assert_non_null(strstr(text, "loss 1.5000"));
     assert_true(text[0] == '\r' && text[spoken - 1] == '\n'); /* redrawn in place; its line ends */
+    int columns = 0;
+    for (size_t i = 0; i < spoken; i++) {
+        if (text[i] == '\r')
+            columns = 0;
+        else if ((text[i] & 0xc0) != 0x80) /* not the rest of a UTF-8 character */
+            columns++;
+        assert_in_range(columns, 0, 79); /* a line that wraps is not redrawn in place */
+    }
 }
 
 int main(void)
