@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
+#include "config/folders.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -246,11 +247,12 @@ static en_status start_leader(psd *p)
 /* What to paste in the other terminals. */
 static void print_worker_line(const psd *p)
 {
-    char address[ENI_ADDRESS_TEXT];
+    char address[ENI_ADDRESS_TEXT], worker[4096];
     if (p->config->quiet || p->config->listen_fd >= 0) return; /* a launcher starts the workers */
+    if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
     eni_address_format(&p->listen, address);
-    printf("worker --strategy=%s --server=%s --rank=0 --world-size=%d%s%s\n", p->config->strategy, address,
-           p->nranks, p->config->token_file ? " --token-file=" : "",
+    printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s%s\n", worker, p->config->strategy,
+           address, p->nranks, p->config->token_file ? " --token-file=" : "",
            p->config->token_file ? p->config->token_file : "");
     if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
     fflush(stdout);
