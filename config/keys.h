@@ -80,7 +80,7 @@ en_status eni_key_set(eni_config *config, int key, const char *value, const char
  * numbers. Not for lists. */
 const char *eni_key_text(const eni_config *config, const eni_key *key, char room[64]);
 
-/* "from 0 to 65535" or "of at least 0"; `unit` stands behind each number. */
+/* "from 0 to 65535" or "from 0 up"; `unit` stands behind each number. */
 void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t bytes);
 
 /* Whether there is a value at all. */
