@@ -133,10 +133,12 @@ static void become(const process *p, const char *program, const char *env, char 
     split(text, pairs, 16);
     for (int i = 0; pairs[i] != NULL; i++)
         putenv(pairs[i]);
-    snprintf(path, sizeof path, "%s%s", strchr(program, '/') != NULL ? "" : EN_BUILD_DIR "/", program);
+    /* A path, or the compiler, which looks for its parts beside argv[0]; else a program of ours. */
+    int is_installed = strchr(program, '/') != NULL || strcmp(program, "cc") == 0;
+    snprintf(path, sizeof path, "%s%s", is_installed ? "" : EN_BUILD_DIR "/", program);
     argv[0] = path;
     split(args, argv + 1, MAX_ARGS - 1);
-    execvp(strcmp(program, "cc") == 0 ? program : path, argv);
+    execvp(argv[0], argv);
     _exit(127);
 }
 

@@ -1,0 +1,209 @@
+/* test_launch.c - the ways to start a run end with the same bytes: entrain run, psd's line pasted into other
+ * terminals, workers by hand, torchrun's variables, a file in place of flags. And the small sub-commands. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/run.h"
+
+#define JOB                                                                                                  \
+    "--device=ref --model=mlp " MADE_UP " --steps=50 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov"
+#define ALONE "--quiet --threads=1"
+
+static void expect_end(process *p, int code)
+{
+    int got = process_wait(p, 60);
+    if (got != code) fail_msg("%s ended with %d:\n%s%s", p->name, got, process_out(p), process_err(p));
+}
+
+/* A text of result.json in a folder. */
+static void read_hash(const char *folder, const char *key, char hash_out[72])
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/result.json", folder);
+    json_t *result = json_load_file(path, 0, NULL);
+    assert_non_null(result);
+    snprintf(hash_out, 72, "%s", text_at(result, key));
+    json_decref(result);
+}
+
+static void expect_hash(const char *folder, const char *expected)
+{
+    char hash[72];
+    read_hash(folder, "params_sha256", hash);
+    assert_string_equal(hash, expected);
+}
+
+static const char *out_folder(void)
+{
+    static char path[128];
+    static int n;
+    snprintf(path, sizeof path, "%s/launch%d", system_folder(), n++);
+    return path;
+}
+
+/* What psd prints is a command: program, flags, with --rank=0 to be changed. */
+static void test_pasted_line(void **state)
+{
+    process psd, ranks[3];
+    (void)state;
+    const char *expected = train_hash(60, "-n 3 --strategy=ps-sync --shards=2 " JOB), *out = out_folder();
+    process_start(&psd, "psd", NULL,
+                  "--strategy=ps-sync --world-size=3 --shards=2 --listen=tcp://127.0.0.1:0");
+    const char *line = wait_for_line(psd.out, "worker ", 20), *rank = strstr(line, "--rank=0");
+    assert_non_null(rank);
+    for (int r = 2; r >= 0; r--)
+        process_start(&ranks[r], "worker", NULL, "%.*s--rank=%d%s --out=%s " ALONE " " JOB,
+                      (int)(rank - line - strlen("worker ")), line + strlen("worker "), r,
+                      rank + strlen("--rank=0"), out);
+    for (int r = 0; r < 3; r++)
+        expect_end(&ranks[r], 0);
+    expect_end(&psd, 0);
+    expect_hash(out, expected);
+    assert_int_equal(files_left("entrain"), 0);
+    promise("psd and the line that it prints, pasted for 3 ranks: the bytes of entrain run (%.8s..)",
+            expected);
+}
+
+static void test_workers_by_hand(void **state)
+{
+    process ranks[2];
+    (void)state;
+    int port = free_port();
+    const char *expected = train_hash(60, "-n 2 --strategy=ring " JOB), *out = out_folder();
+    for (int r = 1; r >= 0; r--)
+        process_start(
+            &ranks[r], "worker", NULL,
+            "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=2 --out=%s " ALONE
+            " " JOB,
+            port, r, out);
+    for (int r = 0; r < 2; r++)
+        expect_end(&ranks[r], 0);
+    expect_hash(out, expected);
+    assert_int_equal(files_left("entrain"), 0);
+    promise("two workers by hand, the second first: the bytes of entrain run");
+}
+
+static void test_torchrun(void **state)
+{
+    process ranks[2];
+    char env[256];
+    (void)state;
+    int port = free_port();
+    const char *expected = train_hash(60, "-n 2 --strategy=ring " JOB), *out = out_folder();
+    for (int r = 0; r < 2; r++) {
+        snprintf(env, sizeof env,
+                 "RANK=%d LOCAL_RANK=%d WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d",
+                 r, r, port);
+        process_start(&ranks[r], "worker", env, "--strategy=ring --out=%s " ALONE " " JOB, out);
+    }
+    for (int r = 0; r < 2; r++)
+        expect_end(&ranks[r], 0);
+    expect_hash(out, expected);
+    promise("torchrun's RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: the bytes of entrain run");
+}
+
+/* One all-reduce and one push-pull with a known sum, from every rank. */
+static void test_check(void **state)
+{
+    process p;
+    double seconds = -1;
+    (void)state;
+    process_start(&p, "entrain", NULL, "check -n 3");
+    expect_end(&p, 0);
+    const char *text = process_out(&p), *last = strstr(text, "check: all ranks reached each other (");
+    for (int r = 0; r < 3; r++) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "world_size 3, rank %d", r);
+        const char *line = strstr(text, expected), *end = line == NULL ? NULL : strchr(line, '\n');
+        assert_non_null(end);
+        const char *first = strstr(line, "all-reduce"), *second = strstr(line, "push-pull");
+        assert_true(first != NULL && second != NULL && first < end && second < end);
+        assert_true(strstr(first, "sum ok") < second && strstr(second, "sum ok") < end);
+    }
+    assert_non_null(last);
+    assert_int_equal(sscanf(last, "check: all ranks reached each other (%lf s)", &seconds), 1);
+    assert_true(seconds < 1 * SLOWNESS);
+    promise("entrain check -n 3: one all-reduce, one push-pull, known sums, %.2f s", seconds);
+}
+
+static void expect_words(const char *command, const char *const *words)
+{
+    process p;
+    process_start(&p, "entrain", NULL, "%s", command);
+    expect_end(&p, 0);
+    for (; *words != NULL; words++)
+        if (strstr(process_out(&p), *words) == NULL)
+            fail_msg("entrain %s does not mention %s:\n%s", command, *words, process_out(&p));
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    expect_words("strategies", (const char *const[]){"ps-sync", "ps-async", "ssp", "bound", "ring", "solo",
+                                                     "Dean'12", "Ho'13", "Li'14", NULL});
+    expect_words("models", (const char *const[]){"toy", "mlp", "203530 parameters", "convnet",
+                                                 "431080 parameters", "conv1.weight", "(20, 1, 5, 5)", NULL});
+    expect_words("data", (const char *const[]){"fashion-mnist", "mnist", "synthetic", NULL});
+    expect_words("--help", (const char *const[]){"run", "compare", "check", "report", "eval", NULL});
+}
+
+/* Saved weights are where the next run starts, and what eval sees. */
+static void test_save_and_init(void **state)
+{
+    char saved[128], hash[72];
+    process p;
+    (void)state;
+    snprintf(saved, sizeof saved, "%s/saved.safetensors", system_folder());
+    json_t *first = train(60, "-n 2 --strategy=ring --save=%s " JOB, saved);
+    json_t *second = train(60, "-n 2 --strategy=ps-sync --init=%s " JOB, saved);
+    assert_string_equal(text_at(first, "params_sha256"), text_at(second, "init_sha256"));
+    assert_string_not_equal(text_at(second, "params_sha256"), text_at(second, "init_sha256"));
+    snprintf(hash, sizeof hash, "%s", text_at(second, "params_sha256"));
+    assert_string_equal(hash, train_hash(60, "-n 2 --strategy=ring --init=%s " JOB, saved));
+    process_start(
+        &p, "entrain", NULL,
+        "eval --init=%s --device=ref --threads=1 --model=mlp --data=synthetic --limit-test-samples=64",
+        saved);
+    expect_end(&p, 0);
+    char expected[80];
+    double right = number_at(first, "test_accuracy") * 64;
+    snprintf(expected, sizeof expected, "Average loss: %.4f, Accuracy: %.0f/64",
+             number_at(first, "test_loss"), right);
+    if (strstr(process_out(&p), expected) == NULL)
+        fail_msg("eval: not \"%s\":\n%s", expected, process_out(&p));
+    promise("--save, then --init: the same hash; entrain eval: the same loss and accuracy (%s)", expected);
+    json_decref(first);
+    json_decref(second);
+}
+
+static void test_config_file(void **state)
+{
+    char path[128], fed_back[256];
+    (void)state;
+    snprintf(path, sizeof path, "%s/job.yaml", system_folder());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("strategy: ring\nworkers: 2\ndevice: ref\nmodel: mlp\ndata: synthetic\nlimit-train-samples: 103\n"
+          "limit_test_samples: 64\nsteps: 50\nbatch-size: 4\nlr: 0.5 # flags win\nmomentum: 0.9\nnesterov: "
+          "on\n",
+          file);
+    fclose(file);
+    const char *flags = train_hash(60, "-n 2 --strategy=ring " JOB);
+    assert_string_equal(flags, train_hash(60, "--config=%s --lr=0.02", path));
+    assert_string_not_equal(flags, train_hash(60, "--config=%s", path));
+    snprintf(fed_back, sizeof fed_back, "%s/config.yaml", train_out());
+    const char *as_written = train_hash(60, "--config=%s", path);
+    /* What a run wrote down is a configuration again. */
+    assert_string_equal(as_written, train_hash(60, "--config=%s", fed_back));
+    promise("--config=FILE equals the flags, flags win, and the config.yaml of a run repeats it: same bytes");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pasted_line), cmocka_unit_test(test_workers_by_hand),
+        cmocka_unit_test(test_torchrun),    cmocka_unit_test(test_check),
+        cmocka_unit_test(test_lists),       cmocka_unit_test(test_save_and_init),
+        cmocka_unit_test(test_config_file)};
+    return system_main(tests);
+}

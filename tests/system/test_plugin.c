@@ -1,0 +1,51 @@
+/* test_plugin.c - the example strategy, built as its README says, with one cc line and nothing of ours
+ * linked, runs like the built-in ones. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/run.h"
+
+#define JOB "--device=ref --model=mlp " MADE_UP " --steps=40 --batch-size=4"
+
+static void build(const char *plugin)
+{
+    process cc;
+    process_start(&cc, "cc", NULL,
+                  "-shared -fPIC -I" EN_SOURCE_DIR "/include " EN_SOURCE_DIR "/examples/localsgd.c -o %s",
+                  plugin);
+    int code = process_wait(&cc, 60);
+    if (code == 127) system_skip("no program cc to build a plugin with");
+    if (code != 0) fail_msg("cc ended with %d:\n%s", code, process_err(&cc));
+    assert_string_equal(process_err(&cc), "");
+}
+
+static void test_localsgd(void **state)
+{
+    char plugin[128];
+    (void)state;
+    snprintf(plugin, sizeof plugin, "%s/localsgd.so", system_folder());
+    build(plugin);
+    json_t *r = train(60, "-n 2 --strategy=%s:period=8 " JOB, plugin);
+    assert_string_equal(text_at(r, "strategy"), "localsgd");
+    assert_non_null(strstr(text_at(r, "strategy_options"), "period=8"));
+    double payload = number_at(r, "payload_bytes"), theory = number_at(r, "theory_bytes");
+    assert_true(payload > 0);
+    /* Averaged every 8 steps, so an eighth of a ring's bytes. */
+    json_t *ring = train(60, "-n 2 --strategy=ring " JOB);
+    assert_true(payload == number_at(ring, "payload_bytes") / 8);
+    promise(
+        "examples/localsgd by one cc line, period=8, 2 workers: trains, payload/theory %.4f, 1/8 of ring's",
+        payload / theory);
+    /* Averaging after every step is another algorithm than averaging every eighth. */
+    const char *eight = train_hash(60, "-n 2 --strategy=%s:period=8 " JOB, plugin);
+    assert_string_equal(text_at(r, "params_sha256"), eight);
+    assert_string_not_equal(eight, train_hash(60, "-n 2 --strategy=%s:period=1 " JOB, plugin));
+    json_decref(r);
+    json_decref(ring);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_localsgd)};
+    return system_main(tests);
+}

@@ -1,0 +1,216 @@
+/* test_trouble.c - a process is killed, the user interrupts, somebody is told nonsense: everybody ends, soon,
+ * with a word about the cause, and leaves nothing behind. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/system/run.h"
+
+/* Endless for the purposes of this test, with quick steps. */
+#define ENDLESS                                                                                              \
+    "--quiet --device=ref --model=toy --limit-test-samples=8 --batch-size=4 --threads=1 "                    \
+    "--steps=10000000"
+
+enum { ENDS_WITHIN = 5, STARTS_WITHIN = 60 };
+
+static int nfolders;
+
+/* A fresh folder for --out: it has to be there before its files can be watched. */
+static const char *make_out(void)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/trouble%d", system_folder(), nfolders++);
+    assert_int_equal(mkdir(path, 0700), 0);
+    return path;
+}
+
+/* Steps are being made: a buffer of metrics of this rank has been written. */
+static void wait_for_steps(const char *out, int rank)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s/metrics-%d.jsonl", out, rank);
+    wait_for_bytes(path, 1, STARTS_WITHIN);
+}
+
+/* Says who died: a line or two that name it, and none that blames anybody else. */
+static void expect_blame(const process *p, const char *victim)
+{
+    int n = process_says(p, victim, "died");
+    if (n < 1 || n > 2 || process_says(p, "", "died") != n)
+        fail_msg("%s should name \"%s\" and nobody else; it said:\n%s", p->name, victim, process_err(p));
+}
+
+/* ---- by hand --------------------------------------------------------------------------------------------
+ */
+
+/* Kills one of the processes in mid-run; all the others end with 1, naming it. */
+static void kill_and_expect(process *all, int n, int victim, const char *what, const char *name)
+{
+    char sockets[4096];
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        process_sockets(all[i].pid, sockets + used, sizeof sockets - used);
+        used += strlen(sockets + used);
+    }
+    double begin = now_seconds();
+    process_kill(&all[victim], SIGKILL);
+    assert_int_equal(process_wait(&all[victim], ENDS_WITHIN), 128 + SIGKILL);
+    for (int i = 0; i < n; i++) {
+        if (i == victim) continue;
+        int code = process_wait(&all[i], ENDS_WITHIN);
+        if (code != 1) fail_msg("%s ended with %d:\n%s", all[i].name, code, process_err(&all[i]));
+        expect_blame(&all[i], name);
+    }
+    double took = now_seconds() - begin;
+    assert_true(took <= ENDS_WITHIN * SLOWNESS);
+    process_nobody_left(ENDS_WITHIN);
+    assert_int_equal(sockets_left(sockets), 0);
+    promise(
+        "%s killed: all others ended with 1 after %.2f s, naming %sas the first; no process, no socket left",
+        what, took, name);
+}
+
+static void start_psd(process *psd, char address_out[64])
+{
+    process_start(psd, "psd", NULL, "--strategy=ps-sync --world-size=2 --listen=tcp://127.0.0.1:0");
+    const char *line = wait_for_line(psd->out, "worker ", STARTS_WITHIN);
+    assert_int_equal(sscanf(strstr(line, "--server="), "--server=%63s", address_out), 1);
+}
+
+/* 0 and 1: ranks; 2: psd. */
+static void kill_at_server(int victim, const char *what, const char *name)
+{
+    process all[3];
+    char address[64];
+    const char *out = make_out();
+    start_psd(&all[2], address);
+    for (int r = 0; r < 2; r++)
+        process_start(&all[r], "worker", NULL,
+                      "--strategy=ps-sync --server=%s --rank=%d --world-size=2 --out=%s " ENDLESS, address, r,
+                      out);
+    wait_for_steps(out, 0);
+    wait_for_steps(out, 1);
+    kill_and_expect(all, 3, victim, what, name);
+    /* The token's file goes with whoever wrote it; SIGKILL leaves nobody to do it. */
+    assert_int_equal(files_left("entrain"), victim == 2 ? 1 : 0);
+}
+
+static void kill_in_ring(int victim, const char *what, const char *name)
+{
+    process all[3];
+    int port = free_port();
+    const char *out = make_out();
+    for (int r = 0; r < 3; r++)
+        process_start(
+            &all[r], "worker", NULL,
+            "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=3 --out=%s " ENDLESS,
+            port, r, out);
+    for (int r = 0; r < 3; r++)
+        wait_for_steps(out, r);
+    kill_and_expect(all, 3, victim, what, name);
+}
+
+static void clear_tokens(void)
+{
+    char path[128], command_path[160];
+    process rm;
+    snprintf(path, sizeof path, "%s/entrain", system_folder());
+    snprintf(command_path, sizeof command_path, "-rf %s", path);
+    process_start(&rm, "/bin/rm", NULL, "%s", command_path);
+    assert_int_equal(process_wait(&rm, 10), 0);
+}
+
+static void test_killed_by_hand(void **state)
+{
+    (void)state;
+    kill_at_server(1, "worker of ps-sync", "rank 1 ");
+    kill_at_server(0, "rank 0 of ps-sync", "rank 0 ");
+    kill_at_server(2, "psd", "psd ");
+    clear_tokens();
+    kill_in_ring(1, "worker of a ring", "rank 1 ");
+    kill_in_ring(0, "rank 0 of a ring", "rank 0 ");
+    clear_tokens();
+}
+
+/* ---- under entrain run ----------------------------------------------------------------------------------
+ */
+
+static void kill_under_run(const char *strategy, const char *word, const char *name)
+{
+    process run;
+    const char *out = make_out();
+    process_start(&run, "entrain", NULL, "run -n 2 --strategy=%s --out=%s " ENDLESS, strategy, out);
+    wait_for_steps(out, 0);
+    wait_for_steps(out, 1);
+    pid_t victim = process_child(run.pid, word);
+    assert_true(victim > 0);
+    double begin = now_seconds();
+    assert_int_equal(kill(victim, SIGKILL), 0);
+    assert_int_equal(process_wait(&run, ENDS_WITHIN), 1);
+    process_nobody_left(ENDS_WITHIN);
+    double took = now_seconds() - begin;
+    assert_true(took <= ENDS_WITHIN * SLOWNESS);
+    if (process_says(&run, name, "died: Killed") != 1)
+        fail_msg("the launcher should name %s:\n%s", name, process_err(&run));
+    if (process_says(&run, "", "died") != process_says(&run, name, "died"))
+        fail_msg("nobody should be blamed but %s:\n%s", name, process_err(&run));
+    assert_int_equal(files_left("entrain"), 0); /* tokens travel by descriptor */
+    promise("entrain run, %s, %skilled: exit 1 after %.2f s, no process, no file left", strategy, name, took);
+}
+
+static void test_killed_under_run(void **state)
+{
+    (void)state;
+    kill_under_run("ps-async", "psd", "psd ");
+    kill_under_run("ps-async", "--rank=0", "rank 0 ");
+    kill_under_run("ps-sync", "--rank=1", "rank 1 ");
+    kill_under_run("ring", "--rank=0", "rank 0 ");
+    kill_under_run("ring", "--rank=1", "rank 1 ");
+}
+
+static void interrupt(const char *strategy, int signal_number)
+{
+    process run;
+    const char *out = make_out();
+    process_start(&run, "entrain", NULL, "run -n 2 --strategy=%s --out=%s " ENDLESS, strategy, out);
+    wait_for_steps(out, 0);
+    wait_for_steps(out, 1);
+    double begin = now_seconds();
+    process_kill(&run, signal_number);
+    assert_int_equal(process_wait(&run, ENDS_WITHIN), 128 + signal_number);
+    process_nobody_left(ENDS_WITHIN);
+    assert_int_equal(process_says(&run, "", "died"), 0); /* nobody is to blame */
+    promise("%s to entrain run, %s: exit %d after %.2f s, no process left",
+            signal_number == SIGINT ? "Ctrl-C" : "SIGTERM", strategy, 128 + signal_number,
+            now_seconds() - begin);
+}
+
+static void test_interrupted(void **state)
+{
+    (void)state;
+    interrupt("ring", SIGINT);
+    interrupt("ps-sync", SIGINT);
+    interrupt("ps-async", SIGTERM);
+}
+
+/* The launcher itself is killed: its children must not train on. */
+static void test_launcher_killed(void **state)
+{
+    (void)state;
+    process run;
+    const char *out = make_out();
+    process_start(&run, "entrain", NULL, "run -n 2 --strategy=ps-async --out=%s " ENDLESS, out);
+    wait_for_steps(out, 0);
+    process_kill(&run, SIGKILL);
+    assert_int_equal(process_wait(&run, ENDS_WITHIN), 128 + SIGKILL);
+    process_nobody_left(ENDS_WITHIN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_by_hand), cmocka_unit_test(test_killed_under_run),
+        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_launcher_killed)};
+    return system_main(tests);
+}
