@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -34,6 +35,7 @@ typedef struct child {
     pid_t pid;
     int pidfd;
     int is_running;
+    int has_ended, status; /* of waitpid, until it is noted */
 } child;
 
 typedef struct launcher {
@@ -162,6 +164,14 @@ static en_status start_worker(launcher *l, int rank, int has_psd, int progress_f
     return st;
 }
 
+static en_status check_options(const en_strategy *strategy, const char *given)
+{
+    eni_options *options;
+    EN_TRY(eni_options_new(strategy, given, &options));
+    eni_options_free(options);
+    return EN_OK;
+}
+
 static en_status start_all(launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -177,6 +187,7 @@ static en_status start_all(launcher *l)
     }
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
+    EN_TRY(check_options(strategy, options)); /* said once, not by every worker */
     EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
     eni_address_format(&bound, l->address);
     eni_token_make(&l->token);
@@ -216,18 +227,30 @@ static void note_end(launcher *l, const child *c, int status)
     }
 }
 
+/* Who was killed has died before those whom its death has ended, and is noted before them, though it may be
+ * found after them. */
 static void reap(launcher *l)
 {
-    for (int i = 0; i < l->nchildren; i++) {
-        child *c = &l->child[i];
-        int status;
-        if (!c->is_running || waitpid(c->pid, &status, WNOHANG) != c->pid) continue;
-        c->is_running = 0;
-        l->nrunning--;
-        if (c->pidfd >= 0) close(c->pidfd);
-        c->pidfd = -1;
-        note_end(l, c, status);
-    }
+    int found;
+    do {
+        found = 0;
+        for (int i = 0; i < l->nchildren; i++) {
+            child *c = &l->child[i];
+            if (!c->is_running || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
+            c->is_running = 0;
+            c->has_ended = found = 1;
+            l->nrunning--;
+            if (c->pidfd >= 0) close(c->pidfd);
+            c->pidfd = -1;
+        }
+    } while (found);
+    for (int by_signal = 1; by_signal >= 0; by_signal--)
+        for (int i = 0; i < l->nchildren; i++) {
+            child *c = &l->child[i];
+            if (!c->has_ended || WIFSIGNALED(c->status) != by_signal) continue;
+            c->has_ended = 0;
+            note_end(l, c, c->status);
+        }
 }
 
 static void take_line(const launcher *l, const char *line)
