@@ -83,6 +83,7 @@ en_status eni_link_end(eni_link *link, size_t begin)
 en_status eni_link_flush(eni_link *link)
 {
     size_t done = 0;
+    if (link->fd < 0 && link->out.bytes > 0) return EN_EPEER;
     while (done < link->out.bytes) {
         size_t n = 0;
         EN_TRY(eni_tcp_send_some(link->fd, link->out.data + done, link->out.bytes - done, &n));

@@ -35,7 +35,8 @@ en_status eni_link_next(eni_link *link, eni_span *frame_out);
 size_t eni_link_begin(eni_link *link);
 en_status eni_link_end(eni_link *link, size_t begin);
 
-/* Sends what goes now. EN_OK also when something is left: see link->out.bytes. */
+/* Sends what goes now. EN_OK also when something is left: see link->out.bytes. EN_EPEER (not logged) when the
+ * link is closed or the other side has gone. */
 en_status eni_link_flush(eni_link *link);
 
 #endif
