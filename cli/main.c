@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/signals.h"
 #include "config/folders.h"
 #include "runtime/core/log.h"
+#include "runtime/core/signals.h"
 #include "runtime/sim/trial.h"
 
 typedef struct command {
@@ -40,13 +40,6 @@ static void print_help(FILE *stream)
           "  psd, worker  the server and a worker by hand, in separate terminals\n\n"
           "entrain COMMAND --help lists the flags of a command.\n",
           stream);
-}
-
-static int exit_code(en_status st, int signal_fd)
-{
-    int signal_number = eni_signals_take(signal_fd);
-    if (st == EN_EINTR) return 128 + (signal_number != 0 ? signal_number : 2);
-    return st == EN_OK ? 0 : st == EN_EINVAL || st == EN_ENOENT ? 2 : 1;
 }
 
 /* `entrain psd ..` and `entrain worker ..`: Debian has other programs of these names, so the installed ones
@@ -88,7 +81,7 @@ static int run_command(const command *c, int argc, char **argv)
                                        .signal_fd = eni_signals_open(),
                                        .argc = argc,
                                        .argv = argv};
-        code = exit_code(c->run(&context), context.signal_fd);
+        code = eni_signals_exit_code(c->run(&context), context.signal_fd);
         close(context.signal_fd);
     }
     eni_config_fini(&config);

@@ -1,45 +1,19 @@
 /* main.c - the program `psd`: the parameter server of one run. */
-#include <signal.h>
 #include <stdio.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "config/folders.h"
 #include "runtime/core/log.h"
+#include "runtime/core/signals.h"
 #include "server/psd.h"
-
-/* SIGINT and SIGTERM become readable; no handler, no global. Threads started later inherit the mask. */
-static int open_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-}
-
-static int exit_code(en_status st, int signal_fd)
-{
-    struct signalfd_siginfo info;
-    if (st == EN_EINTR && read(signal_fd, &info, sizeof info) == sizeof info)
-        return 128 + (int)info.ssi_signo;
-    switch (st) {
-    case EN_OK: return 0;
-    case EN_EINVAL: return 2;
-    case EN_ENOENT: return 2;
-    default: return 1;
-    }
-}
 
 static int run(const eni_config *config)
 {
     char plugins[4096];
     eni_log_set_level((int)config->log_level);
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 1;
-    const int signal_fd = open_signals();
-    const int code = exit_code(eni_psd_run(config, plugins, signal_fd), signal_fd);
+    const int signal_fd = eni_signals_open();
+    const int code = eni_signals_exit_code(eni_psd_run(config, plugins, signal_fd), signal_fd);
     close(signal_fd);
     return code;
 }

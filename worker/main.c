@@ -1,40 +1,12 @@
 /* main.c - the program `worker`: one rank of a run. */
-#include <signal.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "config/folders.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/log.h"
+#include "runtime/core/signals.h"
 #include "worker/worker.h"
-
-/* SIGINT and SIGTERM become readable; no handler, no global. Threads started later inherit the mask. */
-static int open_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-}
-
-static int exit_code(en_status st, int signal_fd)
-{
-    struct signalfd_siginfo info;
-    if (st == EN_EINTR && read(signal_fd, &info, sizeof info) == sizeof info)
-        return 128 + (int)info.ssi_signo;
-    switch (st) {
-    case EN_OK: return 0;
-    case EN_EINVAL: return 2;
-    case EN_ENOENT: return 2;
-    default: return 1;
-    }
-}
 
 /* `worker --strategy=ssp --help`: what that strategy takes. */
 static void describe_strategy(const eni_config *config)
@@ -74,8 +46,8 @@ int main(int argc, char **argv)
                              .argc = argc,
                              .argv = argv,
                              .plugin_dir = plugins,
-                             .signal_fd = open_signals()};
-        code = exit_code(eni_worker_run(&worker), worker.signal_fd);
+                             .signal_fd = eni_signals_open()};
+        code = eni_signals_exit_code(eni_worker_run(&worker), worker.signal_fd);
         close(worker.signal_fd);
     }
     eni_config_fini(&config);

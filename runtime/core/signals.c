@@ -1,0 +1,35 @@
+/* signals.c - see signals.h. */
+#include "runtime/core/signals.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+int eni_signals_open(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+static int take_signal(int signal_fd)
+{
+    struct signalfd_siginfo info;
+    return signal_fd >= 0 && read(signal_fd, &info, sizeof info) == sizeof info ? (int)info.ssi_signo
+                                                                                : SIGINT;
+}
+
+int eni_signals_exit_code(en_status st, int signal_fd)
+{
+    switch (st) {
+    case EN_OK: return 0;
+    case EN_EINVAL:
+    case EN_ENOENT: return 2;
+    case EN_EINTR: return 128 + take_signal(signal_fd);
+    default: return 1;
+    }
+}

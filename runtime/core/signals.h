@@ -1,0 +1,15 @@
+/* signals.h - SIGINT and SIGTERM as a descriptor (no handler, no global), and what a program's end says. */
+#ifndef CORE_SIGNALS_H
+#define CORE_SIGNALS_H
+
+#include "entrain/status.h"
+
+/* Blocks both for this thread and those it starts, ignores SIGPIPE, and returns a signalfd; -1 if the system
+ * has none. Main thread, before any other starts. */
+int eni_signals_open(void);
+
+/* The exit code of a program that ended with `st`: 0; 2 for wrong use (EN_EINVAL, EN_ENOENT); 128 + the
+ * signal that waits in signal_fd, which is taken, for EN_EINTR; 1 for a failed run. */
+int eni_signals_exit_code(en_status st, int signal_fd);
+
+#endif
