@@ -8,8 +8,11 @@ missing=
 for package; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
 done
-[ -z "$missing" ] && exit 0
 line="apt-get install -y --no-install-recommends$missing"
+if [ -z "$missing" ]; then
+    [ $check = 1 ] || echo "All packages are installed."
+    exit 0
+fi
 if [ $check = 1 ]; then
     echo "Missing:$missing. Install with: make deps" >&2
     exit 1

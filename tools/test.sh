@@ -8,7 +8,10 @@ status=$?
 # A line per suite, then the output of what failed.
 awk '/^ *[0-9]+\/[0-9]+ +Test +#/ { name=$4; state="passed"; if (/\*\*\*Skipped/) state="skipped"; else if (/\*\*\*|Failed/) state="FAILED";
        sec=""; for (i=1;i<NF;i++) if ($(i+1)=="sec") sec=$i; printf "  %-34s %-8s %7s s\n", name, state, sec }' "$build/ctest.out"
-if [ $status -ne 0 ]; then sed -n '/\*\*\*Failed\|\*\*\*Timeout\|\*\*\*Exception\|\[ *FAILED\|ERROR\|error:/p' "$build/ctest.out" | head -60; fi
+if [ $status -ne 0 ]; then
+    awk '/^ *[0-9]+\/[0-9]+ +Test +#/ { said=0; failed=!/ Passed |\*\*\*Skipped/; if (failed) printf "\n%s failed:\n", $4; next }
+         /^ +Start +[0-9]+:/ { next } /tests passed, .* failed out of/ { failed=0 } failed && NF && said++ < 60 { print "  " $0 }' "$build/ctest.out"
+fi
 echo
 echo "What is promised, and what was measured:"
 grep -ah '^PROMISE ' "$log" 2>/dev/null | sed 's/^PROMISE /  /' | sort -u
