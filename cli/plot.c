@@ -24,8 +24,7 @@ extern char **environ;
 
 enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
 
-/* ---- the child ------------------------------------------------------------------------------------------
- */
+/* ---- the child ----------------------------------------------------------------------------------------- */
 
 /* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
 static int file_of(const char *text, size_t bytes)
@@ -126,8 +125,7 @@ char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_
     return NULL;
 }
 
-/* ---- the picture in the page ------------------------------------------------------------------------------
- */
+/* ---- the picture in the page --------------------------------------------------------------------------- */
 
 static bool starts_with(const char *text, const char *head)
 {
@@ -280,8 +278,7 @@ void eni_plot_quote(FILE *script, const char *text, size_t letters)
     fputc('\'', script);
 }
 
-/* ---- CSV -------------------------------------------------------------------------------------------------
- */
+/* ---- CSV ----------------------------------------------------------------------------------------------- */
 
 en_status eni_csv_open(eni_csv *csv, const char *head)
 {

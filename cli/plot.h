@@ -111,8 +111,7 @@ void eni_plot_set_axis(eni_plot *plot, double low, double high);
 /* Pixels of height that suit n rows of `each` pixels. */
 int eni_plot_row_height(size_t n, int each);
 
-/* ---- figures, in the page's order; each writes its panels and its CSV link -------------------------------
- */
+/* ---- figures, in the page's order; each writes its panels and its CSV link ----------------------------- */
 
 en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
 en_status eni_plot_steps(eni_canvas *canvas);  /* plot_steps.c: where a step's time goes, per role */

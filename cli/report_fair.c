@@ -46,8 +46,7 @@ static void append(char *text, const char *fmt, ...)
     va_end(args);
 }
 
-/* ---- the same start, the same order ----------------------------------------------------------------------
- */
+/* ---- the same start, the same order -------------------------------------------------------------------- */
 
 static const char *init_hash(const eni_run *run)
 {
@@ -92,8 +91,7 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
         add_rule(fairness, name, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
 }
 
-/* ---- the learning rate ------------------------------------------------------------------------------------
- */
+/* ---- the learning rate --------------------------------------------------------------------------------- */
 
 /* What one optimizer step of an arm stands for; false when the runs do not say. */
 static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,

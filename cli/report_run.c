@@ -97,8 +97,7 @@ static en_status load_evals(const char *folder, eni_run *run)
     return st;
 }
 
-/* ---- metrics-RANK.jsonl ---------------------------------------------------------------------------------
- */
+/* ---- metrics-RANK.jsonl -------------------------------------------------------------------------------- */
 
 typedef struct step_list {
     double *at;
@@ -136,8 +135,7 @@ static en_status load_steps(const char *folder, eni_run *run)
     return st == EN_ENOENT ? EN_OK : st;
 }
 
-/* ---- result.json -----------------------------------------------------------------------------------------
- */
+/* ---- result.json --------------------------------------------------------------------------------------- */
 
 static en_status load_roles(eni_json *reader, eni_run *run)
 {

@@ -72,8 +72,7 @@ void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_
     }
 }
 
-/* ---- as text ----------------------------------------------------------------------------------------------
- */
+/* ---- as text ------------------------------------------------------------------------------------------- */
 
 enum {
     COL_CELL,
@@ -180,8 +179,7 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
     return EN_OK;
 }
 
-/* ---- as HTML ----------------------------------------------------------------------------------------------
- */
+/* ---- as HTML ------------------------------------------------------------------------------------------- */
 
 #define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
 

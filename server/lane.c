@@ -16,8 +16,7 @@
 
 enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wakes it before */
 
-/* ---- the thread ------------------------------------------------------------------------------------------
- */
+/* ---- the thread ---------------------------------------------------------------------------------------- */
 
 /* Looks at what other threads ask for. 0: to stop. */
 static int attend(eni_lane *lane)
@@ -84,8 +83,7 @@ static void *run_lane(void *user)
     return NULL;
 }
 
-/* ---- asking a lane ---------------------------------------------------------------------------------------
- */
+/* ---- asking a lane ------------------------------------------------------------------------------------- */
 
 static void call_attention(eni_lane *lane)
 {
@@ -115,8 +113,7 @@ en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user)
     return EN_ETIMEOUT;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------
- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static int watch(int epoll_fd, int fd)
 {

@@ -44,8 +44,7 @@ typedef struct psd {
     char *report; /* freed with free() */
 } psd;
 
-/* ---- the world is complete: open everything ---------------------------------------------------------------
- */
+/* ---- the world is complete: open everything ------------------------------------------------------------ */
 
 static void tell(psd *p, const char *key, const char *value)
 {
@@ -171,8 +170,7 @@ static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t
     if (p->report) *own_out = (eni_blob){(const uint8_t *)p->report, strlen(p->report)};
 }
 
-/* ---- the run ---------------------------------------------------------------------------------------------
- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static en_status find_strategy(psd *p, const char *plugins)
 {

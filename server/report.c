@@ -33,8 +33,7 @@ static void set_int(json_t *object, const char *key, uint64_t value)
     json_object_set_new(object, key, json_integer((json_int_t)value));
 }
 
-/* ---- adding up -------------------------------------------------------------------------------------------
- */
+/* ---- adding up ----------------------------------------------------------------------------------------- */
 
 static en_status add_client(sums *into, const eni_store_client_stats *from)
 {
@@ -84,8 +83,7 @@ static void visit_lane(void *user, const eni_store *store, const eni_lane_figure
     }
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 /* Counted per cell, told per model. */
 static uint64_t per_model(const draft *d, uint64_t sum)

@@ -11,8 +11,7 @@
 
 enum { LATE_MAX_S = 10 }; /* no stamp makes us keep a message for longer */
 
-/* ---- answers ---------------------------------------------------------------------------------------------
- */
+/* ---- answers ------------------------------------------------------------------------------------------- */
 
 /* Sends one message; a client that is gone is the control plane's business. `data` is copied. */
 static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
@@ -105,8 +104,7 @@ static void refuse_call(eni_lane *lane, const eni_store_action *action)
     refuse(lane, &to, action->status, "%s", action->text);
 }
 
-/* ---- the store -------------------------------------------------------------------------------------------
- */
+/* ---- the store ----------------------------------------------------------------------------------------- */
 
 static void step(eni_lane *lane, eni_store_event *event, const eni_header *header)
 {
@@ -149,8 +147,7 @@ void eni_lane_join_all(eni_lane *lane)
     }
 }
 
-/* ---- payloads --------------------------------------------------------------------------------------------
- */
+/* ---- payloads ------------------------------------------------------------------------------------------ */
 
 static void release_box(void *owner)
 {
@@ -209,8 +206,7 @@ static int find_payload(eni_lane *lane, eni_packet *packet, eni_payload *payload
     return 1;
 }
 
-/* ---- messages --------------------------------------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------------------------------------ */
 
 static void on_hello(eni_lane *lane, const eni_packet *packet)
 {

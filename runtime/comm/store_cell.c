@@ -88,8 +88,7 @@ en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version)
     return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
 }
 
-/* ---- the mean and the step ------------------------------------------------------------------------------
- */
+/* ---- the mean and the step ----------------------------------------------------------------------------- */
 
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
@@ -179,8 +178,7 @@ en_status eni_cell_step(eni_store *store, eni_cell *cell)
     return EN_OK;
 }
 
-/* ---- payloads -------------------------------------------------------------------------------------------
- */
+/* ---- payloads ------------------------------------------------------------------------------------------ */
 
 /* A buffer of max_count elements, and room in the pool for the day when it comes back. */
 static float *pool_take(eni_store *store)
@@ -206,8 +204,7 @@ en_status eni_cell_detach(eni_store *store, eni_call *call)
     return EN_OK;
 }
 
-/* ---- clocks ----------------------------------------------------------------------------------------------
- */
+/* ---- clocks -------------------------------------------------------------------------------------------- */
 
 void eni_cell_recount(const eni_store *store, eni_cell *cell)
 {
@@ -226,8 +223,7 @@ void eni_cell_recount(const eni_store *store, eni_cell *cell)
     }
 }
 
-/* ---- held calls -----------------------------------------------------------------------------------------
- */
+/* ---- held calls ---------------------------------------------------------------------------------------- */
 
 void eni_cell_hold(eni_cell *cell, eni_call *call)
 {

@@ -12,8 +12,7 @@
 static const char magic[8] = {'E', 'N', 'S', 'T', 'O', 'R', 'E', '\n'};
 enum { HEADER = 16, TEXT_MAX = 1 << 26 };
 
-/* ---- numbers ---------------------------------------------------------------------------------------------
- */
+/* ---- numbers ------------------------------------------------------------------------------------------- */
 
 static void put(uint8_t *at, uint64_t value, int bytes)
 {
@@ -29,8 +28,7 @@ static uint64_t get(const uint8_t *at, int bytes)
     return value;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------
- */
+/* ---- writing ------------------------------------------------------------------------------------------- */
 
 static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
 {
@@ -101,8 +99,7 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
     return log->write(log->user, payload->data, payload->count * sizeof(float));
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------
- */
+/* ---- reading ------------------------------------------------------------------------------------------- */
 
 static en_status refuse(const char *why)
 {

@@ -3,8 +3,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
 
-/* ---- MEMBER ----------------------------------------------------------------------------------------------
- */
+/* ---- MEMBER -------------------------------------------------------------------------------------------- */
 
 /* Tells every cell, in the order of buckets. */
 static en_status tell_cells(eni_store *store, int32_t who, int member)
@@ -92,8 +91,7 @@ en_status eni_store_on_member(eni_store *store, const eni_store_event *event)
     }
 }
 
-/* ---- TIMER -----------------------------------------------------------------------------------------------
- */
+/* ---- TIMER --------------------------------------------------------------------------------------------- */
 
 /* The cell whose timer is due first and has not run in this event; NULL: none is due. */
 static eni_cell *due_cell(const eni_store *store)

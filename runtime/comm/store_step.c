@@ -8,8 +8,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
 
-/* ---- actions --------------------------------------------------------------------------------------------
- */
+/* ---- actions ------------------------------------------------------------------------------------------- */
 
 eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
                                 uint32_t bucket)
@@ -54,8 +53,7 @@ static void drop_payload(const eni_store_event *event)
     if (event->payload.release) event->payload.release(event->payload.owner);
 }
 
-/* ---- INIT and SNAPSHOT -----------------------------------------------------------------------------------
- */
+/* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
 
 static en_status on_init(eni_store *store, const eni_store_event *event, eni_cell *cell)
 {
@@ -93,8 +91,7 @@ static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni
     return eni_cell_offer(store, cell);
 }
 
-/* ---- CALL ------------------------------------------------------------------------------------------------
- */
+/* ---- CALL ---------------------------------------------------------------------------------------------- */
 
 /* A call that was taken in before: its payload is not looked at. */
 static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_cell *cell)
@@ -246,8 +243,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
     return take_call(store, event, cell);
 }
 
-/* ---- step ------------------------------------------------------------------------------------------------
- */
+/* ---- step ---------------------------------------------------------------------------------------------- */
 
 /* Events that name a cell. */
 static en_status on_cell(eni_store *store, const eni_store_event *event)

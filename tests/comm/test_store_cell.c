@@ -120,8 +120,7 @@ static void more_shards_than_lines_leave_cells_empty(void **state)
     rig_free(&r);
 }
 
-/* ---- not finite ------------------------------------------------------------------------------------------
- */
+/* ---- not finite ---------------------------------------------------------------------------------------- */
 
 static void a_mean_that_is_not_finite_changes_nothing(void **state)
 {
@@ -157,8 +156,7 @@ static void a_mean_that_is_not_finite_changes_nothing(void **state)
     rig_free(&r);
 }
 
-/* ---- borrowed payloads -----------------------------------------------------------------------------------
- */
+/* ---- borrowed payloads --------------------------------------------------------------------------------- */
 
 /* n-softsync with two gradients per step: a push is answered while its gradient is still staged. */
 static en_status pair_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
@@ -269,8 +267,7 @@ static void every_payload_is_released_once(void **state)
     assert_int_equal(released, 5);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 static void pushes_allocate_nothing_after_warm_up(void **state)
 {

@@ -6,8 +6,7 @@
 
 enum { WORLD = 4, COUNT = 40, EVENTS = 400, SEEDS = 60 };
 
-/* ---- the strategy: n gradients a step, `bound` clocks ---------------------------------------------------
- */
+/* ---- the strategy: n gradients a step, `bound` clocks -------------------------------------------------- */
 
 static uint32_t quorum = 2; /* of the test in progress */
 static uint64_t bound = 3;
@@ -37,8 +36,7 @@ static const en_strategy any = {
     .on_pull = any_pull,
 };
 
-/* ---- the naive model: everything is recomputed from the list of what was pushed --------------------------
- */
+/* ---- the naive model: everything is recomputed from the list of what was pushed ------------------------ */
 
 typedef struct push {
     int32_t rank;
@@ -118,8 +116,7 @@ static int model_may_answer(const model *m, int32_t rank)
     return least == UINT64_MAX || m->clock[rank] <= least + bound;
 }
 
-/* ---- one random run --------------------------------------------------------------------------------------
- */
+/* ---- one random run ------------------------------------------------------------------------------------ */
 
 typedef struct buffer {
     uint8_t *data;
@@ -314,8 +311,7 @@ static void random_events_agree_with_a_naive_model(void **state)
     assert_true(holds > SEEDS);
 }
 
-/* ---- damaged logs ----------------------------------------------------------------------------------------
- */
+/* ---- damaged logs -------------------------------------------------------------------------------------- */
 
 static void damaged_logs_are_refused(void **state)
 {

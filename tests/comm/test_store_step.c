@@ -32,8 +32,7 @@ static void expect_refused(const rig *r, int32_t client, en_status status, const
     if (!strstr(rig_for(r, client)->text, part)) fail_msg("'%s' not in '%s'", part, rig_for(r, client)->text);
 }
 
-/* ---- identity --------------------------------------------------------------------------------------------
- */
+/* ---- identity ------------------------------------------------------------------------------------------ */
 
 static void a_repeat_is_answered_and_not_applied(void **state)
 {
@@ -151,8 +150,7 @@ static void who_has_not_joined_may_not_call(void **state)
     rig_free(&r);
 }
 
-/* ---- INIT and SNAPSHOT -----------------------------------------------------------------------------------
- */
+/* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
 
 static void snapshots_wait_for_the_weights(void **state)
 {
@@ -193,8 +191,7 @@ static void initial_weights_are_taken_once(void **state)
     rig_free(&r);
 }
 
-/* ---- clocks and members ----------------------------------------------------------------------------------
- */
+/* ---- clocks and members -------------------------------------------------------------------------------- */
 
 static void a_finished_client_releases_the_others(void **state)
 {

@@ -159,8 +159,7 @@ static void expect_refused(rig *r, int c, en_status status, const char *part)
     if (!strstr(r->heard.text, part)) fail_msg("'%s' not in '%s'", part, r->heard.text);
 }
 
-/* ---- tests -----------------------------------------------------------------------------------------------
- */
+/* ---- tests --------------------------------------------------------------------------------------------- */
 
 static void rounds_give_the_bytes_of_one_process(void **state)
 {

@@ -88,8 +88,7 @@ static en_status end_server(server *s)
     return st;
 }
 
-/* ---- a worker, as small as can be ------------------------------------------------------------------------
- */
+/* ---- a worker, as small as can be ---------------------------------------------------------------------- */
 
 typedef enum ending { LEAVE, VANISH, IGNORE } ending;
 
@@ -258,8 +257,7 @@ static int open_files(void)
     return n;
 }
 
-/* ---- tests -----------------------------------------------------------------------------------------------
- */
+/* ---- tests --------------------------------------------------------------------------------------------- */
 
 static void check_report(const char *text, int is_shared, int shards)
 {

@@ -35,8 +35,7 @@ static void same_run_twice_same_hash(void **state)
     printf("PROMISE virtual host: %d strategies, the same log hash and weights twice\n", EVERYONE);
 }
 
-/* ---- byte for byte ---------------------------------------------------------------------------------------
- */
+/* ---- byte for byte ------------------------------------------------------------------------------------- */
 
 /* `steps` steps of W ranks; the last has a ragged micro-batch and a rank without one. */
 static void weights_of(const char *spec, int nranks, int nshards, uint64_t accumulate, double slow,
@@ -140,8 +139,7 @@ static void mean_of_weights_is_mean_of_gradients(void **state)
     rig_fini(&r);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------------------
- */
+/* ---- bytes --------------------------------------------------------------------------------------------- */
 
 static void bytes_are_those_of_the_theory(void **state)
 {
@@ -167,8 +165,7 @@ static void bytes_are_those_of_the_theory(void **state)
         }
 }
 
-/* ---- staleness and clocks ---------------------------------------------------------------------------------
- */
+/* ---- staleness and clocks ------------------------------------------------------------------------------ */
 
 static double mean_staleness(int world, int noise, double slow)
 {

@@ -12,8 +12,7 @@ static en_status wait_first(en_host *host, void *state, en_bucket *bucket)
     return host->wait(host, bucket->req[0]);
 }
 
-/* ---- zero1: reduce-scatter, step on a slice, all-gather (Rajbhandari'20, ZeRO stage 1) ------------------
- */
+/* ---- zero1: reduce-scatter, step on a slice, all-gather (Rajbhandari'20, ZeRO stage 1) ----------------- */
 
 static en_status zero1_plan(en_host *host, void *state, en_bucket *bucket)
 {
@@ -40,8 +39,7 @@ static en_status zero1_finish(en_host *host, void *state, en_bucket *bucket)
     return host->wait(host, host->coll(host, EN_ALLGATHER, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
 }
 
-/* ---- hier: reduce within a machine, its leader talks to the server, broadcast back -----------------------
- */
+/* ---- hier: reduce within a machine, its leader talks to the server, broadcast back --------------------- */
 
 static en_status hier_submit(en_host *host, void *state, en_bucket *bucket)
 {
@@ -75,8 +73,7 @@ static int round_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
     return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
-/* ---- gossip: symmetric averaging with both neighbours of a ring (Lian'17, D-PSGD, alg. 1) ---------------
- */
+/* ---- gossip: symmetric averaging with both neighbours of a ring (Lian'17, D-PSGD, alg. 1) -------------- */
 
 typedef struct gossip {
     en_vec left[BUCKETS_MAX], right[BUCKETS_MAX];
@@ -120,8 +117,7 @@ static int mean_eval(en_host *host, void *state, const en_bucket *bucket, en_vec
     return EN_EVAL_MEAN;
 }
 
-/* ---- visit: even ranks average with the store inside a random odd rank (Lian'18, AD-PSGD) ---------------
- */
+/* ---- visit: even ranks average with the store inside a random odd rank (Lian'18, AD-PSGD) -------------- */
 
 typedef struct visit {
     int peer;
@@ -173,8 +169,7 @@ static int visit_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
     return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
-/* ---- late: holds every answer until a timer has rung ------------------------------------------------------
- */
+/* ---- late: holds every answer until a timer has rung --------------------------------------------------- */
 
 typedef struct late {
     uint64_t rung;
@@ -195,8 +190,7 @@ static void late_timer(en_store *store, void *state, en_cell *cell)
     if (cell->pending > 0) store->step(store, cell);
 }
 
-/* ---- stuck: never answers; mixed: ranks disagree about the collective ------------------------------------
- */
+/* ---- stuck: never answers; mixed: ranks disagree about the collective ---------------------------------- */
 
 static en_status push_submit(en_host *host, void *state, en_bucket *bucket)
 {
@@ -228,8 +222,7 @@ static en_status failing_submit(en_host *host, void *state, en_bucket *bucket)
     return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
 }
 
-/* ---- tables ----------------------------------------------------------------------------------------------
- */
+/* ---- tables -------------------------------------------------------------------------------------------- */
 
 #define HEAD(text) .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = text, .help = "for the tests"
 

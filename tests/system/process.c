@@ -37,8 +37,7 @@ static int ms_until(double deadline)
     return left <= 0 ? 0 : left > 3600 ? 3600000 : (int)(left * 1000) + 1;
 }
 
-/* ---- the program ----------------------------------------------------------------------------------------
- */
+/* ---- the program --------------------------------------------------------------------------------------- */
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -106,8 +105,7 @@ void promise(const char *format, ...)
     va_end(args);
 }
 
-/* ---- one process ----------------------------------------------------------------------------------------
- */
+/* ---- one process --------------------------------------------------------------------------------------- */
 
 static void split(char *text, char **words, size_t max)
 {
@@ -219,8 +217,7 @@ int process_says(const process *p, const char *first, const char *second)
     return n;
 }
 
-/* ---- what it writes -------------------------------------------------------------------------------------
- */
+/* ---- what it writes ------------------------------------------------------------------------------------ */
 
 /* Blocks until `is_there` holds for the file; looks again whenever something changes in its folder. */
 static void wait_for_file(const char *path, double seconds, int (*is_there)(const char *path, void *user),
@@ -282,8 +279,7 @@ const char *wait_for_line(const char *path, const char *prefix, double seconds)
     return wanted.text;
 }
 
-/* ---- what is left ---------------------------------------------------------------------------------------
- */
+/* ---- what is left -------------------------------------------------------------------------------------- */
 
 void process_nobody_left(double seconds)
 {

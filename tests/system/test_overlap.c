@@ -7,8 +7,7 @@
 
 enum { STEPS = 40, WARMUP = 10, MAX_STEPS = 400 };
 
-/* ---- the trace ------------------------------------------------------------------------------------------
- */
+/* ---- the trace ----------------------------------------------------------------------------------------- */
 
 /* One rank's step: when backward ended (the last span but those under 1 % of a step, which are the rest after
  * the last bucket), and when the first byte of its gradients left. */
@@ -72,8 +71,7 @@ static void test_leaves_early(void **state)
             ring, STEPS, server, STEPS);
 }
 
-/* ---- what it is good for --------------------------------------------------------------------------------
- */
+/* ---- what it is good for ------------------------------------------------------------------------------- */
 
 static int compare(const void *a, const void *b)
 {

@@ -41,8 +41,7 @@ static void expect_blame(const process *p, const char *victim)
         fail_msg("%s should name \"%s\" and nobody else; it said:\n%s", p->name, victim, process_err(p));
 }
 
-/* ---- by hand --------------------------------------------------------------------------------------------
- */
+/* ---- by hand ------------------------------------------------------------------------------------------- */
 
 /* Kills one of the processes in mid-run; all the others end with 1, naming it. */
 static void kill_and_expect(process *all, int n, int victim, const char *what, const char *name)
@@ -133,8 +132,7 @@ static void test_killed_by_hand(void **state)
     clear_tokens();
 }
 
-/* ---- under entrain run ----------------------------------------------------------------------------------
- */
+/* ---- under entrain run --------------------------------------------------------------------------------- */
 
 static void kill_under_run(const char *strategy, const char *word, const char *name)
 {
