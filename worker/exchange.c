@@ -1,10 +1,10 @@
 /* exchange.c - opens what carries vectors between ranks, and starts everybody from the same weights. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/units.h"
 #include "models/weights.h"
+#include "runtime/comm/lanes.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -88,30 +88,15 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
 static en_status open_client(eni_worker *w, int64_t deadline)
 {
     const eni_peer *psd = &w->info->leader;
-    const char *shards_text = eni_pair_find(psd->privates, psd->nprivates, "shards");
-    int shards = shards_text == NULL ? 0 : atoi(shards_text);
-    const char *endpoints[256];
-    if (shards < 1 || shards > 256) {
-        eni_error("exchange", "the leader at %s is no psd: it named no lanes", psd->host);
-        return EN_EPROTO;
-    }
-    for (int k = 0; k < shards; k++) {
-        char key[24];
-        snprintf(key, sizeof key, "lane.%d", k);
-        endpoints[k] = eni_pair_find(psd->privates, psd->nprivates, key);
-        if (endpoints[k] == NULL) {
-            eni_error("exchange", "psd did not name its %s", key);
-            return EN_EPROTO;
-        }
-    }
+    eni_lanes lanes;
+    EN_TRY(eni_lanes_find(psd, &lanes));
     int may_share = strcmp(psd->host_id, w->host_id) == 0 && w->shaper == NULL &&
                     w->config->transport != ENI_TRANSPORT_TCP;
     EN_TRY(eni_net_open(1, &w->net));
     eni_client_config config = {.net = w->net,
-                                .endpoints = endpoints,
-                                .shards = shards,
-                                .arena_socket =
-                                    may_share ? eni_pair_find(psd->privates, psd->nprivates, "arena") : NULL,
+                                .endpoints = lanes.endpoints,
+                                .shards = lanes.shards,
+                                .arena_socket = may_share ? lanes.arena_socket : NULL,
                                 .arena = w->arena,
                                 .buckets = w->buckets,
                                 .token = &w->token,

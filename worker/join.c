@@ -10,42 +10,12 @@
 #include <unistd.h>
 
 #include "config/env.h"
+#include "runtime/comm/agreement.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "worker/worker.h"
-
-enum { MAX_PAIRS = 128, PAIR_BYTES = 1 << 16 };
-
-/* Pairs under construction: texts live in one block. */
-typedef struct pair_list {
-    eni_pair pair[MAX_PAIRS];
-    size_t n, used;
-    char text[PAIR_BYTES];
-} pair_list;
-
-static en_status add_pair(pair_list *list, const char *key, const char *value)
-{
-    size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
-    if (list->n == MAX_PAIRS || list->used + key_bytes + value_bytes > PAIR_BYTES) {
-        eni_error("join", "the configuration is too long for a JOIN: give --bucket-cap-mb a larger value");
-        return EN_EINVAL;
-    }
-    char *k = list->text + list->used, *v = k + key_bytes;
-    memcpy(k, key, key_bytes);
-    memcpy(v, value, value_bytes);
-    list->used += key_bytes + value_bytes;
-    list->pair[list->n++] = (eni_pair){k, v};
-    return EN_OK;
-}
-
-static en_status add_number(pair_list *list, const char *key, double value)
-{
-    char text[40];
-    snprintf(text, sizeof text, "%.17g", value);
-    return add_pair(list, key, text);
-}
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out. */
 static en_status add_config_pair(void *user, const char *key, const char *value)
@@ -55,50 +25,25 @@ static en_status add_config_pair(void *user, const char *key, const char *value)
                                            "lr-gamma",  "sum-order",   "seed"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
-    return add_pair(user, key, value);
+    return eni_agreement_add(user, key, value);
 }
 
-static en_status add_buckets(pair_list *list, const eni_buckets *buckets)
+static en_status agree(const eni_worker *w, eni_agreement *agreement)
 {
-    size_t room = (size_t)buckets->n * 22 + 1;
-    char *counts = eni_alloc(room), *offsets = eni_alloc(room);
-    en_status st = counts == NULL || offsets == NULL ? EN_ENOMEM : EN_OK;
-    size_t c = 0, o = 0;
-    for (uint32_t b = 0; st == EN_OK && b < buckets->n; b++) {
-        const eni_bucket_range *range = &buckets->bucket[b];
-        c += (size_t)snprintf(counts + c, room - c, "%s%" PRIu64, b ? "," : "", range->hi - range->lo);
-        o += (size_t)snprintf(offsets + o, room - o, "%s%" PRIu64, b ? "," : "", range->lo);
-    }
-    if (st == EN_OK) st = add_pair(list, "buckets", counts);
-    if (st == EN_OK) st = add_pair(list, "bucket-offsets", offsets);
-    eni_free(counts);
-    eni_free(offsets);
-    return st;
-}
-
-static en_status add_all_pairs(const eni_worker *w, pair_list *list)
-{
-    static const char *const schedules[] = {"constant", "step", "cosine"};
     const eni_config *c = w->config;
-    EN_TRY(eni_config_match(c, add_config_pair, list));
-    EN_TRY(add_pair(list, "optimizer", w->optimizer->name));
-    EN_TRY(add_number(list, "momentum", (double)w->hyper.momentum));
-    EN_TRY(add_number(list, "nesterov", w->hyper.nesterov));
-    EN_TRY(add_number(list, "weight-decay", (double)w->hyper.weight_decay));
-    EN_TRY(add_number(list, "lr", w->schedule.base));
-    EN_TRY(add_pair(list, "lr-schedule", schedules[w->schedule.kind]));
-    EN_TRY(add_number(list, "lr-warmup", (double)w->schedule.warmup));
-    EN_TRY(add_number(list, "lr-step", (double)w->schedule.step_samples));
-    EN_TRY(add_number(list, "lr-gamma", w->schedule.gamma));
-    EN_TRY(add_pair(list, "sum-order", c->sum_order == ENI_ORDER_RING ? "ring" : "rank"));
-    EN_TRY(add_number(list, "seed", (double)c->seed));
-    EN_TRY(add_number(list, "total-samples", (double)w->plan.samples));
-    EN_TRY(add_number(list, "budget", (double)w->plan.micro_batches));
-    EN_TRY(add_number(list, "elements", (double)w->schema.count));
-    EN_TRY(add_pair(list, "strategy-name", w->strategy->name));
-    EN_TRY(add_pair(list, "strategy-options", eni_options_canonical(w->options)));
-    EN_TRY(add_pair(list, "net", c->net == NULL ? "" : c->net));
-    return add_buckets(list, w->buckets);
+    const eni_run_facts facts = {.strategy = w->strategy->name,
+                                 .strategy_options = eni_options_canonical(w->options),
+                                 .optimizer = w->optimizer,
+                                 .hyper = w->hyper,
+                                 .schedule = w->schedule,
+                                 .sum_order = (eni_sum_order)c->sum_order,
+                                 .seed = (double)c->seed,
+                                 .budget = w->plan.micro_batches,
+                                 .elements = w->schema.count,
+                                 .net = c->net == NULL ? "" : c->net,
+                                 .buckets = w->buckets};
+    EN_TRY(eni_config_match(c, add_config_pair, agreement));
+    return eni_agreement_add_run(agreement, &facts);
 }
 
 /* ---- where, and with which token ---- */
@@ -224,9 +169,9 @@ en_status eni_worker_join(eni_worker *w)
         EN_TRY(read_token(w, &leader, deadline));
     EN_TRY(eni_place_address(&leader, route));
     EN_TRY(eni_mesh_open(route, c->insecure, &w->mesh));
-    pair_list *list = eni_alloc(sizeof *list);
-    if (list == NULL) return EN_ENOMEM;
-    en_status st = add_all_pairs(w, list);
+    eni_agreement *agreement = eni_alloc(sizeof *agreement);
+    if (agreement == NULL) return EN_ENOMEM;
+    en_status st = agree(w, agreement);
     eni_pair privates[] = {{"data", w->mesh.address}, {"arena", w->mesh.name}};
     eni_member_config config = {.leader = leader,
                                 .token = w->token,
@@ -234,15 +179,15 @@ en_status eni_worker_join(eni_worker *w)
                                 .nranks = w->world.nranks,
                                 .host = w->host,
                                 .host_id = w->host_id,
-                                .pairs = list->pair,
-                                .npairs = list->n,
+                                .pairs = agreement->pair,
+                                .npairs = agreement->n,
                                 .privates = privates,
                                 .nprivates = 2,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .abort_fd = w->signal_fd};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);
-    eni_free(list);
+    eni_free(agreement);
     EN_TRY(st);
     w->info = eni_member_world(w->member);
     describe_world(w);

@@ -1,0 +1,48 @@
+/* agreement.h - what the ranks of a run must agree on, and what psd must know to hold its weights: the pairs
+ * of a JOIN. server/setup.c reads them back. */
+#ifndef COMM_AGREEMENT_H
+#define COMM_AGREEMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/comm/buckets.h"
+#include "runtime/net/control.h"
+
+enum { ENI_AGREEMENT_PAIRS = 1024, ENI_AGREEMENT_BYTES = 1 << 18 };
+
+/* Pairs under construction, in the order of adding: texts live in one block. Zeroed memory is empty. Large:
+ * not for a stack. */
+typedef struct eni_agreement {
+    eni_pair pair[ENI_AGREEMENT_PAIRS];
+    size_t n, used;
+    char text[ENI_AGREEMENT_BYTES];
+} eni_agreement;
+
+/* Copies both texts. EN_EINVAL, logged: no room. */
+en_status eni_agreement_add(eni_agreement *agreement, const char *key, const char *value);
+
+/* The same for a number: exact for doubles, hence for whole numbers below 2^53. */
+en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, double value);
+
+/* A run as its store sees it. */
+typedef struct eni_run_facts {
+    const char *strategy, *strategy_options; /* a name, never a path; canonical options */
+    const eni_optimizer *optimizer;
+    eni_hyper hyper;       /* momentum, nesterov, weight_decay */
+    eni_schedule schedule; /* the rate, resolved; total: the run's samples */
+    eni_sum_order sum_order;
+    double seed;
+    uint64_t budget;   /* micro-batches that claims hand out */
+    uint64_t elements; /* of the flat vector */
+    const char *net;   /* the emulated network; "": none */
+    const eni_buckets *buckets;
+} eni_run_facts;
+
+/* Adds them all, under the keys that psd looks for. EN_EINVAL as above; EN_ENOMEM. */
+en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *facts);
+
+#endif
