@@ -321,6 +321,7 @@ static en_status prepare(eni_worker *w)
                           .rank = (int32_t)w->config->rank,
                           .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
     if (w->world.nranks == 1 && w->world.rank < 0) w->world.rank = 0;
+    EN_TRY(eni_refuse_unbuilt(w->config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
     EN_TRY(open_data(w));

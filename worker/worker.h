@@ -122,6 +122,9 @@ en_status eni_worker_alive(void *worker);
 /* worker.c: the whole life of a rank. Returns what main turns into the exit code. */
 en_status eni_worker_run(eni_worker *worker);
 
+/* refuse.c: EN_EINVAL, logged, for a flag that nothing stands behind yet. */
+en_status eni_refuse_unbuilt(const eni_config *config);
+
 /* join.c: listens, joins, fills host .. world. `pairs` are built here from the config and the schema. */
 en_status eni_worker_join(eni_worker *worker);
 void eni_worker_leave(eni_worker *worker);
