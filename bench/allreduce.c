@@ -187,7 +187,7 @@ static void report(const struct bench *b, uint64_t count)
     if (o->is_json)
         printf("{\"bench\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"contract\":\"%s\","
                "\"ranks\":%d,"
-               "\"bytes\":%llu,\"median_us\":%.2f,\"p99_us\":%.2f,\"algbw_gb_s\":%.3f,\"busbw_gb_s\":%.3f,"
+               "\"bytes\":%llu,\"median_us\":%.2f,\"p99_us\":%.2f,\"algbw_gb_s\":%.6g,\"busbw_gb_s\":%.6g,"
                "\"wrong\":%llu}\n",
                eni_coll_algorithm_name(b->choice.algorithm),
                b->choice.transport == ENI_OVER_SHM ? "shm" : "tcp", o->is_private ? "private" : "arena",
