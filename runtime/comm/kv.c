@@ -90,26 +90,28 @@ static en_status check_idle(const en_client *client, uint32_t first, uint32_t la
     return EN_OK;
 }
 
-static en_status start_one(en_client *client, eni_kv_tensor *tensor, eni_kv_call call, int in_slot,
-                           uint64_t nsamples)
+static en_status start_one(en_client *client, eni_kv_tensor *tensor, eni_kv_call call, uint64_t nsamples)
 {
-    int is_push = call == ENI_KV_PUSH;
+    int is_pull = call == ENI_KV_PULL;
+    int out_slot = is_pull ? ENI_SLOT_NONE : ENI_SLOT_GRAD;
+    int in_slot = call == ENI_KV_PUSH ? ENI_SLOT_NONE : ENI_SLOT_PARAM;
     tensor->call = call;
     for (uint32_t b = tensor->first_bucket; b < tensor->first_bucket + tensor->nbuckets; b++)
-        EN_TRY(eni_client_call(client->store, is_push ? ENI_MSG_CALL : ENI_MSG_SNAPSHOT, b,
-                               is_push ? PUSH : 0, is_push ? EN_GRAD : EN_WEIGHTS,
-                               is_push ? ENI_SLOT_GRAD : ENI_SLOT_NONE, in_slot, nsamples, client->pushes));
+        EN_TRY(eni_client_call(client->store, is_pull ? ENI_MSG_SNAPSHOT : ENI_MSG_CALL, b,
+                               is_pull ? 0 : PUSH, is_pull ? EN_WEIGHTS : EN_GRAD, out_slot, in_slot,
+                               nsamples, client->pushes));
     return EN_OK;
 }
 
-static en_status start(en_client *client, int tensor, eni_kv_call call, int in_slot, uint64_t nsamples)
+static en_status start(en_client *client, int tensor, eni_kv_call call, uint64_t nsamples)
 {
     uint32_t first, last;
+    en_status alive = en_client_status(client);
+    if (alive != EN_OK) return keep(client, alive);
     EN_TRY(range_of(client, tensor, &first, &last));
     EN_TRY(check_idle(client, first, last));
-    EN_TRY(en_client_status(client));
     for (uint32_t i = first; i < last; i++) {
-        en_status st = start_one(client, &client->tensors[i], call, in_slot, nsamples);
+        en_status st = start_one(client, &client->tensors[i], call, nsamples);
         if (st != EN_OK) return keep(client, st);
     }
     return EN_OK;
@@ -117,34 +119,39 @@ static en_status start(en_client *client, int tensor, eni_kv_call call, int in_s
 
 en_status en_client_pull(en_client *client, int tensor)
 {
-    return start(client, tensor, ENI_KV_PULL, ENI_SLOT_PARAM, 0);
+    return start(client, tensor, ENI_KV_PULL, 0);
 }
 
 en_status en_client_push(en_client *client, int tensor, uint64_t nsamples)
 {
-    return start(client, tensor, ENI_KV_PUSH, ENI_SLOT_NONE, nsamples);
+    return start(client, tensor, ENI_KV_PUSH, nsamples);
 }
 
 en_status en_client_push_pull(en_client *client, int tensor, uint64_t nsamples)
 {
-    return start(client, tensor, ENI_KV_PUSH, ENI_SLOT_PARAM, nsamples);
+    return start(client, tensor, ENI_KV_PUSH_PULL, nsamples);
 }
 
 /* ---- answers ---- */
 
-static void count_answer(en_client *client, const eni_kv_tensor *tensor)
+static void count_push(en_client *client, const eni_kv_tensor *tensor)
 {
-    double sum = 0;
-    if (tensor->call == ENI_KV_PULL) {
-        client->pulls++;
-        return;
-    }
+    double staleness = 0;
     for (uint32_t b = 0; b < tensor->nbuckets; b++)
-        sum += eni_client_staleness(client->store, tensor->first_bucket + b);
-    double staleness = sum / tensor->nbuckets;
+        staleness += eni_client_staleness(client->store, tensor->first_bucket + b) / tensor->nbuckets;
     client->pushes++;
     client->staleness_sum += staleness;
     if (staleness > client->staleness_max) client->staleness_max = staleness;
+}
+
+static uint64_t answered_version(const en_client *client, const eni_kv_tensor *tensor)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t b = 0; b < tensor->nbuckets; b++) {
+        uint64_t version = eni_client_version(client->store, tensor->first_bucket + b);
+        if (version < least) least = version;
+    }
+    return least;
 }
 
 static en_status wait_one(en_client *client, eni_kv_tensor *tensor)
@@ -152,7 +159,11 @@ static en_status wait_one(en_client *client, eni_kv_tensor *tensor)
     if (tensor->call == ENI_KV_NONE) return EN_OK;
     for (uint32_t b = 0; b < tensor->nbuckets; b++)
         EN_TRY(eni_client_wait(client->store, tensor->first_bucket + b));
-    count_answer(client, tensor);
+    if (tensor->call == ENI_KV_PULL)
+        client->pulls++;
+    else
+        count_push(client, tensor);
+    if (tensor->call != ENI_KV_PUSH) tensor->version = answered_version(client, tensor);
     tensor->call = ENI_KV_NONE;
     return EN_OK;
 }
@@ -160,8 +171,8 @@ static en_status wait_one(en_client *client, eni_kv_tensor *tensor)
 en_status en_client_wait(en_client *client, int tensor)
 {
     uint32_t first, last;
-    EN_TRY(range_of(client, tensor, &first, &last));
     EN_TRY(client->failed);
+    EN_TRY(range_of(client, tensor, &first, &last));
     for (uint32_t i = first; i < last; i++) {
         en_status st = wait_one(client, &client->tensors[i]);
         if (st != EN_OK) return keep(client, st);
@@ -186,11 +197,8 @@ uint64_t en_client_version(const en_client *client, int tensor)
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t i = 0; i < client->ntensors; i++)
-        for (uint32_t b = 0; (tensor == EN_CLIENT_ALL || tensor == (int)i) && b < client->tensors[i].nbuckets;
-             b++) {
-            uint64_t version = eni_client_version(client->store, client->tensors[i].first_bucket + b);
-            if (version < least) least = version;
-        }
+        if ((tensor == EN_CLIENT_ALL || tensor == (int)i) && client->tensors[i].version < least)
+            least = client->tensors[i].version;
     return least == UINT64_MAX ? 0 : least;
 }
 

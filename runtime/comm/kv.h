@@ -17,13 +17,14 @@
 
 enum { ENI_KV_PIECE = 1 << 20 }; /* elements: 4 MiB */
 
-typedef enum eni_kv_call { ENI_KV_NONE, ENI_KV_PULL, ENI_KV_PUSH } eni_kv_call;
+typedef enum eni_kv_call { ENI_KV_NONE, ENI_KV_PULL, ENI_KV_PUSH, ENI_KV_PUSH_PULL } eni_kv_call;
 
 typedef struct eni_kv_tensor {
     char *name;
     uint64_t offset, count; /* elements of the flat vector */
     uint32_t first_bucket, nbuckets;
     eni_kv_call call; /* in progress */
+    uint64_t version; /* of what is in param: the least over its cells */
 } eni_kv_tensor;
 
 struct en_client {
