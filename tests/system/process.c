@@ -219,64 +219,41 @@ int process_says(const process *p, const char *first, const char *second)
 
 /* ---- what it writes ------------------------------------------------------------------------------------ */
 
-/* Blocks until `is_there` holds for the file; looks again whenever something changes in its folder. */
-static void wait_for_file(const char *path, double seconds, int (*is_there)(const char *path, void *user),
-                          void *user)
+static int has_line(const char *path, const char *text, char *line, int bytes)
 {
-    char dir[256], events[4096];
-    const double deadline = now_seconds() + seconds * SLOWNESS;
-    snprintf(dir, sizeof dir, "%s", path);
-    *strrchr(dir, '/') = 0;
-    struct pollfd changes = {.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), .events = POLLIN};
-    assert_true(changes.fd >= 0);
-    assert_true(inotify_add_watch(changes.fd, dir, IN_CREATE | IN_MODIFY | IN_MOVED_TO) >= 0);
-    while (!is_there(path, user)) {
-        if (poll(&changes, 1, ms_until(deadline)) == 0) {
-            close(changes.fd);
-            fail_msg("%s: nothing came in %g s", path, seconds * SLOWNESS);
-        }
-        while (read(changes.fd, events, sizeof events) > 0)
-            ;
-    }
-    close(changes.fd);
-}
-
-static int has_bytes(const char *path, void *user)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && st.st_size >= *(int64_t *)user;
-}
-
-void wait_for_bytes(const char *path, int64_t bytes, double seconds)
-{
-    wait_for_file(path, seconds, has_bytes, &bytes);
-}
-
-typedef struct line_wanted {
-    const char *prefix;
-    char text[1024];
-} line_wanted;
-
-static int has_line(const char *path, void *user)
-{
-    line_wanted *wanted = user;
     FILE *file = fopen(path, "re");
     if (file == NULL) return 0;
     int found = 0;
-    while (!found && fgets(wanted->text, sizeof wanted->text, file) != NULL)
-        found = strncmp(wanted->text, wanted->prefix, strlen(wanted->prefix)) == 0 &&
-                strchr(wanted->text, '\n') != NULL;
+    while (!found && fgets(line, bytes, file) != NULL)
+        found = strstr(line, text) != NULL && strchr(line, '\n') != NULL;
     fclose(file);
-    if (found) *strchr(wanted->text, '\n') = 0;
+    if (found) *strchr(line, '\n') = 0;
     return found;
 }
 
-const char *wait_for_line(const char *path, const char *prefix, double seconds)
+/* Looks again whenever something changes in the folder. */
+const char *wait_for_line(const process *p, const char *text, double seconds)
 {
-    static line_wanted wanted;
-    wanted.prefix = prefix;
-    wait_for_file(path, seconds, has_line, &wanted);
-    return wanted.text;
+    static char line[1024];
+    char events[4096];
+    const double deadline = now_seconds() + seconds * SLOWNESS;
+    struct pollfd wait[2] = {{.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC), .events = POLLIN},
+                             {.fd = p->pidfd, .events = POLLIN}};
+    assert_true(wait[0].fd >= 0);
+    assert_true(inotify_add_watch(wait[0].fd, folder, IN_CREATE | IN_MODIFY) >= 0);
+    while (!has_line(p->out, text, line, sizeof line) && !has_line(p->err, text, line, sizeof line)) {
+        int ready =
+            wait[1].revents != 0 ? 0 : poll(wait, 2, ms_until(deadline)); /* after its end, look once */
+        if (ready == 0) {
+            close(wait[0].fd);
+            fail_msg("%s has not written \"%s\"; it said:\n%s%s", p->name, text, process_out(p),
+                     process_err(p));
+        }
+        while (read(wait[0].fd, events, sizeof events) > 0)
+            ;
+    }
+    close(wait[0].fd);
+    return line;
 }
 
 /* ---- what is left -------------------------------------------------------------------------------------- */

@@ -63,12 +63,9 @@ const char *process_err(const process *p);
 /* How many lines of its stderr contain all of `first` and `second` ("" fits every line). */
 int process_says(const process *p, const char *first, const char *second);
 
-/* Blocks until `path` (in the folder, or one level below: the folder must exist) holds at least `bytes`. */
-void wait_for_bytes(const char *path, int64_t bytes, double seconds);
-
-/* Blocks until a line that begins with `prefix` is complete in `path`; its text, without the newline, valid
- * until the next call. */
-const char *wait_for_line(const char *path, const char *prefix, double seconds);
+/* Blocks until `p` has written a whole line, to stdout or stderr, that contains `text`; the line, without the
+ * newline, valid until the next call. Fails the test if `p` ends before. */
+const char *wait_for_line(const process *p, const char *text, double seconds);
 
 /* The child of `parent` that has `word` as an argument, or whose program's name is `word`; 0 if none. */
 pid_t process_child(pid_t parent, const char *word);

@@ -49,12 +49,14 @@ static void test_pasted_line(void **state)
     const char *expected = train_hash(60, "-n 3 --strategy=ps-sync --shards=2 " JOB), *out = out_folder();
     process_start(&psd, "psd", NULL,
                   "--strategy=ps-sync --world-size=3 --shards=2 --listen=tcp://127.0.0.1:0");
-    const char *line = wait_for_line(psd.out, "worker ", 20), *rank = strstr(line, "--rank=0");
-    assert_non_null(rank);
+    const char *line = wait_for_line(&psd, "--server=", 20), *flags = strchr(line, ' '),
+               *rank = strstr(line, "--rank=0");
+    assert_true(flags != NULL && rank != NULL);
+    char program[512];
+    snprintf(program, sizeof program, "%.*s", (int)(flags - line), line);
     for (int r = 2; r >= 0; r--)
-        process_start(&ranks[r], "worker", NULL, "%.*s--rank=%d%s --out=%s " ALONE " " JOB,
-                      (int)(rank - line - strlen("worker ")), line + strlen("worker "), r,
-                      rank + strlen("--rank=0"), out);
+        process_start(&ranks[r], program, NULL, "%.*s--rank=%d%s --out=%s " ALONE " " JOB,
+                      (int)(rank - flags), flags, r, rank + strlen("--rank=0"), out);
     for (int r = 0; r < 3; r++)
         expect_end(&ranks[r], 0);
     expect_end(&psd, 0);
