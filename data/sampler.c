@@ -76,6 +76,14 @@ static void hash_positions(eni_digest *digest, const uint32_t *order, uint64_t n
     }
 }
 
+static void hash_number(eni_digest *digest, uint64_t number)
+{
+    uint8_t bytes[8];
+    for (int b = 0; b < 8; b++)
+        bytes[b] = (uint8_t)(number >> 8 * b);
+    eni_digest_add(digest, bytes, sizeof bytes);
+}
+
 en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, bool shuffle,
                                    char hex_out[ENI_DIGEST_HEX])
 {
@@ -86,13 +94,15 @@ en_status eni_sampler_order_sha256(const eni_plan *plan, uint64_t seed, bool shu
         eni_digest_free(digest);
         return EN_ENOMEM;
     }
-    uint64_t left = plan->samples;
+    bool is_cut = plan->samples > ENI_ORDER_POSITIONS_MAX;
+    uint64_t left = is_cut ? ENI_ORDER_POSITIONS_MAX : plan->samples;
     for (uint64_t epoch = 0; left > 0; epoch++) {
         uint64_t n = left < plan->epoch_samples ? left : plan->epoch_samples;
         build(sampler, epoch);
         hash_positions(digest, sampler->order, n);
         left -= n;
     }
+    if (is_cut) hash_number(digest, plan->samples);
     eni_digest_take(digest, hex_out);
     eni_sampler_free(sampler);
     return EN_OK;
