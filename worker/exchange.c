@@ -50,6 +50,17 @@ static en_status reach_peers(eni_worker *w, int64_t deadline)
     return eni_mesh_sockets(&w->mesh, w->info, &w->token, deadline, abort_fd, w->sockets);
 }
 
+/* All buckets of a step may be under way at once. */
+static en_status check_depth(const eni_worker *w)
+{
+    if (w->strategy->flags & EN_STORE_ON_SERVERS || w->buckets->n <= ENI_COLL_DEPTH) return EN_OK;
+    eni_error("exchange",
+              "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
+              "larger --bucket-cap-mb",
+              w->config->bucket_cap_mb, w->buckets->n, ENI_COLL_DEPTH);
+    return EN_EINVAL;
+}
+
 static en_status open_coll(eni_worker *w, int64_t deadline)
 {
     static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
@@ -61,6 +72,7 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
                             .nhosts = w->world.nhosts,
                             .is_shaped = w->shaper != NULL,
                             .no_shm = w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+    EN_TRY(check_depth(w));
     EN_TRY(eni_coll_choose(&facts, &w->choice));
     EN_TRY(reach_peers(w, deadline));
     eni_coll_config config = {.rank = w->world.rank,
