@@ -46,6 +46,16 @@ static void test_flags(void **state)
     promise("wrong flags, options, files and commands end with 2 and one sentence: 12 of 12");
 }
 
+/* Every rank says it, and the leader may add that the run is over. */
+static void test_too_many_buckets(void **state)
+{
+    process p;
+    (void)state;
+    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring --bucket-cap-mb=0.001 " SHORT);
+    assert_int_equal(process_wait(&p, 20), 2);
+    assert_in_range(process_says(&p, "cuts the model into 796 buckets", "larger --bucket-cap-mb"), 1, 2);
+}
+
 /* What a worker finds out when it starts. After the cause the leader may add that the run is over. */
 static void test_found_out_by_worker(void **state)
 {
@@ -133,7 +143,8 @@ static void test_mismatch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flags), cmocka_unit_test(test_found_out_by_worker),
-        cmocka_unit_test(test_plugin), cmocka_unit_test(test_absent_server), cmocka_unit_test(test_mismatch)};
+        cmocka_unit_test(test_flags),         cmocka_unit_test(test_found_out_by_worker),
+        cmocka_unit_test(test_plugin),        cmocka_unit_test(test_too_many_buckets),
+        cmocka_unit_test(test_absent_server), cmocka_unit_test(test_mismatch)};
     return system_main(tests);
 }
