@@ -4,7 +4,7 @@
     tools/make_accuracy_goldens.py --entrain build/entrain --out tests/goldens/accuracy.json
     tools/make_accuracy_goldens.py --entrain build/entrain --check tests/goldens/accuracy.json
 
-The first writes it anew (two minutes), the second trains again and exits with 1 on drift. Needs torch, numpy
+The first writes it anew (some minutes), the second trains again and exits with 1 on drift. Needs torch, numpy
 and safetensors, and Fashion-MNIST's IDX files (Debian: dataset-fashion-mnist).
 
 Two jobs, each one epoch of the convnet over Fashion-MNIST, then the accuracy on all 10,000 test images:
@@ -34,7 +34,7 @@ import torch.nn.functional as F
 
 from make_goldens import Convnet, MEAN, STD, read_idx
 
-SEEDS, WORKERS = (1, 2, 3), 2
+SEEDS, WORKERS = tuple(range(1, 10)), 2
 JOBS = {"sync": {"batch": 128, "lr": 0.02, "momentum": 0.5, "delay": 0},
         "delayed": {"batch": 64, "lr": 0.01, "momentum": 0.5, "delay": 1}}
 TOLERANCE = 0.005  # of --check, on the medians

@@ -84,7 +84,8 @@ int files_left(const char *name);
 /* A port that was free a moment ago. */
 int free_port(void);
 
-/* Monotonic, in seconds. */
+/* Monotonic, in seconds; and what is left until then, for poll(): at least 1 ms before it, 0 after. */
 double now_seconds(void);
+int ms_until(double deadline);
 
 #endif
