@@ -46,18 +46,42 @@ void eni_seat_free(eni_seat *seat)
     *seat = (eni_seat){.link.fd = -1};
 }
 
+/* The seat of the next connection. When all are taken it is that of the stranger who has been silent longest,
+ * so that a crowd of them cannot keep a member out: a member says JOIN at once. Whoever was seated in this
+ * round has not been listened to yet and stays. NULL: none now; *is_full_out: nor in the next round. */
+static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
+{
+    eni_seat *oldest = NULL;
+    *is_full_out = false;
+    bool has_strangers = false;
+    for (size_t i = 0; i < leader->nseats; i++) {
+        eni_seat *seat = &leader->seats[i];
+        if (seat->stage == SEAT_FREE) return seat;
+        if (seat->stage != SEAT_NEW) continue;
+        has_strangers = true;
+        if (seat->heard_ns >= leader->looked_ns) continue;
+        if (oldest == NULL || seat->heard_ns < oldest->heard_ns) oldest = seat;
+    }
+    *is_full_out = !has_strangers;
+    return oldest;
+}
+
+/* After all seats were served, so that those who are still strangers have had their turn. */
 static void accept_all(eni_leader *leader)
 {
-    int fd;
-    while (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) == EN_OK) {
-        eni_seat *seat = NULL;
-        for (size_t i = 0; i < leader->nseats && seat == NULL; i++)
-            if (leader->seats[i].stage == SEAT_FREE) seat = &leader->seats[i];
+    bool is_full;
+    for (eni_seat *seat; (seat = next_seat(leader, &is_full)) != NULL || is_full;) {
+        int fd;
+        if (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) != EN_OK) return;
+        if (seat == NULL || seat->stage != SEAT_FREE) {
+            if (!leader->has_warned_full) eni_warn("leader", "too many connections: closing strangers");
+            leader->has_warned_full = true;
+        }
         if (seat == NULL) {
-            eni_warn("leader", "too many connections: closed one more");
             close(fd);
             continue;
         }
+        if (seat->stage != SEAT_FREE) eni_seat_free(seat);
         *seat = (eni_seat){.stage = SEAT_NEW, .heard_ns = eni_now_ns(), .step = -1};
         eni_link_init(&seat->link, fd);
     }
@@ -192,9 +216,9 @@ static void round_once(eni_leader *leader)
     wait_events(leader);
     int64_t now_ns = eni_now_ns();
     forgive_own_absence(leader, now_ns);
-    accept_all(leader);
     read_all(leader, now_ns);
     serve_all(leader, now_ns);
+    accept_all(leader);
     check_asked_abort(leader);
     if (leader->stage == LEADER_JOINING) eni_leader_tick_join(leader, now_ns);
     if (leader->stage == LEADER_RUNNING) eni_leader_tick_run(leader, now_ns);

@@ -49,6 +49,7 @@ struct eni_leader {
     int64_t join_deadline_ns, next_beat_ns, end_ns, abort_ns, looked_ns;
     eni_seat *seats;
     size_t nseats;
+    bool has_warned_full; /* once is enough: strangers must not fill a log */
     struct pollfd *polled;
     eni_world_info world; /* valid until stop: on_world may keep it */
     eni_peer *peers;      /* by rank */
