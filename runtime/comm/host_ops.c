@@ -11,6 +11,9 @@
 #include "runtime/core/try.h"
 #include "runtime/net/wire.h"
 
+/* A call that makes no sense has no request: its wait is EN_EBUG, or why the run ends. */
+#define REQUEST_REFUSED UINT64_MAX
+
 static eni_host *host_of(en_host *table)
 {
     return (eni_host *)(void *)table;
@@ -187,11 +190,11 @@ static int is_vector_of(const eni_host *host, const char *operation, const en_bu
     return 0;
 }
 
-/* A request that could not start is remembered as one whose wait reports the group's status. */
+/* A request that could not start is remembered as one whose wait says why. */
 static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucket, int then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
-    if (r == NULL) return UINT64_MAX;
+    if (r == NULL) return REQUEST_REFUSED;
     r->then_step = then_step;
     int64_t begin = eni_now_ns();
     en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
@@ -221,7 +224,7 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
         return start_coll(host, &op, bucket, 1);
     }
     /* A world of one: the worker has already averaged (coll in host.h). */
-    return host_step(table, bucket) == EN_OK ? 0 : UINT64_MAX;
+    return host_step(table, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
 }
 
 static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
@@ -231,9 +234,9 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     if (group == EN_LOCAL && host->config.world.nhosts > 1) {
         eni_error("host", "%s asked for a collective inside one host, which needs the hierarchical transport",
                   host->config.strategy->name);
-        return UINT64_MAX;
+        return REQUEST_REFUSED;
     }
-    if (!is_vector_of(host, "coll", bucket, inout)) return UINT64_MAX;
+    if (!is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
     eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
     return start_coll(host, &in_place, bucket, 0);
 }
@@ -243,7 +246,7 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     eni_host *host = host_of(table);
     if (host->config.coll == NULL) return 0;
     if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in))
-        return UINT64_MAX;
+        return REQUEST_REFUSED;
     eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     op.to = to;
     op.from = from;
@@ -259,13 +262,13 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
         eni_error("host", "%s called a store %s", host->config.strategy->name,
                   dest == EN_SERVERS ? "on servers, but this run has none"
                                      : "inside a worker, which this host has not");
-        return UINT64_MAX;
+        return REQUEST_REFUSED;
     }
     if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
         (in != 0 && !is_vector_of(host, "call", bucket, in)))
-        return UINT64_MAX;
+        return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
-    if (r == NULL) return UINT64_MAX;
+    if (r == NULL) return REQUEST_REFUSED;
     if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
     int64_t begin = eni_now_ns();
     en_status st =
@@ -277,8 +280,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     r->is_push = out != 0;
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
-    if (st != EN_OK) r->kind = REQ_FREE;
-    return st == EN_OK ? r->id : UINT64_MAX;
+    r->failed = st;
+    return r->id;
 }
 
 static uint64_t coll_wait_ns(const eni_host *host)
@@ -324,6 +327,10 @@ static en_status wait_call(eni_host *host, eni_request *r)
 {
     eni_client_counters before, after;
     int64_t begin = eni_now_ns();
+    if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
+        EN_TRY(host->config.alive_status(host->config.alive_user));
+        return r->failed;
+    }
     eni_client_count(host->config.client, &before);
     EN_TRY(eni_client_wait(host->config.client, r->bucket->id));
     eni_client_count(host->config.client, &after);
@@ -341,10 +348,10 @@ static en_status host_wait(en_host *table, en_req req)
 {
     eni_host *host = host_of(table);
     if (req == 0) return EN_OK;
-    if (req == UINT64_MAX)
-        return host->config.alive_status(host->config.alive_user) != EN_OK
-                   ? host->config.alive_status(host->config.alive_user)
-                   : EN_EBUG;
+    if (req == REQUEST_REFUSED) {
+        EN_TRY(host->config.alive_status(host->config.alive_user));
+        return EN_EBUG;
+    }
     eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];
     if (r->kind == REQ_FREE || r->id != req) return EN_OK;
     en_status st = r->kind == REQ_COLL ? wait_coll(host, r) : wait_call(host, r);
