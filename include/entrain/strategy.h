@@ -86,8 +86,8 @@ typedef struct en_param {
     uint32_t size;
     uint32_t kind; /* 0 weight; 1 buffer (batch-norm statistics: not reduced) */
     const char *name;
-    uint64_t offset; /* elements from the bucket's start */
-    uint64_t count;  /* elements of the tensor that lie in this bucket */
+    uint64_t offset;     /* elements from the bucket's start */
+    uint64_t count;      /* elements of the tensor that lie in this bucket */
     uint64_t rows, cols; /* of the whole tensor, flattened to a matrix (low-rank codecs) */
 } en_param;
 
@@ -137,8 +137,8 @@ struct en_host {
     double (*num)(en_host *, const char *key);
     const char *(*text)(en_host *, const char *key);
 
-    uint64_t (*rand)(en_host *);   /* 64 uniform bits; a function of (seed, rank, step, calls in this step) */
-    int64_t (*now_ns)(en_host *);  /* monotonic; virtual time on the virtual host */
+    uint64_t (*rand)(en_host *);  /* 64 uniform bits; a function of (seed, rank, step, calls in this step) */
+    int64_t (*now_ns)(en_host *); /* monotonic; virtual time on the virtual host */
     void (*log)(en_host *, int level /* 0 error .. 4 trace */, const char *fmt, ...);
 
     /* A named vector of the bucket's length, zeroed; only in open and plan; in the checkpoint under this
@@ -153,7 +153,8 @@ struct en_host {
     en_status (*step)(en_host *, en_bucket *);
     double (*lr)(en_host *); /* the rate step() would take now */
 
-    /* Seconds of one operation on this bucket, probed before step 0; rank 0's figure on all ranks. op 0: call. */
+    /* Seconds of one operation on this bucket, probed before step 0; rank 0's figure on all ranks. op 0:
+     * call. */
     double (*cost)(en_host *, int op, const en_bucket *);
     /* Bytes this rank sends for a collective, per byte of the vector, with the algorithm in use
      * (ring and direct all-reduce: 2(n-1)/n; naive: n-1). For theory(). */
@@ -236,9 +237,9 @@ struct en_strategy {
     const char *help;  /* one line */
     const char *paper; /* "author'year, section" */
     uint32_t flags;
-    uint32_t peer_vecs; /* vectors that each cell keeps per client */
-    size_t state;       /* bytes of the worker half's state: a plain struct without pointers, zeroed */
-    size_t cell_state;  /* the same per cell for the store half */
+    uint32_t peer_vecs;       /* vectors that each cell keeps per client */
+    size_t state;             /* bytes of the worker half's state: a plain struct without pointers, zeroed */
+    size_t cell_state;        /* the same per cell for the store half */
     const en_option *options; /* ends with an entry of size 0; NULL: none */
     const en_strategy *next;  /* another strategy in the same file, or NULL */
 
@@ -252,12 +253,15 @@ struct en_strategy {
     en_status (*finish)(en_host *, void *state, en_bucket *); /* in submit order */
     en_status (*after_step)(en_host *, void *state, uint64_t step);
     en_status (*on_world)(en_host *, void *state, const en_world *);
-    int (*eval)(en_host *, void *state, const en_bucket *, en_vec *vec_out); /* EN_EVAL_*, same for all buckets */
+    int (*eval)(en_host *, void *state, const en_bucket *,
+                en_vec *vec_out); /* EN_EVAL_*, same for all buckets */
     void (*theory)(en_host *, void *state, en_theory *theory_out);
 
     /* Store half. `state` points at this cell's `cell_state` bytes. */
-    en_status (*on_push)(en_store *, void *state, en_cell *, en_msg *); /* neither absorb nor touch: dropped */
-    int (*on_pull)(en_store *, void *state, en_cell *, en_msg *); /* right after on_push, and again while held */
+    en_status (*on_push)(en_store *, void *state, en_cell *,
+                         en_msg *); /* neither absorb nor touch: dropped */
+    int (*on_pull)(en_store *, void *state, en_cell *,
+                   en_msg *); /* right after on_push, and again while held */
     void (*on_timer)(en_store *, void *state, en_cell *);
     void (*on_member)(en_store *, void *state, en_cell *, int32_t who, int event);
 };

@@ -72,10 +72,10 @@ typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, i
                                uint32_t bucket, uint64_t bytes);
 
 typedef struct eni_coll_config {
-    int rank, nranks; /* in this group */
-    uint32_t epoch;   /* of the membership */
-    int algorithm;    /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
-    int transport;    /* ENI_OVER_* */
+    int rank, nranks;        /* in this group */
+    uint32_t epoch;          /* of the membership */
+    int algorithm;           /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
+    int transport;           /* ENI_OVER_* */
     eni_sum_order sum_order; /* of direct and naive; a ring has its own, which ENI_SUM_RING follows */
 
     /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.

@@ -27,7 +27,7 @@ struct eni_coll {
     void *state;              /* the engine's */
     int64_t spin_ns;          /* how long a wait may spin: 0 when ranks share cores */
     uint64_t nsubmitted;      /* operations 0 .. nsubmitted - 1 were submitted */
-    _Atomic int status; /* the first failure, kept */
+    _Atomic int status;       /* the first failure, kept */
     eni_coll_op ops[ENI_COLL_DEPTH];
     int64_t begin_ns[ENI_COLL_DEPTH]; /* when submitted */
 
