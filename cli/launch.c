@@ -48,8 +48,9 @@ typedef struct launcher {
     int progress_fd; /* our end of rank 0's pipe */
     char line[256];  /* of it, incomplete */
     size_t line_bytes;
-    en_status first;    /* how the first that failed ended */
-    int is_interrupted; /* by a signal, which stays in signal_fd for main */
+    int has_signalled, has_named; /* we sent signals; the victim of a run was named */
+    en_status first;              /* how the first that failed ended */
+    int is_interrupted;           /* by a signal, which stays in signal_fd for main */
 } launcher;
 
 /* ---- starting ---- */
@@ -207,6 +208,7 @@ static en_status start_all(launcher *l)
 
 static void signal_all(launcher *l, int signal_number)
 {
+    l->has_signalled = 1;
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) kill(l->child[i].pid, signal_number);
 }
@@ -214,10 +216,17 @@ static void signal_all(launcher *l, int signal_number)
 static void note_end(launcher *l, const child *c, int status)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    if (l->first != EN_OK) return;
-    if (WIFSIGNALED(status)) {
+    /* A killed process closes its sockets before it can be reaped: on a busy machine those that it takes
+     * along may be found first. Until we send signals ourselves, who was killed is the cause. */
+    if (WIFSIGNALED(status) && !l->has_signalled && !l->has_named) {
+        l->has_named = 1;
         eni_error("launch", "%s (pid %d) died: %s%s", c->role, (int)c->pid, strsignal(WTERMSIG(status)),
                   WTERMSIG(status) == SIGKILL ? " (killed, or out of memory?)" : "");
+        if (l->first == EN_OK) l->first = EN_EPEER;
+        return;
+    }
+    if (l->first != EN_OK) return;
+    if (WIFSIGNALED(status)) {
         l->first = EN_EPEER;
     } else if (WEXITSTATUS(status) == 127) {
         eni_error("launch", "%s could not be executed", c->role);
