@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/comm/host_state.h"
+#include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
@@ -34,13 +35,26 @@ static en_status open_optimizer(eni_host *host)
     return EN_OK;
 }
 
+/* What plan narrows is used as an index from here on. */
+static en_status plan_bucket(eni_host *host, en_bucket *bucket)
+{
+    const en_strategy *s = host->config.strategy;
+    EN_TRY(s->plan(&host->table, host->state, bucket));
+    if (bucket->lo <= bucket->hi && bucket->hi <= bucket->count) return EN_OK;
+    eni_error("host",
+              "plan of %s gave bucket %u the range %llu to %llu of %llu elements; keep lo <= hi <= count",
+              s->name, bucket->id, (unsigned long long)bucket->lo, (unsigned long long)bucket->hi,
+              (unsigned long long)bucket->count);
+    return EN_EBUG;
+}
+
 static en_status open_strategy(eni_host *host)
 {
     const en_strategy *s = host->config.strategy;
     host->is_planning = 1;
     if (s->open != NULL) EN_TRY(s->open(&host->table, host->state));
     for (uint32_t b = 0; b < host->config.buckets->n && s->plan != NULL; b++)
-        EN_TRY(s->plan(&host->table, host->state, &host->buckets[b]));
+        EN_TRY(plan_bucket(host, &host->buckets[b]));
     host->is_planning = 0;
     return EN_OK;
 }
