@@ -231,6 +231,11 @@ static void note_end(launcher *l, const child *c, int status)
     } else if (WEXITSTATUS(status) == 127) {
         eni_error("launch", "%s could not be executed", c->role);
         l->first = EN_EPEER;
+    } else if (WEXITSTATUS(status) >
+               128) { /* of a signal that it heeded, without a word if it was starting */
+        eni_error("launch", "%s (pid %d) was interrupted: %s", c->role, (int)c->pid,
+                  strsignal(WEXITSTATUS(status) - 128));
+        l->first = EN_EPEER;
     } else {
         l->first = WEXITSTATUS(status) == 2 ? EN_EINVAL : EN_EPEER;
     }
