@@ -158,6 +158,16 @@ void process_start(process *p, const char *program, const char *env, const char 
     assert_true(p->pidfd >= 0);
 }
 
+/* The kernel function in which the process sleeps. */
+static void describe_wait(pid_t pid, char *text, int bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL || fgets(text, bytes, file) == NULL) snprintf(text, (size_t)bytes, "nothing known");
+    if (file != NULL) fclose(file);
+}
+
 int process_wait(process *p, double seconds)
 {
     struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
@@ -167,10 +177,12 @@ int process_wait(process *p, double seconds)
         ready = poll(&ended, 1, ms_until(deadline));
     while (ready < 0 && errno == EINTR);
     if (ready == 0) {
+        char waits_in[64];
+        describe_wait(p->pid, waits_in, sizeof waits_in);
         kill(p->pid, SIGKILL);
         waitpid(p->pid, &status, 0);
-        fail_msg("%s has not ended in %g s; it said:\n%s%s", p->name, seconds * SLOWNESS, process_out(p),
-                 process_err(p));
+        fail_msg("%s has not ended in %g s (it waits in %s); it said:\n%s%s", p->name, seconds * SLOWNESS,
+                 waits_in, process_out(p), process_err(p));
     }
     assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
     close(p->pidfd);
