@@ -171,7 +171,7 @@ typedef struct eni_store_client_stats {
     eni_histogram staleness; /* versions between the weights of a push and the weights it met, when it was
                                 applied or dropped; pushes without samples do not count */
     eni_histogram steady;    /* of those the ones made while all joined clients were active: each has
-                                pushed on the cell, none has finished or left */
+                                pushed on the cell before, none has finished or left */
 } eni_store_client_stats;
 
 typedef struct eni_store_stats {

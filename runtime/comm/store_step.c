@@ -179,7 +179,10 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
     call->payload = event->payload;
     call->ticket = event->ticket;
     call->seq = event->seq;
-    call->is_steady = cell->nstarted == store->nactive && store->nleft == 0;
+    /* A first push was computed while its client did not count yet: one that starts late would bring the
+     * whole head start of the others into the mean. */
+    call->is_steady =
+        cell->nstarted == store->nactive && store->nleft == 0 && cell->seat[event->client].pushes > 1;
     call->msg = (en_msg){
         .size = sizeof(en_msg),
         .kind = event->kind,
