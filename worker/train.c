@@ -5,6 +5,7 @@
  *
  * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
  * (runtime/comm/host.c). */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -207,6 +208,12 @@ static void record_step(step_run *run, int64_t begin, const eni_host_counters *b
     int64_t end = eni_now_ns();
     eni_host_count(w->strategy_host, &after);
     float loss = run->nsamples > 0 ? (float)(run->loss / (double)run->nsamples) : 0;
+    if (!isfinite(loss) && !t->has_diverged) {
+        t->has_diverged = 1;
+        eni_warn("train",
+                 "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
+                 (unsigned long long)run->step, w->schedule.base);
+    }
     eni_step s = {.t = clock_seconds(w, end),
                   .step = run->step,
                   .epoch = run->epoch,

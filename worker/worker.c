@@ -43,8 +43,10 @@ static en_status find_strategy(eni_worker *w)
     EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
     EN_TRY(eni_plugin_find(w->plugin_dir, word, &w->strategy));
     if (strcmp(w->strategy->name, "solo") == 0 && w->world.nranks > 1) {
-        eni_error("worker", "solo trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
-                  "micro-batches of all", w->world.nranks, w->world.nranks);
+        eni_error("worker",
+                  "solo trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
+                  "micro-batches of all",
+                  w->world.nranks, w->world.nranks);
         return EN_EINVAL;
     }
     return eni_options_new(w->strategy, given, &w->options);
@@ -259,9 +261,31 @@ static en_status dump_config(const eni_worker *w)
     return st;
 }
 
+/* A file that is written at the end must be writable at the start, or the run is lost. */
+static en_status check_target(const char *flag, const char *path)
+{
+    char folder[1024];
+    struct stat is;
+    if (path == NULL) return EN_OK;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder] = 0;
+    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode)) {
+        eni_error("worker", "%s=%s: that is no regular file; name a file", flag, path);
+        return EN_EINVAL;
+    }
+    if (access(folder, W_OK) == 0) return EN_OK;
+    eni_error("worker", "%s=%s: cannot write into %s: %s", flag, path, folder, strerror(errno));
+    return EN_EINVAL;
+}
+
 static en_status open_records(eni_worker *w)
 {
     const eni_config *c = w->config;
+    EN_TRY(check_target("--save", c->save));
     if (c->out != NULL) {
         if (mkdir(c->out, 0777) != 0 && errno != EEXIST) {
             eni_error("worker", "--out=%s: cannot create it: %s", c->out, strerror(errno));
@@ -270,6 +294,7 @@ static en_status open_records(eni_worker *w)
         EN_TRY(eni_recorder_open(c->out, w->world.rank, &w->recorder));
         if (w->world.rank == 0) EN_TRY(dump_config(w));
     }
+    EN_TRY(check_target("--trace", c->trace)); /* may lie in --out */
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
     uint64_t every = c->eval_every > 0 ? (uint64_t)c->eval_every : 0;

@@ -51,6 +51,7 @@ typedef struct eni_tally {
     int64_t paused_ns;      /* of eval_ns, what fell after the training clock had started */
     uint64_t clock_samples; /* global samples when it started */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
+    int has_diverged;       /* a loss was not finite: said once */
 } eni_tally;
 
 typedef struct eni_worker {
