@@ -23,13 +23,6 @@ typedef struct evaluation {
     float *flat;
 } evaluation;
 
-static void fill(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
-{
-    const eni_dataset *d = user;
-    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
-                      d->classes > 0 ? NULL : target_out);
-}
-
 static en_status open_all(evaluation *e, const char *plugin_dir)
 {
     const eni_config *c = e->config;
@@ -65,7 +58,7 @@ static en_status evaluate(evaluation *e)
     const eni_dataset *d = e->dataset;
     eni_set set = {.count = d->split[ENI_TEST].count,
                    .batch = (uint64_t)e->config->eval_batch_size,
-                   .fill = fill,
+                   .fill = eni_dataset_fill_test,
                    .sample_bytes = d->sample_floats * sizeof(float),
                    .user = e->dataset,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};

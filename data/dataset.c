@@ -219,3 +219,10 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
     eni_digest_take(digest, hex_out);
     return EN_OK;
 }
+
+void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    const eni_dataset *d = dataset;
+    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
+                      d->classes > 0 ? NULL : target_out);
+}

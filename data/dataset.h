@@ -66,6 +66,10 @@ void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *i
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        int32_t *labels_out, float *targets_out);
 
+/* The test split as models/evaluate.h asks for it (an eni_set_fill): samples [first, first + n), and labels or
+ * targets, whichever the set has. `dataset` is a const eni_dataset. */
+void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
+
 /* sha256 over both splits as limited (counts, shape, samples, labels): what "the same data" means. Computed
  * by the call (about 0.1 s for 55 MB); EN_ENOMEM. */
 en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX]);

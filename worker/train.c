@@ -325,13 +325,6 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     return EN_OK;
 }
 
-static void fill_test(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out)
-{
-    const eni_dataset *d = user;
-    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
-                      d->classes > 0 ? NULL : target_out);
-}
-
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
 {
     eni_worker *w = worker;
@@ -339,7 +332,7 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
     eni_set set = {.count = d->split[ENI_TEST].count,
                    .batch = (uint64_t)w->config->eval_batch_size,
                    .sample_bytes = d->sample_floats * sizeof(float),
-                   .fill = fill_test,
+                   .fill = eni_dataset_fill_test,
                    .user = w->dataset,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
