@@ -38,6 +38,8 @@ typedef enum eni_program {
     ENI_MODELS,     /* entrain models */
     ENI_DATA,       /* entrain data */
     ENI_REPLAY,     /* entrain replay LOG */
+    ENI_PS,         /* entrain ps */
+    ENI_STOP,       /* entrain stop RUN */
     ENI_PROGRAMS
 } eni_program;
 
@@ -49,6 +51,8 @@ enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
 enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDUCE_NAIVE };
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
 enum { ENI_TRANSPORT_AUTO, ENI_TRANSPORT_SHM, ENI_TRANSPORT_TCP };
+enum { ENI_LOSS_FAIL, ENI_LOSS_CONTINUE };
+enum { ENI_FIGURES_SVG, ENI_FIGURES_PDF };
 enum { ENI_LEVEL_ERROR, ENI_LEVEL_WARN, ENI_LEVEL_INFO, ENI_LEVEL_DEBUG, ENI_LEVEL_TRACE }; /* = ENI_LOG_* */
 
 typedef struct eni_list {
@@ -87,6 +91,8 @@ typedef struct eni_config {
     /* what is kept */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
     int64_t checkpoint_every;          /* global samples, 0: never */
+    char *checkpoint_dir;              /* NULL: OUT/checkpoints */
+    char *tensorboard;                 /* "auto": OUT/tensorboard; NULL: none */
 
     /* how it computes and talks */
     int64_t threads;                                  /* per worker, 0: cores / workers on this host */
@@ -103,7 +109,16 @@ typedef struct eni_config {
     char *server, *rendezvous, *listen; /* tcp://HOST:PORT */
     char *token_file;
     bool insecure;
-    int64_t shards;
+    int64_t shards, servers, server_rank;
+    char *leader;              /* of a psd that is not the first */
+    char *state;               /* psd: the folder it can come back from; NULL: none */
+    int64_t state_every;       /* updates of a cell */
+    int64_t server_timeout_ns; /* 0: a lost psd ends the run */
+    int64_t server_restarts;   /* by the launcher */
+    int64_t on_worker_loss;    /* ENI_LOSS_* */
+    int64_t nnodes, node_rank; /* of `entrain run` on several hosts */
+    char *master_addr;
+    int64_t master_port;
     int64_t peer_timeout_ns, join_timeout_ns;
 
     /* what is emulated */
@@ -123,6 +138,8 @@ typedef struct eni_config {
     eni_list seeds;      /* decimal texts: eni_config_seed */
     eni_list cells;      /* "even", "slow" */
     double target;       /* test accuracy in percent, 0: none */
+    bool csv;
+    int64_t figures; /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd;
