@@ -6,9 +6,9 @@
 #include "runtime/net/unpack.h"
 
 enum {
-    HEADER_FIELDS = 25,
+    HEADER_FIELDS = 26,
     RANK_MAX = 65535,
-    FLAGS_ALL = ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA,
+    FLAGS_ALL = ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA | ENI_FLAG_REPLAY,
 };
 
 size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX])
@@ -31,6 +31,7 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
     eni_pack_uint(&pack, header->seq);
     eni_pack_uint(&pack, header->base_version);
     eni_pack_uint(&pack, header->version);
+    eni_pack_uint(&pack, header->stable);
     eni_pack_uint(&pack, header->nsamples);
     eni_pack_uint(&pack, header->count);
     eni_pack_uint(&pack, header->bytes);
@@ -46,11 +47,12 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
 /* Magic and version come first and alone decide whether the rest can be read at all. */
 static void decode_preamble(eni_cursor *in)
 {
-    eni_unpack_array(in, HEADER_FIELDS, HEADER_FIELDS);
+    const uint32_t n = eni_unpack_array(in, 2, UINT16_MAX);
     if (eni_unpack_uint(in, UINT32_MAX, "the magic is not a number") != ENI_WIRE_MAGIC)
         eni_cursor_refuse(in, "it does not start with Entrain's magic number");
     if (eni_unpack_uint(in, UINT32_MAX, "the version is not a number") != ENI_WIRE_VERSION)
         eni_cursor_refuse(in, "it was made by another version of the protocol");
+    if (n != HEADER_FIELDS) eni_cursor_refuse(in, "it has not the fields of this version");
 }
 
 static void decode_fields(eni_cursor *in, eni_header *h)
@@ -69,6 +71,7 @@ static void decode_fields(eni_cursor *in, eni_header *h)
     h->seq = eni_unpack_uint(in, UINT64_MAX, "the sequence number is out of range");
     h->base_version = eni_unpack_uint(in, UINT64_MAX, "the base version is out of range");
     h->version = eni_unpack_uint(in, UINT64_MAX, "the version is out of range");
+    h->stable = eni_unpack_uint(in, UINT64_MAX, "the stable sequence number is out of range");
     h->nsamples = eni_unpack_uint(in, UINT64_MAX, "the number of samples is out of range");
     h->count = eni_unpack_uint(in, ENI_BUCKET_MAX / sizeof(float), "the element count is over the limit");
     h->bytes = eni_unpack_uint(in, ENI_BUCKET_MAX, "the payload is over the limit");

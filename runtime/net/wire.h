@@ -19,7 +19,7 @@
 #include "entrain/status.h"
 
 #define ENI_WIRE_MAGIC   0x454e5431u /* "ENT1" */
-#define ENI_WIRE_VERSION 1u
+#define ENI_WIRE_VERSION 2u
 #define ENI_HEADER_MAX   4096u
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
@@ -41,6 +41,8 @@ enum {
     ENI_FLAG_CRC = 2,    /* crc is CRC-32C of the payload: TCP between hosts */
     ENI_FLAG_REPEAT = 4, /* the answer to a call that was answered before */
     ENI_FLAG_DATA = 8,   /* REPLY carries the edited payload, not weights */
+    ENI_FLAG_REPLAY = 16 /* CALL: a retained push, sent again to a psd that came back. It was computed on
+                            min(base_version, the cell's version), for psd may have lost some */
 };
 
 enum { ENI_DTYPE_F32 = 1 };
@@ -53,13 +55,15 @@ typedef struct eni_header {
     int32_t rank;   /* the client */
     uint32_t bucket;
     uint32_t shard;
-    uint32_t kind; /* the strategy's word, 0 .. 255 */
+    uint32_t
+        kind; /* CALL: the strategy's word, 0 .. 255. INIT, SNAPSHOT: 0 weights, 1 + i optimizer slot i */
     uint32_t what; /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
     uint32_t dtype, codec;
     uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
     uint64_t seq;          /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
     uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
     uint64_t version;      /* REPLY: version of what is sent */
+    uint64_t stable; /* REPLY: all calls of this client to this cell up to this seq survive psd's death */
     uint64_t nsamples;
     uint64_t count;     /* elements of the cell */
     uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */

@@ -27,6 +27,7 @@ static eni_header example(void)
     h.seq = UINT64_MAX;
     h.base_version = 1u << 20;
     h.version = 99;
+    h.stable = UINT64_MAX - 1;
     h.nsamples = 64;
     h.count = 1000;
     h.bytes = 4000;
@@ -77,6 +78,23 @@ static void every_truncation_is_refused(void **state)
     assert_string_equal(why, "bytes are left after its end");
 }
 
+/* Version 1 had 25 elements: the version is named before their number is looked at. */
+static void another_version_is_told_as_such(void **state)
+{
+    (void)state;
+    uint8_t bytes[ENI_HEADER_MAX];
+    const char *why;
+    eni_header in = example();
+    size_t length = eni_header_encode(&in, bytes);
+    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1a, ce and the magic */
+    bytes[2]--;
+    assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
+    assert_string_equal(why, "it has not the fields of this version");
+    bytes[8]--;
+    assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
+    assert_string_equal(why, "it was made by another version of the protocol");
+}
+
 /* Every field, set to what it may not be, is named. */
 static void every_field_has_its_range(void **state)
 {
@@ -87,7 +105,7 @@ static void every_field_has_its_range(void **state)
     } wrong[] = {
         {offsetof(eni_header, type), 4, 0},
         {offsetof(eni_header, type), 4, ENI_MSG_TYPES},
-        {offsetof(eni_header, flags), 4, 16},
+        {offsetof(eni_header, flags), 4, 32},
         {offsetof(eni_header, rank), 4, (uint32_t)-2},
         {offsetof(eni_header, rank), 4, 65536},
         {offsetof(eni_header, kind), 4, 256},
@@ -152,7 +170,7 @@ static void damaged_headers_are_refused_or_whole(void **state)
     assert_true(accepted > length); /* changes of plain numbers are valid headers */
 }
 
-/* What we write, msgpack-c reads: 25 elements with our values. */
+/* What we write, msgpack-c reads: 26 elements with our values. */
 static void msgpack_c_reads_the_same(void **state)
 {
     (void)state;
@@ -164,21 +182,25 @@ static void msgpack_c_reads_the_same(void **state)
     assert_int_equal(msgpack_unpack_next(&result, (const char *)bytes, length, &at), MSGPACK_UNPACK_SUCCESS);
     assert_int_equal(at, length);
     assert_int_equal(result.data.type, MSGPACK_OBJECT_ARRAY);
-    assert_int_equal(result.data.via.array.size, 25);
+    assert_int_equal(result.data.via.array.size, 26);
     const msgpack_object *field = result.data.via.array.ptr;
     assert_int_equal(field[0].via.u64, ENI_WIRE_MAGIC);
     assert_int_equal(field[2].via.u64, in.type);
     assert_true(field[13].via.u64 == in.seq);
-    assert_int_equal(field[21].via.u64, in.crc);
-    assert_int_equal(field[24].type, MSGPACK_OBJECT_STR);
+    assert_true(field[16].via.u64 == in.stable);
+    assert_int_equal(field[22].via.u64, in.crc);
+    assert_int_equal(field[25].type, MSGPACK_OBJECT_STR);
     msgpack_unpacked_destroy(&result);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_header_comes_back),       cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(every_field_has_its_range), cmocka_unit_test(bombs_cost_nothing),
-        cmocka_unit_test(msgpack_c_reads_the_same),  cmocka_unit_test(damaged_headers_are_refused_or_whole)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_header_comes_back),
+                                       cmocka_unit_test(every_truncation_is_refused),
+                                       cmocka_unit_test(every_field_has_its_range),
+                                       cmocka_unit_test(another_version_is_told_as_such),
+                                       cmocka_unit_test(bombs_cost_nothing),
+                                       cmocka_unit_test(msgpack_c_reads_the_same),
+                                       cmocka_unit_test(damaged_headers_are_refused_or_whole)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
