@@ -239,12 +239,26 @@ static void show_outcome(comparison *c, const char *dir)
     json_decref(result);
 }
 
+/* Every run its own folder of event files: FOLDER/RUN, or its --out. */
+static en_status set_tensorboard(eni_config *run, const char *dir)
+{
+    char text[1200];
+    if (run->tensorboard == NULL || strcmp(run->tensorboard, "auto") == 0) return EN_OK;
+    if (mkdir(run->tensorboard, 0777) != 0 && errno != EEXIST) {
+        eni_error("compare", "--tensorboard=%s: cannot create it: %s", run->tensorboard, strerror(errno));
+        return EN_EINVAL;
+    }
+    snprintf(text, sizeof text, "%s/%s", run->tensorboard, strrchr(dir, '/') + 1);
+    return eni_config_set(run, "tensorboard", text, "--tensorboard");
+}
+
 static en_status set_run(comparison *c, eni_config *run, int cell, int seed, const char *dir, int with_trace)
 {
     char text[1200];
     snprintf(text, sizeof text, "%lld", (long long)eni_config_seed(c->context->config, seed));
     EN_TRY(eni_config_set(run, "seed", text, "--seeds"));
     EN_TRY(eni_config_set(run, "out", dir, "--out"));
+    EN_TRY(set_tensorboard(run, dir));
     const char *straggler = straggler_of(c, c->cell[cell]);
     if (straggler != NULL && run->straggler.count == 0)
         EN_TRY(eni_config_set(run, "straggler", straggler, "--cells"));

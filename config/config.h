@@ -92,7 +92,7 @@ typedef struct eni_config {
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
     int64_t checkpoint_every;          /* global samples, 0: never */
     char *checkpoint_dir;              /* NULL: OUT/checkpoints */
-    char *tensorboard;                 /* "auto": OUT/tensorboard; NULL: none */
+    char *tensorboard;                 /* "auto": OUT; NULL: none */
 
     /* how it computes and talks */
     int64_t threads;                                  /* per worker, 0: cores / workers on this host */

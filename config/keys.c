@@ -129,7 +129,7 @@ const eni_key eni_keys[] = {
     TEXT("checkpoint-dir", NULL, checkpoint_dir, NULL, "FOLDER", NULL, NULL, R | W, 0, "OUT/checkpoints",
          "where checkpoints go; the two newest are kept"),
     TEXT("tensorboard", NULL, tensorboard, NULL, "FOLDER", NULL, "auto", R | C | W, 0,
-         "none; OUT/tensorboard without a value",
+         "none; OUT without a value",
          "event files for TensorBoard, a folder per run"),
     TEXT("trace", NULL, trace, NULL, "FILE", NULL, NULL, R | W | P, 0, "none",
          "a timeline of every step, for chrome://tracing or Perfetto"),

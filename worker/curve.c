@@ -72,6 +72,7 @@ static en_status evaluate_stored(eni_curve *curve)
         EN_TRY(curve->config.evaluate(curve->config.user, curve->stored[i].flat, &p->loss, &p->accuracy));
         curve->last = *p;
         if (curve->file != NULL) write_point(curve->file, p);
+        if (curve->config.on_point != NULL) curve->config.on_point(curve->config.user, p);
     }
     curve->nstored = 0;
     return EN_OK;

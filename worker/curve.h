@@ -15,20 +15,21 @@ typedef struct eni_curve eni_curve;
 /* Evaluates `flat` on the whole test set: mean loss, share of correct predictions. */
 typedef en_status (*eni_evaluate)(void *user, const float *flat, double *loss_out, double *accuracy_out);
 
+typedef struct eni_point {
+    uint64_t samples, update;
+    double t; /* seconds on the training clock */
+    double loss, accuracy;
+} eni_point;
+
 typedef struct eni_curve_config {
     const char *dir; /* eval.jsonl is written here; NULL or "": nowhere */
     uint64_t count;  /* elements of the flat vector */
     uint64_t every;  /* global samples between two points; 0: only what is added by force */
     uint64_t budget; /* bytes of copies */
     eni_evaluate evaluate;
+    void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: nobody listens */
     void *user;
 } eni_curve_config;
-
-typedef struct eni_point {
-    uint64_t samples, update;
-    double t; /* seconds on the training clock */
-    double loss, accuracy;
-} eni_point;
 
 en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 

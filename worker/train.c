@@ -234,6 +234,8 @@ static void record_step(step_run *run, int64_t begin, const eni_host_counters *b
                   .wire_bytes = moved.wire,
                   .staleness = after.staleness};
     eni_recorder_add(w->recorder, &s);
+    if (w->config->log_every < 2 || t->steps % (uint64_t)w->config->log_every == 0)
+        eni_board_step(w->board, &s);
     t->steps++;
     t->samples += run->nsamples;
     t->moved.payload_sent += moved.payload_sent;

@@ -282,6 +282,23 @@ static en_status check_target(const char *flag, const char *path)
     return EN_EINVAL;
 }
 
+static void show_point(void *user, const eni_point *point)
+{
+    const eni_worker *w = user;
+    eni_board_point(w->board, point);
+}
+
+/* "auto" is the run's own folder: it names the run in TensorBoard. */
+static en_status open_board(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    if (c->tensorboard == NULL || w->world.rank != 0) return EN_OK;
+    int is_own = strcmp(c->tensorboard, "auto") == 0;
+    if (!is_own || c->out != NULL) return eni_board_open(is_own ? c->out : c->tensorboard, 0, &w->board);
+    eni_error("worker", "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
+    return EN_EINVAL;
+}
+
 static en_status open_records(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -294,6 +311,7 @@ static en_status open_records(eni_worker *w)
         EN_TRY(eni_recorder_open(c->out, w->world.rank, &w->recorder));
         if (w->world.rank == 0) EN_TRY(dump_config(w));
     }
+    EN_TRY(open_board(w));
     EN_TRY(check_target("--trace", c->trace)); /* may lie in --out */
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
@@ -303,6 +321,7 @@ static en_status open_records(eni_worker *w)
                               .every = every,
                               .budget = CURVE_BUDGET,
                               .evaluate = eni_evaluate_test,
+                              .on_point = show_point,
                               .user = w};
     if (w->world.rank == 0 && w->plan.dropped_per_epoch + w->plan.dropped_at_end > 0)
         eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
@@ -316,7 +335,10 @@ static en_status close_records(eni_worker *w)
 {
     eni_recorder *recorder = w->recorder;
     w->recorder = NULL;
-    return eni_recorder_close(recorder);
+    EN_TRY(eni_recorder_close(recorder));
+    eni_board *board = w->board;
+    w->board = NULL;
+    return eni_board_close(board);
 }
 
 static en_status open_trace(eni_worker *w)
@@ -388,6 +410,7 @@ static void close_all(eni_worker *w)
     eni_exchange_close(w);
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);
+    eni_board_close(w->board);
     eni_trace_free(w->trace);
     for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
         eni_free(w->micro_grads[i]);

@@ -28,6 +28,7 @@
 #include "runtime/net/leader.h"
 #include "runtime/net/member.h"
 #include "runtime/net/place.h"
+#include "worker/board.h"
 #include "worker/curve.h"
 #include "worker/progress.h"
 #include "worker/record.h"
@@ -107,6 +108,7 @@ typedef struct eni_worker {
     eni_straggler straggler;
     eni_trace *trace;
     eni_recorder *recorder;
+    eni_board *board; /* rank 0, with --tensorboard */
     eni_progress progress;
     eni_curve *curve;
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
