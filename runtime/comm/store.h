@@ -116,6 +116,8 @@ typedef struct eni_store_event {
     uint64_t base_version;
     uint64_t nsamples;
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
+    int is_replay;       /* CALL: base_version was given by an earlier life of this store, which may have known
+                            more (store_save.h): the lower of it and the cell's version counts */
 } eni_store_event;
 
 /* ---- actions ------------------------------------------------------------------------------------------ */

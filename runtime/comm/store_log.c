@@ -10,7 +10,7 @@
 #include "runtime/core/try.h"
 
 static const char magic[8] = {'E', 'N', 'S', 'T', 'O', 'R', 'E', '\n'};
-enum { HEADER = 16, TEXT_MAX = 1 << 26 };
+enum { HEADER = 16, TEXT_MAX = 1 << 26, IS_REPLAY = 1 << 15 };
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
     const int mode = payload->data ? log->payloads : 0;
     put(record, event->type, 1);
     put(record + 1, (uint64_t)mode, 1);
-    put(record + 2, payload->flags, 2);
+    put(record + 2, payload->flags | (event->is_replay ? IS_REPLAY : 0), 2);
     put(record + 4, (uint32_t)event->client, 4);
     put(record + 8, (uint64_t)event->now_ns, 8);
     put(record + 16, event->incarnation, 8);
@@ -190,6 +190,7 @@ en_status eni_store_reader_next(eni_store_reader *reader, eni_store_event *event
         .base_version = get(at + 56, 8),
         .nsamples = get(at + 64, 8),
         .payload = {.count = get(at + 72, 8)},
+        .is_replay = (get(at + 2, 2) & IS_REPLAY) != 0,
     };
     reader->at += ENI_LOG_RECORD;
     EN_TRY(read_payload(reader, at[1], &event.payload, digest_out));

@@ -16,7 +16,7 @@
  *
  *     record    0  1  type, ENI_STORE_*
  *               1  1  payload: 0 none, 1 content, 2 hash
- *               2  2  payload flags, ENI_PAYLOAD_*
+ *               2  2  payload flags, ENI_PAYLOAD_*; bit 15: is_replay
  *               4  4  client
  *               8  8  now_ns
  *              16  8  incarnation

@@ -189,7 +189,8 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
         .src = event->client,
         .what = event->what,
         .clock = cell->seat[event->client].clock,
-        .base_version = event->base_version,
+        .base_version =
+            event->base_version < cell->pub.version ? event->base_version : cell->pub.version, /* is_replay */
         .nsamples = event->nsamples,
         .data = event->payload.data,
     };
@@ -231,7 +232,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
     if (event->seq > seat->seq + 1)
         return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
                       event->client, event->bucket, (unsigned long long)seat->seq);
-    if (event->base_version > cell->pub.version)
+    if (event->base_version > cell->pub.version && !event->is_replay)
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,
