@@ -16,7 +16,8 @@
 #include "entrain/model.h"
 #include "entrain/status.h"
 
-enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255 };
+enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255, ENI_ST_WHY = 512 };
+enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1 };
 
 typedef struct eni_st_tensor {
     const char *name;
