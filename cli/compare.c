@@ -333,7 +333,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) st = make_folders(c);
     if (st == EN_OK) describe(c);
     if (st == EN_OK) st = run_all(c);
-    if (st == EN_OK) st = eni_report(c->dir, stdout);
+    if (st == EN_OK) st = eni_report(c->dir, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     json_decref(c->json);
     for (int i = 0; i < c->narms; i++)

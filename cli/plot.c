@@ -88,8 +88,8 @@ static void first_words(int fd, char *text_out, size_t size)
         if (*at == '\n' || *at == '\t') *at = ' ';
 }
 
-char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns,
-                   char *reason_out, size_t reason_size)
+eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
+                         int64_t timeout_ns, char *reason_out, size_t reason_size)
 {
     int64_t deadline_ns = eni_now_ns() + timeout_ns;
     int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
@@ -113,16 +113,17 @@ char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_
         if (st == EN_ETIMEOUT)
             snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot,
                      (double)timeout_ns / 1e9);
-        else if (st != EN_OK || code != 0 || strstr(text, "<svg") == NULL)
+        else if (st != EN_OK || code != 0 || memmem(text, length, mark, strlen(mark)) == NULL)
             snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
                      words[0] ? words : "no reason");
     }
     if (in >= 0) close(in);
     if (err >= 0) close(err);
     if (out[0] >= 0) close(out[0]);
-    if (st == EN_OK && code == 0 && text != NULL && strstr(text, "<svg") != NULL) return text;
+    if (st == EN_OK && code == 0 && text != NULL && memmem(text, length, mark, strlen(mark)) != NULL)
+        return (eni_picture){text, length};
     free(text);
-    return NULL;
+    return (eni_picture){NULL, 0};
 }
 
 /* ---- the picture in the page --------------------------------------------------------------------------- */
@@ -170,22 +171,24 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
 
 en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height)
 {
-    *plot = (eni_plot){.canvas = canvas};
+    *plot = (eni_plot){.canvas = canvas, .width = width, .height = height};
     snprintf(plot->name, sizeof plot->name, "%s", name);
     plot->script = open_memstream(&plot->text, &plot->bytes);
     if (plot->script == NULL) {
         eni_error("plot", "cannot allocate the script of %s", name);
         return EN_ENOMEM;
     }
-    fprintf(plot->script,
-            "set encoding utf8\n"
-            "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n"
-            "set border 3 lc rgb '#8a94a0'\n"
-            "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
-            "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
-            "set grid ytics lc rgb '#e4e8ec' lt 1 lw 1\n"
-            "set key off\n",
+    fprintf(plot->script, "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n",
             width, height);
+    fflush(plot->script);
+    plot->body = plot->bytes;
+    fputs("set encoding utf8\n"
+          "set border 3 lc rgb '#8a94a0'\n"
+          "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
+          "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
+          "set grid ytics lc rgb '#e4e8ec' lt 1 lw 1\n"
+          "set key off\n",
+          plot->script);
     return EN_OK;
 }
 
@@ -230,6 +233,30 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
     return EN_EIO;
 }
 
+/* The same script on another terminal, for papers: vector graphics, the page's pixels at 96 to the inch. */
+static en_status write_pdf(const eni_plot *plot)
+{
+    const eni_canvas *canvas = plot->canvas;
+    char reason[512], *script = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&script, &bytes);
+    if (out == NULL) return EN_ENOMEM;
+    fprintf(out, "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n",
+            plot->width / 96.0, plot->height / 96.0);
+    fwrite(plot->text + plot->body, 1, plot->bytes - plot->body, out);
+    fclose(out);
+    eni_picture pdf = eni_plot_run(canvas->gnuplot, script, bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND,
+                                   reason, sizeof reason);
+    free(script);
+    if (pdf.data == NULL) {
+        eni_error("plot", "--figures=pdf: no %s.pdf: %s", plot->name, reason);
+        return EN_EIO;
+    }
+    en_status st = write_file(canvas->dir, plot->name, "pdf", pdf.data, pdf.bytes);
+    free(pdf.data);
+    return st;
+}
+
 en_status eni_plot_close(eni_plot *plot)
 {
     eni_canvas *canvas = plot->canvas;
@@ -239,13 +266,14 @@ en_status eni_plot_close(eni_plot *plot)
     EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
 
     char reason[512] = "gnuplot does not run here";
-    char *svg = NULL;
+    eni_picture svg = {NULL, 0};
     if (canvas->gnuplot != NULL)
-        svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, PLOT_TIMEOUT_S * ENI_SECOND, reason,
-                           sizeof reason);
-    if (svg != NULL) {
+        svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
+                           reason, sizeof reason);
+    if (svg.data != NULL) {
+        if (canvas->wants_pdf) st = write_pdf(plot);
         fputs("<div class=\"panel\">", canvas->page);
-        eni_plot_embed(canvas->page, svg, plot->name, plot->label);
+        eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
         fputs("</div>\n", canvas->page);
     } else {
         if (canvas->nfailed++ == 0)
@@ -255,7 +283,7 @@ en_status eni_plot_close(eni_plot *plot)
         eni_html_printf(canvas->page, "%s. The data is in the CSV below.", reason);
         fputs("</p>\n", canvas->page);
     }
-    free(svg);
+    free(svg.data);
 drop:
     eni_plot_drop(plot);
     return st;
@@ -321,6 +349,15 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
     fprintf(csv->file, ",%lld,", (long long)run->seed);
     eni_csv_text(csv, kind);
     fputc(',', csv->file);
+}
+
+en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
+{
+    fclose(csv->file);
+    en_status st = write_file(dir, name, "csv", csv->text, csv->bytes);
+    free(csv->text);
+    *csv = (eni_csv){0};
+    return st;
 }
 
 en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)

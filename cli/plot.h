@@ -19,6 +19,7 @@ typedef struct eni_canvas {
     FILE *page;          /* the HTML being written */
     char *dir;           /* DIR/plots */
     const char *gnuplot; /* program, looked up in PATH; NULL once it did not start or not end */
+    bool wants_pdf;      /* each figure also as DIR/plots/NAME.pdf */
     size_t nfailed;      /* pictures that gnuplot did not give; their place in the page says so */
 } eni_canvas;
 
@@ -29,6 +30,8 @@ typedef struct eni_plot {
     FILE *script;    /* in memory; the figure prints its commands and data here */
     char *text;
     size_t bytes;
+    int width, height; /* pixels */
+    size_t body;       /* of the text, where the line behind `set terminal` begins */
 } eni_plot;
 
 /* Starts a script of width x height pixels with the common style. `name`: [a-z0-9-]+, unique in the page. */
@@ -67,13 +70,21 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
 /* "%.9g", nothing for NAN, inf for a censored time. */
 void eni_csv_number(eni_csv *csv, double value);
+/* Writes DIR/NAME.csv; frees. */
+en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name);
 /* Writes DIR/plots/NAME.csv, and a download link with the data inside into the page; frees. */
 en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name);
 
-/* Runs `gnuplot` on `script` and returns what it printed (freed with free), or NULL with a reason. Exposed
- * for its test. */
-char *eni_plot_run(const char *gnuplot, const char *script, size_t bytes, int64_t timeout_ns,
-                   char *reason_out, size_t reason_size);
+/* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with free. */
+typedef struct eni_picture {
+    char *data; /* NULL: none */
+    size_t bytes;
+} eni_picture;
+
+/* Runs `gnuplot` on `script` and returns what it printed, which must begin with or hold `mark` ("<svg",
+ * "%PDF"); else no picture, and a reason. Exposed for its test. */
+eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
+                         int64_t timeout_ns, char *reason_out, size_t reason_size);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
  * share one page), an accessible name. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/plot.h"
+#include "cli/report_csv.h"
 #include "cli/report_fair.h"
 #include "cli/report_page.h"
 #include "cli/report_study.h"
@@ -25,7 +26,7 @@ static en_status make_plots_folder(const char *path)
 }
 
 /* Writes beside the page and renames over it: a reader never sees half a report. */
-static en_status write_page(const eni_study *study, const eni_fairness *fairness)
+static en_status write_page(const eni_study *study, const eni_fairness *fairness, int extras)
 {
     char plots[PATH_MAX], path[PATH_MAX], unfinished[PATH_MAX];
     snprintf(plots, sizeof plots, "%s/plots", study->dir);
@@ -37,7 +38,11 @@ static en_status write_page(const eni_study *study, const eni_fairness *fairness
         eni_error("report", "cannot write %s: %s", unfinished, strerror(errno));
         return EN_EIO;
     }
-    eni_canvas canvas = {.study = study, .page = page, .dir = plots, .gnuplot = "gnuplot"};
+    eni_canvas canvas = {.study = study,
+                         .page = page,
+                         .dir = plots,
+                         .gnuplot = "gnuplot",
+                         .wants_pdf = (extras & ENI_REPORT_PDF) != 0};
     en_status st = eni_page_write(&canvas, fairness);
     int failed = ferror(page);
     if (fclose(page) != 0) failed = 1;
@@ -75,13 +80,14 @@ static en_status print_summary(const eni_study *study, const eni_fairness *fairn
     return EN_EIO;
 }
 
-en_status eni_report(const char *dir, FILE *table_out)
+en_status eni_report(const char *dir, FILE *table_out, int extras)
 {
     eni_study *study;
     EN_TRY(eni_study_load(dir, &study));
     eni_fairness fairness;
     eni_fair_judge(study, &fairness);
-    en_status st = write_page(study, &fairness);
+    en_status st = write_page(study, &fairness, extras);
+    if (st == EN_OK && extras & ENI_REPORT_CSV) st = eni_report_csv(study);
     if (st == EN_OK) st = print_summary(study, &fairness, table_out);
     eni_study_free(study);
     return st;

@@ -9,6 +9,12 @@
 
 #include "entrain/status.h"
 
+/* What a report may leave beside the page. */
+enum {
+    ENI_REPORT_CSV = 1, /* `dir`/table.csv (the table) and `dir`/runs.csv (a line a run): see report_csv.h */
+    ENI_REPORT_PDF = 2  /* `dir`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+};
+
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
  * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot
  * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each cell and
@@ -18,6 +24,6 @@
  * Blocks: reads files, and waits for one gnuplot after the other, each with a deadline of 20 s. Main thread.
  * EN_EFORMAT for a malformed file (logged once: file, place, what should stand there), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
-en_status eni_report(const char *dir, FILE *table_out);
+en_status eni_report(const char *dir, FILE *table_out, int extras);
 
 #endif

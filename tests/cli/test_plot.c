@@ -29,13 +29,18 @@ static bool has_gnuplot(void)
     return system("gnuplot --version > /dev/null 2>&1") == 0;
 }
 
+static char *draw(const char *gnuplot, const char *script, int64_t timeout_ns, char *reason, size_t bytes)
+{
+    return eni_plot_run(gnuplot, script, strlen(script), "<svg", timeout_ns, reason, bytes).data;
+}
+
 static void gnuplot_draws(void **state)
 {
     (void)state;
     if (!has_gnuplot()) skip();
     const char script[] = "set terminal svg\nplot x\n";
     char reason[512] = "";
-    char *svg = eni_plot_run("gnuplot", script, strlen(script), 20 * ENI_SECOND, reason, sizeof reason);
+    char *svg = draw("gnuplot", script, 20 * ENI_SECOND, reason, sizeof reason);
     assert_non_null(svg);
     assert_non_null(strstr(svg, "</svg>"));
     free(svg);
@@ -47,7 +52,7 @@ static void a_bad_script_is_a_reason(void **state)
     if (!has_gnuplot()) skip();
     const char script[] = "set terminal svg\nplot nonsense(\n";
     char reason[512] = "";
-    assert_null(eni_plot_run("gnuplot", script, strlen(script), 20 * ENI_SECOND, reason, sizeof reason));
+    assert_null(draw("gnuplot", script, 20 * ENI_SECOND, reason, sizeof reason));
     assert_non_null(strstr(reason, "gave no picture"));
 }
 
@@ -55,7 +60,7 @@ static void a_missing_program_is_a_reason(void **state)
 {
     (void)state;
     char reason[512] = "";
-    assert_null(eni_plot_run("no-such-gnuplot", "", 0, ENI_SECOND, reason, sizeof reason));
+    assert_null(draw("no-such-gnuplot", "", ENI_SECOND, reason, sizeof reason));
     assert_string_equal(reason, "cannot start no-such-gnuplot: No such file or directory");
 }
 
@@ -68,7 +73,7 @@ static void a_child_that_hangs_is_ended(void **state)
     snprintf(path, sizeof path, "%s/slow", dir);
     assert_int_equal(chmod(path, 0700), 0);
     int64_t begin = eni_now_ns();
-    assert_null(eni_plot_run(path, "", 0, 200 * ENI_MILLI, reason, sizeof reason));
+    assert_null(draw(path, "", 200 * ENI_MILLI, reason, sizeof reason));
     assert_true(eni_now_ns() - begin < 10 * ENI_SECOND);
     assert_non_null(strstr(reason, "did not finish in 0.2 s"));
     fixture_remove(dir);
@@ -101,7 +106,7 @@ static void a_quoted_text_runs_nothing(void **state)
     eni_plot_quote(out, hostile, 400);
     fclose(out);
     snprintf(script, sizeof script, "set terminal svg noenhanced\nset title %s\nplot x\n", text);
-    char *svg = eni_plot_run("gnuplot", script, strlen(script), 20 * ENI_SECOND, reason, sizeof reason);
+    char *svg = draw("gnuplot", script, 20 * ENI_SECOND, reason, sizeof reason);
     assert_non_null(svg);
     assert_null(strstr(svg, "<script"));
     assert_null(fixture_read(dir, "a"));

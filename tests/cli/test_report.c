@@ -45,14 +45,19 @@ static int teardown(void **state)
 }
 
 /* What the command prints; freed by the caller. */
-static char *report(en_status expected)
+static char *report_with(int extras, en_status expected)
 {
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report(dir, out), expected);
+    assert_int_equal(eni_report(dir, out, extras), expected);
     fclose(out);
     return text;
+}
+
+static char *report(en_status expected)
+{
+    return report_with(0, expected);
 }
 
 static void in_order(const char *text, const char *const parts[], size_t n)
@@ -313,6 +318,53 @@ static void hostile_names_stay_names(void **state)
     free(text);
 }
 
+/* Every line of a CSV has as many fields as its head. None of these holds a comma in quotes. */
+static size_t count_rows(const char *csv)
+{
+    size_t rows = 0, commas = 0, in_head = 0;
+    for (; *csv != 0; csv++) {
+        commas += *csv == ',';
+        if (*csv != '\n') continue;
+        if (rows == 0) in_head = commas;
+        assert_int_equal(commas, in_head);
+        commas = 0;
+        rows++;
+    }
+    return rows;
+}
+
+static void the_numbers_come_as_csv_too(void **state)
+{
+    (void)state;
+    free(report(EN_OK));
+    assert_null(fixture_read(dir, "table.csv"));
+    free(report_with(ENI_REPORT_CSV, EN_OK));
+    char *table = fixture_read(dir, "table.csv"), *runs = fixture_read(dir, "runs.csv");
+    assert_non_null(table);
+    assert_non_null(runs);
+    fixture spec = fixture_demo();
+    assert_int_equal(count_rows(table), 1 + 2 * spec.narms);
+    assert_true(count_rows(runs) > count_rows(table));
+    assert_non_null(strstr(table, "\neven,ring,3,"));
+    assert_non_null(strstr(runs, "emulated: straggler 1:3"));
+    free(table);
+    free(runs);
+}
+
+static void figures_come_as_pdf_too(void **state)
+{
+    (void)state;
+    if (system("gnuplot -e 'set terminal pdfcairo' > /dev/null 2>&1") != 0) skip();
+    free(report_with(ENI_REPORT_PDF, EN_OK));
+    const char *const names[] = {"plots/steps-0.pdf", "plots/staleness-0-2.pdf"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *pdf = fixture_read(dir, names[i]);
+        if (pdf == NULL) fail_msg("there is no %s", names[i]);
+        assert_memory_equal(pdf, "%PDF-", 5);
+        free(pdf);
+    }
+}
+
 #define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -327,6 +379,8 @@ int main(void)
                                        WITH_STUDY(staleness_per_worker_comes_from_psd_too),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
+                                       WITH_STUDY(the_numbers_come_as_csv_too),
+                                       WITH_STUDY(figures_come_as_pdf_too),
                                        WITH_STUDY(hostile_names_stay_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
