@@ -1,0 +1,65 @@
+/* state.h - the folder from which another psd can take the place of one that was killed.
+ *
+ *     run.0, run.1        who takes part and what was agreed (server/rundesc.h); the generation is the epoch
+ *     lane-K.0, lane-K.1  the store of lane K (comm/store_save.h)
+ *     claims              which rank was given which micro-batch (server/journal.h)
+ *
+ * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written
+ * beside its place, synchronised, renamed over generation g - 2, and the folder is synchronised: until all
+ * of that has succeeded, g - 1 is untouched. So a process that is killed anywhere leaves a sound generation,
+ * and what a write has returned EN_OK for survives a loss of power too, on a disk that keeps its promises.
+ *
+ *     [64-byte header: magic, version, kind, lane, lanes, run, generation, length] [bytes] [SHA-256, in hex]
+ *
+ * The hash is over header and bytes. What is read may be torn, rotten or somebody else's: it is checked as
+ * input from a socket is. An error of write or fsync concerns that one file, which is dropped: pages that
+ * failed are marked clean (Rebello'20, "Can applications recover from fsync failures?"), so the next attempt
+ * begins with a new file.
+ *
+ * The folder is locked (flock) while it is open: two psds cannot serve one run. */
+#ifndef SERVER_STATE_H
+#define SERVER_STATE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+typedef struct eni_state eni_state;
+
+typedef enum eni_state_kind { ENI_STATE_RUN = 1, ENI_STATE_LANE = 2 } eni_state_kind;
+
+/* What a file is. */
+typedef struct eni_state_stamp {
+    eni_state_kind kind;
+    uint32_t lane, nlanes; /* of psd; 0 of 0 for the run */
+    uint64_t run;          /* tells runs apart: the incarnation that the leader drew */
+    uint64_t generation;   /* 1, 2, .. */
+} eni_state_stamp;
+
+/* Opens and locks; a missing folder is made with mode 0700. EN_EDENIED (logged): it is another user's, others
+ * may write to it, or another psd holds it; EN_ENOENT, EN_EIO. Main thread. */
+en_status eni_state_open(const char *folder, eni_state **state_out);
+
+/* Unlocks and frees; what lies in the folder stays. NULL is fine. */
+void eni_state_close(eni_state *state);
+
+/* Takes away what a run has written, and nothing else: the run is over. */
+void eni_state_clear(eni_state *state);
+
+const char *eni_state_path(const eni_state *state);
+int eni_state_fd(const eni_state *state); /* of the folder; borrowed */
+
+/* Makes (bytes, length) the generation stamp->generation of its part. Blocks until it is durable. EN_EIO
+ * (warned, with the cause): it is not, and the older generations are as they were. Any thread; one at a time
+ * per part. */
+en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, const void *bytes,
+                          size_t length);
+
+/* The newest sound generation of a part into a block that the caller frees with eni_free. EN_ENOENT (not
+ * logged): there is none and never was; EN_EFORMAT (logged): there are files, none of them sound. A damaged
+ * one beside a sound one is warned of. */
+en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t lane,
+                         eni_state_stamp *stamp_out, uint8_t **bytes_out, size_t *length_out);
+
+#endif
