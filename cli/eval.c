@@ -36,14 +36,11 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
         return EN_EINVAL;
     }
     EN_TRY(en_schema_init(network, &e->schema));
-    int is_regression = e->schema.loss == EN_OP_MSE;
     eni_data_options options = {.name = c->data,
                                 .folder = c->data_dir,
                                 .limit_test = (uint64_t)c->limit_test_samples,
                                 .seed = (uint64_t)c->seed,
-                                .want = {(int)network->input.h, (int)network->input.w, (int)network->input.c,
-                                         is_regression ? 0 : (int)e->schema.outputs,
-                                         is_regression ? (int)e->schema.outputs : 0}};
+                                .want = eni_data_want_of(&e->schema)};
     EN_TRY(eni_dataset_open(&options, &e->dataset));
     e->flat = eni_alloc_array(e->schema.count, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;

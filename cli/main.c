@@ -7,6 +7,7 @@
 #include "config/folders.h"
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
+#include "runtime/core/version.h"
 #include "runtime/sim/trial.h"
 
 typedef struct command {
@@ -72,7 +73,7 @@ static int run_command(const command *c, int argc, char **argv)
         eni_config_help(c->program, stdout);
         code = 0;
     } else if (config.version) {
-        puts("entrain " EN_VERSION);
+        printf("entrain %s\n", eni_version);
         code = 0;
     } else if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
         eni_log_set_level((int)config.log_level);
@@ -96,7 +97,7 @@ int main(int argc, char **argv)
         return argc < 2 ? 2 : 0;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        puts("entrain " EN_VERSION);
+        printf("entrain %s\n", eni_version);
         return 0;
     }
     if (strcmp(argv[1], "psd") == 0 || strcmp(argv[1], "worker") == 0)

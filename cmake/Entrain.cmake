@@ -48,10 +48,18 @@ function(en_library name)
   target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})
 endfunction()
 
+# The version that programs tell and ranks compare (runtime/core/version.h).
+set(EN_VERSION_FILE ${CMAKE_BINARY_DIR}/version.c)
+add_custom_target(en_version BYPRODUCTS ${EN_VERSION_FILE}
+  COMMAND ${CMAKE_COMMAND} -D SOURCE=${CMAKE_SOURCE_DIR} -D BASE=${PROJECT_VERSION} -D OUT=${EN_VERSION_FILE}
+    -P ${CMAKE_SOURCE_DIR}/cmake/version.cmake)
+
 # en_program(worker SOURCES main.c DEPS en_x): an executable in the top of the build folder.
 function(en_program name)
   cmake_parse_arguments(A "" "" "SOURCES;DEPS" ${ARGN})
-  add_executable(${name} ${A_SOURCES})
+  add_executable(${name} ${A_SOURCES} ${EN_VERSION_FILE})
+  set_source_files_properties(${EN_VERSION_FILE} PROPERTIES GENERATED ON)
+  add_dependencies(${name} en_version)
   target_link_libraries(${name} PRIVATE en_flags ${A_DEPS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()

@@ -43,6 +43,17 @@ static const struct named *find_named(const char *name)
     return NULL;
 }
 
+eni_data_want eni_data_want_of(const en_schema *schema)
+{
+    const en_extent *input = &schema->network->input;
+    const int is_regression = schema->loss == EN_OP_MSE, outputs = (int)schema->outputs;
+    return (eni_data_want){.height = (int)input->h,
+                           .width = (int)input->w,
+                           .channels = (int)input->c,
+                           .classes = is_regression ? 0 : outputs,
+                           .targets = is_regression ? outputs : 0};
+}
+
 static bool is_folder(const char *path)
 {
     struct stat info;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entrain/model.h"
 #include "entrain/status.h"
 #include "runtime/core/digest.h"
 
@@ -21,6 +22,9 @@ typedef struct eni_data_want {
     int classes;                 /* labels are 0 .. classes-1; 0: not a classification */
     int targets;                 /* floats per sample to regress on; 0: not a regression */
 } eni_data_want;
+
+/* What the model of this schema asks: its input, and classes or targets by its loss. */
+eni_data_want eni_data_want_of(const en_schema *schema);
 
 typedef struct eni_data_options {
     const char *name;     /* fashion-mnist | mnist | synthetic | a folder that holds the four IDX files */

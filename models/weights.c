@@ -1,6 +1,7 @@
 /* weights.c - see weights.h. */
 #include "models/weights.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "models/safetensors.h"
@@ -120,6 +121,34 @@ en_status eni_weights_digest(const en_schema *schema, const float *flat, char he
         const en_model_tensor *tensor = &schema->tensors[t];
         if (tensor->kind != EN_TENSOR_WEIGHT) continue;
         eni_digest_add(digest, flat + tensor->offset, tensor->count * sizeof *flat);
+    }
+    eni_digest_take(digest, hex_out);
+    return EN_OK;
+}
+
+/* As text: a line a layer, a line a tensor. */
+en_status eni_schema_digest(const en_schema *schema, char hex_out[ENI_DIGEST_HEX])
+{
+    char line[320];
+    eni_digest *digest = eni_digest_new();
+    if (digest == NULL) return EN_ENOMEM;
+    const en_extent *input = &schema->network->input;
+    int n = snprintf(line, sizeof line, "input %lld %lld %lld\n", (long long)input->h, (long long)input->w,
+                     (long long)input->c);
+    eni_digest_add(digest, line, (size_t)n);
+    for (const en_layer *layer = schema->network->layers; layer->op != 0; layer++) {
+        n = snprintf(line, sizeof line, "layer %u %u %lld %lld %lld %lld\n", layer->op, layer->flags,
+                     (long long)layer->channels, (long long)layer->kernel, (long long)layer->stride,
+                     (long long)layer->pad);
+        eni_digest_add(digest, line, (size_t)n);
+    }
+    for (uint32_t t = 0; t < schema->ntensors; t++) {
+        const en_model_tensor *tensor = &schema->tensors[t];
+        char shape[ENI_ST_SHAPE_TEXT];
+        n = snprintf(line, sizeof line, "tensor %s %u %s at %llu\n", tensor->name, tensor->kind,
+                     eni_st_shape_text(tensor->shape, tensor->ndim, shape),
+                     (unsigned long long)tensor->offset);
+        eni_digest_add(digest, line, (size_t)n);
     }
     eni_digest_take(digest, hex_out);
     return EN_OK;

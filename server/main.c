@@ -5,15 +5,16 @@
 #include "config/folders.h"
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
+#include "runtime/core/version.h"
 #include "server/psd.h"
 
 static int run(const eni_config *config)
 {
     char plugins[4096];
     eni_log_set_level((int)config->log_level);
-    if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 1;
+    if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
     const int signal_fd = eni_signals_open();
-    const int code = eni_signals_exit_code(eni_psd_run(config, plugins, signal_fd), signal_fd);
+    const int code = eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd), signal_fd);
     close(signal_fd);
     return code;
 }
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
     eni_log_set_who("psd");
     if (eni_config_parse(ENI_PSD, argc, argv, &config) != EN_OK) return 2;
     if (config.version)
-        puts("psd (Entrain) " EN_VERSION);
+        printf("psd (Entrain) %s\n", eni_version);
     else if (config.help)
         eni_config_help(ENI_PSD, stdout);
     else

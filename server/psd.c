@@ -14,6 +14,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
+#include "server/agree.h"
 #include "server/lane.h"
 #include "server/report.h"
 
@@ -24,7 +25,8 @@ typedef struct psd {
     const eni_config *config;
     const en_strategy *strategy;
     int32_t nranks, nshards;
-    const char *options; /* as given to psd itself; "": none */
+    const char *version;  /* of this program */
+    eni_options *options; /* as given to psd itself; NULL: none */
     eni_address listen;  /* the port as bound: known to main only */
     eni_token token;
     char token_path[512]; /* written by us; "": not ours to remove */
@@ -123,27 +125,13 @@ static en_status open_all(psd *p, const eni_world_info *world)
     return EN_OK;
 }
 
-/* Options are the workers' to choose; psd's own, if it was given some, must be the same. */
-static en_status check_options(const psd *p, char *why)
-{
-    eni_options *own;
-    if (!p->options[0]) return EN_OK;
-    EN_TRY(eni_options_new(p->strategy, p->options, &own));
-    const char *ours = eni_options_canonical(own), *theirs = eni_options_canonical(p->setup.options);
-    const int is_same = strcmp(ours, theirs) == 0;
-    if (!is_same)
-        snprintf(why, ENI_REASON_MAX, "the options of %s differ: psd has %.180s, rank 0 has %.180s",
-                 p->strategy->name, ours, theirs);
-    eni_options_free(own);
-    return is_same ? EN_OK : EN_EMISMATCH;
-}
-
 /* On the leader's thread. */
 static en_status on_world(void *user, const eni_world_info *world, eni_terms *terms)
 {
     psd *p = user;
     EN_TRY(eni_setup_read(p->strategy, world->pairs, world->npairs, &p->setup, terms->reason));
-    EN_TRY(check_options(p, terms->reason));
+    const eni_psd_terms own = {p->config, p->version, p->strategy, p->options};
+    EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &p->setup, terms->reason));
     const en_status st = open_all(p, world);
     if (st != EN_OK) {
         snprintf(terms->reason, sizeof terms->reason, "psd cannot open its %d lanes: %s", p->nshards,
@@ -175,12 +163,14 @@ static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t
 static en_status find_strategy(psd *p, const char *plugins)
 {
     char word[ENI_STRATEGY_WORD_MAX];
+    const char *options;
     if (!p->config->strategy) {
         eni_error("psd", "which strategy? Give --strategy=ps-sync, or another of `entrain strategies`");
         return EN_EINVAL;
     }
-    EN_TRY(eni_plugin_split(p->config->strategy, word, &p->options));
+    EN_TRY(eni_plugin_split(p->config->strategy, word, &options));
     EN_TRY(eni_plugin_find(plugins, word, &p->strategy));
+    if (options[0]) EN_TRY(eni_options_new(p->strategy, options, &p->options));
     if (p->strategy->flags & EN_STORE_ON_SERVERS) return EN_OK;
     eni_error("psd", "%s keeps nothing on a server: its workers need no psd, only each other",
               p->strategy->name);
@@ -306,6 +296,7 @@ static void close_psd(psd *p)
     eni_net_close(p->net);
     eni_shaper_free(p->shaper);
     eni_setup_fini(&p->setup);
+    eni_options_free(p->options);
     if (p->token_path[0]) eni_token_remove(p->token_path);
     eni_trace_free(p->trace);
     free(p->report);
@@ -331,9 +322,9 @@ static en_status serve(psd *p, int signal_fd)
     return st;
 }
 
-en_status eni_psd_run(const eni_config *config, const char *plugins, int signal_fd)
+en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd)
 {
-    psd p = {.config = config};
+    psd p = {.config = config, .version = version};
     en_status st = open_psd(&p, plugins);
     if (st == EN_OK) st = serve(&p, signal_fd);
     stop_threads(&p); /* no lane may record while the spans are written */

@@ -9,7 +9,6 @@
 
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-#include "runtime/net/shaper.h"
 #include "runtime/net/wire.h"
 
 enum { MAX_BUCKETS = 1 << 20 };
@@ -51,14 +50,30 @@ static en_status real_of(const reader *r, const char *key, double least, double 
     return EN_OK;
 }
 
-/* Whole numbers travel as "%.17g": exact below 2^53. */
+/* Decimal digits that fit 64 bits, and nothing else. */
 static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
 {
-    double value = 0;
-    EN_TRY(real_of(r, key, 0, &value));
-    if (value > 9007199254740992.0 || value != floor(value))
-        return refuse(r, EN_EPROTO, "'%s' is %g, which is not a whole number", key, value);
-    *value_out = (uint64_t)value;
+    const char *text;
+    EN_TRY(text_of(r, key, &text));
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != 0 || errno != 0)
+        return refuse(r, EN_EPROTO, "'%s' is %.60s, which is not a whole number of at least 0", key, text);
+    *value_out = value;
+    return EN_OK;
+}
+
+/* The emulated network; who says nothing of it (libentrain) has none. */
+static en_status read_net(const reader *r, eni_setup *setup)
+{
+    uint64_t delay = 0;
+    if (!eni_pair_find(r->pairs, r->npairs, "net-rate")) return EN_OK;
+    EN_TRY(whole_of(r, "net-rate", &setup->net_bytes_per_s));
+    EN_TRY(whole_of(r, "net-delay", &delay));
+    if (delay > INT64_MAX / 2)
+        return refuse(r, EN_EPROTO, "'net-delay' is %llu ns, which is for ever", (unsigned long long)delay);
+    setup->net_delay_ns = (int64_t)delay;
     return EN_OK;
 }
 
@@ -170,10 +185,7 @@ static en_status read_all(const reader *r, const en_strategy *strategy, eni_setu
     setup->sum_order = (eni_sum_order)order;
     EN_TRY(whole_of(r, "seed", &setup->seed));
     EN_TRY(whole_of(r, "budget", &setup->budget));
-    const char *net = eni_pair_find(r->pairs, r->npairs, "net");
-    if (net && net[0] && eni_shaper_parse(net, &setup->net_bytes_per_s, &setup->net_delay_ns) != EN_OK)
-        return refuse(r, EN_EPROTO, "'net' is %.60s, which is no rate and delay", net);
-    return EN_OK;
+    return read_net(r, setup);
 }
 
 en_status eni_setup_read(const en_strategy *strategy, const eni_pair *pairs, size_t npairs,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
+#include "config/units.h"
 #include "runtime/comm/agreement.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -17,32 +18,49 @@
 #include "runtime/core/try.h"
 #include "worker/worker.h"
 
-/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out. */
+/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
+ * text of --data, which is a folder's path on one host. */
 static en_status add_config_pair(void *user, const char *key, const char *value)
 {
     static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
                                            "lr",        "lr-schedule", "lr-warmup", "lr-step",
-                                           "lr-gamma",  "sum-order",   "seed"};
+                                           "lr-gamma",  "sum-order",   "seed",      "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
     return eni_agreement_add(user, key, value);
 }
 
+/* What is trained, by content: a name can stand for different things on two hosts. */
+static en_status add_contents(const eni_worker *w, eni_agreement *agreement)
+{
+    EN_TRY(eni_agreement_add(agreement, "schema-sha256", w->schema_sha256));
+    EN_TRY(eni_agreement_add(agreement, "data", w->dataset->name));
+    EN_TRY(eni_agreement_add(agreement, "data-sha256", w->data_sha256));
+    return eni_agreement_add(agreement, "device-type", w->device.ops->name);
+}
+
 static en_status agree(const eni_worker *w, eni_agreement *agreement)
 {
     const eni_config *c = w->config;
+    uint64_t net_rate = 0;
+    int64_t net_delay = 0;
+    const char *wrong;
+    if (c->net != NULL && !eni_net_parse(c->net, &net_rate, &net_delay, &wrong)) return EN_EINVAL;
     const eni_run_facts facts = {.strategy = w->strategy->name,
                                  .strategy_options = eni_options_canonical(w->options),
                                  .optimizer = w->optimizer,
                                  .hyper = w->hyper,
                                  .schedule = w->schedule,
                                  .sum_order = (eni_sum_order)c->sum_order,
-                                 .seed = (double)c->seed,
+                                 .seed = (uint64_t)c->seed,
                                  .budget = w->plan.micro_batches,
                                  .elements = w->schema.count,
-                                 .net = c->net == NULL ? "" : c->net,
+                                 .net_bytes_per_s = net_rate,
+                                 .net_delay_ns = net_delay,
                                  .buckets = w->buckets};
+    EN_TRY(eni_agreement_add_build(agreement, w->version));
     EN_TRY(eni_config_match(c, add_config_pair, agreement));
+    EN_TRY(add_contents(w, agreement));
     return eni_agreement_add_run(agreement, &facts);
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/comm/plugin.h"
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
+#include "runtime/core/version.h"
 #include "worker/worker.h"
 
 /* `worker --strategy=ssp --help`: what that strategy takes. */
@@ -29,7 +30,7 @@ int main(int argc, char **argv)
     eni_log_set_who("worker");
     if (eni_config_parse(ENI_WORKER, argc, argv, &config) != EN_OK) return 2;
     if (config.version) {
-        puts("worker (Entrain) " EN_VERSION);
+        printf("worker (Entrain) %s\n", eni_version);
         eni_config_fini(&config);
         return 0;
     }
@@ -45,6 +46,7 @@ int main(int argc, char **argv)
         eni_worker worker = {.config = &config,
                              .argc = argc,
                              .argv = argv,
+                             .version = eni_version,
                              .plugin_dir = plugins,
                              .signal_fd = eni_signals_open()};
         code = eni_signals_exit_code(eni_worker_run(&worker), worker.signal_fd);

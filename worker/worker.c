@@ -13,6 +13,7 @@
 #include "config/units.h"
 #include "data/sampler.h"
 #include "models/registry.h"
+#include "models/weights.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -60,22 +61,20 @@ static en_status find_network(eni_worker *w)
                   w->config->model);
         return EN_EINVAL;
     }
-    return en_schema_init(network, &w->schema);
+    EN_TRY(en_schema_init(network, &w->schema));
+    return eni_schema_digest(&w->schema, w->schema_sha256);
 }
 
 static en_status open_data(eni_worker *w)
 {
-    const en_schema *schema = &w->schema;
-    int is_regression = schema->loss == EN_OP_MSE;
-    eni_data_options options = {
-        .name = w->config->data,
-        .folder = w->config->data_dir,
-        .limit_train = (uint64_t)w->config->limit_train_samples,
-        .limit_test = (uint64_t)w->config->limit_test_samples,
-        .seed = (uint64_t)w->config->seed,
-        .want = {(int)schema->network->input.h, (int)schema->network->input.w, (int)schema->network->input.c,
-                 is_regression ? 0 : (int)schema->outputs, is_regression ? (int)schema->outputs : 0}};
-    return eni_dataset_open(&options, &w->dataset);
+    eni_data_options options = {.name = w->config->data,
+                                .folder = w->config->data_dir,
+                                .limit_train = (uint64_t)w->config->limit_train_samples,
+                                .limit_test = (uint64_t)w->config->limit_test_samples,
+                                .seed = (uint64_t)w->config->seed,
+                                .want = eni_data_want_of(&w->schema)};
+    EN_TRY(eni_dataset_open(&options, &w->dataset));
+    return eni_dataset_sha256(w->dataset, w->data_sha256);
 }
 
 static en_status make_plan(eni_worker *w)

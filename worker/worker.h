@@ -59,6 +59,7 @@ typedef struct eni_worker {
     const eni_config *config;
     char **argv;
     int argc;
+    const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
     int signal_fd;          /* SIGINT, SIGTERM */
 
@@ -111,6 +112,7 @@ typedef struct eni_worker {
     eni_board *board; /* rank 0, with --tensorboard */
     eni_progress progress;
     eni_curve *curve;
+    char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
     eni_tally tally;
 } eni_worker;

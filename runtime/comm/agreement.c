@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "entrain/strategy.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -32,6 +33,13 @@ en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, do
     return eni_agreement_add(agreement, key, text);
 }
 
+en_status eni_agreement_add_whole(eni_agreement *agreement, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return eni_agreement_add(agreement, key, text);
+}
+
 static en_status add_buckets(eni_agreement *agreement, const eni_buckets *buckets)
 {
     size_t room = (size_t)buckets->n * 22 + 1;
@@ -56,25 +64,32 @@ static en_status add_optimizer(eni_agreement *agreement, const eni_run_facts *fa
     const eni_schedule *schedule = &facts->schedule;
     EN_TRY(eni_agreement_add(agreement, "optimizer", facts->optimizer->name));
     EN_TRY(eni_agreement_add_number(agreement, "momentum", (double)facts->hyper.momentum));
-    EN_TRY(eni_agreement_add_number(agreement, "nesterov", facts->hyper.nesterov));
+    EN_TRY(eni_agreement_add_whole(agreement, "nesterov", facts->hyper.nesterov != 0));
     EN_TRY(eni_agreement_add_number(agreement, "weight-decay", (double)facts->hyper.weight_decay));
     EN_TRY(eni_agreement_add_number(agreement, "lr", schedule->base));
     EN_TRY(eni_agreement_add(agreement, "lr-schedule", schedules[schedule->kind]));
-    EN_TRY(eni_agreement_add_number(agreement, "lr-warmup", (double)schedule->warmup));
-    EN_TRY(eni_agreement_add_number(agreement, "lr-step", (double)schedule->step_samples));
+    EN_TRY(eni_agreement_add_whole(agreement, "lr-warmup", schedule->warmup));
+    EN_TRY(eni_agreement_add_whole(agreement, "lr-step", schedule->step_samples));
     return eni_agreement_add_number(agreement, "lr-gamma", schedule->gamma);
+}
+
+en_status eni_agreement_add_build(eni_agreement *agreement, const char *version)
+{
+    EN_TRY(eni_agreement_add(agreement, "version", version));
+    return eni_agreement_add_whole(agreement, "strategy-abi", EN_STRATEGY_ABI);
 }
 
 en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *facts)
 {
-    EN_TRY(add_optimizer(agreement, facts));
-    EN_TRY(eni_agreement_add(agreement, "sum-order", facts->sum_order == ENI_SUM_RING ? "ring" : "rank"));
-    EN_TRY(eni_agreement_add_number(agreement, "seed", facts->seed));
-    EN_TRY(eni_agreement_add_number(agreement, "total-samples", (double)facts->schedule.total));
-    EN_TRY(eni_agreement_add_number(agreement, "budget", (double)facts->budget));
-    EN_TRY(eni_agreement_add_number(agreement, "elements", (double)facts->elements));
     EN_TRY(eni_agreement_add(agreement, "strategy-name", facts->strategy));
     EN_TRY(eni_agreement_add(agreement, "strategy-options", facts->strategy_options));
-    EN_TRY(eni_agreement_add(agreement, "net", facts->net));
+    EN_TRY(add_optimizer(agreement, facts));
+    EN_TRY(eni_agreement_add(agreement, "sum-order", facts->sum_order == ENI_SUM_RING ? "ring" : "rank"));
+    EN_TRY(eni_agreement_add_whole(agreement, "seed", facts->seed));
+    EN_TRY(eni_agreement_add_whole(agreement, "total-samples", facts->schedule.total));
+    EN_TRY(eni_agreement_add_whole(agreement, "budget", facts->budget));
+    EN_TRY(eni_agreement_add_whole(agreement, "elements", facts->elements));
+    EN_TRY(eni_agreement_add_whole(agreement, "net-rate", facts->net_bytes_per_s));
+    EN_TRY(eni_agreement_add_whole(agreement, "net-delay", (uint64_t)facts->net_delay_ns));
     return add_buckets(agreement, facts->buckets);
 }

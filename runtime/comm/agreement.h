@@ -25,8 +25,13 @@ typedef struct eni_agreement {
 /* Copies both texts. EN_EINVAL, logged: no room. */
 en_status eni_agreement_add(eni_agreement *agreement, const char *key, const char *value);
 
-/* The same for a number: exact for doubles, hence for whole numbers below 2^53. */
+/* The same for a number, exact; whole numbers apart, since 2^53 + 1 is no double. */
 en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, double value);
+en_status eni_agreement_add_whole(eni_agreement *agreement, const char *key, uint64_t value);
+
+/* What was built: the version of the program and the ABI of strategies. To be added first: of two ranks that
+ * differ in several pairs the first is told, so causes come before effects. */
+en_status eni_agreement_add_build(eni_agreement *agreement, const char *version);
 
 /* A run as its store sees it. */
 typedef struct eni_run_facts {
@@ -35,14 +40,16 @@ typedef struct eni_run_facts {
     eni_hyper hyper;       /* momentum, nesterov, weight_decay */
     eni_schedule schedule; /* the rate, resolved; total: the run's samples */
     eni_sum_order sum_order;
-    double seed;
-    uint64_t budget;   /* micro-batches that claims hand out */
-    uint64_t elements; /* of the flat vector */
-    const char *net;   /* the emulated network; "": none */
+    uint64_t seed;
+    uint64_t budget;          /* micro-batches that claims hand out */
+    uint64_t elements;        /* of the flat vector */
+    uint64_t net_bytes_per_s; /* the emulated network; 0, 0: none */
+    int64_t net_delay_ns;
     const eni_buckets *buckets;
 } eni_run_facts;
 
-/* Adds them all, under the keys that psd looks for. EN_EINVAL as above; EN_ENOMEM. */
+/* Adds them all, under the keys that psd looks for, the strategy first and the buckets last. EN_EINVAL as
+ * above; EN_ENOMEM. */
 en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *facts);
 
 #endif

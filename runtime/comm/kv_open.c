@@ -101,7 +101,6 @@ static en_status agree(const en_client *client, const en_client_options *o, eni_
                                      .nesterov = (o->flags & EN_CLIENT_NESTEROV) != 0},
                            .sum_order = ENI_SUM_RANK,
                            .elements = client->elements,
-                           .net = "",
                            .buckets = &client->buckets};
     if (facts.optimizer == NULL) return invalid("optimizer", "there is none of that name; sgd is there");
     EN_TRY(read_schedule(o, &facts.schedule));

@@ -28,7 +28,12 @@ int eni_signals_exit_code(en_status st, int signal_fd)
     switch (st) {
     case EN_OK: return 0;
     case EN_EINVAL:
-    case EN_ENOENT: return 2;
+    case EN_ENOENT:
+    case EN_EFORMAT:
+    case EN_EVERSION:
+    case EN_EDENIED:
+    case EN_EMISMATCH:
+    case EN_EUNSUPPORTED: return 2;
     case EN_EINTR: return 128 + take_signal(signal_fd);
     default: return 1;
     }

@@ -39,7 +39,7 @@ typedef struct server {
 static void *run_server(void *user)
 {
     server *s = user;
-    s->status = eni_psd_run(&s->config, EN_BUILD_DIR "/plugins", s->interrupt_fd);
+    s->status = eni_psd_run(&s->config, NULL, EN_BUILD_DIR "/plugins", s->interrupt_fd);
     return NULL;
 }
 
@@ -364,7 +364,7 @@ static void a_strategy_without_a_server_is_wrong_use(void **state)
     char *argv[] = {"psd", "--listen=tcp://127.0.0.1:0", "--strategy=ring", "--world-size=2", "--quiet"};
     eni_config config;
     assert_int_equal(eni_config_parse(ENI_PSD, 5, argv, &config), EN_OK);
-    assert_int_equal(eni_psd_run(&config, EN_BUILD_DIR "/plugins", -1), EN_EINVAL);
+    assert_int_equal(eni_psd_run(&config, NULL, EN_BUILD_DIR "/plugins", -1), EN_EINVAL);
     eni_config_fini(&config);
 }
 

@@ -37,6 +37,7 @@ static void everything_is_read(void **state)
     assert_int_equal(setup.sum_order, ENI_SUM_RANK);
     assert_int_equal(setup.budget, 40);
     assert_int_equal(setup.net_delay_ns, 0);
+    assert_true(setup.seed == 9007199254740993); /* 2^53 + 1: no double */
     eni_setup_fini(&setup);
     eni_setup_fini(&setup);
 }
@@ -49,7 +50,7 @@ static void what_is_missing_is_named(void **state)
         char why[ENI_REASON_MAX];
         memcpy(pairs, good_pairs, sizeof good_pairs);
         pairs[i].key = "something-else";
-        if (strcmp(good_pairs[i].key, "net") == 0) continue; /* the one that may be missing */
+        if (strcmp(good_pairs[i].key, "net-rate") == 0) continue; /* the one that may be missing */
         assert_int_equal(read_pairs(PAIRS, &setup, why), EN_EPROTO);
         assert_non_null(strstr(why, good_pairs[i].key));
     }
@@ -82,7 +83,10 @@ static void what_is_wrong_is_refused(void **state)
         {"sum-order", "random", "random", EN_EPROTO},
         {"strategy-name", "ring", "--strategy=ps-sync", EN_EMISMATCH},
         {"strategy-options", "bound=3", "bound=3", EN_EMISMATCH},
-        {"net", "rate:fast", "rate:fast", EN_EPROTO},
+        {"seed", "1.5", "whole", EN_EPROTO},
+        {"seed", "18446744073709551616", "whole", EN_EPROTO},
+        {"net-rate", "fast", "fast", EN_EPROTO},
+        {"net-delay", "18446744073709551615", "for ever", EN_EPROTO},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         eni_setup setup;

@@ -1,0 +1,11 @@
+# version.cmake: writes OUT, a C file with the program's version: BASE and, in a git checkout, the commit. Runs at
+# every build; the file changes only with the commit, so only then three programs are linked again.
+execute_process(COMMAND git describe --always --tags --abbrev=12 WORKING_DIRECTORY ${SOURCE}
+  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+set(version ${BASE})
+if(NOT failed AND commit)
+  set(version "${BASE}+${commit}")
+endif()
+file(WRITE ${OUT}.new "#include \"runtime/core/version.h\"\nconst char eni_version[] = \"${version}\";\n")
+execute_process(COMMAND ${CMAKE_COMMAND} -E copy_if_different ${OUT}.new ${OUT})
+file(REMOVE ${OUT}.new)
