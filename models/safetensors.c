@@ -67,11 +67,12 @@ static en_status offsets_parse(const char *name, const json_t *offsets, const un
                   tensor->name, (long long)begin, (long long)end, (unsigned long long)data_bytes);
         return EN_EFORMAT;
     }
-    const uint64_t bytes = (uint64_t)(end - begin);
-    if (bytes % sizeof(float) != 0 || bytes / sizeof(float) != tensor->count) {
+    const uint64_t bytes = (uint64_t)(end - begin), size = tensor->dtype == ENI_ST_U8 ? 1 : sizeof(float);
+    if (bytes % size != 0 || bytes / size != tensor->count) {
         char shape[ENI_ST_SHAPE_TEXT];
-        eni_error("safetensors", "%s: tensor %s: shape %s in %llu bytes of float32", name, tensor->name,
-                  eni_st_shape_text(tensor->shape, tensor->ndim, shape), (unsigned long long)bytes);
+        eni_error("safetensors", "%s: tensor %s: shape %s in %llu bytes of %s", name, tensor->name,
+                  eni_st_shape_text(tensor->shape, tensor->ndim, shape), (unsigned long long)bytes,
+                  tensor->dtype == ENI_ST_U8 ? "uint8" : "float32");
         return EN_EFORMAT;
     }
     tensor->data = data + begin;
@@ -87,8 +88,9 @@ static en_status tensor_parse(const char *name, const json_t *entry, const unsig
                   tensor->name);
         return EN_EFORMAT;
     }
-    if (strcmp(json_string_value(dtype), "F32") != 0) {
-        const char *text = json_string_value(dtype);
+    const char *text = json_string_value(dtype);
+    if (strcmp(text, "U8") == 0) tensor->dtype = ENI_ST_U8;
+    if (tensor->dtype != ENI_ST_U8 && strcmp(text, "F32") != 0) {
         eni_error("safetensors", "%s: tensor %s has dtype %s; only F32 is read, convert it with .float()",
                   name, tensor->name, is_clean_text(text) ? text : "(not a name)");
         return EN_EFORMAT;
@@ -167,7 +169,7 @@ static en_status tensors_cover(const char *name, eni_st_file *file, const unsign
                       (uintptr_t)tensor->data < (uintptr_t)end ? "overlaps another" : "has a hole before it");
             return EN_EFORMAT;
         }
-        end += tensor->count * sizeof(float);
+        end += eni_st_bytes(tensor);
     }
     if (end != data + bytes) {
         eni_error("safetensors", "%s: %llu bytes after the last tensor", name,
@@ -181,7 +183,7 @@ static en_status tensors_are_finite(const char *name, const eni_st_file *file)
 {
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
-        for (uint64_t i = 0; i < tensor->count; i++) {
+        for (uint64_t i = 0; i < tensor->count && tensor->dtype == ENI_ST_F32; i++) {
             float value;
             memcpy(&value, (const unsigned char *)tensor->data + i * sizeof value, sizeof value);
             if (isfinite(value)) continue;
@@ -245,14 +247,15 @@ void eni_st_close(eni_st_file *file)
 
 /* ---- from disk --------------------------------------------------------------------------------------- */
 
-static en_status read_all(const char *path, int fd, unsigned char *bytes, size_t size)
+static en_status read_all(const char *path, int fd, unsigned char *bytes, size_t size,
+                          char why_out[ENI_ST_WHY])
 {
     for (size_t done = 0; done < size;) {
         const ssize_t got = read(fd, bytes + done, size - done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-            eni_error("safetensors", "%s: read stopped after %zu of %zu bytes: %s", path, done, size,
-                      got < 0 ? strerror(errno) : "the file became shorter");
+            snprintf(why_out, ENI_ST_WHY, "%s: read stopped after %zu of %zu bytes: %s", path, done, size,
+                     got < 0 ? strerror(errno) : "the file became shorter");
             return EN_EIO;
         }
         done += (size_t)got;
@@ -261,37 +264,58 @@ static en_status read_all(const char *path, int fd, unsigned char *bytes, size_t
 }
 
 /* O_NONBLOCK: opening a named pipe must not wait for its writer. */
-en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out)
+en_status eni_st_contents(const char *path, uint64_t max_bytes, unsigned char **bytes_out, size_t *size_out,
+                          char why_out[ENI_ST_WHY])
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const int cause = errno;
-        eni_error("safetensors", "cannot open %s: %s", path, strerror(cause));
+        snprintf(why_out, ENI_ST_WHY, "cannot open %s: %s", path, strerror(cause));
         return cause == ENOENT ? EN_ENOENT : EN_EIO;
     }
     struct stat info;
     en_status st = EN_EIO;
     unsigned char *bytes = NULL;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        eni_error("safetensors", "%s is not a regular file", path);
+        snprintf(why_out, ENI_ST_WHY, "%s is not a regular file", path);
         goto close_fd;
     }
     if ((uint64_t)info.st_size > max_bytes) {
-        eni_error("safetensors", "%s has %lld bytes; at most %llu are expected here", path,
-                  (long long)info.st_size, (unsigned long long)max_bytes);
+        snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes; at most %llu are expected here", path,
+                 (long long)info.st_size, (unsigned long long)max_bytes);
         st = EN_EFORMAT;
         goto close_fd;
     }
+    snprintf(why_out, ENI_ST_WHY, "%s has %lld bytes, for which there is no memory", path,
+             (long long)info.st_size);
     bytes = eni_alloc((size_t)info.st_size);
     EN_TRY_GOTO(bytes != NULL ? EN_OK : EN_ENOMEM, close_fd);
-    EN_TRY_GOTO(read_all(path, fd, bytes, (size_t)info.st_size), close_fd);
-    EN_TRY_GOTO(eni_st_parse(path, bytes, (size_t)info.st_size, file_out), close_fd);
-    file_out->bytes = bytes;
-    bytes = NULL; /* the file's now */
+    EN_TRY_GOTO(read_all(path, fd, bytes, (size_t)info.st_size, why_out), close_fd);
+    *bytes_out = bytes;
+    *size_out = (size_t)info.st_size;
+    bytes = NULL; /* the caller's now */
 
 close_fd:
     eni_free(bytes);
     close(fd);
+    return st;
+}
+
+en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out)
+{
+    char why[ENI_ST_WHY];
+    unsigned char *bytes;
+    size_t size;
+    en_status st = eni_st_contents(path, max_bytes, &bytes, &size, why);
+    if (st != EN_OK) {
+        eni_error("safetensors", "%s", why);
+        return st;
+    }
+    st = eni_st_parse(path, bytes, size, file_out);
+    if (st == EN_OK)
+        file_out->bytes = bytes;
+    else
+        eni_free(bytes);
     return st;
 }
 

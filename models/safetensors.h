@@ -1,12 +1,17 @@
-/* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), float32 only, read strictly.
+/* safetensors.h - the safetensors format (huggingface.co/docs/safetensors), float32 and bytes, read strictly.
  *
  * A file is: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}, ...,
  * "__metadata__": {text: text}}, and the tensors' bytes, row-major, little endian, without holes.
  *
  * The reader refuses whatever the format does not promise: a header over 16 MiB, duplicate keys, unknown
- * fields, a dtype other than F32, offsets that leave the file, overlap or leave holes, a shape that does not
- * multiply to its bytes, values that are not finite, names with control characters. All functions log the
- * cause of a failure once. */
+ * fields, a dtype other than F32 and U8, offsets that leave the file, overlap or leave holes, a shape that
+ * does not multiply to its bytes, values that are not finite, names with control characters. All functions
+ * log the cause of a failure once, but for those that have a why_out: they put it there, for a caller to whom
+ * a failure is no error.
+ *
+ * A sealed file says its own hash, in a fixed place, so that every flipped bit and every truncation is found
+ * before anything is parsed: the header begins with {"__metadata__":{"digest":"HEX", and HEX is the SHA-256
+ * of the whole file with these 64 characters as '0'. */
 #ifndef MODELS_SAFETENSORS_H
 #define MODELS_SAFETENSORS_H
 
@@ -15,17 +20,24 @@
 
 #include "entrain/model.h"
 #include "entrain/status.h"
+#include "runtime/core/digest.h"
 
 enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255, ENI_ST_WHY = 512 };
 enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1 };
 
 typedef struct eni_st_tensor {
     const char *name;
-    uint32_t ndim; /* 0: a scalar */
+    uint32_t dtype; /* ENI_ST_* */
+    uint32_t ndim;  /* 0: a scalar */
     int64_t shape[EN_MAX_DIMS];
     uint64_t count;   /* elements; 0 where a side is 0 */
-    const void *data; /* count float32, little endian; when read: on no particular boundary */
+    const void *data; /* (count), little endian; when read: on no particular boundary */
 } eni_st_tensor;
+
+static inline uint64_t eni_st_bytes(const eni_st_tensor *tensor)
+{
+    return tensor->count * (tensor->dtype == ENI_ST_U8 ? 1 : sizeof(float));
+}
 
 typedef struct eni_st_meta {
     const char *key, *value;
@@ -44,6 +56,11 @@ typedef struct eni_st_file {
  * call it. EN_EFORMAT, EN_ENONFINITE, EN_ENOMEM. Closed by eni_st_close. */
 en_status eni_st_parse(const char *name, const void *data, size_t bytes, eni_st_file *file_out);
 
+/* The contents of a regular file of at most max_bytes, freed with eni_free. EN_ENOENT, EN_EIO, EN_EFORMAT
+ * (too large), EN_ENOMEM. */
+en_status eni_st_contents(const char *path, uint64_t max_bytes, unsigned char **bytes_out, size_t *size_out,
+                          char why_out[ENI_ST_WHY]);
+
 /* Reads a whole regular file of at most max_bytes, then parses it. EN_ENOENT, EN_EIO, and as above. */
 en_status eni_st_read(const char *path, uint64_t max_bytes, eni_st_file *file_out);
 
@@ -59,6 +76,17 @@ const char *eni_st_find_meta(const eni_st_file *file, const char *key);
  * one is there. EN_EIO, EN_ENOENT (no such folder), EN_ENOMEM; then `path` is as before. */
 en_status eni_st_write(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
                        const eni_st_meta *meta, uint32_t nmeta);
+
+/* The same with a seal, which digest_out gets; nothing is logged. Room for the file is taken first, so that a
+ * full disk is found before anything is written. */
+en_status eni_st_write_sealed(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
+                              const eni_st_meta *meta, uint32_t nmeta, char digest_out[ENI_DIGEST_HEX],
+                              char why_out[ENI_ST_WHY]);
+
+/* EN_OK if `data` is a whole sealed file; EN_EFORMAT with why_out if it has no seal, or another hash than it
+ * says. */
+en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_DIGEST_HEX],
+                            char why_out[ENI_ST_WHY]);
 
 /* "(20, 1, 5, 5)" into text_out; returns it. */
 enum { ENI_ST_SHAPE_TEXT = 192 };

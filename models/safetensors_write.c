@@ -31,13 +31,13 @@ static int add_meta(json_t *root, const eni_st_meta *meta, uint32_t nmeta)
 
 static int add_tensor(json_t *root, const eni_st_tensor *tensor, uint64_t begin)
 {
-    const uint64_t end = begin + tensor->count * sizeof(float);
+    const uint64_t end = begin + eni_st_bytes(tensor);
     if (json_object_get(root, tensor->name) != NULL) return -1;
     json_t *shape = json_array();
     for (uint32_t d = 0; d < tensor->ndim; d++)
         json_array_append_new(shape, json_integer(tensor->shape[d]));
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
-                              (json_int_t)begin, (json_int_t)end);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", tensor->dtype == ENI_ST_U8 ? "U8" : "F32",
+                              "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
     return json_object_set_new(root, tensor->name, entry);
 }
 
@@ -50,94 +50,158 @@ static char *header_new(const eni_st_tensor *tensors, uint32_t ntensors, const e
     int failed = nmeta > 0 ? add_meta(root, meta, nmeta) : 0;
     for (uint32_t t = 0; t < ntensors && failed == 0; t++) {
         failed = add_tensor(root, &tensors[t], begin);
-        begin += tensors[t].count * sizeof(float);
+        begin += eni_st_bytes(&tensors[t]);
     }
     char *text = failed == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return text;
 }
 
+/* What goes into a file, header first. */
+typedef struct contents {
+    uint64_t length; /* of the header with its padding */
+    char *header;
+    size_t text; /* of the header without it */
+    const eni_st_tensor *tensors;
+    uint32_t ntensors;
+} contents;
+
+static const char spaces[HEADER_ALIGN] = "        ";
+
+static uint64_t contents_bytes(const contents *c)
+{
+    uint64_t bytes = sizeof c->length + c->length;
+    for (uint32_t t = 0; t < c->ntensors; t++)
+        bytes += eni_st_bytes(&c->tensors[t]);
+    return bytes;
+}
+
+/* ---- the seal ---------------------------------------------------------------------------------------- */
+
+#define SEAL_PREFIX "{\"__metadata__\":{\"digest\":\""
+enum { LENGTH_BYTES = 8, SEAL_AT = sizeof SEAL_PREFIX - 1, SEAL_BYTES = ENI_DIGEST_HEX - 1 };
+static const char no_seal[ENI_DIGEST_HEX] =
+    "0000000000000000000000000000000000000000000000000000000000000000";
+
+/* Writes the hash of the file into its header, which has no_seal there. */
+static en_status seal(contents *c, char digest_out[ENI_DIGEST_HEX])
+{
+    eni_digest *digest = eni_digest_new();
+    if (digest == NULL) return EN_ENOMEM;
+    eni_digest_add(digest, &c->length, LENGTH_BYTES);
+    eni_digest_add(digest, c->header, c->text);
+    eni_digest_add(digest, spaces, c->length - c->text);
+    for (uint32_t t = 0; t < c->ntensors; t++)
+        eni_digest_add(digest, c->tensors[t].data, eni_st_bytes(&c->tensors[t]));
+    eni_digest_take(digest, digest_out);
+    memcpy(c->header + SEAL_AT, digest_out, SEAL_BYTES);
+    return EN_OK;
+}
+
+en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_DIGEST_HEX],
+                            char why_out[ENI_ST_WHY])
+{
+    const char *at = data;
+    const size_t begin = LENGTH_BYTES + SEAL_AT, end = begin + SEAL_BYTES;
+    if (bytes < end || memcmp(at + LENGTH_BYTES, SEAL_PREFIX, SEAL_AT) != 0) {
+        snprintf(why_out, ENI_ST_WHY, "it does not begin with the digest of a checkpoint");
+        return EN_EFORMAT;
+    }
+    eni_digest *digest = eni_digest_new();
+    if (digest == NULL) {
+        snprintf(why_out, ENI_ST_WHY, "out of memory");
+        return EN_ENOMEM;
+    }
+    eni_digest_add(digest, at, begin);
+    eni_digest_add(digest, no_seal, SEAL_BYTES);
+    eni_digest_add(digest, at + end, bytes - end);
+    eni_digest_take(digest, digest_out);
+    if (memcmp(at + begin, digest_out, SEAL_BYTES) == 0) return EN_OK;
+    snprintf(why_out, ENI_ST_WHY, "its %zu bytes hash to %.8s.. where it says %.8s..: damaged or cut off",
+             bytes, digest_out, at + begin);
+    return EN_EFORMAT;
+}
+
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-static en_status write_all(const char *path, int fd, const void *data, size_t bytes)
+static en_status failed(char why_out[ENI_ST_WHY], const char *doing, const char *path)
+{
+    const int cause = errno;
+    snprintf(why_out, ENI_ST_WHY, "cannot %s %s: %s", doing, path, strerror(cause));
+    return cause == ENOENT ? EN_ENOENT : EN_EIO;
+}
+
+static en_status write_all(const char *path, int fd, const void *data, size_t bytes, char why_out[ENI_ST_WHY])
 {
     const unsigned char *at = data;
     while (bytes > 0) {
         const ssize_t put = write(fd, at, bytes);
         if (put < 0 && errno == EINTR) continue;
-        if (put < 0) {
-            eni_error("safetensors", "cannot write %s: %s", path, strerror(errno));
-            return EN_EIO;
-        }
+        if (put < 0) return failed(why_out, "write", path);
         at += put;
         bytes -= (size_t)put;
     }
     return EN_OK;
 }
 
-static en_status contents_write(const char *path, int fd, const char *header, const eni_st_tensor *tensors,
-                                uint32_t ntensors)
+/* Takes the room first: a disk that is too full is found now. Not every file system can. */
+static en_status contents_write(const char *path, int fd, const contents *c, char why_out[ENI_ST_WHY])
 {
-    static const char spaces[HEADER_ALIGN] = "        ";
-    const size_t text = strlen(header);
-    const uint64_t length = eni_round_up(text, HEADER_ALIGN);
-    EN_TRY(write_all(path, fd, &length, sizeof length));
-    EN_TRY(write_all(path, fd, header, text));
-    EN_TRY(write_all(path, fd, spaces, length - text));
-    for (uint32_t t = 0; t < ntensors; t++)
-        EN_TRY(write_all(path, fd, tensors[t].data, tensors[t].count * sizeof(float)));
-    if (fsync(fd) != 0) {
-        eni_error("safetensors", "cannot bring %s to the disk: %s", path, strerror(errno));
-        return EN_EIO;
-    }
-    return EN_OK;
+    if (fallocate(fd, 0, 0, (off_t)contents_bytes(c)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+        errno != EINTR)
+        return failed(why_out, "write", path);
+    EN_TRY(write_all(path, fd, &c->length, sizeof c->length, why_out));
+    EN_TRY(write_all(path, fd, c->header, c->text, why_out));
+    EN_TRY(write_all(path, fd, spaces, c->length - c->text, why_out));
+    for (uint32_t t = 0; t < c->ntensors; t++)
+        EN_TRY(write_all(path, fd, c->tensors[t].data, eni_st_bytes(&c->tensors[t]), why_out));
+    return fsync(fd) == 0 ? EN_OK : failed(why_out, "bring to the disk", path);
 }
 
 /* Makes the rename itself durable. */
-static en_status folder_sync(const char *path)
+static en_status folder_sync(const char *path, char why_out[ENI_ST_WHY])
 {
     char *folder = eni_strdup(path);
     if (folder == NULL) return EN_ENOMEM;
     char *slash = strrchr(folder, '/');
     if (slash != NULL) slash[slash == folder] = '\0';
     const int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const int failed = fd < 0 || fsync(fd) != 0;
-    if (failed)
-        eni_error("safetensors", "cannot bring the folder of %s to the disk: %s", path, strerror(errno));
+    en_status st = EN_OK;
+    if (fd < 0 || fsync(fd) != 0) st = failed(why_out, "bring to the disk the folder of", path);
     if (fd >= 0) close(fd);
     eni_free(folder);
-    return failed ? EN_EIO : EN_OK;
+    return st;
 }
 
-/* "PATH.0123456789abcdef": beside the target, so that rename works, and nobody else's. Freed with eni_free.
- */
+/* "PATH.0123456789abcdef.tmp": beside the target, so that rename works, and nobody else's. Freed with
+ * eni_free. */
 static char *temporary_name(const char *path)
 {
     uint64_t tag;
     eni_random_bytes(&tag, sizeof tag);
-    const size_t bytes = strlen(path) + sizeof ".0123456789abcdef";
+    const size_t bytes = strlen(path) + sizeof ".0123456789abcdef.tmp";
     char *name = eni_alloc(bytes);
-    if (name != NULL) snprintf(name, bytes, "%s.%016llx", path, (unsigned long long)tag);
+    if (name != NULL) snprintf(name, bytes, "%s.%016llx.tmp", path, (unsigned long long)tag);
     return name;
 }
 
-static en_status replace(const char *path, const char *temporary, const char *header,
-                         const eni_st_tensor *tensors, uint32_t ntensors)
+static en_status replace(const char *path, const char *temporary, const contents *c, char why_out[ENI_ST_WHY])
 {
     en_status st = EN_OK;
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        const int cause = errno;
-        eni_error("safetensors", "cannot create %s: %s", temporary, strerror(cause));
-        return cause == ENOENT ? EN_ENOENT : EN_EIO;
-    }
-    EN_TRY_GOTO(contents_write(temporary, fd, header, tensors, ntensors), remove_temporary);
-    if (close(fd) != 0 || (fd = -1, rename(temporary, path)) != 0) {
-        eni_error("safetensors", "cannot put %s in place: %s", path, strerror(errno));
-        st = EN_EIO;
+    if (fd < 0) return failed(why_out, "create", temporary);
+    EN_TRY_GOTO(contents_write(temporary, fd, c, why_out), remove_temporary);
+    const int is_closed = close(fd) == 0;
+    fd = -1;
+    if (!is_closed) {
+        st = failed(why_out, "write", temporary);
         goto remove_temporary;
     }
-    return folder_sync(path);
+    if (rename(temporary, path) != 0) {
+        st = failed(why_out, "put in place", path);
+        goto remove_temporary;
+    }
+    return folder_sync(path, why_out);
 
 remove_temporary:
     if (fd >= 0) close(fd);
@@ -145,18 +209,46 @@ remove_temporary:
     return st;
 }
 
+/* digest_out NULL: without a seal. */
+static en_status write_file(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
+                            const eni_st_meta *meta, uint32_t nmeta, char *digest_out,
+                            char why_out[ENI_ST_WHY])
+{
+    contents c = {
+        .header = header_new(tensors, ntensors, meta, nmeta), .tensors = tensors, .ntensors = ntensors};
+    char *temporary = temporary_name(path);
+    en_status st = EN_ENOMEM;
+    snprintf(why_out, ENI_ST_WHY, "%s: no header: out of memory, or a name that is not UTF-8 or there twice",
+             path);
+    if (c.header != NULL && temporary != NULL) {
+        c.text = strlen(c.header);
+        c.length = eni_round_up(c.text, HEADER_ALIGN);
+        st = digest_out != NULL ? seal(&c, digest_out) : EN_OK;
+    }
+    if (st == EN_OK) st = replace(path, temporary, &c, why_out);
+    free(c.header); /* jansson's, made with malloc */
+    eni_free(temporary);
+    return st;
+}
+
 en_status eni_st_write(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
                        const eni_st_meta *meta, uint32_t nmeta)
 {
-    char *header = header_new(tensors, ntensors, meta, nmeta);
-    char *temporary = temporary_name(path);
-    en_status st = EN_ENOMEM;
-    if (header == NULL)
-        eni_error("safetensors", "%s: no header: out of memory, or a name that is not UTF-8 or there twice",
-                  path);
-    else if (temporary != NULL)
-        st = replace(path, temporary, header, tensors, ntensors);
-    free(header); /* jansson's, made with malloc */
-    eni_free(temporary);
+    char why[ENI_ST_WHY];
+    en_status st = write_file(path, tensors, ntensors, meta, nmeta, NULL, why);
+    if (st != EN_OK) eni_error("safetensors", "%s", why);
+    return st;
+}
+
+en_status eni_st_write_sealed(const char *path, const eni_st_tensor *tensors, uint32_t ntensors,
+                              const eni_st_meta *meta, uint32_t nmeta, char digest_out[ENI_DIGEST_HEX],
+                              char why_out[ENI_ST_WHY])
+{
+    eni_st_meta *sealed = eni_alloc_array((size_t)nmeta + 1, sizeof *sealed);
+    if (sealed == NULL) return EN_ENOMEM;
+    sealed[0] = (eni_st_meta){"digest", no_seal}; /* the first key: jansson keeps the order */
+    memcpy(sealed + 1, meta, nmeta * sizeof *meta);
+    en_status st = write_file(path, tensors, ntensors, sealed, nmeta + 1, digest_out, why_out);
+    eni_free(sealed);
     return st;
 }

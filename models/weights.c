@@ -53,6 +53,11 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         const en_model_tensor *tensor = &schema->tensors[t];
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
         eni_st_shape_text(tensor->shape, tensor->ndim, want);
+        if (found != NULL && found->dtype != ENI_ST_F32) {
+            eni_error("weights", "%s: tensor %s has dtype U8; only F32 is read, convert it with .float()",
+                      name, tensor->name);
+            return EN_EFORMAT;
+        }
         if (found == NULL) {
             eni_error("weights", "%s: no tensor %s, which %s has as %s", name, tensor->name,
                       schema->network->name, want);

@@ -24,6 +24,11 @@ static void accepted_files_are_whole(const uint8_t *data, size_t bytes, const en
     for (uint32_t t = 0; t < file->ntensors; t++) {
         const eni_st_tensor *tensor = &file->tensors[t];
         must((const uint8_t *)tensor->data == end && end >= data);
+        if (tensor->dtype == ENI_ST_U8) {
+            must(tensor->count <= (uint64_t)(data + bytes - end));
+            end += tensor->count;
+            continue;
+        }
         for (uint64_t i = 0; i < tensor->count; i++, end += sizeof(float)) {
             float value;
             must(end + sizeof value <= data + bytes);
