@@ -1,6 +1,7 @@
-/* log.c - see log.h. The sink is the tree's only mutable global. */
+/* log.c - see log.h. Its state is the tree's only mutable global. */
 #include "runtime/core/log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,11 @@ static struct {
     int level;
     char who[64];
 } log_state = {NULL, NULL, ENI_LOG_INFO, ""};
+
+static struct {
+    pthread_mutex_t lock;
+    char text[1200];
+} last_error = {PTHREAD_MUTEX_INITIALIZER, ""};
 
 static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
 static const char level_letters[] = "EWIDT";
@@ -59,14 +65,31 @@ static void write_line(int level, const char *subsystem, const char *text)
     (void)ignored;
 }
 
+static void keep_error(const char *text)
+{
+    pthread_mutex_lock(&last_error.lock);
+    snprintf(last_error.text, sizeof last_error.text, "%s", text);
+    pthread_mutex_unlock(&last_error.lock);
+}
+
+int eni_log_last_error(char *text_out, size_t bytes)
+{
+    pthread_mutex_lock(&last_error.lock);
+    snprintf(text_out, bytes, "%s", last_error.text);
+    pthread_mutex_unlock(&last_error.lock);
+    return text_out[0] != '\0';
+}
+
 void eni_log(int level, const char *subsystem, const char *fmt, ...)
 {
-    if (level > log_state.level) return;
+    if (level > log_state.level && level != ENI_LOG_ERROR) return;
     char text[1200];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (level == ENI_LOG_ERROR) keep_error(text);
+    if (level > log_state.level) return;
     if (log_state.sink != NULL)
         log_state.sink(log_state.user, level, subsystem, text);
     else

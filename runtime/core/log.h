@@ -9,6 +9,8 @@
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 
+#include <stddef.h>
+
 enum { ENI_LOG_ERROR, ENI_LOG_WARN, ENI_LOG_INFO, ENI_LOG_DEBUG, ENI_LOG_TRACE };
 
 typedef void (*eni_log_sink)(void *user, int level, const char *subsystem, const char *text);
@@ -24,6 +26,11 @@ void eni_log_set_who(const char *who);
 
 /* Parses error|warn|info|debug|trace; -1 if it is none of them. */
 int eni_log_level_parse(const char *name);
+
+/* The text of the last error that this process logged, without its subsystem: what to tell the other
+ * processes when this one gives up. Whatever the level and the sink. Returns 0, and "", when there was none;
+ * any thread. */
+int eni_log_last_error(char *text_out, size_t bytes);
 
 void eni_log(int level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

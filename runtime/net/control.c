@@ -82,13 +82,31 @@ void eni_blobs_fini(eni_blobs *blobs)
     *blobs = (eni_blobs){0};
 }
 
+void eni_peer_name(int32_t rank, char name_out[32])
+{
+    if (rank >= 0)
+        snprintf(name_out, 32, "rank %d", rank);
+    else if (rank == -1)
+        snprintf(name_out, 32, "psd");
+    else if (rank > ENI_RANK_NONE)
+        snprintf(name_out, 32, "psd %d", -1 - rank);
+    else
+        snprintf(name_out, 32, "a worker without a rank");
+}
+
 void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX])
 {
-    char who[32] = "psd", where[80] = "";
-    if (death->rank >= 0) snprintf(who, sizeof who, "rank %d", death->rank);
+    char who[32], where[80] = "";
+    eni_peer_name(death->rank, who);
     if (death->step >= 0)
         snprintf(where, sizeof where, " at step %lld%s%.31s", (long long)death->step,
                  death->phase[0] ? " in " : "", death->phase);
-    snprintf(text_out, ENI_REASON_MAX, "%s (pid %lld on host %.100s) died%s: %.200s", who,
-             (long long)death->pid, death->host, where, death->cause);
+    else if (death->phase[0])
+        snprintf(where, sizeof where, " in %.31s", death->phase);
+    if (death->is_stopped)
+        snprintf(text_out, ENI_REASON_MAX, "%s (pid %lld on host %.100s) was %.200s%s", who,
+                 (long long)death->pid, death->host, death->cause, where);
+    else
+        snprintf(text_out, ENI_REASON_MAX, "%s (pid %lld on host %.100s) died%s: %.200s", who,
+                 (long long)death->pid, death->host, where, death->cause);
 }

@@ -393,3 +393,15 @@ void eni_leader_stop(eni_leader *leader)
     pthread_join(leader->thread, NULL);
     leader_free(leader);
 }
+
+void eni_leader_stop_run(eni_leader *leader, const char *why)
+{
+    eni_leader_abort(leader, why);
+}
+
+bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX])
+{
+    (void)leader;
+    why_out[0] = '\0';
+    return false;
+}

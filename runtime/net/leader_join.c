@@ -147,16 +147,16 @@ static void make_world(eni_leader *leader)
         if (r > 0) eni_free((void *)(uintptr_t)seat->pairs);
         seat->is_in_world = true;
     }
-    leader->world =
-        (eni_world_info){.rank = -1,
-                         .incarnation = FIRST_INCARNATION,
-                         .nranks = config->nranks,
-                         .epoch = config->epoch,
-                         .budget = config->budget,
-                         .peers = leader->peers,
-                         .leader = {config->rank, getpid(), config->host, config->host_id, NULL, 0},
-                         .pairs = leader->by_rank[0]->pairs,
-                         .npairs = leader->by_rank[0]->npairs};
+    leader->world = (eni_world_info){
+        .rank = -1,
+        .incarnation = FIRST_INCARNATION,
+        .nranks = config->nranks,
+        .epoch = config->epoch,
+        .budget = config->budget,
+        .peers = leader->peers,
+        .leader = {.rank = config->rank, .pid = getpid(), .host = config->host, .host_id = config->host_id},
+        .pairs = leader->by_rank[0]->pairs,
+        .npairs = leader->by_rank[0]->npairs};
     leader->terms = (eni_terms){.budget = config->budget};
 }
 

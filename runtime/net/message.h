@@ -62,7 +62,4 @@ en_status eni_pairs_copy(const eni_pair *pairs, size_t n, const eni_pair **pairs
 en_status eni_peer_init(eni_peer *peer, const eni_message *message);
 void eni_peer_fini(eni_peer *peer);
 
-/* The obituary: the same sentence in every process. */
-void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX]);
-
 #endif
