@@ -220,8 +220,7 @@ void eni_plot_drop(eni_plot *plot)
     *plot = (eni_plot){0};
 }
 
-static en_status write_file(const char *dir, const char *name, const char *suffix, const char *text,
-                            size_t bytes)
+en_status eni_plot_file(const char *dir, const char *name, const char *suffix, const char *text, size_t bytes)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
@@ -233,37 +232,13 @@ static en_status write_file(const char *dir, const char *name, const char *suffi
     return EN_EIO;
 }
 
-/* The same script on another terminal, for papers: vector graphics, the page's pixels at 96 to the inch. */
-static en_status write_pdf(const eni_plot *plot)
-{
-    const eni_canvas *canvas = plot->canvas;
-    char reason[512], *script = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&script, &bytes);
-    if (out == NULL) return EN_ENOMEM;
-    fprintf(out, "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n",
-            plot->width / 96.0, plot->height / 96.0);
-    fwrite(plot->text + plot->body, 1, plot->bytes - plot->body, out);
-    fclose(out);
-    eni_picture pdf = eni_plot_run(canvas->gnuplot, script, bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND,
-                                   reason, sizeof reason);
-    free(script);
-    if (pdf.data == NULL) {
-        eni_error("plot", "--figures=pdf: no %s.pdf: %s", plot->name, reason);
-        return EN_EIO;
-    }
-    en_status st = write_file(canvas->dir, plot->name, "pdf", pdf.data, pdf.bytes);
-    free(pdf.data);
-    return st;
-}
-
 en_status eni_plot_close(eni_plot *plot)
 {
     eni_canvas *canvas = plot->canvas;
     en_status st = EN_OK;
     fclose(plot->script);
     plot->script = NULL;
-    EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
+    EN_TRY_GOTO(eni_plot_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
 
     char reason[512] = "gnuplot does not run here";
     eni_picture svg = {NULL, 0};
@@ -271,7 +246,7 @@ en_status eni_plot_close(eni_plot *plot)
         svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
                            reason, sizeof reason);
     if (svg.data != NULL) {
-        if (canvas->wants_pdf) st = write_pdf(plot);
+        if (canvas->wants_pdf) st = eni_plot_pdf(plot);
         fputs("<div class=\"panel\">", canvas->page);
         eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
         fputs("</div>\n", canvas->page);
@@ -354,7 +329,7 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
 {
     fclose(csv->file);
-    en_status st = write_file(dir, name, "csv", csv->text, csv->bytes);
+    en_status st = eni_plot_file(dir, name, "csv", csv->text, csv->bytes);
     free(csv->text);
     *csv = (eni_csv){0};
     return st;
@@ -363,7 +338,7 @@ en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
 en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)
 {
     fclose(csv->file);
-    en_status st = write_file(canvas->dir, name, "csv", csv->text, csv->bytes);
+    en_status st = eni_plot_file(canvas->dir, name, "csv", csv->text, csv->bytes);
     if (st == EN_OK) {
         fprintf(canvas->page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
         eni_html_data_uri(canvas->page, "text/csv", csv->text, csv->bytes);

@@ -44,6 +44,7 @@ static en_status write_page(const eni_study *study, const eni_fairness *fairness
                          .gnuplot = "gnuplot",
                          .wants_pdf = (extras & ENI_REPORT_PDF) != 0};
     en_status st = eni_page_write(&canvas, fairness);
+    if (st == EN_OK && canvas.wants_pdf && canvas.gnuplot != NULL) st = eni_plot_pdf_legends(&canvas);
     int failed = ferror(page);
     if (fclose(page) != 0) failed = 1;
     if (st == EN_OK && (failed || rename(unfinished, path) != 0)) {

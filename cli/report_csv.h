@@ -3,8 +3,8 @@
  *     table.csv   a line per (cell, arm): medians over seeds with least and greatest, as in the page's table
  *     runs.csv    a line per run, unrounded
  *
- * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a run does not have, inf the
- * time to a target that was not reached. */
+ * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
+ * run does not have, inf the time to a target that was not reached. */
 #ifndef CLI_REPORT_CSV_H
 #define CLI_REPORT_CSV_H
 

@@ -356,7 +356,8 @@ static void figures_come_as_pdf_too(void **state)
     (void)state;
     if (system("gnuplot -e 'set terminal pdfcairo' > /dev/null 2>&1") != 0) skip();
     free(report_with(ENI_REPORT_PDF, EN_OK));
-    const char *const names[] = {"plots/steps-0.pdf", "plots/staleness-0-2.pdf"};
+    const char *const names[] = {"plots/legend-arms.pdf", "plots/legend-phases.pdf", "plots/steps-0.pdf",
+                                 "plots/staleness-0-2.pdf"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *pdf = fixture_read(dir, names[i]);
         if (pdf == NULL) fail_msg("there is no %s", names[i]);
