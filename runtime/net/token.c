@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,6 +107,15 @@ static en_status write_all(int fd, const char *text, size_t bytes)
 
 en_status eni_token_write(const eni_token *token, const char *path)
 {
+    int lock = -1;
+    en_status st = eni_token_write_held(token, path, &lock);
+    if (lock >= 0) close(lock);
+    return st;
+}
+
+/* Locked before it has its name: who finds it there finds it locked. */
+en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out)
+{
     char temporary[PATH_BYTES], line[ENI_TOKEN_HEX + 1];
     EN_TRY(safe_directory(path));
     if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
@@ -116,14 +126,25 @@ en_status eni_token_write(const eni_token *token, const char *path)
     line[ENI_TOKEN_HEX - 1] = '\n';
     unlink(temporary); /* left by a killed process that had our pid */
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool is_written = fd >= 0 && write_all(fd, line, ENI_TOKEN_HEX) == EN_OK;
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && write_all(fd, line, ENI_TOKEN_HEX) == EN_OK &&
+        rename(temporary, path) == 0) {
+        *lock_out = fd;
+        return EN_OK;
+    }
     int error = errno;
-    if (fd >= 0 && close(fd) != 0) is_written = false;
-    if (is_written && rename(temporary, path) == 0) return EN_OK;
-    if (is_written) error = errno;
+    if (fd >= 0) close(fd);
     unlink(temporary);
     eni_error("token", "cannot write %s: %s", path, strerror(error));
     return EN_EIO;
+}
+
+bool eni_token_is_stale(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    close(fd);
+    return is_free;
 }
 
 /* Reads one token, with or without a newline behind it, to the end of the file. */

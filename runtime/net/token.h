@@ -39,6 +39,14 @@ en_status eni_token_path(const char *directory, uint16_t port, char *path_out, s
  * EN_EDENIED. */
 en_status eni_token_write(const eni_token *token, const char *path);
 
+/* The same, and keeps a lock on the file, which the kernel lets go when this process ends, however it ends:
+ * close *lock_out after the file is removed. So a file that a killed leader left is told from a live one's. */
+en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out);
+
+/* A file of ours that nobody holds: its leader was killed. False when there is none. Only for files that
+ * eni_token_write_held wrote, on this host. */
+bool eni_token_is_stale(const char *path);
+
 /* Reads it back. EN_ENOENT; EN_EDENIED for a symbolic link, another owner, or a mode that lets others read;
  * EN_EFORMAT. */
 en_status eni_token_read(const char *path, eni_token *token_out);

@@ -79,6 +79,24 @@ static void a_file_keeps_it(void **state)
     assert_true(eni_token_equal(&a, &b));
 }
 
+/* A leader that was killed cannot take its file away: who looks for a leader must not believe it. */
+static void a_file_that_nobody_holds_is_stale(void **state)
+{
+    place *p = *state;
+    eni_token a, b;
+    int lock = -1, second = -1;
+    eni_token_make(&a);
+    assert_false(eni_token_is_stale(p->path)); /* there is none */
+    assert_int_equal(eni_token_write_held(&a, p->path, &lock), EN_OK);
+    assert_false(eni_token_is_stale(p->path));
+    assert_int_equal(eni_token_read(p->path, &b), EN_OK);
+    close(lock); /* as the kernel does for a killed process */
+    assert_true(eni_token_is_stale(p->path));
+    assert_int_equal(eni_token_write_held(&b, p->path, &second), EN_OK);
+    assert_false(eni_token_is_stale(p->path));
+    close(second);
+}
+
 static void files_that_others_may_read_are_refused(void **state)
 {
     place *p = *state;
@@ -152,6 +170,7 @@ int main(void)
         cmocka_unit_test(tokens_differ_and_survive_hex),
         cmocka_unit_test(a_pipe_brings_it),
         cmocka_unit_test_setup_teardown(a_file_keeps_it, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(a_file_that_nobody_holds_is_stale, make_place, remove_place),
         cmocka_unit_test_setup_teardown(files_that_others_may_read_are_refused, make_place, remove_place),
         cmocka_unit_test_setup_teardown(links_and_wrong_contents_are_refused, make_place, remove_place),
         cmocka_unit_test_setup_teardown(a_directory_that_others_may_write_is_refused, make_place,
