@@ -1,0 +1,52 @@
+/* launch_impl.h - one run of the launcher: what launch.c (who starts) and watch.c (how it ends) share. */
+#ifndef CLI_LAUNCH_IMPL_H
+#define CLI_LAUNCH_IMPL_H
+
+#include <sys/types.h>
+
+#include "cli/launch.h"
+#include "runtime/net/control.h"
+#include "runtime/net/tcp.h"
+#include "runtime/net/token.h"
+
+enum { ENI_CHILDREN_MAX = 1026 };
+
+typedef struct eni_child {
+    char role[24]; /* "psd", "rank 3" */
+    int32_t rank;  /* -1: a psd */
+    pid_t pid;
+    int pidfd;
+    int is_running;
+    int has_ended, status; /* of waitpid, until it is noted */
+    int is_condemned;      /* we killed it: its end says nothing */
+} eni_child;
+
+typedef struct eni_launcher {
+    const eni_launch *launch;
+    eni_child child[ENI_CHILDREN_MAX];
+    int nchildren, nrunning;
+    int listen_fd;
+    char address[ENI_ADDRESS_TEXT];
+    eni_token token;
+    int may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
+    int report_fd;      /* our end of the pipe on which all children report */
+    char line[2048];    /* of it, incomplete */
+    size_t line_bytes;
+    int64_t oom_kills; /* as counted at the start */
+
+    en_status first;         /* how the first that failed ended */
+    const eni_child *victim; /* the first that died of a signal which was not ours */
+    eni_death death;         /* as the first survivor told it */
+    int has_death;
+    int is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
+    int has_named;                 /* the cause was said */
+    int64_t name_ns, kill_ns;      /* when to say it with what is known by then; when to end the rest */
+} eni_launcher;
+
+/* watch.c: until all children have ended. */
+void eni_launcher_watch(eni_launcher *launcher);
+
+/* watch.c: ends all children at once; whoever runs already is not to blame. */
+void eni_launcher_condemn_all(eni_launcher *launcher);
+
+#endif

@@ -1,0 +1,277 @@
+/* watch.c - the launcher's second half: waits for all children, names the first victim once, and sees that
+ * nobody outlives the run.
+ *
+ * Who learns of a death ends by itself, within milliseconds or after the kernel that it computes. Whoever has
+ * not heard of it (it has not joined, it is stopped, its step is long) is killed after a grace. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cause.h"
+#include "cli/launch_impl.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/net/obituary.h"
+
+enum {
+    GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
+    STOP_MS = 950,      /* the same, from a signal to us */
+    TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
+    LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
+    MAX_EVENTS = ENI_CHILDREN_MAX + 2
+};
+
+/* ---- who ended ---- */
+
+static void condemn(eni_child *c)
+{
+    c->is_condemned = 1;
+    kill(c->pid, SIGKILL);
+}
+
+void eni_launcher_condemn_all(eni_launcher *l)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) condemn(&l->child[i]);
+}
+
+static void begin_to_name(eni_launcher *l)
+{
+    if (l->name_ns == INT64_MAX) l->name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
+}
+
+/* Where the strategy can go on without it, this rank's death is told and forgotten. */
+static int may_lose(const eni_launcher *l, const eni_child *c)
+{
+    return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
+}
+
+static void note_killed(eni_launcher *l, const eni_child *c)
+{
+    char cause[64];
+    if (may_lose(l, c)) {
+        eni_signal_text(WTERMSIG(c->status), cause, sizeof cause);
+        eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
+        return;
+    }
+    if (l->victim == NULL && !l->has_named) {
+        l->victim = c;
+        begin_to_name(l);
+    }
+    if (l->first == EN_OK) l->first = EN_EPEER;
+}
+
+static void note_end(eni_launcher *l, const eni_child *c)
+{
+    const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
+    if (c->is_condemned) return;
+    if (WIFSIGNALED(c->status)) {
+        note_killed(l, c);
+        return;
+    }
+    if (code == 0 || l->first != EN_OK) return;
+    if (code == 127) eni_error("launch", "%s could not be executed", c->role);
+    if (code > 128) /* of a signal that it heeded and we did not send, or of `entrain stop` */
+        eni_warn("launch", "%s (pid %d) was interrupted: %s", c->role, (int)c->pid, strsignal(code - 128));
+    l->first = code == 2 ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
+}
+
+/* A killed process closes its sockets before it can be reaped: those that it takes along may be found first.
+ * Who was killed died before them, and is noted before them. */
+static void reap(eni_launcher *l)
+{
+    int found;
+    do {
+        found = 0;
+        for (int i = 0; i < l->nchildren; i++) {
+            eni_child *c = &l->child[i];
+            if (!c->is_running || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
+            c->is_running = 0;
+            c->has_ended = found = 1;
+            l->nrunning--;
+            if (c->pidfd >= 0) close(c->pidfd);
+            c->pidfd = -1;
+        }
+    } while (found);
+    for (int by_signal = 1; by_signal >= 0; by_signal--)
+        for (int i = 0; i < l->nchildren; i++) {
+            eni_child *c = &l->child[i];
+            if (!c->has_ended || WIFSIGNALED(c->status) != by_signal) continue;
+            c->has_ended = 0;
+            note_end(l, c);
+        }
+}
+
+/* ---- what they report ---- */
+
+static void take_line(eni_launcher *l, char *line)
+{
+    eni_launch_progress p;
+    eni_death death;
+    unsigned long long samples, total;
+    if (sscanf(line, "progress %llu %llu %lf %lf", &samples, &total, &p.rate, &p.loss) == 4) {
+        p.samples = samples;
+        p.total = total;
+        if (l->launch->on_progress != NULL) l->launch->on_progress(l->launch->user, &p);
+    } else if (!l->has_death && eni_obituary_read(line, &death)) {
+        l->death = death;
+        l->has_death = 1;
+        begin_to_name(l);
+    }
+}
+
+static void read_reports(eni_launcher *l)
+{
+    while (l->report_fd >= 0) {
+        ssize_t n = read(l->report_fd, l->line + l->line_bytes, sizeof l->line - 1 - l->line_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return;
+        if (n <= 0) {
+            close(l->report_fd);
+            l->report_fd = -1;
+            return;
+        }
+        l->line_bytes += (size_t)n;
+        l->line[l->line_bytes] = 0;
+        char *begin = l->line, *end;
+        while ((end = strchr(begin, '\n')) != NULL) {
+            *end = 0;
+            take_line(l, begin);
+            begin = end + 1;
+        }
+        l->line_bytes = strlen(begin);
+        memmove(l->line, begin, l->line_bytes + 1);
+        if (l->line_bytes == sizeof l->line - 1) l->line_bytes = 0;
+    }
+}
+
+/* ---- the one line ---- */
+
+/* NULL: it was on another host, where the same pid is somebody else. */
+static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].pid == death->pid && l->child[i].rank == death->rank) return &l->child[i];
+    return NULL;
+}
+
+/* What the survivors saw ("its connection closed"), unless we know better. */
+static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *death)
+{
+    if (dead == NULL) return;
+    if (!dead->is_running && !dead->is_condemned && WIFSIGNALED(dead->status)) {
+        char text[64];
+        const int is_oom =
+            WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_oom_kills() > l->oom_kills;
+        eni_signal_text(WTERMSIG(dead->status), text, sizeof text);
+        snprintf(death->cause, sizeof death->cause, "%s%s", text, is_oom ? ", out of memory" : "");
+        death->is_stopped = false;
+    } else if (dead->is_running && eni_is_stopped(dead->pid)) {
+        if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");
+        death->is_stopped = true;
+    }
+}
+
+static void name_victim(eni_launcher *l)
+{
+    char text[ENI_REASON_MAX];
+    eni_death death = {.rank = -1, .step = -1};
+    l->has_named = 1;
+    l->name_ns = INT64_MAX;
+    const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->victim;
+    if (l->has_death) {
+        death = l->death;
+    } else {
+        death.rank = dead->rank;
+        death.pid = dead->pid;
+        gethostname(death.host, sizeof death.host - 1);
+    }
+    add_cause(l, dead, &death);
+    eni_death_text(&death, text);
+    eni_error("launch", "%s", text);
+}
+
+/* As soon as both parts are known, or there is nothing more to wait for. */
+static void maybe_name(eni_launcher *l)
+{
+    if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
+    const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
+    const int is_complete = l->has_death && (told == NULL || !told->is_running || eni_is_stopped(told->pid));
+    if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_victim(l);
+}
+
+/* ---- the end ---- */
+
+static int was_signalled(const eni_launcher *l)
+{
+    struct pollfd p = {.fd = l->launch->signal_fd, .events = POLLIN};
+    return p.fd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+/* Ctrl-C: everybody ends early and in good order, and says so by its result; whoever takes too long is
+ * killed. */
+static void heed_signal(eni_launcher *l)
+{
+    if (l->is_interrupted || !was_signalled(l)) return;
+    l->is_interrupted = l->is_ending = 1;
+    l->first = EN_EINTR;
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) kill(l->child[i].pid, SIGTERM);
+    l->kill_ns = eni_now_ns() + STOP_MS * ENI_MILLI;
+}
+
+/* Wrong use is found before anything has begun: nobody has to be waited for. */
+static void heed_failure(eni_launcher *l)
+{
+    if (l->is_ending || (l->first == EN_OK && !l->has_death)) return;
+    if (l->may_lose_ranks && l->first == EN_OK) return; /* the leader tells of losses by its own words */
+    l->is_ending = 1;
+    l->kill_ns = eni_now_ns() + (l->first == EN_EINVAL ? 0 : GRACE_MS) * ENI_MILLI;
+}
+
+static void end_the_rest(eni_launcher *l)
+{
+    if (!l->is_ending) return;
+    if (eni_now_ns() >= l->kill_ns) {
+        eni_launcher_condemn_all(l);
+        l->kill_ns = INT64_MAX;
+    }
+    for (int i = 0; i < l->nchildren; i++) {
+        eni_child *c = &l->child[i];
+        if (!c->is_running || c->is_condemned || !eni_is_stopped(c->pid)) continue;
+        if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) condemn(c);
+    }
+}
+
+static void wait_for_events(const eni_launcher *l)
+{
+    struct pollfd fds[MAX_EVENTS];
+    nfds_t n = 0;
+    int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
+    if (l->launch->signal_fd >= 0 && !l->is_interrupted)
+        fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
+    if (l->report_fd >= 0) fds[n++] = (struct pollfd){.fd = l->report_fd, .events = POLLIN};
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
+    const int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
+    poll(fds, n, next == INT64_MAX ? cap : eni_ms_left(next, cap));
+}
+
+void eni_launcher_watch(eni_launcher *l)
+{
+    while (l->nrunning > 0) {
+        wait_for_events(l);
+        read_reports(l);
+        reap(l);
+        heed_signal(l);
+        heed_failure(l);
+        maybe_name(l);
+        end_the_rest(l);
+    }
+    read_reports(l);
+    maybe_name(l);
+}

@@ -1,0 +1,21 @@
+/* obituary.h - what a survivor tells the launcher of the run's first victim: one line on an inherited pipe.
+ *
+ * The survivors know the victim's rank, step and phase, the launcher knows the signal that ended it. Together
+ * they make the one line that people read.
+ *
+ *     death \t RANK \t PID \t STEP \t IS_STOPPED \t HOST \t PHASE \t CAUSE \n */
+#ifndef NET_OBITUARY_H
+#define NET_OBITUARY_H
+
+#include <stdbool.h>
+
+#include "runtime/net/control.h"
+
+/* One write(2) of less than PIPE_BUF bytes, so that lines of several processes do not mix. Any thread; a
+ * launcher that has gone, or a full pipe, loses it silently. */
+void eni_obituary_write(int fd, const eni_death *death);
+
+/* Reads such a line, without its newline; changes it. False: it is another kind of line, or damaged. */
+bool eni_obituary_read(char *line, eni_death *death_out);
+
+#endif
