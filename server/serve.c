@@ -82,6 +82,8 @@ static void reply(eni_lane *lane, const eni_store_action *action)
                          .seq = action->ticket >> 1,
                          .base_version = action->met,
                          .version = action->version,
+                         .nsamples = action->samples,
+                         .step = action->steps,
                          .count = action->count,
                          .bytes = data ? action->count * sizeof(float) : 0};
     if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
@@ -266,7 +268,7 @@ static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type typ
         .incarnation = h.incarnation,
         .ticket = ticket_of(&h),
         .bucket = h.bucket,
-        .seq = h.seq,
+        .seq = type == ENI_STORE_INIT ? h.step : h.seq,
         .kind = h.kind,
         .what = h.what,
         .base_version = h.base_version,

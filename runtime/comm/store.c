@@ -146,8 +146,10 @@ static void cell_fini(eni_store *store, eni_cell *cell)
     eni_free(cell->state);
     eni_free(cell->pub.w);
     eni_free(cell->first);
-    for (int i = 0; i < ENI_MAX_SLOTS; i++)
+    for (int i = 0; i < ENI_MAX_SLOTS; i++) {
         eni_free(cell->slot[i]);
+        eni_free(cell->frozen[i]);
+    }
 }
 
 void eni_store_free(eni_store *store)

@@ -95,12 +95,18 @@ typedef struct eni_payload {
 } eni_payload;
 
 typedef enum eni_store_event_type {
-    ENI_STORE_INIT = 1, /* payload: the cell's initial weights. Once per cell; again: answered, not applied */
+    ENI_STORE_INIT = 1, /* payload: the vector of `kind` (ENI_VECTOR_*). The weights end a cell's start, so
+                           slots come before them, once per cell; later ones: answered, not applied */
     ENI_STORE_CALL, /* a push (payload) or a pure pull (none); answered by one REPLY or REFUSE, maybe later */
-    ENI_STORE_SNAPSHOT, /* the cell's weights, past the strategy and its clocks; waits for INIT */
+    ENI_STORE_SNAPSHOT, /* the vector of `kind`, past the strategy and its clocks; waits for INIT */
     ENI_STORE_MEMBER,   /* `member`: EN_MEMBER_JOINED, _FINISHED or _LEFT; for all cells */
     ENI_STORE_TIMER,    /* now_ns has come */
 } eni_store_event_type;
+
+/* `kind` of INIT and SNAPSHOT: the weights; 1 + i: slot i of the optimizer; FREEZE (SNAPSHOT only): the weights,
+ * and the slots of this moment are kept aside, where later questions for them find them until the next
+ * FREEZE. So weights and slots that are asked for one by one belong together, whatever others push between. */
+enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
 typedef struct eni_store_event {
     eni_store_event_type type;
@@ -111,7 +117,8 @@ typedef struct eni_store_event {
                              action */
     uint32_t bucket;      /* INIT, CALL, SNAPSHOT */
     uint32_t member;      /* MEMBER */
-    uint64_t seq;         /* CALL from here on, as in eni_header */
+    uint64_t seq;         /* CALL from here on, as in eni_header. INIT of weights that have a past: kind,
+                             seq: optimizer steps, base_version: version, nsamples: samples behind them */
     uint32_t kind, what;
     uint64_t base_version;
     uint64_t nsamples;
@@ -141,7 +148,8 @@ typedef struct eni_store_action {
     const float *data; /* REPLY: (count); NULL in the answer to INIT. Read it before the next step: it points
                           at live weights or into the payload */
     uint64_t count;
-    int64_t when_ns;  /* TIMER_AT */
+    uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
+    int64_t when_ns;         /* TIMER_AT */
     en_status status; /* REFUSE */
     char text[192];   /* REFUSE: one sentence */
 } eni_store_action;

@@ -204,6 +204,17 @@ en_status eni_cell_detach(eni_store *store, eni_call *call)
     return EN_OK;
 }
 
+en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw)
+{
+    float *copy = pool_take(store);
+    if (!copy) return EN_ENOMEM;
+    memcpy(copy, raw, cell->pub.count * sizeof(float));
+    call->payload = (eni_payload){.data = copy, .count = cell->pub.count};
+    call->pooled = copy;
+    call->msg.data = copy;
+    return EN_OK;
+}
+
 /* ---- clocks -------------------------------------------------------------------------------------------- */
 
 void eni_cell_recount(const eni_store *store, eni_cell *cell)
@@ -294,6 +305,7 @@ static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int wi
     action->met = call->is_counted ? call->met : cell->pub.version;
     action->data = with_data ? call->msg.data : cell->pub.w;
     action->count = cell->pub.count;
+    if (call->is_snapshot) EN_TRY(eni_cell_show(store, cell, call->msg.kind, action));
     stats->bytes_out += cell->pub.count * sizeof(float);
     if (cell->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > cell->pub.min_clock &&
         call->msg.clock - cell->pub.min_clock > stats->clocks_ahead)

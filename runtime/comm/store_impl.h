@@ -2,9 +2,11 @@
  *
  *     store.c        a store's life and the questions it answers
  *     store_step.c   events: who may do what, and in which order things happen
+ *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
  *     store_member.c who takes part, and timers
  *     store_cell.c   one cell: staging, the mean and the step, offers and answers
- *     store_table.c  the en_store table that the strategy's hooks call */
+ *     store_table.c  the en_store table that the strategy's hooks call
+ *     store_save.c, store_load.c  all of it as bytes, and back */
 #ifndef COMM_STORE_IMPL_H
 #define COMM_STORE_IMPL_H
 
@@ -12,6 +14,8 @@
 
 /* More unanswered calls of one client on one cell are refused: a client that pipelines needs two. */
 enum { ENI_STORE_OUTSTANDING = 8 };
+#define ENI_STATE_MAGIC "ENSTATE\n" /* a saved state begins so, and ends so */
+#define ENI_STATE_END   "END\n"
 /* More samples behind one push are refused: sums of them cannot overflow. */
 #define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
 
@@ -56,6 +60,8 @@ typedef struct eni_cell {
     int is_initialised;
     uint64_t steps, samples; /* optimizer steps and samples applied */
     float *slot[ENI_MAX_SLOTS];
+    float *frozen[ENI_MAX_SLOTS]; /* slots kept aside for a snapshot; no state of the store */
+    uint64_t frozen_version, frozen_steps, frozen_samples;
     float *first;      /* the initial weights, kept only for peer() */
     void *state;       /* the strategy's */
     eni_seat *seat;    /* (world) */
@@ -121,6 +127,8 @@ void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call);
 en_status eni_cell_step(eni_store *store, eni_cell *cell);
 /* Copies the payload into a pooled buffer. */
 en_status eni_cell_detach(eni_store *store, eni_call *call);
+/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
+en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw);
 /* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
 en_status eni_cell_offer(eni_store *store, eni_cell *cell);
 /* Appends to the held calls. */
@@ -140,6 +148,12 @@ eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, in
 /* Appends a REFUSE and counts it. */
 en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
                            en_status status, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/* ---- store_vector.c */
+en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell);
+en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell);
+/* Points the answer to a snapshot at what was asked for. */
+en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_store_action *action);
 
 /* ---- store_member.c */
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event);

@@ -53,44 +53,6 @@ static void drop_payload(const eni_store_event *event)
     if (event->payload.release) event->payload.release(event->payload.owner);
 }
 
-/* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
-
-static en_status on_init(eni_store *store, const eni_store_event *event, eni_cell *cell)
-{
-    if (event->payload.count != cell->pub.count || !event->payload.data)
-        return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
-                      event->bucket, cell->pub.shard, (unsigned long long)event->payload.count,
-                      (unsigned long long)cell->pub.count);
-    if (!eni_all_finite(event->payload.data, event->payload.count))
-        return REFUSE(EN_ENONFINITE, "an initial weight of bucket %u, shard %u is not finite", event->bucket,
-                      cell->pub.shard);
-    const int is_repeat = cell->is_initialised;
-    if (!is_repeat) {
-        memcpy(cell->pub.w, event->payload.data, cell->pub.count * sizeof(float));
-        if (cell->first) memcpy(cell->first, cell->pub.w, cell->pub.count * sizeof(float));
-        cell->is_initialised = 1;
-        store->client[event->client].stats.bytes_in += cell->pub.count * sizeof(float);
-    }
-    eni_store_action *reply =
-        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
-    if (!reply) return EN_ENOMEM;
-    reply->version = reply->met = cell->pub.version;
-    reply->flags = is_repeat ? ENI_STORE_IS_REPEAT : 0;
-    return eni_cell_offer(store, cell);
-}
-
-/* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
-static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell)
-{
-    eni_call *call = eni_store_call_take(store);
-    if (!call) return EN_ENOMEM;
-    call->msg = (en_msg){.size = sizeof(en_msg), .src = event->client};
-    call->ticket = event->ticket;
-    call->is_snapshot = 1;
-    eni_cell_hold(cell, call);
-    return eni_cell_offer(store, cell);
-}
-
 /* ---- CALL ---------------------------------------------------------------------------------------------- */
 
 /* A call that was taken in before: its payload is not looked at. */
@@ -262,9 +224,9 @@ static en_status on_cell(eni_store *store, const eni_store_event *event)
         if (event->type == ENI_STORE_CALL)
             st = on_call(store, event, cell, &is_taken);
         else if (event->type == ENI_STORE_INIT)
-            st = on_init(store, event, cell);
+            st = eni_store_on_init(store, event, cell);
         else
-            st = on_snapshot(store, event, cell);
+            st = eni_store_on_snapshot(store, event, cell);
     }
     if (!is_taken) drop_payload(event);
     return st;
