@@ -9,21 +9,11 @@
 #include "config/config.h"
 #include "config/units.h"
 #include "runtime/core/log.h"
-
-/* Where the options of a strategy begin: the first ':' behind the last '/' of the path, or the end. Options
- * may hold a '/' themselves, so the path is looked for before the first '='. */
-static const char *options_of(const char *text)
-{
-    const char *from = text;
-    size_t head = strcspn(text, "=");
-    for (size_t i = 0; i < head; i++)
-        if (text[i] == '/') from = text + i;
-    return from + strcspn(from, ":");
-}
+#include "runtime/core/words.h"
 
 en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
 {
-    const char *colon = options_of(text);
+    const char *colon = text + eni_spec_head(text);
     size_t length = (size_t)(colon - text);
     if (length == 0 || length >= bytes) {
         eni_error("config", "strategy \"%s\": its name is %s; give NAME or ./FILE.so, then :KEY=VALUE,..",
@@ -39,7 +29,7 @@ en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, con
 const char *eni_check_strategy(const char *text)
 {
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
-    const char *colon = options_of(text);
+    const char *colon = text + eni_spec_head(text);
     if (colon == text) return expected;
     for (const char *part = *colon == ':' ? colon + 1 : colon; *part != '\0';) {
         size_t length = strcspn(part, ",");

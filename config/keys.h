@@ -100,9 +100,6 @@ en_status eni_config_yaml(eni_config *config, const char *text, size_t bytes, co
 /* The same for a file. */
 en_status eni_config_file(eni_config *config, const char *path);
 
-/* Edits (insert, remove, replace, swap neighbours) between two words of at most 63 characters. */
-int eni_word_distance(const char *a, const char *b);
-
 /* The name or alias nearest to `word` among the keys of `program`, or NULL if none is near enough. */
 const char *eni_key_nearest(eni_program program, const char *word);
 

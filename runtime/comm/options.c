@@ -9,6 +9,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/core/words.h"
 
 typedef struct value {
     const en_option *option;
@@ -66,36 +67,14 @@ void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
     }
 }
 
-int eni_edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 63 };
-    const int n = (int)strnlen(a, MAX), m = (int)strnlen(b, MAX);
-    int d[MAX + 1][MAX + 1];
-    for (int i = 0; i <= n; i++) {
-        for (int j = 0; j <= m; j++) {
-            if (i == 0 || j == 0) {
-                d[i][j] = i + j;
-                continue;
-            }
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
-            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
-            const int swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            if (swapped && d[i - 2][j - 2] + 1 < best) best = d[i - 2][j - 2] + 1;
-            d[i][j] = best;
-        }
-    }
-    return d[n][m];
-}
-
 /* ---- parsing ----------------------------------------------------------------------------------------- */
 
 static en_status refuse_key(const eni_options *options, const char *key)
 {
     const value *nearest = NULL;
     for (uint32_t i = 0; i < options->n; i++)
-        if (!nearest || eni_edit_distance(key, options->values[i].option->key) <
-                            eni_edit_distance(key, nearest->option->key))
+        if (!nearest || eni_word_distance(key, options->values[i].option->key) <
+                            eni_word_distance(key, nearest->option->key))
             nearest = &options->values[i];
     if (nearest)
         eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,

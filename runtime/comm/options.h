@@ -43,8 +43,4 @@ const en_option *eni_option_find(const en_option *table, const char *key, size_t
 /* The declared range and default of one option as a person writes it: "integer 0 .. inf, default 3". */
 void eni_option_describe(const en_option *option, char *text_out, size_t bytes);
 
-/* Edits (insert, remove, replace, swap neighbours) between two short words: to find the nearest known name.
- * Words over 63 characters are compared by their first 63. */
-int eni_edit_distance(const char *a, const char *b);
-
 #endif

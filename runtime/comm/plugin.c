@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "runtime/comm/options.h"
+#include "runtime/comm/plugin_file.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-
-#define BUILD_LINE "cc -shared -fPIC -I<include> mine.c -o mine.so"
+#include "runtime/core/words.h"
 
 enum {
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
@@ -25,9 +25,7 @@ enum {
 
 en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX], const char **options_out)
 {
-    const char *slash = strrchr(spec, '/');
-    const char *from = slash ? slash : spec;
-    const size_t length = (size_t)(from - spec) + strcspn(from, ":");
+    const size_t length = eni_spec_head(spec);
     if (length == 0 || length >= ENI_STRATEGY_WORD_MAX) {
         eni_error("plugin",
                   "'%.80s' names no strategy: write a name such as ring, or a path such as ./mine.so", spec);
@@ -140,25 +138,6 @@ static en_status check_chain(const char *path, const en_strategy *first)
     return EN_OK;
 }
 
-/* dlopen says "invalid ELF header" for a source file; say what the file is and how to make the right one. */
-static en_status check_magic(const char *path)
-{
-    unsigned char magic[4] = {0};
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        eni_error("plugin", "cannot read strategy %s: %s", path, strerror(errno));
-        return errno == ENOENT ? EN_ENOENT : EN_EIO;
-    }
-    const size_t got = fread(magic, 1, sizeof magic, file);
-    fclose(file);
-    if (got == sizeof magic && memcmp(magic, "\177ELF", sizeof magic) == 0) return EN_OK;
-    eni_error(
-        "plugin",
-        "%s is not a shared object (it starts with %02x %02x %02x %02x, not 7f 45 4c 46); build one: %s",
-        path, magic[0], magic[1], magic[2], magic[3], BUILD_LINE);
-    return EN_EFORMAT;
-}
-
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
 en_status eni_plugin_load(const char *path, const en_strategy **first_out)
@@ -166,10 +145,11 @@ en_status eni_plugin_load(const char *path, const en_strategy **first_out)
     char full[ENI_STRATEGY_WORD_MAX + 2];
     /* Without a slash dlopen would search the library path. */
     snprintf(full, sizeof full, "%s%s", strchr(path, '/') ? "" : "./", path);
-    EN_TRY(check_magic(full));
+    EN_TRY(eni_plugin_check_file(full));
     void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!file) {
-        eni_error("plugin", "cannot load strategy %s: %s", full, dlerror());
+        eni_error("plugin", "cannot load strategy %s: %s; link what it needs into it, or build it again",
+                  full, dlerror());
         return EN_EFORMAT;
     }
     en_strategy_entry_fn entry;
@@ -236,7 +216,7 @@ static void consider(search *found, const en_strategy *s)
 {
     if (strcmp(s->name, found->name) == 0) found->found = s;
     if (!found->nearest ||
-        eni_edit_distance(found->name, s->name) < eni_edit_distance(found->name, found->nearest->name))
+        eni_word_distance(found->name, s->name) < eni_word_distance(found->name, found->nearest->name))
         found->nearest = s;
 }
 

@@ -23,8 +23,8 @@ enum {
     ENI_STRATEGY_WORD_MAX = 4096 /* longest name or path of a --strategy, the terminating 0 included */
 };
 
-/* Splits the value of --strategy, "ssp:bound=3" or "./mine.so:period=8", at the first ':' behind the last
- * '/'. word_out gets what stands before it; *options_out points into spec, at the text behind it ("" if
+/* Splits the value of --strategy, "ssp:bound=3" or "./mine.so:period=8", at the ':' that eni_spec_head
+ * finds. word_out gets what stands before it; *options_out points into spec, at the text behind it ("" if
  * there is none). EN_EINVAL, logged: no word, or one that does not fit. */
 en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX], const char **options_out);
 

@@ -1,13 +1,8 @@
 /* shaper.c - see shaper.h. */
 #include "runtime/net/shaper.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 
 struct eni_shaper {
@@ -16,62 +11,6 @@ struct eni_shaper {
     int64_t delay_ns;
     int64_t egress_free_ns, ingress_free_ns;
 };
-
-typedef struct unit {
-    const char *name;
-    double factor;
-} unit;
-
-static const unit rate_units[] = {
-    {"B", 1},         {"kB", 1e3},         {"MB", 1e6},       {"GB", 1e9},       {"KiB", 1024},
-    {"MiB", 1048576}, {"GiB", 1073741824}, {"kbit", 1e3 / 8}, {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8},
-    {NULL, 0}};
-static const unit delay_units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
-
-/* "200MB" in units of the table; false when it is not a positive number with a known unit. */
-static bool parse_quantity(const char *text, size_t bytes, const unit *units, double *value_out)
-{
-    char copy[32];
-    if (bytes == 0 || bytes >= sizeof copy) return false;
-    memcpy(copy, text, bytes);
-    copy[bytes] = '\0';
-    char *end;
-    double value = strtod(copy, &end);
-    if (end == copy || !isfinite(value) || value < 0) return false;
-    for (; units->name != NULL; units++)
-        if (strcmp(end, units->name) == 0) {
-            *value_out = value * units->factor;
-            return *value_out < 9e18;
-        }
-    return false;
-}
-
-static en_status refuse(const char *part, size_t bytes)
-{
-    eni_error(
-        "shaper",
-        "--net: '%.*s' is not understood: write rate:200MB,delay:1ms (rates per second in kB MB GB Mbit "
-        "Gbit, delays in us ms s), or none",
-        (int)bytes, part);
-    return EN_EINVAL;
-}
-
-en_status eni_shaper_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out)
-{
-    double rate = 0, delay = 0;
-    for (const char *part = text; strcmp(text, "none") != 0;) {
-        size_t bytes = strcspn(part, ",");
-        bool is_rate = strncmp(part, "rate:", 5) == 0, is_delay = strncmp(part, "delay:", 6) == 0;
-        bool is_good = (is_rate && parse_quantity(part + 5, bytes - 5, rate_units, &rate) && rate >= 1) ||
-                       (is_delay && parse_quantity(part + 6, bytes - 6, delay_units, &delay));
-        if (!is_good) return refuse(part, bytes < 60 ? bytes : 60);
-        if (part[bytes] == '\0') break;
-        part += bytes + 1;
-    }
-    *bytes_per_s_out = (uint64_t)llround(rate);
-    *delay_ns_out = (int64_t)llround(delay);
-    return EN_OK;
-}
 
 eni_shaper *eni_shaper_new(uint64_t bytes_per_s, int64_t delay_ns)
 {

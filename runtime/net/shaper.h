@@ -18,14 +18,7 @@
 
 #include <stdint.h>
 
-#include "entrain/status.h"
-
 typedef struct eni_shaper eni_shaper;
-
-/* Parses "rate:200MB,delay:1ms", either part alone, or "none" (both 0: unlimited, no delay). A rate is in
- * bytes per second with B, kB, MB, GB, KiB, MiB, GiB or in bits with kbit, Mbit, Gbit; a delay in ns, us, ms,
- * s. EN_EINVAL, logged with the part that is wrong. */
-en_status eni_shaper_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_ns_out);
 
 /* NULL when out of memory. bytes_per_s 0: unlimited. */
 eni_shaper *eni_shaper_new(uint64_t bytes_per_s, int64_t delay_ns);

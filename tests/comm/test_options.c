@@ -11,6 +11,7 @@
 
 #include "runtime/comm/options.h"
 #include "runtime/core/log.h"
+#include "runtime/core/words.h"
 
 static const en_option table[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "bound", .help = "b", .value = 3, .max = INFINITY},
@@ -121,12 +122,12 @@ static void none_are_declared(void **state)
 static void distance_counts_edits(void **state)
 {
     (void)state;
-    assert_int_equal(eni_edit_distance("", ""), 0);
-    assert_int_equal(eni_edit_distance("ring", "ring"), 0);
-    assert_int_equal(eni_edit_distance("ring", "rnig"), 1);
-    assert_int_equal(eni_edit_distance("ring", "rings"), 1);
-    assert_int_equal(eni_edit_distance("ps-sync", "ps-async"), 1);
-    assert_int_equal(eni_edit_distance("", "abc"), 3);
+    assert_int_equal(eni_word_distance("", ""), 0);
+    assert_int_equal(eni_word_distance("ring", "ring"), 0);
+    assert_int_equal(eni_word_distance("ring", "rnig"), 1);
+    assert_int_equal(eni_word_distance("ring", "rings"), 1);
+    assert_int_equal(eni_word_distance("ps-sync", "ps-async"), 1);
+    assert_int_equal(eni_word_distance("", "abc"), 3);
 }
 
 int main(void)

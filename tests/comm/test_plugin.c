@@ -43,10 +43,11 @@ static void split_takes_name_and_options(void **state)
         {"ssp:bound=3", "ssp", "bound=3"},
         {"ring", "ring", ""},
         {"./a:b/mine.so:period=8,x=y:z", "./a:b/mine.so", "period=8,x=y:z"},
-        {"mine.so", "mine.so", ""}};
+        {"mine.so", "mine.so", ""},
+        {"ssp:file=/a:b", "ssp", "file=/a:b"}};
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         assert_int_equal(eni_plugin_split(cases[i][0], word, &options), EN_OK);
         assert_string_equal(word, cases[i][1]);
         assert_string_equal(options, cases[i][2]);

@@ -10,6 +10,7 @@
 
 #include "config/keys.h"
 #include "config/units.h"
+#include "runtime/core/words.h"
 
 static void rates(void **state)
 {
@@ -84,7 +85,13 @@ static void net_texts(void **state)
     assert_string_equal(wrong, "speed:2");
     assert_false(eni_net_parse("rate:1MB,", &rate, &delay, &wrong));
     assert_false(eni_net_parse("", &rate, &delay, &wrong));
-    assert_false(eni_net_parse("delay:1s,delay:1s", &rate, &delay, &wrong));
+    assert_true(eni_net_parse("rate:200", &rate, &delay, &wrong));
+    assert_int_equal(rate, 200); /* bytes; psd gets the number, not the text */
+    static const char *const none[] = {"delay:1s,delay:1s", "rate",       "rate:",       "rate:MB",
+                                       "rate:0MB",          "rate:-1MB",  "speed:1MB",   "rate:1MB;delay:1ms",
+                                       "delay:1m",          "rate:nanMB", "rate:1e300GB"};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        assert_false(eni_net_parse(none[i], &rate, &delay, &wrong));
 }
 
 static void distances(void **state)

@@ -12,29 +12,6 @@
 enum { MB = 1000000 };
 static const int64_t t0 = 1000 * ENI_SECOND;
 
-static void texts_are_parsed(void **state)
-{
-    (void)state;
-    uint64_t rate;
-    int64_t delay;
-    assert_int_equal(eni_shaper_parse("rate:200MB,delay:1ms", &rate, &delay), EN_OK);
-    assert_int_equal(rate, 200 * MB);
-    assert_int_equal(delay, ENI_MILLI);
-    assert_int_equal(eni_shaper_parse("delay:2.5us", &rate, &delay), EN_OK);
-    assert_int_equal(rate, 0);
-    assert_int_equal(delay, 2500);
-    assert_int_equal(eni_shaper_parse("rate:1Gbit", &rate, &delay), EN_OK);
-    assert_int_equal(rate, 125 * MB);
-    assert_int_equal(eni_shaper_parse("none", &rate, &delay), EN_OK);
-    assert_int_equal(rate, 0);
-    static const char *const wrong[] = {
-        "",         "rate",       "rate:",       "rate:MB",   "rate:200",
-        "rate:0MB", "rate:-1MB",  "rate:1MB,",   "speed:1MB", "rate:1MB;delay:1ms",
-        "delay:1",  "rate:nanMB", "rate:1e300GB"};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(eni_shaper_parse(wrong[i], &rate, &delay), EN_EINVAL);
-}
-
 static void a_lone_message_pays_once(void **state)
 {
     (void)state;
@@ -87,8 +64,7 @@ static void none_means_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_parsed), cmocka_unit_test(a_lone_message_pays_once),
-        cmocka_unit_test(a_burst_queues_at_the_sender), cmocka_unit_test(in_cast_queues_at_the_receiver),
-        cmocka_unit_test(none_means_at_once)};
+        cmocka_unit_test(a_lone_message_pays_once), cmocka_unit_test(a_burst_queues_at_the_sender),
+        cmocka_unit_test(in_cast_queues_at_the_receiver), cmocka_unit_test(none_means_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
