@@ -43,20 +43,31 @@ static size_t write_scalars(const eni_store_config *c, char *text, size_t room)
         c->schedule.total, (int)c->sum_order, c->shard, c->nshards, c->world, c->seed, c->stream);
 }
 
-en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *config)
+char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out)
 {
     const size_t room = write_scalars(config, NULL, 0) + (size_t)config->nbuckets * 21 + 2;
-    char *bytes = eni_alloc(HEADER + room), *text = bytes + HEADER;
-    if (!bytes) return EN_ENOMEM;
+    char *text = eni_alloc(room);
+    if (!text) return NULL;
     size_t n = write_scalars(config, text, room);
     for (uint32_t b = 0; b < config->nbuckets; b++)
         n += (size_t)snprintf(text + n, room - n, "%s%" PRIu64, b ? "," : "", config->bucket_counts[b]);
     text[n++] = '\n';
-    memcpy(bytes, magic, sizeof magic);
-    put((uint8_t *)bytes + 8, ENI_LOG_VERSION, 4);
-    put((uint8_t *)bytes + 12, n, 4);
-    const en_status st = log->write(log->user, bytes, HEADER + n);
-    eni_free(bytes);
+    *bytes_out = n;
+    return text;
+}
+
+en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *config)
+{
+    uint8_t header[HEADER];
+    size_t n;
+    char *text = eni_store_config_text(config, &n);
+    if (!text) return EN_ENOMEM;
+    memcpy(header, magic, sizeof magic);
+    put(header + 8, ENI_LOG_VERSION, 4);
+    put(header + 12, n, 4);
+    en_status st = log->write(log->user, header, HEADER);
+    if (st == EN_OK) st = log->write(log->user, text, n);
+    eni_free(text);
     return st;
 }
 

@@ -49,6 +49,9 @@ typedef struct eni_store_log {
     int payloads; /* ENI_LOG_CONTENT or ENI_LOG_HASH */
 } eni_store_log;
 
+/* The configuration as the lines of a header; not terminated, freed with eni_free. NULL: out of memory. */
+char *eni_store_config_text(const eni_store_config *config, size_t *bytes_out);
+
 /* Writes the header. Returns what write returns; EN_ENOMEM. */
 en_status eni_store_log_begin(const eni_store_log *log, const eni_store_config *config);
 

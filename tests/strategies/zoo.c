@@ -222,11 +222,110 @@ static en_status failing_submit(en_host *host, void *state, en_bucket *bucket)
     return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
 }
 
+/* ---- softsync: a step on every `quorum` gradients, nobody waits (Zhang'16, n-softsync) ----------------- */
+
+static const en_option quorum_options[] = {
+    {.size = sizeof(en_option),
+     .type = EN_OPT_INT,
+     .key = "quorum",
+     .help = "gradients a step",
+     .value = 2,
+     .min = 1,
+     .max = 1024},
+    {0},
+};
+
+static int has_quorum(en_store *store, const en_cell *cell)
+{
+    const double wanted = store->num(store, "quorum");
+    return cell->pending > 0 && (cell->pending >= wanted || cell->pending >= cell->nclients);
+}
+
+static en_status quorum_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    return status == EN_OK && has_quorum(store, cell) ? store->step(store, cell) : status;
+}
+
+static void quorum_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+{
+    (void)state;
+    if (event == EN_MEMBER_JOINED || !has_quorum(store, cell)) return;
+    if (store->step(store, cell) != EN_OK) store->log(store, 0, "no step after worker %d ended", who);
+}
+
+static int at_once(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)store;
+    (void)state;
+    (void)cell;
+    (void)msg;
+    return EN_REPLY_WEIGHTS;
+}
+
+/* ---- backup: a step on the first `quorum` gradients of a round, late ones dropped (Chen'16, sec. 2) -----
+ */
+
+static en_status backup_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    return msg->base_version < cell->version ? EN_OK : quorum_push(store, state, cell, msg);
+}
+
+/* ---- moody: peer vectors, touches, random numbers, edited answers: all that a saved store must keep -----
+ */
+
+typedef struct moody {
+    uint64_t pushes;
+} moody;
+
+static en_status moody_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    moody *self = state;
+    float *peer = store->peer(store, cell, msg->src, (int)(store->rand(store) % 2));
+    if (!peer) return EN_ENOMEM;
+    if (++self->pushes % 3 == 0) return store->absorb(store, cell, msg, 0.5);
+    for (uint64_t i = 0; i < cell->count; i++) {
+        peer[i] += 0.25f * msg->data[i];
+        cell->w[i] -= 0.01f * peer[i];
+        msg->data[i] -= peer[i];
+    }
+    store->touch(store, cell);
+    store->timer(store, cell, (int64_t)(store->rand(store) % 50));
+    return EN_OK;
+}
+
+static int moody_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (cell->min_clock != UINT64_MAX && msg->clock > cell->min_clock + 2) return EN_HOLD;
+    return store->rand(store) % 3 ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
+}
+
 /* ---- tables -------------------------------------------------------------------------------------------- */
 
 #define HEAD(text) .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = text, .help = "for the tests"
 
-static const en_strategy failing = {HEAD("failing"), .submit = failing_submit};
+static const en_strategy moody_table = {
+    HEAD("moody"),         .flags = EN_STORE_ON_SERVERS, .peer_vecs = 2,        .cell_state = sizeof(moody),
+    .submit = push_submit, .finish = wait_first,         .on_push = moody_push, .on_pull = moody_pull,
+    .on_timer = late_timer};
+static const en_strategy backup = {HEAD("backup"),
+                                   .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
+                                   .options = quorum_options,
+                                   .next = &moody_table,
+                                   .submit = push_submit,
+                                   .finish = wait_first,
+                                   .on_push = backup_push,
+                                   .on_pull = round_pull,
+                                   .on_member = quorum_member};
+static const en_strategy softsync = {
+    HEAD("softsync"),          .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
+    .options = quorum_options, .next = &backup,
+    .submit = push_submit,     .finish = wait_first,
+    .on_push = quorum_push,    .on_pull = at_once,
+    .on_member = quorum_member};
+static const en_strategy failing = {HEAD("failing"), .next = &softsync, .submit = failing_submit};
 static const en_strategy mixed = {HEAD("mixed"), .next = &failing, .submit = mixed_submit};
 static const en_strategy stuck = {HEAD("stuck"),         .flags = EN_STORE_ON_SERVERS, .next = &mixed,
                                   .submit = push_submit, .finish = wait_first,         .on_pull = never_pull};
