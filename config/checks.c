@@ -74,10 +74,11 @@ const char *eni_check_endpoint(const char *text)
 const char *eni_check_rendezvous(const char *text)
 {
     if (strcmp(text, "env://") == 0) return NULL;
+    if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
     return expected == NULL ? NULL
-                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, or env:// for MASTER_ADDR and "
-                              "MASTER_PORT";
+                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
+                              "see, or env:// for MASTER_ADDR and MASTER_PORT";
 }
 
 const char *eni_check_straggler(const char *text)

@@ -16,13 +16,21 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 /* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 
-/* torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR with MASTER_PORT (as
- * `rendezvous`). Sets what they say on a worker's configuration; other programs are left alone. Where
- * torchrun's agent itself listens on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. */
+/* What the environment says, on everything that no flag has set before: ENTRAIN_TOKEN_FILE for every program
+ * that has --token-file, and for a worker what launchers say (launcher.h): rank, world size, and where the
+ * run meets, MASTER_ADDR with MASTER_PORT or Slurm's first host. Where torchrun's agent itself listens on
+ * MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. EN_EINVAL, logged: a variable that is
+ * wrong, or launchers that disagree. */
 en_status eni_config_env(eni_config *config);
 
 /* Replaces `rendezvous` by MASTER_ADDR and MASTER_PORT: what env:// asks for. EN_EINVAL, logged, when they
  * are not set. */
 en_status eni_env_rendezvous(eni_config *config);
+
+/* 1 if a launcher's variable has set the key, and neither file nor flag. */
+int eni_config_is_from_env(const eni_config *config, const char *key);
+
+/* What a reader may wonder about a rendezvous that came from the environment: "" or "; the port after .." */
+const char *eni_env_rendezvous_note(const eni_config *config);
 
 #endif

@@ -169,7 +169,12 @@ static en_status apply(scanner *line)
     EN_TRY(check_args(config));
     EN_TRY(set_flags(line, eni_key_find("result-fd", 9)));
     bool is_launched = config->result_fd >= 0; /* by us, with flags for all: old variables must not leak in */
-    if (!is_launched) EN_TRY(eni_config_env(config));
+    if (!is_launched) {
+        static const char *const decided[] = {"rank", "world-size", "local-rank", "local-size", "rendezvous"};
+        for (size_t i = 0; i < sizeof decided / sizeof *decided; i++) /* by a flag: launchers need not agree */
+            EN_TRY(set_flags(line, eni_key_find(decided[i], strlen(decided[i]))));
+        EN_TRY(eni_config_env(config));
+    }
     EN_TRY(set_flags(line, eni_key_find("config", 6)));
     if (config->config != NULL) EN_TRY(eni_config_file(config, config->config));
     EN_TRY(set_flags(line, -1));

@@ -177,7 +177,8 @@ en_status eni_worker_join(eni_worker *w)
     const eni_config *c = w->config;
     int64_t deadline = eni_now_ns() + c->join_timeout_ns;
     eni_address leader;
-    char route[ENI_HOST_MAX], who[ENI_HOST_MAX + 16];
+    eni_own_address own;
+    char who[ENI_HOST_MAX + 16];
     eni_place_host(w->host);
     EN_TRY(eni_place_host_id(c->host_id, w->host_id));
     EN_TRY(leader_address(w, &leader));
@@ -185,8 +186,8 @@ en_status eni_worker_join(eni_worker *w)
         EN_TRY(start_leader(w, &leader));
     else
         EN_TRY(read_token(w, &leader, deadline));
-    EN_TRY(eni_place_address(&leader, route));
-    EN_TRY(eni_mesh_open(route, c->insecure, &w->mesh));
+    EN_TRY(eni_place_address(&leader, &own));
+    EN_TRY(eni_mesh_open(own.host, c->insecure, &w->mesh));
     eni_agreement *agreement = eni_alloc(sizeof *agreement);
     if (agreement == NULL) return EN_ENOMEM;
     en_status st = agree(w, agreement);

@@ -55,6 +55,16 @@ en_status eni_address_parse(const char *text, eni_address *address_out)
     }
     eni_address address = {.port = port};
     memcpy(address.host, host, host_bytes);
+    struct in_addr short_form, full;
+    if (inet_aton(address.host, &short_form) != 0 && inet_pton(AF_INET, address.host, &full) != 1) {
+        char read_as[INET_ADDRSTRLEN];
+        inet_ntop(AF_INET, &short_form, read_as, sizeof read_as);
+        eni_error("address",
+                  "'%.300s': the host '%.64s' would be read as the address %s; write an address with four "
+                  "numbers, or a name",
+                  text, address.host, read_as);
+        return EN_EINVAL;
+    }
     *address_out = address;
     return EN_OK;
 }

@@ -13,6 +13,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
+#include "runtime/net/place.h"
 #include "runtime/net/tcp.h"
 
 enum { LISTEN_BACKLOG = 512 };
@@ -30,7 +31,8 @@ static en_status resolve(const eni_address *address, int flags, struct addrinfo 
     int error = getaddrinfo(address->host, port, &hints, list_out);
     if (error == 0) return EN_OK;
     if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
-    eni_error("tcp", "no address for host '%s': %s", address->host, gai_strerror(error));
+    eni_error("tcp", "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+              address->host, gai_strerror(error));
     return EN_ENOENT;
 }
 
@@ -64,20 +66,22 @@ static uint16_t port_of(int fd)
 
 static en_status listen_failed(const eni_address *address, int error)
 {
-    if (error == EADDRINUSE)
+    char holder[200];
+    if (error == EADDRINUSE) {
+        eni_place_port_holder(address->port, holder);
         eni_error(
             "tcp",
-            "port %u on %s is in use, perhaps by an earlier run (`ss -ltnp` shows by whom): stop it, or let "
-            "the kernel choose with --listen=tcp://%s:0",
-            address->port, address->host, address->host);
-    else if (error == EADDRNOTAVAIL)
+            "port %u on %s is in use by %s: stop that, give another port, or port 0 for one that is free",
+            address->port, address->host, holder);
+    } else if (error == EADDRNOTAVAIL) {
         eni_error("tcp", "%s is not an address of this machine (`ip addr` lists them)", address->host);
-    else
+    } else {
         eni_error("tcp", "cannot listen on %s port %u: %s", address->host, address->port, strerror(error));
+    }
     return EN_EIO;
 }
 
-en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
+en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
 {
     struct addrinfo *list;
     EN_TRY(resolve(address, AI_PASSIVE, &list));
@@ -96,7 +100,7 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(address, errno);
     set_option(fd, SOL_SOCKET, SO_REUSEADDR);
-    if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+    if (bind(fd, (struct sockaddr *)&name, bytes) != 0) {
         int error = errno;
         close(fd);
         return listen_failed(address, error);
@@ -105,6 +109,26 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
         *bound_out = *address;
         bound_out->port = port_of(fd);
     }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+en_status eni_tcp_start_listening(int fd, const eni_address *bound)
+{
+    return listen(fd, LISTEN_BACKLOG) == 0 ? EN_OK : listen_failed(bound, errno);
+}
+
+en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
+{
+    int fd;
+    eni_address bound;
+    EN_TRY(eni_tcp_bind(address, is_insecure, &fd, &bound));
+    en_status st = eni_tcp_start_listening(fd, &bound);
+    if (st != EN_OK) {
+        close(fd);
+        return st;
+    }
+    if (bound_out != NULL) *bound_out = bound;
     *fd_out = fd;
     return EN_OK;
 }
@@ -175,9 +199,8 @@ static en_status attempt(const struct addrinfo *to, int64_t deadline_ns, int abo
     return EN_EIO;
 }
 
-/* One round over all addresses of the name. */
-static en_status attempt_all(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
-                             int *error_out)
+en_status eni_tcp_attempt(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
+                          int *error_out)
 {
     struct addrinfo *list;
     en_status st = resolve(address, 0, &list);
@@ -199,26 +222,39 @@ static const char *connect_failure(int error)
 {
     switch (error) {
     case 0: return "the name server did not answer";
-    case ECONNREFUSED: return "connection refused: nothing listens there";
+    case ECONNREFUSED: return "refused, nobody listens there; is psd (or rank 0) running?";
     case EHOSTUNREACH:
-    case ENETUNREACH: return "no route to that host";
-    case ETIMEDOUT: return "no answer: is the host up, does a firewall drop the port?";
+    case ENETUNREACH: return "no route to that host; is it on this network (`ip route get` shows the way)?";
+    case ETIMEDOUT: return "no answer at all; is the host up, does a firewall drop the port?";
     default: return strerror(error);
     }
 }
 
+void eni_tcp_explain(int level, const eni_address *address, int error, int tries, int64_t since_ns)
+{
+    char text[ENI_ADDRESS_TEXT];
+    eni_address_format(address, text);
+    eni_log(level, "tcp", "cannot connect to %s (%d tries in %.1f s): %s", text, tries,
+            (double)(eni_now_ns() - since_ns) / (double)ENI_SECOND, connect_failure(error));
+}
+
 en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out)
 {
-    for (;;) {
+    int64_t begin = eni_now_ns(), tell = begin + 5 * ENI_SECOND;
+    for (int tries = 1;; tries++) {
         int error = 0;
-        en_status st = attempt_all(address, deadline_ns, abort_fd, fd_out, &error);
+        en_status st = eni_tcp_attempt(address, deadline_ns, abort_fd, fd_out, &error);
         if (st != EN_EIO) return st;
-        if (eni_now_ns() + retry_ns >= deadline_ns) {
-            eni_error("tcp", "cannot connect to %s port %u: %s", address->host, address->port,
-                      connect_failure(error));
+        int64_t now = eni_now_ns();
+        if (now + retry_ns >= deadline_ns) {
+            eni_tcp_explain(ENI_LOG_ERROR, address, error, tries, begin);
             return EN_ETIMEOUT;
         }
-        st = eni_tcp_wait(-1, 0, eni_now_ns() + retry_ns, abort_fd);
+        if (now > tell) {
+            eni_tcp_explain(ENI_LOG_WARN, address, error, tries, begin);
+            tell = now + 30 * ENI_SECOND;
+        }
+        st = eni_tcp_wait(-1, 0, now + retry_ns, abort_fd);
         if (st != EN_ETIMEOUT) return st;
     }
 }

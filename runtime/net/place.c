@@ -4,7 +4,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,33 +57,58 @@ en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     return EN_OK;
 }
 
+/* The name of the interface that has this address. */
+static void find_interface(const struct sockaddr *name, char interface_out[32])
+{
+    struct ifaddrs *list;
+    interface_out[0] = '\0';
+    if (getifaddrs(&list) != 0) return;
+    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != name->sa_family) continue;
+        bool is_v4 = name->sa_family == AF_INET;
+        const void *a = is_v4 ? (const void *)&((const struct sockaddr_in *)name)->sin_addr
+                              : (const void *)&((const struct sockaddr_in6 *)name)->sin6_addr;
+        const void *b = is_v4 ? (const void *)&((const struct sockaddr_in *)i->ifa_addr)->sin_addr
+                              : (const void *)&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr;
+        if (memcmp(a, b, is_v4 ? sizeof(struct in_addr) : sizeof(struct in6_addr)) != 0) continue;
+        snprintf(interface_out, 32, "%s", i->ifa_name);
+        break;
+    }
+    freeifaddrs(list);
+}
+
 /* connect(2) on a datagram socket chooses the route and thereby our address, and sends nothing. */
-static en_status local_address(const struct addrinfo *to, char host_out[ENI_HOST_MAX])
+static en_status address_towards(const struct addrinfo *to, eni_own_address *own_out)
 {
     struct sockaddr_storage name;
     socklen_t bytes = sizeof name;
     int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool is_found =
-        fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
-        getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 &&
-        getnameinfo((struct sockaddr *)&name, bytes, host_out, ENI_HOST_MAX, NULL, 0, NI_NUMERICHOST) == 0;
+    bool is_found = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
+                    getsockname(fd, (struct sockaddr *)&name, &bytes) == 0 &&
+                    getnameinfo((struct sockaddr *)&name, bytes, own_out->host, ENI_HOST_MAX, NULL, 0,
+                                NI_NUMERICHOST) == 0;
     if (fd >= 0) close(fd);
-    return is_found ? EN_OK : EN_EIO;
+    if (!is_found) return EN_EIO;
+    find_interface((struct sockaddr *)&name, own_out->interface);
+    return EN_OK;
 }
 
-en_status eni_place_address(const eni_address *remote, char host_out[ENI_HOST_MAX])
+en_status eni_place_address(const eni_address *remote, eni_own_address *own_out)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list;
     int error = getaddrinfo(remote->host, "9", &hints, &list); /* any port: nothing is sent */
     if (error != 0) {
-        eni_error("place", "no address for host '%s': %s", remote->host, gai_strerror(error));
+        eni_error("place",
+                  "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+                  remote->host, gai_strerror(error));
         return EN_ENOENT;
     }
     en_status st = EN_EIO;
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
-        st = local_address(to, host_out);
+        st = address_towards(to, own_out);
     freeaddrinfo(list);
-    if (st != EN_OK) eni_error("place", "this machine has no route to %s", remote->host);
+    if (st != EN_OK)
+        eni_error("place", "no route to %s from this machine (`ip route get` shows the way)", remote->host);
     return st;
 }
 

@@ -17,9 +17,19 @@ void eni_place_host(char host_out[ENI_HOST_MAX]);
  * hierarchy on one machine. EN_EINVAL when the override is longer than ENI_HOST_ID_MAX - 1. */
 en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX]);
 
-/* This machine's address, as a number, on the route to `remote`: what to tell others to connect to. No packet
- * is sent. */
-en_status eni_place_address(const eni_address *remote, char host_out[ENI_HOST_MAX]);
+/* This machine as seen from another. */
+typedef struct eni_own_address {
+    char host[ENI_HOST_MAX]; /* as a number: what to tell others to connect to */
+    char interface[32];      /* "eth0"; "" when none has this address */
+} eni_own_address;
+
+/* Our address on the route to `remote`. No packet is sent. EN_ENOENT: no such name; EN_EIO: no route; both
+ * logged. */
+en_status eni_place_address(const eni_address *remote, eni_own_address *own_out);
+
+/* Who listens on a TCP port of this machine, for a message: "pid 812 (psd --listen=..)", or as much of it as
+ * this user may see. */
+void eni_place_port_holder(uint16_t port, char text_out[200]);
 
 /* Cores that this process may use: its affinity mask, cut to the cgroup's cpu quota rounded up. At least 1.
  */

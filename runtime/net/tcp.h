@@ -42,10 +42,25 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
  * listen. It stays the caller's. */
 en_status eni_tcp_adopt(int listen_fd, eni_address *address_out);
 
+/* The two halves of it, for who has something to do before the first member can connect: the port is taken
+ * and known, but connections are refused until the second. On failure of either the descriptor is the
+ * caller's to close (bind makes none). */
+en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out);
+en_status eni_tcp_start_listening(int fd, const eni_address *bound);
+
 /* Connects, trying again every 50 ms while refused or unreachable, until the deadline: ranks may start in any
- * order. EN_ETIMEOUT says what the last attempt met: refused, no route, no answer. EN_ENOENT
- * at once for a name that does not exist. *fd_out is the caller's. */
+ * order. Says after 5 s, and every 30 s, what it tries. EN_ETIMEOUT says what the last attempt met, how many
+ * there were and how long: refused, no route, no answer. EN_ENOENT at once for a name that does not exist.
+ * *fd_out is the caller's. */
 en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out);
+
+/* One attempt over all addresses of the name, at most 3 s for each. EN_EIO, not logged: *error_out is an
+ * errno, 0 for a silent name server. EN_ENOENT as above; EN_EPEER: abort_fd. */
+en_status eni_tcp_attempt(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
+                          int *error_out);
+
+/* Logs why `tries` attempts since then have failed, the last one with `error`. */
+void eni_tcp_explain(int level, const eni_address *address, int error, int tries, int64_t since_ns);
 
 /* Waits for one connection. EN_ETIMEOUT is not logged: the caller knows for whom it waited. */
 en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out);

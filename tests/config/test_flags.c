@@ -109,7 +109,7 @@ static const struct {
     {ENI_PSD, "--listen=tcp://::1:5555", {"--listen:", "\"tcp://::1:5555\"", "in brackets"}},
     {ENI_WORKER, "--arm=ring", {"--arm=ring", "is no flag of worker", "entrain compare"}},
     {ENI_WORKER, "--rank=2 --world-size=2", {"--rank:", "\"2\" is not below", "ranks count from 0"}},
-    {ENI_WORKER, "--init-method=file:///x", {"--rendezvous:", "\"file:///x\"", "tcp://HOST:PORT"}},
+    {ENI_WORKER, "--init-method=file://x", {"--rendezvous:", "\"file://x\"", "tcp://HOST:PORT"}},
     {ENI_WORKER, "--rendezvous=env://", {"--rendezvous:", "env://", "MASTER_ADDR"}},
     {ENI_COMPARE, "--seeds=1,,2", {"--seeds:", "\"\"", "give at least one"}},
     {ENI_COMPARE, "--seeds=1,two", {"--seeds:", "\"two\"", "as 1,2,3"}},

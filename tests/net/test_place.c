@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -30,9 +32,25 @@ static void identity_is_stable_and_can_be_overridden(void **state)
 static void the_route_to_loopback_is_loopback(void **state)
 {
     (void)state;
-    char host[ENI_HOST_MAX];
-    assert_int_equal(eni_place_address(&(eni_address){"127.0.0.1", 5555}, host), EN_OK);
-    assert_string_equal(host, "127.0.0.1");
+    eni_own_address own;
+    assert_int_equal(eni_place_address(&(eni_address){"127.0.0.1", 5555}, &own), EN_OK);
+    assert_string_equal(own.host, "127.0.0.1");
+    assert_string_equal(own.interface, "lo");
+}
+
+static void the_holder_of_a_port_is_named(void **state)
+{
+    (void)state;
+    char text[200], expected[32];
+    int fd;
+    eni_address bound;
+    assert_int_equal(eni_tcp_listen(&(eni_address){"127.0.0.1", 0}, false, &fd, &bound), EN_OK);
+    eni_place_port_holder(bound.port, text);
+    snprintf(expected, sizeof expected, "pid %d (test_", (int)getpid());
+    if (strncmp(text, expected, strlen(expected)) != 0) fail_msg("\"%s\" is not \"%s..\"", text, expected);
+    close(fd);
+    eni_place_port_holder(bound.port, text);
+    assert_non_null(strstr(text, "does not listen"));
 }
 
 static void cores_follow_the_affinity_mask(void **state)
@@ -53,6 +71,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_stable_and_can_be_overridden),
                                        cmocka_unit_test(the_route_to_loopback_is_loopback),
+                                       cmocka_unit_test(the_holder_of_a_port_is_named),
                                        cmocka_unit_test(cores_follow_the_affinity_mask)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
