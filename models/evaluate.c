@@ -10,6 +10,7 @@ static en_status evaluate_all(en_model *model, const float *param, const eni_set
     for (uint64_t first = 0; first < set->count; first += set->batch) {
         uint64_t n = set->count - first < set->batch ? set->count - first : set->batch;
         en_score score;
+        if (set->alive != NULL) EN_TRY(set->alive(set->alive_user));
         set->fill(set->user, first, n, x, target);
         en_batch batch = {.n = (int64_t)n, .x = x, .target = target};
         EN_TRY(en_model_evaluate(model, param, &batch, &score));

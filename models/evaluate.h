@@ -16,6 +16,8 @@ typedef struct eni_set {
     uint64_t target_bytes; /* of one sample's target */
     eni_set_fill fill;
     void *user;
+    en_status (*alive)(void *user); /* asked before every batch; what is not EN_OK ends it. NULL: go on */
+    void *alive_user;
 } eni_set;
 
 typedef struct eni_set_score {

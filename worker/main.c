@@ -23,6 +23,28 @@ static void describe_strategy(const eni_config *config)
     printf("\n%s", text);
 }
 
+/* The last resort of ending.h. */
+static void leave_at_once(void *user, int code)
+{
+    eni_worker_abandon(user, code);
+    _exit(code);
+}
+
+static int run(eni_worker *worker)
+{
+    const int signal_fd = eni_signals_open();
+    const eni_ending_config config = {.signal_fd = signal_fd,
+                                      .report_fd = (int)worker->config->result_fd,
+                                      .leave_at_once = leave_at_once,
+                                      .user = worker};
+    if (eni_ending_start(&config, &worker->ending) != EN_OK) return 1;
+    const en_status st = eni_worker_run(worker);
+    const int code = st == EN_EINTR ? 128 + eni_ending_signal(worker->ending) : eni_signals_exit_code(st, -1);
+    eni_ending_stop(worker->ending);
+    close(signal_fd);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     eni_config config;
@@ -43,14 +65,9 @@ int main(int argc, char **argv)
     eni_log_set_level((int)config.log_level);
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        eni_worker worker = {.config = &config,
-                             .argc = argc,
-                             .argv = argv,
-                             .version = eni_version,
-                             .plugin_dir = plugins,
-                             .signal_fd = eni_signals_open()};
-        code = eni_signals_exit_code(eni_worker_run(&worker), worker.signal_fd);
-        close(worker.signal_fd);
+        eni_worker worker = {
+            .config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins};
+        code = run(&worker);
     }
     eni_config_fini(&config);
     return code;

@@ -326,17 +326,21 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
     json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
     json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
-    json_object_set_new(result, "test_accuracy", json_real(last->accuracy));
+    json_object_set_new(result, "test_accuracy",
+                        isfinite(last->accuracy) ? json_real(last->accuracy) : json_null());
     json_object_set_new(result, "init_sha256", json_string(w->init_sha256));
     json_object_set_new(result, "order_sha256", json_string(w->order_sha256));
 }
 
-static en_status write_json(const eni_worker *w, const json_t *result)
+/* Under another name first: who finds result.json finds all of it. */
+static en_status write_json(const eni_worker *w, const json_t *result, const char *temporary_name)
 {
-    char path[1024];
+    char path[1024], temporary[1024];
     snprintf(path, sizeof path, "%s/result.json", w->config->out);
-    if (json_dump_file(result, path, JSON_INDENT(2)) == 0) return EN_OK;
+    snprintf(temporary, sizeof temporary, "%s/%s", w->config->out, temporary_name);
+    if (json_dump_file(result, temporary, JSON_INDENT(2)) == 0 && rename(temporary, path) == 0) return EN_OK;
     eni_error("result", "cannot write %s: %s", path, strerror(errno));
+    unlink(temporary);
     return EN_EIO;
 }
 
@@ -344,7 +348,9 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
 {
     const eni_split *test = &w->dataset->split[ENI_TEST];
     if (w->config->quiet) return;
-    if (w->dataset->classes > 0)
+    if (!isfinite(last->accuracy))
+        printf("Test set: not evaluated, the run was interrupted\n");
+    else if (w->dataset->classes > 0)
         printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
                last->accuracy * (double)test->count, test->count, last->accuracy * 100);
     else
@@ -370,18 +376,52 @@ static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
     add_bytes(w, reports, result);
     json_object_set(result, "roles", reports);
     add_environment(w, result);
-    json_object_set_new(result, "exit", json_string("ok"));
-    en_status st = w->config->out != NULL ? write_json(w, result) : EN_OK;
+    json_object_set_new(result, "exit", json_string(eni_ending_is_asked(w->ending) ? "interrupted" : "ok"));
+    en_status st = w->config->out != NULL ? write_json(w, result, ".result.json") : EN_OK;
+    w->has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(w, last, result);
     json_decref(result);
     return st;
 }
 
+void eni_result_clear(const eni_worker *w)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/result.json", w->config->out);
+    unlink(path);
+}
+
+void eni_result_cut_short(const eni_worker *w, const char *exit, const char *cause)
+{
+    if (w->world.rank != 0 || w->config->out == NULL || w->curve == NULL || w->has_result) return;
+    json_t *result = json_object();
+    add_identity(w, result);
+    add_environment(w, result);
+    json_object_set_new(result, "exit", json_string(exit));
+    if (cause[0] != 0) json_object_set_new(result, "cause", json_string(cause));
+    write_json(w, result, ".result-cut-short.json");
+    json_decref(result);
+}
+
+/* The final model and what waits of the curve; NAN when the user does not wait for that. */
+static en_status evaluate_last(eni_worker *w, uint64_t version, eni_point *last)
+{
+    int64_t evaluated;
+    const double t = (double)w->tally.train_ns * 1e-9;
+    *last = (eni_point){.loss = NAN, .accuracy = NAN};
+    if (eni_ending_is_asked(w->ending)) return EN_OK;
+    eni_member_note(w->member, (int64_t)w->tally.steps, "evaluation");
+    en_status st = eni_curve_add(w->curve, w->plan.samples, version, t,
+                                 eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated);
+    if (st == EN_OK) st = eni_curve_finish(w->curve, last);
+    return st == EN_EINTR && eni_ending_status(w->ending) == EN_OK ? EN_OK : st;
+}
+
 en_status eni_result(eni_worker *w)
 {
     eni_blobs blobs = {0};
-    eni_point last = {0};
-    int64_t begin = eni_now_ns(), evaluated;
+    eni_point last;
+    int64_t begin = eni_now_ns();
     eni_host_counters now;
     uint32_t slot;
     if (w->world.rank == 0 || eni_host_eval(w->strategy_host, &slot) == EN_EVAL_MEAN) EN_TRY(eni_snapshot(w));
@@ -399,11 +439,7 @@ en_status eni_result(eni_worker *w)
     st = parse_reports(&blobs, &reports);
     eni_blobs_fini(&blobs);
     EN_TRY(st);
-    eni_member_note(w->member, (int64_t)w->tally.steps, "evaluation");
-    double t = (double)w->tally.train_ns * 1e-9;
-    st = eni_curve_add(w->curve, w->plan.samples, now.version, t, eni_arena_at(w->arena, ENI_SLOT_EVAL, 0),
-                       &evaluated);
-    if (st == EN_OK) st = eni_curve_finish(w->curve, &last);
+    st = evaluate_last(w, now.version, &last);
     w->tally.eval_ns += eni_now_ns() - begin;
     if (st == EN_OK) st = conclude(w, reports, &last);
     json_decref(reports);

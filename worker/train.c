@@ -327,6 +327,14 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     return EN_OK;
 }
 
+/* Many points may wait at the end: nobody who wants to end waits for them. */
+static en_status may_evaluate(void *worker)
+{
+    eni_worker *w = worker;
+    if (w->is_concluding && eni_ending_is_asked(w->ending)) return EN_EINTR;
+    return eni_worker_alive(w);
+}
+
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
 {
     eni_worker *w = worker;
@@ -336,9 +344,10 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
                    .sample_bytes = d->sample_floats * sizeof(float),
                    .fill = eni_dataset_fill_test,
                    .user = w->dataset,
+                   .alive = may_evaluate,
+                   .alive_user = w,
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
-    EN_TRY(eni_worker_signalled(w)); /* many points may wait; the others may have left already */
     EN_TRY(eni_model_evaluate_set(w->model, flat, &set, &score));
     *loss_out = score.loss;
     *accuracy_out = score.accuracy;
@@ -376,10 +385,12 @@ en_status eni_train(eni_worker *w)
     en_status st = EN_OK;
     for (uint64_t step = 0; st == EN_OK; step++) {
         st = eni_worker_alive(w);
+        if (st == EN_OK && !w->is_claiming) st = eni_member_enter(w->member, step); /* or all end before it */
         if (st == EN_OK) st = train_step(w, step);
     }
     eni_progress_done(&w->progress);
     if (st != EN_ESTOP) return st;
+    w->is_concluding = 1;
     /* The budget is used up. Nobody takes part in exchanges any more; the clock stops when all are here. */
     eni_member_note(w->member, (int64_t)w->tally.steps, "finish");
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));

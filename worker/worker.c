@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,16 +21,10 @@
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
 
-en_status eni_worker_signalled(const eni_worker *w)
-{
-    struct pollfd signalled = {.fd = w->signal_fd, .events = POLLIN};
-    return w->signal_fd >= 0 && poll(&signalled, 1, 0) > 0 ? EN_EINTR : EN_OK;
-}
-
 en_status eni_worker_alive(void *worker)
 {
     const eni_worker *w = worker;
-    EN_TRY(eni_worker_signalled(w));
+    EN_TRY(eni_ending_status(w->ending));
     return w->member == NULL ? EN_OK : eni_member_status(w->member);
 }
 
@@ -308,7 +301,10 @@ static en_status open_records(eni_worker *w)
             return EN_EIO;
         }
         EN_TRY(eni_recorder_open(c->out, w->world.rank, &w->recorder));
-        if (w->world.rank == 0) EN_TRY(dump_config(w));
+        if (w->world.rank == 0) {
+            eni_result_clear(w);
+            EN_TRY(dump_config(w));
+        }
     }
     EN_TRY(open_board(w));
     EN_TRY(check_target("--trace", c->trace)); /* may lie in --out */
@@ -382,6 +378,7 @@ static en_status run(eni_worker *w)
 {
     EN_TRY(prepare(w));
     EN_TRY(eni_worker_join(w));
+    eni_ending_watch(w->ending, w->member);
     EN_TRY(open_straggler(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
@@ -424,20 +421,22 @@ static void close_all(eni_worker *w)
     eni_options_free(w->options);
 }
 
-/* A wait ended because nobody is there any more. Either it was us whom the user called off, or somebody died:
- * the leader knows who, and says so within the time that a broken data socket is ahead of it. */
+/* A wait ended because nobody is there any more. Somebody died: the leader knows who, and says so within the
+ * time that a broken data socket is ahead of it. Or the user called all of us off, and we are not the first to
+ * go. */
 static en_status why_alone(eni_worker *w)
 {
-    EN_TRY(eni_worker_signalled(w));
-    if (w->member != NULL) eni_member_verdict(w->member, eni_now_ns() + 2 * ENI_SECOND);
-    return EN_EPEER;
+    if (w->member != NULL && !eni_ending_is_asked(w->ending))
+        eni_member_verdict(w->member, eni_now_ns() + 2 * ENI_SECOND);
+    return eni_ending_is_asked(w->ending) ? EN_EINTR : EN_EPEER;
 }
 
 /* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
  * our threads and sockets is let go. */
 static void give_up(eni_worker *w, en_status st)
 {
-    char reason[ENI_REASON_MAX];
+    char reason[ENI_REASON_MAX] = "";
+    eni_ending_heard(w->ending);
     if (w->loader != NULL) eni_loader_abort(w->loader);
     if (w->net != NULL) eni_net_abort(w->net); /* nobody may take it: unsent messages would cost 2 s */
     if (w->member != NULL) {
@@ -449,14 +448,30 @@ static void give_up(eni_worker *w, en_status st)
     }
     /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
     if (w->leader != NULL) eni_leader_wait(w->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
+    if (st == EN_EINTR)
+        eni_result_cut_short(w, "interrupted", "");
+    else
+        eni_result_cut_short(w, "failed", reason[0] != 0 ? reason : en_status_str(st));
 }
 
 en_status eni_worker_run(eni_worker *w)
 {
     w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
+    w->token_lock = -1;
+    w->signal_fd = eni_ending_fd(w->ending);
     en_status st = run(w);
     if (st == EN_EPEER) st = why_alone(w);
     if (st != EN_OK) give_up(w, st);
+    if (st == EN_OK && eni_ending_is_asked(w->ending)) st = EN_EINTR; /* early, and in good order */
+    eni_ending_heard(w->ending);
+    eni_ending_watch(w->ending, NULL);
     close_all(w);
     return st;
+}
+
+void eni_worker_abandon(eni_worker *w, int code)
+{
+    const bool is_failed = code == 1;
+    eni_result_cut_short(w, is_failed ? "failed" : "interrupted", is_failed ? "a process was lost" : "");
+    if (w->token_path[0] != 0) eni_token_remove(w->token_path);
 }

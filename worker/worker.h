@@ -30,6 +30,7 @@
 #include "runtime/net/place.h"
 #include "worker/board.h"
 #include "worker/curve.h"
+#include "worker/ending.h"
 #include "worker/progress.h"
 #include "worker/record.h"
 #include "worker/straggler.h"
@@ -61,7 +62,8 @@ typedef struct eni_worker {
     int argc;
     const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
-    int signal_fd;          /* SIGINT, SIGTERM */
+    eni_ending *ending;     /* how the user or a death ends it; set before eni_worker_run */
+    int signal_fd;          /* of `ending`: readable once every wait is to end */
 
     /* what is trained: the same on all ranks */
     const en_strategy *strategy;
@@ -85,6 +87,7 @@ typedef struct eni_worker {
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
     eni_token token;
     char token_path[512]; /* written by us as leader; removed at the end */
+    int token_lock;       /* on it while we live; -1: none */
     eni_leader *leader;   /* rank 0 of a run without servers */
     eni_mesh mesh;
     eni_member *member;
@@ -112,20 +115,23 @@ typedef struct eni_worker {
     eni_board *board; /* rank 0, with --tensorboard */
     eni_progress progress;
     eni_curve *curve;
+    int has_result; /* result.json is written */
+    int is_concluding; /* training is over: what is left to evaluate may be left out */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
     eni_tally tally;
 } eni_worker;
 
-/* EN_EINTR after a signal. Cheap; any thread. */
-en_status eni_worker_signalled(const eni_worker *worker);
-
-/* EN_OK while the run may go on; EN_EINTR after a signal; EN_EPEER and such from the control plane. Cheap;
- * any thread; `user` is the eni_worker. */
+/* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such
+ * from the control plane. Cheap; any thread; `worker` is the eni_worker. */
 en_status eni_worker_alive(void *worker);
 
 /* worker.c: the whole life of a rank. Returns what main turns into the exit code. */
 en_status eni_worker_run(eni_worker *worker);
+
+/* worker.c: what must be done before the process ends without its compute thread, which is inside a long
+ * kernel. On any thread; `code` is the exit code to come. */
+void eni_worker_abandon(eni_worker *worker, int code);
 
 /* refuse.c: EN_EINVAL, logged, for a flag that nothing stands behind yet. */
 en_status eni_refuse_unbuilt(const eni_config *config);
@@ -155,7 +161,15 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */
 en_status eni_check(eni_worker *worker);
 
-/* result.c: gathers everybody's figures; rank 0 writes result.json and prints the last lines. */
+/* result.c: gathers everybody's figures; rank 0 writes result.json and prints the last lines. After a wish to
+ * end early nothing is evaluated. */
 en_status eni_result(eni_worker *worker);
+
+/* result.c: takes away what an earlier run left in --out: it would pass for ours if we were killed. */
+void eni_result_clear(const eni_worker *worker);
+
+/* result.c: what rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on
+ * other ranks, without --out, or when there is a result already. Any thread. */
+void eni_result_cut_short(const eni_worker *worker, const char *exit, const char *cause);
 
 #endif
