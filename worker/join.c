@@ -99,13 +99,20 @@ static en_status token_file(const eni_worker *w, uint16_t port, char *path_out, 
     return eni_token_path(dir, port, path_out, bytes);
 }
 
+/* The file that a killed leader left under its port is not the next one's. One that was copied here by hand
+ * is held by nobody either, and is believed. */
+static int is_there(const eni_worker *w, const char *path)
+{
+    return access(path, F_OK) == 0 && (w->config->token_file != NULL || !eni_token_is_stale(path));
+}
+
 /* A member may be started before its leader: the file is looked for until the deadline. */
 static en_status read_token(eni_worker *w, const eni_address *leader, int64_t deadline_ns)
 {
     char path[512];
     if (w->config->token_fd >= 0) return eni_token_read_fd((int)w->config->token_fd, &w->token);
     EN_TRY(token_file(w, leader->port, path, sizeof path));
-    while (access(path, F_OK) != 0) {
+    while (!is_there(w, path)) {
         EN_TRY(eni_worker_alive(w));
         if (eni_now_ns() > deadline_ns) {
             eni_error(
@@ -148,7 +155,7 @@ static en_status start_leader(eni_worker *w, eni_address *address)
     if (is_given || w->world.nranks == 1) return EN_OK; /* a file of the user's stays when we leave */
     char path[sizeof w->token_path];
     EN_TRY(token_file(w, address->port, path, sizeof path));
-    EN_TRY(eni_token_write(&w->token, path));
+    EN_TRY(eni_token_write_held(&w->token, path, &w->token_lock));
     memcpy(w->token_path, path, sizeof path); /* only now is it ours to remove */
     return EN_OK;
 }
@@ -204,7 +211,7 @@ en_status eni_worker_join(eni_worker *w)
                                 .nprivates = 2,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
-                                .abort_fd = w->signal_fd};
+                                .abort_fd = w->abort_fd};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);
     eni_free(agreement);
     EN_TRY(st);
@@ -225,4 +232,5 @@ void eni_worker_leave(eni_worker *w)
     eni_leader_stop(w->leader);
     w->leader = NULL;
     if (w->token_path[0] != 0) eni_token_remove(w->token_path);
+    if (w->token_lock >= 0) close(w->token_lock);
 }

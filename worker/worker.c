@@ -397,7 +397,7 @@ static en_status run(eni_worker *w)
     EN_TRY(eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND));
     /* The leader stays until the last has left: its end would look like a death to the others. */
     return w->leader == NULL ? EN_OK
-                             : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->signal_fd);
+                             : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->abort_fd);
 }
 
 static void close_all(eni_worker *w)
@@ -458,7 +458,7 @@ en_status eni_worker_run(eni_worker *w)
 {
     w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
     w->token_lock = -1;
-    w->signal_fd = eni_ending_fd(w->ending);
+    w->abort_fd = eni_ending_fd(w->ending);
     en_status st = run(w);
     if (st == EN_EPEER) st = why_alone(w);
     if (st != EN_OK) give_up(w, st);

@@ -63,7 +63,7 @@ typedef struct eni_worker {
     const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
     eni_ending *ending;     /* how the user or a death ends it; set before eni_worker_run */
-    int signal_fd;          /* of `ending`: readable once every wait is to end */
+    int abort_fd;           /* of `ending`: readable once every wait is to end */
 
     /* what is trained: the same on all ranks */
     const en_strategy *strategy;
