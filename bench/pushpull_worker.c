@@ -11,6 +11,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/comm/client.h"
+#include "runtime/comm/lanes.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -178,28 +179,19 @@ static en_status open_client(worker *w, int64_t deadline_ns)
 {
     const pushpull_trial *t = w->trial;
     const eni_world_info *info = eni_member_world(w->member);
-    const eni_peer *psd = &info->leader;
-    const char *endpoints[256];
-    for (int k = 0; k < t->shards; k++) {
-        char key[24];
-        snprintf(key, sizeof key, "lane.%d", k);
-        endpoints[k] = eni_pair_find(psd->privates, psd->nprivates, key);
-        if (!endpoints[k]) return EN_EPROTO;
-    }
+    eni_lanes lanes;
+    EN_TRY(eni_lanes_find(&info->leader, &lanes));
     EN_TRY(eni_net_open(1, &w->net));
     EN_TRY(eni_arena_open(t->count, ENI_ARENA_NSLOTS, 1, &w->arena));
     w->param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
     w->grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
-    const char *socket = t->over_tcp ? NULL : eni_pair_find(psd->privates, psd->nprivates, "arena");
+    const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
     const eni_client_config config = {.net = w->net,
-                                      .endpoints = endpoints,
-                                      .shards = t->shards,
-                                      .arena_socket = socket,
+                                      .place = eni_lanes_place(&lanes, sharing, info->epoch),
                                       .arena = w->arena,
                                       .buckets = &w->buckets,
                                       .token = &t->token,
                                       .rank = w->rank,
-                                      .epoch = info->epoch,
                                       .incarnation = info->incarnation,
                                       .alive = alive,
                                       .user = w,

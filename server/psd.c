@@ -121,7 +121,9 @@ static en_status open_all(psd *p, const eni_world_info *world)
         EN_TRY(open_lane(p, world, k));
     snprintf(shards, sizeof shards, "%d", p->nshards);
     tell(p, "shards", shards);
-    if (p->config->transport != ENI_TRANSPORT_TCP) tell(p, "arena", eni_arenas_name(p->arenas));
+    tell(p, "servers", "1");
+    tell(p, "host-id.0", p->host_id);
+    if (p->config->transport != ENI_TRANSPORT_TCP) tell(p, "arena.0", eni_arenas_name(p->arenas));
     return EN_OK;
 }
 
@@ -262,8 +264,8 @@ static en_status open_psd(psd *p, const char *plugins)
     p->nshards = (int32_t)c->shards;
     p->lanes = eni_alloc_array((size_t)p->nshards, sizeof *p->lanes);
     p->is_client = eni_alloc_array((size_t)p->nranks, sizeof *p->is_client);
-    p->privates = eni_alloc_array((size_t)p->nshards + 2, sizeof *p->privates);
-    p->texts = eni_alloc_array((size_t)p->nshards + 2, sizeof *p->texts);
+    p->privates = eni_alloc_array((size_t)p->nshards + 4, sizeof *p->privates);
+    p->texts = eni_alloc_array((size_t)p->nshards + 4, sizeof *p->texts);
     if (!p->lanes || !p->is_client || !p->privates || !p->texts) return EN_ENOMEM;
     if (c->trace && !(p->trace = eni_trace_new("psd", p->nranks, MAX_SPANS))) return EN_ENOMEM;
     EN_TRY(find_strategy(p, plugins));

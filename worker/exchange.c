@@ -102,18 +102,14 @@ static en_status open_client(eni_worker *w, int64_t deadline)
     const eni_peer *psd = &w->info->leader;
     eni_lanes lanes;
     EN_TRY(eni_lanes_find(psd, &lanes));
-    int may_share = strcmp(psd->host_id, w->host_id) == 0 && w->shaper == NULL &&
-                    w->config->transport != ENI_TRANSPORT_TCP;
+    int may_share = w->shaper == NULL && w->config->transport != ENI_TRANSPORT_TCP;
     EN_TRY(eni_net_open(1, &w->net));
     eni_client_config config = {.net = w->net,
-                                .endpoints = lanes.endpoints,
-                                .shards = lanes.shards,
-                                .arena_socket = may_share ? lanes.arena_socket : NULL,
+                                .place = eni_lanes_place(&lanes, may_share ? w->host_id : NULL, w->world.epoch),
                                 .arena = w->arena,
                                 .buckets = w->buckets,
                                 .token = &w->token,
                                 .rank = w->world.rank,
-                                .epoch = w->world.epoch,
                                 .incarnation = w->info->incarnation,
                                 .shaper = w->shaper,
                                 .alive = eni_worker_alive,

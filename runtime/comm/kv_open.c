@@ -179,20 +179,17 @@ static en_status join(en_client *client, const en_client_options *o, int64_t dea
 static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_ns)
 {
     const eni_world_info *world = eni_member_world(client->member);
-    int may_share = strcmp(world->leader.host_id, client->host_id) == 0 && !(flags & EN_CLIENT_TCP);
     eni_lanes lanes;
     EN_TRY(eni_lanes_find(&world->leader, &lanes));
     EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, 1, &client->arena));
     EN_TRY(eni_net_open(1, &client->net));
+    const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     const eni_client_config config = {.net = client->net,
-                                      .endpoints = lanes.endpoints,
-                                      .shards = lanes.shards,
-                                      .arena_socket = may_share ? lanes.arena_socket : NULL,
+                                      .place = eni_lanes_place(&lanes, sharing, world->epoch),
                                       .arena = client->arena,
                                       .buckets = &client->buckets,
                                       .token = &client->token,
                                       .rank = world->rank,
-                                      .epoch = world->epoch,
                                       .incarnation = world->incarnation,
                                       .alive = eni_kv_alive,
                                       .user = client,

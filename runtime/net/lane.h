@@ -87,7 +87,7 @@ en_status eni_dealer_open(eni_net *net, const eni_address *lane, uint64_t max_pa
                           eni_dealer **dealer_out);
 
 /* Sends. Blocks only while no connection is there or 64 messages are unsent, until the deadline or abort_fd.
- */
+ * Deadline 0: only tries; EN_ETIMEOUT is not logged then. */
 en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *payload, eni_release release,
                           void *hint, int64_t deadline_ns, int abort_fd);
 

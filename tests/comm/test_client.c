@@ -35,7 +35,7 @@ static struct scene {
     eni_net *net, *psd_net;
     lane lane[SHARDS];
     char endpoint_text[SHARDS][ENI_ADDRESS_TEXT];
-    const char *endpoints[SHARDS];
+    const char *endpoints[SHARDS], *doors[1];
     char door_name[ENI_FDPASS_NAME];
     int door_fd;
     int32_t door_answer;
@@ -112,13 +112,11 @@ static int setup(void **state)
         if (pthread_create(&s.lane[k].thread, NULL, lane_main, &s.lane[k]) != 0) return -1;
     }
     s.config = (eni_client_config){.net = s.net,
-                                   .endpoints = s.endpoints,
-                                   .shards = SHARDS,
+                                   .place = {.endpoints = s.endpoints, .shards = SHARDS, .epoch = 1},
                                    .arena = s.arena,
                                    .buckets = s.buckets,
                                    .token = &s.token,
                                    .rank = 0,
-                                   .epoch = 1,
                                    .incarnation = 5,
                                    .alive = alive,
                                    .wake_fd = -1,
@@ -156,7 +154,9 @@ static void open_door(int32_t answer)
     s.door_answer = answer;
     assert_int_equal(eni_fdpass_listen(s.door_name, &s.door_fd), EN_OK);
     assert_int_equal(pthread_create(&s.door, NULL, door_main, NULL), 0);
-    s.config.arena_socket = s.door_name;
+    s.doors[0] = s.door_name;
+    s.config.place.arena_sockets = s.doors;
+    s.config.place.servers = 1;
 }
 
 /* grad of `bucket` counts from `first`; param is cleared. */

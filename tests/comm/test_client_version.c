@@ -51,12 +51,10 @@ static void open_scene(scene *s)
     for (int k = 0; k < SHARDS; k++)
         start_lane(s, k);
     eni_client_config config = {.net = s->net,
-                                .endpoints = s->endpoints,
-                                .shards = SHARDS,
+                                .place = {.endpoints = s->endpoints, .shards = SHARDS, .epoch = 1},
                                 .arena = s->arena,
                                 .buckets = s->buckets,
                                 .token = &s->token,
-                                .epoch = 1,
                                 .wake_fd = -1,
                                 .join_deadline_ns = eni_now_ns() + 10 * ENI_SECOND};
     assert_int_equal(eni_client_open(&config, &s->client), EN_OK);

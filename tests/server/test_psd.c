@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "runtime/comm/client.h"
+#include "runtime/comm/lanes.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/net/member.h"
@@ -149,33 +150,23 @@ static void train(eni_client *client, eni_arena *arena, int32_t rank)
 static void use_client(worker *w, eni_member *member, int64_t deadline)
 {
     const eni_world_info *info = eni_member_world(member);
-    const eni_peer *psd = &info->leader;
-    const int shards = atoi(eni_pair_find(psd->privates, psd->nprivates, "shards"));
-    const char *endpoints[16];
+    eni_lanes lanes;
     eni_bucket_range ranges[BUCKETS];
     eni_buckets plan;
     eni_arena *arena;
     eni_net *net;
     eni_client *client;
     plan_buckets(&plan, ranges);
-    for (int k = 0; k < shards; k++) {
-        char key[16];
-        snprintf(key, sizeof key, "lane.%d", k);
-        endpoints[k] = eni_pair_find(psd->privates, psd->nprivates, key);
-        assert_non_null(endpoints[k]);
-    }
+    assert_int_equal(eni_lanes_find(&info->leader, &lanes), EN_OK);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &arena), EN_OK);
     assert_int_equal(eni_net_open(1, &net), EN_OK);
     const eni_client_config config = {
         .net = net,
-        .endpoints = endpoints,
-        .shards = shards,
-        .arena_socket = w->is_shared ? eni_pair_find(psd->privates, psd->nprivates, "arena") : NULL,
+        .place = eni_lanes_place(&lanes, w->is_shared ? info->leader.host_id : NULL, info->epoch),
         .arena = arena,
         .buckets = &plan,
         .token = &w->server->token,
         .rank = info->rank,
-        .epoch = info->epoch,
         .incarnation = info->incarnation,
         .alive = alive,
         .user = member,

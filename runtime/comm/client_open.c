@@ -1,0 +1,133 @@
+/* client_open.c - a client's connections, and its life. */
+#include <unistd.h>
+
+#include "ops/mean.h"
+#include "runtime/comm/client_impl.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/fdpass.h"
+
+/* Hands the arena to one server; afterwards payloads to it need no socket. */
+static en_status share_arena(eni_client *client, const char *socket, int64_t deadline_ns)
+{
+    const eni_client_config *config = &client->config;
+    eni_arena_hello hello = {config->rank, client->epoch, config->incarnation,
+                             eni_arena_count(config->arena)};
+    int fd, mine = eni_arena_fd(config->arena), fds[ENI_FDPASS_MAX];
+    size_t nfds, bytes;
+    int32_t answer = EN_EPROTO;
+    EN_TRY(eni_fdpass_connect(socket, config->token, deadline_ns, config->wake_fd, &fd));
+    en_status st = eni_fdpass_send(fd, &mine, 1, &hello, sizeof hello, deadline_ns, config->wake_fd);
+    if (st == EN_OK)
+        st = eni_fdpass_recv(fd, fds, &nfds, &answer, sizeof answer, &bytes, deadline_ns, config->wake_fd);
+    close(fd);
+    if (st == EN_OK && answer != EN_OK) {
+        eni_error("client", "psd could not map this rank's memory: %s", en_status_str(answer));
+        return answer;
+    }
+    return st;
+}
+
+en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns)
+{
+    client->epoch = place->epoch;
+    client->greeted = 0;
+    for (int k = 0; k < client->shards; k++) {
+        eni_address lane;
+        EN_TRY(eni_address_parse(place->endpoints[k], &lane));
+        EN_TRY(eni_dealer_open(client->config.net, &lane, 0, &client->dealers[k]));
+    }
+    for (int k = 0; k < place->servers; k++)
+        EN_TRY(share_arena(client, place->arena_sockets[k], deadline_ns));
+    client->is_shared = place->servers > 0;
+    for (int k = 0; k < client->shards; k++) {
+        eni_header header = eni_client_header(client, ENI_MSG_HELLO);
+        eni_token_hex(client->config.token, header.text);
+        EN_TRY(eni_client_send(client, k, &header, NULL, 0));
+    }
+    while (client->greeted < client->shards && !eni_client_is_outdated(client)) {
+        EN_TRY(eni_client_slice(client));
+        EN_TRY(eni_client_take(client));
+        if (eni_now_ns() > deadline_ns) return eni_client_too_few(client->greeted, client->shards);
+    }
+    return EN_OK;
+}
+
+void eni_client_disconnect(eni_client *client)
+{
+    for (uint32_t i = 0; i < client->ndelayed; i++)
+        eni_packet_release(&client->delayed[i].packet);
+    client->ndelayed = 0;
+    for (int k = 0; client->dealers != NULL && k < client->shards; k++) {
+        eni_lane_count lane = {0};
+        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &lane);
+        client->past_wire += lane.wire_in + lane.wire_out;
+        eni_dealer_close(client->dealers[k]);
+        client->dealers[k] = NULL;
+    }
+}
+
+static void lay_out_cells(eni_client *client)
+{
+    int shards = client->shards;
+    for (uint32_t b = 0; b < client->config.buckets->n; b++) {
+        uint64_t count = client->config.buckets->bucket[b].hi - client->config.buckets->bucket[b].lo;
+        for (int k = 0; k < shards; k++) {
+            eni_client_cell *c = eni_client_cell_at(client, b, k);
+            c->lo = eni_slice_lo(count, k, shards);
+            c->count = eni_slice_lo(count, k + 1, shards) - c->lo;
+        }
+    }
+}
+
+en_status eni_client_open(const eni_client_config *config, eni_client **client_out)
+{
+    eni_client *client = eni_alloc(sizeof *client);
+    if (client == NULL) return EN_ENOMEM;
+    client->config = *config;
+    client->shards = config->place.shards;
+    size_t shards = (size_t)client->shards, n = config->buckets->n;
+    client->dealers = eni_alloc_array(shards, sizeof *client->dealers);
+    client->is_ready = eni_alloc_array(shards, sizeof *client->is_ready);
+    client->has_left = eni_alloc_array(shards, sizeof *client->has_left);
+    client->nagain = eni_alloc_array(shards, sizeof *client->nagain);
+    client->cells = eni_alloc_array(n * shards, sizeof *client->cells);
+    client->calls = eni_alloc_array(n, sizeof *client->calls);
+    client->delayed = eni_alloc_array(n * shards, sizeof *client->delayed);
+    en_status st = EN_ENOMEM;
+    if (!client->dealers || !client->is_ready || !client->has_left || !client->nagain || !client->cells ||
+        !client->calls || !client->delayed)
+        goto close_client;
+    lay_out_cells(client);
+    EN_TRY_GOTO(eni_client_connect(client, &config->place, config->join_deadline_ns), close_client);
+    EN_TRY_GOTO(eni_client_return_open(client), close_client);
+    *client_out = client;
+    return EN_OK;
+close_client:
+    eni_client_close(client);
+    return st;
+}
+
+void eni_client_close(eni_client *client)
+{
+    if (client == NULL) return;
+    eni_client_return_close(client);
+    eni_client_disconnect(client);
+    /* ZeroMQ may read what was lent a little longer, and then counts it back here. If a peer that takes
+     * nothing keeps it beyond the sockets' linger, the count outlives us: it is left behind, not freed under
+     * it. */
+    int64_t deadline = eni_now_ns() + 3 * ENI_SECOND;
+    while (atomic_load(&client->lent) > 0 && eni_now_ns() < deadline)
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    int is_lent = atomic_load(&client->lent) > 0;
+    eni_free(client->delayed);
+    eni_free(client->calls);
+    eni_free(client->cells);
+    eni_free(client->nagain);
+    eni_free(client->has_left);
+    eni_free(client->is_ready);
+    eni_free(client->dealers);
+    if (!is_lent) eni_free(client);
+}
