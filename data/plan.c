@@ -133,3 +133,25 @@ en_status eni_plan_micro(const eni_plan *plan, uint64_t m, eni_micro *micro_out)
     };
     return EN_OK;
 }
+
+/* Epochs begin at multiples of epoch_steps, so the rest divides by W*B. */
+en_status eni_plan_step_at(const eni_plan *plan, uint64_t samples, uint64_t *step_out)
+{
+    if (samples > plan->samples) return EN_ENOENT;
+    *step_out = steps_of_samples(plan, samples);
+    return eni_plan_samples_before(plan, *step_out) == samples ? EN_OK : EN_ENOENT;
+}
+
+uint64_t eni_plan_micro_at(const eni_plan *plan, uint64_t samples)
+{
+    if (samples >= plan->samples) return plan->micro_batches;
+    uint64_t step = steps_of_samples(plan, samples);
+    while (step > 0 && eni_plan_samples_before(plan, step) > samples)
+        step--;
+    uint64_t left = samples - eni_plan_samples_before(plan, step), m = step * plan->world;
+    for (eni_micro micro; eni_plan_micro(plan, m, &micro) == EN_OK && micro.count <= left; m++) {
+        left -= micro.count;
+        if (left == 0 && micro.count > 0) return m + 1;
+    }
+    return m;
+}

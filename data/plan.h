@@ -68,4 +68,12 @@ uint64_t eni_plan_samples_before(const eni_plan *plan, uint64_t step);
 /* Samples of step t over all workers. */
 uint64_t eni_plan_step_samples(const eni_plan *plan, uint64_t step);
 
+/* The step that begins when `samples` samples are applied. EN_ENOENT (not logged): none does, the position is
+ * inside a step of this W*B, or beyond the run. */
+en_status eni_plan_step_at(const eni_plan *plan, uint64_t samples, uint64_t *step_out);
+
+/* The first micro-batch to hand out when `samples` are applied, in whatever order: the ones before it hold at
+ * most that many samples, and one more would hold more. */
+uint64_t eni_plan_micro_at(const eni_plan *plan, uint64_t samples);
+
 #endif

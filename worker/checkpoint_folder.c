@@ -1,0 +1,84 @@
+/* checkpoint_folder.c - which checkpoints a folder holds, and which of them may go; see checkpoint.h. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/core/memory.h"
+#include "worker/checkpoint.h"
+
+enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
+#define PREFIX "checkpoint-"
+#define SUFFIX ".safetensors"
+
+void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes)
+{
+    snprintf(path_out, bytes, "%s/" PREFIX "%0*" PRIu64 SUFFIX, dir, DIGITS, samples);
+}
+
+/* 1 if `name` is a checkpoint's; its samples. `rest_out` is what follows the number. */
+static int is_ours(const char *name, uint64_t *samples_out, const char **rest_out)
+{
+    char *end;
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0) return 0;
+    const char *digits = name + sizeof PREFIX - 1;
+    if (strspn(digits, "0123456789") < DIGITS) return 0;
+    *samples_out = strtoull(digits, &end, 10);
+    *rest_out = end;
+    return strncmp(end, SUFFIX, sizeof SUFFIX - 1) == 0;
+}
+
+static int newest_first(const void *left, const void *right)
+{
+    const uint64_t *a = left, *b = right;
+    return (*a < *b) - (*a > *b);
+}
+
+size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
+{
+    DIR *folder = opendir(dir);
+    size_t n = 0;
+    if (folder == NULL) return 0;
+    for (struct dirent *entry; n < room && (entry = readdir(folder)) != NULL;) {
+        const char *rest;
+        if (is_ours(entry->d_name, &samples_out[n], &rest) && strcmp(rest, SUFFIX) == 0) n++;
+    }
+    closedir(folder);
+    qsort(samples_out, n, sizeof *samples_out, newest_first);
+    return n;
+}
+
+int eni_checkpoint_sweep(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    int swept = 0;
+    if (folder == NULL) return 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        uint64_t samples;
+        const char *rest;
+        size_t length = strlen(entry->d_name);
+        if (!is_ours(entry->d_name, &samples, &rest) || length < 4 ||
+            strcmp(entry->d_name + length - 4, ".tmp") != 0)
+            continue;
+        swept += unlinkat(dirfd(folder), entry->d_name, 0) == 0;
+    }
+    closedir(folder);
+    return swept;
+}
+
+void eni_checkpoint_retire(const char *dir, uint64_t samples)
+{
+    uint64_t *found = eni_alloc_array(LISTED, sizeof *found);
+    char path[1024];
+    int kept = 0;
+    if (found == NULL) return; /* they stay until the next time */
+    size_t n = eni_checkpoint_list(dir, found, LISTED);
+    for (size_t i = 0; i < n; i++) {
+        if (found[i] > samples || kept++ < GENERATIONS) continue;
+        eni_checkpoint_path(dir, found[i], path, sizeof path);
+        unlink(path);
+    }
+    eni_free(found);
+}
