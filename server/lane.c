@@ -18,6 +18,18 @@ enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wake
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
+/* The store may answer to this, so it hears of it without the lock. */
+static void take_leavers(eni_lane *lane)
+{
+    for (int32_t r = 0; r < lane->config.nranks; r++) {
+        pthread_mutex_lock(&lane->lock);
+        const int is_leaving = lane->is_leaving[r];
+        lane->is_leaving[r] = 0;
+        pthread_mutex_unlock(&lane->lock);
+        if (is_leaving) eni_lane_lose(lane, r);
+    }
+}
+
 /* Looks at what other threads ask for. 0: to stop. */
 static int attend(eni_lane *lane)
 {
@@ -25,6 +37,7 @@ static int attend(eni_lane *lane)
     if (!atomic_exchange(&lane->attention, 0)) return 1;
     while (read(lane->event_fd, &count, sizeof count) < 0 && errno == EINTR) {
     }
+    take_leavers(lane);
     eni_router_count(lane->router, &lane->figures.wire);
     pthread_mutex_lock(&lane->lock);
     const int is_stopping = lane->is_stopping;
@@ -73,7 +86,7 @@ static void *run_lane(void *user)
 {
     eni_lane *lane = user;
     en_status st = EN_OK;
-    while (st == EN_OK && attend(lane))
+    while (st == EN_OK && attend(lane) && (st = lane->status) == EN_OK)
         st = serve_once(lane);
     if (st == EN_OK) return NULL;
     char reason[ENI_REASON_MAX];
@@ -111,6 +124,15 @@ en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user)
     if (was_seen) return EN_OK;
     eni_error("lane", "shard %d did not answer within 5 s", lane->config.shard);
     return EN_ETIMEOUT;
+}
+
+void eni_lane_leave(eni_lane *lane, int32_t rank)
+{
+    if (rank < 0 || rank >= lane->config.nranks) return;
+    pthread_mutex_lock(&lane->lock);
+    lane->is_leaving[rank] = 1;
+    call_attention(lane);
+    pthread_mutex_unlock(&lane->lock);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
@@ -190,6 +212,7 @@ static void close_lane(eni_lane *lane)
     if (lane->event_fd >= 0) close(lane->event_fd);
     pthread_cond_destroy(&lane->done);
     pthread_mutex_destroy(&lane->lock);
+    eni_free(lane->is_leaving);
     eni_free(lane->late);
     eni_free(lane->route);
     eni_free(lane);
@@ -208,7 +231,8 @@ en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni
     lane->late_room = (uint32_t)config->nranks * (2 * config->setup->nbuckets + 2);
     lane->route = eni_alloc_array((size_t)config->nranks, sizeof *lane->route);
     lane->late = eni_alloc_array(lane->late_room, sizeof *lane->late);
-    if (!lane->route || !lane->late) goto close_lane;
+    lane->is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *lane->is_leaving);
+    if (!lane->route || !lane->late || !lane->is_leaving) goto close_lane;
     EN_TRY_GOTO(open_wake(lane), close_lane);
     EN_TRY_GOTO(open_store(lane), close_lane);
     EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(lane),

@@ -58,6 +58,10 @@ en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni
 typedef void (*eni_lane_visit)(void *user, const eni_store *store, const eni_lane_figures *figures);
 en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user);
 
+/* This rank's pushes will not come any more: the store hears of it between two events. Any thread but the
+ * lane's; returns at once. */
+void eni_lane_leave(eni_lane *lane, int32_t rank);
+
 /* Joins the thread and frees. NULL is fine. */
 void eni_lane_stop(eni_lane *lane);
 

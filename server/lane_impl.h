@@ -47,7 +47,8 @@ struct eni_lane {
     atomic_int attention;            /* the thread should look at what follows */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int is_stopping;      /* under lock, as the next two */
+    int is_stopping;      /* under lock, as the next three */
+    uint8_t *is_leaving;  /* (nranks) lost, and the store has not heard of it */
     eni_lane_visit visit; /* NULL: none is asked for */
     void *visit_user;
 };
@@ -62,5 +63,7 @@ void eni_lane_take_late(eni_lane *lane, int64_t now_ns);
 void eni_lane_tick(eni_lane *lane, int64_t now_ns);
 /* The ranks that are clients have joined. */
 void eni_lane_join_all(eni_lane *lane);
+/* A rank was lost and the run goes on. */
+void eni_lane_lose(eni_lane *lane, int32_t rank);
 
 #endif

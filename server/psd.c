@@ -13,12 +13,13 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/net/obituary.h"
 #include "runtime/net/place.h"
 #include "server/agree.h"
 #include "server/lane.h"
 #include "server/report.h"
 
-enum { MAX_SHARDS = 256, MAX_SPANS = 1 << 17 };
+enum { MAX_SHARDS = 256, MAX_SPANS = 1 << 17, STOP_MS = 600 };
 
 /* One run. The leader's thread fills the lower half in on_world; main reads it after the leader has ended. */
 typedef struct psd {
@@ -30,6 +31,7 @@ typedef struct psd {
     eni_address listen;  /* the port as bound: known to main only */
     eni_token token;
     char token_path[512]; /* written by us; "": not ours to remove */
+    int token_lock;       /* on it while we live; -1: none */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
     _Atomic(eni_leader *) leader; /* a lane that fails may be faster than main */
 
@@ -148,6 +150,15 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
     return EN_OK;
 }
 
+/* On the leader's thread: the run goes on without this rank. */
+static void on_left(void *user, int32_t rank, uint64_t incarnation)
+{
+    psd *p = user;
+    (void)incarnation;
+    for (int32_t k = 0; k < p->nshards; k++)
+        if (p->lanes[k]) eni_lane_leave(p->lanes[k], rank);
+}
+
 /* On the leader's thread: the last gather gets psd's own figures. */
 static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out)
 {
@@ -202,7 +213,7 @@ static en_status leave_token(psd *p)
         EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
         EN_TRY(eni_token_path(folder, p->listen.port, path, sizeof path));
     }
-    EN_TRY(eni_token_write(&p->token, path));
+    EN_TRY(eni_token_write_held(&p->token, path, &p->token_lock));
     memcpy(p->token_path, path, sizeof path);
     return EN_OK;
 }
@@ -223,6 +234,7 @@ static en_status start_leader(psd *p)
         .peer_timeout_ns = c->peer_timeout_ns,
         .on_world = on_world,
         .on_gather = on_gather,
+        .on_left = on_left,
         .user = p,
     };
     eni_leader *leader;
@@ -300,6 +312,7 @@ static void close_psd(psd *p)
     eni_setup_fini(&p->setup);
     eni_options_free(p->options);
     if (p->token_path[0]) eni_token_remove(p->token_path);
+    if (p->token_lock >= 0) close(p->token_lock);
     eni_trace_free(p->trace);
     free(p->report);
     eni_free(p->texts);
@@ -308,25 +321,38 @@ static void close_psd(psd *p)
     eni_free(p->lanes);
 }
 
+/* A signal is a wish: the run ends early and in good order, or else at once. */
+static en_status end_early(psd *p)
+{
+    eni_leader_stop_run(p->leader, "psd was told to end");
+    eni_leader_wait(p->leader, eni_now_ns() + STOP_MS * ENI_MILLI, -1);
+    if (!eni_leader_is_over(p->leader)) {
+        eni_leader_abort(p->leader, "psd was told to end");
+        eni_leader_wait(p->leader, eni_now_ns() + ENI_SECOND / 4, -1);
+    }
+    return EN_EINTR;
+}
+
 /* Waits for the end, and says how it came. */
 static en_status serve(psd *p, int signal_fd)
 {
     char reason[ENI_REASON_MAX];
-    const en_status st = eni_leader_wait(p->leader, INT64_MAX, signal_fd);
-    if (st == EN_EINTR && !eni_leader_is_over(p->leader)) {
-        eni_leader_abort(p->leader, "psd was interrupted by the user");
-        eni_leader_wait(p->leader, eni_now_ns() + ENI_SECOND, -1);
-    }
+    eni_death death;
+    en_status st = eni_leader_wait(p->leader, INT64_MAX, signal_fd);
+    if (st == EN_EINTR && !eni_leader_is_over(p->leader)) st = end_early(p);
+    if (eni_leader_is_stopping(p->leader, reason)) st = EN_EINTR;
+    if (st != EN_OK && p->config->result_fd >= 0 && eni_leader_death(p->leader, &death) == EN_OK)
+        eni_obituary_write((int)p->config->result_fd, &death);
     if (st != EN_OK && p->net) eni_net_abort(p->net);
     eni_leader_reason(p->leader, reason);
-    if (st != EN_OK && reason[0] == 0)
+    if (st != EN_OK && st != EN_EINTR && reason[0] == 0)
         eni_error("psd", "%s", en_status_str(st)); /* else the leader has said it */
     return st;
 }
 
 en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd)
 {
-    psd p = {.config = config, .version = version};
+    psd p = {.config = config, .version = version, .token_lock = -1};
     en_status st = open_psd(&p, plugins);
     if (st == EN_OK) st = serve(&p, signal_fd);
     stop_threads(&p); /* no lane may record while the spans are written */

@@ -149,6 +149,16 @@ void eni_lane_join_all(eni_lane *lane)
     }
 }
 
+void eni_lane_lose(eni_lane *lane, int32_t rank)
+{
+    if (!lane->config.is_client[rank]) return;
+    eni_store_event event = {.type = ENI_STORE_MEMBER,
+                             .client = rank,
+                             .member = EN_MEMBER_LEFT,
+                             .incarnation = lane->config.incarnation};
+    step(lane, &event, NULL);
+}
+
 /* ---- payloads ------------------------------------------------------------------------------------------ */
 
 static void release_box(void *owner)

@@ -20,7 +20,7 @@ static int take_signal(int signal_fd)
 {
     struct signalfd_siginfo info;
     return signal_fd >= 0 && read(signal_fd, &info, sizeof info) == sizeof info ? (int)info.ssi_signo
-                                                                                : SIGINT;
+                                                                                : SIGTERM;
 }
 
 int eni_signals_exit_code(en_status st, int signal_fd)
