@@ -424,7 +424,9 @@ en_status eni_result(eni_worker *w)
     int64_t begin = eni_now_ns();
     eni_host_counters now;
     uint32_t slot;
-    if (w->world.rank == 0 || eni_host_eval(w->strategy_host, &slot) == EN_EVAL_MEAN) EN_TRY(eni_snapshot(w));
+    int which;
+    EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
+    if (w->world.rank == 0 || which == EN_EVAL_MEAN) EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
     char *report = rank_report(w); /* before the last evaluation: that is not training */
     if (report == NULL) return EN_ENOMEM;

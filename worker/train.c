@@ -291,7 +291,8 @@ static en_status average_into_eval(eni_worker *w)
 en_status eni_snapshot(eni_worker *w)
 {
     uint32_t slot;
-    int which = eni_host_eval(w->strategy_host, &slot);
+    int which;
+    EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
     memcpy(eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->arena, slot, 0),
            w->schema.count * sizeof(float));
     if (which == EN_EVAL_MEAN) return average_into_eval(w);
@@ -309,7 +310,9 @@ en_status eni_snapshot(eni_worker *w)
 static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
 {
     uint32_t slot;
-    int is_collective = eni_host_eval(w->strategy_host, &slot) == EN_EVAL_MEAN && w->coll != NULL;
+    int which;
+    EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
+    int is_collective = which == EN_EVAL_MEAN && w->coll != NULL;
     if (!eni_curve_is_due(w->curve, samples) || (w->world.rank != 0 && !is_collective)) return EN_OK;
     int64_t begin = eni_now_ns(), evaluated;
     eni_host_counters now;

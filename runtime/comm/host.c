@@ -13,12 +13,14 @@ static en_status open_buckets(eni_host *host)
 {
     uint32_t n = host->config.buckets->n;
     host->buckets = eni_alloc_array(n, sizeof *host->buckets);
+    host->given = eni_alloc_array(n, sizeof *host->given);
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
-    if (host->buckets == NULL || host->steps_taken == NULL) return EN_ENOMEM;
+    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
         host->buckets[b].param = eni_vec_of(ENI_SLOT_PARAM, b);
         host->buckets[b].grad = eni_vec_of(ENI_SLOT_GRAD, b);
+        host->given[b] = host->buckets[b];
     }
     return EN_OK;
 }
@@ -35,26 +37,15 @@ static en_status open_optimizer(eni_host *host)
     return EN_OK;
 }
 
-/* What plan narrows is used as an index from here on. */
-static en_status plan_bucket(eni_host *host, en_bucket *bucket)
-{
-    const en_strategy *s = host->config.strategy;
-    EN_TRY(s->plan(&host->table, host->state, bucket));
-    if (bucket->lo <= bucket->hi && bucket->hi <= bucket->count) return EN_OK;
-    eni_error("host",
-              "plan of %s gave bucket %u the range %llu to %llu of %llu elements; keep lo <= hi <= count",
-              s->name, bucket->id, (unsigned long long)bucket->lo, (unsigned long long)bucket->hi,
-              (unsigned long long)bucket->count);
-    return EN_EBUG;
-}
-
 static en_status open_strategy(eni_host *host)
 {
-    const en_strategy *s = host->config.strategy;
+    int which;
+    uint32_t slot;
     host->is_planning = 1;
-    if (s->open != NULL) EN_TRY(s->open(&host->table, host->state));
-    for (uint32_t b = 0; b < host->config.buckets->n && s->plan != NULL; b++)
-        EN_TRY(plan_bucket(host, &host->buckets[b]));
+    EN_TRY(eni_hook_open(host));
+    for (uint32_t b = 0; b < host->config.buckets->n; b++)
+        EN_TRY(eni_hook_plan(host, b));
+    EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
     host->is_planning = 0;
     return EN_OK;
 }
@@ -85,6 +76,7 @@ void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
     eni_free(host->steps_taken);
+    eni_free(host->given);
     eni_free(host->buckets);
     eni_free(host->state);
     eni_free(host);
@@ -94,7 +86,6 @@ void eni_host_close(eni_host *host)
 
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
-    const en_strategy *s = host->config.strategy;
     host->step = step;
     host->samples_before = samples_before;
     host->rand_calls = 0;
@@ -105,41 +96,22 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
         memset(host->buckets[b].req, 0, sizeof host->buckets[b].req);
+        host->given[b] = host->buckets[b];
     }
-    return s->before_step == NULL ? EN_OK : s->before_step(&host->table, host->state, step);
+    return eni_hook_before_step(host);
 }
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
-    return host->config.strategy->submit(&host->table, host->state, &host->buckets[bucket]);
-}
-
-static en_status finish_bucket(eni_host *host, en_bucket *bucket)
-{
-    const en_strategy *s = host->config.strategy;
-    if (s->finish != NULL) return s->finish(&host->table, host->state, bucket);
-    for (int i = 0; i < 3; i++)
-        EN_TRY(host->table.wait(&host->table, bucket->req[i]));
-    return EN_OK;
+    return eni_hook_submit(host, bucket);
 }
 
 en_status eni_host_finish(eni_host *host)
 {
-    const en_strategy *s = host->config.strategy;
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
-        EN_TRY(finish_bucket(host, &host->buckets[b]));
+        EN_TRY(eni_hook_finish(host, b));
     if (host->config.client == NULL) host->counters.version = host->steps_taken[0];
-    return s->after_step == NULL ? EN_OK : s->after_step(&host->table, host->state, host->step);
-}
-
-int eni_host_eval(eni_host *host, uint32_t *slot_out)
-{
-    const en_strategy *s = host->config.strategy;
-    en_vec v = 0;
-    int which = s->flags & EN_STORE_ON_SERVERS ? EN_EVAL_STORE : EN_EVAL_PARAM;
-    if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
-    *slot_out = which == EN_EVAL_VEC && eni_vec_is_valid(host, v) ? eni_vec_slot(v) : ENI_SLOT_PARAM;
-    return which;
+    return eni_hook_after_step(host);
 }
 
 void eni_host_theory(eni_host *host, en_theory *theory_out)
@@ -152,4 +124,51 @@ void eni_host_theory(eni_host *host, en_theory *theory_out)
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out)
 {
     *counters_out = host->counters;
+}
+
+/* ---- for checkpoints ---- */
+
+int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS])
+{
+    int n = 0;
+    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++) {
+        int is_optimizer = host->noptimizer_slots > 0 && s >= host->optimizer_slot &&
+                           s < host->optimizer_slot + (uint32_t)host->noptimizer_slots;
+        if (!is_optimizer) vectors_out[n++] = (eni_host_vector){host->slot_names[s], s};
+    }
+    return n;
+}
+
+int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out)
+{
+    *first_out = host->optimizer_slot;
+    return host->noptimizer_slots;
+}
+
+void *eni_host_state(const eni_host *host, size_t *bytes_out)
+{
+    *bytes_out = host->config.strategy->state;
+    return host->state;
+}
+
+int eni_host_writes_param(const eni_host *host)
+{
+    return host->writes_param;
+}
+
+uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket)
+{
+    return host->steps_taken[bucket];
+}
+
+void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
+{
+    host->steps_taken[bucket] = steps;
+    if (bucket == 0 && host->config.client == NULL) host->counters.version = steps;
+}
+
+void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out)
+{
+    *lo_out = host->buckets[bucket].lo;
+    *hi_out = host->buckets[bucket].hi;
 }

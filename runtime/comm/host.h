@@ -60,8 +60,9 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
 
-/* What the strategy says of the model to evaluate (EN_EVAL_*); for EN_EVAL_VEC also which arena slot. */
-int eni_host_eval(eni_host *host, uint32_t *slot_out);
+/* What the strategy says of the model to evaluate (EN_EVAL_*), and which arena slot this rank has of it: the
+ * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */
+en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out);
 
 /* The strategy's promise; zeroed where it promises nothing. */
 void eni_host_theory(eni_host *host, en_theory *theory_out);
@@ -78,5 +79,30 @@ typedef struct eni_host_counters {
     float lr;              /* of the last step, or what the server would take */
 } eni_host_counters;
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out);
+
+/* ---- for checkpoints: what lies in the arena and beside it, between two steps ---- */
+
+/* The vectors that the strategy has named, beside weights and optimizer state: how many, and each one's name
+ * and arena slot. */
+typedef struct eni_host_vector {
+    const char *name;
+    uint32_t slot;
+} eni_host_vector;
+int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS]);
+
+/* How many slots the optimizer keeps in the arena; the first one is *first_out, the others follow. */
+int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out);
+
+/* The strategy's state: plain bytes, to be read or overwritten. */
+void *eni_host_state(const eni_host *host, size_t *bytes_out);
+
+/* 1 if this rank has ever written its own weights: by an optimizer step, lin, a collective or a swap. 0: they
+ * are what a store answered. */
+int eni_host_writes_param(const eni_host *host);
+
+/* Optimizer steps that this rank has taken on a bucket, and the range of it that the rank steps. */
+uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket);
+void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps);
+void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out);
 
 #endif

@@ -46,9 +46,10 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
 {
     eni_host *host = host_of(table);
     uint32_t slot;
-    if (!host->is_planning || strlen(name) >= ENI_HOST_NAME) {
-        eni_error("host", "%s asked for the vector \"%.60s\" outside open and plan, or by too long a name",
-                  host->config.strategy->name, name);
+    if (!eni_host_knows(host, "vec", like)) return 0;
+    if (!host->is_planning || name == NULL || name[0] == 0 || strlen(name) >= ENI_HOST_NAME) {
+        eni_error("host", "%s asked for the vector \"%.60s\": only in open and plan, by 1 to %d characters",
+                  host->config.strategy->name, name == NULL ? "(NULL)" : name, ENI_HOST_NAME - 1);
         return 0;
     }
     if (!eni_host_find_slot(host, name, &slot)) {
@@ -62,20 +63,26 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
 static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 {
     eni_host *host = host_of(table);
-    return i < 0 || i >= host->noptimizer_slots ? 0
-                                                : eni_vec_of(host->optimizer_slot + (uint32_t)i, bucket->id);
+    if (i < 0 || i >= host->noptimizer_slots || !eni_host_knows(host, "slot", bucket)) return 0;
+    return eni_vec_of(host->optimizer_slot + (uint32_t)i, bucket->id);
 }
 
 /* ---- small services ---- */
 
+static int has_key(eni_host *host, const char *operation, const char *key)
+{
+    if (key == NULL) eni_host_misuse(host, "called %s without a key", operation);
+    return key != NULL;
+}
+
 static double host_num(en_host *table, const char *key)
 {
-    return eni_options_num(host_of(table)->config.options, key);
+    return has_key(host_of(table), "num", key) ? eni_options_num(host_of(table)->config.options, key) : 0;
 }
 
 static const char *host_text(en_host *table, const char *key)
 {
-    return eni_options_text(host_of(table)->config.options, key);
+    return has_key(host_of(table), "text", key) ? eni_options_text(host_of(table)->config.options, key) : "";
 }
 
 static uint64_t host_rand(en_host *table)
@@ -134,9 +141,10 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
 {
     eni_host *host = host_of(table);
     if (!eni_vec_is_valid(host, x) || !eni_vec_is_valid(host, y) || eni_vec_bucket(x) != eni_vec_bucket(y)) {
-        eni_error("host", "%s called lin on vectors that are not of one bucket", host->config.strategy->name);
+        eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
     }
+    if (eni_vec_slot(y) == ENI_SLOT_PARAM) host->writes_param = 1;
     int64_t begin = eni_now_ns();
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
             host->buckets[eni_vec_bucket(x)].count);
@@ -147,9 +155,11 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
 static en_status host_step(en_host *table, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
     int64_t begin = eni_now_ns();
     eni_hyper hyper = host->config.hyper;
     float *slots[ENI_MAX_SLOTS] = {NULL};
+    host->writes_param = 1;
     hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
     hyper.step = host->steps_taken[bucket->id]++;
     for (int i = 0; i < host->noptimizer_slots; i++)
@@ -173,8 +183,7 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket
     en_req id = host->next_request++;
     eni_request *r = &host->requests[id % ENI_HOST_REQUESTS];
     if (r->kind != REQ_FREE) {
-        eni_error("host", "%s has more than %d requests in progress", host->config.strategy->name,
-                  ENI_HOST_REQUESTS);
+        eni_host_misuse(host, "has more than %d requests in progress; wait for some", ENI_HOST_REQUESTS);
         return NULL;
     }
     *r = (eni_request){.kind = kind, .id = id, .bucket = bucket};
@@ -182,11 +191,10 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket
 }
 
 /* Handles come from a plugin: one of another bucket, or none at all, would reach past the arena. */
-static int is_vector_of(const eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
+static int is_vector_of(eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
 {
     if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return 1;
-    eni_error("host", "%s called %s with a vector that is not of bucket %u", host->config.strategy->name,
-              operation, bucket->id);
+    eni_host_misuse(host, "called %s with a vector that is not of bucket %u", operation, bucket->id);
     return 0;
 }
 
@@ -219,6 +227,7 @@ static eni_coll_op bucket_op(const eni_host *host, int op, int what, const en_bu
 static en_req host_mean_step(en_host *table, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
     if (host->config.coll != NULL) {
         eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
         return start_coll(host, &op, bucket, 1);
@@ -230,13 +239,14 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
 static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0; /* alone, every collective is the identity */
     if (group == EN_LOCAL && host->config.world.nhosts > 1) {
-        eni_error("host", "%s asked for a collective inside one host, which needs the hierarchical transport",
-                  host->config.strategy->name);
+        eni_host_misuse(host, "asked for a collective inside one host, which needs the hierarchical transport");
         return REQUEST_REFUSED;
     }
     if (!is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
+    if (eni_vec_slot(inout) == ENI_SLOT_PARAM) host->writes_param = 1;
     eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
     return start_coll(host, &in_place, bucket, 0);
 }
@@ -244,10 +254,12 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
 static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0;
     if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in))
         return REQUEST_REFUSED;
     eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
+    if (eni_vec_slot(in) == ENI_SLOT_PARAM) host->writes_param = 1;
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
@@ -258,10 +270,15 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                         en_vec in)
 {
     eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "call", bucket)) return REQUEST_REFUSED;
+    if (kind < 1 || kind > 255) {
+        eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
+        return REQUEST_REFUSED;
+    }
     if (dest != EN_SERVERS || host->config.client == NULL) {
-        eni_error("host", "%s called a store %s", host->config.strategy->name,
-                  dest == EN_SERVERS ? "on servers, but this run has none"
-                                     : "inside a worker, which this host has not");
+        eni_host_misuse(host, "called a store %s",
+                        dest == EN_SERVERS ? "on servers, but this run has none"
+                                           : "inside a worker, which this host has not");
         return REQUEST_REFUSED;
     }
     if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
@@ -350,6 +367,11 @@ static en_status host_wait(en_host *table, en_req req)
     if (req == 0) return EN_OK;
     if (req == REQUEST_REFUSED) {
         EN_TRY(host->config.alive_status(host->config.alive_user));
+        return EN_EBUG;
+    }
+    if (req >= host->next_request) {
+        eni_host_misuse(host, "waits for request %llu, and there never was one",
+                        (unsigned long long)req);
         return EN_EBUG;
     }
     eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];

@@ -1,10 +1,11 @@
-/* host_state.h - what host.c (life, one step) and host_ops.c (what a strategy may call) share.
+/* host_state.h - what host.c (life, one step), host_hooks.c (calls the strategy) and host_ops.c (what the
+ * strategy may call) share.
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
  *
  * Requests. An en_req is an index into a small ring of operations in progress. A finished one is forgotten;
- * waiting for it again is fine and returns at once. */
+ * waiting for it again is fine and returns at once; waiting for one that there never was is misuse. */
 #ifndef COMM_HOST_STATE_H
 #define COMM_HOST_STATE_H
 
@@ -28,12 +29,17 @@ struct eni_host {
     en_host table; /* first: en_host * and eni_host * are the same address */
     eni_host_config config;
     en_bucket *buckets; /* (n) */
+    en_bucket *given;   /* (n) what the strategy must leave as it is in them: all but req */
+    const char *hook;   /* that runs; NULL: none */
+    const en_bucket *hook_bucket; /* of that hook, or NULL */
+    int has_misused;              /* that hook: it has been said */
     void *state;        /* of the strategy */
     uint32_t nslots_used;
     char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
     int noptimizer_slots;
     int is_planning;
+    int writes_param; /* some call of the strategy wrote the weights of this rank itself */
     eni_request requests[ENI_HOST_REQUESTS];
     en_req next_request;
     uint64_t step, samples_before; /* of the step in progress */
@@ -65,6 +71,21 @@ static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
 
 /* The arena slot of a name, taken if it is new; 0 when there is no room. */
 int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
+
+/* The hooks, each as the contract has it, and judged: host_hooks.c. EN_EBUG after misuse. */
+en_status eni_hook_open(eni_host *host);
+en_status eni_hook_plan(eni_host *host, uint32_t bucket);
+en_status eni_hook_before_step(eni_host *host);
+en_status eni_hook_submit(eni_host *host, uint32_t bucket);
+en_status eni_hook_finish(eni_host *host, uint32_t bucket);
+en_status eni_hook_after_step(eni_host *host);
+
+/* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
+ * .."), and makes it fail. */
+void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
+int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
 /* All operations; .world is the host's own to fill in. */
 extern const en_host eni_host_operations;

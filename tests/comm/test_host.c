@@ -381,7 +381,7 @@ static void test_requests(void **state)
     en_host *h = open_host();
     en_bucket *bucket = probe.bucket[0];
     assert_int_equal(h->wait(h, 0), EN_OK);
-    assert_int_equal(h->wait(h, 12345), EN_OK); /* long forgotten */
+    assert_int_equal(h->wait(h, 12345), EN_EBUG); /* there never was one */
     /* alone, a collective is the identity and done at once */
     fill(ENI_SLOT_GRAD, 1);
     assert_int_equal(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad), 0);
@@ -403,16 +403,21 @@ static void test_eval_and_theory(void **state)
     (void)state;
     open_host();
     uint32_t slot = 99;
+    int which = -1;
     probe.eval = EN_EVAL_VEC;
     probe.eval_vec = probe.y[0];
-    assert_int_equal(eni_host_eval(world.host, &slot), EN_EVAL_VEC);
+    assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_OK);
+    assert_int_equal(which, EN_EVAL_VEC);
     assert_int_equal(slot, ENI_SLOT_FREE + 2); /* momentum, x, y */
-    probe.eval_vec = 0;
-    assert_int_equal(eni_host_eval(world.host, &slot), EN_EVAL_VEC);
-    assert_int_equal(slot, ENI_SLOT_PARAM);
-    probe.eval_vec = UINT32_MAX;
-    eni_host_eval(world.host, &slot);
-    assert_int_equal(slot, ENI_SLOT_PARAM);
+    const en_vec wrong[] = {0, UINT32_MAX, probe.y[1]};
+    for (int i = 0; i < 3; i++) {
+        probe.eval_vec = wrong[i];
+        assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_EBUG);
+    }
+    probe.eval = 99;
+    assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_EBUG);
+    probe.eval = EN_EVAL_STORE; /* of a run without servers */
+    assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_EBUG);
     en_theory theory;
     memset(&theory, 0xff, sizeof theory);
     eni_host_theory(world.host, &theory);
@@ -433,9 +438,9 @@ static void test_defaults(void **state)
     one_step(0, 0);
     expect_steps((const float[]){1}, 1);
     uint32_t slot;
-    assert_int_equal(eni_host_eval(world.host, &slot), EN_EVAL_PARAM);
-    bare.flags = EN_STORE_ON_SERVERS;
-    assert_int_equal(eni_host_eval(world.host, &slot), EN_EVAL_STORE);
+    int which = -1;
+    assert_int_equal(eni_host_eval(world.host, &which, &slot), EN_OK);
+    assert_int_equal(which, EN_EVAL_PARAM);
 }
 
 int main(void)
