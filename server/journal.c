@@ -15,14 +15,21 @@
 
 #define MAGIC UINT64_C(0x534d49414c43454e) /* "NECLAIMS" */
 
-typedef struct slot {
-    _Atomic uint64_t index, number;
-} slot;
+typedef struct claim {
+    _Atomic uint64_t value, number; /* number 0: none */
+} claim;
+
+typedef struct rank_entries {
+    claim claim[2]; /* by the number's last bit */
+    _Atomic uint64_t has_left, has_said_bye;
+} rank_entries;
 
 /* The file. */
 typedef struct journal_file {
     uint64_t magic, run, nranks, unused;
-    slot slot[][2]; /* (nranks) */
+    _Atomic uint64_t handed_out; /* follows the claims: at most the last one is not in it */
+    _Atomic uint64_t is_stopping, stop_step;
+    rank_entries rank[]; /* (nranks) */
 } journal_file;
 
 struct eni_journal {
@@ -97,7 +104,7 @@ en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks,
     eni_journal *journal = eni_alloc(sizeof *journal);
     if (!journal) return EN_ENOMEM;
     journal->nranks = nranks;
-    journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->slot[0];
+    journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->rank[0];
     const en_status st = is_new ? make_file(journal, state, run) : take_file(journal, state, run);
     if (st == EN_OK)
         *journal_out = journal;
@@ -106,28 +113,51 @@ en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks,
     return st;
 }
 
-void eni_journal_write(eni_journal *journal, int32_t rank, uint64_t number, uint64_t index)
+static void set(_Atomic uint64_t *place, uint64_t value)
 {
-    slot *to = &journal->file->slot[rank][number % 2];
-    atomic_store_explicit(&to->index, index, memory_order_relaxed);
-    atomic_store_explicit(&to->number, number, memory_order_release);
+    atomic_store_explicit(place, value, memory_order_release);
 }
 
-eni_journal_claim eni_journal_last(const eni_journal *journal, int32_t rank)
+void eni_journal_write(eni_journal *journal, const eni_entry *entry)
 {
-    const slot *pair = journal->file->slot[rank];
-    const slot *last = atomic_load(&pair[1].number) > atomic_load(&pair[0].number) ? &pair[1] : &pair[0];
-    return (eni_journal_claim){atomic_load(&last->number), atomic_load(&last->index)};
-}
-
-uint64_t eni_journal_handed_out(const eni_journal *journal)
-{
-    uint64_t next = 0;
-    for (int32_t r = 0; r < journal->nranks; r++) {
-        const eni_journal_claim claim = eni_journal_last(journal, r);
-        if (claim.number > 0 && claim.index >= next) next = claim.index + 1;
+    rank_entries *of = &journal->file->rank[entry->rank < 0 ? 0 : entry->rank];
+    claim *slot = &of->claim[entry->number % 2];
+    switch (entry->kind) {
+    case ENI_ENTRY_CLAIM:
+        set(&slot->value, entry->value);
+        set(&slot->number, entry->number);
+        if (entry->value != UINT64_MAX) set(&journal->file->handed_out, entry->value + 1);
+        break;
+    case ENI_ENTRY_LEFT: set(&of->has_left, 1); break;
+    case ENI_ENTRY_BYE: set(&of->has_said_bye, 1); break;
+    case ENI_ENTRY_STOP:
+        set(&journal->file->stop_step, entry->value);
+        set(&journal->file->is_stopping, 1);
+        break;
+    default: eni_warn("journal", "an entry of kind %u is not known", entry->kind);
     }
-    return next;
+}
+
+static en_status fold_rank(const eni_journal *journal, int32_t rank, eni_revived *revived)
+{
+    const rank_entries *of = &journal->file->rank[rank];
+    const claim *last = &of->claim[atomic_load(&of->claim[1].number) > atomic_load(&of->claim[0].number)];
+    const eni_entry entry = {ENI_ENTRY_CLAIM, rank, atomic_load(&last->number), atomic_load(&last->value)};
+    if (entry.number > 0) EN_TRY(eni_revived_apply(revived, journal->nranks, &entry));
+    const eni_entry left = {ENI_ENTRY_LEFT, rank, 0, 0}, bye = {ENI_ENTRY_BYE, rank, 0, 0};
+    if (atomic_load(&of->has_left)) EN_TRY(eni_revived_apply(revived, journal->nranks, &left));
+    if (atomic_load(&of->has_said_bye)) EN_TRY(eni_revived_apply(revived, journal->nranks, &bye));
+    return EN_OK;
+}
+
+en_status eni_journal_fold(const eni_journal *journal, eni_revived *revived)
+{
+    revived->claimed = atomic_load(&journal->file->handed_out);
+    for (int32_t r = 0; r < journal->nranks; r++)
+        EN_TRY(fold_rank(journal, r, revived));
+    const eni_entry stop = {ENI_ENTRY_STOP, 0, 0, atomic_load(&journal->file->stop_step)};
+    if (!atomic_load(&journal->file->is_stopping)) return EN_OK;
+    return eni_revived_apply(revived, journal->nranks, &stop);
 }
 
 void eni_journal_close(eni_journal *journal)
