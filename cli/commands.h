@@ -22,5 +22,7 @@ en_status eni_command_eval(const eni_command_context *context);       /* eval.c 
 en_status eni_command_strategies(const eni_command_context *context); /* list.c */
 en_status eni_command_models(const eni_command_context *context);     /* list.c */
 en_status eni_command_data(const eni_command_context *context);       /* list.c */
+en_status eni_command_ps(const eni_command_context *context);         /* ps.c */
+en_status eni_command_stop(const eni_command_context *context);       /* ps.c */
 
 #endif

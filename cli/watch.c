@@ -76,7 +76,8 @@ static void note_end(eni_launcher *l, const eni_child *c)
     if (code == 0 || l->first != EN_OK) return;
     if (code == 127) eni_error("launch", "%s could not be executed", c->role);
     if (code > 128) /* of a signal that it heeded and we did not send, or of `entrain stop` */
-        eni_warn("launch", "%s (pid %d) was interrupted: %s", c->role, (int)c->pid, strsignal(code - 128));
+        eni_warn("launch", "the run was ended from outside: %s (pid %d) ended early by %s", c->role,
+                 (int)c->pid, strsignal(code - 128));
     l->first = code == 2 ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
 }
 

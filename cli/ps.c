@@ -1,0 +1,172 @@
+/* ps.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/table.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/runs.h"
+
+enum { COLUMNS = 9, ANSWER_S = 2, END_S = 10 };
+
+static const char *fact(const eni_run *run, const char *key)
+{
+    const char *value = eni_pair_find(run->facts, run->nfacts, key);
+    return value == NULL || value[0] == 0 ? "-" : value;
+}
+
+/* What the user calls the run: who started it, or who leads it where it was started by hand. */
+static int64_t number_of(const eni_run *run)
+{
+    const char *launcher = eni_pair_find(run->facts, run->nfacts, "launcher");
+    const int64_t pid = launcher == NULL ? 0 : atoll(launcher);
+    return pid > 0 ? pid : run->pid;
+}
+
+/* ---- ps ---- */
+
+static int64_t furthest_step(const eni_run *run)
+{
+    int64_t step = -1;
+    for (size_t i = 0; i < run->nrank; i++)
+        if (run->rank[i].step > step) step = run->rank[i].step;
+    return step;
+}
+
+static double share_done(const eni_run *run)
+{
+    const double budget = (double)run->budget;
+    if (budget <= 0) return 0;
+    if (run->claimed > 0) return 100 * (double)run->claimed / budget; /* else each rank takes its turn */
+    const double share = 100 * (double)(furthest_step(run) + 1) * run->nranks / budget;
+    return share < 100 ? share : 100;
+}
+
+static void format_time(int64_t elapsed_ns, char *text, size_t bytes)
+{
+    const int64_t s = elapsed_ns / ENI_SECOND;
+    if (s < 3600)
+        snprintf(text, bytes, "%" PRId64 ":%02" PRId64, s / 60, s % 60);
+    else
+        snprintf(text, bytes, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
+}
+
+static void format_step(const eni_run *run, char *text, size_t bytes)
+{
+    static const char *const stages[] = {
+        [ENI_RUN_JOINING] = "joining", [ENI_RUN_STOPPING] = "stopping", [ENI_RUN_ENDING] = "ending"};
+    const int64_t step = furthest_step(run);
+    if (run->stage != ENI_RUN_RUNNING)
+        snprintf(text, bytes, "%s", stages[run->stage]);
+    else if (step < 0)
+        snprintf(text, bytes, "-");
+    else
+        eni_table_grouped((double)step, ",", text, bytes);
+}
+
+static void fill_row(const eni_run *run, char (*cell)[ENI_TABLE_TEXT])
+{
+    snprintf(cell[0], ENI_TABLE_TEXT, "%" PRId64, number_of(run));
+    snprintf(cell[1], ENI_TABLE_TEXT, "%s", fact(run, "strategy"));
+    snprintf(cell[2], ENI_TABLE_TEXT, "%s", fact(run, "model"));
+    snprintf(cell[3], ENI_TABLE_TEXT, "%d", (int)run->nranks);
+    format_step(run, cell[4], ENI_TABLE_TEXT);
+    eni_table_grouped((double)run->samples, ",", cell[5], ENI_TABLE_TEXT);
+    snprintf(cell[6], ENI_TABLE_TEXT, "%.0f %%", share_done(run));
+    format_time(run->elapsed_ns, cell[7], ENI_TABLE_TEXT);
+    snprintf(cell[8], ENI_TABLE_TEXT, "%s", fact(run, "out"));
+}
+
+en_status eni_command_ps(const eni_command_context *context)
+{
+    static const eni_column columns[COLUMNS] = {{"RUN", true},     {"STRATEGY", false}, {"MODEL", false},
+                                                {"WORKERS", true}, {"STEP", true},      {"SAMPLES", true},
+                                                {"%", true},       {"TIME", true},      {"OUT", false}};
+    eni_run *runs;
+    size_t n;
+    (void)context;
+    EN_TRY(eni_runs_list(eni_now_ns() + ANSWER_S * ENI_SECOND, &runs, &n));
+    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(n * COLUMNS + 1, sizeof *cells);
+    if (cells == NULL) {
+        eni_runs_free(runs, n);
+        return EN_ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++)
+        fill_row(&runs[i], cells + i * COLUMNS);
+    eni_table_print(stdout, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, n);
+    eni_free(cells);
+    eni_runs_free(runs, n);
+    return EN_OK;
+}
+
+/* ---- stop ---- */
+
+/* By the number that ps shows, or that of the leader. */
+static const eni_run *find_run(const eni_run *runs, size_t n, const char *word)
+{
+    char *end;
+    const long long number = strtoll(word, &end, 10);
+    for (size_t i = 0; i < n && end != word && *end == 0; i++)
+        if (number_of(&runs[i]) == number || runs[i].pid == number) return &runs[i];
+    return NULL;
+}
+
+/* Until the leader, and the launcher if there is one, have ended. */
+static int wait_for_end(const int *pidfd, int64_t deadline_ns)
+{
+    for (int i = 0; i < 2; i++) {
+        struct pollfd p = {.fd = pidfd[i], .events = POLLIN};
+        int ready;
+        if (p.fd < 0) continue; /* has ended already */
+        do
+            ready = poll(&p, 1, eni_ms_left(deadline_ns, END_S * 1000));
+        while (ready < 0 && errno == EINTR);
+        if (ready == 0) return 0;
+    }
+    return 1;
+}
+
+static en_status stop_run(const eni_run *run)
+{
+    const int64_t begin = eni_now_ns(), number = number_of(run);
+    const int pidfd[2] = {(int)syscall(SYS_pidfd_open, (pid_t)run->pid, 0),
+                          number == run->pid ? -1 : (int)syscall(SYS_pidfd_open, (pid_t)number, 0)};
+    en_status st = eni_runs_stop(run, "entrain stop", begin + ANSWER_S * ENI_SECOND);
+    if (st == EN_ENOENT) st = EN_OK; /* it has ended meanwhile */
+    if (st == EN_OK && !wait_for_end(pidfd, begin + END_S * ENI_SECOND)) {
+        eni_error("stop", "run %" PRId64 " has heard it and goes on after %d s; kill -9 %" PRId64 " ends it",
+                  number, END_S, number);
+        st = EN_ETIMEOUT;
+    }
+    if (st == EN_OK)
+        printf("run %" PRId64 " (%s, %d workers) has ended, %.1f s after it was asked\n", number,
+               fact(run, "strategy"), (int)run->nranks, (double)(eni_now_ns() - begin) * 1e-9);
+    for (int i = 0; i < 2; i++)
+        if (pidfd[i] >= 0) close(pidfd[i]);
+    return st;
+}
+
+en_status eni_command_stop(const eni_command_context *context)
+{
+    const char *word = context->config->args.item[0];
+    eni_run *runs;
+    size_t n;
+    EN_TRY(eni_runs_list(eni_now_ns() + ANSWER_S * ENI_SECOND, &runs, &n));
+    const eni_run *run = find_run(runs, n, word);
+    en_status st = EN_EINVAL;
+    if (run != NULL)
+        st = stop_run(run);
+    else
+        eni_error("stop", "there is no run \"%.32s\" of yours on this host; `entrain ps` lists them", word);
+    eni_runs_free(runs, n);
+    return st;
+}
