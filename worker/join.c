@@ -1,9 +1,4 @@
-/* join.c - how a rank gets into a run: token, leader if it is rank 0 of a run without servers, JOIN.
- *
- * Where the leader is: psd at --server when the strategy keeps its store on servers, else rank 0 at
- * --rendezvous. The token comes from the launcher's descriptor, from --token-file, or from the file that the
- * leader of the same user leaves under its port. */
-#include <errno.h>
+/* join.c - how a rank gets into a run: where it meets (rendezvous.h), what it tells the others, JOIN. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +11,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-#include "worker/worker.h"
+#include "worker/rendezvous.h"
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
  * text of --data, which is a folder's path on one host. */
@@ -64,99 +59,42 @@ static en_status agree(const eni_worker *w, eni_agreement *agreement)
     return eni_agreement_add_run(agreement, &facts);
 }
 
-/* ---- where, and with which token ---- */
+/* ---- which address the others are told ---- */
 
-static int has_servers(const eni_worker *w)
+/* Ours on the route to the leader. Who leads on all interfaces is reached like the leader (mesh.h). */
+static en_status open_mesh(eni_worker *w, const eni_address *leader)
 {
-    return (w->strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    eni_own_address own;
+    if (eni_worker_leads_everywhere(w)) {
+        eni_info("join", "rank 0 on %s: all interfaces (leads at port %u)", w->host, leader->port);
+        return eni_mesh_open("0.0.0.0", leader->host, w->config->insecure, &w->mesh);
+    }
+    EN_TRY(eni_place_address(leader, &own));
+    /* On one host, started by us, there is no choice and nothing to tell. */
+    eni_log(own.is_loopback && w->config->token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
+            "rank %d on %s: %s via %s (%s %s:%u%s)", w->world.rank, w->host, own.host, own.interface,
+            w->leader != NULL ? "leads at" : "route to", leader->host, leader->port,
+            w->leader != NULL ? eni_env_rendezvous_note(w->config) : "");
+    return eni_mesh_open(own.host, leader->host, w->config->insecure, &w->mesh);
 }
 
-static en_status leader_address(const eni_worker *w, eni_address *address_out)
+/* Told now, for all of them, and not by a connection that is refused much later. --host-id is for playing. */
+static en_status check_reach(const eni_worker *w)
 {
-    const eni_config *c = w->config;
-    if (has_servers(w)) {
-        if (c->server != NULL) return eni_address_parse(c->server, address_out);
+    const eni_peer *self = &w->info->peers[w->info->rank];
+    for (int r = 0; r < w->info->nranks && w->config->host_id == NULL; r++) {
+        const eni_peer *peer = &w->info->peers[r];
+        const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
+        eni_address address;
+        if (data == NULL || strcmp(peer->host_id, self->host_id) == 0) continue;
+        EN_TRY(eni_address_parse(data, &address));
+        if (!eni_address_is_loopback(&address)) continue;
         eni_error("join",
-                  "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
-                  "address by --server=tcp://HOST:PORT",
-                  w->strategy->name, w->strategy->name, w->world.nranks);
+                  "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
+                  "with the address of rank 0 that the others use, not with localhost",
+                  r, peer->host, address.host, self->rank, self->host);
         return EN_EINVAL;
     }
-    EN_TRY(eni_address_parse(c->rendezvous, address_out));
-    /* Alone there is nobody to meet: any free port will do. */
-    if (w->world.nranks == 1 && !eni_config_is_given(c, "rendezvous")) address_out->port = 0;
-    return EN_OK;
-}
-
-static en_status token_file(const eni_worker *w, uint16_t port, char *path_out, size_t bytes)
-{
-    char dir[256];
-    if (w->config->token_file != NULL) {
-        snprintf(path_out, bytes, "%s", w->config->token_file);
-        return EN_OK;
-    }
-    EN_TRY(eni_env_runtime_dir(dir, sizeof dir));
-    return eni_token_path(dir, port, path_out, bytes);
-}
-
-/* The file that a killed leader left under its port is not the next one's. One that was copied here by hand
- * is held by nobody either, and is believed. */
-static int is_there(const eni_worker *w, const char *path)
-{
-    return access(path, F_OK) == 0 && (w->config->token_file != NULL || !eni_token_is_stale(path));
-}
-
-/* A member may be started before its leader: the file is looked for until the deadline. */
-static en_status read_token(eni_worker *w, const eni_address *leader, int64_t deadline_ns)
-{
-    char path[512];
-    if (w->config->token_fd >= 0) return eni_token_read_fd((int)w->config->token_fd, &w->token);
-    EN_TRY(token_file(w, leader->port, path, sizeof path));
-    while (!is_there(w, path)) {
-        EN_TRY(eni_worker_alive(w));
-        if (eni_now_ns() > deadline_ns) {
-            eni_error(
-                "join",
-                "no token at %s: is %s running on this host, by the same user? Else copy its token file "
-                "here and give --token-file",
-                path, has_servers(w) ? "psd" : "rank 0");
-            return EN_ENOENT;
-        }
-        eni_sleep_until(eni_now_ns() + 20 * ENI_MILLI);
-    }
-    return eni_token_read(path, &w->token);
-}
-
-/* Rank 0 of a run without servers leads: the port is bound first, then the token is written under it. */
-static en_status start_leader(eni_worker *w, eni_address *address)
-{
-    const eni_config *c = w->config;
-    int is_given = c->token_fd >= 0 || (c->token_file != NULL && access(c->token_file, F_OK) == 0);
-    if (c->token_fd >= 0)
-        EN_TRY(eni_token_read_fd((int)c->token_fd, &w->token));
-    else if (is_given)
-        EN_TRY(eni_token_read(c->token_file, &w->token));
-    else
-        eni_token_make(&w->token);
-    eni_leader_config config = {.listen = *address,
-                                .listen_fd = (int)c->listen_fd,
-                                .is_insecure = c->insecure,
-                                .nranks = w->world.nranks,
-                                .rank = 0,
-                                .host = w->host,
-                                .host_id = w->host_id,
-                                .token = w->token,
-                                .epoch = 1,
-                                .join_ns = c->join_timeout_ns,
-                                .peer_timeout_ns = c->peer_timeout_ns,
-                                .budget = w->plan.micro_batches};
-    EN_TRY(eni_leader_start(&config, &w->leader));
-    address->port = eni_leader_address(w->leader)->port;
-    if (is_given || w->world.nranks == 1) return EN_OK; /* a file of the user's stays when we leave */
-    char path[sizeof w->token_path];
-    EN_TRY(token_file(w, address->port, path, sizeof path));
-    EN_TRY(eni_token_write_held(&w->token, path, &w->token_lock));
-    memcpy(w->token_path, path, sizeof path); /* only now is it ours to remove */
     return EN_OK;
 }
 
@@ -184,17 +122,11 @@ en_status eni_worker_join(eni_worker *w)
     const eni_config *c = w->config;
     int64_t deadline = eni_now_ns() + c->join_timeout_ns;
     eni_address leader;
-    eni_own_address own;
     char who[ENI_HOST_MAX + 16];
     eni_place_host(w->host);
     EN_TRY(eni_place_host_id(c->host_id, w->host_id));
-    EN_TRY(leader_address(w, &leader));
-    if (!has_servers(w) && w->world.rank <= 0)
-        EN_TRY(start_leader(w, &leader));
-    else
-        EN_TRY(read_token(w, &leader, deadline));
-    EN_TRY(eni_place_address(&leader, &own));
-    EN_TRY(eni_mesh_open(own.host, c->insecure, &w->mesh));
+    EN_TRY(eni_worker_meet(w, deadline, &leader));
+    EN_TRY(open_mesh(w, &leader));
     eni_agreement *agreement = eni_alloc(sizeof *agreement);
     if (agreement == NULL) return EN_ENOMEM;
     en_status st = agree(w, agreement);
@@ -216,6 +148,7 @@ en_status eni_worker_join(eni_worker *w)
     eni_free(agreement);
     EN_TRY(st);
     w->info = eni_member_world(w->member);
+    EN_TRY(check_reach(w));
     describe_world(w);
     snprintf(who, sizeof who, "%s:%d", w->host, w->world.rank);
     eni_log_set_who(who);

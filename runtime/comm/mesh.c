@@ -21,11 +21,12 @@ typedef struct greeting {
 /* A rank says its greeting right after it has connected; who stays silent longer is a stranger. */
 static const int64_t greeting_ns = 2 * ENI_SECOND;
 
-en_status eni_mesh_open(const char *host, bool is_insecure, eni_mesh *mesh_out)
+en_status eni_mesh_open(const char *host, const char *leader_host, bool is_insecure, eni_mesh *mesh_out)
 {
     eni_mesh mesh = {.tcp_fd = -1, .unix_fd = -1};
     eni_address address = {.port = 0}, bound;
     strncpy(address.host, host, sizeof address.host - 1);
+    strncpy(mesh.leader_host, leader_host, sizeof mesh.leader_host - 1);
     en_status st = eni_tcp_listen(&address, is_insecure, &mesh.tcp_fd, &bound);
     if (st == EN_OK) st = eni_fdpass_listen(mesh.name, &mesh.unix_fd);
     if (st != EN_OK) {
@@ -54,7 +55,7 @@ static const char *private_of(const eni_world_info *world, int rank, const char 
 
 /* ---- TCP ---- */
 
-static en_status connect_lower(const eni_world_info *world, int rank, const eni_token *token,
+static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world, int rank, const eni_token *token,
                                int64_t deadline_ns, int abort_fd, int *fd_out)
 {
     const char *text = private_of(world, rank, "data");
@@ -64,6 +65,7 @@ static en_status connect_lower(const eni_world_info *world, int rank, const eni_
     memcpy(hello.token, token->bytes, sizeof hello.token);
     int fd;
     EN_TRY(eni_address_parse(text, &address));
+    if (strcmp(address.host, "0.0.0.0") == 0) memcpy(address.host, mesh->leader_host, sizeof address.host);
     EN_TRY(eni_tcp_connect(&address, deadline_ns, abort_fd, &fd));
     en_status st = eni_tcp_send(fd, &hello, sizeof hello, deadline_ns, abort_fd);
     if (st != EN_OK) {
@@ -112,7 +114,7 @@ en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, co
     for (int r = 0; r < world->nranks; r++)
         sockets_out[r] = -1;
     for (int r = 0; r < world->rank; r++)
-        EN_TRY_GOTO(connect_lower(world, r, token, deadline_ns, abort_fd, &sockets_out[r]), close_sockets);
+        EN_TRY_GOTO(connect_lower(mesh, world, r, token, deadline_ns, abort_fd, &sockets_out[r]), close_sockets);
     for (int missing = world->nranks - 1 - world->rank; missing > 0;) {
         int rank, fd;
         EN_TRY_GOTO(accept_higher(mesh, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),

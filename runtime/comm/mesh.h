@@ -18,11 +18,13 @@ typedef struct eni_mesh {
     int tcp_fd, unix_fd;            /* listening; -1: not open */
     char address[ENI_ADDRESS_TEXT]; /* the private "data": what others connect to */
     char name[ENI_FDPASS_NAME];     /* the private "arena": abstract socket for descriptors */
+    char leader_host[ENI_HOST_MAX]; /* where we reached the leader: so we do its rank */
 } eni_mesh;
 
 /* Listens on `host` (this rank's address on the route to the leader), port chosen by the kernel, and on an
- * abstract socket. EN_EDENIED for a host beyond loopback unless is_insecure. */
-en_status eni_mesh_open(const char *host, bool is_insecure, eni_mesh *mesh_out);
+ * abstract socket. EN_EDENIED for a host beyond loopback unless is_insecure. A rank that leads on all
+ * interfaces says 0.0.0.0: the others take `leader_host`, where each has reached the leader. */
+en_status eni_mesh_open(const char *host, const char *leader_host, bool is_insecure, eni_mesh *mesh_out);
 
 /* Safe twice. Connections made stay. */
 void eni_mesh_close(eni_mesh *mesh);

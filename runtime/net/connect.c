@@ -55,6 +55,14 @@ static bool is_loopback(const struct sockaddr *name)
     return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+bool eni_tcp_is_local(int fd)
+{
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    if (getpeername(fd, (struct sockaddr *)&name, &bytes) != 0) return false;
+    return name.ss_family == AF_UNIX || is_loopback((struct sockaddr *)&name);
+}
+
 static uint16_t port_of(int fd)
 {
     struct sockaddr_storage name;
@@ -81,7 +89,7 @@ static en_status listen_failed(const eni_address *address, int error)
     return EN_EIO;
 }
 
-en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
+en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
 {
     struct addrinfo *list;
     EN_TRY(resolve(address, AI_PASSIVE, &list));
@@ -100,7 +108,7 @@ en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out
     int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(address, errno);
     set_option(fd, SOL_SOCKET, SO_REUSEADDR);
-    if (bind(fd, (struct sockaddr *)&name, bytes) != 0) {
+    if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
         int error = errno;
         close(fd);
         return listen_failed(address, error);
@@ -109,26 +117,6 @@ en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out
         *bound_out = *address;
         bound_out->port = port_of(fd);
     }
-    *fd_out = fd;
-    return EN_OK;
-}
-
-en_status eni_tcp_start_listening(int fd, const eni_address *bound)
-{
-    return listen(fd, LISTEN_BACKLOG) == 0 ? EN_OK : listen_failed(bound, errno);
-}
-
-en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
-{
-    int fd;
-    eni_address bound;
-    EN_TRY(eni_tcp_bind(address, is_insecure, &fd, &bound));
-    en_status st = eni_tcp_start_listening(fd, &bound);
-    if (st != EN_OK) {
-        close(fd);
-        return st;
-    }
-    if (bound_out != NULL) *bound_out = bound;
     *fd_out = fd;
     return EN_OK;
 }
@@ -218,11 +206,11 @@ en_status eni_tcp_attempt(const eni_address *address, int64_t deadline_ns, int a
     return st;
 }
 
-static const char *connect_failure(int error)
+const char *eni_tcp_failure(int error)
 {
     switch (error) {
     case 0: return "the name server did not answer";
-    case ECONNREFUSED: return "refused, nobody listens there; is psd (or rank 0) running?";
+    case ECONNREFUSED: return "refused, nobody listens there; is psd running, or rank 0?";
     case EHOSTUNREACH:
     case ENETUNREACH: return "no route to that host; is it on this network (`ip route get` shows the way)?";
     case ETIMEDOUT: return "no answer at all; is the host up, does a firewall drop the port?";
@@ -235,7 +223,7 @@ void eni_tcp_explain(int level, const eni_address *address, int error, int tries
     char text[ENI_ADDRESS_TEXT];
     eni_address_format(address, text);
     eni_log(level, "tcp", "cannot connect to %s (%d tries in %.1f s): %s", text, tries,
-            (double)(eni_now_ns() - since_ns) / (double)ENI_SECOND, connect_failure(error));
+            (double)(eni_now_ns() - since_ns) / (double)ENI_SECOND, eni_tcp_failure(error));
 }
 
 en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out)

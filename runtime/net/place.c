@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -57,23 +58,39 @@ en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     return EN_OK;
 }
 
+static const void *bytes_of(const struct sockaddr *name, size_t *bytes_out)
+{
+    bool is_v4 = name->sa_family == AF_INET;
+    *bytes_out = is_v4 ? sizeof(struct in_addr) : sizeof(struct in6_addr);
+    return is_v4 ? (const void *)&((const struct sockaddr_in *)name)->sin_addr
+                 : (const void *)&((const struct sockaddr_in6 *)name)->sin6_addr;
+}
+
+static bool is_same_host(const struct sockaddr *a, const struct sockaddr *b)
+{
+    size_t bytes;
+    if (a->sa_family != b->sa_family) return false;
+    const void *other = bytes_of(b, &bytes);
+    return memcmp(bytes_of(a, &bytes), other, bytes) == 0;
+}
+
+static bool is_loopback(const struct sockaddr *name)
+{
+    size_t bytes;
+    const uint8_t *address = bytes_of(name, &bytes);
+    return name->sa_family == AF_INET ? address[0] == 127
+                                      : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)name)->sin6_addr);
+}
+
 /* The name of the interface that has this address. */
 static void find_interface(const struct sockaddr *name, char interface_out[32])
 {
     struct ifaddrs *list;
     interface_out[0] = '\0';
     if (getifaddrs(&list) != 0) return;
-    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
-        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != name->sa_family) continue;
-        bool is_v4 = name->sa_family == AF_INET;
-        const void *a = is_v4 ? (const void *)&((const struct sockaddr_in *)name)->sin_addr
-                              : (const void *)&((const struct sockaddr_in6 *)name)->sin6_addr;
-        const void *b = is_v4 ? (const void *)&((const struct sockaddr_in *)i->ifa_addr)->sin_addr
-                              : (const void *)&((const struct sockaddr_in6 *)i->ifa_addr)->sin6_addr;
-        if (memcmp(a, b, is_v4 ? sizeof(struct in_addr) : sizeof(struct in6_addr)) != 0) continue;
-        snprintf(interface_out, 32, "%s", i->ifa_name);
-        break;
-    }
+    for (const struct ifaddrs *i = list; i != NULL && interface_out[0] == '\0'; i = i->ifa_next)
+        if (i->ifa_addr != NULL && is_same_host(name, i->ifa_addr))
+            snprintf(interface_out, 32, "%s", i->ifa_name);
     freeifaddrs(list);
 }
 
@@ -90,6 +107,8 @@ static en_status address_towards(const struct addrinfo *to, eni_own_address *own
     if (fd >= 0) close(fd);
     if (!is_found) return EN_EIO;
     find_interface((struct sockaddr *)&name, own_out->interface);
+    own_out->is_loopback = is_loopback((struct sockaddr *)&name);
+    own_out->is_remote_here = own_out->is_loopback || is_same_host((struct sockaddr *)&name, to->ai_addr);
     return EN_OK;
 }
 
@@ -110,6 +129,28 @@ en_status eni_place_address(const eni_address *remote, eni_own_address *own_out)
     if (st != EN_OK)
         eni_error("place", "no route to %s from this machine (`ip route get` shows the way)", remote->host);
     return st;
+}
+
+int eni_place_addresses(eni_address *addresses_out, int max)
+{
+    struct ifaddrs *list;
+    int n = 0;
+    if (getifaddrs(&list) != 0) {
+        eni_warn("place", "the system does not say this machine's addresses: %s", strerror(errno));
+        return 0;
+    }
+    for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0)
+            continue;
+        size_t bytes;
+        const uint8_t *address = bytes_of(i->ifa_addr, &bytes);
+        bool is_link_local = address[0] == 169 && address[1] == 254;
+        if (is_link_local || is_loopback(i->ifa_addr)) continue;
+        addresses_out[n] = (eni_address){.port = 0};
+        if (inet_ntop(AF_INET, address, addresses_out[n].host, ENI_HOST_MAX) != NULL) n++;
+    }
+    freeifaddrs(list);
+    return n;
 }
 
 /* Cores that cgroup v2 lets us use, rounded up; INT32_MAX without a limit. Only the own cgroup's file is

@@ -21,11 +21,17 @@ en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX]);
 typedef struct eni_own_address {
     char host[ENI_HOST_MAX]; /* as a number: what to tell others to connect to */
     char interface[32];      /* "eth0"; "" when none has this address */
+    bool is_loopback;
+    bool is_remote_here; /* the other is this machine too, by whichever of its addresses */
 } eni_own_address;
 
 /* Our address on the route to `remote`. No packet is sent. EN_ENOENT: no such name; EN_EIO: no route; both
  * logged. */
 en_status eni_place_address(const eni_address *remote, eni_own_address *own_out);
+
+/* This machine's IPv4 addresses that others may reach: interfaces that are up, without loopback and
+ * link-local ones. Ports are 0. Returns how many, at most `max`; 0, logged, when the system does not say. */
+int eni_place_addresses(eni_address *addresses_out, int max);
 
 /* Who listens on a TCP port of this machine, for a message: "pid 812 (psd --listen=..)", or as much of it as
  * this user may see. */

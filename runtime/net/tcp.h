@@ -42,12 +42,6 @@ en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_o
  * listen. It stays the caller's. */
 en_status eni_tcp_adopt(int listen_fd, eni_address *address_out);
 
-/* The two halves of it, for who has something to do before the first member can connect: the port is taken
- * and known, but connections are refused until the second. On failure of either the descriptor is the
- * caller's to close (bind makes none). */
-en_status eni_tcp_bind(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out);
-en_status eni_tcp_start_listening(int fd, const eni_address *bound);
-
 /* Connects, trying again every 50 ms while refused or unreachable, until the deadline: ranks may start in any
  * order. Says after 5 s, and every 30 s, what it tries. EN_ETIMEOUT says what the last attempt met, how many
  * there were and how long: refused, no route, no answer. EN_ENOENT at once for a name that does not exist.
@@ -58,6 +52,9 @@ en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int a
  * errno, 0 for a silent name server. EN_ENOENT as above; EN_EPEER: abort_fd. */
 en_status eni_tcp_attempt(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
                           int *error_out);
+
+/* What that errno means and what to do: "refused, nobody listens there; .." */
+const char *eni_tcp_failure(int error);
 
 /* Logs why `tries` attempts since then have failed, the last one with `error`. */
 void eni_tcp_explain(int level, const eni_address *address, int error, int tries, int64_t since_ns);
@@ -77,6 +74,10 @@ en_status eni_tcp_recv_some(int fd, void *data_out, size_t bytes, size_t *done_o
 
 /* Waits until fd has one of the poll(2) `events`. EN_OK, EN_ETIMEOUT (not logged), EN_EPEER (abort_fd). */
 en_status eni_tcp_wait(int fd, short events, int64_t deadline_ns, int abort_fd);
+
+/* Whether a connected socket stays on this host for sure: AF_UNIX, or the other end has a loopback address.
+ * Both ends say the same. */
+bool eni_tcp_is_local(int fd);
 
 /* Bytes that the kernel counted on this process' open, connected TCP sockets (TCP_INFO of every socket in
  * /proc/self/fd): application bytes without TCP/IP headers, with retransmissions on the sending side. A

@@ -38,7 +38,7 @@ static int setup(void **state)
     eni_log_set_sink(quiet, NULL); /* strangers are warned of */
     eni_token_make(&scene.token);
     for (int r = 0; r < RANKS; r++) {
-        if (eni_mesh_open("127.0.0.1", false, &scene.mesh[r]) != EN_OK) return -1;
+        if (eni_mesh_open("127.0.0.1", "127.0.0.1", false, &scene.mesh[r]) != EN_OK) return -1;
         scene.privates[r][0] = (eni_pair){"data", scene.mesh[r].address};
         scene.privates[r][1] = (eni_pair){"arena", scene.mesh[r].name};
         scene.peers[r] = (eni_peer){.rank = r, .privates = scene.privates[r], .nprivates = 2};
@@ -307,7 +307,7 @@ static void test_beyond_loopback_is_denied(void **state)
 {
     (void)state;
     eni_mesh mesh;
-    assert_int_equal(eni_mesh_open("0.0.0.0", false, &mesh), EN_EDENIED);
+    assert_int_equal(eni_mesh_open("0.0.0.0", "127.0.0.1", false, &mesh), EN_EDENIED);
 }
 
 int main(void)
