@@ -52,3 +52,13 @@ en_status eni_folder_program(const char *name, char *path_out, size_t bytes)
 {
     return find_near(name, path_out, bytes);
 }
+
+void eni_folder_absolute(const char *path, char *path_out, size_t bytes)
+{
+    char here[4096] = "";
+    path_out[0] = 0;
+    if (path == NULL || (path[0] != '/' && getcwd(here, sizeof here) == NULL)) return;
+    const int n = path[0] == '/' ? snprintf(path_out, bytes, "%s", path)
+                                 : snprintf(path_out, bytes, "%s/%s", here, path);
+    if (n < 0 || (size_t)n >= bytes) path_out[0] = 0;
+}

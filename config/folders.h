@@ -14,4 +14,7 @@ en_status eni_folder_plugins(char *path_out, size_t bytes);
  * EN_ENOENT, logged. */
 en_status eni_folder_program(const char *name, char *path_out, size_t bytes);
 
+/* `path` as other processes can name it; "" for NULL, and for one that does not fit. It need not exist. */
+void eni_folder_absolute(const char *path, char *path_out, size_t bytes);
+
 #endif

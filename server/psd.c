@@ -221,6 +221,10 @@ static en_status leave_token(psd *p)
 static en_status start_leader(psd *p)
 {
     const eni_config *c = p->config;
+    char launcher[24], out[1024];
+    snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
+    eni_folder_absolute(c->out, out, sizeof out);
+    const eni_pair facts[] = {{"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
@@ -235,6 +239,8 @@ static en_status start_leader(psd *p)
         .on_world = on_world,
         .on_gather = on_gather,
         .on_left = on_left,
+        .facts = facts,
+        .nfacts = sizeof facts / sizeof *facts,
         .user = p,
     };
     eni_leader *leader;

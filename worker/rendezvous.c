@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
+#include "config/folders.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
@@ -51,6 +52,13 @@ static en_status choose_token(eni_worker *w)
 static en_status start_leader(eni_worker *w, const eni_address *listen)
 {
     const eni_config *c = w->config;
+    char launcher[24], out[1024];
+    snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
+    eni_folder_absolute(c->out, out, sizeof out);
+    const eni_pair facts[] = {{"strategy", w->strategy->name},
+                              {"model", w->schema.network->name},
+                              {"out", out},
+                              {"launcher", launcher}};
     eni_leader_config config = {.listen = *listen,
                                 .listen_fd = (int)c->listen_fd,
                                 .is_insecure = c->insecure,
@@ -62,7 +70,9 @@ static en_status start_leader(eni_worker *w, const eni_address *listen)
                                 .epoch = 1,
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
-                                .budget = w->plan.micro_batches};
+                                .budget = w->plan.micro_batches,
+                                .facts = facts,
+                                .nfacts = sizeof facts / sizeof *facts};
     return eni_leader_start(&config, &w->leader);
 }
 
@@ -77,16 +87,14 @@ static en_status token_file(const eni_worker *w, uint16_t port, char *path_out, 
     return eni_token_path(dir, port, path_out, bytes);
 }
 
-/* The lock on what we leave for the others ends with this process, however it ends: it is never closed. */
 static en_status leave_token(eni_worker *w, uint16_t port)
 {
     char path[sizeof w->token_path];
-    int lock;
     if (w->config->token_fd >= 0 || w->world.nranks == 1) return EN_OK;
     if (w->config->token_file != NULL && access(w->config->token_file, F_OK) == 0)
         return EN_OK; /* the user's */
     EN_TRY(token_file(w, port, path, sizeof path));
-    EN_TRY(eni_token_write_held(&w->token, path, &lock));
+    EN_TRY(eni_token_write_held(&w->token, path, &w->token_lock));
     memcpy(w->token_path, path, sizeof path); /* only now is it ours to remove */
     return EN_OK;
 }
@@ -97,7 +105,6 @@ static en_status lead_by_file(eni_worker *w)
     eni_address listen = {.host = "127.0.0.1"};
     eni_meeting meeting = {.pid = getpid()};
     char path[sizeof w->token_path];
-    int lock;
     EN_TRY(eni_meeting_parse(w->config->rendezvous, path, sizeof path, &listen.port));
     EN_TRY(eni_meeting_check_free(path, w->host_id));
     if (w->config->insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
@@ -111,7 +118,7 @@ static en_status lead_by_file(eni_worker *w)
     meeting.token = w->token;
     memcpy(meeting.host, w->host, sizeof meeting.host);
     memcpy(meeting.host_id, w->host_id, sizeof meeting.host_id);
-    EN_TRY(eni_meeting_write(&meeting, path, &lock)); /* the lock: as for the token */
+    EN_TRY(eni_meeting_write(&meeting, path, &w->token_lock)); /* the lock: as for the token */
     memcpy(w->token_path, path, sizeof path);
     return EN_OK;
 }

@@ -96,6 +96,13 @@ static en_status make_plan(eni_worker *w)
                   w->strategy->name);
         return EN_EINVAL;
     }
+    if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim) {
+        eni_error("worker",
+                  "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
+                  "one; ps-async and ssp can",
+                  w->strategy->name);
+        return EN_EINVAL;
+    }
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
                                 .world = (uint64_t)w->world.nranks * (uint64_t)w->accumulate,
                                 .batch = (uint64_t)c->batch_size,
