@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -12,7 +14,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-#include "server/lane_impl.h"
+#include "server/lane_save.h"
 
 enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wakes it before */
 
@@ -41,6 +43,12 @@ static int attend(eni_lane *lane)
     eni_router_count(lane->router, &lane->figures.wire);
     pthread_mutex_lock(&lane->lock);
     const int is_stopping = lane->is_stopping;
+    if (lane->next_epoch) {
+        lane->config.epoch = lane->next_epoch;
+        lane->next_epoch = 0;
+        memset(lane->route, 0, (size_t)lane->config.nranks * sizeof *lane->route);
+        pthread_cond_broadcast(&lane->done);
+    }
     if (lane->visit) {
         lane->visit(lane->visit_user, lane->store, &lane->figures);
         lane->visit = NULL;
@@ -68,6 +76,7 @@ static en_status serve_once(eni_lane *lane)
 {
     eni_packet packet = {0};
     uint64_t expired;
+    eni_lane_save_tend(lane); /* before we block: what has become durable may be waited for */
     arm(lane);
     const int64_t begin = eni_now_ns();
     const en_status st = eni_router_recv(lane->router, IDLE_MS, lane->wake_fd, &packet);
@@ -98,7 +107,7 @@ static void *run_lane(void *user)
 
 /* ---- asking a lane ------------------------------------------------------------------------------------- */
 
-static void call_attention(eni_lane *lane)
+void eni_lane_call_attention(eni_lane *lane)
 {
     const uint64_t one = 1;
     atomic_store(&lane->attention, 1);
@@ -106,24 +115,41 @@ static void call_attention(eni_lane *lane)
     }
 }
 
-en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user)
+/* Under lock: until the thread has done what was asked. */
+static en_status await_attention(eni_lane *lane)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += 5;
     int failed = 0;
+    eni_lane_call_attention(lane);
+    while ((lane->visit || lane->next_epoch) && failed == 0)
+        failed = pthread_cond_timedwait(&lane->done, &lane->lock, &deadline);
+    const int was_done = !lane->visit && !lane->next_epoch;
+    lane->visit = NULL;
+    lane->next_epoch = 0;
+    if (was_done) return EN_OK;
+    eni_error("lane", "shard %d did not answer within 5 s", lane->config.shard);
+    return EN_ETIMEOUT;
+}
+
+en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user)
+{
     pthread_mutex_lock(&lane->lock);
     lane->visit = visit;
     lane->visit_user = user;
-    call_attention(lane);
-    while (lane->visit && failed == 0)
-        failed = pthread_cond_timedwait(&lane->done, &lane->lock, &deadline);
-    const int was_seen = lane->visit == NULL;
-    lane->visit = NULL;
+    const en_status st = await_attention(lane);
     pthread_mutex_unlock(&lane->lock);
-    if (was_seen) return EN_OK;
-    eni_error("lane", "shard %d did not answer within 5 s", lane->config.shard);
-    return EN_ETIMEOUT;
+    return st;
+}
+
+en_status eni_lane_set_epoch(eni_lane *lane, uint32_t epoch)
+{
+    pthread_mutex_lock(&lane->lock);
+    lane->next_epoch = epoch;
+    const en_status st = await_attention(lane);
+    pthread_mutex_unlock(&lane->lock);
+    return st;
 }
 
 void eni_lane_leave(eni_lane *lane, int32_t rank)
@@ -131,7 +157,7 @@ void eni_lane_leave(eni_lane *lane, int32_t rank)
     if (rank < 0 || rank >= lane->config.nranks) return;
     pthread_mutex_lock(&lane->lock);
     lane->is_leaving[rank] = 1;
-    call_attention(lane);
+    eni_lane_call_attention(lane);
     pthread_mutex_unlock(&lane->lock);
 }
 
@@ -198,6 +224,7 @@ static void open_lock(eni_lane *lane)
 
 static void close_lane(eni_lane *lane)
 {
+    eni_lane_save_close(lane);
     for (uint32_t i = 0; i < lane->nlate; i++)
         eni_packet_release(&lane->late[i].packet);
     eni_store_free(lane->store); /* gives boxes back, so before them */
@@ -213,7 +240,7 @@ static void close_lane(eni_lane *lane)
     pthread_cond_destroy(&lane->done);
     pthread_mutex_destroy(&lane->lock);
     eni_free(lane->is_leaving);
-    eni_free(lane->late);
+    free(lane->late);
     eni_free(lane->route);
     eni_free(lane);
 }
@@ -227,18 +254,17 @@ en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni
     lane->event_fd = lane->timer_fd = lane->wake_fd = -1;
     open_lock(lane);
     en_status st = EN_ENOMEM;
-    /* Every client has at most a few messages per cell on the way. */
-    lane->late_room = (uint32_t)config->nranks * (2 * config->setup->nbuckets + 2);
+    int was_loaded = 0;
     lane->route = eni_alloc_array((size_t)config->nranks, sizeof *lane->route);
-    lane->late = eni_alloc_array(lane->late_room, sizeof *lane->late);
     lane->is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *lane->is_leaving);
-    if (!lane->route || !lane->late || !lane->is_leaving) goto close_lane;
+    if (!lane->route || !lane->is_leaving) goto close_lane;
     EN_TRY_GOTO(open_wake(lane), close_lane);
     EN_TRY_GOTO(open_store(lane), close_lane);
+    EN_TRY_GOTO(eni_lane_save_open(lane, &was_loaded), close_lane);
     EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(lane),
                                 &lane->router, bound_out),
                 close_lane);
-    eni_lane_join_all(lane);
+    if (!was_loaded) eni_lane_join_all(lane);
     EN_TRY_GOTO(lane->status, close_lane);
     if (pthread_create(&lane->thread, NULL, run_lane, lane) != 0) {
         eni_error("lane", "cannot start the thread of shard %d", config->shard);
@@ -258,7 +284,7 @@ void eni_lane_stop(eni_lane *lane)
     if (!lane) return;
     pthread_mutex_lock(&lane->lock);
     lane->is_stopping = 1;
-    call_attention(lane);
+    eni_lane_call_attention(lane);
     pthread_mutex_unlock(&lane->lock);
     pthread_join(lane->thread, NULL);
     close_lane(lane);

@@ -17,6 +17,7 @@
 #include "runtime/net/shaper.h"
 #include "runtime/net/token.h"
 #include "server/arenas.h"
+#include "server/keeper.h"
 #include "server/setup.h"
 
 typedef struct eni_lane eni_lane;
@@ -35,8 +36,10 @@ typedef struct eni_lane_config {
     uint64_t incarnation; /* of all ranks: given by the leader at JOIN */
     eni_token token;
     const eni_arenas *arenas;
-    eni_shaper *shaper; /* NULL: the wire as it is */
-    eni_trace *trace;   /* NULL: no spans */
+    eni_shaper *shaper;     /* NULL: the wire as it is */
+    eni_trace *trace;       /* NULL: no spans */
+    const eni_state *state; /* where the lane's states go; NULL: it cannot come back */
+    uint64_t state_every;   /* updates of a cell between two of them */
     /* Called once, from the lane's thread, when the lane cannot go on. */
     void (*on_failure)(void *user, const char *reason);
     void *user;
@@ -48,9 +51,12 @@ typedef struct eni_lane_figures {
     uint64_t shm_bytes;         /* payload read from or written to the workers' memory */
     uint64_t refused;           /* messages that were not believed */
     int64_t update_ns, wait_ns; /* inside eni_store_step; blocked */
+    int64_t save_ns;            /* copying the store for a state */
+    eni_keeper_figures keeper;
 } eni_lane_figures;
 
-/* Binds and starts the thread. *bound_out has the real port. */
+/* Binds and starts the thread, from a state on disk if there is one of this run. *bound_out has the real
+ * port. EN_EMISMATCH, EN_EFORMAT, EN_EVERSION (logged): there is one, and it is of no use. */
 en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni_address *bound_out);
 
 /* Runs `visit` on the lane's thread between two events, where the store may be read, and waits for it.
@@ -61,6 +67,9 @@ en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user);
 /* This rank's pushes will not come any more: the store hears of it between two events. Any thread but the
  * lane's; returns at once. */
 void eni_lane_leave(eni_lane *lane, int32_t rank);
+
+/* psd 0 was lost and another leads: clients say HELLO again, under this epoch. Waits as above. */
+en_status eni_lane_set_epoch(eni_lane *lane, uint32_t epoch);
 
 /* Joins the thread and frees. NULL is fine. */
 void eni_lane_stop(eni_lane *lane);

@@ -10,6 +10,8 @@
 /* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */
 enum { ENI_HEADER_CHARGE = 128 };
 
+typedef struct eni_lane_saves eni_lane_saves; /* lane_save.h */
+
 /* A message whose payload the store holds. Recycled. */
 typedef struct eni_box {
     eni_packet packet;
@@ -38,7 +40,8 @@ struct eni_lane {
     eni_box *idle;
     eni_late *late; /* (late_room) by ready_ns, the last one first */
     uint32_t nlate, late_room;
-    int64_t timer_ns; /* the store's; INT64_MAX: none */
+    eni_lane_saves *saves; /* NULL: without --state */
+    int64_t timer_ns;      /* the store's; INT64_MAX: none */
     eni_lane_figures figures;
     en_status status; /* of the last store step */
 
@@ -51,7 +54,11 @@ struct eni_lane {
     uint8_t *is_leaving;  /* (nranks) lost, and the store has not heard of it */
     eni_lane_visit visit; /* NULL: none is asked for */
     void *visit_user;
+    uint32_t next_epoch; /* under lock; 0: none */
 };
+
+/* ---- lane.c; any thread */
+void eni_lane_call_attention(eni_lane *lane);
 
 /* ---- serve.c; lane's thread */
 
@@ -63,6 +70,8 @@ void eni_lane_take_late(eni_lane *lane, int64_t now_ns);
 void eni_lane_tick(eni_lane *lane, int64_t now_ns);
 /* The ranks that are clients have joined. */
 void eni_lane_join_all(eni_lane *lane);
+/* Answers FINISHED. */
+void eni_lane_goodbye(eni_lane *lane, int32_t rank);
 /* A rank was lost and the run goes on. */
 void eni_lane_lose(eni_lane *lane, int32_t rank);
 

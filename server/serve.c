@@ -2,14 +2,20 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "runtime/comm/store_save.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
-#include "server/lane_impl.h"
+#include "server/lane_save.h"
 
-enum { LATE_MAX_S = 10 }; /* no stamp makes us keep a message for longer */
+enum {
+    LATE_MAX_S = 10,    /* no stamp makes us keep a message for longer */
+    LATE_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
+    TRY_AGAIN_MS = 5    /* a call that is sent again waits so long for rank 0's INIT to be, too */
+};
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
@@ -82,6 +88,7 @@ static void reply(eni_lane *lane, const eni_store_action *action)
                          .seq = action->ticket >> 1,
                          .base_version = action->met,
                          .version = action->version,
+                         .stable = eni_lane_stable(lane, action->client, action->bucket),
                          .nsamples = action->samples,
                          .step = action->steps,
                          .count = action->count,
@@ -265,8 +272,62 @@ static void on_finished(eni_lane *lane, const eni_packet *packet)
                              .member = EN_MEMBER_FINISHED,
                              .incarnation = packet->header.incarnation};
     step(lane, &event, &packet->header);
-    eni_header header = {.type = ENI_MSG_GOODBYE, .rank = rank};
+    if (eni_lane_save_finished(lane, rank)) eni_lane_goodbye(lane, rank);
+}
+
+void eni_lane_goodbye(eni_lane *lane, int32_t rank)
+{
+    const eni_packet to = address_of(lane, rank);
+    eni_header header = {
+        .type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)eni_lane_is_secure(lane, rank)};
+    post(lane, &to, &header, NULL);
+}
+
+/* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
+
+static void answer_done(eni_lane *lane, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .flags = ENI_FLAG_REPEAT,
+                         .rank = h->rank,
+                         .bucket = h->bucket,
+                         .seq = h->seq,
+                         .count = h->count,
+                         .stable = eni_lane_stable(lane, h->rank, h->bucket)};
+    eni_store_weights(lane->store, h->bucket, &header.version);
+    header.base_version = header.version;
     post(lane, packet, &header, NULL);
+}
+
+static int delay(eni_lane *lane, const eni_packet *packet, int64_t ready_ns);
+
+/* What the store need not, or cannot yet, see of them. 1: that was all. */
+static int replay(eni_lane *lane, eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    const uint64_t taken = eni_store_seq(lane->store, h->rank, h->bucket);
+    if (eni_store_count(lane->store, h->bucket) == 0) return 0;
+    if (h->seq == 0) { /* the question how far the cell is stable */
+        if (eni_lane_stable(lane, h->rank, h->bucket) < taken) eni_lane_save_ask(lane);
+        answer_done(lane, packet);
+        return 1;
+    }
+    if (h->seq < taken || (h->seq == taken && eni_lane_has_finished(lane, h->rank))) {
+        answer_done(lane, packet);
+        return 1;
+    }
+    if (h->seq > taken + 1) {
+        refuse(lane, packet, EN_EPROTO,
+               "psd came back from an older state than it had promised: it has call %" PRIu64
+               " of rank %d to bucket %u, and the next one that the rank has kept is call %" PRIu64,
+               taken, h->rank, h->bucket, h->seq);
+        return 1;
+    }
+    if (eni_store_weights(lane->store, h->bucket, NULL)) return 0;
+    if (!delay(lane, packet, eni_now_ns() + TRY_AGAIN_MS * ENI_MILLI)) return 0;
+    packet->owner = NULL; /* it has moved */
+    return 1;
 }
 
 static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type type)
@@ -281,11 +342,15 @@ static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type typ
         .seq = type == ENI_STORE_INIT ? h.step : h.seq,
         .kind = h.kind,
         .what = h.what,
+        .is_replay = (h.flags & ENI_FLAG_REPLAY) != 0,
         .base_version = h.base_version,
         .nsamples = h.nsamples,
     };
+    if (type == ENI_STORE_CALL && event.is_replay && replay(lane, packet)) return;
     if (type != ENI_STORE_SNAPSHOT && !find_payload(lane, packet, &event.payload)) return;
     step(lane, &event, &h);
+    if (type == ENI_STORE_CALL) eni_lane_save_called(lane, h.rank);
+    if (type == ENI_STORE_INIT) eni_lane_save_begun(lane);
 }
 
 /* A message from a client that is believed. */
@@ -307,10 +372,20 @@ static void handle(eni_lane *lane, eni_packet *packet)
     eni_packet_release(packet); /* unless it moved into a box */
 }
 
+static int more_room(eni_lane *lane)
+{
+    const uint32_t room = lane->late_room ? 2 * lane->late_room : 64;
+    eni_late *late = room > LATE_MAX ? NULL : realloc(lane->late, room * sizeof *late);
+    if (!late) return 0;
+    lane->late = late;
+    lane->late_room = room;
+    return 1;
+}
+
 /* Puts a message where the last to become ready comes first. 0: there is no room. */
 static int delay(eni_lane *lane, const eni_packet *packet, int64_t ready_ns)
 {
-    if (lane->nlate == lane->late_room) return 0;
+    if (lane->nlate == lane->late_room && !more_room(lane)) return 0;
     uint32_t at = lane->nlate++;
     for (; at > 0 && lane->late[at - 1].ready_ns <= ready_ns; at--)
         lane->late[at] = lane->late[at - 1];

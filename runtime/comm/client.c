@@ -181,15 +181,16 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
     return EN_OK;
 }
 
-static en_status accept_farewell(eni_client *client, uint32_t shard)
+/* stable: all that was sent to the lane is on disk. Else it would be sent again. */
+static en_status accept_farewell(eni_client *client, uint32_t shard, uint64_t stable)
 {
     if (shard >= (uint32_t)client->shards) {
         eni_error("client", "lane %u of %d said goodbye", shard, client->shards);
         return EN_EPROTO;
     }
-    client->farewells += !client->has_left[shard];
-    client->has_left[shard] = 1;
-    eni_client_let_go(client, (int)shard);
+    client->farewells += client->farewell[shard] == ENI_NO_FAREWELL;
+    client->farewell[shard] = stable > 0 ? ENI_FAREWELL_STABLE : ENI_FAREWELL;
+    if (stable > 0) eni_client_let_go(client, (int)shard);
     return EN_OK;
 }
 
@@ -197,7 +198,7 @@ static en_status accept_packet(eni_client *client, const eni_packet *packet)
 {
     switch (packet->header.type) {
     case ENI_MSG_WELCOME: client->greeted++; return EN_OK;
-    case ENI_MSG_GOODBYE: return accept_farewell(client, packet->header.shard);
+    case ENI_MSG_GOODBYE: return accept_farewell(client, packet->header.shard, packet->header.stable);
     case ENI_MSG_REPLY: return accept_reply(client, packet);
     case ENI_MSG_REFUSED:
         eni_error("client", "lane %u of psd refused: %s", packet->header.shard, packet->header.text);

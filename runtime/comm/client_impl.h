@@ -51,6 +51,8 @@ typedef struct eni_delayed_reply {
     int64_t ready_ns;
 } eni_delayed_reply;
 
+enum { ENI_NO_FAREWELL, ENI_FAREWELL, ENI_FAREWELL_STABLE }; /* stable: psd has all of it on disk */
+
 struct eni_client {
     eni_client_config config;
     int shards;
@@ -63,8 +65,8 @@ struct eni_client {
     uint32_t ndelayed;
     int is_shared;
     int greeted;        /* lanes that have answered HELLO */
-    uint8_t *has_left;  /* (shards) has answered FINISHED */
-    int farewells;      /* how many have */
+    uint8_t *farewell;  /* (shards) how FINISHED was answered */
+    int farewells;      /* lanes that have answered it */
     atomic_int lent;    /* payloads that ZeroMQ still reads */
     uint64_t past_wire; /* bytes of dealers that were closed */
     eni_client_counters counters;

@@ -165,7 +165,7 @@ static en_status send_kept(eni_client *client, int shard, const eni_kept *kept)
 en_status eni_client_say_finished(eni_client *client, int shard)
 {
     eni_header header = eni_client_header(client, ENI_MSG_FINISHED);
-    if (client->nagain[shard] > 0 || client->has_left[shard]) return EN_OK;
+    if (client->nagain[shard] > 0 || client->farewell[shard] == ENI_FAREWELL_STABLE) return EN_OK;
     return eni_client_send(client, shard, &header, NULL, 0);
 }
 

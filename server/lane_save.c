@@ -1,0 +1,238 @@
+#include "server/lane_save.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/comm/store_save.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+enum { HEAD = 8 }; /* bytes in front of the flags */
+
+/* How far a client's farewell is. */
+enum { NONE, WAITS, UNDER_WAY };
+
+struct eni_lane_saves {
+    eni_keeper *keeper;
+    uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
+    uint8_t *has_finished;    /* (nranks) as of the store */
+    uint8_t *is_secure;       /* (nranks) as of the newest durable state */
+    uint8_t *farewell;        /* (nranks) NONE, WAITS, UNDER_WAY */
+    uint64_t *calls;          /* (nranks) since the last state was begun */
+    uint64_t updates;         /* of the store when the last state was begun */
+    uint64_t limit;           /* updates, or calls of a client, between two states */
+    int is_due, is_initialised;
+};
+
+/* ---- what is promised ---------------------------------------------------------------------------------- */
+
+static uint64_t *seq_at(const eni_lane *lane, uint64_t *seqs, int32_t rank, uint32_t bucket)
+{
+    return &seqs[(uint64_t)rank * lane->config.setup->nbuckets + bucket];
+}
+
+static void note_seqs(const eni_lane *lane, uint64_t *seqs)
+{
+    for (int32_t r = 0; r < lane->config.nranks; r++)
+        for (uint32_t b = 0; b < lane->config.setup->nbuckets; b++)
+            *seq_at(lane, seqs, r, b) = eni_store_seq(lane->store, r, b);
+}
+
+uint64_t eni_lane_stable(const eni_lane *lane, int32_t rank, uint32_t bucket)
+{
+    const eni_lane_saves *saves = lane->saves;
+    if (!saves || rank < 0 || rank >= lane->config.nranks || bucket >= lane->config.setup->nbuckets) return 0;
+    return *seq_at(lane, saves->stable, rank, bucket);
+}
+
+int eni_lane_is_secure(const eni_lane *lane, int32_t rank)
+{
+    return lane->saves && lane->saves->is_secure[rank];
+}
+
+int eni_lane_has_finished(const eni_lane *lane, int32_t rank)
+{
+    return lane->saves && lane->saves->has_finished[rank];
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
+
+static en_status fill(eni_lane *lane)
+{
+    eni_lane_saves *saves = lane->saves;
+    const uint32_t head[2] = {(uint32_t)lane->config.nranks, 0};
+    _Static_assert(sizeof head == HEAD, "the head of a lane's state");
+    eni_keeper_begin(saves->keeper);
+    EN_TRY(eni_keeper_add(saves->keeper, head, sizeof head));
+    EN_TRY(eni_keeper_add(saves->keeper, saves->has_finished, (size_t)lane->config.nranks));
+    return eni_store_save(lane->store, eni_keeper_add, saves->keeper);
+}
+
+/* A state has been written, or could not be. Nobody is kept waiting for a disk that fails. */
+static void end(eni_lane *lane, en_status status)
+{
+    eni_lane_saves *saves = lane->saves;
+    eni_keeper_count(saves->keeper, &lane->figures.keeper);
+    if (status == EN_OK) {
+        uint64_t *older = saves->stable;
+        saves->stable = saves->taken;
+        saves->taken = older;
+    }
+    for (int32_t r = 0; r < lane->config.nranks; r++) {
+        if (saves->farewell[r] != UNDER_WAY) continue;
+        saves->farewell[r] = NONE;
+        saves->is_secure[r] = status == EN_OK;
+        eni_lane_goodbye(lane, r);
+    }
+}
+
+static void begin(eni_lane *lane)
+{
+    eni_lane_saves *saves = lane->saves;
+    const int64_t begin_ns = eni_now_ns();
+    saves->is_due = 0;
+    saves->updates = eni_store_totals(lane->store)->updates + eni_store_totals(lane->store)->touches;
+    memset(saves->calls, 0, (size_t)lane->config.nranks * sizeof *saves->calls);
+    for (int32_t r = 0; r < lane->config.nranks; r++)
+        if (saves->farewell[r] == WAITS) saves->farewell[r] = UNDER_WAY;
+    if (fill(lane) != EN_OK) { /* said; the next one may have more luck */
+        end(lane, EN_ENOMEM);
+        return;
+    }
+    note_seqs(lane, saves->taken);
+    eni_keeper_commit(saves->keeper);
+    const int64_t end_ns = eni_now_ns();
+    lane->figures.save_ns += end_ns - begin_ns;
+    eni_trace_span(lane->config.trace, ENI_TRACE_LANE0 + lane->config.shard, "state", begin_ns, end_ns, -1,
+                   -1, 0);
+}
+
+void eni_lane_save_tend(eni_lane *lane)
+{
+    eni_lane_saves *saves = lane->saves;
+    en_status status;
+    if (!saves) return;
+    if (eni_keeper_done(saves->keeper, &status)) end(lane, status);
+    const eni_store_stats *totals = eni_store_totals(lane->store);
+    if (totals->updates + totals->touches - saves->updates >= saves->limit) saves->is_due = 1;
+    if (saves->is_due && !eni_keeper_is_busy(saves->keeper)) begin(lane);
+}
+
+void eni_lane_save_called(eni_lane *lane, int32_t rank)
+{
+    if (lane->saves && ++lane->saves->calls[rank] >= lane->saves->limit) lane->saves->is_due = 1;
+}
+
+void eni_lane_save_begun(eni_lane *lane)
+{
+    if (!lane->saves || lane->saves->is_initialised || !eni_store_is_initialised(lane->store)) return;
+    lane->saves->is_initialised = lane->saves->is_due = 1;
+}
+
+void eni_lane_save_ask(eni_lane *lane)
+{
+    if (lane->saves) lane->saves->is_due = 1;
+}
+
+int eni_lane_save_finished(eni_lane *lane, int32_t rank)
+{
+    eni_lane_saves *saves = lane->saves;
+    if (!saves) return 1;
+    saves->has_finished[rank] = 1;
+    if (saves->is_secure[rank]) return 1;
+    if (saves->farewell[rank] == NONE) saves->farewell[rank] = WAITS;
+    saves->is_due = 1;
+    return 0;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+static void wake(void *user)
+{
+    eni_lane_call_attention(user);
+}
+
+static en_status take_state(eni_lane *lane, const eni_state_stamp *stamp, const uint8_t *bytes, size_t length)
+{
+    const eni_lane_config *config = &lane->config;
+    const size_t flags = (size_t)config->nranks;
+    uint32_t nranks = 0;
+    if (stamp->run != config->incarnation || stamp->nlanes != (uint32_t)config->nshards) {
+        eni_error("state", "%s holds the state of another run: take it away, or give another --state",
+                  eni_state_path(config->state));
+        return EN_EMISMATCH;
+    }
+    if (length >= HEAD) memcpy(&nranks, bytes, sizeof nranks);
+    if (length < HEAD + flags || nranks != (uint32_t)config->nranks) {
+        eni_error("state", "the state of lane %d is not one of %d workers", config->shard, config->nranks);
+        return EN_EFORMAT;
+    }
+    memcpy(lane->saves->has_finished, bytes + HEAD, flags);
+    memcpy(lane->saves->is_secure, bytes + HEAD, flags);
+    EN_TRY(eni_store_load(lane->store, bytes + HEAD + flags, length - HEAD - flags, eni_now_ns()));
+    note_seqs(lane, lane->saves->stable);
+    lane->timer_ns = eni_store_timer(lane->store);
+    lane->saves->updates = eni_store_totals(lane->store)->updates + eni_store_totals(lane->store)->touches;
+    lane->saves->is_initialised = eni_store_is_initialised(lane->store);
+    return EN_OK;
+}
+
+static en_status load(eni_lane *lane, eni_state_stamp *stamp, int *was_loaded_out)
+{
+    uint8_t *bytes;
+    size_t length;
+    const uint32_t shard = (uint32_t)lane->config.shard;
+    eni_state_stamp found;
+    en_status st = eni_state_read(lane->config.state, ENI_STATE_LANE, shard, &found, &bytes, &length);
+    *was_loaded_out = st == EN_OK;
+    if (st == EN_ENOENT) return EN_OK; /* killed before its first state: the workers have kept everything */
+    EN_TRY(st);
+    st = take_state(lane, &found, bytes, length);
+    eni_free(bytes);
+    *stamp = found;
+    return st;
+}
+
+en_status eni_lane_save_open(eni_lane *lane, int *was_loaded_out)
+{
+    const eni_lane_config *config = &lane->config;
+    const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->nbuckets;
+    *was_loaded_out = 0;
+    if (!config->state) return EN_OK;
+    eni_lane_saves *saves = eni_alloc(sizeof *saves);
+    if (!saves) return EN_ENOMEM;
+    lane->saves = saves;
+    saves->limit = config->state_every * eni_store_ncells(lane->store);
+    saves->stable = eni_alloc_array(nseqs, sizeof *saves->stable);
+    saves->taken = eni_alloc_array(nseqs, sizeof *saves->taken);
+    saves->calls = eni_alloc_array(nranks, sizeof *saves->calls);
+    saves->has_finished = eni_alloc(nranks);
+    saves->is_secure = eni_alloc(nranks);
+    saves->farewell = eni_alloc(nranks);
+    if (!saves->stable || !saves->taken || !saves->calls || !saves->has_finished || !saves->is_secure ||
+        !saves->farewell)
+        return EN_ENOMEM;
+    eni_state_stamp stamp = {.kind = ENI_STATE_LANE,
+                             .lane = (uint32_t)config->shard,
+                             .nlanes = (uint32_t)config->nshards,
+                             .run = config->incarnation};
+    EN_TRY(load(lane, &stamp, was_loaded_out));
+    return eni_keeper_start(config->state, &stamp, wake, lane, &saves->keeper);
+}
+
+void eni_lane_save_close(eni_lane *lane)
+{
+    eni_lane_saves *saves = lane->saves;
+    if (!saves) return;
+    eni_keeper_stop(saves->keeper);
+    eni_free(saves->farewell);
+    eni_free(saves->is_secure);
+    eni_free(saves->has_finished);
+    eni_free(saves->calls);
+    eni_free(saves->taken);
+    eni_free(saves->stable);
+    eni_free(saves);
+    lane->saves = NULL;
+}
