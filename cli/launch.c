@@ -13,6 +13,7 @@
 
 #include "cli/cause.h"
 #include "cli/launch_impl.h"
+#include "cli/nodes.h"
 #include "config/folders.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
@@ -38,6 +39,14 @@ static int token_memfd(const eni_token *token)
         return -1;
     }
     return fd;
+}
+
+/* On several hosts the children find the token by themselves, on all of them in the same way. */
+static en_status pass_token(const eni_launcher *l, eni_config *config)
+{
+    if (eni_nodes_are_several(l->launch->config)) return EN_OK;
+    config->token_fd = token_memfd(&l->token);
+    return config->token_fd < 0 ? EN_EIO : EN_OK;
 }
 
 static void keep_over_exec(int fd)
@@ -96,12 +105,12 @@ static en_status start_psd(eni_launcher *l, int report_fd)
 {
     eni_config config;
     EN_TRY(eni_config_copy(l->launch->config, &config));
-    int token = token_memfd(&l->token), fds[] = {l->listen_fd, token, report_fd};
-    config.world_size = config.workers;
+    en_status st = pass_token(l, &config);
+    const int token = (int)config.token_fd, fds[] = {l->listen_fd, token, report_fd};
+    config.world_size = eni_nodes_world_size(l->launch->config);
     config.listen_fd = l->listen_fd;
-    config.token_fd = token;
     config.result_fd = report_fd;
-    en_status st = token < 0 ? EN_EIO : EN_OK;
+    if (st == EN_OK) st = set_text(&config.listen, l->address);
     if (st == EN_OK && config.trace != NULL) { /* merge_trace.h: one file per process */
         char path[1200];
         snprintf(path, sizeof path, "%s.psd", config.trace);
@@ -113,21 +122,24 @@ static en_status start_psd(eni_launcher *l, int report_fd)
     return st;
 }
 
-static en_status start_worker(eni_launcher *l, int rank, int has_psd, int report_fd)
+static en_status start_worker(eni_launcher *l, int local_rank, int has_psd, int report_fd)
 {
     eni_config config;
     char role[24];
+    const int rank = eni_nodes_rank(l->launch->config, local_rank);
     snprintf(role, sizeof role, "rank %d", rank);
     EN_TRY(eni_config_copy(l->launch->config, &config));
-    int token = token_memfd(&l->token), leads = rank == 0 && !has_psd;
-    int fds[] = {token, leads ? l->listen_fd : -1, report_fd};
+    en_status st = pass_token(l, &config);
+    const int token = (int)config.token_fd, leads = rank == 0 && !has_psd;
+    const int fds[] = {token, leads ? l->listen_fd : -1, report_fd};
     config.rank = rank;
-    config.world_size = config.local_size = config.workers;
-    config.token_fd = token;
+    config.world_size = eni_nodes_world_size(l->launch->config);
+    config.local_rank = local_rank;
+    config.local_size = config.workers;
     config.listen_fd = fds[1];
     config.result_fd = report_fd;
     config.check = l->launch->is_check;
-    en_status st = token < 0 ? EN_EIO : set_text(has_psd ? &config.server : &config.rendezvous, l->address);
+    if (st == EN_OK) st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
     if (st == EN_OK) st = spawn(l, role, rank, "worker", &config, ENI_WORKER, fds, 3);
     eni_config_fini(&config);
     if (token >= 0) close(token);
@@ -142,13 +154,24 @@ static en_status check_options(const en_strategy *strategy, const char *given)
     return EN_OK;
 }
 
+/* On one host: any free port, taken before anyone starts, and a fresh token. */
+static en_status choose_address(eni_launcher *l)
+{
+    const eni_address any = {.host = "127.0.0.1", .port = 0};
+    eni_address bound;
+    if (eni_nodes_are_several(l->launch->config)) return eni_nodes_address(l->launch->config, l->address);
+    EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
+    eni_address_format(&bound, l->address);
+    eni_token_make(&l->token);
+    return EN_OK;
+}
+
 static en_status start_all(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
     const en_strategy *strategy;
     const char *options;
     char word[ENI_STRATEGY_WORD_MAX];
-    eni_address any = {.host = "127.0.0.1", .port = 0}, bound;
     int pipe_fds[2] = {-1, -1};
     if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2) {
         eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers,
@@ -158,9 +181,7 @@ static en_status start_all(eni_launcher *l)
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
     EN_TRY(check_options(strategy, options)); /* said once, not by every worker */
-    EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
-    eni_address_format(&bound, l->address);
-    eni_token_make(&l->token);
+    EN_TRY(choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) {
         eni_error("launch", "cannot make a pipe: %s", strerror(errno));
         return EN_EIO;
@@ -168,11 +189,11 @@ static en_status start_all(eni_launcher *l)
     l->report_fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE;
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
-    en_status st = has_psd ? start_psd(l, pipe_fds[1]) : EN_OK;
+    en_status st = has_psd && c->node_rank == 0 ? start_psd(l, pipe_fds[1]) : EN_OK;
     for (int r = 0; st == EN_OK && r < c->workers; r++)
         st = start_worker(l, r, has_psd, pipe_fds[1]);
     close(pipe_fds[1]);
-    close(l->listen_fd);
+    if (l->listen_fd >= 0) close(l->listen_fd);
     l->listen_fd = -1;
     return st;
 }

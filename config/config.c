@@ -99,12 +99,18 @@ int64_t eni_config_seed(const eni_config *config, int i)
     return seed;
 }
 
+/* All workers of the run; below 1 when nobody has said. */
+static int64_t world_of(const eni_config *config)
+{
+    bool is_started = config->program == ENI_RUN || config->program == ENI_COMPARE;
+    return is_started ? config->nnodes * config->workers : config->world_size;
+}
+
 /* Micro-batches per step: what a global batch is split into. */
 static int64_t parts(const eni_config *config)
 {
-    bool is_started = config->program == ENI_RUN || config->program == ENI_COMPARE;
-    int64_t world = is_started ? config->workers : config->world_size > 0 ? config->world_size : 1;
-    return world * config->accumulate;
+    int64_t world = world_of(config);
+    return (world > 0 ? world : 1) * config->accumulate;
 }
 
 static en_status resolve_batch(eni_config *config)
@@ -147,8 +153,7 @@ static en_status resolve_defaults(eni_config *config)
 
 static en_status resolve_ranks(const eni_config *config)
 {
-    int64_t world =
-        config->program == ENI_RUN || config->program == ENI_COMPARE ? config->workers : config->world_size;
+    int64_t world = world_of(config);
     if (world > 0 && config->rank >= world) {
         eni_error("config", "--rank: \"%lld\" is not below --world-size %lld; ranks count from 0",
                   (long long)config->rank, (long long)world);
@@ -173,6 +178,20 @@ static en_status resolve_ranks(const eni_config *config)
     return EN_OK;
 }
 
+static en_status resolve_nodes(const eni_config *config)
+{
+    static const char *const only[] = {"node-rank", "master-addr", "master-port"};
+    for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
+        if (eni_config_is_given(config, only[i]) && !eni_config_is_given(config, "nnodes")) {
+            eni_error("config", "--%s is for a run on several hosts; give --nnodes=N too", only[i]);
+            return EN_EINVAL;
+        }
+    if (config->node_rank < config->nnodes) return EN_OK;
+    eni_error("config", "--node-rank: \"%lld\" is not below --nnodes %lld; hosts count from 0",
+              (long long)config->node_rank, (long long)config->nnodes);
+    return EN_EINVAL;
+}
+
 en_status eni_config_resolve(eni_config *config)
 {
     if ((config->program == ENI_EVAL || config->program == ENI_PREDICT) && config->init == NULL) {
@@ -182,6 +201,7 @@ en_status eni_config_resolve(eni_config *config)
     }
     EN_TRY(resolve_defaults(config));
     EN_TRY(resolve_batch(config));
+    EN_TRY(resolve_nodes(config));
     EN_TRY(resolve_ranks(config));
     if (config->lr_schedule == ENI_SCHEDULE_STEP && config->lr_step == 0) {
         eni_error("config", "--lr-schedule: \"step\" needs --lr-step; give the samples between two steps");

@@ -143,7 +143,7 @@ static en_status set_from_env(eni_config *config, const char *key, const char *v
 
 static en_status set_ranks(eni_config *config)
 {
-    eni_launcher said[ENI_LAUNCHERS];
+    eni_said said[ENI_LAUNCHERS];
     bool is_decided[ENI_SAID];
     int count = eni_launchers_read(said);
     for (int what = 0; what < ENI_SAID; what++)

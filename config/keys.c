@@ -172,7 +172,7 @@ const eni_key eni_keys[] = {
         "hosts that run this command, each with its own --node-rank"),
     INT("node-rank", NULL, node_rank, "0", 0, 4095, "N", R, 0, NULL,
         "the number of this host"),
-    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, R, 0, "127.0.0.1",
+    TEXT("master-addr", NULL, master_addr, NULL, "HOST", NULL, NULL, R, 0, "none",
          "with --nnodes: host 0, as the others reach it"),
     INT("master-port", NULL, master_port, "29500", 1, 65535, "PORT", R, 0, NULL,
         "with --nnodes: the port on host 0 where the run meets"),

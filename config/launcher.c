@@ -108,14 +108,14 @@ bool eni_slurm_master(char *host_out, size_t bytes, int *port_out)
 
 /* ---- who speaks ---- */
 
-static void say(eni_launcher *launcher, int what, const char *variable, const char *text)
+static void say(eni_said *launcher, int what, const char *variable, const char *text)
 {
     if (variable == NULL || text == NULL) return;
     launcher->variable[what] = variable;
     snprintf(launcher->text[what], sizeof launcher->text[what], "%s", text);
 }
 
-static void say_slurm(eni_launcher *launcher)
+static void say_slurm(eni_said *launcher)
 {
     static const char *const world[] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"};
     int64_t node, tasks;
@@ -145,7 +145,7 @@ static bool is_carrier(void)
            tasks == hosts;
 }
 
-int eni_launchers_read(eni_launcher *said_out)
+int eni_launchers_read(eni_said *said_out)
 {
     int count = 0;
     bool has_agent = eni_env("TORCHELASTIC_RUN_ID") != NULL;
@@ -154,7 +154,7 @@ int eni_launchers_read(eni_launcher *said_out)
             count > 0 &&
             (has_agent || (i == SLURM && strcmp(said_out[0].name, "torchrun") != 0 && is_carrier()));
         if (is_inner || (i == SLURM && !is_slurm_task())) continue;
-        eni_launcher launcher = {.name = launchers[i].name};
+        eni_said launcher = {.name = launchers[i].name};
         for (int what = 0; what < ENI_SAID; what++) {
             const char *name = launchers[i].variable[what];
             if (name != NULL) say(&launcher, what, name, eni_env(name));
@@ -169,14 +169,14 @@ int eni_launchers_read(eni_launcher *said_out)
 
 bool eni_slurm_speaks(void)
 {
-    eni_launcher said[ENI_LAUNCHERS];
+    eni_said said[ENI_LAUNCHERS];
     int count = eni_launchers_read(said);
     return count > 0 && strcmp(said[count - 1].name, launchers[SLURM].name) == 0; /* the outermost */
 }
 
 /* ---- do they agree ---- */
 
-static bool disagree(const eni_launcher *said, int count, int what)
+static bool disagree(const eni_said *said, int count, int what)
 {
     const char *first = NULL;
     for (int i = 0; i < count; i++) {
@@ -193,14 +193,14 @@ static void add(char *text, size_t bytes, const char *format, const char *a, con
     snprintf(text + used, bytes - used, format, a, b);
 }
 
-static void describe(const eni_launcher *said, char *text, size_t bytes)
+static void describe(const eni_said *said, char *text, size_t bytes)
 {
     add(text, bytes, "%s%s says", text[0] == '\0' ? "" : "; ", said->name);
     for (int what = 0; what < ENI_SAID; what++)
         if (said->variable[what] != NULL) add(text, bytes, " %s %s", said->variable[what], said->text[what]);
 }
 
-en_status eni_launchers_agree(const eni_launcher *said, int count, const bool *is_decided)
+en_status eni_launchers_agree(const eni_said *said, int count, const bool *is_decided)
 {
     char flags[128] = "", text[900] = "";
     for (int what = 0; what < ENI_SAID; what++)

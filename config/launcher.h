@@ -17,22 +17,22 @@
 enum { ENI_SAID_RANK, ENI_SAID_WORLD, ENI_SAID_LOCAL_RANK, ENI_SAID_LOCAL_SIZE, ENI_SAID };
 enum { ENI_LAUNCHERS = 5 };
 
-typedef struct eni_launcher {
+typedef struct eni_said {
     const char *name;               /* "Slurm" */
     const char *variable[ENI_SAID]; /* where it stands; NULL: not said */
     char text[ENI_SAID][24];        /* as it stands there; "": not said */
-} eni_launcher;
+} eni_said;
 
 /* The flag behind each of ENI_SAID_*, without dashes. */
 extern const char *const eni_said_keys[ENI_SAID];
 
 /* All launchers that speak of this process, the innermost first; those that another one has started are left
  * out. `said_out` has room for ENI_LAUNCHERS. */
-int eni_launchers_read(eni_launcher *said_out);
+int eni_launchers_read(eni_said *said_out);
 
 /* EN_EINVAL, logged with everything that everybody says and the flags that decide, where two disagree about
  * something that no flag has decided: is_decided[ENI_SAID_RANK] and so on. */
-en_status eni_launchers_agree(const eni_launcher *said, int count, const bool *is_decided);
+en_status eni_launchers_agree(const eni_said *said, int count, const bool *is_decided);
 
 /* Whether Slurm is among them. */
 bool eni_slurm_speaks(void);
