@@ -25,8 +25,12 @@
  *     TIMER    the first due time is eni_store_timer(): nothing was said yet that is not in the state
  *     MEMBER   JOINED with its incarnation for every client that is here again (known ones change nothing),
  *              LEFT for those that are not
- *     CALL     retained ones with is_replay (store.h). Every client asks for its last call again, even when
- *              that is stable: its answer may have come from a round that this store has yet to make up.
+ *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one before.
+ *              The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
+ *              store may have it staged or held in a round that it has yet to make up, and a call that comes
+ *              before would get into that round (ps-sync then sums two pushes of one rank; found by the storm).
+ *              New calls come after the last replay is answered, and keep is_replay while their base_version
+ *              is from an earlier life.
  *     Held calls keep their tickets; a repeat brings the new one. */
 #ifndef COMM_STORE_SAVE_H
 #define COMM_STORE_SAVE_H
