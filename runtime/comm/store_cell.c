@@ -281,6 +281,11 @@ static en_status refuse_doomed(eni_store *store, eni_cell *cell, eni_call *call)
                                 "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
                                 "update was dropped; lower the learning rate or look at the data",
                                 bucket, cell->pub.shard, (unsigned long long)cell->pub.version));
+    else if (call->doom == EN_EBUG)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+                                "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
+                                "line says how",
+                                store->config.strategy->name, call->msg.src, bucket));
     else
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
                                 "strategy %s refused the push of rank %d to bucket %u: %s",
@@ -326,13 +331,13 @@ en_status eni_cell_offer(eni_store *store, eni_cell *cell)
     if (!cell->is_initialised) return EN_OK;
     for (eni_call *call = cell->held_first, *next; call; call = next) {
         next = call->next;
+        int verdict = EN_REPLY_WEIGHTS;
+        if (call->doom == EN_OK && strategy->on_pull && !call->is_snapshot)
+            call->doom = eni_store_hook_pull(store, cell, call, &verdict);
         if (call->doom != EN_OK) {
             EN_TRY(refuse_doomed(store, cell, call));
             continue;
         }
-        int verdict = EN_REPLY_WEIGHTS;
-        if (strategy->on_pull && !call->is_snapshot)
-            verdict = strategy->on_pull(&store->table, cell->state, &cell->pub, &call->msg);
         if (verdict == EN_REPLY_DATA && call->msg.data) {
             EN_TRY(answer(store, cell, call, 1));
         } else if (verdict == EN_HOLD) {

@@ -5,6 +5,7 @@
  *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
  *     store_member.c who takes part, and timers
  *     store_cell.c   one cell: staging, the mean and the step, offers and answers
+ *     store_hooks.c  calls the strategy's hooks, and judges them
  *     store_table.c  the en_store table that the strategy's hooks call
  *     store_save.c, store_load.c  all of it as bytes, and back */
 #ifndef COMM_STORE_IMPL_H
@@ -97,14 +98,18 @@ struct eni_store {
     uint32_t source_room;
     uint64_t rand_index;
     uint64_t nevents;
-    int64_t now_ns;     /* of the event in progress */
-    int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
-    int has_timers;     /* some hook has set one */
-    eni_call *current;  /* the call whose on_push runs */
-    int did_touch;      /* in that hook */
-    eni_call *idle;     /* recycled calls */
-    eni_call *retired;  /* done with, but an action of the last step may point into their payload */
-    float **pool;       /* buffers of max_count for detached payloads */
+    int64_t now_ns;      /* of the event in progress */
+    int64_t timer_told;  /* the last TIMER_AT; INT64_MAX: none */
+    int has_timers;      /* some hook has set one */
+    eni_call *current;   /* the call whose on_push runs */
+    int did_touch;       /* in that hook */
+    const char *hook;    /* that runs; NULL: none */
+    eni_cell *hook_cell; /* of that hook */
+    int32_t hook_client; /* whose message or membership; -1: nobody's */
+    int has_misused;     /* that hook: it has been said */
+    eni_call *idle;      /* recycled calls */
+    eni_call *retired;   /* done with, but an action of the last step may point into their payload */
+    float **pool;        /* buffers of max_count for detached payloads */
     uint32_t npool, pool_room, nbuffers; /* free ones, room for pointers, ever made */
     eni_store_actions *actions;          /* of the event in progress */
     eni_store_stats stats;
@@ -163,6 +168,21 @@ en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation);
 en_status eni_store_on_timer(eni_store *store);
 /* Appends a TIMER_AT if the next deadline changed. */
 en_status eni_store_tell_timer(eni_store *store);
+
+/* ---- store_hooks.c */
+
+/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
+ */
+en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call);
+/* on_pull, which the strategy must have. */
+en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out);
+/* on_timer and on_member, if the strategy has them. */
+en_status eni_store_hook_timer(eni_store *store, eni_cell *cell);
+en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member);
+/* Logs what the hook that runs has done, with its place in front, and makes it fail. */
+void eni_store_misuse(eni_store *store, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* 1 if `cell` is the one whose hook runs; else misuse of `operation`. */
+int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell);
 
 /* ---- store_table.c */
 void eni_store_fill_table(eni_store *store);

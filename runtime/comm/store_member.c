@@ -8,12 +8,11 @@
 /* Tells every cell, in the order of buckets. */
 static en_status tell_cells(eni_store *store, int32_t who, int member)
 {
-    const en_strategy *strategy = store->config.strategy;
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
         eni_cell *cell = &store->cell[b];
         if (cell->pub.count == 0) continue;
         eni_cell_recount(store, cell);
-        if (strategy->on_member) strategy->on_member(&store->table, cell->state, &cell->pub, who, member);
+        EN_TRY(eni_store_hook_member(store, cell, who, member));
         EN_TRY(eni_cell_offer(store, cell));
     }
     return EN_OK;
@@ -107,11 +106,10 @@ static eni_cell *due_cell(const eni_store *store)
 
 en_status eni_store_on_timer(eni_store *store)
 {
-    const en_strategy *strategy = store->config.strategy;
     for (eni_cell *cell; (cell = due_cell(store)) != NULL;) {
         cell->has_timer = 0;
         cell->fired = store->nevents;
-        if (strategy->on_timer) strategy->on_timer(&store->table, cell->state, &cell->pub);
+        EN_TRY(eni_store_hook_timer(store, cell));
         EN_TRY(eni_cell_offer(store, cell));
     }
     return EN_OK;

@@ -97,7 +97,7 @@ static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
     store->did_touch = 0;
     en_status st;
     if (strategy->on_push)
-        st = strategy->on_push(&store->table, cell->state, &cell->pub, &call->msg);
+        st = eni_store_hook_push(store, cell, call);
     else if ((st = eni_cell_stage(store, cell, call, 1.0)) == EN_OK)
         st = eni_cell_step(store, cell);
     if (st != EN_OK && call->is_staged) {

@@ -1,4 +1,5 @@
 /* The en_store table: what a strategy's store half may ask of its host. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,16 +14,22 @@ static eni_store *table_store(en_store *table)
     return (eni_store *)table;
 }
 
+static int has_key(en_store *table, const char *operation, const char *key)
+{
+    if (!key) eni_store_misuse(table_store(table), "called %s without a key", operation);
+    return key != NULL;
+}
+
 static double table_num(en_store *table, const char *key)
 {
     const eni_options *options = table_store(table)->config.options;
-    return options ? eni_options_num(options, key) : 0;
+    return options && has_key(table, "num", key) ? eni_options_num(options, key) : 0;
 }
 
 static const char *table_text(en_store *table, const char *key)
 {
     const eni_options *options = table_store(table)->config.options;
-    return options ? eni_options_text(options, key) : "";
+    return options && has_key(table, "text", key) ? eni_options_text(options, key) : "";
 }
 
 static uint64_t table_rand(en_store *table)
@@ -55,9 +62,10 @@ static en_status table_absorb(en_store *table, en_cell *cell, const en_msg *msg,
 {
     eni_store *store = table_store(table);
     eni_call *call = store->current;
-    if (!call || msg != &call->msg || call->is_staged) {
-        eni_error("store", "strategy %s: absorb() belongs into on_push, with its message, once",
-                  store->config.strategy->name);
+    if (!eni_store_knows(store, "absorb", cell)) return EN_EBUG;
+    if (!call || msg != &call->msg || call->was_absorbed || !isfinite(weight)) {
+        eni_store_misuse(
+            store, "called absorb with weight %g: it belongs into on_push, with its message, once", weight);
         return EN_EBUG;
     }
     return eni_cell_stage(store, (eni_cell *)cell, call, weight);
@@ -65,12 +73,14 @@ static en_status table_absorb(en_store *table, en_cell *cell, const en_msg *msg,
 
 static en_status table_step(en_store *table, en_cell *cell)
 {
-    return eni_cell_step(table_store(table), (eni_cell *)cell);
+    eni_store *store = table_store(table);
+    return eni_store_knows(store, "step", cell) ? eni_cell_step(store, (eni_cell *)cell) : EN_EBUG;
 }
 
 static void table_touch(en_store *table, en_cell *cell)
 {
     eni_store *store = table_store(table);
+    if (!eni_store_knows(store, "touch", cell)) return;
     cell->version++;
     store->stats.touches++;
     store->did_touch = 1;
@@ -79,19 +89,18 @@ static void table_touch(en_store *table, en_cell *cell)
 static float *table_peer(en_store *table, en_cell *pub, int32_t src, int i)
 {
     eni_store *store = table_store(table);
-    eni_cell *cell = (eni_cell *)pub;
     const uint32_t vecs = store->config.strategy->peer_vecs;
+    if (!eni_store_knows(store, "peer", pub)) return NULL;
     if (src < 0 || src >= store->config.world || i < 0 || (uint32_t)i >= vecs) {
-        eni_error("store",
-                  "strategy %s: there is no peer vector %d of client %d: it declared %u for %d clients",
-                  store->config.strategy->name, i, src, vecs, store->config.world);
+        eni_store_misuse(store, "asked for peer vector %d of client %d: it declared %u for %d clients", i,
+                         src, vecs, store->config.world);
         return NULL;
     }
-    eni_seat *seat = &cell->seat[src];
+    eni_seat *seat = &((eni_cell *)pub)->seat[src];
     if (!seat->peer && !(seat->peer = eni_alloc_array(vecs, sizeof *seat->peer))) return NULL;
     if (!seat->peer[i]) {
         seat->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (seat->peer[i]) memcpy(seat->peer[i], cell->first, pub->count * sizeof(float));
+        if (seat->peer[i]) memcpy(seat->peer[i], ((eni_cell *)pub)->first, pub->count * sizeof(float));
     }
     return seat->peer[i];
 }
@@ -100,6 +109,7 @@ static void table_timer(en_store *table, en_cell *pub, int64_t delay_ns)
 {
     eni_store *store = table_store(table);
     eni_cell *cell = (eni_cell *)pub;
+    if (!eni_store_knows(store, "timer", pub)) return;
     if (delay_ns < 0) delay_ns = 0;
     cell->has_timer = store->has_timers = 1;
     cell->timer_ns = delay_ns < INT64_MAX - store->now_ns ? store->now_ns + delay_ns : INT64_MAX - 1;
