@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include "cli/launch.h"
+#include "cli/relay.h"
 #include "runtime/net/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
@@ -32,6 +33,7 @@ typedef struct eni_launcher {
     int report_fd;      /* our end of the pipe on which all children report */
     char line[2048];    /* of it, incomplete */
     size_t line_bytes;
+    eni_relay relay;
     int64_t oom_kills; /* as counted at the start */
 
     en_status first;         /* how the first that failed ended */

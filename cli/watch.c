@@ -111,6 +111,7 @@ static void reap(eni_launcher *l)
 
 static void take_line(eni_launcher *l, char *line)
 {
+    if (eni_relay_take(&l->relay, line)) return;
     eni_launch_progress p;
     eni_death death;
     unsigned long long samples, total;
@@ -179,7 +180,7 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
 
 static void name_victim(eni_launcher *l)
 {
-    char text[ENI_REASON_MAX];
+    char text[ENI_REASON_MAX], told[ENI_REASON_MAX];
     eni_death death = {.rank = -1, .step = -1};
     l->has_named = 1;
     l->name_ns = INT64_MAX;
@@ -191,9 +192,11 @@ static void name_victim(eni_launcher *l)
         death.pid = dead->pid;
         gethostname(death.host, sizeof death.host - 1);
     }
+    eni_death_text(&death, told); /* before we know better */
     add_cause(l, dead, &death);
     eni_death_text(&death, text);
     eni_error("launch", "%s", text);
+    eni_relay_open(&l->relay, told, false);
 }
 
 /* As soon as both parts are known, or there is nothing more to wait for. */
@@ -275,4 +278,5 @@ void eni_launcher_watch(eni_launcher *l)
     }
     read_reports(l);
     maybe_name(l);
+    eni_relay_open(&l->relay, "", l->is_interrupted);
 }

@@ -12,6 +12,7 @@ static int run(const eni_config *config)
 {
     char plugins[4096];
     eni_log_set_level((int)config->log_level);
+    eni_log_set_launcher((int)config->result_fd);
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
     const int signal_fd = eni_signals_open();
     const int code = eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd), signal_fd);

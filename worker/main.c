@@ -63,6 +63,7 @@ int main(int argc, char **argv)
         return 0;
     }
     eni_log_set_level((int)config.log_level);
+    eni_log_set_launcher((int)config.result_fd);
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
         eni_worker worker = {

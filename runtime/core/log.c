@@ -12,8 +12,9 @@ static struct {
     eni_log_sink sink;
     void *user;
     int level;
+    int launcher_fd;
     char who[64];
-} log_state = {NULL, NULL, ENI_LOG_INFO, ""};
+} log_state = {NULL, NULL, ENI_LOG_INFO, -1, ""};
 
 static struct {
     pthread_mutex_t lock;
@@ -39,11 +40,24 @@ void eni_log_set_who(const char *who)
     snprintf(log_state.who, sizeof log_state.who, "%s", who);
 }
 
+void eni_log_set_launcher(int fd)
+{
+    log_state.launcher_fd = fd;
+}
+
 int eni_log_level_parse(const char *name)
 {
     for (int i = 0; i <= ENI_LOG_TRACE; i++)
         if (strcmp(name, level_names[i]) == 0) return i;
     return -1;
+}
+
+/* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
+static int tell_launcher(const char *line, int bytes, int subsystem_at)
+{
+    char told[1440];
+    const int n = snprintf(told, sizeof told, "log %d %.*s", subsystem_at, bytes, line);
+    return write(log_state.launcher_fd, told, (size_t)n) == n;
 }
 
 /* One write(2) per line, so that lines of several processes on one terminal do not mix. */
@@ -54,13 +68,16 @@ static void write_line(int level, const char *subsystem, const char *text)
     char line[1400];
     clock_gettime(CLOCK_REALTIME, &now);
     localtime_r(&now.tv_sec, &local);
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s%s: %s\n", local.tm_hour, local.tm_min,
-                     local.tm_sec, now.tv_nsec / 1000000, level_letters[level], log_state.who,
-                     log_state.who[0] ? " " : "", subsystem, text);
+    int n =
+        snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s", local.tm_hour, local.tm_min, local.tm_sec,
+                 now.tv_nsec / 1000000, level_letters[level], log_state.who, log_state.who[0] ? " " : "");
+    const int subsystem_at = n;
+    n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s\n", subsystem, text);
     if (n >= (int)sizeof line) {
         n = (int)sizeof line - 1;
         line[n - 1] = '\n';
     }
+    if (level <= ENI_LOG_WARN && log_state.launcher_fd >= 0 && tell_launcher(line, n, subsystem_at)) return;
     ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
     (void)ignored;
 }

@@ -9,7 +9,9 @@
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum { ENI_LOG_ERROR, ENI_LOG_WARN, ENI_LOG_INFO, ENI_LOG_DEBUG, ENI_LOG_TRACE };
 
@@ -24,6 +26,11 @@ void eni_log_set_level(int level);
 /* Who speaks: "host:rank", "psd", ... Copied, truncated to 63 bytes. */
 void eni_log_set_who(const char *who);
 
+/* From now on errors and warnings go to a launcher, over this pipe: it prints once what all its processes
+ * say. A line is "log N LINE", N being where LINE's subsystem begins. What the pipe does not take at once
+ * goes to stderr. -1: all to stderr. */
+void eni_log_set_launcher(int fd);
+
 /* Parses error|warn|info|debug|trace; -1 if it is none of them. */
 int eni_log_level_parse(const char *name);
 
@@ -33,6 +40,16 @@ int eni_log_level_parse(const char *name);
 int eni_log_last_error(char *text_out, size_t bytes);
 
 void eni_log(int level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* For lines that a stranger can cause as often as he likes: the first five are written, then one every 10 s,
+ * which says how many were kept back since. Zeroed memory is a limit; any thread. */
+typedef struct eni_log_limit {
+    _Atomic uint64_t seen, held;
+    _Atomic int64_t next_ns;
+} eni_log_limit;
+
+void eni_log_every(eni_log_limit *limit, int level, const char *subsystem, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #define eni_error(subsystem, ...) eni_log(ENI_LOG_ERROR, subsystem, __VA_ARGS__)
 #define eni_warn(subsystem, ...)  eni_log(ENI_LOG_WARN, subsystem, __VA_ARGS__)

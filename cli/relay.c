@@ -1,0 +1,77 @@
+/* relay.c - see relay.h. */
+#include "cli/relay.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEVEL_AT = 13 }; /* behind "12:00:01.123 " */
+
+static bool begins(const char *text, const char *word)
+{
+    return strncmp(text, word, strlen(word)) == 0;
+}
+
+/* "log N LINE": LINE, and in it the text behind "subsystem: ". */
+static const char *parse(const char *line, const char **subsystem_out, const char **text_out)
+{
+    int at = 0, used = 0;
+    if (sscanf(line, "log %d %n", &at, &used) != 1 || used == 0 || at < 0 || (size_t)at > strlen(line + used))
+        return NULL;
+    *subsystem_out = line + used + at;
+    const char *colon = strstr(*subsystem_out, ": ");
+    if (colon == NULL) return NULL;
+    *text_out = colon + 2;
+    return line + used;
+}
+
+/* The leader and each member say the same with other words around it. */
+static const char *cause_in(const char *text)
+{
+    static const char *const around[] = {"the run is broken: ", "the run ends: "};
+    for (size_t i = 0; i < sizeof around / sizeof *around; i++)
+        if (begins(text, around[i])) return text + strlen(around[i]);
+    return text;
+}
+
+static bool was_said(eni_relay *relay, const char *cause)
+{
+    for (unsigned i = 0; i < ENI_RELAY_SAID; i++)
+        if (strcmp(relay->said[i], cause) == 0) return true;
+    snprintf(relay->said[relay->nsaid++ % ENI_RELAY_SAID], ENI_RELAY_LINE, "%s", cause);
+    return false;
+}
+
+/* One write(2): lines of several processes must not mix. */
+static void print(const char *line)
+{
+    char text[ENI_RELAY_LINE + 1];
+    const int n = snprintf(text, sizeof text, "%s\n", line);
+    ssize_t ignored = write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    (void)ignored;
+}
+
+bool eni_relay_take(eni_relay *relay, const char *line)
+{
+    const char *subsystem, *text, *shown = parse(line, &subsystem, &text);
+    if (shown == NULL) return false;
+    const bool is_error = strlen(shown) > LEVEL_AT && shown[LEVEL_AT] == 'E';
+    const bool is_of_the_end = is_error && (begins(subsystem, "member: ") || begins(subsystem, "leader: "));
+    if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)
+        snprintf(relay->held[relay->nheld++], ENI_RELAY_LINE, "%s", line);
+    else if (!was_said(relay, cause_in(text)))
+        print(shown);
+    return true;
+}
+
+void eni_relay_open(eni_relay *relay, const char *obituary, bool is_quiet)
+{
+    const char *subsystem, *text;
+    relay->is_open = true;
+    if (obituary[0] != 0) was_said(relay, obituary);
+    for (unsigned i = 0; i < relay->nheld; i++) {
+        const char *shown = parse(relay->held[i], &subsystem, &text);
+        if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) print(shown);
+    }
+    relay->nheld = 0;
+}
