@@ -126,9 +126,12 @@ en_status eni_place_address(const eni_address *remote, eni_own_address *own_out)
     for (struct addrinfo *to = list; to != NULL && st != EN_OK; to = to->ai_next)
         st = address_towards(to, own_out);
     freeaddrinfo(list);
-    if (st != EN_OK)
-        eni_error("place", "no route to %s from this machine (`ip route get` shows the way)", remote->host);
-    return st;
+    if (st == EN_OK) return EN_OK;
+    eni_error("place",
+              "no route to %s from this machine: give an address on a network that both are on "
+              "(`ip route get` shows the way)",
+              remote->host);
+    return EN_EINVAL;
 }
 
 int eni_place_addresses(eni_address *addresses_out, int max)

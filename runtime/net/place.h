@@ -25,8 +25,8 @@ typedef struct eni_own_address {
     bool is_remote_here; /* the other is this machine too, by whichever of its addresses */
 } eni_own_address;
 
-/* Our address on the route to `remote`. No packet is sent. EN_ENOENT: no such name; EN_EIO: no route; both
- * logged. */
+/* Our address on the route to `remote`. No packet is sent. EN_ENOENT: no such name; EN_EINVAL: no route;
+ * both logged. */
 en_status eni_place_address(const eni_address *remote, eni_own_address *own_out);
 
 /* This machine's IPv4 addresses that others may reach: interfaces that are up, without loopback and
