@@ -142,16 +142,7 @@ en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const
 
 /* ---- back ---------------------------------------------------------------------------------------------- */
 
-/* What says which model a file is of, for a message. */
-static const char *model_of(const eni_checkpoint *c)
-{
-    for (uint32_t i = 0; i < c->nfacts; i++)
-        if (strcmp(c->facts[i].key, "model") == 0) return c->facts[i].value;
-    return "another model";
-}
-
-static en_status read_image(const eni_checkpoint *c, const eni_st_file *file, const en_schema *schema,
-                            eni_image *image, char *why_out)
+static en_status read_image(const eni_st_file *file, const en_schema *schema, eni_image *image, char *why_out)
 {
     image->flat = eni_alloc_array(schema->count, sizeof *image->flat);
     if (image->flat == NULL) return EN_ENOMEM;
@@ -162,9 +153,8 @@ static en_status read_image(const eni_checkpoint *c, const eni_st_file *file, co
         const eni_st_tensor *found = eni_st_find(file, name);
         if (found == NULL || found->dtype != ENI_ST_F32 || found->ndim != want->ndim ||
             memcmp(found->shape, want->shape, want->ndim * sizeof want->shape[0]) != 0) {
-            snprintf(why_out, ENI_ST_WHY, "it is of --model=%.80s: it has no tensor %s %s, which %s has",
-                     model_of(c), name, eni_st_shape_text(want->shape, want->ndim, shape),
-                     schema->network->name);
+            snprintf(why_out, ENI_ST_WHY, "it has no tensor %s %s, which %s has", name,
+                     eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
             return EN_EMISMATCH;
         }
         memcpy(image->flat + want->offset, found->data, want->count * sizeof(float));
@@ -199,12 +189,12 @@ static en_status take_file(const eni_st_file *file, const en_schema *schema, eni
     EN_TRY(eni_checkpoint_take_facts(facts, schema, c, why_out));
     snprintf(why_out, ENI_ST_WHY, "out of memory");
     for (uint32_t i = 0; i < c->nimages; i++, tensors += schema->ntensors)
-        EN_TRY(read_image(c, file, schema, &c->images[i], why_out));
+        EN_TRY(read_image(file, schema, &c->images[i], why_out));
     for (uint32_t r = 0; r<c->nranks; r++, tensors += c->ranks[r - 1].state_bytes> 0)
         EN_TRY(read_state(file, r, &c->ranks[r], why_out));
     if (tensors == file->ntensors) return EN_OK;
-    snprintf(why_out, ENI_ST_WHY, "it is of --model=%.80s: it has %u tensors, where %s would have %llu",
-             model_of(c), file->ntensors, schema->network->name, (unsigned long long)tensors);
+    snprintf(why_out, ENI_ST_WHY, "it has %u tensors, where %s would have %llu", file->ntensors,
+             schema->network->name, (unsigned long long)tensors);
     return EN_EMISMATCH;
 }
 

@@ -260,6 +260,19 @@ static en_status take_scalars(const json_t *o, eni_checkpoint *c, char *why_out)
     return EN_OK;
 }
 
+/* Said before its sizes are looked at, which would be told as damage. */
+static en_status check_model(const eni_checkpoint *c, const en_schema *schema, char *why_out)
+{
+    for (uint32_t i = 0; i < c->nfacts; i++) {
+        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->network->name) == 0)
+            continue;
+        snprintf(why_out, ENI_ST_WHY, "it is of --model=%s, and this run has %s", c->facts[i].value,
+                 schema->network->name);
+        return EN_EMISMATCH;
+    }
+    return EN_OK;
+}
+
 static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoint *c, char *why_out)
 {
     uint64_t format = 0;
@@ -271,6 +284,7 @@ static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoi
     }
     EN_TRY(take_scalars(o, c, why_out));
     EN_TRY(take_same(o, c, why_out));
+    EN_TRY(check_model(c, schema, why_out));
     EN_TRY(take_history(o, c, why_out));
     EN_TRY(take_stretches(o, schema, c, why_out));
     EN_TRY(take_ranks(o, c, why_out));

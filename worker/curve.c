@@ -11,6 +11,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "worker/lines.h"
 
 enum { MAX_STORED = 256 };
 
@@ -36,14 +37,14 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out)
     uint64_t fit = config->budget / (config->count * sizeof(float) + 1);
     curve->capacity = fit < 1 ? 1 : fit > MAX_STORED ? MAX_STORED : (uint32_t)fit;
     curve->next = config->every;
+    eni_curve_skip(curve, config->resumed);
     if (config->dir != NULL && config->dir[0] != 0) {
         char path[1024];
         snprintf(path, sizeof path, "%s/eval.jsonl", config->dir);
-        curve->file = fopen(path, "we");
-        if (curve->file == NULL) {
-            eni_error("curve", "cannot create %s: %s; choose another --out", path, strerror(errno));
+        en_status st = eni_lines_open(path, config->resumed, &curve->file);
+        if (st != EN_OK) {
             eni_free(curve);
-            return EN_EIO;
+            return st;
         }
     }
     *curve_out = curve;
@@ -103,6 +104,15 @@ void eni_curve_skip(eni_curve *curve, uint64_t samples)
 {
     while (curve->config.every > 0 && curve->next <= samples)
         curve->next += curve->config.every;
+}
+
+en_status eni_curve_flush(eni_curve *curve, int64_t *evaluated_ns_out)
+{
+    int64_t begin = eni_now_ns();
+    EN_TRY(evaluate_stored(curve));
+    if (curve->file != NULL) fflush(curve->file);
+    *evaluated_ns_out = eni_now_ns() - begin;
+    return EN_OK;
 }
 
 en_status eni_curve_finish(eni_curve *curve, eni_point *last_out)

@@ -22,10 +22,11 @@ typedef struct eni_point {
 } eni_point;
 
 typedef struct eni_curve_config {
-    const char *dir; /* eval.jsonl is written here; NULL or "": nowhere */
-    uint64_t count;  /* elements of the flat vector */
-    uint64_t every;  /* global samples between two points; 0: only what is added by force */
-    uint64_t budget; /* bytes of copies */
+    const char *dir;  /* eval.jsonl is written here; NULL or "": nowhere */
+    uint64_t count;   /* elements of the flat vector */
+    uint64_t every;   /* global samples between two points; 0: only what is added by force */
+    uint64_t budget;  /* bytes of copies */
+    uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
     eni_evaluate evaluate;
     void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: nobody listens */
     void *user;
@@ -42,6 +43,9 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
 
 /* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
 void eni_curve_skip(eni_curve *curve, uint64_t samples);
+
+/* Evaluates what is stored and hands the file to the system, where it survives this process. */
+en_status eni_curve_flush(eni_curve *curve, int64_t *evaluated_ns_out);
 
 /* Evaluates what is stored and writes it. *last_out (may be NULL) is the last point of the run. */
 en_status eni_curve_finish(eni_curve *curve, eni_point *last_out);

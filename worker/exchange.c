@@ -9,7 +9,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-#include "worker/worker.h"
+#include "worker/save.h"
 
 static en_status open_shaper(eni_worker *w)
 {
@@ -124,6 +124,7 @@ static en_status open_client(eni_worker *w, int64_t deadline)
 /* Every rank's weights become rank 0's. */
 static en_status broadcast_init(eni_worker *w)
 {
+    if (w->client != NULL && w->world.rank == 0) EN_TRY(eni_resume_store(w));
     for (uint32_t b = 0; b < w->buckets->n; b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b];
         if (w->client != NULL) {
@@ -175,8 +176,10 @@ en_status eni_exchange_open(eni_worker *w)
     if (w->world.nranks > 1) EN_TRY(open_coll(w, deadline));
     if (w->strategy->flags & EN_STORE_ON_SERVERS) EN_TRY(open_client(w, deadline));
     if (w->world.rank == 0) {
-        if (w->config->init != NULL)
-            EN_TRY(eni_weights_load(w->config->init, &w->schema, param));
+        if (w->is_resumed)
+            EN_TRY(eni_resume_weights(w));
+        else if (w->init != NULL)
+            memcpy(param, w->init, w->schema.count * sizeof *param);
         else
             en_schema_init_param(&w->schema, (uint64_t)w->config->seed, param);
     }
@@ -197,7 +200,8 @@ en_status eni_exchange_open(eni_worker *w)
                               .trace = w->trace,
                               .alive_status = eni_worker_alive,
                               .alive_user = w};
-    return eni_host_open(&config, &w->strategy_host);
+    EN_TRY(eni_host_open(&config, &w->strategy_host));
+    return eni_resume_state(w);
 }
 
 void eni_exchange_close(eni_worker *w)

@@ -31,6 +31,8 @@ static en_status add_contents(const eni_worker *w, eni_agreement *agreement)
     EN_TRY(eni_agreement_add(agreement, "schema-sha256", w->schema_sha256));
     EN_TRY(eni_agreement_add(agreement, "data", w->dataset->name));
     EN_TRY(eni_agreement_add(agreement, "data-sha256", w->data_sha256));
+    EN_TRY(eni_agreement_add_whole(agreement, "checkpoint-every", (uint64_t)w->config->checkpoint_every));
+    EN_TRY(eni_agreement_add(agreement, "resume", w->is_resumed ? w->past.digest : "from the start"));
     return eni_agreement_add(agreement, "device-type", w->device.ops->name);
 }
 
@@ -48,7 +50,7 @@ static en_status agree(const eni_worker *w, eni_agreement *agreement)
                                  .schedule = w->schedule,
                                  .sum_order = (eni_sum_order)c->sum_order,
                                  .seed = (uint64_t)c->seed,
-                                 .budget = w->plan.micro_batches,
+                                 .budget = w->plan.micro_batches - w->first_micro,
                                  .elements = w->schema.count,
                                  .net_bytes_per_s = net_rate,
                                  .net_delay_ns = net_delay,

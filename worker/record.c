@@ -9,6 +9,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "worker/lines.h"
 
 struct eni_recorder {
     FILE *file;
@@ -16,16 +17,15 @@ struct eni_recorder {
     char buffer[1 << 16];
 };
 
-en_status eni_recorder_open(const char *dir, int rank, eni_recorder **recorder_out)
+en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, eni_recorder **recorder_out)
 {
     eni_recorder *recorder = eni_alloc(sizeof *recorder);
     if (recorder == NULL) return EN_ENOMEM;
     snprintf(recorder->path, sizeof recorder->path, "%s/metrics-%d.jsonl", dir, rank);
-    recorder->file = fopen(recorder->path, "we");
-    if (recorder->file == NULL) {
-        eni_error("record", "cannot create %s: %s; choose another --out", recorder->path, strerror(errno));
+    en_status st = eni_lines_open(recorder->path, resumed, &recorder->file);
+    if (st != EN_OK) {
         eni_free(recorder);
-        return EN_EIO;
+        return st;
     }
     setvbuf(recorder->file, recorder->buffer, _IOFBF, sizeof recorder->buffer);
     *recorder_out = recorder;
@@ -46,6 +46,11 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *s)
             s->t, s->step, s->epoch, s->samples, s->nsamples, s->update, s->base_version, loss, (double)s->lr,
             s->step_ns, s->data_ns, s->compute_ns, s->send_ns, s->wait_ns, s->update_ns, s->payload_bytes,
             s->wire_bytes, s->staleness);
+}
+
+void eni_recorder_flush(eni_recorder *recorder)
+{
+    if (recorder != NULL) fflush(recorder->file); /* a failure shows at the end */
 }
 
 en_status eni_recorder_close(eni_recorder *recorder)

@@ -70,7 +70,7 @@ static en_status start_leader(eni_worker *w, const eni_address *listen)
                                 .epoch = 1,
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
-                                .budget = w->plan.micro_batches,
+                                .budget = w->plan.micro_batches - w->first_micro,
                                 .facts = facts,
                                 .nfacts = sizeof facts / sizeof *facts};
     return eni_leader_start(&config, &w->leader);

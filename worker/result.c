@@ -18,7 +18,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/tcp.h"
-#include "worker/worker.h"
+#include "worker/save.h"
 
 static double cpu_seconds(void)
 {
@@ -177,6 +177,13 @@ static double sum_over_all(const json_t *reports, const char *key)
     return sum;
 }
 
+/* What the checkpoint says of a rank: a store knows only what it was sent since. */
+static uint64_t own_samples_before(const eni_worker *w, int rank)
+{
+    int is_known = w->past.world == (uint64_t)w->world.nranks && (uint32_t)rank < w->past.nranks;
+    return is_known ? w->past.ranks[rank].samples : 0;
+}
+
 /* A synchronous step applies what everybody computed; a store says itself what it applied. */
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
@@ -188,8 +195,9 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
                      *client = json_array_get(clients, (size_t)r);
         json_t *o = json_object();
         double own = json_number_value(json_object_get(report, "samples_computed"));
-        double own_applied =
-            client != NULL ? json_number_value(json_object_get(client, "samples_applied")) : own;
+        double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) +
+                                                  (double)own_samples_before(w, r)
+                                            : own;
         set_int(o, "rank", (uint64_t)r);
         set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
         set_int(o, "samples_computed", (uint64_t)own);
@@ -199,8 +207,8 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
         json_array_append_new(list, o);
     }
     json_object_set_new(result, "per_worker", list);
-    set_int(result, "samples_computed", (uint64_t)computed);
-    set_int(result, "samples_applied", (uint64_t)applied);
+    set_int(result, "samples_computed", (uint64_t)computed + w->carried);
+    set_int(result, "samples_applied", (uint64_t)applied + w->carried);
     set_int(result, "samples_dropped", (uint64_t)dropped);
 }
 
@@ -234,7 +242,8 @@ static void add_bytes(eni_worker *w, const json_t *reports, json_t *result)
     uint64_t padded = 0;
     for (uint32_t b = 0; b < w->buckets->n; b++)
         padded += w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
-    double steps = sum_over_ranks(reports, "all_steps");
+    double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
+                   (double)w->tally.begin_steps * w->world.nranks;
     double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
     set_int(result, "payload_bytes", (uint64_t)payload);
     set_int(result, "theory_bytes",
@@ -306,13 +315,30 @@ static void add_identity(const eni_worker *w, json_t *result)
     json_object_set_new(result, "assign", json_string(w->is_claiming ? "claim" : "fixed"));
 }
 
+static void add_checkpoints(const eni_worker *w, json_t *result)
+{
+    uint64_t written, failed;
+    const char *last;
+    json_t *from = json_array();
+    eni_save_count(w, &written, &failed, &last);
+    json_object_set_new(result, "checkpoints",
+                        json_pack("{s:I, s:I, s:s}", "written", (json_int_t)written, "failed",
+                                  (json_int_t)failed, "last", last));
+    for (uint32_t i = 0; i < w->past.nhistory; i++)
+        json_array_append_new(from, json_string(w->past.history[i]));
+    if (w->is_resumed) json_array_append_new(from, json_string(w->past_path));
+    json_object_set_new(result, "resumed_from", from);
+}
+
 static void add_outcome(const eni_worker *w, const json_t *reports, const eni_point *last, json_t *result)
 {
     const eni_tally *t = &w->tally;
     const json_t *psd = psd_report(reports);
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
     double applied = json_number_value(json_object_get(result, "samples_applied"));
-    uint64_t updates = psd != NULL ? (uint64_t)json_integer_value(json_object_get(psd, "updates")) : t->steps;
+    uint64_t updates = t->steps;
+    if (psd != NULL)
+        updates = (uint64_t)json_integer_value(json_object_get(psd, "updates")) + w->past.updates;
     set_int(result, "steps", t->steps);
     set_int(result, "updates", updates);
     json_object_set_new(result, "train_seconds", json_real(seconds));
@@ -376,6 +402,7 @@ static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
     add_bytes(w, reports, result);
     json_object_set(result, "roles", reports);
     add_environment(w, result);
+    add_checkpoints(w, result);
     json_object_set_new(result, "exit", json_string(eni_ending_is_asked(w->ending) ? "interrupted" : "ok"));
     en_status st = w->config->out != NULL ? write_json(w, result, ".result.json") : EN_OK;
     w->has_result = st == EN_OK;

@@ -15,7 +15,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
-#include "worker/worker.h"
+#include "worker/save.h"
 
 enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primitives, caches */
 
@@ -161,10 +161,21 @@ static en_status gradient_of_one_process(step_run *run, const eni_batch *batch)
 
 /* ---- after the step ---- */
 
+/* A run that was resumed goes on counting. */
+static int64_t clock_at(const eni_worker *w, int64_t now)
+{
+    const eni_tally *t = &w->tally;
+    return t->before_ns + (t->clock_begin_ns == 0 ? 0 : now - t->clock_begin_ns - t->paused_ns);
+}
+
+int64_t eni_train_clock(const eni_worker *w)
+{
+    return clock_at(w, eni_now_ns());
+}
+
 static double clock_seconds(const eni_worker *w, int64_t now)
 {
-    if (w->tally.clock_begin_ns == 0) return 0;
-    return (double)(now - w->tally.clock_begin_ns - w->tally.paused_ns) * 1e-9;
+    return (double)clock_at(w, now) * 1e-9;
 }
 
 eni_moved eni_count_moved(const eni_worker *w)
@@ -265,9 +276,10 @@ static void maybe_start_clock(eni_worker *w, uint64_t samples_before)
 {
     uint64_t own_steps = w->plan.micro_batches / (w->plan.world > 0 ? w->plan.world : 1);
     uint64_t warmup = own_steps >= 3 * WARMUP_STEPS ? WARMUP_STEPS : 0;
-    if (w->tally.clock_begin_ns != 0 || w->tally.steps < warmup) return;
+    if (w->tally.clock_begin_ns != 0 || w->tally.steps - w->tally.begin_steps < warmup) return;
     w->tally.clock_begin_ns = eni_now_ns();
-    w->tally.clock_samples = samples_before;
+    /* warmed up once per process */
+    w->tally.clock_samples += samples_before - (w->is_resumed ? w->past.samples : 0);
 }
 
 /* ---- snapshots ---- */
@@ -380,13 +392,15 @@ static en_status train_step(eni_worker *w, uint64_t step)
     eni_member_note(w->member, (int64_t)step, "exchange");
     EN_TRY(eni_host_finish(w->strategy_host));
     record_step(&run, begin, &before, &moved);
-    return maybe_snapshot(w, samples_after(&run));
+    uint64_t samples = samples_after(&run);
+    EN_TRY(maybe_snapshot(w, samples));
+    return eni_save_step(w, samples);
 }
 
 en_status eni_train(eni_worker *w)
 {
     en_status st = EN_OK;
-    for (uint64_t step = 0; st == EN_OK; step++) {
+    for (uint64_t step = w->first_step; st == EN_OK; step++) {
         st = eni_worker_alive(w);
         if (st == EN_OK && !w->is_claiming) st = eni_member_enter(w->member, step); /* or all end before it */
         if (st == EN_OK) st = train_step(w, step);
@@ -398,7 +412,6 @@ en_status eni_train(eni_worker *w)
     eni_member_note(w->member, (int64_t)w->tally.steps, "finish");
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
     EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
-    w->tally.train_ns =
-        w->tally.clock_begin_ns == 0 ? 0 : eni_now_ns() - w->tally.clock_begin_ns - w->tally.paused_ns;
-    return EN_OK;
+    w->tally.train_ns = eni_train_clock(w);
+    return eni_save_finish(w);
 }

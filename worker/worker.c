@@ -1,5 +1,5 @@
 /* worker.c - the life of a rank: open everything in order, train, report, close in reverse. */
-#include "worker/worker.h"
+#include "worker/save.h"
 
 #include <errno.h>
 #include <math.h>
@@ -210,7 +210,9 @@ static en_status open_vectors(eni_worker *w)
 static en_status claim(void *user, uint64_t *micro_batch_out)
 {
     eni_worker *w = user;
-    return eni_member_claim(w->member, micro_batch_out, eni_now_ns() + 60 * ENI_SECOND);
+    EN_TRY(eni_member_claim(w->member, micro_batch_out, eni_now_ns() + 60 * ENI_SECOND));
+    *micro_batch_out += w->first_micro; /* the budget is what was left (join.c) */
+    return EN_OK;
 }
 
 static en_status start_loader(eni_worker *w)
@@ -220,30 +222,25 @@ static en_status start_loader(eni_worker *w)
                                   .seed = (uint64_t)w->config->seed,
                                   .shuffle = w->config->shuffle,
                                   .depth = PREFETCH,
-                                  .first = (uint64_t)w->world.rank,
+                                  .first = w->first_micro + (uint64_t)w->world.rank,
                                   .stride = (uint64_t)w->world.nranks,
                                   .user = w};
     if (w->is_claiming) options.claim = claim;
     return eni_loader_start(&options, &w->loader);
 }
 
-static en_status open_straggler(eni_worker *w)
+static void open_straggler(eni_worker *w)
 {
     w->straggler = (eni_straggler){.factor = 1, .seed = (uint64_t)w->config->seed, .rank = w->world.rank};
     for (int i = 0; i < w->config->straggler.count; i++) {
         int64_t rank;
         double factor;
-        if (!eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) || rank >= w->world.nranks) {
-            eni_error("worker", "--straggler=%s: write RANK:FACTOR with a rank below %d, such as 1:3",
-                      w->config->straggler.item[i], w->world.nranks);
-            return EN_EINVAL;
-        }
-        if (rank == w->world.rank) w->straggler.factor = factor;
+        if (eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) && rank == w->world.rank)
+            w->straggler.factor = factor;
     }
     if (w->straggler.factor > 1)
         eni_info("worker", "emulated straggler: rank %d sleeps %.3g times its own compute", w->world.rank,
                  w->straggler.factor - 1);
-    return EN_OK;
 }
 
 static en_status dump_config(const eni_worker *w)
@@ -260,27 +257,6 @@ static en_status dump_config(const eni_worker *w)
     return st;
 }
 
-/* A file that is written at the end must be writable at the start, or the run is lost. */
-static en_status check_target(const char *flag, const char *path)
-{
-    char folder[1024];
-    struct stat is;
-    if (path == NULL) return EN_OK;
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        snprintf(folder, sizeof folder, ".");
-    else
-        slash[slash == folder] = 0;
-    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode)) {
-        eni_error("worker", "%s=%s: that is no regular file; name a file", flag, path);
-        return EN_EINVAL;
-    }
-    if (access(folder, W_OK) == 0) return EN_OK;
-    eni_error("worker", "%s=%s: cannot write into %s: %s", flag, path, folder, strerror(errno));
-    return EN_EINVAL;
-}
-
 static void show_point(void *user, const eni_point *point)
 {
     const eni_worker *w = user;
@@ -293,7 +269,7 @@ static en_status open_board(eni_worker *w)
     const eni_config *c = w->config;
     if (c->tensorboard == NULL || w->world.rank != 0) return EN_OK;
     int is_own = strcmp(c->tensorboard, "auto") == 0;
-    if (!is_own || c->out != NULL) return eni_board_open(is_own ? c->out : c->tensorboard, 0, &w->board);
+    if (!is_own || c->out != NULL) return eni_board_open(is_own ? c->out : c->tensorboard, w->is_resumed ? w->past.samples : 0, &w->board);
     eni_error("worker", "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     return EN_EINVAL;
 }
@@ -301,20 +277,14 @@ static en_status open_board(eni_worker *w)
 static en_status open_records(eni_worker *w)
 {
     const eni_config *c = w->config;
-    EN_TRY(check_target("--save", c->save));
     if (c->out != NULL) {
-        if (mkdir(c->out, 0777) != 0 && errno != EEXIST) {
-            eni_error("worker", "--out=%s: cannot create it: %s", c->out, strerror(errno));
-            return EN_EIO;
-        }
-        EN_TRY(eni_recorder_open(c->out, w->world.rank, &w->recorder));
+        EN_TRY(eni_recorder_open(c->out, w->world.rank, w->is_resumed ? w->past.samples : 0, &w->recorder));
         if (w->world.rank == 0) {
             eni_result_clear(w);
             EN_TRY(dump_config(w));
         }
     }
     EN_TRY(open_board(w));
-    EN_TRY(check_target("--trace", c->trace)); /* may lie in --out */
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
     uint64_t every = c->eval_every > 0 ? (uint64_t)c->eval_every : 0;
@@ -322,6 +292,7 @@ static en_status open_records(eni_worker *w)
                               .count = w->schema.count,
                               .every = every,
                               .budget = CURVE_BUDGET,
+                              .resumed = w->is_resumed ? w->past.samples : 0,
                               .evaluate = eni_evaluate_test,
                               .on_point = show_point,
                               .user = w};
@@ -373,12 +344,14 @@ static en_status prepare(eni_worker *w)
     EN_TRY(eni_refuse_unbuilt(w->config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
-    EN_TRY(open_data(w));
+    EN_TRY(eni_inputs_check(w));
+    EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
+    EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
     EN_TRY(make_plan(w));
     EN_TRY(choose_optimizer(w));
     EN_TRY(cut_buckets(w));
-    EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
-    return EN_OK;
+    EN_TRY(eni_resume_find(w));
+    return eni_save_check(w);
 }
 
 static en_status run(eni_worker *w)
@@ -386,16 +359,18 @@ static en_status run(eni_worker *w)
     EN_TRY(prepare(w));
     EN_TRY(eni_worker_join(w));
     eni_ending_watch(w->ending, w->member);
-    EN_TRY(open_straggler(w));
+    open_straggler(w);
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
     EN_TRY(open_trace(w));
     EN_TRY(open_records(w));
+    EN_TRY(eni_save_open(w));
     EN_TRY(eni_exchange_open(w));
     if (w->config->check) {
         EN_TRY(eni_check(w));
     } else {
         EN_TRY(start_loader(w));
+        w->has_begun = 1;
         EN_TRY(eni_train(w));
         EN_TRY(eni_result(w));
         EN_TRY(write_trace(w));
@@ -410,6 +385,7 @@ static en_status run(eni_worker *w)
 static void close_all(eni_worker *w)
 {
     eni_loader_stop(w->loader);
+    eni_save_close(w);
     eni_exchange_close(w);
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);
@@ -418,6 +394,7 @@ static void close_all(eni_worker *w)
     for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
         eni_free(w->micro_grads[i]);
     eni_free(w->micro_grads);
+    eni_free(w->init);
     eni_arena_close(w->arena);
     eni_worker_leave(w);
     en_model_free(w->model);
@@ -461,6 +438,13 @@ static void give_up(eni_worker *w, en_status st)
         eni_result_cut_short(w, "failed", reason[0] != 0 ? reason : en_status_str(st));
 }
 
+/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
+static en_status as_refusal(const eni_worker *w, en_status st)
+{
+    const int is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
+    return !w->has_begun && is_ours ? EN_EINVAL : st;
+}
+
 en_status eni_worker_run(eni_worker *w)
 {
     w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
@@ -473,7 +457,7 @@ en_status eni_worker_run(eni_worker *w)
     eni_ending_heard(w->ending);
     eni_ending_watch(w->ending, NULL);
     close_all(w);
-    return st;
+    return as_refusal(w, st);
 }
 
 void eni_worker_abandon(eni_worker *w, int code)

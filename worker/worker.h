@@ -2,6 +2,7 @@
  *
  *     main.c      flags, signals, exit code
  *     worker.c    opens what is below, runs, closes it in reverse
+ *     inputs.c    what it can find wrong before it meets anybody
  *     join.c      token, leader, control connection: who takes part
  *     exchange.c  arena, collectives, store client: how vectors travel
  *     train.c     the steps: read this first
@@ -29,6 +30,7 @@
 #include "runtime/net/member.h"
 #include "runtime/net/place.h"
 #include "worker/board.h"
+#include "worker/checkpoint.h"
 #include "worker/curve.h"
 #include "worker/ending.h"
 #include "worker/progress.h"
@@ -50,8 +52,10 @@ typedef struct eni_tally {
     uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
     int64_t clock_begin_ns; /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;
+    int64_t before_ns;      /* on the training clock of the runs that this one goes on from */
+    uint64_t begin_steps;   /* `steps` when this process began */
     int64_t paused_ns;      /* of eval_ns, what fell after the training clock had started */
-    uint64_t clock_samples; /* global samples when it started */
+    uint64_t clock_samples; /* global samples that were applied off the clock */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;       /* a loss was not finite: said once */
 } eni_tally;
@@ -75,6 +79,7 @@ typedef struct eni_worker {
     const eni_optimizer *optimizer;
     eni_hyper hyper;
     eni_schedule schedule;
+    float *init;     /* --init, until the exchange has it; NULL: none */
     int is_claiming; /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
 
@@ -115,11 +120,18 @@ typedef struct eni_worker {
     eni_board *board; /* rank 0, with --tensorboard */
     eni_progress progress;
     eni_curve *curve;
+    struct eni_saver *saver; /* save.h; NULL without --checkpoint-every */
+    eni_checkpoint past;     /* is_resumed: what this run goes on from */
+    char past_path[1024];
+    int is_resumed;
+    uint64_t first_step, first_micro; /* where this process begins */
+    uint64_t carried;                 /* samples of the past that no rank's tally has */
     int has_result; /* result.json is written */
     int is_concluding; /* training is over: what is left to evaluate may be left out */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
     eni_tally tally;
+    int has_begun; /* training has */
 } eni_worker;
 
 /* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such
@@ -136,6 +148,10 @@ void eni_worker_abandon(eni_worker *worker, int code);
 /* refuse.c: EN_EINVAL, logged, for a flag that nothing stands behind yet. */
 en_status eni_refuse_unbuilt(const eni_config *config);
 
+/* inputs.c: the files and folders that the command names; reads --init into `init`. EN_EINVAL and what
+ * eni_weights_load says. */
+en_status eni_inputs_check(eni_worker *w);
+
 /* join.c: listens, joins, fills host .. world. `pairs` are built here from the config and the schema. */
 en_status eni_worker_join(eni_worker *worker);
 void eni_worker_leave(eni_worker *worker);
@@ -151,6 +167,9 @@ en_status eni_train(eni_worker *worker);
  * ranks must call it at the same step. */
 enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 };
 en_status eni_snapshot(eni_worker *worker);
+
+/* train.c: nanoseconds on the training clock so far, those before a resume included. */
+int64_t eni_train_clock(const eni_worker *worker);
 
 /* train.c: what all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_worker *worker);

@@ -35,8 +35,6 @@ static void refuses(const char *key, const char *value)
 static void what_is_not_built_is_refused_by_name(void **state)
 {
     (void)state;
-    refuses("checkpoint-every", "1000");
-    refuses("resume", "auto");
     refuses("backend", "nccl");
 }
 

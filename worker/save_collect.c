@@ -1,0 +1,510 @@
+/* save_collect.c - one moment of all ranks, gathered at rank 0; see save.h.
+ *
+ * Whether the ranks' weights and optimizer slots are equal is not believed but looked at: every rank sends a
+ * fingerprint of each of its vectors, and what differs is saved per rank. So a strategy that keeps replicas
+ * has one copy in the file, one whose ranks train alone has W, and nobody had to declare which it is.
+ *
+ * A vector travels by a round of swaps: in round k everybody sends to the rank k below and receives from the
+ * rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps the
+ * calls equal on all ranks; checkpoints are rare. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/comm/store.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/save.h"
+
+/* What a rank says of itself: words, then `buckets` triples (lo, hi, steps), then the strategy's state. */
+typedef struct card {
+    uint64_t steps, samples, last_samples, last_correct;
+    double last_loss;
+    uint64_t writes_param;
+    uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
+} card;
+
+typedef struct triple {
+    uint64_t lo, hi, steps;
+} triple;
+
+/* Collecting, in progress. */
+typedef struct collection {
+    eni_worker *w;
+    eni_checkpoint *c;
+    uint64_t samples;
+    uint32_t first_slot; /* of the optimizer */
+    int nslots;
+    eni_host_vector vectors[ENI_ARENA_NSLOTS];
+    int nvectors;
+    size_t state_bytes;
+    card *cards;      /* (nranks) */
+    triple *triples;  /* (nranks, buckets) */
+    uint8_t **states; /* (nranks) of state_bytes */
+} collection;
+
+static uint32_t nbuckets(const collection *k)
+{
+    return k->w->buckets->n;
+}
+
+/* ---- fingerprints ---------------------------------------------------------------------------------------
+ */
+
+/* Four lanes of multiply and rotate over 8-byte words: equal vectors have equal prints, different ones
+ * differ but for one chance in 2^64. No defence against anybody: all of it is our own memory. */
+static uint64_t fingerprint(const float *flat, uint64_t count)
+{
+    uint64_t lane[4] = {1, 2, 3, 4}, word;
+    for (uint64_t i = 0; i + 2 <= count; i += 2) {
+        memcpy(&word, flat + i, sizeof word);
+        uint64_t *l = &lane[i / 2 % 4];
+        *l = (*l ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        *l = *l << 29 | *l >> 35;
+    }
+    for (int i = 1; i < 4; i++)
+        lane[0] = (lane[0] ^ lane[i]) * UINT64_C(0xff51afd7ed558ccd) + (lane[0] >> 32);
+    return lane[0];
+}
+
+static const float *own_flat(const collection *k, uint32_t slot)
+{
+    return eni_arena_at(k->w->arena, slot, 0);
+}
+
+/* ---- who has what ----------------------------------------------------------------------------------------
+ */
+
+static size_t blob_bytes(const collection *k)
+{
+    return sizeof(card) + nbuckets(k) * sizeof(triple) + k->state_bytes;
+}
+
+static void fill_blob(const collection *k, uint8_t *blob)
+{
+    const eni_worker *w = k->w;
+    const eni_tally *t = &w->tally;
+    card own = {.steps = t->steps,
+                .samples = t->samples,
+                .last_samples = t->last_samples,
+                .last_correct = t->last_correct,
+                .last_loss = t->last_loss,
+                .writes_param = (uint64_t)eni_host_writes_param(w->strategy_host)};
+    own.prints[0] = fingerprint(own_flat(k, ENI_SLOT_PARAM), w->schema.count);
+    for (int i = 0; i < k->nslots; i++)
+        own.prints[1 + i] = fingerprint(own_flat(k, k->first_slot + (uint32_t)i), w->schema.count);
+    memcpy(blob, &own, sizeof own);
+    blob += sizeof own;
+    for (uint32_t b = 0; b < nbuckets(k); b++, blob += sizeof(triple)) {
+        triple range = {.steps = eni_host_steps_taken(w->strategy_host, b)};
+        eni_host_range(w->strategy_host, b, &range.lo, &range.hi);
+        memcpy(blob, &range, sizeof range);
+    }
+    size_t bytes;
+    const void *state = eni_host_state(w->strategy_host, &bytes);
+    if (bytes > 0) memcpy(blob, state, bytes);
+}
+
+static en_status take_blob(collection *k, int rank, const eni_blob *blob)
+{
+    const size_t triples = nbuckets(k) * sizeof(triple);
+    if (blob->bytes != blob_bytes(k)) {
+        eni_error("save", "rank %d described its state in %zu bytes, rank %d in %zu: not the same program?",
+                  rank, blob->bytes, k->w->world.rank, blob_bytes(k));
+        return EN_EMISMATCH;
+    }
+    memcpy(&k->cards[rank], blob->data, sizeof(card));
+    memcpy(&k->triples[(size_t)rank * nbuckets(k)], blob->data + sizeof(card), triples);
+    if (k->state_bytes == 0) return EN_OK;
+    k->states[rank] = eni_alloc(k->state_bytes);
+    if (k->states[rank] == NULL) return EN_ENOMEM;
+    memcpy(k->states[rank], blob->data + sizeof(card) + triples, k->state_bytes);
+    return EN_OK;
+}
+
+static en_status exchange_cards(collection *k)
+{
+    eni_worker *w = k->w;
+    eni_blobs blobs = {0};
+    if (blob_bytes(k) > ENI_BLOB_MAX) {
+        eni_error("save", "%u buckets and a state of %zu bytes are too much to be saved", nbuckets(k),
+                  k->state_bytes);
+        return EN_EINVAL;
+    }
+    uint8_t *blob = eni_alloc(blob_bytes(k));
+    if (blob == NULL) return EN_ENOMEM;
+    fill_blob(k, blob);
+    en_status st = eni_member_gather(w->member, "checkpoint", blob, blob_bytes(k), &blobs, INT64_MAX);
+    for (int r = 0; r < w->world.nranks && st == EN_OK; r++)
+        st = take_blob(k, r, &blobs.blob[r]);
+    eni_blobs_fini(&blobs);
+    eni_free(blob);
+    return st;
+}
+
+/* 1 if the ranks' vectors of that print are not all equal. */
+static int differs(const collection *k, int print)
+{
+    for (int r = 1; r < k->w->world.nranks; r++)
+        if (k->cards[r].prints[print] != k->cards[0].prints[print]) return 1;
+    return 0;
+}
+
+/* 1 if some rank steps only a part of its buckets: then a slot is the ranks' parts put together. */
+static int is_parted(const collection *k)
+{
+    size_t n = (size_t)k->w->world.nranks * nbuckets(k);
+    for (size_t i = 0; i < n; i++) {
+        const eni_bucket_range *whole = &k->w->buckets->bucket[i % nbuckets(k)];
+        if (k->triples[i].lo != 0 || k->triples[i].hi != whole->hi - whole->lo) return 1;
+    }
+    return 0;
+}
+
+/* ---- vectors ---------------------------------------------------------------------------------------------
+ */
+
+/* One vector of every rank, at rank 0: `take` gets rank 1's, rank 2's, .. in slot EVAL, and rank 0's first.
+ */
+typedef en_status (*take_fn)(collection *k, int rank, const char *name, const float *flat);
+
+static en_status swap_round(collection *k, int distance, uint32_t slot)
+{
+    eni_worker *w = k->w;
+    const int n = w->world.nranks, rank = w->world.rank;
+    for (uint32_t b = 0; b < nbuckets(k); b++) {
+        const eni_bucket_range *range = &w->buckets->bucket[b];
+        eni_coll_op op = {.op = ENI_COLL_SWAP,
+                          .what = EN_WEIGHTS,
+                          .bucket = b,
+                          .slot = slot,
+                          .offset = range->lo,
+                          .count = range->hi - range->lo,
+                          .to = (rank - distance + n) % n,
+                          .from = (rank + distance) % n,
+                          .slot_in = ENI_SLOT_EVAL};
+        EN_TRY(eni_coll_run(w->coll, &op));
+    }
+    return EN_OK;
+}
+
+static en_status for_each_rank(collection *k, uint32_t slot, const char *name, take_fn take)
+{
+    int is_first = k->w->world.rank == 0;
+    if (is_first) EN_TRY(take(k, 0, name, own_flat(k, slot)));
+    for (int r = 1; r < k->w->world.nranks; r++) {
+        EN_TRY(swap_round(k, r, slot));
+        if (is_first) EN_TRY(take(k, r, name, own_flat(k, ENI_SLOT_EVAL)));
+    }
+    return EN_OK;
+}
+
+static en_status keep(collection *k, const char *name, const float *flat)
+{
+    eni_image *image = eni_checkpoint_add(k->c, &k->w->schema, name);
+    if (image == NULL) return EN_ENOMEM;
+    memcpy(image->flat, flat, k->w->schema.count * sizeof(float));
+    return EN_OK;
+}
+
+/* "rank.R/NAME" */
+static en_status keep_of_rank(collection *k, int rank, const char *name, const float *flat)
+{
+    char full[2 * ENI_CHECKPOINT_NAME];
+    snprintf(full, sizeof full, "rank.%d/%s", rank, name);
+    return keep(k, full, flat);
+}
+
+/* The rank's own parts of a slot that all ranks make up together. */
+static en_status keep_part(collection *k, int rank, const char *name, const float *flat)
+{
+    if (rank == 0) EN_TRY(keep(k, name, flat));
+    float *whole = eni_checkpoint_find(k->c, name)->flat;
+    for (uint32_t b = 0; b < nbuckets(k); b++) {
+        const triple *range = &k->triples[(size_t)rank * nbuckets(k) + b];
+        const uint64_t lo = k->w->buckets->bucket[b].lo + range->lo;
+        memcpy(whole + lo, flat + lo, (range->hi - range->lo) * sizeof(float));
+    }
+    return EN_OK;
+}
+
+/* ---- weights and optimizer, without servers ---------------------------------------------------------------
+ */
+
+static en_status collect_weights(collection *k)
+{
+    eni_worker *w = k->w;
+    if (!differs(k, 0)) return w->world.rank == 0 ? keep(k, "", own_flat(k, ENI_SLOT_PARAM)) : EN_OK;
+    if (w->strategy->flags & EN_REPLICATED)
+        eni_warn("save", "%s promises equal weights on all ranks, and they differ", w->strategy->name);
+    EN_TRY(eni_snapshot(w)); /* the model that the strategy names: a mean, mostly */
+    return w->world.rank == 0 ? keep(k, "", own_flat(k, ENI_SLOT_EVAL)) : EN_OK;
+}
+
+static en_status collect_slot(collection *k, int i)
+{
+    eni_worker *w = k->w;
+    char name[ENI_CHECKPOINT_NAME];
+    const uint32_t slot = k->first_slot + (uint32_t)i;
+    snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
+    if (is_parted(k)) return for_each_rank(k, slot, name, keep_part);
+    if (differs(k, 1 + i)) return for_each_rank(k, slot, name, keep_of_rank);
+    return w->world.rank == 0 ? keep(k, name, own_flat(k, slot)) : EN_OK;
+}
+
+static en_status note_buckets(collection *k)
+{
+    eni_checkpoint *c = k->c;
+    c->stretches = eni_alloc_array(nbuckets(k), sizeof *c->stretches);
+    if (c->stretches == NULL) return EN_ENOMEM;
+    for (uint32_t b = 0; b < nbuckets(k); b++) {
+        const eni_bucket_range *range = &k->w->buckets->bucket[b];
+        const uint64_t steps = k->triples[b].steps;
+        c->stretches[b] = (eni_stretch){range->lo, range->hi, steps, steps, k->samples};
+    }
+    c->nstretches = nbuckets(k);
+    return EN_OK;
+}
+
+/* ---- weights and optimizer, from the store
+ * ------------------------------------------------------------------ */
+
+/* All buckets of one kind, into slot EVAL. */
+static en_status look(eni_worker *w, uint32_t kind)
+{
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, kind, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL,
+                               0, 0));
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(eni_client_wait(w->client, b));
+    return EN_OK;
+}
+
+/* What is behind each cell, in the order of the flat vector: buckets are numbered from its end. */
+static en_status note_cells(collection *k)
+{
+    eni_worker *w = k->w;
+    eni_checkpoint *c = k->c;
+    const int shards = eni_client_shards(w->client);
+    c->stretches = eni_alloc_array((size_t)nbuckets(k) * (size_t)shards, sizeof *c->stretches);
+    if (c->stretches == NULL) return EN_ENOMEM;
+    for (uint32_t b = 0; b < nbuckets(k); b++)
+        for (int s = 0; s < shards; s++) {
+            eni_cell_past past;
+            eni_client_past(w->client, b, s, &past);
+            if (past.count == 0) continue;
+            c->stretches[c->nstretches++] =
+                (eni_stretch){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
+        }
+    return EN_OK;
+}
+
+/* A store that was restarted in between has forgotten what it kept aside. */
+static en_status check_same_moment(const collection *k)
+{
+    uint32_t i = 0;
+    for (uint32_t b = 0; b < nbuckets(k); b++)
+        for (int s = 0; s < eni_client_shards(k->w->client); s++) {
+            eni_cell_past past;
+            eni_client_past(k->w->client, b, s, &past);
+            if (past.count > 0 && k->c->stretches[i++].version != past.version) return EN_EMISMATCH;
+        }
+    return EN_OK;
+}
+
+static en_status look_once(collection *k)
+{
+    eni_worker *w = k->w;
+    char name[ENI_CHECKPOINT_NAME];
+    EN_TRY(look(w, ENI_VECTOR_FREEZE));
+    EN_TRY(keep(k, "", own_flat(k, ENI_SLOT_EVAL)));
+    EN_TRY(note_cells(k));
+    for (int i = 0; i < k->nslots; i++) {
+        snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
+        EN_TRY(look(w, ENI_VECTOR_SLOT + (uint32_t)i));
+        EN_TRY(check_same_moment(k));
+        EN_TRY(keep(k, name, own_flat(k, ENI_SLOT_EVAL)));
+    }
+    return EN_OK;
+}
+
+static en_status look_at_store(collection *k)
+{
+    enum { TRIES = 5 };
+    en_status st = EN_EMISMATCH;
+    for (int i = 0; i < TRIES && st == EN_EMISMATCH; i++) {
+        eni_checkpoint_fini(k->c);
+        st = look_once(k);
+    }
+    if (st == EN_EMISMATCH) eni_error("save", "psd forgot what it kept aside, %d times", TRIES);
+    return st;
+}
+
+static int by_lo(const void *left, const void *right)
+{
+    const eni_stretch *a = left, *b = right;
+    return (a->lo > b->lo) - (a->lo < b->lo);
+}
+
+/* ---- the whole
+ * ------------------------------------------------------------------------------------------------ */
+
+/* With a store, ranks have something of their own only if their strategy writes the weights itself. */
+static en_status collect_own(collection *k)
+{
+    int writes = 0;
+    for (int r = 0; r < k->w->world.nranks; r++)
+        writes |= k->cards[r].writes_param != 0;
+    int is_own = k->w->client == NULL ? differs(k, 0) : writes;
+    if (is_own) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
+    for (int i = 0; i < k->nslots && k->w->client != NULL && writes; i++) {
+        char name[ENI_CHECKPOINT_NAME];
+        snprintf(name, sizeof name, "optimizer.%s", k->w->optimizer->slot_names[i]);
+        EN_TRY(for_each_rank(k, k->first_slot + (uint32_t)i, name, keep_of_rank));
+    }
+    for (int v = 0; v < k->nvectors; v++)
+        EN_TRY(for_each_rank(k, k->vectors[v].slot, k->vectors[v].name, keep_of_rank));
+    return EN_OK;
+}
+
+static en_status collect_all(collection *k)
+{
+    eni_worker *w = k->w;
+    if (w->client != NULL) {
+        if (w->world.rank == 0) EN_TRY(look_at_store(k));
+    } else {
+        EN_TRY(collect_weights(k));
+        for (int i = 0; i < k->nslots; i++)
+            EN_TRY(collect_slot(k, i));
+        if (w->world.rank == 0) EN_TRY(note_buckets(k));
+    }
+    return collect_own(k);
+}
+
+/* Claimed: the store knows how far it is, and there is nobody else to ask. */
+static en_status collect_claimed(collection *k)
+{
+    eni_worker *w = k->w;
+    if (eni_host_writes_param(w->strategy_host) || k->nvectors > 0) {
+        eni_error("save",
+                  "--checkpoint-every: %s cannot be saved: its ranks keep vectors of their own and are at no "
+                  "common step",
+                  w->strategy->name);
+        return EN_EINVAL;
+    }
+    EN_TRY(look_at_store(k));
+    k->samples = UINT64_MAX;
+    for (uint32_t i = 0; i < k->c->nstretches; i++)
+        if (k->c->stretches[i].samples < k->samples) k->samples = k->c->stretches[i].samples;
+    return EN_OK;
+}
+
+static en_status note_ranks(collection *k)
+{
+    eni_checkpoint *c = k->c;
+    const eni_tally *t = &k->w->tally;
+    int n = k->w->is_claiming ? 1 : k->w->world.nranks;
+    c->ranks = eni_alloc_array((size_t)n, sizeof *c->ranks);
+    if (c->ranks == NULL) return EN_ENOMEM;
+    if (k->w->is_claiming)
+        k->cards[0] = (card){t->steps, t->samples, t->last_samples, t->last_correct, t->last_loss, 0, {0}};
+    for (int r = 0; r < n; r++) {
+        const card *from = &k->cards[r];
+        c->ranks[r] = (eni_rank_facts){from->steps,     from->samples, from->last_samples, from->last_correct,
+                                       from->last_loss, k->states[r],  k->state_bytes};
+        k->states[r] = NULL; /* the checkpoint's now */
+    }
+    c->nranks = (uint32_t)n;
+    return EN_OK;
+}
+
+static en_status note_history(collection *k)
+{
+    const eni_worker *w = k->w;
+    eni_checkpoint *c = k->c;
+    uint32_t n = w->is_resumed ? w->past.nhistory + 1 : 0;
+    c->history = eni_alloc_array(n, sizeof *c->history);
+    if (c->history == NULL) return EN_ENOMEM;
+    for (; c->nhistory < n; c->nhistory++) {
+        const char *path = c->nhistory < w->past.nhistory ? w->past.history[c->nhistory] : w->past_path;
+        if ((c->history[c->nhistory] = eni_strdup(path)) == NULL) return EN_ENOMEM;
+    }
+    return EN_OK;
+}
+
+static void note_position(collection *k)
+{
+    const eni_worker *w = k->w;
+    eni_checkpoint *c = k->c;
+    c->samples = k->samples;
+    c->plan_samples = w->plan.samples;
+    c->micro = eni_plan_micro_at(&w->plan, k->samples);
+    c->step = c->micro / w->plan.world;
+    c->epoch = k->samples / w->plan.epoch_samples;
+    qsort(c->stretches, c->nstretches, sizeof *c->stretches, by_lo);
+    c->updates = c->nstretches > 0 ? c->stretches[0].version : 0;
+}
+
+/* Everything that is no vector. */
+static en_status note_facts(collection *k)
+{
+    const eni_worker *w = k->w;
+    const eni_tally *t = &w->tally;
+    eni_checkpoint *c = k->c;
+    note_position(k);
+    c->nfacts = eni_resume_facts(w, c->facts);
+    snprintf(c->version, sizeof c->version, "%s", w->version);
+    snprintf(c->strategy, sizeof c->strategy, "%s", w->strategy->name);
+    snprintf(c->options, sizeof c->options, "%s", eni_options_canonical(w->options));
+    snprintf(c->device, sizeof c->device, "%s", w->device.ops->name);
+    c->world = (uint64_t)w->world.nranks;
+    c->accumulate = (uint64_t)w->accumulate;
+    c->batch = w->plan.batch;
+    c->shards = w->client == NULL ? 0 : (uint64_t)eni_client_shards(w->client);
+    memcpy(c->order_sha256, w->order_sha256, sizeof c->order_sha256);
+    memcpy(c->init_sha256, w->init_sha256, sizeof c->init_sha256);
+    c->train_ns = eni_train_clock(w);
+    c->eval_ns = t->eval_ns;
+    c->clock_samples = t->clock_begin_ns == 0 ? k->samples : t->clock_samples;
+    EN_TRY(note_ranks(k));
+    return note_history(k);
+}
+
+static en_status collect(collection *k)
+{
+    eni_worker *w = k->w;
+    size_t n = (size_t)w->world.nranks;
+    k->cards = eni_alloc_array(n, sizeof *k->cards);
+    k->triples = eni_alloc_array(n * nbuckets(k), sizeof *k->triples);
+    k->states = eni_alloc_array(n, sizeof *k->states);
+    if (k->cards == NULL || k->triples == NULL || k->states == NULL) return EN_ENOMEM;
+    k->nslots = eni_host_optimizer_slots(w->strategy_host, &k->first_slot);
+    k->nvectors = eni_host_vectors(w->strategy_host, k->vectors);
+    eni_host_state(w->strategy_host, &k->state_bytes);
+    if (w->is_claiming) {
+        EN_TRY(collect_claimed(k));
+    } else {
+        EN_TRY(exchange_cards(k));
+        EN_TRY(collect_all(k));
+    }
+    return w->world.rank == 0 ? note_facts(k) : EN_OK;
+}
+
+en_status eni_save_collect(eni_worker *w, uint64_t samples, eni_checkpoint *checkpoint_out)
+{
+    eni_checkpoint c = {0};
+    collection k = {.w = w, .c = &c, .samples = samples};
+    en_status st = collect(&k);
+    for (int r = 0; k.states != NULL && r < w->world.nranks; r++)
+        eni_free(k.states[r]);
+    eni_free(k.states);
+    eni_free(k.triples);
+    eni_free(k.cards);
+    if (st == EN_OK && w->world.rank == 0)
+        *checkpoint_out = c;
+    else
+        eni_checkpoint_fini(&c);
+    return st;
+}
