@@ -49,13 +49,31 @@ en_status eni_pairs_copy(const eni_pair *given, size_t n, const eni_pair **pairs
 
 en_status eni_peer_init(eni_peer *peer, const eni_message *message)
 {
-    *peer = (eni_peer){.rank = message->rank, .pid = message->pid, .nprivates = message->privates.n};
+    *peer = (eni_peer){
+        .rank = message->rank, .pid = message->pid, .born = message->born, .nprivates = message->privates.n};
     peer->host = eni_strdup(message->host);
     peer->host_id = eni_strdup(message->host_id);
     if (peer->host != NULL && peer->host_id != NULL &&
         eni_pairs_take(&message->privates, &peer->privates) == EN_OK)
         return EN_OK;
     eni_peer_fini(peer);
+    return EN_ENOMEM;
+}
+
+static bool copy_peer(eni_peer *copy, const eni_peer *peer)
+{
+    copy->host = eni_strdup(peer->host);
+    copy->host_id = eni_strdup(peer->host_id);
+    return copy->host != NULL && copy->host_id != NULL &&
+           eni_pairs_copy(peer->privates, peer->nprivates, &copy->privates) == EN_OK;
+}
+
+en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer)
+{
+    *copy_out =
+        (eni_peer){.rank = peer->rank, .pid = peer->pid, .born = peer->born, .nprivates = peer->nprivates};
+    if (copy_peer(copy_out, peer)) return EN_OK;
+    eni_peer_fini(copy_out);
     return EN_ENOMEM;
 }
 

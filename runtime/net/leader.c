@@ -17,10 +17,15 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/leader_state.h"
+#include "runtime/net/process.h"
 
-enum { SPARE_SEATS = 64, TICK_MS = 100 };
+/* What poll(2) looks at: these, then connection and process of each seat. */
+enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
+enum { SPARE_SEATS = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
 static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
+static const int64_t last_words_ns =
+    50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
 
 void eni_seat_put(eni_seat *seat, const eni_message *message)
 {
@@ -38,12 +43,32 @@ void eni_seat_leave(eni_seat *seat)
 void eni_seat_free(eni_seat *seat)
 {
     eni_link_fini(&seat->link);
-    if (!seat->is_in_world) {
-        eni_peer_fini(&seat->peer);
-        eni_free((void *)(uintptr_t)seat->pairs);
+    if (seat->process_fd >= 0) close(seat->process_fd);
+    if (!seat->is_in_world) eni_peer_fini(&seat->peer);
+    eni_free((void *)(uintptr_t)seat->pairs);
+    *seat = (eni_seat){.link.fd = -1, .process_fd = -1};
+}
+
+eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat)
+{
+    for (int32_t i = 0; i < leader->nmates; i++)
+        if (leader->mates[i].seat == seat) return &leader->mates[i];
+    return NULL;
+}
+
+void eni_mate_put(eni_mate *mate, const eni_message *message)
+{
+    if (mate->seat != NULL) eni_seat_put(mate->seat, message);
+}
+
+bool eni_leader_has_own_member(const eni_leader *leader)
+{
+    for (size_t i = 0; i < leader->nseats && leader->config.rank >= 0; i++) {
+        const eni_seat *seat = &leader->seats[i];
+        if (seat->stage != SEAT_JOINED && seat->stage != SEAT_ACTIVE) continue;
+        if (seat->peer.pid == getpid() && seat->peer.born == leader->born) return true;
     }
-    eni_free(seat->blob);
-    *seat = (eni_seat){.link.fd = -1};
+    return false;
 }
 
 /* The seat of the next connection. When all are taken it is that of the stranger who has been silent longest,
@@ -82,7 +107,7 @@ static void accept_all(eni_leader *leader)
             continue;
         }
         if (seat->stage != SEAT_FREE) eni_seat_free(seat);
-        *seat = (eni_seat){.stage = SEAT_NEW, .heard_ns = eni_now_ns(), .step = -1};
+        *seat = (eni_seat){.stage = SEAT_NEW, .heard_ns = eni_now_ns(), .process_fd = -1};
         eni_link_init(&seat->link, fd);
     }
 }
@@ -91,21 +116,18 @@ static void dispatch(eni_leader *leader, eni_seat *seat, eni_span frame)
 {
     eni_message message;
     const char *why = NULL;
+    char text[ENI_REASON_MAX];
     en_status st = eni_message_get(frame.data, frame.bytes, &message, &why);
-    if (st == EN_OK && seat->stage == SEAT_ACTIVE) {
+    if (st == EN_OK && (seat->stage == SEAT_ACTIVE || seat->stage == SEAT_JOINED)) {
         eni_leader_serve(leader, seat, &message);
     } else if (st == EN_OK && seat->stage == SEAT_NEW && message.type == ENI_CTL_JOIN) {
         eni_leader_join(leader, seat, &message);
-    } else if (seat->stage == SEAT_ACTIVE) {
-        char cause[ENI_REASON_MAX];
-        snprintf(cause, sizeof cause, "it sent a message that the protocol forbids: %s", why);
-        eni_leader_lost(leader, seat, cause);
     } else if (seat->stage == SEAT_NEW) {
-        char reason[ENI_REASON_MAX];
-        snprintf(reason, sizeof reason, "this is not a JOIN: %s", why == NULL ? "another message" : why);
-        eni_leader_refuse(seat, st == EN_EVERSION ? st : EN_EPROTO, reason);
-    } else if (seat->stage == SEAT_JOINED) {
-        seat->stream = EN_EPROTO; /* it may only wait */
+        snprintf(text, sizeof text, "this is not a JOIN: %s", why == NULL ? "another message" : why);
+        eni_leader_refuse(seat, st == EN_EVERSION ? st : EN_EPROTO, text);
+    } else if (leader->stage != LEADER_ENDING) {
+        snprintf(text, sizeof text, "it sent a message that the protocol forbids: %s", why);
+        eni_leader_lost(leader, seat, text);
     }
 }
 
@@ -119,12 +141,11 @@ static void serve_seat(eni_leader *leader, eni_seat *seat)
     if (st == EN_EPROTO && seat->stream == EN_OK) seat->stream = EN_EPROTO;
     if (seat->stage == SEAT_LEAVING) seat->link.in_at = seat->link.in.bytes;
     if (seat->stream == EN_OK) return;
-    if (seat->stage == SEAT_ACTIVE && leader->stage == LEADER_RUNNING)
-        eni_leader_lost(leader, seat,
-                        seat->stream == EN_EPROTO ? "it broke the framing of the control connection"
-                                                  : "its connection closed without a goodbye");
-    else if (seat->stage == SEAT_JOINED)
-        eni_leader_unjoin(leader, seat);
+    bool is_member = seat->stage == SEAT_ACTIVE || seat->stage == SEAT_JOINED;
+    if (is_member && leader->stage != LEADER_ENDING)
+        eni_leader_seat_broke(leader, seat,
+                              seat->stream == EN_EPROTO ? "it broke the framing of the control connection"
+                                                        : "its connection closed without a goodbye");
     else
         eni_seat_free(seat);
 }
@@ -144,8 +165,10 @@ static void read_all(eni_leader *leader, int64_t now_ns)
 {
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
-        if (seat->stage == SEAT_FREE || leader->polled[2 + i].revents == 0) continue;
-        if (seat->stream != EN_OK) continue;
+        const struct pollfd *polled = &leader->polled[POLL_SEATS + 2 * i];
+        if (seat->stage == SEAT_FREE) continue;
+        if (polled[1].revents != 0 && seat->ended_ns == 0) seat->ended_ns = now_ns;
+        if (polled[0].revents == 0 || seat->stream != EN_OK) continue;
         seat->stream = eni_link_read(&seat->link);
         if (seat->stage != SEAT_NEW)
             seat->heard_ns = now_ns; /* a stranger's clock runs from its connection */
@@ -165,6 +188,9 @@ static void serve_all(eni_leader *leader, int64_t now_ns)
             serve_leaving(seat, now_ns);
         else if (seat->stage == SEAT_NEW && now_ns - seat->heard_ns > stranger_ns)
             eni_seat_free(seat);
+        else if (seat->ended_ns != 0 && now_ns - seat->ended_ns > last_words_ns &&
+                 leader->stage != LEADER_ENDING)
+            eni_leader_seat_broke(leader, seat, "its process ended, though its connection is held open");
         else if (seat->stage != SEAT_FREE && !seat->is_mute)
             seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
     }
@@ -173,15 +199,20 @@ static void serve_all(eni_leader *leader, int64_t now_ns)
 static void wait_events(eni_leader *leader)
 {
     struct pollfd *set = leader->polled;
-    set[0] = (struct pollfd){leader->wake_fd, POLLIN, 0};
-    set[1] = (struct pollfd){leader->listen_fd, POLLIN, 0};
+    int wait_ms = TICK_MS;
+    set[POLL_WAKE] = (struct pollfd){leader->wake_fd, POLLIN, 0};
+    set[POLL_LISTEN] = (struct pollfd){leader->listen_fd, POLLIN, 0};
+    eni_door_poll(leader->door, &set[POLL_DOOR]);
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
         short events = POLLIN;
         if (seat->link.out.bytes > 0 && !seat->is_mute) events |= POLLOUT;
-        set[2 + i] = (struct pollfd){seat->stage == SEAT_FREE ? -1 : seat->link.fd, events, 0};
+        struct pollfd *polled = &set[POLL_SEATS + 2 * i];
+        polled[0] = (struct pollfd){seat->stage == SEAT_FREE ? -1 : seat->link.fd, events, 0};
+        polled[1] = (struct pollfd){seat->ended_ns == 0 ? seat->process_fd : -1, POLLIN, 0};
+        if (seat->ended_ns != 0 && seat->stage != SEAT_LEAVING) wait_ms = SOON_MS;
     }
-    if (poll(set, 2 + leader->nseats, TICK_MS) < 0 && errno != EINTR)
+    if (poll(set, POLL_SEATS + 2 * leader->nseats, wait_ms) < 0 && errno != EINTR)
         eni_warn("leader", "poll failed: %s", strerror(errno));
 }
 
@@ -194,14 +225,23 @@ static void forgive_own_absence(eni_leader *leader, int64_t now_ns)
     leader->looked_ns = now_ns;
 }
 
-static void check_asked_abort(eni_leader *leader)
+/* What other threads of this process asked for. */
+static void check_asked(eni_leader *leader)
 {
-    char reason[ENI_REASON_MAX];
+    char abort_reason[ENI_REASON_MAX], stop_why[ENI_REASON_MAX];
+    eventfd_t ignored;
+    eventfd_read(leader->wake_fd, &ignored);
     pthread_mutex_lock(&leader->lock);
-    bool is_asked = leader->is_abort_asked;
-    memcpy(reason, leader->asked_reason, sizeof reason);
+    bool is_abort_asked = leader->is_abort_asked, is_stop_asked = leader->is_stop_asked;
+    memcpy(abort_reason, leader->asked_reason, sizeof abort_reason);
+    memcpy(stop_why, leader->stop_why, sizeof stop_why);
+    leader->is_stop_asked = false;
     pthread_mutex_unlock(&leader->lock);
-    if (is_asked && leader->stage != LEADER_ENDING) eni_leader_finish(leader, EN_EPEER, reason);
+    if (leader->stage == LEADER_ENDING) return;
+    if (is_abort_asked)
+        eni_leader_finish(leader, EN_EPEER, abort_reason);
+    else if (is_stop_asked)
+        eni_leader_begin_stop(leader, stop_why);
 }
 
 static bool has_connections(const eni_leader *leader)
@@ -219,8 +259,10 @@ static void round_once(eni_leader *leader)
     read_all(leader, now_ns);
     serve_all(leader, now_ns);
     accept_all(leader);
-    check_asked_abort(leader);
-    if (leader->stage == LEADER_JOINING) eni_leader_tick_join(leader, now_ns);
+    eni_door_serve(leader, &leader->polled[POLL_DOOR], now_ns);
+    check_asked(leader);
+    if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
+        eni_leader_tick_join(leader, now_ns);
     if (leader->stage == LEADER_RUNNING) eni_leader_tick_run(leader, now_ns);
 }
 
@@ -230,6 +272,9 @@ static void *run(void *argument)
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
+    eni_door_open(leader);
+    if (leader->config.revived != NULL && eni_leader_revive(leader) != EN_OK)
+        eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
     do
         round_once(leader);
     while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->end_ns));
@@ -240,43 +285,60 @@ static void *run(void *argument)
     return NULL;
 }
 
+static void mate_fini(eni_mate *mate)
+{
+    for (int i = 0; i < 2; i++)
+        eni_slot_fini(&mate->slot[i]);
+    eni_slot_fini(&mate->added);
+    eni_free((void *)(uintptr_t)mate->privates);
+}
+
 static void leader_free(eni_leader *leader)
 {
     for (size_t i = 0; i < leader->nseats && leader->seats != NULL; i++)
         eni_seat_free(&leader->seats[i]);
+    for (int32_t i = 0; i < leader->nmates && leader->mates != NULL; i++)
+        mate_fini(&leader->mates[i]);
+    for (int32_t i = 0; i < leader->nmates && leader->peers != NULL; i++)
+        eni_peer_fini(&leader->peers[i]);
+    eni_door_close(leader->door);
     if (leader->listen_fd >= 0) close(leader->listen_fd);
     if (leader->wake_fd >= 0) close(leader->wake_fd);
     if (leader->over_fd >= 0) close(leader->over_fd);
     eni_free((void *)(uintptr_t)leader->config.host);
     eni_free((void *)(uintptr_t)leader->config.host_id);
+    eni_free((void *)(uintptr_t)leader->config.facts);
+    eni_free((void *)(uintptr_t)leader->world.pairs);
     eni_free(leader->seats);
     eni_free(leader->polled);
-    for (int32_t r = 0; leader->peers != NULL && r < leader->config.nranks; r++)
-        eni_peer_fini(&leader->peers[r]);
-    eni_free((void *)(uintptr_t)leader->world.pairs);
+    eni_free(leader->privates);
     eni_free(leader->peers);
-    eni_free(leader->by_rank);
+    eni_free(leader->mates);
     pthread_mutex_destroy(&leader->lock);
     eni_free(leader);
 }
 
 static en_status allocate(eni_leader *leader, const eni_leader_config *config)
 {
-    size_t n = (size_t)config->nranks;
+    size_t n = (size_t)config->nranks + (config->nservers > 1 ? (size_t)config->nservers - 1 : 0);
+    leader->nmates = (int32_t)n;
     leader->nseats = n + SPARE_SEATS;
     leader->seats = eni_alloc_array(leader->nseats, sizeof *leader->seats);
-    leader->polled = eni_alloc_array(leader->nseats + 2, sizeof *leader->polled);
+    leader->polled = eni_alloc_array(POLL_SEATS + 2 * leader->nseats, sizeof *leader->polled);
     leader->peers = eni_alloc_array(n, sizeof *leader->peers);
-    leader->by_rank = eni_alloc_array(n, sizeof(eni_seat *));
+    leader->mates = eni_alloc_array(n, sizeof *leader->mates);
     leader->config.host = eni_strdup(config->host);
     leader->config.host_id = eni_strdup(config->host_id);
     leader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     leader->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (size_t i = 0; leader->seats != NULL && i < leader->nseats; i++)
-        leader->seats[i].link.fd = -1;
+        leader->seats[i].link.fd = leader->seats[i].process_fd = -1;
+    for (size_t i = 0; leader->mates != NULL && i < n; i++)
+        leader->mates[i].step = -1;
     bool is_whole = leader->seats != NULL && leader->polled != NULL && leader->peers != NULL &&
-                    leader->by_rank != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
+                    leader->mates != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
     if (!is_whole) return EN_ENOMEM;
+    if (config->facts != NULL) EN_TRY(eni_pairs_copy(config->facts, config->nfacts, &leader->config.facts));
     if (leader->wake_fd >= 0 && leader->over_fd >= 0) return EN_OK;
     eni_error("leader", "eventfd failed: %s", strerror(errno));
     return EN_EIO;
@@ -298,14 +360,29 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
         eni_error("leader", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
         return EN_EINVAL;
     }
+    if (config->nservers < 0 || config->nservers > ENI_SERVERS_MAX) {
+        eni_error("leader", "%d servers: at most %d are possible", config->nservers, ENI_SERVERS_MAX);
+        return EN_EINVAL;
+    }
     eni_leader *leader = eni_alloc(sizeof *leader);
     if (leader == NULL) return EN_ENOMEM;
     en_status st;
     leader->config = *config;
     leader->config.host = leader->config.host_id = NULL;
+    leader->config.facts = NULL;
+    leader->born = eni_process_born(getpid());
+    leader->stop_step = ENI_STEP_NEVER;
     leader->listen_fd = leader->wake_fd = leader->over_fd = -1;
     if (config->peer_timeout_ns == 0) leader->config.peer_timeout_ns = 5 * ENI_SECOND;
-    leader->join_deadline_ns = eni_now_ns() + config->join_ns;
+    if (config->deadlock_ns == 0)
+        leader->config.deadlock_ns =
+            leader->config.peer_timeout_ns > 5 * ENI_SECOND ? leader->config.peer_timeout_ns : 5 * ENI_SECOND;
+    if (config->ask_tag == NULL) leader->config.ask_tag = "result";
+    leader->started_ns = eni_now_ns();
+    leader->next_notice_ns = leader->started_ns + 5 * ENI_SECOND;
+    int64_t join_ns = config->join_ns;
+    if (config->revived != NULL && config->server_timeout_ns > 0) join_ns = config->server_timeout_ns;
+    leader->join_deadline_ns = leader->started_ns + join_ns;
     pthread_mutex_init(&leader->lock, NULL);
     EN_TRY_GOTO(allocate(leader, config), free_leader);
     EN_TRY_GOTO(open_listener(leader, config), free_leader);
@@ -396,12 +473,19 @@ void eni_leader_stop(eni_leader *leader)
 
 void eni_leader_stop_run(eni_leader *leader, const char *why)
 {
-    eni_leader_abort(leader, why);
+    pthread_mutex_lock(&leader->lock);
+    if (leader->stop_why[0] == '\0') {
+        snprintf(leader->stop_why, sizeof leader->stop_why, "%s", why);
+        leader->is_stop_asked = true;
+    }
+    pthread_mutex_unlock(&leader->lock);
+    eventfd_write(leader->wake_fd, 1);
 }
 
 bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX])
 {
-    (void)leader;
-    why_out[0] = '\0';
-    return false;
+    pthread_mutex_lock(&leader->lock);
+    memcpy(why_out, leader->stop_why, ENI_REASON_MAX);
+    pthread_mutex_unlock(&leader->lock);
+    return why_out[0] != '\0';
 }

@@ -1,4 +1,4 @@
-/* member.c - joining a run, and a member's calls; see member.h. */
+/* member.c - a member's life, and the calls that only look or note; see member.h. */
 #include "runtime/net/member.h"
 
 #include <errno.h>
@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
@@ -15,136 +14,9 @@
 #include "runtime/core/try.h"
 #include "runtime/net/member_state.h"
 
-static void set_text(char *out, size_t capacity, const char *text)
-{
-    snprintf(out, capacity, "%s", text == NULL ? "" : text);
-}
+/* ---- life ---- */
 
-static en_status send_join(eni_member *member, const eni_member_config *config)
-{
-    eni_message join = {.type = ENI_CTL_JOIN,
-                        .token = config->token,
-                        .rank = config->rank,
-                        .nranks = config->nranks,
-                        .pid = getpid()};
-    set_text(join.host, sizeof join.host, config->host);
-    set_text(join.host_id, sizeof join.host_id, config->host_id);
-    join.pairs = (eni_pair_list){config->pairs, config->npairs, {NULL, 0}};
-    join.privates = (eni_pair_list){config->privates, config->nprivates, {NULL, 0}};
-    EN_TRY(eni_message_put(&member->link, &join));
-    EN_TRY(eni_tcp_send(member->link.fd, member->link.out.data, member->link.out.bytes,
-                        config->join_deadline_ns, config->abort_fd));
-    eni_pack_drop(&member->link.out, member->link.out.bytes);
-    return EN_OK;
-}
-
-/* PEER of rank `have`: they come in order. */
-static en_status add_peer(eni_member *member, const eni_member_config *config, const eni_message *m,
-                          int32_t *have)
-{
-    if (m->rank != *have || *have >= config->nranks) {
-        eni_error("member", "the leader named rank %d where rank %d was due", m->rank, *have);
-        return EN_EPROTO;
-    }
-    EN_TRY(eni_peer_init(&member->peers[*have], m));
-    ++*have;
-    return EN_OK;
-}
-
-static en_status take_welcome(eni_member *member, const eni_member_config *config, const eni_message *m,
-                              int32_t have)
-{
-    if (have != config->nranks || m->nranks != have || m->index >= (uint64_t)have) {
-        eni_error("member", "the leader's welcome is for rank %u of %d, after %d ranks", (unsigned)m->index,
-                  m->nranks, have);
-        return EN_EPROTO;
-    }
-    member->world.rank = (int32_t)m->index;
-    member->world.nranks = m->nranks;
-    member->world.epoch = m->epoch;
-    member->world.incarnation = m->incarnation;
-    member->world.budget = m->budget;
-    return eni_peer_init(&member->world.leader, m);
-}
-
-static en_status take_refusal(const eni_message *m)
-{
-    eni_error("member", "the leader refused: %s", m->reason);
-    en_status st = (en_status)m->status;
-    return st == EN_OK ? EN_EPROTO : st;
-}
-
-/* Handles one frame while joining; *is_in_out is set by WELCOME. */
-static en_status join_frame(eni_member *member, const eni_member_config *config, eni_span frame,
-                            int32_t *have, bool *is_in_out)
-{
-    eni_message m;
-    const char *why = NULL;
-    if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK) {
-        eni_error("member", "what answers at %s port %u is no leader of ours: %s", config->leader.host,
-                  config->leader.port, why);
-        return EN_EPROTO;
-    }
-    switch (m.type) {
-    case ENI_CTL_PEER: return add_peer(member, config, &m, have);
-    case ENI_CTL_WELCOME: *is_in_out = true; return take_welcome(member, config, &m, *have);
-    case ENI_CTL_REFUSED:
-    case ENI_CTL_ENDED: return take_refusal(&m);
-    default: eni_error("member", "the leader sent message %u before WELCOME", m.type); return EN_EPROTO;
-    }
-}
-
-/* Logs how waiting for WELCOME ended. */
-static en_status join_failure(const eni_member_config *config, en_status st, bool is_closed)
-{
-    const char *what = "the leader did not let us in before the deadline: are all ranks started?";
-    if (is_closed)
-        what = "the leader closed the connection before the run began: did it end?";
-    else if (st == EN_EPEER)
-        st = EN_EINTR;
-    if (st == EN_EINTR) return st; /* the one who interrupted us knows */
-    eni_error("member", "%s port %u: %s", config->leader.host, config->leader.port, what);
-    return st;
-}
-
-static en_status await_welcome(eni_member *member, const eni_member_config *config)
-{
-    int32_t have = 0;
-    bool is_in = false;
-    while (!is_in) {
-        eni_span frame;
-        en_status st = eni_link_next(&member->link, &frame);
-        if (st == EN_OK) {
-            EN_TRY(join_frame(member, config, frame, &have, &is_in));
-            continue;
-        }
-        if (st == EN_EPROTO) {
-            eni_error("member", "what answers at %s port %u does not speak our protocol", config->leader.host,
-                      config->leader.port);
-            return st;
-        }
-        st = eni_tcp_wait(member->link.fd, POLLIN, config->join_deadline_ns, config->abort_fd);
-        if (st != EN_OK) return join_failure(config, st, false);
-        st = eni_link_read(&member->link);
-        if (st != EN_OK && member->link.in.bytes == 0) return join_failure(config, st, true);
-    }
-    return EN_OK;
-}
-
-static en_status join(eni_member *member, const eni_member_config *config)
-{
-    int fd;
-    en_status st = eni_tcp_connect(&config->leader, config->join_deadline_ns, config->abort_fd, &fd);
-    if (st == EN_EPEER) return EN_EINTR;
-    EN_TRY(st);
-    eni_link_init(&member->link, fd);
-    st = send_join(member, config);
-    if (st == EN_EPEER) return join_failure(config, st, true);
-    EN_TRY(st);
-    return await_welcome(member, config);
-}
-
-static en_status prepare(eni_member *member, const eni_member_config *config)
+static void prepare_condition(eni_member *member)
 {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -152,23 +24,58 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     pthread_cond_init(&member->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     pthread_mutex_init(&member->lock, NULL);
-    member->link.fd = member->wake_fd = member->event_fd = -1;
-    member->abort_fd = config->abort_fd;
-    member->peer_timeout_ns = config->peer_timeout_ns == 0 ? 5 * ENI_SECOND : config->peer_timeout_ns;
-    atomic_init(&member->step, -1);
-    atomic_init(&member->phase, "");
+}
+
+/* A rejoin needs all of it again. */
+static en_status copy_config(eni_member *member, const eni_member_config *config)
+{
+    eni_member_config *own = &member->config;
+    *own = *config;
+    own->host = own->host_id = NULL;
+    own->pairs = own->privates = NULL;
+    if (own->peer_timeout_ns == 0) own->peer_timeout_ns = 5 * ENI_SECOND;
+    if (own->notice_ns == 0) own->notice_ns = 5 * ENI_SECOND;
+    own->host = eni_strdup(config->host == NULL ? "" : config->host);
+    own->host_id = eni_strdup(config->host_id == NULL ? "" : config->host_id);
+    if (own->host == NULL || own->host_id == NULL) return EN_ENOMEM;
+    EN_TRY(eni_pairs_copy(config->pairs, config->npairs, &own->pairs));
+    return eni_pairs_copy(config->privates, config->nprivates, &own->privates);
+}
+
+static en_status check_config(const eni_member_config *config)
+{
     if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
         eni_error("member", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
         return EN_EINVAL;
     }
+    if (config->server < 0 || config->server >= ENI_SERVERS_MAX) {
+        eni_error("member", "server %d: 0 to %d are possible", config->server, ENI_SERVERS_MAX - 1);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+static en_status prepare(eni_member *member, const eni_member_config *config)
+{
+    prepare_condition(member);
+    member->link.fd = member->wake_fd = member->event_fd = member->generation_fd = member->process_fd = -1;
+    atomic_init(&member->step, -1);
+    atomic_init(&member->entered, -1);
+    atomic_init(&member->phase, "");
+    atomic_init(&member->wait_what, "");
+    atomic_init(&member->wait_name, "");
+    atomic_init(&member->stop_step, ENI_STEP_NEVER);
+    EN_TRY(check_config(config));
+    EN_TRY(copy_config(member, config));
     member->peers = eni_alloc_array((size_t)config->nranks, sizeof *member->peers);
     if (member->peers == NULL) return EN_ENOMEM;
     member->world.peers = member->peers;
+    member->world.pairs = member->config.pairs;
     member->world.npairs = config->npairs;
-    EN_TRY(eni_pairs_copy(config->pairs, config->npairs, &member->world.pairs));
     member->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (member->wake_fd >= 0 && member->event_fd >= 0) return EN_OK;
+    member->generation_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (member->wake_fd >= 0 && member->event_fd >= 0 && member->generation_fd >= 0) return EN_OK;
     eni_error("member", "eventfd failed: %s", strerror(errno));
     return EN_EIO;
 }
@@ -179,7 +86,7 @@ en_status eni_member_open(const eni_member_config *config, eni_member **member_o
     if (member == NULL) return EN_ENOMEM;
     en_status st;
     EN_TRY_GOTO(prepare(member, config), close_member);
-    EN_TRY_GOTO(join(member, config), close_member);
+    EN_TRY_GOTO(eni_member_join(member), close_member);
     member->heard_ns = eni_now_ns();
     if (pthread_create(&member->thread, NULL, eni_member_run, member) != 0) {
         eni_error("member", "cannot start a thread");
@@ -189,9 +96,66 @@ en_status eni_member_open(const eni_member_config *config, eni_member **member_o
     *member_out = member;
     return EN_OK;
 close_member:
-    member->world.nranks = config->nranks;
     eni_member_close(member);
     return st;
+}
+
+static void free_leaders(eni_member *member)
+{
+    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
+    for (eni_reign *reign = member->reign; reign != NULL;) {
+        eni_reign *before = reign->before;
+        eni_peer_fini(&reign->leader);
+        eni_free(reign);
+        reign = before;
+    }
+}
+
+static void free_config(eni_member *member)
+{
+    eni_member_config *own = &member->config;
+    if (member->world.pairs != own->pairs) eni_free((void *)(uintptr_t)member->world.pairs);
+    eni_free((void *)(uintptr_t)own->pairs);
+    eni_free((void *)(uintptr_t)own->privates);
+    eni_free((void *)(uintptr_t)own->host);
+    eni_free((void *)(uintptr_t)own->host_id);
+}
+
+static void close_all(eni_member *member)
+{
+    const int fds[] = {member->wake_fd, member->event_fd, member->generation_fd, member->process_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) close(fds[i]);
+}
+
+void eni_member_close(eni_member *member)
+{
+    if (member == NULL) return;
+    if (member->has_thread) {
+        pthread_mutex_lock(&member->lock);
+        member->is_stopping = true;
+        pthread_mutex_unlock(&member->lock);
+        eventfd_write(member->wake_fd, 1);
+        pthread_join(member->thread, NULL);
+    }
+    eni_link_fini(&member->link);
+    for (int32_t r = 0; r < member->npeers; r++)
+        eni_peer_fini(&member->peers[r]);
+    free_leaders(member);
+    free_config(member);
+    eni_free(member->peers);
+    eni_blobs_fini(&member->blobs);
+    for (int i = 0; i < 2; i++)
+        eni_free(member->kept[i].data);
+    while (member->lost != NULL) {
+        eni_lost *next = member->lost->next;
+        eni_free(member->lost);
+        member->lost = next;
+    }
+    close_all(member);
+    pthread_cond_destroy(&member->changed);
+    pthread_mutex_destroy(&member->lock);
+    eni_free(member);
 }
 
 const eni_world_info *eni_member_world(const eni_member *member)
@@ -199,115 +163,47 @@ const eni_world_info *eni_member_world(const eni_member *member)
     return &member->world;
 }
 
-en_status eni_member_put(eni_member *member, const eni_message *message)
-{
-    EN_TRY(eni_message_put(&member->link, message));
-    eventfd_write(member->wake_fd, 1);
-    return EN_OK;
-}
+/* ---- where the compute thread is ---- */
 
-/* Waits on the condition, with the lock held. EN_ETIMEOUT at the deadline. */
-static en_status wait_changed(eni_member *member, int64_t deadline_ns)
+static void count_move(eni_member *member)
 {
-    struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
-    if (deadline_ns < 0) return EN_ETIMEOUT;
-    return pthread_cond_timedwait(&member->changed, &member->lock, &until) == ETIMEDOUT ? EN_ETIMEOUT : EN_OK;
-}
-
-/* With the lock held: EN_OK while the leader would answer a question, and we would wait for it. */
-static en_status can_ask(const eni_member *member)
-{
-    EN_TRY(eni_member_status(member));
-    return member->is_interrupted || member->has_said_bye ? EN_EINTR : EN_OK;
-}
-
-/* With the lock held: asks unless an earlier caller's question is still open, and waits for the answer. A
- * caller that gave up at its deadline loses nothing: the next one takes the answer. */
-static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
-{
-    for (;;) {
-        if (member->claim == ASK_ANSWERED) break;
-        EN_TRY(can_ask(member));
-        if (member->claim == ASK_IDLE) {
-            EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM}));
-            member->claim = ASK_SENT;
-        }
-        if (wait_changed(member, deadline_ns) != EN_OK && member->claim != ASK_ANSWERED) {
-            eni_error("member", "the leader did not answer a claim before the deadline");
-            return EN_ETIMEOUT;
-        }
-    }
-    if (!member->has_index) return EN_ESTOP; /* stays answered: now and ever after */
-    member->claim = ASK_IDLE;
-    *index_out = member->index;
-    pthread_cond_broadcast(&member->changed);
-    return EN_OK;
-}
-
-en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
-{
-    pthread_mutex_lock(&member->lock);
-    en_status st = claim_locked(member, index_out, deadline_ns);
-    pthread_mutex_unlock(&member->lock);
-    return st;
-}
-
-static en_status send_gather(eni_member *member, const char *tag, const void *blob, size_t bytes)
-{
-    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather != ASK_IDLE) {
-        eni_error("member", "gather '%s' of %zu bytes: %s", tag, bytes,
-                  member->gather != ASK_IDLE ? "another one is still open" : "the tag or blob is too long");
-        return EN_EINVAL;
-    }
-    eni_message m = {.type = ENI_CTL_GATHER, .blob = {blob == NULL ? (const uint8_t *)"" : blob, bytes}};
-    set_text(m.tag, sizeof m.tag, tag);
-    memcpy(member->gather_tag, m.tag, sizeof m.tag);
-    member->nblobs = 0;
-    member->gather = ASK_SENT;
-    return eni_member_put(member, &m);
-}
-
-static en_status gather_locked(eni_member *member, const char *tag, const void *blob, size_t bytes,
-                               eni_blobs *blobs_out, int64_t deadline_ns)
-{
-    EN_TRY(can_ask(member));
-    EN_TRY(send_gather(member, tag, blob, bytes));
-    while (member->gather != ASK_ANSWERED) {
-        EN_TRY(can_ask(member));
-        if (wait_changed(member, deadline_ns) != EN_OK && member->gather != ASK_ANSWERED) {
-            eni_error("member", "not all ranks came to gather '%s' before the deadline", tag);
-            return EN_ETIMEOUT;
-        }
-    }
-    member->gather = ASK_IDLE;
-    if (blobs_out == NULL) {
-        eni_blobs_fini(&member->blobs);
-    } else {
-        *blobs_out = member->blobs;
-        member->blobs = (eni_blobs){0};
-    }
-    return EN_OK;
-}
-
-en_status eni_member_gather(eni_member *member, const char *tag, const void *blob, size_t bytes,
-                            eni_blobs *blobs_out, int64_t deadline_ns)
-{
-    pthread_mutex_lock(&member->lock);
-    en_status st = gather_locked(member, tag, blob, bytes, blobs_out, deadline_ns);
-    pthread_mutex_unlock(&member->lock);
-    return st;
+    atomic_fetch_add_explicit(&member->moves, 1, memory_order_relaxed);
 }
 
 void eni_member_note(eni_member *member, int64_t step, const char *phase)
 {
+    if (atomic_load_explicit(&member->step, memory_order_relaxed) != step)
+        atomic_store_explicit(&member->op, 0, memory_order_relaxed);
     atomic_store_explicit(&member->step, step, memory_order_relaxed);
     atomic_store_explicit(&member->phase, phase, memory_order_relaxed);
+    count_move(member);
 }
 
 void eni_member_note_samples(eni_member *member, uint64_t samples)
 {
     atomic_store_explicit(&member->samples, samples, memory_order_relaxed);
 }
+
+/* The begin is stored last and cleared first: a reader that finds the same one before and after has read what
+ * belongs to it. */
+void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                           uint32_t number)
+{
+    atomic_store_explicit(&member->wait_what, what, memory_order_relaxed);
+    atomic_store_explicit(&member->wait_name, name == NULL ? "" : name, memory_order_relaxed);
+    atomic_store_explicit(&member->wait_bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&member->op, number, memory_order_relaxed);
+    count_move(member);
+    atomic_store(&member->wait_begin_ns, eni_now_ns());
+}
+
+void eni_member_wait_end(eni_member *member)
+{
+    atomic_store(&member->wait_begin_ns, 0);
+    count_move(member);
+}
+
+/* ---- how the run is ---- */
 
 en_status eni_member_status(const eni_member *member)
 {
@@ -326,6 +222,16 @@ en_status eni_member_verdict(eni_member *member, int64_t deadline_ns)
     return st == EN_OK ? EN_EINTR : st;
 }
 
+en_status eni_member_await_end(eni_member *member, int64_t deadline_ns)
+{
+    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
+    EN_TRY(eni_member_status(member));
+    pthread_mutex_lock(&member->lock);
+    bool is_over = member->is_over;
+    pthread_mutex_unlock(&member->lock);
+    return is_over ? EN_OK : EN_EINTR;
+}
+
 void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX])
 {
     pthread_mutex_lock(&member->lock);
@@ -342,142 +248,56 @@ en_status eni_member_death(eni_member *member, eni_death *death_out)
     return has_death ? EN_OK : EN_ENOENT;
 }
 
-/* Waits until the thread has sent everything, with the lock held. */
-static void wait_sent(eni_member *member, int64_t deadline_ns)
-{
-    while (member->link.out.bytes > 0 && eni_member_status(member) == EN_OK)
-        if (wait_changed(member, deadline_ns) != EN_OK) return;
-}
-
-void eni_member_abort(eni_member *member, const char *reason)
-{
-    eni_message m = {.type = ENI_CTL_ABORT};
-    set_text(m.reason, sizeof m.reason, reason);
-    pthread_mutex_lock(&member->lock);
-    if (eni_member_status(member) == EN_OK && !member->has_said_bye && eni_member_put(member, &m) == EN_OK) {
-        member->has_said_bye = true; /* what follows concerns us no more */
-        pthread_cond_broadcast(&member->changed);
-        wait_sent(member, eni_now_ns() + ENI_SECOND);
-    }
-    pthread_mutex_unlock(&member->lock);
-}
-
-static en_status bye_locked(eni_member *member, int64_t deadline_ns)
-{
-    EN_TRY(eni_member_status(member));
-    if (!member->has_said_bye) EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE}));
-    member->has_said_bye = true;
-    while (!member->is_bye_answered) {
-        EN_TRY(eni_member_status(member));
-        if (member->is_interrupted) return EN_EINTR;
-        if (wait_changed(member, deadline_ns) != EN_OK && !member->is_bye_answered) {
-            eni_error("member", "the leader did not answer our goodbye before the deadline");
-            return EN_ETIMEOUT;
-        }
-    }
-    return EN_OK;
-}
-
-en_status eni_member_bye(eni_member *member, int64_t deadline_ns)
+bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
 {
     pthread_mutex_lock(&member->lock);
-    en_status st = bye_locked(member, deadline_ns);
+    const eni_lost *lost = member->lost;
+    while (lost != NULL && lost->death.rank != rank)
+        lost = lost->next;
+    if (lost != NULL && death_out != NULL) *death_out = lost->death;
     pthread_mutex_unlock(&member->lock);
-    return st;
-}
-
-void eni_member_close(eni_member *member)
-{
-    if (member == NULL) return;
-    if (member->has_thread) {
-        pthread_mutex_lock(&member->lock);
-        member->is_stopping = true;
-        pthread_mutex_unlock(&member->lock);
-        eventfd_write(member->wake_fd, 1);
-        pthread_join(member->thread, NULL);
-    }
-    eni_link_fini(&member->link);
-    for (int32_t r = 0; member->peers != NULL && r < member->world.nranks; r++)
-        eni_peer_fini(&member->peers[r]);
-    eni_peer_fini(&member->world.leader);
-    eni_free((void *)(uintptr_t)member->world.pairs);
-    eni_free(member->peers);
-    eni_blobs_fini(&member->blobs);
-    if (member->wake_fd >= 0) close(member->wake_fd);
-    if (member->event_fd >= 0) close(member->event_fd);
-    pthread_cond_destroy(&member->changed);
-    pthread_mutex_destroy(&member->lock);
-    eni_free(member);
-}
-
-/* ---- not there yet: what the calls of member.h did before them ---- */
-
-void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
-                           uint32_t number)
-{
-    (void)member, (void)what, (void)name, (void)bytes, (void)number;
-}
-
-void eni_member_wait_end(eni_member *member)
-{
-    (void)member;
-}
-
-void eni_member_stop(eni_member *member, const char *why)
-{
-    eni_member_abort(member, why);
-}
-
-en_status eni_member_enter(eni_member *member, uint64_t step)
-{
-    (void)step;
-    return eni_member_status(member);
+    return lost != NULL;
 }
 
 uint64_t eni_member_stop_step(const eni_member *member)
 {
-    (void)member;
-    return ENI_STEP_NEVER;
+    uint64_t step = atomic_load(&member->stop_step);
+    return step == ENI_STEP_PENDING ? ENI_STEP_NEVER : step;
 }
 
 bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX])
 {
-    (void)member;
-    why_out[0] = '\0';
-    return false;
+    pthread_mutex_lock(&member->lock);
+    bool has_stop = member->has_stop;
+    memcpy(why_out, member->stop_why, ENI_REASON_MAX);
+    pthread_mutex_unlock(&member->lock);
+    return has_stop;
 }
 
-bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
-{
-    (void)member, (void)rank, (void)death_out;
-    return false;
-}
+/* ---- who leads ---- */
 
 uint64_t eni_member_generation(const eni_member *member)
 {
-    (void)member;
-    return 0;
+    return atomic_load_explicit(&member->generation, memory_order_acquire);
 }
 
 const eni_peer *eni_member_leader(eni_member *member, uint32_t *epoch_out)
 {
-    if (epoch_out != NULL) *epoch_out = member->world.epoch;
-    return &member->world.leader;
+    eventfd_t ignored;
+    pthread_mutex_lock(&member->lock);
+    const eni_reign *reign = member->reign;
+    eventfd_read(member->generation_fd, &ignored);
+    pthread_mutex_unlock(&member->lock);
+    if (epoch_out != NULL) *epoch_out = reign->epoch;
+    return &reign->leader;
 }
 
 int eni_member_generation_fd(const eni_member *member)
 {
-    (void)member;
-    return -1;
+    return member->generation_fd;
 }
 
 int64_t eni_member_away_since(const eni_member *member)
 {
-    (void)member;
-    return 0;
-}
-
-en_status eni_member_await_end(eni_member *member, int64_t deadline_ns)
-{
-    return eni_member_verdict(member, deadline_ns);
+    return atomic_load_explicit(&member->away_since, memory_order_acquire);
 }

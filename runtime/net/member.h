@@ -40,9 +40,9 @@ typedef struct eni_member_config {
     int64_t notice_ns; /* a wait is explained after this time; 0: 5 s; then again every 6 times as long */
 
     /* Servers only; on the opener's thread, later on the member's. All ranks are there: open the lanes and
-     * fill *privates_out, which must stay valid until the next call or close. It is called again with the
-     * same world under another epoch when a restarted psd 0 leads again: the lanes then serve that epoch. Not
-     * EN_OK: the run ends. */
+     * fill *privates_out, which is copied at once; `world` is valid during the call. It is called again with
+     * the same world under another epoch when a restarted psd 0 leads again: the lanes then serve that epoch.
+     * Not EN_OK: the run ends. */
     en_status (*on_serve)(void *user, const eni_world_info *world, const eni_pair **privates_out,
                           size_t *n_out);
     /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.

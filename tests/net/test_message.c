@@ -28,7 +28,21 @@ static eni_message example(uint32_t type)
                      .budget = 1000,
                      .index = 3,
                      .samples = 640,
+                     .server = 1,
+                     .nservers = 2,
+                     .to = -2,
+                     .waited_ns = 5000000000,
+                     .born = 123456,
+                     .number = 12,
+                     .done = 11,
+                     .moves = 99,
+                     .bytes = 4000000,
+                     .op = 3,
+                     .waits = 1,
                      .has_index = true,
+                     .is_stopped = true,
+                     .what = "all-reduce",
+                     .name = "fc2.weight",
                      .host = "a",
                      .host_id = "boot/1/2",
                      .tag = "hash",
@@ -49,10 +63,12 @@ static eni_link encode(const eni_message *m)
     return link;
 }
 
-static const uint32_t all_types[] = {ENI_CTL_JOIN,    ENI_CTL_HEARTBEAT, ENI_CTL_CLAIM,    ENI_CTL_GATHER,
-                                     ENI_CTL_BYE,     ENI_CTL_ABORT,     ENI_CTL_REFUSED,  ENI_CTL_PEER,
-                                     ENI_CTL_WELCOME, ENI_CTL_CLAIMED,   ENI_CTL_GATHERED, ENI_CTL_DEAD,
-                                     ENI_CTL_ENDED};
+static const uint32_t all_types[] = {
+    ENI_CTL_JOIN,    ENI_CTL_HEARTBEAT, ENI_CTL_CLAIM,   ENI_CTL_GATHER,  ENI_CTL_BYE,      ENI_CTL_ABORT,
+    ENI_CTL_DONE,    ENI_CTL_WAITING,   ENI_CTL_STOP,    ENI_CTL_PAUSED,  ENI_CTL_READY,    ENI_CTL_ADDED,
+    ENI_CTL_REFUSED, ENI_CTL_PEER,      ENI_CTL_WELCOME, ENI_CTL_CLAIMED, ENI_CTL_GATHERED, ENI_CTL_DEAD,
+    ENI_CTL_ENDED,   ENI_CTL_LEADER,    ENI_CTL_NOTICE,  ENI_CTL_PAUSE,   ENI_CTL_STOPPING, ENI_CTL_LEFT,
+    ENI_CTL_SERVE,   ENI_CTL_RENEWED,   ENI_CTL_ASK};
 enum { NTYPES = sizeof all_types / sizeof *all_types, PREFIX = 4 };
 
 static void every_type_comes_back(void **state)
@@ -112,11 +128,12 @@ static void another_version_is_told_apart(void **state)
     const char *why;
     eni_link link = encode(&in);
     uint8_t *bytes = link.out.data + PREFIX;
-    assert_int_equal(bytes[7], ENI_CONTROL_VERSION); /* array, type, magic in 5 bytes, version */
-    bytes[7] = ENI_CONTROL_VERSION + 1;
+    enum { VERSION_AT = 9 }; /* array in 3 bytes, type, magic in 5, version */
+    assert_int_equal(bytes[VERSION_AT], ENI_CONTROL_VERSION);
+    bytes[VERSION_AT] = ENI_CONTROL_VERSION + 1;
     assert_int_equal(eni_message_get(bytes, link.out.bytes - PREFIX, &out, &why), EN_EVERSION);
-    bytes[7] = ENI_CONTROL_VERSION;
-    bytes[3] ^= 1;
+    bytes[VERSION_AT] = ENI_CONTROL_VERSION;
+    bytes[VERSION_AT - 2] ^= 1;
     assert_int_equal(eni_message_get(bytes, link.out.bytes - PREFIX, &out, &why), EN_EPROTO);
     assert_non_null(strstr(why, "magic"));
     eni_link_fini(&link);
