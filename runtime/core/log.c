@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/core/clock.h"
+
 static struct {
     eni_log_sink sink;
     void *user;
@@ -111,4 +113,36 @@ void eni_log(int level, const char *subsystem, const char *fmt, ...)
         log_state.sink(log_state.user, level, subsystem, text);
     else
         write_line(level, subsystem, text);
+}
+
+/* Whether the line that comes now may be written. *held_out: how many were kept back before it. */
+static int may_write(eni_log_limit *limit, uint64_t *held_out)
+{
+    enum { FIRST = 5 };
+    const int64_t now_ns = eni_now_ns();
+    *held_out = 0;
+    const uint64_t seen = atomic_fetch_add(&limit->seen, 1);
+    if (seen + 1 == FIRST) atomic_store(&limit->next_ns, now_ns + 10 * ENI_SECOND);
+    if (seen < FIRST) return 1;
+    int64_t due_ns = atomic_load(&limit->next_ns);
+    if (now_ns < due_ns ||
+        !atomic_compare_exchange_strong(&limit->next_ns, &due_ns, now_ns + 10 * ENI_SECOND)) {
+        atomic_fetch_add(&limit->held, 1);
+        return 0;
+    }
+    *held_out = atomic_exchange(&limit->held, 0);
+    return 1;
+}
+
+void eni_log_every(eni_log_limit *limit, int level, const char *subsystem, const char *fmt, ...)
+{
+    uint64_t held;
+    char text[1100], more[64] = "";
+    va_list args;
+    if (!may_write(limit, &held)) return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (held > 0) snprintf(more, sizeof more, " (and %llu like it)", (unsigned long long)held);
+    eni_log(level, subsystem, "%s%s", text, more);
 }

@@ -134,6 +134,26 @@ static void test_long_line_keeps_its_newline(void **state)
     assert_null(memchr(line, 0, (size_t)n));
 }
 
+/* What a stranger causes fills no disk: five lines, then none for 10 s, but counted. */
+static void test_many_lines_of_one_kind_are_few(void **state)
+{
+    (void)state;
+    struct heard heard = {0};
+    eni_log_limit limit = {0};
+    eni_log_set_sink(listen_in, &heard);
+    for (int i = 0; i < 100000; i++)
+        eni_log_every(&limit, ENI_LOG_WARN, "door", "refused %d", i);
+    assert_int_equal(heard.count, 5);
+    assert_string_equal(heard.text, "refused 4");
+    atomic_store(&limit.next_ns, 0); /* as if 10 s had gone by */
+    eni_log_every(&limit, ENI_LOG_WARN, "door", "refused %d", 7);
+    assert_int_equal(heard.count, 6);
+    assert_string_equal(heard.text, "refused 7 (and 99995 like it)");
+    eni_log_every(&limit, ENI_LOG_WARN, "door", "refused");
+    assert_int_equal(heard.count, 6);
+    eni_log_set_sink(NULL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +161,7 @@ int main(void)
         cmocka_unit_test(test_sink_hears_what_the_level_lets_through),
         cmocka_unit_test(test_one_write_per_line),
         cmocka_unit_test(test_long_line_keeps_its_newline),
+        cmocka_unit_test(test_many_lines_of_one_kind_are_few),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
