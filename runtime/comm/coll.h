@@ -89,6 +89,7 @@ typedef struct eni_coll_config {
     const int *sockets;
 
     uint64_t segment;          /* elements per TCP frame; 0: 65536 (256 KiB) */
+    int has_crc;               /* 1: a checksum in every TCP frame; 0: only where they leave this host */
     uint64_t max_count;        /* elements of the largest operation, for naive's scratch; 0: the arena's */
     struct eni_shaper *shaper; /* --net emulation, or NULL. Borrowed */
     eni_alive alive;

@@ -25,6 +25,7 @@ typedef struct cell {
     uint8_t op, what;
     int32_t to, from;
     uint64_t offset, count, nsamples;
+    uint8_t dtype;
 } cell;
 _Static_assert(sizeof(cell) == ENI_LINE, "one line moves when a rank publishes");
 
@@ -103,6 +104,7 @@ static void publish(eni_coll *coll, uint64_t seq)
     own->offset = op->offset;
     own->count = op->count;
     own->nsamples = eni_group_weight(op);
+    own->dtype = ENI_COLL_F32;
     eni_flag_set(&own->published, stamp(coll, seq));
 }
 
@@ -140,7 +142,8 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     const int rank = coll->config.rank;
-    const eni_place_in_run ours = {coll->config.epoch, seq, op->op, op->what, op->bucket, op->count};
+    const eni_place_in_run ours = {coll->config.epoch, seq,       op->op,      op->what,
+                                   op->bucket,         op->count, ENI_COLL_F32};
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
         const cell *peer = &d->boards[r]->cells[seq % ENI_COLL_DEPTH];
@@ -150,7 +153,8 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                                          .op = peer->op,
                                          .what = peer->what,
                                          .bucket = peer->bucket,
-                                         .count = peer->count};
+                                         .count = peer->count,
+                                         .dtype = peer->dtype};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset ||
             (op->op == ENI_COLL_SWAP && peer->to != rank)) {

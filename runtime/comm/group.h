@@ -75,7 +75,10 @@ typedef struct eni_place_in_run {
     int op, what;
     uint32_t bucket;
     uint64_t count;
+    int dtype; /* ENI_COLL_F32 */
 } eni_place_in_run;
+
+enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
 
 /* EN_OK if both are at the same place; else logs both sides in one sentence and returns EN_EMISMATCH. */
 en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs);

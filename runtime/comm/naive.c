@@ -73,11 +73,17 @@ static void naive_arrived(eni_coll *coll, eni_flight *flight, int peer, const en
     leg->is_done = leg->at == leg->hi - leg->lo;
 }
 
-static int naive_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+static int naive_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
 {
     (void)coll;
-    const eni_leg *out = &flight->out[peer], *in = &flight->in[peer];
-    return (out->is_needed && !out->is_done) || (in->is_needed && !in->is_done);
+    const eni_leg *in = &flight->in[peer];
+    return in->is_needed && !in->is_done;
+}
+
+static int naive_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+{
+    const eni_leg *out = &flight->out[peer];
+    return (out->is_needed && !out->is_done) || naive_awaits(coll, flight, peer);
 }
 
 /* All vectors are here, and ours has left. */
@@ -102,6 +108,7 @@ const eni_course eni_naive_course = {
     .next = naive_next,
     .accept = naive_accept,
     .arrived = naive_arrived,
+    .awaits = naive_awaits,
     .needs = naive_needs,
     .end = naive_end,
 };

@@ -12,6 +12,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/net/tcp.h"
 
 #define LINGER_NS ENI_SECOND
 
@@ -157,6 +158,7 @@ static en_status pump_open(eni_coll *coll)
         const int fd = r == coll->config.rank ? -1 : coll->config.sockets[r];
         p->streams[r].fd = fd;
         p->streams[r].peer = fd < 0 ? -1 : r;
+        p->streams[r].has_crc = fd >= 0 && (coll->config.has_crc || !eni_tcp_is_local(fd));
         p->streams[r].scratch = p->segment; /* only the ring's left neighbour uses it */
     }
     coll->config.sockets = NULL; /* the caller's array */

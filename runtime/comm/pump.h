@@ -56,6 +56,9 @@ typedef struct eni_course {
     /* The payload is complete. */
     void (*arrived)(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data);
 
+    /* Whether something is still to be received from `peer`. */
+    int (*awaits)(const eni_coll *coll, const eni_flight *flight, int peer);
+
     /* Whether something is still to be sent to or received from `peer`. */
     int (*needs)(const eni_coll *coll, const eni_flight *flight, int peer);
 

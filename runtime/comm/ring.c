@@ -154,11 +154,16 @@ static void ring_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni
     cursor_advance(&flight->recv_step, &flight->recv_at, frame->n, payload_of(chunk, frame->step));
 }
 
+static int ring_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
+{
+    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) &&
+           flight->recv_step <= flight->last_step;
+}
+
 static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
 {
-    const int n = coll->config.nranks, rank = coll->config.rank;
-    return (peer == ring_mod(rank + 1, n) && flight->send_step <= flight->last_step) ||
-           (peer == ring_mod(rank - 1, n) && flight->recv_step <= flight->last_step);
+    const int right = ring_mod(coll->config.rank + 1, coll->config.nranks);
+    return (peer == right && flight->send_step <= flight->last_step) || ring_awaits(coll, flight, peer);
 }
 
 const eni_course eni_ring_course = {
@@ -166,5 +171,6 @@ const eni_course eni_ring_course = {
     .next = ring_next,
     .accept = ring_accept,
     .arrived = ring_arrived,
+    .awaits = ring_awaits,
     .needs = ring_needs,
 };

@@ -7,15 +7,23 @@
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
 #include "runtime/net/tcp.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
 
+static uint32_t checksum(eni_frame frame, const float *data)
+{
+    frame.crc = 0;
+    return eni_crc32c(eni_crc32c(0, &frame, sizeof frame), data, eni_frame_payload(&frame));
+}
+
 void eni_stream_begin(eni_stream *stream, const eni_frame *frame, const float *data)
 {
     stream->tx = *frame;
+    if (stream->has_crc) stream->tx.crc = checksum(*frame, data);
     stream->tx_data = data;
     stream->tx_done = 0;
     stream->tx_begin_ns = eni_now_ns();
@@ -76,9 +84,11 @@ en_status eni_stream_pull_header(eni_stream *stream, eni_coll *coll, int *have_o
         stream->rx_done += got;
         eni_group_tally(&coll->wire_recv, got);
     }
-    if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer) {
-        eni_error("stream", "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d)",
-                  stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank);
+    const int is_known = stream->rx.type == ENI_FRAME_DATA || stream->rx.type == ENI_FRAME_READY;
+    if (stream->rx.magic != ENI_FRAME_MAGIC || stream->rx.rank != stream->peer || !is_known) {
+        eni_error("stream", "rank %d sent %u bytes that are no frame of ours (magic %08x, rank %d, type %u)",
+                  stream->peer, (unsigned)sizeof stream->rx, stream->rx.magic, stream->rx.rank,
+                  stream->rx.type);
         return EN_EPROTO;
     }
     *have_out = 1;
@@ -100,4 +110,17 @@ en_status eni_stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_
     eni_group_tally(&coll->payload_recv, eni_frame_payload(&stream->rx));
     *have_out = 1;
     return EN_OK;
+}
+
+en_status eni_stream_check(const eni_stream *stream)
+{
+    const uint32_t crc = stream->has_crc ? checksum(stream->rx, stream->rx_data) : 0;
+    if (crc == stream->rx.crc) return EN_OK;
+    eni_error(
+        "stream",
+        "what rank %d sent of #%llu for bucket %u (%u elements at %llu) was damaged on its way: checksum "
+        "%08x, should be %08x: memory, network card or cable; nothing was added",
+        stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
+        (unsigned long long)stream->rx.at, crc, stream->rx.crc);
+    return EN_EPROTO;
 }

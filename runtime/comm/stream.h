@@ -17,7 +17,8 @@ enum { ENI_FRAME_DATA = 1, ENI_FRAME_READY = 2 };
 
 typedef struct eni_frame {
     uint32_t magic;
-    uint16_t type; /* ENI_FRAME_* */
+    uint8_t type;  /* ENI_FRAME_* */
+    uint8_t dtype; /* DATA: ENI_COLL_F32 */
     uint8_t op, what;
     uint32_t epoch;
     int32_t rank;   /* the sender */
@@ -30,13 +31,14 @@ typedef struct eni_frame {
     uint64_t nsamples;  /* behind the payload; of a travelling sum: so far */
     int64_t deliver_ns; /* --net emulation: not before this time; 0: at once */
     uint32_t n;         /* elements of the payload */
-    uint32_t unused;
+    uint32_t crc;       /* CRC-32C of the header with a crc of 0, then the payload; 0 where it is not used */
 } eni_frame;
 _Static_assert(sizeof(eni_frame) == 88, "no padding: the struct is the wire format");
 
 typedef struct eni_stream {
     int fd; /* -1: none, or the peer has closed in good order */
     int peer;
+    int has_crc;         /* both sides fill in and check the checksum */
     int has_data;        /* the peer has sent data, so it wants to know what we are ready for */
     uint64_t peer_ready; /* operations that the peer has submitted, as far as it has said */
     uint64_t told_ready; /* what it knows of us */
@@ -67,6 +69,9 @@ en_status eni_stream_pull_header(eni_stream *stream, eni_coll *coll, int *have_o
 
 /* Reads the payload of stream->rx into stream->rx_data. *have_out 1: complete. */
 en_status eni_stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_out);
+
+/* Checks the checksum of a complete frame. EN_EPROTO, logged. */
+en_status eni_stream_check(const eni_stream *stream);
 
 static inline size_t eni_frame_payload(const eni_frame *frame)
 {

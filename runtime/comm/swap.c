@@ -49,12 +49,17 @@ static void swap_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni
     leg->is_done = leg->at == leg->hi;
 }
 
-static int swap_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+static int swap_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
 {
     (void)coll;
-    const eni_leg *out = &flight->out[peer], *in = &flight->in[peer];
-    return (peer == flight->op->to && out->is_needed && !out->is_done) ||
-           (peer == flight->op->from && in->is_needed && !in->is_done);
+    const eni_leg *in = &flight->in[peer];
+    return peer == flight->op->from && in->is_needed && !in->is_done;
+}
+
+static int swap_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+{
+    const eni_leg *out = &flight->out[peer];
+    return (peer == flight->op->to && out->is_needed && !out->is_done) || swap_awaits(coll, flight, peer);
 }
 
 const eni_course eni_swap_course = {
@@ -62,5 +67,6 @@ const eni_course eni_swap_course = {
     .next = swap_next,
     .accept = swap_accept,
     .arrived = swap_arrived,
+    .awaits = swap_awaits,
     .needs = swap_needs,
 };

@@ -14,7 +14,8 @@ static eni_flight *flight_of(const eni_pump *p, uint64_t seq)
 static eni_place_in_run flight_place(const eni_coll *coll, const eni_flight *flight)
 {
     const eni_coll_op *op = flight->op;
-    return (eni_place_in_run){coll->config.epoch, flight->seq, op->op, op->what, op->bucket, op->count};
+    return (eni_place_in_run){coll->config.epoch, flight->seq, op->op,      op->what,
+                              op->bucket,         op->count,   ENI_COLL_F32};
 }
 
 /* ---- operations ---- */
@@ -94,6 +95,7 @@ static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const
         const eni_coll_op *op = flight->op;
         *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
                              .type = ENI_FRAME_DATA,
+                             .dtype = ENI_COLL_F32,
                              .op = (uint8_t)op->op,
                              .what = (uint8_t)op->what,
                              .epoch = coll->config.epoch,
@@ -143,13 +145,30 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
 
 /* ---- receiving ---- */
 
-/* Whether the operation of a data header can be received now; if not, the link stands still. */
-static int is_time_for(const eni_coll *coll, const eni_frame *header)
+static eni_place_in_run header_place(const eni_frame *header)
+{
+    return (eni_place_in_run){header->epoch,  header->seq,   header->op,   header->what,
+                              header->bucket, header->count, header->dtype};
+}
+
+/* Whether the operation of a data header can be received now; if not, the link stands still until it can.
+ * What its sender owed us before must have come by then, or that would be for ever: EN_EMISMATCH. */
+static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, int *is_due_out)
 {
     const eni_pump *p = coll->state;
-    if (header->seq >= p->nstarted) return 0;
-    if (header->seq < p->oldest) return 1; /* to be refused */
-    return header->seq == p->oldest || !flight_of(p, header->seq)->course->is_exclusive;
+    const eni_frame *header = &stream->rx;
+    const int is_started = header->seq < p->nstarted;
+    *is_due_out =
+        is_started && (header->seq <= p->oldest || !flight_of(p, header->seq)->course->is_exclusive);
+    if (*is_due_out) return EN_OK;
+    const eni_place_in_run theirs = header_place(header);
+    for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
+        const eni_flight *flight = flight_of(p, seq);
+        if (flight->is_done || !flight->course->awaits(coll, flight, stream->peer)) continue;
+        const eni_place_in_run ours = flight_place(coll, flight);
+        return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
+    }
+    return EN_OK;
 }
 
 /* Takes a data header: sets rx_data. */
@@ -159,11 +178,15 @@ static en_status header_accept(eni_coll *coll, eni_stream *stream)
     const eni_frame *header = &stream->rx;
     const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
     eni_flight *flight = flight_of(p, seq);
-    const eni_place_in_run theirs = {header->epoch, header->seq,    header->op,
-                                     header->what,  header->bucket, header->count};
+    const eni_place_in_run theirs = header_place(header);
     if (seq < p->nstarted) {
         const eni_place_in_run ours = flight_place(coll, flight);
         EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
+    }
+    if (header->deliver_ns != 0 && !coll->config.shaper) {
+        eni_error("coll", "rank %d emulates a network (--net), rank %d does not", stream->peer,
+                  coll->config.rank);
+        return EN_EMISMATCH;
     }
     float *data = NULL;
     const int is_expected = seq == header->seq && !flight->is_done &&
@@ -194,10 +217,20 @@ static void payload_arrived(eni_coll *coll, eni_stream *stream)
     flight->course->arrived(coll, flight, stream->peer, &stream->rx, data);
 }
 
+/* A READY frame is of this epoch and has no payload. */
+static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
+{
+    const eni_frame *header = &stream->rx;
+    if (header->epoch == coll->config.epoch && header->n == 0) return eni_stream_check(stream);
+    eni_error("coll", "rank %d says in epoch %u that it is ready, rank %d is in epoch %u", stream->peer,
+              header->epoch, coll->config.rank, coll->config.epoch);
+    return EN_EMISMATCH;
+}
+
 /* One step of receiving; *went_out 0: nothing more can be done now. */
 static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *went_out)
 {
-    int have = 0;
+    int have = 0, is_due;
     *went_out = 0;
     if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
         if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
@@ -211,16 +244,19 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *we
             if (!have) return EN_OK;
         }
         if (stream->rx.type == ENI_FRAME_READY) {
+            EN_TRY(ready_check(coll, stream));
             if (stream->rx.seq > stream->peer_ready) stream->peer_ready = stream->rx.seq;
             stream->rx_done = 0;
             *went_out = 1;
             return EN_OK;
         }
-        if (!is_time_for(coll, &stream->rx)) return EN_OK;
+        EN_TRY(header_is_due(coll, stream, &is_due));
+        if (!is_due) return EN_OK;
         EN_TRY(header_accept(coll, stream));
     }
     EN_TRY(eni_stream_pull_payload(stream, coll, &have));
     if (!have) return EN_OK;
+    EN_TRY(eni_stream_check(stream));
     const uint64_t bytes = sizeof stream->rx + eni_frame_payload(&stream->rx);
     stream->rx_hold_ns = eni_shaper_recv(coll->config.shaper, stream->rx.deliver_ns, bytes);
     if (stream->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, stream);

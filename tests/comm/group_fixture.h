@@ -22,6 +22,7 @@ struct fixture {
     eni_arena *arenas[CLUSTER_MAX];
     int pairs[CLUSTER_MAX][CLUSTER_MAX];
     uint64_t segment;
+    int has_crc;
     struct eni_shaper *shaper;
     eni_coll_trace trace;
     void *trace_user;

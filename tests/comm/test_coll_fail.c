@@ -6,11 +6,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "runtime/comm/stream.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/core/log.h"
 #include "tests/comm/group_fixture.h"
 
@@ -208,6 +211,166 @@ static void a_stranger_is_refused(void **state)
     }
 }
 
+/* ---- one frame that is not what is due ---- */
+
+/* The first frame of an honest rank 1 of two, in a ring or naive all-reduce of 64 elements. */
+static eni_frame honest_frame(int is_naive)
+{
+    return (eni_frame){.magic = ENI_FRAME_MAGIC,
+                       .type = ENI_FRAME_DATA,
+                       .dtype = ENI_COLL_F32,
+                       .op = EN_ALLREDUCE,
+                       .what = EN_GRAD,
+                       .epoch = 1,
+                       .rank = 1,
+                       .count = 64,
+                       .lo = is_naive ? 0 : 32,
+                       .hi = 64,
+                       .nsamples = 1,
+                       .n = is_naive ? 64 : 32};
+}
+
+/* A field of it that differs, what comes of it, and what the sentence must name. */
+static const struct wrong {
+    size_t offset, width;
+    uint64_t value;
+    en_status status;
+    const char *ours, *theirs;
+} wrongs[] = {
+    {offsetof(eni_frame, dtype), 1, 7, EN_EMISMATCH, "64 elements of float32", "64 elements of type 7"},
+    {offsetof(eni_frame, epoch), 4, 2, EN_EMISMATCH, "in epoch 1", "in epoch 2"},
+    {offsetof(eni_frame, bucket), 4, 3, EN_EMISMATCH, "of bucket 0", "of bucket 3"},
+    {offsetof(eni_frame, count), 8, 65, EN_EMISMATCH, "64 elements", "65 elements"},
+    {offsetof(eni_frame, op), 1, EN_BCAST, EN_EMISMATCH, "#0 all-reduce", "#0 broadcast"},
+    {offsetof(eni_frame, what), 1, EN_WEIGHTS, EN_EMISMATCH, "(gradient", "(weights"},
+    {offsetof(eni_frame, seq), 8, 1, EN_EMISMATCH, "rank 0 is at #0", "rank 1 at #1"}, /* never waited for */
+    {offsetof(eni_frame, seq), 8, UINT64_MAX, EN_EMISMATCH, "#0", "#18446744073709551615"},
+    {offsetof(eni_frame, n), 4, 31, EN_EMISMATCH, "does not expect", "31 of them"},
+    {offsetof(eni_frame, n), 4, UINT32_MAX, EN_EMISMATCH, "does not expect", "4294967295"},
+    {offsetof(eni_frame, at), 8, 1, EN_EMISMATCH, "does not expect", "at 1"},
+    {offsetof(eni_frame, hi), 8, UINT64_MAX, EN_EMISMATCH, "does not expect", "18446744073709551615"},
+    {offsetof(eni_frame, deliver_ns), 8, INT64_MAX, EN_EMISMATCH, "rank 1 emulates", "rank 0 does not"},
+    {offsetof(eni_frame, rank), 4, 0, EN_EPROTO, "no frame of ours", "rank 0"},
+    {offsetof(eni_frame, type), 1, 9, EN_EPROTO, "no frame of ours", "type 9"},
+    {offsetof(eni_frame, magic), 4, 1, EN_EPROTO, "no frame of ours", "magic 00000001"},
+    {offsetof(eni_frame, crc), 4, 1, EN_EPROTO, "damaged", "00000001"},
+    {0, 0, 0, EN_EPEER, "", ""}, /* as it should be: then only its end is wrong */
+};
+enum { WRONGS = sizeof wrongs / sizeof *wrongs, ANY_REFUSAL = 0 };
+
+static int wrong_frame(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    const struct wrong *wrong = fixture->test;
+    (void)n;
+    if (rank == 1) {
+        struct {
+            eni_frame frame;
+            float payload[64];
+        } said = {.frame = honest_frame(fixture->way->algorithm == ENI_COLL_NAIVE)};
+        cluster_keep(2, fixture->pairs, rank);
+        for (int i = 0; i < 64; i++)
+            said.payload[i] = 1e30f;
+        const size_t bytes = sizeof said.frame + eni_frame_payload(&said.frame);
+        if (fixture->has_crc) said.frame.crc = eni_crc32c(0, &said, bytes);
+        memcpy((char *)&said + wrong->offset, &wrong->value, wrong->width);
+        CLUSTER_CHECK(write(fixture->pairs[1][0], &said, bytes) == (ssize_t)bytes);
+        shutdown(fixture->pairs[1][0], SHUT_WR);
+        char ignored[4096];
+        while (read(fixture->pairs[1][0], ignored, sizeof ignored) > 0) {
+        }
+        return 0;
+    }
+    last_text[0] = 0;
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    const eni_coll_op op = mean_of(64, 0);
+    const en_status st = eni_coll_run(coll, &op);
+    CLUSTER_CHECK(wrong->status == ANY_REFUSAL ? st == EN_EMISMATCH || st == EN_EPROTO : st == wrong->status);
+    CLUSTER_CHECK(strstr(last_text, wrong->ours) && strstr(last_text, wrong->theirs));
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void one_wrong_field_is_named(void **state)
+{
+    (void)state;
+    for (int w = 2; w < NWAYS; w++)
+        for (size_t i = 0; i < WRONGS; i++) {
+            struct fixture fixture;
+            struct cluster cluster;
+            assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
+            fixture.test = (void *)(uintptr_t)&wrongs[i];
+            const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 10000);
+            if (bad) fprintf(stderr, "%s, wrong frame %zu\n", ways[w].name, i);
+            cluster_close(&cluster);
+            fixture_close(&fixture);
+            assert_int_equal(bad, 0);
+        }
+}
+
+/* With checksums every bit of a frame counts: in the header, in the payload, in the checksum itself. */
+static void one_flipped_bit_is_found(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < sizeof(eni_frame) + 128; at += 5) {
+        struct fixture fixture;
+        struct cluster cluster;
+        const eni_frame frame = honest_frame(0);
+        const float payload = 1e30f;
+        uint8_t byte = 0;
+        struct wrong flip = {.offset = at, .width = 1, .status = ANY_REFUSAL, .ours = "", .theirs = ""};
+        assert_int_equal(fixture_open(&fixture, &ways[2], 2), 0);
+        fixture.has_crc = 1;
+        if (at < sizeof frame)
+            byte = ((const uint8_t *)&frame)[at];
+        else
+            byte = ((const uint8_t *)&payload)[at % sizeof payload];
+        flip.value = byte ^ 0x10u;
+        fixture.test = &flip;
+        const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 10000);
+        if (bad) fprintf(stderr, "bit in byte %zu\n", at);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+    }
+}
+
+/* A group with checksums gives the same means. */
+static int checked(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    float *vector = eni_arena_at(fixture->arenas[rank], 1, 0);
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 5000; i++)
+            vector[i] = (float)(rank * 4 + i % 7);
+        const eni_coll_op op = mean_of(5000, 0);
+        CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
+        for (int i = 0; i < 5000; i++)
+            CLUSTER_CHECK(vector[i] == (float)(n - 1) * 2 + (float)(i % 7));
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void checksums_change_no_sum(void **state)
+{
+    (void)state;
+    for (int w = 2; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], 4), 0);
+        fixture.has_crc = 1;
+        const int bad = cluster_run(&cluster, 4, checked, &fixture, 20000);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+    }
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     (void)state;
@@ -270,7 +433,8 @@ int main(void)
         cmocka_unit_test(a_killed_rank_ends_the_wait), cmocka_unit_test(a_slow_rank_is_waited_for),
         cmocka_unit_test(a_mismatch_is_named),         cmocka_unit_test(another_call_is_named),
         cmocka_unit_test(a_stranger_is_refused),       cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(the_choice_says_why),
+        cmocka_unit_test(one_wrong_field_is_named),    cmocka_unit_test(one_flipped_bit_is_found),
+        cmocka_unit_test(checksums_change_no_sum),     cmocka_unit_test(the_choice_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
