@@ -7,6 +7,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
+#include "runtime/net/lobby.h"
 
 /* What the connecting side says first on a data connection. One host type per run: native byte order. */
 typedef struct greeting {
@@ -55,8 +56,8 @@ static const char *private_of(const eni_world_info *world, int rank, const char 
 
 /* ---- TCP ---- */
 
-static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world, int rank, const eni_token *token,
-                               int64_t deadline_ns, int abort_fd, int *fd_out)
+static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world, int rank,
+                               const eni_token *token, int64_t deadline_ns, int abort_fd, int *fd_out)
 {
     const char *text = private_of(world, rank, "data");
     if (text == NULL) return EN_EPROTO;
@@ -77,7 +78,7 @@ static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world
 }
 
 /* Accepts one higher rank. A stranger is closed with a warning and counts as nobody: *rank_out is -1. */
-static en_status accept_higher(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
+static en_status accept_higher(eni_lobby *lobby, const eni_world_info *world, const eni_token *token,
                                int64_t deadline_ns, int abort_fd, const int *sockets, int *rank_out,
                                int *fd_out)
 {
@@ -85,20 +86,14 @@ static en_status accept_higher(const eni_mesh *mesh, const eni_world_info *world
     eni_token shown;
     int fd;
     *rank_out = -1;
-    EN_TRY(eni_tcp_accept(mesh->tcp_fd, deadline_ns, abort_fd, &fd));
-    int64_t until = eni_now_ns() + greeting_ns;
-    if (eni_tcp_recv(fd, &hello, sizeof hello, until < deadline_ns ? until : deadline_ns, abort_fd) !=
-        EN_OK) {
-        eni_warn("mesh", "dropped a data connection that did not say whose it is");
-        close(fd);
-        return EN_OK;
-    }
+    EN_TRY(eni_lobby_next(lobby, deadline_ns, abort_fd, &fd, &hello));
     memcpy(shown.bytes, hello.token, sizeof shown.bytes);
     int is_ours = hello.magic == GREETING_MAGIC && eni_token_equal(&shown, token) &&
                   hello.epoch == world->epoch && hello.rank > world->rank && hello.rank < world->nranks &&
                   sockets[hello.rank] < 0;
     if (!is_ours) {
-        eni_warn("mesh", "dropped a data connection that is not of this run");
+        eni_log_every(&lobby->limit, ENI_LOG_WARN, "mesh",
+                      "dropped a data connection that is not of this run");
         close(fd);
         return EN_OK;
     }
@@ -110,21 +105,25 @@ static en_status accept_higher(const eni_mesh *mesh, const eni_world_info *world
 en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
                            int64_t deadline_ns, int abort_fd, int *sockets_out)
 {
+    eni_lobby lobby = {mesh->tcp_fd, sizeof(greeting), false, greeting_ns, .n = 0};
     en_status st = EN_OK;
     for (int r = 0; r < world->nranks; r++)
         sockets_out[r] = -1;
     for (int r = 0; r < world->rank; r++)
-        EN_TRY_GOTO(connect_lower(mesh, world, r, token, deadline_ns, abort_fd, &sockets_out[r]), close_sockets);
+        EN_TRY_GOTO(connect_lower(mesh, world, r, token, deadline_ns, abort_fd, &sockets_out[r]),
+                    close_sockets);
     for (int missing = world->nranks - 1 - world->rank; missing > 0;) {
         int rank, fd;
-        EN_TRY_GOTO(accept_higher(mesh, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),
+        EN_TRY_GOTO(accept_higher(&lobby, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),
                     close_sockets);
         if (rank < 0) continue;
         sockets_out[rank] = fd;
         missing--;
     }
+    eni_lobby_close(&lobby);
     return EN_OK;
 close_sockets:
+    eni_lobby_close(&lobby);
     if (st == EN_ETIMEOUT) eni_error("mesh", "not all ranks connected their data sockets in time");
     for (int r = 0; r < world->nranks; r++) {
         if (sockets_out[r] >= 0) close(sockets_out[r]);

@@ -23,7 +23,7 @@ en_status eni_dealer_open(eni_net *net, const eni_address *lane, uint64_t max_pa
     if (dealer == NULL) return EN_ENOMEM;
     en_status st;
     eni_socket_endpoint(lane, text);
-    EN_TRY_GOTO(eni_socket_open(net, ZMQ_DEALER, max_payload, &dealer->socket), close_dealer);
+    EN_TRY_GOTO(eni_socket_open(net, ZMQ_DEALER, lane, max_payload, &dealer->socket), close_dealer);
     if (zmq_connect(dealer->socket.zmq, text) != 0) {
         eni_error("dealer", "cannot connect to the lane %s: %s", text, zmq_strerror(errno));
         EN_TRY_GOTO(EN_EIO, close_dealer);
@@ -52,11 +52,11 @@ static en_status wait_writable(eni_dealer *dealer, int64_t deadline_ns, int abor
     return EN_ETIMEOUT;
 }
 
-static en_status put_header(eni_dealer *dealer, const eni_header *header, bool has_payload,
-                            int64_t deadline_ns, int abort_fd)
+static en_status put_header(eni_dealer *dealer, const eni_header *header, const void *payload,
+                            bool has_payload, int64_t deadline_ns, int abort_fd)
 {
     for (;;) {
-        en_status st = eni_socket_put_header(&dealer->socket, header, has_payload);
+        en_status st = eni_socket_put_header(&dealer->socket, header, payload, has_payload);
         if (st != EN_ETIMEOUT) return st;
         EN_TRY(wait_writable(dealer, deadline_ns, abort_fd));
     }
@@ -66,7 +66,7 @@ en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *pa
                           void *hint, int64_t deadline_ns, int abort_fd)
 {
     bool has_payload = eni_socket_has_payload(header);
-    en_status st = put_header(dealer, header, has_payload, deadline_ns, abort_fd);
+    en_status st = put_header(dealer, header, payload, has_payload, deadline_ns, abort_fd);
     if (st == EN_OK && !dealer->is_greeted) {
         dealer->is_greeted = true;
         eni_meter_add(&dealer->socket.meter.wire_in, ENI_ZMTP_GREETING);

@@ -15,6 +15,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
+#include "runtime/net/lobby.h"
 #include "runtime/net/tcp.h"
 
 enum { SOCKET_FLAGS = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK };
@@ -71,14 +72,11 @@ static en_status recv_plain(int fd, void *data_out, size_t bytes, int64_t deadli
     }
 }
 
-/* Checks user and token of a new connection, and answers with one byte. */
-static en_status admit(int fd, const eni_token *token, int64_t deadline_ns, int abort_fd)
+/* Checks user and token of a connection that has shown one, and answers with one byte. */
+static en_status admit(int fd, const eni_token *shown, const eni_token *token)
 {
-    eni_token shown;
-    int64_t until = eni_now_ns() + handshake_ns;
     EN_TRY(check_user(fd));
-    EN_TRY(recv_plain(fd, &shown, sizeof shown, until < deadline_ns ? until : deadline_ns, abort_fd));
-    bool is_right = eni_token_equal(&shown, token);
+    bool is_right = eni_token_equal(shown, token);
     if (send(fd, is_right ? "y" : "n", 1, MSG_NOSIGNAL) != 1) return EN_EPEER;
     return is_right ? EN_OK : EN_EDENIED;
 }
@@ -86,58 +84,84 @@ static en_status admit(int fd, const eni_token *token, int64_t deadline_ns, int 
 en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadline_ns, int abort_fd,
                             int *fd_out)
 {
+    eni_lobby lobby = {listen_fd, sizeof token->bytes, true, handshake_ns, .n = 0};
+    eni_token shown;
+    int fd;
+    en_status st;
     for (;;) {
-        EN_TRY(eni_tcp_wait(listen_fd, POLLIN, deadline_ns, abort_fd));
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) continue;
-        if (fd < 0) {
-            eni_error("fdpass", "accept failed: %s", strerror(errno));
-            return EN_EIO;
-        }
-        en_status st = admit(fd, token, deadline_ns, abort_fd);
+        st = eni_lobby_next(&lobby, deadline_ns, abort_fd, &fd, shown.bytes);
+        if (st != EN_OK) break;
+        st = admit(fd, &shown, token);
         if (st == EN_OK) {
             *fd_out = fd;
-            return EN_OK;
+            break;
         }
         close(fd);
-        eni_warn("fdpass", "dropped a connection: %s", en_status_str(st));
+        eni_log_every(&lobby.limit, ENI_LOG_WARN, "fdpass", "dropped a connection: %s", en_status_str(st));
     }
+    eni_lobby_close(&lobby); /* whoever of them is ours comes again */
+    return st;
+}
+
+/* Connects, waiting while the listener's queue is full. */
+static en_status knock(int fd, const char *name, int64_t deadline_ns, int abort_fd)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = make_name(name, &address);
+    while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
+        if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: the listener's queue is full */
+            eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
+            return EN_ENOENT;
+        }
+        int64_t again = eni_now_ns() + 5 * ENI_MILLI;
+        en_status st = eni_tcp_wait(-1, 0, again < deadline_ns ? again : deadline_ns, abort_fd);
+        if (st != EN_ETIMEOUT || eni_now_ns() >= deadline_ns) return st;
+    }
+    return EN_OK;
+}
+
+/* One attempt. EN_EPEER with *again_out: closed without an answer, for others came while we had said nothing.
+ */
+static en_status attempt(int fd, const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
+                         bool *again_out)
+{
+    char answer = 0;
+    *again_out = false;
+    EN_TRY(knock(fd, name, deadline_ns, abort_fd));
+    EN_TRY(check_user(fd));
+    *again_out = true;
+    if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
+        return EN_EPEER;
+    en_status st = recv_plain(fd, &answer, 1, deadline_ns, abort_fd);
+    if (st == EN_EPROTO) st = EN_EPEER; /* the end, no byte */
+    EN_TRY(st);
+    *again_out = false;
+    if (answer == 'y') return EN_OK;
+    eni_error("fdpass", "the process behind @%.47s did not accept our job token", name);
+    return EN_EDENIED;
 }
 
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
                              int *fd_out)
 {
-    struct sockaddr_un address;
-    socklen_t bytes = make_name(name, &address);
-    en_status st;
-    char answer = 0;
-    int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
-    if (fd < 0) {
-        eni_error("fdpass", "cannot make a unix socket: %s", strerror(errno));
-        return EN_EIO;
-    }
-    while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
-        if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: the listener's queue is full */
-            eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
-            EN_TRY_GOTO(EN_ENOENT, close_fd);
+    for (;;) {
+        bool is_again;
+        int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+        if (fd < 0) {
+            eni_error("fdpass", "cannot make a unix socket: %s", strerror(errno));
+            return EN_EIO;
         }
-        int64_t again = eni_now_ns() + 5 * ENI_MILLI;
-        st = eni_tcp_wait(-1, 0, again < deadline_ns ? again : deadline_ns, abort_fd);
-        if (st != EN_ETIMEOUT || eni_now_ns() >= deadline_ns) goto close_fd;
+        en_status st = attempt(fd, name, token, deadline_ns, abort_fd, &is_again);
+        if (st == EN_OK) {
+            *fd_out = fd;
+            return EN_OK;
+        }
+        close(fd);
+        if (st != EN_EPEER || !is_again || eni_now_ns() >= deadline_ns) return st;
+        st =
+            eni_tcp_wait(-1, 0, eni_now_ns() + 5 * ENI_MILLI, abort_fd); /* also tells an abort from an end */
+        if (st != EN_ETIMEOUT) return st;
     }
-    EN_TRY_GOTO(check_user(fd), close_fd);
-    if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
-        EN_TRY_GOTO(EN_EPEER, close_fd);
-    EN_TRY_GOTO(recv_plain(fd, &answer, 1, deadline_ns, abort_fd), close_fd);
-    if (answer != 'y') {
-        eni_error("fdpass", "the process behind @%.47s did not accept our job token", name);
-        EN_TRY_GOTO(EN_EDENIED, close_fd);
-    }
-    *fd_out = fd;
-    return EN_OK;
-close_fd:
-    close(fd);
-    return st;
 }
 
 typedef union control_space {

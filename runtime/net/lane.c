@@ -6,6 +6,7 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "runtime/core/crc32c.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -19,7 +20,7 @@ enum { HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_
 
 struct eni_net {
     void *context;
-    atomic_bool is_aborted;
+    atomic_bool is_aborted, has_crc;
 };
 
 /* What eni_packet.owner points to. */
@@ -57,6 +58,11 @@ void eni_net_abort(eni_net *net)
     atomic_store(&net->is_aborted, true);
 }
 
+void eni_net_use_crc(eni_net *net)
+{
+    atomic_store(&net->has_crc, true);
+}
+
 static en_status set_int(void *zmq, int option, int value)
 {
     if (zmq_setsockopt(zmq, option, &value, sizeof value) == 0) return EN_OK;
@@ -84,7 +90,8 @@ static en_status set_options(void *zmq, int type, uint64_t max_payload)
     return set_int(zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
 }
 
-en_status eni_socket_open(eni_net *net, int type, uint64_t max_payload, eni_socket *socket_out)
+en_status eni_socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
+                          eni_socket *socket_out)
 {
     void *zmq = zmq_socket(net->context, type);
     if (zmq == NULL) {
@@ -98,7 +105,13 @@ en_status eni_socket_open(eni_net *net, int type, uint64_t max_payload, eni_sock
     }
     socket_out->zmq = zmq;
     socket_out->net = net;
+    socket_out->has_crc = atomic_load(&net->has_crc) || !eni_address_is_loopback(address);
     return EN_OK;
+}
+
+void *eni_socket_context(const eni_socket *socket)
+{
+    return socket->net->context;
 }
 
 void eni_socket_close(eni_socket *socket)
@@ -136,6 +149,7 @@ void eni_meter_read(const eni_lane_meter *meter, eni_lane_count *count_out)
         .wire_in = meter_get(&meter->wire_in),
         .wire_out = meter_get(&meter->wire_out),
         .dropped = meter_get(&meter->dropped),
+        .damaged = meter_get(&meter->damaged),
     };
 }
 
@@ -229,6 +243,7 @@ static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *fram
     eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
     if (eni_header_decode(zmq_msg_data(frame), zmq_msg_size(frame), &packet->header, &why) != EN_OK)
         return drop(socket, frame, packet, why);
+    if (has_route && packet->header.type == ENI_MSG_HELLO) packet->source = zmq_msg_get(frame, ZMQ_SRCFD);
     bool has_payload = eni_socket_has_payload(&packet->header);
     if (has_payload != zmq_msg_more(frame))
         return drop(socket, frame, packet, "it has not the frames it should");
@@ -238,7 +253,11 @@ static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *fram
     if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
     if (zmq_msg_size(frame) != packet->header.bytes)
         return drop(socket, frame, packet, "its payload has another length than its header says");
-    return hold_payload(frame, packet);
+    EN_TRY(hold_payload(frame, packet));
+    packet->is_damaged = (packet->header.flags & ENI_FLAG_CRC) != 0 &&
+                         eni_crc32c(0, packet->payload, packet->bytes) != packet->header.crc;
+    if (packet->is_damaged) eni_meter_add(&socket->meter.damaged, 1);
+    return EN_OK;
 }
 
 en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet_out)
@@ -249,6 +268,8 @@ en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet
     packet.payload = NULL;
     packet.bytes = 0;
     packet.route_bytes = 0;
+    packet.source = -1;
+    packet.is_damaged = false;
     zmq_msg_init(&frame);
     en_status st = next_frame(socket, &frame);
     if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
@@ -260,10 +281,21 @@ en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet
     return EN_OK;
 }
 
-en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, bool has_more)
+/* Encodes, with a checksum where there is something to check. */
+static size_t encode(const eni_socket *socket, const eni_header *header, const void *payload, uint8_t *bytes)
+{
+    if (!socket->has_crc || payload == NULL) return eni_header_encode(header, bytes);
+    eni_header checked = *header;
+    checked.flags |= ENI_FLAG_CRC;
+    checked.crc = eni_crc32c(0, payload, header->bytes);
+    return eni_header_encode(&checked, bytes);
+}
+
+en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, const void *payload,
+                                bool has_more)
 {
     uint8_t bytes[ENI_HEADER_MAX];
-    size_t length = eni_header_encode(header, bytes);
+    size_t length = encode(socket, header, has_more ? payload : NULL, bytes);
     int flags = ZMQ_DONTWAIT | (has_more ? ZMQ_SNDMORE : 0);
     while (zmq_send(socket->zmq, bytes, length, flags) < 0) {
         if (errno == EINTR) continue;

@@ -37,6 +37,10 @@ en_status eni_net_open(int io_threads, eni_net **net_out);
  * NULL is fine. */
 void eni_net_close(eni_net *net);
 
+/* Sockets opened from now on put a checksum on every payload. Without this only those do that were given an
+ * address beyond loopback. A checksum that is there is always checked. */
+void eni_net_use_crc(eni_net *net);
+
 /* The run is broken: sockets closed from now on drop what they have not sent. Any thread. */
 void eni_net_abort(eni_net *net);
 
@@ -45,6 +49,8 @@ typedef struct eni_packet {
     eni_header header;
     uint8_t route[ENI_ROUTE_MAX]; /* whom to answer (router only) */
     uint32_t route_bytes;
+    int source;       /* router, HELLO: the connection's descriptor, for eni_router_admit; else -1 */
+    bool is_damaged;  /* the payload's checksum is not the header's: refuse it, do not read it */
     uint8_t *payload; /* header.bytes raw bytes on a 4-byte boundary, valid until release; NULL without
                          payload, and with ENI_FLAG_SHM, where they lie in the arena. Writable: it is yours */
     uint64_t bytes;   /* of payload */
@@ -62,12 +68,21 @@ typedef struct eni_lane_count {
     uint64_t payload_in, payload_out;
     uint64_t wire_in, wire_out;
     uint64_t dropped; /* malformed, half, or without a way back */
+    uint64_t damaged; /* payloads with a wrong checksum */
+    uint64_t evicted; /* connections closed because they did not show the token (eni_router_guard) */
 } eni_lane_count;
 
 /* Binds; EN_EDENIED beyond loopback unless is_insecure. *bound_out (may be NULL) has the real port.
  * `max_payload` is the largest payload that is let in, at most ENI_BUCKET_MAX (0: that). */
 en_status eni_router_open(eni_net *net, const eni_address *address, bool is_insecure, uint64_t max_payload,
                           eni_router **router_out, eni_address *bound_out);
+
+/* From now on a new connection must be admitted within 5 s and 4,096 bytes, or it is closed: see guard.h. So
+ * a client says HELLO first, and nothing else until it is answered. */
+en_status eni_router_guard(eni_router *router);
+
+/* The sender of this HELLO has shown the token. Nothing without a guard. */
+void eni_router_admit(eni_router *router, const eni_packet *hello);
 
 /* One message. EN_OK: release it; EN_ETIMEOUT: none came within timeout_ms (0: only look); EN_EINTR: wake_fd
  * (negative: none) is readable and no message was waiting. */

@@ -6,10 +6,12 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/net/guard.h"
 #include "runtime/net/lane_state.h"
 
 struct eni_router {
     eni_socket socket;
+    eni_guard *guard; /* NULL: none */
 };
 
 static en_status bind_router(eni_router *router, const eni_address *address, eni_address *bound_out)
@@ -43,13 +45,23 @@ en_status eni_router_open(eni_net *net, const eni_address *address, bool is_inse
     eni_router *router = eni_alloc(sizeof *router);
     if (router == NULL) return EN_ENOMEM;
     en_status st;
-    EN_TRY_GOTO(eni_socket_open(net, ZMQ_ROUTER, max_payload, &router->socket), close_router);
+    EN_TRY_GOTO(eni_socket_open(net, ZMQ_ROUTER, address, max_payload, &router->socket), close_router);
     EN_TRY_GOTO(bind_router(router, address, bound_out), close_router);
     *router_out = router;
     return EN_OK;
 close_router:
     eni_router_close(router);
     return st;
+}
+
+en_status eni_router_guard(eni_router *router)
+{
+    return eni_guard_start(eni_socket_context(&router->socket), router->socket.zmq, &router->guard);
+}
+
+void eni_router_admit(eni_router *router, const eni_packet *hello)
+{
+    if (router->guard != NULL) eni_guard_admit(router->guard, hello->source);
 }
 
 /* One message if there is one; wrong ones are passed over. */
@@ -107,7 +119,7 @@ en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_he
 {
     bool has_payload = eni_socket_has_payload(header);
     en_status st = put_route(router, to);
-    if (st == EN_OK) st = eni_socket_put_header(&router->socket, header, has_payload);
+    if (st == EN_OK) st = eni_socket_put_header(&router->socket, header, payload, has_payload);
     if (st == EN_OK && has_payload)
         return eni_socket_put_payload(&router->socket, payload, header->bytes, release, hint);
     if (release != NULL) release(payload, hint);
@@ -117,11 +129,13 @@ en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_he
 void eni_router_count(const eni_router *router, eni_lane_count *count_out)
 {
     eni_meter_read(&router->socket.meter, count_out);
+    if (router->guard != NULL) count_out->evicted = eni_guard_evicted(router->guard);
 }
 
 void eni_router_close(eni_router *router)
 {
     if (router == NULL) return;
+    eni_guard_stop(router->guard);
     eni_socket_close(&router->socket);
     eni_free(router);
 }

@@ -1,0 +1,221 @@
+/* guard.c - see guard.h.
+ *
+ * ZeroMQ tells us the descriptor of a connection (monitor event ACCEPTED), but closes it whenever it likes,
+ * and the number may then mean another one. So we hold a duplicate, and know a connection by its inode. */
+#include "runtime/net/guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <linux/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+enum {
+    TICK_MS = 5,
+    ADMITTED_MAX = 256,
+    ESTABLISHED = 1 /* the state of tcp(7), which linux/tcp.h does not name */
+};
+
+typedef struct stranger {
+    int fd; /* a duplicate */
+    uint64_t inode;
+    int64_t until_ns;
+} stranger;
+
+struct eni_guard {
+    void *router, *events;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of the next four */
+    stranger strangers[ENI_GUARD_MAX];
+    uint32_t n;
+    uint64_t admitted[ADMITTED_MAX]; /* inodes, the latest: their ACCEPTED may come after their HELLO */
+    uint64_t nadmitted;
+    atomic_uint_fast64_t evicted;
+    eni_log_limit limit;
+};
+
+static uint64_t inode_of(int fd)
+{
+    struct stat about;
+    return fd >= 0 && fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode) ? (uint64_t)about.st_ino : 0;
+}
+
+/* ---- under lock ---- */
+
+static void forget(eni_guard *guard, uint32_t at)
+{
+    close(guard->strangers[at].fd);
+    guard->n--;
+    memmove(&guard->strangers[at], &guard->strangers[at + 1], (guard->n - at) * sizeof guard->strangers[0]);
+}
+
+static void evict(eni_guard *guard, uint32_t at, const char *why)
+{
+    shutdown(guard->strangers[at].fd, SHUT_RDWR);
+    forget(guard, at);
+    atomic_fetch_add(&guard->evicted, 1);
+    eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without our job token",
+                  why);
+}
+
+static bool is_admitted(const eni_guard *guard, uint64_t inode)
+{
+    for (uint64_t i = 0; i < ADMITTED_MAX && i < guard->nadmitted; i++)
+        if (guard->admitted[i] == inode) return true;
+    return false;
+}
+
+/* What is over: time, bytes, or the connection itself. */
+static void look_round(eni_guard *guard)
+{
+    const int64_t now_ns = eni_now_ns();
+    for (uint32_t i = 0; i < guard->n;) {
+        struct tcp_info info = {0};
+        socklen_t bytes = sizeof info;
+        const int fd = guard->strangers[i].fd;
+        const bool is_known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
+        if (!is_known || info.tcpi_state != ESTABLISHED)
+            forget(guard, i);
+        else if (info.tcpi_bytes_received > ENI_GUARD_BYTES)
+            evict(guard, i, "sent more than 4096 bytes");
+        else if (now_ns >= guard->strangers[i].until_ns)
+            evict(guard, i, "stayed for 5 s");
+        else
+            i++;
+    }
+}
+
+static void take_in(eni_guard *guard, int fd)
+{
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    const uint64_t inode = inode_of(copy);
+    if (inode == 0 || is_admitted(guard, inode)) {
+        if (copy >= 0) close(copy);
+        return;
+    }
+    if (guard->n == ENI_GUARD_MAX) evict(guard, 0, "said nothing while others came");
+    guard->strangers[guard->n++] = (stranger){copy, inode, eni_now_ns() + ENI_GUARD_PATIENCE_NS};
+}
+
+/* ---- the thread ---- */
+
+/* One event: [16 bits number, 32 bits value] [endpoint]. False: the last one. */
+static bool take_event(eni_guard *guard)
+{
+    uint8_t head[6] = {0}, endpoint[256];
+    uint16_t event;
+    int32_t value;
+    while (zmq_recv(guard->events, head, sizeof head, ZMQ_DONTWAIT) < 0)
+        if (errno != EINTR) return errno == EAGAIN;
+    while (zmq_recv(guard->events, endpoint, sizeof endpoint, 0) < 0)
+        if (errno != EINTR) return false;
+    memcpy(&event, head, sizeof event);
+    memcpy(&value, head + 2, sizeof value);
+    if (event == ZMQ_EVENT_MONITOR_STOPPED) return false;
+    pthread_mutex_lock(&guard->lock);
+    take_in(guard, value);
+    pthread_mutex_unlock(&guard->lock);
+    return true;
+}
+
+static void *watch(void *user)
+{
+    eni_guard *guard = user;
+    bool goes_on = true;
+    while (goes_on) {
+        pthread_mutex_lock(&guard->lock);
+        look_round(guard);
+        const long wait_ms = guard->n > 0 ? TICK_MS : -1;
+        pthread_mutex_unlock(&guard->lock);
+        zmq_pollitem_t item = {guard->events, 0, ZMQ_POLLIN, 0};
+        const int rc = zmq_poll(&item, 1, wait_ms);
+        if (rc < 0 && errno != EINTR) return NULL;
+        if (rc > 0) goes_on = take_event(guard);
+    }
+    return NULL;
+}
+
+static en_status start_thread(eni_guard *guard)
+{
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the main thread */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&guard->thread, NULL, watch, guard);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) return EN_OK;
+    eni_error("guard", "cannot start the thread that watches a lane's connections: %s", strerror(error));
+    return EN_ENOMEM;
+}
+
+en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)
+{
+    eni_guard *guard = eni_alloc(sizeof *guard);
+    char name[64];
+    if (guard == NULL) return EN_ENOMEM;
+    guard->router = router;
+    pthread_mutex_init(&guard->lock, NULL);
+    snprintf(name, sizeof name, "inproc://guard-%p", (void *)guard);
+    guard->events = zmq_socket(context, ZMQ_PAIR);
+    en_status st = EN_EIO;
+    if (guard->events == NULL ||
+        zmq_socket_monitor(router, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_MONITOR_STOPPED) != 0 ||
+        zmq_connect(guard->events, name) != 0) {
+        eni_error("guard", "cannot watch a lane's connections: %s", zmq_strerror(errno));
+        goto free_guard;
+    }
+    EN_TRY_GOTO(start_thread(guard), stop_monitor);
+    *guard_out = guard;
+    return EN_OK;
+stop_monitor:
+    zmq_socket_monitor(router, NULL, 0);
+free_guard:
+    if (guard->events != NULL) zmq_close(guard->events);
+    pthread_mutex_destroy(&guard->lock);
+    eni_free(guard);
+    return st;
+}
+
+void eni_guard_admit(eni_guard *guard, int fd)
+{
+    const uint64_t inode = inode_of(fd);
+    if (inode == 0) return;
+    pthread_mutex_lock(&guard->lock);
+    guard->admitted[guard->nadmitted++ % ADMITTED_MAX] = inode;
+    for (uint32_t i = 0; i < guard->n; i++)
+        if (guard->strangers[i].inode == inode) {
+            forget(guard, i);
+            break;
+        }
+    pthread_mutex_unlock(&guard->lock);
+}
+
+uint64_t eni_guard_evicted(const eni_guard *guard)
+{
+    return atomic_load(&guard->evicted);
+}
+
+void eni_guard_stop(eni_guard *guard)
+{
+    if (guard == NULL) return;
+    zmq_socket_monitor(guard->router, NULL, 0); /* the thread's last event */
+    pthread_join(guard->thread, NULL);
+    while (guard->n > 0)
+        forget(guard, 0);
+    zmq_close(guard->events);
+    pthread_mutex_destroy(&guard->lock);
+    eni_free(guard);
+}
