@@ -23,6 +23,11 @@ static bool split(const char *text, const char **host, size_t *host_bytes, const
         *host_bytes = (size_t)(colon - text);
         *port = colon + 1;
     }
+    for (size_t i = 0; i < *host_bytes; i++) { /* names, numbers, IPv6 with %scope; or * for all */
+        const char c = (*host)[i];
+        bool is_word = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+        if (!is_word && memchr(".-_:%*", c, 6) == NULL) return false;
+    }
     return *host_bytes > 0 && *host_bytes < ENI_HOST_MAX;
 }
 

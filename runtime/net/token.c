@@ -159,8 +159,8 @@ static en_status read_text(int fd, eni_token *token_out)
         if (n == 0) break;
         bytes += (size_t)n;
     }
-    if (bytes == ENI_TOKEN_HEX && text[bytes - 1] == '\n') text[bytes - 1] = '\0';
-    return eni_token_parse(text, token_out);
+    if (bytes == ENI_TOKEN_HEX && text[bytes - 1] == '\n') text[--bytes] = '\0';
+    return bytes == ENI_TOKEN_HEX - 1 ? eni_token_parse(text, token_out) : EN_EFORMAT;
 }
 
 static en_status check_file(int fd, const char *path)
