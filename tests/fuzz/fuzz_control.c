@@ -6,8 +6,14 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/net/message.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)
+{
+    return fuzz_mutate_array(data, bytes, max_bytes, seed);
+}
 
 static void must(int claim)
 {

@@ -3,8 +3,14 @@
 #include <string.h>
 
 #include "runtime/net/wire.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)
+{
+    return fuzz_mutate_array(data, bytes, max_bytes, seed);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -7,6 +7,14 @@
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t max_bytes);
+
+/* libFuzzer's; a mutator in a target asks for it. */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t max_bytes)
+{
+    (void)data;
+    return bytes < max_bytes ? bytes : max_bytes;
+}
 
 enum { LARGEST = 1 << 20 };
 
