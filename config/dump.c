@@ -75,6 +75,7 @@ static bool must_tell(const eni_config *config, eni_program program, int k)
     bool is_about_this_call = (key->flags & ENI_KEY_FLAG_ONLY) != 0 && (key->flags & ENI_KEY_HIDDEN) == 0;
     if (is_about_this_call) return false; /* --help, --config: the file's keys are told one by one */
     if ((key->flags & ENI_KEY_FROM_ENV) != 0 || key->type == ENI_KEY_LIST) return true;
+    if (config->origin[k] != ENI_FROM_DEFAULT) return true; /* its own default may follow from another key */
     const char *fallback = eni_key_fallback(key, program, word);
     return fallback == NULL || strcmp(eni_key_text(config, key, room), fallback) != 0;
 }

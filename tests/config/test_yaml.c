@@ -266,6 +266,24 @@ static en_status count_key(void *user, const char *key, const char *value)
     return EN_OK;
 }
 
+/* A default that another key moves: what was given is told though it equals the table's. */
+static void what_was_given_is_told(void **state)
+{
+    (void)state;
+    char *argv[] = {"run", "--model=toy", "--data=fashion-mnist", NULL};
+    eni_config config, child;
+    assert_int_equal(eni_config_parse(ENI_RUN, 3, argv, &config), EN_OK);
+    char **words = eni_config_argv(&config, ENI_WORKER, "worker");
+    int argc = 0;
+    while (words[argc] != NULL)
+        argc++;
+    assert_int_equal(eni_config_parse(ENI_WORKER, argc, words, &child), EN_OK);
+    assert_string_equal(child.data, "fashion-mnist");
+    eni_free(words);
+    eni_config_fini(&child);
+    eni_config_fini(&config);
+}
+
 static en_status stop_at_once(void *user, const char *key, const char *value)
 {
     (void)user;
@@ -283,7 +301,7 @@ static void keys_that_must_match(void **state)
     assert_int_equal(eni_config_match(&config, count_key, all), EN_OK);
     static const char *const in[] = {"lr=0.01;",    "momentum=0.5;", "model=convnet;", "batch-size=64;",
                                      "shuffle=on;", "seed=1;",       "nesterov=off;",  "allreduce=auto;"};
-    static const char *const out[] = {"rank=", "out=", "device=", "save=", "server=", "local-rank="};
+    static const char *const out[] = {";rank=", ";out=", ";device=", ";save=", ";server=", ";local-rank="};
     for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
         assert_non_null(strstr(all, in[i]));
     for (size_t i = 0; i < sizeof out / sizeof out[0]; i++)
@@ -317,6 +335,7 @@ int main(void)
         cmocka_unit_test(torchrun_is_understood),
         cmocka_unit_test(a_dump_reads_back),
         cmocka_unit_test(a_child_comes_to_the_same),
+        cmocka_unit_test(what_was_given_is_told),
         cmocka_unit_test(keys_that_must_match),
         cmocka_unit_test(a_copy_is_its_own),
     };
