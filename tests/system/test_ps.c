@@ -1,0 +1,166 @@
+/* test_ps.c - `entrain ps` and `entrain stop`; and runs that go on without a rank. */
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/job.h"
+#include "tests/system/run.h"
+
+#define TOY                                                                                                  \
+    "--model=toy --data=synthetic --device=ref --threads=1 --batch-size=4 --limit-train-samples=64 "         \
+    "--limit-test-samples=8 --log-every=0 --log-level=error "
+#define ENDLESS TOY "--steps=100000000 "
+
+enum { STARTS_WITHIN = 30 };
+
+/* The line of `entrain ps` that begins with this number. */
+static void ps_line(long run, char line_out[512])
+{
+    process ps;
+    char number[32], text[8192];
+    snprintf(number, sizeof number, "%ld", run);
+    process_start(&ps, "entrain", NULL, "ps");
+    assert_int_equal(process_wait(&ps, 10), 0);
+    snprintf(text, sizeof text, "%s", process_out(&ps));
+    line_out[0] = 0;
+    for (char *save, *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
+        if (strncmp(line + strspn(line, " "), number, strlen(number)) == 0)
+            snprintf(line_out, 512, "%s", line);
+}
+
+static void expect_words(const char *line, const char *const *words)
+{
+    for (; *words != NULL; words++)
+        if (strstr(line, *words) == NULL) fail_msg("\"%s\" lacks \"%s\"", line, *words);
+}
+
+static void stop(long run, int expected)
+{
+    process p;
+    process_start(&p, "entrain", NULL, "stop %ld", run);
+    const int code = process_wait(&p, 12);
+    if (code != expected) fail_msg("entrain stop ended with %d:\n%s", code, process_err(&p));
+    if (expected == 0 && strstr(process_out(&p), "has ended") == NULL)
+        fail_msg("it said: %s", process_out(&p));
+}
+
+static void test_run(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-async"};
+    (void)state;
+    for (size_t s = 0; s < 2; s++) {
+        job j;
+        char line[512], out[128];
+        snprintf(out, sizeof out, "%s/ps%zu", system_folder(), s);
+        job_run(&j, strategies[s], 3, "%s --out=%s", ENDLESS, out);
+        job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+        ps_line(j.run.pid, line);
+        expect_words(line, (const char *[]){strategies[s], "toy", " 3 ", out, "%", NULL});
+        const double begin = now_seconds();
+        stop(j.run.pid, 0);
+        const double took = now_seconds() - begin;
+        assert_int_equal(process_wait(&j.run, 1), 128 + SIGTERM);
+        process_nobody_left(1);
+        ps_line(j.run.pid, line);
+        assert_string_equal(line, "");
+        promise("entrain stop, %s: ended after %.2f s", strategies[s], took);
+    }
+}
+
+/* By hand the run is called by its leader's pid. */
+static void test_by_hand(void **state)
+{
+    job j;
+    char line[512];
+    (void)state;
+    job_by_hand(&j, "ps-sync", 2, "%s", ENDLESS);
+    job_all_ranks(&j);
+    job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+    ps_line(j.psd.pid, line);
+    expect_words(line, (const char *[]){"ps-sync", "toy", " 2 ", NULL});
+    stop(j.psd.pid, 0);
+    for (int who = JOB_PSD; who < 2; who++) {
+        process *p = job_process(&j, who);
+        const int code = process_wait(p, 1);
+        if (code != 128 + SIGTERM) fail_msg("%s ended with %d:\n%s", p->name, code, process_err(p));
+    }
+}
+
+static void test_unknown(void **state)
+{
+    process p;
+    (void)state;
+    stop(1, 2);
+    process_start(&p, "entrain", NULL, "stop nonsense");
+    assert_int_equal(process_wait(&p, 10), 2);
+    assert_int_equal(process_says(&p, "there is no run \"nonsense\"", "entrain ps"), 1);
+}
+
+/* ---- --on-worker-loss ---------------------------------------------------------------------------------- */
+
+static json_t *result_of(const char *out)
+{
+    char path[160];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/result.json", out);
+    json_t *result = json_load_file(path, 0, &error);
+    if (result == NULL) fail_msg("%s: %s", path, error.text);
+    return result;
+}
+
+/* Rank 1 of three is killed; the others finish the budget, and say what was lost. */
+static void go_on(const char *strategy)
+{
+    job j;
+    char out[128];
+    snprintf(out, sizeof out, "%s/loss-%.3s", system_folder(), strategy);
+    job_run(&j, strategy, 3,
+            "%s --max-samples=60000 --straggler=0:20,1:20,2:20 --on-worker-loss=continue --out=%s", TOY, out);
+    job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+    job_look(&j);
+    assert_int_equal(kill(j.pid[1], SIGKILL), 0);
+    const int code = process_wait(&j.run, 60);
+    if (code != 0) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
+    if (process_says(&j.run, "rank 1 ", "go on") != 1)
+        fail_msg("%s should say once who was lost:\n%s", strategy, process_err(&j.run));
+    json_t *result = result_of(out);
+    assert_string_equal(text_at(result, "exit"), "ok");
+    const json_t *lost = json_object_get(result, "lost");
+    assert_int_equal(json_array_size(lost), 1);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(lost, 0), "rank")), 1);
+    const double applied = number_at(result, "samples_applied");
+    if (applied < 60000 - 5 * 4 || applied > 60000) fail_msg("%g samples were applied", applied);
+    promise("%s goes on without rank 1: %g of 60000 samples applied", strategy, applied);
+    json_decref(result);
+    process_nobody_left(1);
+}
+
+static void test_goes_on(void **state)
+{
+    (void)state;
+    go_on("ps-async");
+    go_on("ssp:s=2");
+}
+
+static void test_cannot_go_on(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    for (size_t s = 0; s < 2; s++) {
+        process p;
+        process_start(&p, "entrain", NULL, "run -n 2 --strategy=%s --on-worker-loss=continue %s",
+                      strategies[s], ENDLESS);
+        assert_int_equal(process_wait(&p, 10), 2);
+        if (process_says(&p, "--on-worker-loss=continue", strategies[s]) != 1)
+            fail_msg("it should say once why not:\n%s", process_err(&p));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_run), cmocka_unit_test(test_by_hand),
+                                       cmocka_unit_test(test_unknown), cmocka_unit_test(test_goes_on),
+                                       cmocka_unit_test(test_cannot_go_on)};
+    return system_main(tests);
+}
