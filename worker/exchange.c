@@ -97,15 +97,55 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
 
 /* ---- servers ---- */
 
+static eni_client_place place_of(const eni_worker *w, uint32_t epoch)
+{
+    int may_share = w->shaper == NULL && w->config->transport != ENI_TRANSPORT_TCP;
+    return eni_lanes_place(w->lanes, may_share ? w->host_id : NULL, epoch);
+}
+
+static uint64_t generation(void *user)
+{
+    const eni_worker *w = user;
+    return eni_member_generation(w->member);
+}
+
+/* psd is back, or another server is: in other places. */
+static en_status locate(void *user, eni_client_place *place_out)
+{
+    eni_worker *w = user;
+    uint32_t epoch;
+    const eni_peer *psd = eni_member_leader(w->member, &epoch);
+    EN_TRY(eni_lanes_find(psd, w->lanes));
+    *place_out = place_of(w, epoch);
+    return EN_OK;
+}
+
+/* How many calls a cell keeps for a psd that comes back: those until its next state, as many again while that
+ * is written, and those under way. */
+static en_status calls_to_keep(const eni_worker *w, uint32_t *keep_out)
+{
+    const uint64_t every = w->lanes->state_every, keep = 2 * every + 8;
+    *keep_out = 0;
+    if (w->config->server_timeout_ns == 0) return EN_OK;
+    if (every == 0) {
+        eni_error("exchange", "--server-timeout: this psd could not come back, it was started without "
+                              "--state=FOLDER (entrain run: --server-restarts=N)");
+        return EN_EINVAL;
+    }
+    *keep_out = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX;
+    return EN_OK;
+}
+
 static en_status open_client(eni_worker *w, int64_t deadline)
 {
-    const eni_peer *psd = &w->info->leader;
-    eni_lanes lanes;
-    EN_TRY(eni_lanes_find(psd, &lanes));
-    int may_share = w->shaper == NULL && w->config->transport != ENI_TRANSPORT_TCP;
+    uint32_t keep;
+    w->lanes = eni_alloc(sizeof *w->lanes);
+    if (w->lanes == NULL) return EN_ENOMEM;
+    EN_TRY(eni_lanes_find(&w->info->leader, w->lanes));
+    EN_TRY(calls_to_keep(w, &keep));
     EN_TRY(eni_net_open(1, &w->net));
     eni_client_config config = {.net = w->net,
-                                .place = eni_lanes_place(&lanes, may_share ? w->host_id : NULL, w->world.epoch),
+                                .place = place_of(w, w->world.epoch),
                                 .arena = w->arena,
                                 .buckets = w->buckets,
                                 .token = &w->token,
@@ -115,7 +155,10 @@ static en_status open_client(eni_worker *w, int64_t deadline)
                                 .alive = eni_worker_alive,
                                 .user = w,
                                 .wake_fd = eni_member_fd(w->member),
-                                .join_deadline_ns = deadline};
+                                .join_deadline_ns = deadline,
+                                .keep = keep,
+                                .generation = generation,
+                                .locate = locate};
     return eni_client_open(&config, &w->client);
 }
 
@@ -168,6 +211,18 @@ static en_status check_same_start(eni_worker *w, int64_t deadline)
     return st;
 }
 
+/* ---- long waits are explained by the control plane ---- */
+
+static void wait_begins(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number)
+{
+    eni_member_wait_begin(user, what, name, bytes, number);
+}
+
+static void wait_ends(void *user)
+{
+    eni_member_wait_end(user);
+}
+
 en_status eni_exchange_open(eni_worker *w)
 {
     int64_t deadline = eni_now_ns() + w->config->join_timeout_ns;
@@ -183,8 +238,12 @@ en_status eni_exchange_open(eni_worker *w)
         else
             en_schema_init_param(&w->schema, (uint64_t)w->config->seed, param);
     }
-    EN_TRY(broadcast_init(w));
+    eni_member_wait_begin(w->member, "broadcast", "weights of rank 0", w->schema.count * sizeof(float), 1);
+    en_status st = broadcast_init(w);
+    eni_member_wait_end(w->member);
+    EN_TRY(st);
     EN_TRY(check_same_start(w, deadline));
+    w->waits = (eni_waits){wait_begins, wait_ends, w->member};
     eni_host_config config = {.strategy = w->strategy,
                               .options = w->options,
                               .world = w->world,
@@ -209,6 +268,7 @@ void eni_exchange_close(eni_worker *w)
     eni_host_close(w->strategy_host);
     eni_client_close(w->client);
     eni_net_close(w->net);
+    eni_free(w->lanes);
     eni_coll_close(w->coll);
     for (int r = 0; w->sockets != NULL && r < w->world.nranks; r++)
         if (w->sockets[r] >= 0) close(w->sockets[r]);

@@ -24,6 +24,7 @@
 #include "runtime/comm/client.h"
 #include "runtime/comm/coll.h"
 #include "runtime/comm/host.h"
+#include "runtime/comm/lanes.h"
 #include "runtime/comm/mesh.h"
 #include "runtime/core/trace.h"
 #include "runtime/net/leader.h"
@@ -107,7 +108,9 @@ typedef struct eni_worker {
     eni_coll *coll;
     eni_coll_choice choice;
     eni_net *net;
+    eni_lanes *lanes; /* of the servers, as of now */
     eni_client *client;
+    eni_waits waits; /* the strategy's, told to the member */
     eni_host *strategy_host;
 
     /* the run */

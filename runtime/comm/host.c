@@ -87,6 +87,7 @@ void eni_host_close(eni_host *host)
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
     host->step = step;
+    host->first_request = host->next_request;
     host->samples_before = samples_before;
     host->rand_calls = 0;
     host->npushes = 0;

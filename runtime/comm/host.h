@@ -28,6 +28,15 @@
 
 typedef struct eni_host eni_host;
 
+/* Told around every wait for others, on the compute thread, so that a long one can be explained: `what` is a
+ * literal ("all-reduce", "push-pull"), `name` the bucket's first tensor (valid as long as the buckets),
+ * `bytes` its size, `number` counts a step's operations 1, 2, .. alike on all ranks. */
+typedef struct eni_waits {
+    void (*begin)(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number);
+    void (*end)(void *user);
+    void *user;
+} eni_waits;
+
 /* Everything is borrowed and outlives the host. */
 typedef struct eni_host_config {
     const en_strategy *strategy;
@@ -46,6 +55,7 @@ typedef struct eni_host_config {
     eni_trace *trace;                      /* NULL: none */
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
+    const eni_waits *waits; /* NULL: nobody wants to know */
 } eni_host_config;
 
 /* Runs the strategy's open and, for each bucket, plan. */

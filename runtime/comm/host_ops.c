@@ -203,7 +203,12 @@ static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucke
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
+    static const char *const names[] = {[EN_ALLREDUCE] = "all-reduce", [EN_REDUCE_SCATTER] = "reduce-scatter",
+                                        [EN_ALLGATHER] = "all-gather", [EN_REDUCE] = "reduce",
+                                        [EN_BCAST] = "broadcast",      [ENI_COLL_SWAP] = "swap",
+                                        [ENI_COLL_BARRIER] = "barrier"};
     r->then_step = then_step;
+    r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     int64_t begin = eni_now_ns();
     en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
     host->counters.send_ns += eni_now_ns() - begin;
@@ -242,7 +247,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0; /* alone, every collective is the identity */
     if (group == EN_LOCAL && host->config.world.nhosts > 1) {
-        eni_host_misuse(host, "asked for a collective inside one host, which needs the hierarchical transport");
+        eni_host_misuse(host,
+                        "asked for a collective inside one host, which needs the hierarchical transport");
         return REQUEST_REFUSED;
     }
     if (!is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
@@ -295,6 +301,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     int64_t end = eni_now_ns();
     host->counters.send_ns += end - begin;
     r->is_push = out != 0;
+    r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
     r->failed = st;
@@ -320,12 +327,30 @@ static void trace_wait(const eni_host *host, const eni_request *r, const char *w
                    r->bucket->count * sizeof(float));
 }
 
+/* From here on this rank waits for others in request r; then no more. */
+static void wait_begins(const eni_host *host, const eni_request *r)
+{
+    const eni_waits *waits = host->config.waits;
+    if (waits == NULL) return;
+    const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
+    waits->begin(waits->user, r->what, range->nparams > 0 ? range->params[0].name : "",
+                 r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
+}
+
+static void wait_ends(const eni_host *host)
+{
+    if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
+}
+
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
     int64_t begin = eni_now_ns();
     uint64_t blocked = coll_wait_ns(host);
     EN_TRY(r->failed);
-    EN_TRY(eni_coll_wait(host->config.coll, r->coll));
+    wait_begins(host, r);
+    en_status st = eni_coll_wait(host->config.coll, r->coll);
+    wait_ends(host);
+    EN_TRY(st);
     int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(host) - blocked);
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited;
@@ -349,7 +374,10 @@ static en_status wait_call(eni_host *host, eni_request *r)
         return r->failed;
     }
     eni_client_count(host->config.client, &before);
-    EN_TRY(eni_client_wait(host->config.client, r->bucket->id));
+    wait_begins(host, r);
+    en_status st = eni_client_wait(host->config.client, r->bucket->id);
+    wait_ends(host);
+    EN_TRY(st);
     eni_client_count(host->config.client, &after);
     int64_t end = eni_now_ns(), waited = after.wait_ns - before.wait_ns;
     host->counters.wait_ns += waited;
@@ -370,8 +398,7 @@ static en_status host_wait(en_host *table, en_req req)
         return EN_EBUG;
     }
     if (req >= host->next_request) {
-        eni_host_misuse(host, "waits for request %llu, and there never was one",
-                        (unsigned long long)req);
+        eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
         return EN_EBUG;
     }
     eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];

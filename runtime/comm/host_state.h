@@ -18,6 +18,7 @@ typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL } eni_request_kind;
 typedef struct eni_request {
     eni_request_kind kind;
     en_req id;
+    const char *what;  /* "all-reduce", "push-pull": for people */
     uint64_t coll;     /* REQ_COLL: the group's own request */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
@@ -28,12 +29,12 @@ typedef struct eni_request {
 struct eni_host {
     en_host table; /* first: en_host * and eni_host * are the same address */
     eni_host_config config;
-    en_bucket *buckets; /* (n) */
-    en_bucket *given;   /* (n) what the strategy must leave as it is in them: all but req */
-    const char *hook;   /* that runs; NULL: none */
+    en_bucket *buckets;           /* (n) */
+    en_bucket *given;             /* (n) what the strategy must leave as it is in them: all but req */
+    const char *hook;             /* that runs; NULL: none */
     const en_bucket *hook_bucket; /* of that hook, or NULL */
     int has_misused;              /* that hook: it has been said */
-    void *state;        /* of the strategy */
+    void *state;                  /* of the strategy */
     uint32_t nslots_used;
     char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
@@ -41,8 +42,8 @@ struct eni_host {
     int is_planning;
     int writes_param; /* some call of the strategy wrote the weights of this rank itself */
     eni_request requests[ENI_HOST_REQUESTS];
-    en_req next_request;
-    uint64_t step, samples_before; /* of the step in progress */
+    en_req next_request, first_request; /* the step's first one */
+    uint64_t step, samples_before;      /* of the step in progress */
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
