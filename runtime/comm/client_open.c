@@ -91,13 +91,13 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     size_t shards = (size_t)client->shards, n = config->buckets->n;
     client->dealers = eni_alloc_array(shards, sizeof *client->dealers);
     client->is_ready = eni_alloc_array(shards, sizeof *client->is_ready);
-    client->has_left = eni_alloc_array(shards, sizeof *client->has_left);
+    client->farewell = eni_alloc_array(shards, sizeof *client->farewell);
     client->nagain = eni_alloc_array(shards, sizeof *client->nagain);
     client->cells = eni_alloc_array(n * shards, sizeof *client->cells);
     client->calls = eni_alloc_array(n, sizeof *client->calls);
     client->delayed = eni_alloc_array(n * shards, sizeof *client->delayed);
     en_status st = EN_ENOMEM;
-    if (!client->dealers || !client->is_ready || !client->has_left || !client->nagain || !client->cells ||
+    if (!client->dealers || !client->is_ready || !client->farewell || !client->nagain || !client->cells ||
         !client->calls || !client->delayed)
         goto close_client;
     lay_out_cells(client);
@@ -126,7 +126,7 @@ void eni_client_close(eni_client *client)
     eni_free(client->calls);
     eni_free(client->cells);
     eni_free(client->nagain);
-    eni_free(client->has_left);
+    eni_free(client->farewell);
     eni_free(client->is_ready);
     eni_free(client->dealers);
     if (!is_lent) eni_free(client);
