@@ -264,6 +264,7 @@ en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni
     EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(lane),
                                 &lane->router, bound_out),
                 close_lane);
+    EN_TRY_GOTO(eni_router_guard(lane->router), close_lane);
     if (!was_loaded) eni_lane_join_all(lane);
     EN_TRY_GOTO(lane->status, close_lane);
     if (pthread_create(&lane->thread, NULL, run_lane, lane) != 0) {

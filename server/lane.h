@@ -45,11 +45,21 @@ typedef struct eni_lane_config {
     void *user;
 } eni_lane_config;
 
+/* Refused messages by reason. The rest of `refused` is what the store or the order of calls forbids. */
+typedef struct eni_lane_refusals {
+    uint64_t token;   /* HELLO without this run's token */
+    uint64_t member;  /* HELLO with it, of another rank, epoch, incarnation or shard */
+    uint64_t unknown; /* anything over a connection that has not said HELLO for that rank */
+    uint64_t payload; /* of another length or type than the cell, or in memory that was not handed over */
+    uint64_t damaged; /* the checksum says that it changed on its way */
+} eni_lane_refusals;
+
 /* What a lane counted, beside the store's own figures. */
 typedef struct eni_lane_figures {
     eni_lane_count wire;
     uint64_t shm_bytes;         /* payload read from or written to the workers' memory */
-    uint64_t refused;           /* messages that were not believed */
+    uint64_t refused;           /* messages that were answered with REFUSED */
+    eni_lane_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
     int64_t update_ns, wait_ns; /* inside eni_store_step; blocked */
     int64_t save_ns;            /* copying the store for a state */
     eni_keeper_figures keeper;

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/core/log.h"
 #include "server/lane.h"
 
 /* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */
@@ -43,6 +44,7 @@ struct eni_lane {
     eni_lane_saves *saves; /* NULL: without --state */
     int64_t timer_ns;      /* the store's; INT64_MAX: none */
     eni_lane_figures figures;
+    eni_log_limit refused_limit;
     en_status status; /* of the last store step */
 
     pthread_t thread;

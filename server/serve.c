@@ -51,8 +51,9 @@ static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const
     va_start(args, fmt);
     vsnprintf(header.text, sizeof header.text, fmt, args);
     va_end(args);
-    if (lane->figures.refused++ < 8)
-        eni_warn("lane", "shard %d refused: %s", lane->config.shard, header.text);
+    lane->figures.refused++;
+    eni_log_every(&lane->refused_limit, ENI_LOG_WARN, "lane", "shard %d refused: %s", lane->config.shard,
+                  header.text);
     post(lane, to, &header, NULL);
 }
 
@@ -197,14 +198,23 @@ static int payload_of_message(eni_lane *lane, eni_packet *packet, eni_payload *p
 static int find_payload(eni_lane *lane, eni_packet *packet, eni_payload *payload_out)
 {
     const eni_header *h = &packet->header;
-    if (h->bytes == 0) return 1;
     const uint64_t count = eni_store_count(lane->store, h->bucket);
-    if (h->dtype != ENI_DTYPE_F32 || h->codec != ENI_CODEC_NONE || h->bytes != count * sizeof(float) ||
-        count == 0) {
+    if (h->bytes == 0 && (h->count == 0 || h->count == count)) return 1;
+    if (packet->is_damaged) {
+        lane->figures.refusals.damaged++;
         refuse(lane, packet, EN_EPROTO,
-               "a payload of %" PRIu64
+               "call %" PRIu64 " of rank %d to bucket %u was damaged on its way (checksum): memory, network "
+               "card or cable; it was not added",
+               h->seq, h->rank, h->bucket);
+        return 0;
+    }
+    if (h->dtype != ENI_DTYPE_F32 || h->codec != ENI_CODEC_NONE || h->bytes != count * sizeof(float) ||
+        h->count != count || count == 0) {
+        lane->figures.refusals.payload++;
+        refuse(lane, packet, EN_EPROTO,
+               "%" PRIu64 " elements in %" PRIu64
                " bytes (type %u, codec %u) for bucket %u, of which shard %d has %" PRIu64 " elements",
-               h->bytes, h->dtype, h->codec, h->bucket, lane->config.shard, count);
+               h->count, h->bytes, h->dtype, h->codec, h->bucket, lane->config.shard, count);
         return 0;
     }
     if (!(h->flags & ENI_FLAG_SHM)) {
@@ -214,6 +224,7 @@ static int find_payload(eni_lane *lane, eni_packet *packet, eni_payload *payload
     }
     const eni_arena *arena = eni_arenas_find(lane->config.arenas, h->rank);
     if (!arena || h->slot >= eni_arena_nslots(arena)) {
+        lane->figures.refusals.payload++;
         refuse(lane, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have", h->rank,
                h->slot);
         return 0;
@@ -232,11 +243,13 @@ static void on_hello(eni_lane *lane, const eni_packet *packet)
     const eni_header *h = &packet->header;
     eni_token token;
     if (eni_token_parse(h->text, &token) != EN_OK || !eni_token_equal(&token, &lane->config.token)) {
+        lane->figures.refusals.token++;
         refuse(lane, packet, EN_EDENIED, "the job token does not match: this psd belongs to another run");
         return;
     }
     if (h->rank < 0 || h->rank >= lane->config.nranks || h->epoch != lane->config.epoch ||
         h->incarnation != lane->config.incarnation || (int32_t)h->shard != lane->config.shard) {
+        lane->figures.refusals.member++;
         refuse(lane, packet, EN_EMEMBER,
                "HELLO of rank %d, epoch %u, incarnation %" PRIu64
                " to shard %u: this is shard %d of a run of %d "
@@ -248,6 +261,7 @@ static void on_hello(eni_lane *lane, const eni_packet *packet)
     eni_route *route = &lane->route[h->rank];
     route->bytes = packet->route_bytes;
     memcpy(route->route, packet->route, sizeof route->route);
+    eni_router_admit(lane->router, packet);
     eni_header header = {.type = ENI_MSG_WELCOME, .rank = h->rank};
     post(lane, packet, &header, NULL);
 }
@@ -401,6 +415,7 @@ void eni_lane_take(eni_lane *lane, eni_packet *packet)
         return;
     }
     if (!is_believed(lane, packet)) {
+        lane->figures.refusals.unknown++;
         refuse(lane, packet, EN_EDENIED,
                "a message for rank %d came over a connection that has not said HELLO "
                "for it in this run",
@@ -409,8 +424,10 @@ void eni_lane_take(eni_lane *lane, eni_packet *packet)
         return;
     }
     const int64_t now = eni_now_ns(), latest = now + LATE_MAX_S * ENI_SECOND;
-    int64_t ready =
-        eni_shaper_recv(lane->config.shaper, packet->header.deliver_ns, packet->bytes + ENI_HEADER_CHARGE);
+    int64_t ready = 0; /* a stamp means something where a network is emulated, and nowhere else */
+    if (lane->config.shaper)
+        ready = eni_shaper_recv(lane->config.shaper, packet->header.deliver_ns,
+                                packet->bytes + ENI_HEADER_CHARGE);
     if (ready > latest) ready = latest;
     if (ready <= now || !delay(lane, packet, ready)) handle(lane, packet);
 }

@@ -149,6 +149,13 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
     EN_TRY(eni_client_heard(client, c, h, &is_awaited));
     if (!is_awaited || !c->in_flight || h->seq != c->awaited)
         return EN_OK; /* the second answer to an earlier call */
+    if (packet->is_damaged) {
+        eni_error("client",
+                  "the weights of bucket %u from lane %u were damaged on their way (checksum): memory, "
+                  "network card or cable",
+                  h->bucket, h->shard);
+        return EN_EPROTO;
+    }
     if (h->bytes > 0) {
         if (h->bytes != c->count * sizeof(float)) {
             eni_error("client", "lane %u sent %llu bytes for a cell of %llu", h->shard,
