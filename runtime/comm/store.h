@@ -23,8 +23,8 @@
  * answered again with the weights of now and ENI_FLAG_REPEAT; refused: refused again; answered with the
  * edited payload: refused, that payload is not kept. Never applied twice seq < last        refused as stale,
  * unless that very call is still held (then as above) seq > last + 1    refused as a gap older incarnation
- * refused: fenced. A newer one: the client left and joined again (everything of the old one is dropped; its
- * clock starts at the least clock of the others)
+ * refused: fenced. A newer one: the client left and joined again (what the old one was not answered is
+ * dropped, what it was answered stays staged; its clock starts at the least clock of the others)
  *
  * The mean. step() adds the staged contributions in (rank, clock) order exactly as ops/mean.h does:
  * scale = (float)(weight * nsamples), inv = 1 / (float)(sum of nsamples), contributions of 0 samples left
@@ -108,6 +108,12 @@ typedef enum eni_store_event_type {
  * FREEZE. So weights and slots that are asked for one by one belong together, whatever others push between. */
 enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
+/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, cell by cell, or `seq`.
+ * Several clients that join a run in progress need the latter, the same on all stores: cells and stores that
+ * choose for themselves may put A before B here and B before A there, and then, each held by the other, both wait
+ * for ever under a small bound. */
+enum { ENI_JOIN_AT_LEAST = 0, ENI_JOIN_AT_CLOCK = 1 };
+
 typedef struct eni_store_event {
     eni_store_event_type type;
     int64_t now_ns;       /* every event; never goes back */
@@ -119,7 +125,7 @@ typedef struct eni_store_event {
     uint32_t member;      /* MEMBER */
     uint64_t seq;         /* CALL from here on, as in eni_header. INIT of weights that have a past: kind,
                              seq: optimizer steps, base_version: version, nsamples: samples behind them */
-    uint32_t kind, what;
+    uint32_t kind, what; /* kind of MEMBER JOINED: ENI_JOIN_* */
     uint64_t base_version;
     uint64_t nsamples;
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */

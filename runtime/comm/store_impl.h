@@ -162,8 +162,9 @@ en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_sto
 
 /* ---- store_member.c */
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
-/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. */
-en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation);
+/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL: the
+ * least of the others. */
+en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
 /* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
 en_status eni_store_on_timer(eni_store *store);
 /* Appends a TIMER_AT if the next deadline changed. */

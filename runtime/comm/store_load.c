@@ -233,7 +233,8 @@ static void check_call(source *in, const eni_store *store, const eni_cell *cell,
     }
     const eni_seat *seat = &cell->seat[msg->src];
     if (!cell->is_initialised) wrong(in, "a cell without weights was called");
-    if (call->seq > seat->seq || msg->clock > seat->clock) wrong(in, "a call is newer than its client");
+    if (call->is_held && (call->seq > seat->seq || msg->clock > seat->clock)) /* else of one before it */
+        wrong(in, "a call is newer than its client");
     if (msg->base_version > cell->pub.version || call->met > cell->pub.version)
         wrong(in, "a call knows a version that has not been");
     if (msg->nsamples > ENI_STORE_SAMPLES_MAX) wrong(in, "a call stands for too many samples");

@@ -18,12 +18,13 @@ static en_status tell_cells(eni_store *store, int32_t who, int member)
     return EN_OK;
 }
 
-/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. */
+/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A contribution
+ * that was answered stays staged: who was told that it has arrived must be able to rely on it. */
 static void forget_calls(eni_store *store, eni_cell *cell, int32_t who)
 {
     for (uint32_t i = cell->nstaged; i-- > 0;) {
         eni_call *call = cell->staged[i];
-        if (call->msg.src != who) continue;
+        if (call->msg.src != who || !call->is_held) continue;
         store->client[who].stats.dropped += call->msg.nsamples;
         eni_cell_unstage(store, cell, call);
     }
@@ -50,7 +51,7 @@ static en_status leave(eni_store *store, int32_t who)
     return tell_cells(store, who, EN_MEMBER_LEFT);
 }
 
-en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation)
+en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
 {
     eni_client *client = &store->client[who];
     if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* heard before */
@@ -61,9 +62,9 @@ en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation)
         eni_cell *cell = &store->cell[b];
         if (cell->pub.count == 0) continue;
         eni_seat *seat = &cell->seat[who];
-        float **peer = seat->peer; /* what the cell knows of the rank outlives a restart */
-        const uint64_t clock = cell->pub.min_clock == UINT64_MAX ? 0 : cell->pub.min_clock;
-        *seat = (eni_seat){.peer = peer, .clock = clock};
+        const uint64_t least = cell->pub.min_clock == UINT64_MAX ? 0 : cell->pub.min_clock;
+        /* What the cell knows of the rank, and what of it waits for a step, outlives a restart. */
+        *seat = (eni_seat){.peer = seat->peer, .staged = seat->staged, .clock = clock ? *clock : least};
     }
     client->presence = ENI_ACTIVE;
     store->nactive++;
@@ -83,7 +84,9 @@ static en_status finish(eni_store *store, int32_t who)
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event)
 {
     switch (event->member) {
-    case EN_MEMBER_JOINED: return eni_store_join(store, event->client, event->incarnation);
+    case EN_MEMBER_JOINED:
+        return eni_store_join(store, event->client, event->incarnation,
+                              event->kind == ENI_JOIN_AT_CLOCK ? &event->seq : NULL);
     case EN_MEMBER_FINISHED: return finish(store, event->client);
     case EN_MEMBER_LEFT: return leave(store, event->client);
     default: eni_error("store", "there is no member event %u", event->member); return EN_EBUG;

@@ -128,7 +128,8 @@ static void put_call(sink *out, const eni_call *call)
     if (call->msg.data) put_floats(out, call->msg.data, call->payload.count);
 }
 
-/* Held ones in the order of arrival, then those that are only staged still. */
+/* Those that are only staged still, then the held ones, both in their order: so staging them again gives the
+ * same order of the sum, also where a client that joined again has reached a clock of its predecessor. */
 static void put_calls(sink *out, const eni_cell *cell)
 {
     uint32_t n = 0;
@@ -137,10 +138,10 @@ static void put_calls(sink *out, const eni_cell *cell)
     for (uint32_t i = 0; i < cell->nstaged; i++)
         n += !cell->staged[i]->is_held;
     put(out, n, 4);
-    for (const eni_call *call = cell->held_first; call; call = call->next)
-        put_call(out, call);
     for (uint32_t i = 0; i < cell->nstaged; i++)
         if (!cell->staged[i]->is_held) put_call(out, cell->staged[i]);
+    for (const eni_call *call = cell->held_first; call; call = call->next)
+        put_call(out, call);
 }
 
 static void put_cell(sink *out, const eni_store *store, const eni_cell *cell)

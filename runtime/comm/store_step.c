@@ -182,7 +182,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
         return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
                       event->client);
     if (event->incarnation > client->incarnation)
-        EN_TRY(eni_store_join(store, event->client, event->incarnation));
+        EN_TRY(eni_store_join(store, event->client, event->incarnation, NULL));
     if (client->presence != ENI_ACTIVE)
         return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
                       client->presence == ENI_LEFT ? "left" : "finished");

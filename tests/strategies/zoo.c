@@ -264,12 +264,21 @@ static int at_once(en_store *store, void *state, en_cell *cell, en_msg *msg)
     return EN_REPLY_WEIGHTS;
 }
 
-/* ---- backup: a step on the first `quorum` gradients of a round, late ones dropped (Chen'16, sec. 2) -----
- */
+/* ---- backup: a step on the first `quorum` gradients of a round, late ones dropped (Chen'16, sec. 2) ---- */
 
+/* Cells drop for themselves: two ranks may each be late where the other waits. So a round also has a limit.
+ */
 static en_status backup_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
 {
-    return msg->base_version < cell->version ? EN_OK : quorum_push(store, state, cell, msg);
+    if (msg->base_version < cell->version) return EN_OK;
+    store->timer(store, cell, 2000000);
+    return quorum_push(store, state, cell, msg);
+}
+
+static void backup_timer(en_store *store, void *state, en_cell *cell)
+{
+    (void)state;
+    if (cell->pending > 0) store->step(store, cell);
 }
 
 /* ---- moody: peer vectors, touches, random numbers, edited answers: all that a saved store must keep -----
@@ -318,6 +327,7 @@ static const en_strategy backup = {HEAD("backup"),
                                    .finish = wait_first,
                                    .on_push = backup_push,
                                    .on_pull = round_pull,
+                                   .on_timer = backup_timer,
                                    .on_member = quorum_member};
 static const en_strategy softsync = {
     HEAD("softsync"),          .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
