@@ -89,6 +89,10 @@ static void answer_head(void *sim_, void *answer_)
 static void reply(eni_sim_store *store, const eni_store_action *action)
 {
     eni_sim *sim = store->sim;
+    if (sim->weather) {
+        eni_storm_reply(store, action);
+        return;
+    }
     parcel *p = (parcel *)(uintptr_t)action->ticket;
     if (!p) return; /* the answer to INIT */
     const uint64_t count = action->data && action->type == ENI_STORE_REPLY ? action->count : 0;
@@ -120,7 +124,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
 
 /* ---- at the store -------------------------------------------------------------------------------------- */
 
-static void timer_due(void *sim, void *store_)
+void eni_courier_timer_due(void *sim, void *store_)
 {
     eni_sim_store *store = store_;
     (void)sim;
@@ -134,7 +138,7 @@ static en_status set_timer(eni_sim_store *store, int64_t when_ns)
 {
     store->timer_ns = when_ns;
     if (when_ns == INT64_MAX) return EN_OK;
-    return eni_agenda_post(&store->sim->agenda, when_ns, timer_due, store->sim, store);
+    return eni_agenda_post(&store->sim->agenda, when_ns, eni_courier_timer_due, store->sim, store);
 }
 
 en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event)
@@ -244,6 +248,16 @@ static eni_cell_client *cell_of(eni_rank *rank, int32_t store, uint32_t bucket)
 static en_status send_part(eni_rank *rank, int32_t store, const parcel *like, const float *out, float *in,
                            uint64_t lo)
 {
+    if (rank->sim->weather)
+        return eni_envoy_call(rank, &(eni_envoy_order){.store = store,
+                                                       .bucket = like->bucket,
+                                                       .kind = like->kind,
+                                                       .what = like->what,
+                                                       .nsamples = like->nsamples,
+                                                       .count = like->count,
+                                                       .out = out ? out + lo : NULL,
+                                                       .in = in ? in + lo : NULL,
+                                                       .request = like->request});
     eni_cell_client *cell = cell_of(rank, store, like->bucket);
     const uint64_t bytes = out ? like->count * sizeof(float) : 0;
     parcel *p = cell ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
@@ -317,6 +331,10 @@ void eni_courier_finished(eni_rank *rank)
 {
     eni_sim *sim = rank->sim;
     if (!eni_courier_is_client(rank)) return;
+    if (sim->weather) {
+        eni_envoy_finished(rank);
+        return;
+    }
     for (int32_t k = 0; k < sim->nstores; k++) {
         parcel *p = eni_sim_alloc(sim, sizeof *p);
         if (!p) {

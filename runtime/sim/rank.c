@@ -85,6 +85,11 @@ void eni_rank_resume(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
     eni_rank *rank = rank_;
+    if (rank->is_dead) {
+        eni_fiber_free(rank->fiber);
+        rank->fiber = NULL;
+        return;
+    }
     do {
         eni_fiber_resume(rank->fiber);
         if (!rank->wants_gradient) break;

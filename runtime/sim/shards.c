@@ -32,15 +32,14 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
     return EN_OK;
 }
 
-static en_status open_store(eni_sim *sim, int32_t index, const uint64_t *bucket_counts)
+/* An empty core. */
+static en_status new_core(eni_sim *sim, int32_t index)
 {
     const int is_shard = index < sim->nshards;
-    eni_sim_store *store = &sim->stores[index];
-    const int32_t shard = is_shard ? index : 0, nshards = is_shard ? sim->nshards : 1;
-    *store = (eni_sim_store){.sim = sim,
-                             .node = is_shard ? sim->nranks + index : index - sim->nshards,
-                             .peer = is_shard ? index : sim->nshards - index - 1,
-                             .timer_ns = INT64_MAX};
+    uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
+    if (!counts) return EN_ENOMEM;
+    for (uint32_t b = 0; b < sim->buckets->n; b++)
+        counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
     const eni_store_config config = {.strategy = sim->config->strategy,
                                      .options = sim->options,
                                      .optimizer = sim->optimizer,
@@ -48,14 +47,35 @@ static en_status open_store(eni_sim *sim, int32_t index, const uint64_t *bucket_
                                      .schedule = sim->config->schedule,
                                      .sum_order = sim->config->sum_order,
                                      .nbuckets = sim->buckets->n,
-                                     .bucket_counts = bucket_counts,
-                                     .shard = shard,
-                                     .nshards = nshards,
+                                     .bucket_counts = counts,
+                                     .shard = is_shard ? index : 0,
+                                     .nshards = is_shard ? sim->nshards : 1,
                                      .world = sim->nranks,
                                      .seed = sim->config->seed,
-                                     .stream = is_shard ? (uint32_t)index : 0x10000u + (uint32_t)store->node};
-    EN_TRY(eni_store_new(&config, &store->core));
-    return fill_store(store, shard, nshards);
+                                     .stream = is_shard ? (uint32_t)index
+                                                        : 0x10000u + (uint32_t)sim->stores[index].node};
+    const en_status st = eni_store_new(&config, &sim->stores[index].core);
+    eni_free(counts);
+    return st;
+}
+
+static en_status open_store(eni_sim *sim, int32_t index)
+{
+    const int is_shard = index < sim->nshards;
+    eni_sim_store *store = &sim->stores[index];
+    *store = (eni_sim_store){.sim = sim,
+                             .node = is_shard ? sim->nranks + index : index - sim->nshards,
+                             .peer = is_shard ? index : sim->nshards - index - 1,
+                             .timer_ns = INT64_MAX};
+    EN_TRY(new_core(sim, index));
+    return fill_store(store, is_shard ? index : 0, is_shard ? sim->nshards : 1);
+}
+
+en_status eni_shards_renew(eni_sim *sim, int32_t store)
+{
+    eni_store_free(sim->stores[store].core);
+    sim->stores[store].core = NULL;
+    return new_core(sim, store);
 }
 
 en_status eni_shards_open(eni_sim *sim)
@@ -64,17 +84,13 @@ en_status eni_shards_open(eni_sim *sim)
     sim->nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
     sim->nstores = sim->nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
     sim->stores = eni_alloc_array((size_t)sim->nstores, sizeof *sim->stores);
-    uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
-    en_status st = sim->stores && counts ? EN_OK : EN_ENOMEM;
-    for (uint32_t b = 0; st == EN_OK && b < sim->buckets->n; b++)
-        counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
+    en_status st = sim->stores ? EN_OK : EN_ENOMEM;
     for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
         sim->ranks[i].cells = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].cells);
         if (!sim->ranks[i].cells) st = EN_ENOMEM;
     }
     for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
-        st = open_store(sim, k, counts);
-    eni_free(counts);
+        st = open_store(sim, k);
     return st;
 }
 
@@ -84,7 +100,8 @@ void eni_shards_collect(const eni_sim *sim, float *flat_out)
         const eni_bucket_range *range = &sim->buckets->bucket[b];
         const int32_t nshards = sim->nshards ? sim->nshards : 1; /* stores on ranks: rank 0's */
         for (int32_t k = 0; k < nshards; k++) {
-            const float *weights = eni_store_weights(sim->stores[k].core, b, NULL);
+            const eni_store *core = sim->stores[k].core; /* NULL: a storm ended the run while it was away */
+            const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
             if (!weights) continue;
             memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, nshards), weights,
                    eni_store_count(sim->stores[k].core, b) * sizeof(float));

@@ -70,6 +70,9 @@ static en_status check(const eni_sim_config *c)
         why = "accumulate is not in 1 .. 1024";
     else if (c->accumulate > 1 && !is_alone(c))
         why = "accumulate is for one rank without a store";
+    else if (c->storm &&
+             (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
+        why = "a storm is for strategies with a store on servers";
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (!why) return EN_OK;
@@ -172,6 +175,7 @@ static en_status open_world(eni_sim *sim)
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
     EN_TRY(eni_shards_open(sim));
+    EN_TRY(eni_storm_open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(start_rank(sim, r));
     return EN_OK;
@@ -198,8 +202,19 @@ static void close_rank(eni_rank *rank, int32_t nstores)
     free(rank->requests);
 }
 
+en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
+{
+    eni_rank *rank = &sim->ranks[index];
+    close_rank(rank, sim->nstores);
+    *rank = (eni_rank){0};
+    EN_TRY(open_rank(sim, index));
+    rank->cells = eni_alloc_array((size_t)sim->nstores, sizeof *rank->cells);
+    return rank->cells ? start_rank(sim, index) : EN_ENOMEM;
+}
+
 static void close_world(eni_sim *sim)
 {
+    eni_storm_close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
         close_rank(&sim->ranks[r], sim->nstores);
@@ -215,6 +230,11 @@ static void close_world(eni_sim *sim)
     eni_agenda_fini(&sim->agenda);
     eni_buckets_free(sim->buckets);
     eni_options_free(sim->own_options);
+}
+
+static int is_over(const eni_sim *sim)
+{
+    return sim->weather ? eni_storm_is_over(sim) : sim->nrunning == 0 && sim->in_flight == 0;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -241,12 +261,13 @@ static en_status loop(eni_sim *sim)
 {
     eni_agenda_entry entry;
     uint64_t *events = &sim->result->events;
-    while (sim->status == EN_OK && (sim->nrunning > 0 || sim->in_flight > 0) &&
-           *events < sim->config->max_events && eni_agenda_take(&sim->agenda, &entry)) {
+    while (sim->status == EN_OK && !is_over(sim) && *events < sim->config->max_events &&
+           eni_agenda_take(&sim->agenda, &entry)) {
         entry.happen(entry.user, entry.subject);
         (*events)++;
     }
-    if (sim->status != EN_OK || (sim->nrunning == 0 && sim->in_flight == 0)) return sim->status;
+    if (sim->status != EN_OK && sim->status != EN_ETIMEOUT) return sim->status;
+    if (sim->status == EN_OK && is_over(sim)) return EN_OK;
     name_the_stuck(sim);
     eni_error("sim", "%s: after %" PRIu64 " events %d of %d ranks cannot finish: %s",
               sim->config->strategy->name, *events, sim->result->nstuck, sim->nranks, sim->result->stuck);
@@ -270,6 +291,7 @@ static en_status sum_up(eni_sim *sim)
     eni_sim_result *out = sim->result;
     out->virtual_ns = sim->agenda.now_ns;
     for (int32_t k = 0; k < sim->nstores; k++) {
+        if (!sim->stores[k].core) continue; /* a storm ended the run while it was away */
         const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
         out->updates += totals->updates + totals->touches;
         for (int32_t r = 0; r < sim->nranks; r++)
@@ -334,6 +356,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     eni_agenda_init(&sim.agenda);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
+    if (st == EN_OK) st = eni_storm_check(&sim);
     const en_status summed = sum_up(&sim);
     collect(&sim);
     if (st == EN_OK) st = summed;

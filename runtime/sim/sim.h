@@ -26,6 +26,7 @@
 #include "runtime/comm/options.h"
 #include "runtime/comm/staleness.h"
 #include "runtime/core/digest.h"
+#include "runtime/sim/storm.h"
 
 /* What is trained. */
 typedef struct eni_sim_problem {
@@ -99,6 +100,7 @@ typedef struct eni_sim_config {
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
+    const eni_storm *storm; /* NULL: fine weather. Needs EN_STORE_ON_SERVERS */
 } eni_sim_config;
 
 typedef struct eni_sim_rank_result {
@@ -119,6 +121,7 @@ typedef struct eni_sim_result {
     uint64_t clocks_ahead;
     uint64_t sent, recv;
     eni_histogram staleness;
+    eni_storm_figures storm;
     int has_equal_ranks; /* every rank's param has the same bytes */
     int has_theory;
     en_theory theory; /* what rank 0's strategy promises */

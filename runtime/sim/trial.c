@@ -11,15 +11,16 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/sim/quadratic.h"
+#include "runtime/sim/tempest.h"
 
 /* ---- the words ----------------------------------------------------------------------------------------- */
 
 typedef struct trial {
-    const char *strategy, *straggler;
+    const char *strategy, *straggler, *promise;
     double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
     double lr, momentum, weight_decay, seed;
-    double step_ms, sigma, latency_us, rate_mb, events;
-    int wants_help;
+    double step_ms, sigma, latency_us, rate_mb, events, seeds;
+    int wants_help, wants_storm;
 } trial;
 
 static const struct word {
@@ -46,6 +47,7 @@ static const struct word {
     {"latency-us", offsetof(trial, latency_us), 50, 0, 1e9, "microseconds of latency of a message"},
     {"rate-mb", offsetof(trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
     {"events", offsetof(trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
+    {"seeds", offsetof(trial, seeds), 1, 1, 1e9, "with --storm: how many, from --seed on"},
 };
 enum { WORDS = sizeof words / sizeof *words };
 
@@ -53,7 +55,9 @@ static void print_help(FILE *out)
 {
     fprintf(out, "entrain sim --strategy=NAME|FILE.so[:key=value,..] [options]\n\n"
                  "Runs a strategy in virtual time on a noisy quadratic problem.\n\n"
-                 "  --straggler=RANK:FACTOR  one slower worker\n");
+                 "  --straggler=RANK:FACTOR  one slower worker\n"
+                 "  --storm                  bad weather instead: everything else is drawn from the seed\n"
+                 "  --promise=WORD           what must hold in it: ends, may-drop, exact or at-once\n");
     for (int i = 0; i < WORDS; i++)
         fprintf(out, "  --%-22s %s (%g .. %g, default %g)\n", words[i].key, words[i].help, words[i].min,
                 words[i].max, words[i].value);
@@ -84,6 +88,8 @@ static en_status parse(trial *t, int argc, char **argv)
         const char *word = argv[i], *value = strchr(word, '=');
         if (strcmp(word, "--help") == 0) {
             t->wants_help = 1;
+        } else if (strcmp(word, "--storm") == 0) {
+            t->wants_storm = 1;
         } else if (strncmp(word, "--", 2) != 0 || !value) {
             eni_error("trial", "'%s' is not of the form --key=value; --help lists the options", word);
             return EN_EINVAL;
@@ -91,6 +97,8 @@ static en_status parse(trial *t, int argc, char **argv)
             t->strategy = value + 1;
         } else if (strncmp(word, "--straggler=", 12) == 0) {
             t->straggler = value + 1;
+        } else if (strncmp(word, "--promise=", 10) == 0) {
+            t->promise = value + 1;
         } else {
             EN_TRY(parse_number(t, word + 2, (size_t)(value - word - 2), value + 1));
         }
@@ -222,6 +230,35 @@ static en_status try_strategy(const trial *t, const en_strategy *strategy, const
     return st;
 }
 
+/* Every seed is tried, so that one line says how many fail. */
+static en_status try_storms(const trial *t, const en_strategy *strategy, const eni_options *options,
+                            FILE *out)
+{
+    const int promise = eni_promise_parse(t->promise, strategy->name);
+    eni_storm_figures f = {0};
+    en_status first = EN_OK;
+    uint64_t failed = 0;
+    if (promise < 0) {
+        eni_error("trial", "--promise cannot be '%s': ends, may-drop, exact or at-once", t->promise);
+        return EN_EINVAL;
+    }
+    const int64_t begin = eni_now_ns();
+    for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
+        const en_status st =
+            eni_tempest_try(strategy, options, t->strategy, (eni_promise)promise, (uint64_t)t->seed + i, &f);
+        failed += st != EN_OK;
+        if (first == EN_OK) first = st;
+    }
+    fprintf(out,
+            "%s: %.0f seeds, %" PRIu64 " failed, %.1f s; messages %" PRIu64 ", dropped %" PRIu64
+            ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
+            "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
+            ", ranks died %" PRIu64 "\n",
+            t->strategy, t->seeds, failed, (double)(eni_now_ns() - begin) * 1e-9, f.letters, f.dropped, f.cut,
+            f.doubled, f.late, f.stale, f.resends, f.replays, f.saves, f.store_deaths, f.rank_deaths);
+    return first;
+}
+
 en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out)
 {
     trial t = {0};
@@ -240,6 +277,10 @@ en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *ou
     EN_TRY(eni_plugin_split(t.strategy, word, &given));
     EN_TRY(eni_plugin_find(plugin_folder, word, &strategy));
     EN_TRY(eni_options_new(strategy, given, &options));
+    if (t.wants_storm) {
+        st = try_storms(&t, strategy, options, out);
+        goto free_all;
+    }
     EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)t.elements, (uint64_t)t.seed), free_all);
     weights = eni_alloc_array(problem.problem.count, sizeof *weights);
     EN_TRY_GOTO(weights ? EN_OK : EN_ENOMEM, free_all);

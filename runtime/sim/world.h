@@ -4,6 +4,7 @@
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
  *     exchange.c   collectives and swaps among ranks      courier.c    calls to stores and their answers
  *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
+ *     storm.c      what goes wrong, if anything           envoy.c      calls that survive it
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
@@ -49,6 +50,7 @@ struct eni_rank {
     void *state;
     en_status status; /* what its body returned */
     int is_running;
+    int is_dead; /* a storm: the fiber is not to be resumed */
 
     float *param, *grad; /* (count) the flat vectors */
     float *slots[ENI_MAX_SLOTS];
@@ -85,6 +87,7 @@ typedef struct eni_sim_store {
 typedef struct eni_collective eni_collective;
 typedef struct eni_swap eni_swap;
 typedef struct eni_sim_block eni_sim_block;
+typedef struct eni_weather eni_weather;
 
 struct eni_sim {
     const eni_sim_config *config;
@@ -106,6 +109,7 @@ struct eni_sim {
     eni_sim_block *blocks; /* what eni_sim_alloc gave out */
     uint64_t refusals;     /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;    /* messages: the run ends when the last has arrived */
+    eni_weather *weather;  /* NULL: fine */
 
     int claims;
     uint64_t next_batch;         /* CLAIM: the next of the global order */
@@ -126,6 +130,9 @@ static inline void eni_sim_fail(eni_sim *sim, en_status status)
 /* Zeroed memory of this run: what is on its way when a run breaks off is freed with the run. */
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
+
+/* A rank that died begins anew. */
+en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
 
 /* ---- rank.c -------------------------------------------------------------------------------------------- */
 
@@ -176,6 +183,9 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event);
 
+/* An agenda entry: a store's timer rings, unless it was replaced. */
+void eni_courier_timer_due(void *sim, void *store);
+
 /* Tells every store that the rank calls no more. */
 void eni_courier_finished(eni_rank *rank);
 
@@ -188,7 +198,38 @@ int eni_courier_is_client(const eni_rank *rank);
 en_status eni_shards_open(eni_sim *sim);
 void eni_shards_close(eni_sim *sim);
 
+/* Makes the core of a store anew, empty: it died. */
+en_status eni_shards_renew(eni_sim *sim, int32_t store);
+
 /* Copies the weights of the shards (or of rank 0's store) into flat (count). */
 void eni_shards_collect(const eni_sim *sim, float *flat_out);
+
+/* ---- storm.c, envoy.c ---------------------------------------------------------------------------------- */
+
+/* Nothing without a storm in the configuration. After the stores are open. */
+en_status eni_storm_open(eni_sim *sim);
+void eni_storm_close(eni_sim *sim);
+
+/* 1 once every rank has finished and every store knows it. */
+int eni_storm_is_over(const eni_sim *sim);
+
+/* After the end: what the stores counted against what was seen from outside. EN_EBUG, logged. */
+en_status eni_storm_check(eni_sim *sim);
+
+/* An answer of a store goes on its way. */
+void eni_storm_reply(eni_sim_store *store, const eni_store_action *action);
+
+/* One cell's part of a call. */
+typedef struct eni_envoy_order {
+    int32_t store;
+    uint32_t bucket, kind, what;
+    uint64_t nsamples, count;
+    const float *out;
+    float *in;
+    en_req request;
+} eni_envoy_order;
+
+en_status eni_envoy_call(eni_rank *rank, const eni_envoy_order *order);
+void eni_envoy_finished(eni_rank *rank);
 
 #endif

@@ -1,0 +1,61 @@
+/* storm.h - bad weather for the virtual host: messages are lost, doubled, late and out of order, links are
+ * cut one way or both, stores and ranks die and come back. All of it drawn from one seed.
+ *
+ * With a storm, calls go through an envoy, which does what a worker's client does on real transport:
+ *
+ *     a call is resent with its seq until it is answered        the store answers a repeat, never applies it
+ *     an answered call is retained until a reply says `stable`  a saved store has it
+ *     a store that came back has a new epoch: retained calls are replayed one by one in order, their
+ *     base_version clamped (is_replay), answers already had ignored, beginning with the last stable one; then
+ *     new calls; FINISHED is said again
+ *
+ * A store is saved (runtime/comm/store_save.h) at random moments; a state counts once its write is over. One
+ * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
+ * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
+ * late, never lost. */
+#ifndef SIM_STORM_H
+#define SIM_STORM_H
+
+#include <stdint.h>
+
+#include "entrain/strategy.h"
+
+enum {
+    ENI_NEWS_CALLED = 1, /* a rank made a call */
+    ENI_NEWS_ANSWERED,   /* it has its answer: from now on the push must not be lost */
+    ENI_NEWS_ORPHANED,   /* answered, not yet stable, and its rank died: it may be lost with the store */
+    ENI_NEWS_FINISHED    /* a rank calls no more */
+};
+
+/* What happens to one call of one rank on one cell. */
+typedef struct eni_news {
+    int type;
+    int32_t rank, store;
+    uint32_t bucket;
+    uint64_t seq, micro_batch, nsamples;
+} eni_news;
+
+typedef struct eni_storm {
+    uint64_t seed;
+    int64_t calm_ns;  /* no faults from then on */
+    int64_t limit_ns; /* not finished so long after the calm: EN_ETIMEOUT */
+    double drop, twice, slow;
+    int64_t slow_ns;                         /* the most that a slow message is late */
+    int64_t resend_ns;                       /* how long an envoy waits for an answer */
+    int64_t save_ns;                         /* a store is saved about so often */
+    int64_t write_ns;                        /* the most that writing it takes */
+    int64_t outage_ns;                       /* the most that a link, a store or a rank is away */
+    int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before the calm */
+    int steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
+    void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
+    void *user;
+} eni_storm;
+
+/* What went on, for reports. */
+typedef struct eni_storm_figures {
+    uint64_t letters, dropped, doubled, late, cut, stale; /* messages; stale: of an older life, refused */
+    uint64_t resends, replays, saves, store_deaths, rank_deaths;
+    uint64_t applied; /* samples, over all cells */
+} eni_storm_figures;
+
+#endif
