@@ -117,7 +117,7 @@ void outer_make_hosts(int n)
 
 const char *outer_host_address(int host)
 {
-    static char addresses[OUTER_HOSTS_MAX][16];
+    static char addresses[OUTER_HOSTS_MAX][32];
     snprintf(addresses[host], sizeof addresses[host], "10.77.0.%d", host + 1);
     return addresses[host];
 }
