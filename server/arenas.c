@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
@@ -13,28 +14,33 @@
 
 struct eni_arenas {
     int32_t nranks;
-    uint32_t epoch;
+    atomic_uint_least32_t epoch;
     uint64_t elements;
     eni_token token;
     char name[ENI_FDPASS_NAME];
     int listen_fd, stop_fd;
     pthread_t thread;
     _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the lanes */
+    ino_t *inode;                /* (nranks) of the memory behind it */
 };
 
 /* Maps what a worker handed over; the status is the answer to it. */
 static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
-    if (hello->rank < 0 || hello->rank >= arenas->nranks || hello->epoch != arenas->epoch ||
+    const uint32_t epoch = atomic_load(&arenas->epoch);
+    struct stat info;
+    if (hello->rank < 0 || hello->rank >= arenas->nranks || hello->epoch != epoch ||
         hello->count != arenas->elements) {
         eni_warn("arenas",
                  "refused an arena of %llu elements for rank %d, epoch %u: this run has %llu for "
                  "ranks below %d, epoch %u",
                  (unsigned long long)hello->count, hello->rank, hello->epoch,
-                 (unsigned long long)arenas->elements, arenas->nranks, arenas->epoch);
+                 (unsigned long long)arenas->elements, arenas->nranks, epoch);
         return EN_EMISMATCH;
     }
+    if (fstat(fd, &info) != 0) return EN_EIO;
     if (atomic_load_explicit(&arenas->arena[hello->rank], memory_order_relaxed)) {
+        if (arenas->inode[hello->rank] == info.st_ino) return EN_OK; /* it found psd again */
         eni_warn("arenas", "refused a second arena for rank %d", hello->rank);
         return EN_EMEMBER;
     }
@@ -45,6 +51,7 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
         eni_arena_close(arena);
         return EN_EPROTO;
     }
+    arenas->inode[hello->rank] = info.st_ino;
     atomic_store_explicit(&arenas->arena[hello->rank], arena, memory_order_release);
     return EN_OK;
 }
@@ -84,10 +91,12 @@ en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, co
 {
     eni_arenas *arenas = eni_alloc(sizeof *arenas);
     if (!arenas) return EN_ENOMEM;
-    *arenas = (eni_arenas){.nranks = nranks, .epoch = epoch, .elements = elements, .token = *token};
+    *arenas = (eni_arenas){.nranks = nranks, .elements = elements, .token = *token};
+    atomic_init(&arenas->epoch, epoch);
     en_status st = EN_ENOMEM;
     arenas->arena = eni_alloc_array((size_t)nranks, sizeof *arenas->arena);
-    if (!arenas->arena) goto free_arenas;
+    arenas->inode = eni_alloc_array((size_t)nranks, sizeof *arenas->inode);
+    if (!arenas->arena || !arenas->inode) goto free_arenas;
     EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_arenas);
     st = EN_EIO;
     arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -102,6 +111,7 @@ close_listen:
     close(arenas->listen_fd);
     eni_error("arenas", "cannot start the thread that takes the workers' memory");
 free_arenas:
+    eni_free(arenas->inode);
     eni_free(arenas->arena);
     eni_free(arenas);
     return st;
@@ -110,6 +120,11 @@ free_arenas:
 const char *eni_arenas_name(const eni_arenas *arenas)
 {
     return arenas->name;
+}
+
+void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch)
+{
+    atomic_store(&arenas->epoch, epoch);
 }
 
 eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank)
@@ -128,6 +143,7 @@ void eni_arenas_stop(eni_arenas *arenas)
         eni_arena_close(atomic_load(&arenas->arena[r]));
     close(arenas->stop_fd);
     close(arenas->listen_fd);
+    eni_free(arenas->inode);
     eni_free(arenas->arena);
     eni_free(arenas);
 }

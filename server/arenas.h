@@ -21,6 +21,9 @@ en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, co
 /* The socket's name, for the workers. Lives as long as the object. */
 const char *eni_arenas_name(const eni_arenas *arenas);
 
+/* Arenas are taken under this epoch from now on; those that are here stay. */
+void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch);
+
 /* The arena of a rank, or NULL if it has not handed one over. Any thread; valid until stop. */
 eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
 

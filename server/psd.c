@@ -1,179 +1,60 @@
 #include "server/psd.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "config/env.h"
 #include "config/folders.h"
+#include "config/units.h"
+#include "runtime/comm/lanes.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
-#include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/obituary.h"
 #include "runtime/net/place.h"
-#include "server/agree.h"
-#include "server/lane.h"
-#include "server/report.h"
+#include "server/psd_impl.h"
 
-enum { MAX_SHARDS = 256, MAX_SPANS = 1 << 17, STOP_MS = 600 };
-
-/* One run. The leader's thread fills the lower half in on_world; main reads it after the leader has ended. */
-typedef struct psd {
-    const eni_config *config;
-    const en_strategy *strategy;
-    int32_t nranks, nshards;
-    const char *version;  /* of this program */
-    eni_options *options; /* as given to psd itself; NULL: none */
-    eni_address listen;  /* the port as bound: known to main only */
-    eni_token token;
-    char token_path[512]; /* written by us; "": not ours to remove */
-    int token_lock;       /* on it while we live; -1: none */
-    char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
-    _Atomic(eni_leader *) leader; /* a lane that fails may be faster than main */
-
-    eni_setup setup;
-    eni_net *net;
-    eni_shaper *shaper;
-    eni_trace *trace;
-    eni_arenas *arenas;
-    eni_lane **lanes;                   /* (nshards) */
-    uint8_t *is_client;                 /* (nranks) */
-    eni_pair *privates;                 /* (nshards + 2) what the workers are told */
-    char (*texts)[2][ENI_ADDRESS_TEXT]; /* (nshards + 2) their keys and values */
-    size_t nprivates;
-    char *report; /* freed with free() */
-} psd;
-
-/* ---- the world is complete: open everything ------------------------------------------------------------ */
-
-static void tell(psd *p, const char *key, const char *value)
-{
-    char(*text)[ENI_ADDRESS_TEXT] = p->texts[p->nprivates];
-    snprintf(text[0], ENI_ADDRESS_TEXT, "%s", key);
-    snprintf(text[1], ENI_ADDRESS_TEXT, "%s", value);
-    p->privates[p->nprivates++] = (eni_pair){text[0], text[1]};
-}
-
-/* All ranks, or the first of every host where the strategy says that leaders are the clients. */
-static void choose_clients(psd *p, const eni_world_info *world)
-{
-    for (int32_t r = 0; r < p->nranks; r++) {
-        p->is_client[r] = 1;
-        for (int32_t q = 0; q < r && p->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
-            if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) p->is_client[r] = 0;
-    }
-}
-
-static void on_lane_failure(void *user, const char *reason)
-{
-    psd *p = user;
-    eni_leader *leader = atomic_load(&p->leader);
-    if (leader) eni_leader_abort(leader, reason);
-}
-
-static en_status open_lane(psd *p, const eni_world_info *world, int32_t shard)
-{
-    const eni_lane_config config = {
-        .net = p->net,
-        .listen = {.port = 0},
-        .is_insecure = p->config->insecure,
-        .setup = &p->setup,
-        .strategy = p->strategy,
-        .shard = shard,
-        .nshards = p->nshards,
-        .nranks = p->nranks,
-        .is_client = p->is_client,
-        .epoch = world->epoch,
-        .incarnation = world->incarnation,
-        .token = p->token,
-        .arenas = p->arenas,
-        .shaper = p->shaper,
-        .trace = p->trace,
-        .on_failure = on_lane_failure,
-        .user = p,
-    };
-    eni_lane_config here = config;
-    eni_address bound;
-    char key[24], endpoint[ENI_ADDRESS_TEXT];
-    memcpy(here.listen.host, p->listen.host, sizeof here.listen.host);
-    EN_TRY(eni_lane_start(&here, &p->lanes[shard], &bound));
-    if (strcmp(bound.host, "0.0.0.0") == 0 || strcmp(bound.host, "::") == 0)
-        memcpy(bound.host, p->host, sizeof bound.host); /* a name that others can connect to */
-    snprintf(key, sizeof key, "lane.%d", shard);
-    eni_address_format(&bound, endpoint);
-    tell(p, key, endpoint);
-    return EN_OK;
-}
-
-static en_status open_all(psd *p, const eni_world_info *world)
-{
-    char shards[16];
-    choose_clients(p, world);
-    EN_TRY(eni_net_open(1, &p->net));
-    if (p->setup.net_bytes_per_s > 0 || p->setup.net_delay_ns > 0) {
-        p->shaper = eni_shaper_new(p->setup.net_bytes_per_s, p->setup.net_delay_ns);
-        if (!p->shaper) return EN_ENOMEM;
-    }
-    EN_TRY(eni_arenas_start(p->nranks, world->epoch, p->setup.elements, &p->token, &p->arenas));
-    for (int32_t k = 0; k < p->nshards; k++)
-        EN_TRY(open_lane(p, world, k));
-    snprintf(shards, sizeof shards, "%d", p->nshards);
-    tell(p, "shards", shards);
-    tell(p, "servers", "1");
-    tell(p, "host-id.0", p->host_id);
-    if (p->config->transport != ENI_TRANSPORT_TCP) tell(p, "arena.0", eni_arenas_name(p->arenas));
-    return EN_OK;
-}
+enum { MAX_SPANS = 1 << 17, STOP_MS = 600 };
 
 /* On the leader's thread. */
 static en_status on_world(void *user, const eni_world_info *world, eni_terms *terms)
 {
-    psd *p = user;
-    EN_TRY(eni_setup_read(p->strategy, world->pairs, world->npairs, &p->setup, terms->reason));
-    const eni_psd_terms own = {p->config, p->version, p->strategy, p->options};
-    EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &p->setup, terms->reason));
-    const en_status st = open_all(p, world);
+    eni_psd *p = user;
+    EN_TRY(eni_psd_open_lanes(p, world, terms->reason));
+    const en_status st = eni_psd_write_run(p, world);
     if (st != EN_OK) {
-        snprintf(terms->reason, sizeof terms->reason, "psd cannot open its %d lanes: %s", p->nshards,
-                 en_status_str(st));
+        snprintf(terms->reason, sizeof terms->reason, "psd cannot write into --state=%.200s: %s",
+                 p->config->state, en_status_str(st));
         return st;
     }
     terms->budget = p->setup.budget;
     terms->privates = p->privates;
     terms->nprivates = p->nprivates;
-    eni_info("psd", "%d workers are here: %u buckets, %llu elements, %s", p->nranks, p->setup.nbuckets,
-             (unsigned long long)p->setup.elements, p->strategy->name);
     return EN_OK;
 }
 
 /* On the leader's thread: the run goes on without this rank. */
 static void on_left(void *user, int32_t rank, uint64_t incarnation)
 {
-    psd *p = user;
     (void)incarnation;
-    for (int32_t k = 0; k < p->nshards; k++)
-        if (p->lanes[k]) eni_lane_leave(p->lanes[k], rank);
+    eni_psd_lose(user, rank);
 }
 
 /* On the leader's thread: the last gather gets psd's own figures. */
 static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out)
 {
-    psd *p = user;
-    (void)blobs;
-    (void)count;
+    eni_psd *p = user;
+    const size_t nranks = (size_t)p->nranks;
     if (strcmp(tag, "result") != 0) return;
-    free(p->report);
-    p->report = eni_report_make(p->lanes, p->nshards, p->nranks);
-    if (p->report) *own_out = (eni_blob){(const uint8_t *)p->report, strlen(p->report)};
+    const char *report = eni_psd_report(p, blobs + nranks, count > nranks ? count - nranks : 0);
+    if (report) *own_out = (eni_blob){(const uint8_t *)report, strlen(report)};
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static en_status find_strategy(psd *p, const char *plugins)
+static en_status find_strategy(eni_psd *p, const char *plugins)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
@@ -191,17 +72,19 @@ static en_status find_strategy(psd *p, const char *plugins)
 }
 
 /* The token: inherited, from a file, or a fresh one that is left where workers of this user look. */
-static en_status find_token(psd *p)
+static en_status find_token(eni_psd *p)
 {
     const eni_config *c = p->config;
-    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &p->token);
+    if (c->token_fd >= 0) EN_TRY(eni_token_read_fd((int)c->token_fd, &p->token));
+    if (p->past) p->token = p->past->facts.token; /* the workers know no other */
+    if (c->token_fd >= 0 || p->past) return EN_OK;
     if (c->token_file && access(c->token_file, F_OK) == 0) return eni_token_read(c->token_file, &p->token);
     eni_token_make(&p->token);
     return EN_OK;
 }
 
 /* Written when the port is known. */
-static en_status leave_token(psd *p)
+static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     char folder[256], path[sizeof p->token_path];
@@ -218,7 +101,15 @@ static en_status leave_token(psd *p)
     return EN_OK;
 }
 
-static en_status start_leader(psd *p)
+/* The workers' --server-timeout, which a psd that comes back knows from their pairs. */
+static int64_t server_timeout(const eni_psd *p)
+{
+    int64_t ns = 0;
+    const char *text = p->past ? eni_pair_find(p->past->pairs, p->past->npairs, "server-timeout") : NULL;
+    return text && eni_parse_duration(text, &ns) ? ns : 0;
+}
+
+static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
     char launcher[24], out[1024];
@@ -229,6 +120,7 @@ static en_status start_leader(psd *p)
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
+        .nservers = p->nservers,
         .rank = -1,
         .host = p->host,
         .host_id = p->host_id,
@@ -239,6 +131,9 @@ static en_status start_leader(psd *p)
         .on_world = on_world,
         .on_gather = on_gather,
         .on_left = on_left,
+        .journal = eni_psd_journal,
+        .server_timeout_ns = server_timeout(p),
+        .revived = p->past ? &p->revived : NULL,
         .facts = facts,
         .nfacts = sizeof facts / sizeof *facts,
         .user = p,
@@ -247,18 +142,25 @@ static en_status start_leader(psd *p)
     EN_TRY(eni_address_parse(c->listen, &p->listen));
     config.listen = p->listen;
     EN_TRY(eni_leader_start(&config, &leader));
-    atomic_store(&p->leader, leader);
+    pthread_mutex_lock(&p->lock);
+    p->leader = leader;
+    const int has_failed = p->failure[0] != 0;
+    pthread_mutex_unlock(&p->lock);
+    if (has_failed) eni_leader_abort(leader, p->failure);
     p->listen.port = eni_leader_address(leader)->port;
     return EN_OK;
 }
 
 /* What to paste in the other terminals. */
-static void print_worker_line(const psd *p)
+static void print_lines(const eni_psd *p)
 {
     char address[ENI_ADDRESS_TEXT], worker[4096];
     if (p->config->quiet || p->config->listen_fd >= 0) return; /* a launcher starts the workers */
     if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
     eni_address_format(&p->listen, address);
+    for (int k = 1; k < p->nservers; k++)
+        printf("psd --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d\n",
+               address, k, p->nservers, p->own_lanes, p->config->strategy, p->nranks);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s%s\n", worker, p->config->strategy,
            address, p->nranks, p->config->token_file ? " --token-file=" : "",
            p->config->token_file ? p->config->token_file : "");
@@ -266,69 +168,87 @@ static void print_worker_line(const psd *p)
     fflush(stdout);
 }
 
-static en_status open_psd(psd *p, const char *plugins)
+/* Which psd of how many, and which lanes are its own. */
+static en_status count_servers(eni_psd *p)
 {
     const eni_config *c = p->config;
     if (c->world_size < 1) {
         eni_error("psd", "how many workers? Give --world-size=N");
         return EN_EINVAL;
     }
-    if (c->shards > MAX_SHARDS) {
-        eni_error("psd", "%lld shards are too many: a worker connects to at most %d lanes",
-                  (long long)c->shards, MAX_SHARDS);
+    if (c->server_rank >= c->servers) {
+        eni_error("psd", "--server-rank=%lld: with --servers=%lld the last one is %lld",
+                  (long long)c->server_rank, (long long)c->servers, (long long)c->servers - 1);
+        return EN_EINVAL;
+    }
+    if ((c->server_rank > 0) != (c->leader != NULL)) {
+        eni_error("psd",
+                  "--server-rank=%lld, %s: psd 0 leads, every other psd joins it by "
+                  "--leader=tcp://HOST:PORT",
+                  (long long)c->server_rank, c->leader ? c->leader : "no --leader");
+        return EN_EINVAL;
+    }
+    if (c->servers * c->shards > ENI_LANES_MAX) {
+        eni_error("psd",
+                  "%lld servers with %lld shards each are too many: a worker connects to at most %d lanes",
+                  (long long)c->servers, (long long)c->shards, ENI_LANES_MAX);
         return EN_EINVAL;
     }
     p->nranks = (int32_t)c->world_size;
-    p->nshards = (int32_t)c->shards;
-    p->lanes = eni_alloc_array((size_t)p->nshards, sizeof *p->lanes);
-    p->is_client = eni_alloc_array((size_t)p->nranks, sizeof *p->is_client);
-    p->privates = eni_alloc_array((size_t)p->nshards + 4, sizeof *p->privates);
-    p->texts = eni_alloc_array((size_t)p->nshards + 4, sizeof *p->texts);
-    if (!p->lanes || !p->is_client || !p->privates || !p->texts) return EN_ENOMEM;
-    if (c->trace && !(p->trace = eni_trace_new("psd", p->nranks, MAX_SPANS))) return EN_ENOMEM;
+    p->server = (int32_t)c->server_rank;
+    p->nservers = (int32_t)c->servers;
+    p->own_lanes = (int32_t)c->shards;
+    p->nshards = p->nservers * p->own_lanes;
+    p->first_lane = p->server * p->own_lanes;
+    eni_peer_name(-1 - p->server, p->name);
+    return EN_OK;
+}
+
+static en_status open_psd(eni_psd *p, const char *plugins)
+{
+    const eni_config *c = p->config;
+    EN_TRY(count_servers(p));
+    if (p->server > 0) eni_log_set_who(p->name);
+    if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->server, MAX_SPANS))) return EN_ENOMEM;
     EN_TRY(find_strategy(p, plugins));
     eni_place_host(p->host);
     EN_TRY(eni_place_host_id(c->host_id, p->host_id));
+    EN_TRY(eni_psd_open_state(p));
+    if (p->server > 0) return eni_psd_join(p);
     EN_TRY(find_token(p));
     EN_TRY(start_leader(p));
     EN_TRY(leave_token(p));
-    print_worker_line(p);
+    print_lines(p);
     return EN_OK;
 }
 
 /* The leader's thread opens lanes and asks them for figures; a lane that fails calls the leader. So the
  * leader ends first (by itself, within the seconds of its farewell), then the lanes, and only then it is
- * freed. */
-static void stop_threads(psd *p)
+ * freed. A member's thread does the same as the leader's, and ends with its connection. */
+static void stop_threads(eni_psd *p)
 {
     if (p->leader) {
         eni_leader_abort(p->leader, "psd was stopped");
         eni_leader_wait(p->leader, INT64_MAX, -1);
     }
-    for (int32_t k = 0; p->lanes && k < p->nshards; k++)
-        eni_lane_stop(p->lanes[k]);
+    eni_psd_stop_lanes(p);
     eni_leader_stop(p->leader);
+    eni_member_close(p->member);
 }
 
-static void close_psd(psd *p)
+static void close_psd(eni_psd *p)
 {
-    eni_arenas_stop(p->arenas);
-    eni_net_close(p->net);
-    eni_shaper_free(p->shaper);
-    eni_setup_fini(&p->setup);
+    eni_psd_close_lanes(p);
+    eni_psd_close_state(p);
     eni_options_free(p->options);
     if (p->token_path[0]) eni_token_remove(p->token_path);
     if (p->token_lock >= 0) close(p->token_lock);
     eni_trace_free(p->trace);
-    free(p->report);
-    eni_free(p->texts);
-    eni_free(p->privates);
-    eni_free(p->is_client);
-    eni_free(p->lanes);
+    pthread_mutex_destroy(&p->lock);
 }
 
 /* A signal is a wish: the run ends early and in good order, or else at once. */
-static en_status end_early(psd *p)
+static en_status end_early(eni_psd *p)
 {
     eni_leader_stop_run(p->leader, "psd was told to end");
     eni_leader_wait(p->leader, eni_now_ns() + STOP_MS * ENI_MILLI, -1);
@@ -340,7 +260,7 @@ static en_status end_early(psd *p)
 }
 
 /* Waits for the end, and says how it came. */
-static en_status serve(psd *p, int signal_fd)
+static en_status serve(eni_psd *p, int signal_fd)
 {
     char reason[ENI_REASON_MAX];
     eni_death death;
@@ -358,9 +278,10 @@ static en_status serve(psd *p, int signal_fd)
 
 en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd)
 {
-    psd p = {.config = config, .version = version, .token_lock = -1};
+    eni_psd p = {.config = config, .version = version, .token_lock = -1, .signal_fd = signal_fd};
+    pthread_mutex_init(&p.lock, NULL);
     en_status st = open_psd(&p, plugins);
-    if (st == EN_OK) st = serve(&p, signal_fd);
+    if (st == EN_OK) st = p.member ? eni_psd_await_end(&p) : serve(&p, signal_fd);
     stop_threads(&p); /* no lane may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);

@@ -1,22 +1,30 @@
 /* psd.h - the parameter server as one call: leads the run, opens the lanes, waits for the end.
  *
- *     main.c     flags, signals, exit code
- *     psd.c      the run: token, leader, lanes, report
- *     setup.c    what rank 0's JOIN says about it
- *     agree.c    whether psd's own command says the same
- *     lane.c     one shard: a thread around the store (runtime/comm/store.h)
- *     serve.c    what a lane does with a message
- *     arenas.c   the workers' memory, on this host
- *     report.c   what psd measured */
+ *     main.c         flags, signals, exit code
+ *     psd.c          the run: token, leader, end
+ *     psd_lanes.c    opens the lanes, tells the workers where they are
+ *     psd_return.c   --state: how psd comes back after it was killed
+ *     psd_member.c   psd 1 and up, which joins psd 0 instead of leading
+ *     setup.c        what rank 0's JOIN says about the run
+ *     agree.c        whether psd's own command says the same
+ *     lane.c         one shard: a thread around the store (runtime/comm/store.h)
+ *     serve.c        what a lane does with a message
+ *     lane_save.c    what a lane keeps on disk, and may promise because of it
+ *     keeper.c       writes that while the lane serves
+ *     state.c        the folder: two generations of everything, torn by nothing
+ *     run_file.c     the run in that folder
+ *     journal.c      what the leader has said, in that folder
+ *     arenas.c       the workers' memory, on this host
+ *     report.c       what psd measured */
 #ifndef SERVER_PSD_H
 #define SERVER_PSD_H
 
 #include "config/config.h"
 
-/* Serves one run until every worker has left. `version` is this program's, which the workers' must equal (NULL:
- * any will do); `plugins` is the folder of strategies. signal_fd becomes
- * readable when the user interrupts. EN_OK; EN_EINTR; EN_EINVAL, EN_ENOENT (wrong use); else the run failed:
- * the one line that says why has been logged. Leaves no file, socket or thread behind. */
+/* Serves one run until every worker has left. `version` is this program's, which the workers' must equal
+ * (NULL: any will do); `plugins` is the folder of strategies. signal_fd becomes readable when the user
+ * interrupts. EN_OK; EN_EINTR; EN_EINVAL, EN_ENOENT (wrong use); else the run failed: the one line that says
+ * why has been logged. Leaves no file, socket or thread behind. */
 en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd);
 
 #endif

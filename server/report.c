@@ -2,11 +2,13 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "runtime/core/try.h"
 
 /* With more workers than that their histograms would not fit into a blob. */
 enum { DETAILED_RANKS = 64 };
@@ -19,10 +21,12 @@ typedef struct sums {
 
 /* The report under construction, filled lane by lane. */
 typedef struct draft {
-    int32_t nranks, nlanes;
+    int32_t nranks, nlanes, server;
     en_status status;
-    uint64_t cells, updates, touches, nonfinite, repeats, refused, detached;
+    uint64_t nservers, cells, updates, touches, nonfinite, repeats, refused, detached;
     eni_lane_figures figures;
+    double cpu_seconds; /* of other servers, as the next one */
+    uint64_t max_rss;
     sums all;
     sums *rank; /* (nranks) */
     json_t *lanes;
@@ -47,13 +51,25 @@ static en_status add_client(sums *into, const eni_store_client_stats *from)
     return st == EN_OK ? eni_histogram_merge(&into->steady, &from->steady) : st;
 }
 
+/* What --state has cost. */
+static void add_states(json_t *lane, const eni_lane_figures *figures)
+{
+    set_int(lane, "states", figures->keeper.states);
+    set_int(lane, "states_failed", figures->keeper.failures);
+    set_int(lane, "state_bytes", figures->keeper.bytes);
+    set_int(lane, "state_copy_ns", (uint64_t)figures->save_ns);
+    set_int(lane, "state_write_ns", (uint64_t)figures->keeper.write_ns);
+}
+
 static void add_figures(draft *d, const eni_lane_figures *figures)
 {
     json_t *lane = json_object();
+    set_int(lane, "server", (uint64_t)d->server);
     set_int(lane, "update_ns", (uint64_t)figures->update_ns);
     set_int(lane, "wait_ns", (uint64_t)figures->wait_ns);
     set_int(lane, "wire_bytes", figures->wire.wire_in + figures->wire.wire_out);
     set_int(lane, "shm_bytes", figures->shm_bytes);
+    if (figures->keeper.states + figures->keeper.failures > 0) add_states(lane, figures);
     json_array_append_new(d->lanes, lane);
     d->figures.update_ns += figures->update_ns;
     d->figures.wait_ns += figures->wait_ns;
@@ -62,6 +78,12 @@ static void add_figures(draft *d, const eni_lane_figures *figures)
     d->figures.wire.dropped += figures->wire.dropped;
     d->figures.shm_bytes += figures->shm_bytes;
     d->figures.refused += figures->refused;
+    d->figures.wire.evicted += figures->wire.evicted;
+    d->figures.refusals.token += figures->refusals.token;
+    d->figures.refusals.member += figures->refusals.member;
+    d->figures.refusals.unknown += figures->refusals.unknown;
+    d->figures.refusals.payload += figures->refusals.payload;
+    d->figures.refusals.damaged += figures->refusals.damaged;
 }
 
 /* On the lane's thread. */
@@ -88,6 +110,7 @@ static void visit_lane(void *user, const eni_store *store, const eni_lane_figure
 /* Counted per cell, told per model. */
 static uint64_t per_model(const draft *d, uint64_t sum)
 {
+    if (d->server > 0) return sum; /* psd 0 divides */
     return d->cells ? (uint64_t)llround((double)sum / (double)d->cells) : 0;
 }
 
@@ -100,6 +123,7 @@ static json_t *histogram_json(const eni_histogram *h, int has_bins)
     set_int(o, "p99", eni_histogram_quantile(h, 0.99));
     set_int(o, "max", h->max);
     set_int(o, "count", h->count);
+    set_int(o, "sum", h->sum);
     for (uint32_t v = 0; has_bins && v < h->bins; v++)
         if (h->bin[v] > 0)
             json_array_append_new(bins, json_pack("[I, I]", (json_int_t)v, (json_int_t)h->bin[v]));
@@ -119,14 +143,29 @@ static void write_sums(const draft *d, json_t *o, const sums *s, int has_bins)
     json_object_set_new(o, "staleness_steady", histogram_json(&s->steady, has_bins));
 }
 
-static void write_usage(json_t *o)
+static void write_usage(const draft *d, json_t *o)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     const double seconds = (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
                            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-    json_object_set_new(o, "cpu_seconds", json_real(seconds));
-    set_int(o, "max_rss", (uint64_t)usage.ru_maxrss * 1024);
+    json_object_set_new(o, "cpu_seconds", json_real(seconds + d->cpu_seconds));
+    set_int(o, "max_rss", (uint64_t)usage.ru_maxrss * 1024 + d->max_rss);
+}
+
+/* Why: of "refused" the first five, of "dropped_messages" the sixth, and connections that were closed. */
+static json_t *refusals_json(const eni_lane_figures *figures)
+{
+    const eni_lane_refusals *why = &figures->refusals;
+    json_t *o = json_object();
+    set_int(o, "token", why->token);
+    set_int(o, "member", why->member);
+    set_int(o, "unknown", why->unknown);
+    set_int(o, "payload", why->payload);
+    set_int(o, "damaged", why->damaged);
+    set_int(o, "malformed", figures->wire.dropped);
+    set_int(o, "evicted", figures->wire.evicted);
+    return o;
 }
 
 static char *write_report(const draft *d)
@@ -135,6 +174,8 @@ static char *write_report(const draft *d)
     json_object_set_new(o, "role", json_string("psd"));
     set_int(o, "pid", (uint64_t)getpid());
     set_int(o, "shards", (uint64_t)d->nlanes);
+    set_int(o, "servers", d->nservers);
+    if (d->server > 0) json_object_set_new(o, "is_part", json_true());
     set_int(o, "cells", d->cells);
     set_int(o, "updates", per_model(d, d->updates + d->touches));
     set_int(o, "touches", d->touches);
@@ -142,6 +183,7 @@ static char *write_report(const draft *d)
     set_int(o, "repeats", d->repeats);
     set_int(o, "refused", d->refused + d->figures.refused);
     set_int(o, "dropped_messages", d->figures.wire.dropped);
+    json_object_set_new(o, "refusals", refusals_json(&d->figures));
     set_int(o, "detached", d->detached);
     write_sums(d, o, &d->all, 1);
     for (int32_t r = 0; r < d->nranks; r++) {
@@ -156,7 +198,7 @@ static char *write_report(const draft *d)
     set_int(o, "update_ns", (uint64_t)d->figures.update_ns);
     set_int(o, "wait_ns", (uint64_t)d->figures.wait_ns);
     json_object_set(o, "lanes", d->lanes);
-    write_usage(o);
+    write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     return text;
@@ -168,19 +210,116 @@ static void sums_fini(sums *s)
     eni_histogram_fini(&s->steady);
 }
 
-char *eni_report_make(eni_lane *const *lanes, int32_t nlanes, int32_t nranks)
+/* ---- the other servers' -------------------------------------------------------------------------------- */
+
+static uint64_t int_of(const json_t *o, const char *key)
 {
-    draft d = {.nranks = nranks, .nlanes = nlanes, .lanes = json_array()};
+    const json_int_t value = json_integer_value(json_object_get(o, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+/* The bins say all but what lies beyond the last one. */
+static en_status add_histogram(eni_histogram *into, const json_t *o)
+{
+    const json_t *bins = json_object_get(o, "histogram");
+    uint64_t bin[ENI_HISTOGRAM_MAX + 1];
+    eni_histogram from = {
+        .count = int_of(o, "count"), .sum = int_of(o, "sum"), .max = int_of(o, "max"), .bin = bin};
+    memset(bin, 0, sizeof bin);
+    for (size_t i = 0; i < json_array_size(bins); i++) {
+        const json_t *pair = json_array_get(bins, i);
+        const json_int_t value = json_integer_value(json_array_get(pair, 0));
+        if (value < 0 || value > ENI_HISTOGRAM_MAX) return EN_EPROTO;
+        bin[value] = (uint64_t)json_integer_value(json_array_get(pair, 1));
+        if ((uint32_t)value >= from.bins) from.bins = (uint32_t)value + 1;
+    }
+    return eni_histogram_merge(into, &from);
+}
+
+static en_status add_sums(sums *into, const json_t *o)
+{
+    into->pushes += int_of(o, "pushes");
+    into->applied += int_of(o, "samples_applied");
+    into->dropped += int_of(o, "samples_dropped");
+    into->holds += int_of(o, "holds");
+    into->bytes += int_of(o, "payload_bytes");
+    if (int_of(o, "max_clocks_ahead") > into->clocks_ahead)
+        into->clocks_ahead = int_of(o, "max_clocks_ahead");
+    const en_status st = add_histogram(&into->staleness, json_object_get(o, "staleness"));
+    return st == EN_OK ? add_histogram(&into->steady, json_object_get(o, "staleness_steady")) : st;
+}
+
+static void add_refusals(eni_lane_figures *figures, const json_t *o)
+{
+    figures->refusals.token += int_of(o, "token");
+    figures->refusals.member += int_of(o, "member");
+    figures->refusals.unknown += int_of(o, "unknown");
+    figures->refusals.payload += int_of(o, "payload");
+    figures->refusals.damaged += int_of(o, "damaged");
+    figures->wire.evicted += int_of(o, "evicted");
+}
+
+static en_status add_part(draft *d, const json_t *o)
+{
+    const json_t *workers = json_object_get(o, "per_worker");
+    if (!json_is_true(json_object_get(o, "is_part")) || json_array_size(workers) != (size_t)d->nranks)
+        return EN_EPROTO;
+    d->nservers++;
+    d->nlanes += (int32_t)int_of(o, "shards");
+    d->cells += int_of(o, "cells");
+    d->updates += int_of(o, "updates") - int_of(o, "touches");
+    d->touches += int_of(o, "touches");
+    d->nonfinite += int_of(o, "nonfinite");
+    d->repeats += int_of(o, "repeats");
+    d->refused += int_of(o, "refused");
+    d->detached += int_of(o, "detached");
+    d->figures.wire.dropped += int_of(o, "dropped_messages");
+    add_refusals(&d->figures, json_object_get(o, "refusals"));
+    d->figures.wire.wire_in += int_of(o, "wire_bytes");
+    d->figures.shm_bytes += int_of(o, "shm_bytes");
+    d->figures.update_ns += (int64_t)int_of(o, "update_ns");
+    d->figures.wait_ns += (int64_t)int_of(o, "wait_ns");
+    d->cpu_seconds += json_real_value(json_object_get(o, "cpu_seconds"));
+    d->max_rss += int_of(o, "max_rss");
+    json_array_extend(d->lanes, json_object_get(o, "lanes"));
+    EN_TRY(add_sums(&d->all, o));
+    for (int32_t r = 0; r < d->nranks; r++)
+        EN_TRY(add_sums(&d->rank[r], json_array_get(workers, (size_t)r)));
+    return EN_OK;
+}
+
+static en_status add_others(draft *d, const eni_report_config *config)
+{
+    for (size_t i = 0; i < config->nothers; i++) {
+        const eni_blob *blob = &config->others[i];
+        json_t *part = json_loadb((const char *)blob->data, blob->bytes, 0, NULL);
+        const en_status st = part ? add_part(d, part) : EN_EPROTO;
+        json_decref(part);
+        if (st == EN_OK) continue;
+        eni_error("report", "psd %zu sent no report", i + 1);
+        return st;
+    }
+    return EN_OK;
+}
+
+char *eni_report_make(const eni_report_config *config)
+{
+    draft d = {.nranks = config->nranks,
+               .nlanes = config->nlanes,
+               .server = config->server,
+               .nservers = 1,
+               .lanes = json_array()};
     char *text = NULL;
-    d.rank = eni_alloc_array((size_t)nranks, sizeof *d.rank);
+    d.rank = eni_alloc_array((size_t)d.nranks, sizeof *d.rank);
     d.status = d.rank ? EN_OK : EN_ENOMEM;
-    for (int32_t k = 0; k < nlanes && d.status == EN_OK; k++) {
-        const en_status st = eni_lane_look(lanes[k], visit_lane, &d);
+    for (int32_t k = 0; k < config->nlanes && d.status == EN_OK; k++) {
+        const en_status st = eni_lane_look(config->lanes[k], visit_lane, &d);
         if (st != EN_OK) d.status = st;
     }
+    if (d.status == EN_OK) d.status = add_others(&d, config);
     if (d.status == EN_OK && !(text = write_report(&d)))
         eni_error("report", "out of memory for psd's report");
-    for (int32_t r = 0; d.rank && r < nranks; r++)
+    for (int32_t r = 0; d.rank && r < d.nranks; r++)
         sums_fini(&d.rank[r]);
     sums_fini(&d.all);
     eni_free(d.rank);

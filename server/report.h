@@ -1,16 +1,25 @@
-/* report.h - what psd adds to the last gather ("result"): one JSON object.
+/* report.h - what the servers add to the last gather ("result"): one JSON object.
  *
  * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
  *
  * Stores count per cell. Updates and samples are given per model, that is divided by the number of cells;
- * holds and histograms are given as counted, a push counting once per cell. */
+ * holds and histograms are given as counted, a push counting once per cell. With several servers psd 1 and up
+ * send psd 0 the same object as counted ("is_part": true), and psd 0 adds them up. */
 #ifndef SERVER_REPORT_H
 #define SERVER_REPORT_H
 
 #include "server/lane.h"
 
-/* Asks every lane and writes the object as text, freed with free(). NULL when a lane did not answer or memory
- * is short (logged). Any thread but a lane's. */
-char *eni_report_make(eni_lane *const *lanes, int32_t nlanes, int32_t nranks);
+typedef struct eni_report_config {
+    eni_lane *const *lanes;
+    int32_t nlanes, nranks;
+    int32_t server;         /* 0: the whole report; else a part for psd 0 */
+    const eni_blob *others; /* (nothers) parts */
+    size_t nothers;
+} eni_report_config;
+
+/* Asks every lane and writes the object as text, freed with free(). NULL when a lane did not answer, a part
+ * is none, or memory is short (logged). Any thread but a lane's. */
+char *eni_report_make(const eni_report_config *config);
 
 #endif

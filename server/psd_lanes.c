@@ -1,0 +1,177 @@
+/* psd_lanes.c - the world is complete: the lanes of this server, and what the workers are told of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "server/psd_impl.h"
+#include "server/report.h"
+
+enum { FACTS = 5 }; /* privates beside the lanes */
+
+static void tell(eni_psd *psd, const char *key, int32_t number, const char *value)
+{
+    char(*text)[ENI_ADDRESS_TEXT] = psd->texts[psd->nprivates];
+    if (number < 0)
+        snprintf(text[0], ENI_ADDRESS_TEXT, "%s", key);
+    else
+        snprintf(text[0], ENI_ADDRESS_TEXT, "%s.%d", key, number);
+    snprintf(text[1], ENI_ADDRESS_TEXT, "%s", value);
+    psd->privates[psd->nprivates++] = (eni_pair){text[0], text[1]};
+}
+
+static void tell_number(eni_psd *psd, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    tell(psd, key, -1, text);
+}
+
+/* All ranks, or the first of every host where the strategy says that leaders are the clients. */
+static void choose_clients(eni_psd *psd, const eni_world_info *world)
+{
+    for (int32_t r = 0; r < psd->nranks; r++) {
+        psd->is_client[r] = 1;
+        for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
+            if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
+    }
+}
+
+/* On a lane's thread; main may not know yet whom to tell, and then does it itself. */
+static void on_lane_failure(void *user, const char *reason)
+{
+    eni_psd *psd = user;
+    pthread_mutex_lock(&psd->lock);
+    snprintf(psd->failure, sizeof psd->failure, "%s", reason);
+    eni_leader *leader = psd->leader;
+    eni_member *member = psd->member;
+    pthread_mutex_unlock(&psd->lock);
+    if (leader) eni_leader_abort(leader, reason);
+    if (member) eni_member_abort(member, reason);
+}
+
+static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
+{
+    eni_lane_config config = {
+        .net = psd->net,
+        .listen = psd->listen,
+        .is_insecure = psd->config->insecure,
+        .setup = &psd->setup,
+        .strategy = psd->strategy,
+        .shard = psd->first_lane + i,
+        .nshards = psd->nshards,
+        .nranks = psd->nranks,
+        .is_client = psd->is_client,
+        .epoch = world->epoch,
+        .incarnation = world->incarnation,
+        .token = psd->token,
+        .arenas = psd->arenas,
+        .shaper = psd->shaper,
+        .trace = psd->trace,
+        .state = psd->state,
+        .state_every = (uint64_t)psd->config->state_every,
+        .on_failure = on_lane_failure,
+        .user = psd,
+    };
+    eni_address bound;
+    char endpoint[ENI_ADDRESS_TEXT];
+    config.listen.port = 0;
+    EN_TRY(eni_lane_start(&config, &psd->lanes[i], &bound));
+    if (strcmp(bound.host, "0.0.0.0") == 0 || strcmp(bound.host, "::") == 0)
+        memcpy(bound.host, psd->host, sizeof bound.host); /* a name that others can connect to */
+    eni_address_format(&bound, endpoint);
+    tell(psd, "lane", config.shard, endpoint);
+    return EN_OK;
+}
+
+static en_status open_all(eni_psd *psd, const eni_world_info *world)
+{
+    const size_t most = (size_t)psd->own_lanes + FACTS;
+    psd->lanes = eni_alloc_array((size_t)psd->own_lanes, sizeof *psd->lanes);
+    psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
+    psd->privates = eni_alloc_array(most, sizeof *psd->privates);
+    psd->texts = eni_alloc_array(most, sizeof *psd->texts);
+    if (!psd->lanes || !psd->is_client || !psd->privates || !psd->texts) return EN_ENOMEM;
+    choose_clients(psd, world);
+    EN_TRY(eni_net_open(1, &psd->net));
+    if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
+        psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
+        if (!psd->shaper) return EN_ENOMEM;
+    }
+    EN_TRY(eni_arenas_start(psd->nranks, world->epoch, psd->setup.elements, &psd->token, &psd->arenas));
+    for (int32_t i = 0; i < psd->own_lanes; i++)
+        EN_TRY(open_lane(psd, world, i));
+    for (int32_t r = 0; psd->past && r < psd->nranks; r++)
+        if (psd->revived.rank[r].has_left) eni_psd_lose(psd, r);
+    tell(psd, "host-id", psd->server, psd->host_id);
+    if (psd->config->transport != ENI_TRANSPORT_TCP)
+        tell(psd, "arena", psd->server, eni_arenas_name(psd->arenas));
+    if (psd->server > 0) return EN_OK;
+    tell_number(psd, "shards", (uint64_t)psd->nshards);
+    tell_number(psd, "servers", (uint64_t)psd->nservers);
+    if (psd->state) tell_number(psd, "state-every", (uint64_t)psd->config->state_every);
+    return EN_OK;
+}
+
+en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
+{
+    EN_TRY(eni_setup_read(psd->strategy, world->pairs, world->npairs, &psd->setup, why_out));
+    const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
+    EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &psd->setup, why_out));
+    const en_status st = open_all(psd, world);
+    if (st != EN_OK)
+        snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d lanes: %s", psd->own_lanes,
+                 en_status_str(st));
+    else
+        eni_info("psd", "%d workers are here: %u buckets, %llu elements, %s", psd->nranks,
+                 psd->setup.nbuckets, (unsigned long long)psd->setup.elements, psd->strategy->name);
+    return st;
+}
+
+en_status eni_psd_set_epoch(eni_psd *psd, uint32_t epoch)
+{
+    eni_arenas_set_epoch(psd->arenas, epoch);
+    for (int32_t i = 0; i < psd->own_lanes; i++)
+        EN_TRY(eni_lane_set_epoch(psd->lanes[i], epoch));
+    return EN_OK;
+}
+
+void eni_psd_lose(eni_psd *psd, int32_t rank)
+{
+    for (int32_t i = 0; psd->lanes && i < psd->own_lanes; i++)
+        if (psd->lanes[i]) eni_lane_leave(psd->lanes[i], rank);
+}
+
+const char *eni_psd_report(eni_psd *psd, const eni_blob *others, size_t n)
+{
+    const eni_report_config config = {.lanes = psd->lanes,
+                                      .nlanes = psd->own_lanes,
+                                      .nranks = psd->nranks,
+                                      .server = psd->server,
+                                      .others = others,
+                                      .nothers = n};
+    free(psd->report);
+    psd->report = eni_report_make(&config);
+    return psd->report;
+}
+
+void eni_psd_stop_lanes(eni_psd *psd)
+{
+    for (int32_t i = 0; psd->lanes && i < psd->own_lanes; i++)
+        eni_lane_stop(psd->lanes[i]);
+}
+
+void eni_psd_close_lanes(eni_psd *psd)
+{
+    eni_arenas_stop(psd->arenas);
+    eni_net_close(psd->net);
+    eni_shaper_free(psd->shaper);
+    eni_setup_fini(&psd->setup);
+    free(psd->report);
+    eni_free(psd->texts);
+    eni_free(psd->privates);
+    eni_free(psd->is_client);
+    eni_free(psd->lanes);
+}
