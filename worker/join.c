@@ -145,6 +145,8 @@ en_status eni_worker_join(eni_worker *w)
                                 .nprivates = 2,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
+                                .is_slowed = c->net != NULL,
+                                .server_timeout_ns = c->server_timeout_ns,
                                 .abort_fd = w->abort_fd};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);
     eni_free(agreement);
