@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +17,8 @@
 #include "cli/live.h"
 #include "cli/merge_trace.h"
 #include "cli/report.h"
+#include "config/folders.h"
+#include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -91,6 +92,20 @@ static void make_baseline(eni_config *run)
     run->workers = 1;
 }
 
+/* Before the first arm trains, for all. */
+static en_status check_strategy(const comparison *c, const eni_config *run)
+{
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *given;
+    const en_strategy *strategy;
+    eni_options *options;
+    EN_TRY(eni_plugin_split(run->strategy, word, &given));
+    EN_TRY(eni_plugin_find(c->context->plugin_dir, word, &strategy));
+    EN_TRY(eni_options_new(strategy, given, &options));
+    eni_options_free(options);
+    return EN_OK;
+}
+
 static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS) {
@@ -104,7 +119,7 @@ static en_status add_arm(comparison *c, const char *text)
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(c->context->config, "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
-    return EN_OK;
+    return check_strategy(c, &c->arm[c->narms - 1]);
 }
 
 /* "slow", or "slow@1": with the first seed only. */
@@ -244,10 +259,7 @@ static en_status set_tensorboard(eni_config *run, const char *dir)
 {
     char text[1200];
     if (run->tensorboard == NULL || strcmp(run->tensorboard, "auto") == 0) return EN_OK;
-    if (mkdir(run->tensorboard, 0777) != 0 && errno != EEXIST) {
-        eni_error("compare", "--tensorboard=%s: cannot create it: %s", run->tensorboard, strerror(errno));
-        return EN_EINVAL;
-    }
+    EN_TRY(eni_folder_check("--tensorboard", run->tensorboard));
     snprintf(text, sizeof text, "%s/%s", run->tensorboard, strrchr(dir, '/') + 1);
     return eni_config_set(run, "tensorboard", text, "--tensorboard");
 }
@@ -315,11 +327,8 @@ static en_status make_folders(const comparison *c)
 {
     char path[1024];
     snprintf(path, sizeof path, "%s/runs", c->dir);
-    if ((mkdir(c->dir, 0777) != 0 && errno != EEXIST) || (mkdir(path, 0777) != 0 && errno != EEXIST)) {
-        eni_error("compare", "--out=%s: cannot create it: %s", c->dir, strerror(errno));
-        return EN_EIO;
-    }
-    return EN_OK;
+    EN_TRY(eni_folder_check("--out", c->dir));
+    return eni_folder_check("--out", path);
 }
 
 en_status eni_command_compare(const eni_command_context *context)

@@ -26,11 +26,8 @@ typedef struct evaluation {
 static en_status open_all(evaluation *e, const char *plugin_dir)
 {
     const eni_config *c = e->config;
-    const en_network *network = eni_network_find(c->model);
-    if (network == NULL) {
-        eni_error("eval", "--model=%s: there is no such model; `entrain models` lists them", c->model);
-        return EN_EINVAL;
-    }
+    const en_network *network;
+    EN_TRY(eni_network_get("--model", c->model, &network));
     if (c->init == NULL) {
         eni_error("eval", "which weights? Give --init=FILE, a safetensors file such as --save writes");
         return EN_EINVAL;

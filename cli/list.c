@@ -55,11 +55,7 @@ en_status eni_command_models(const eni_command_context *context)
     for (int i = 0; names->count == 0 && (network = eni_network_at(i)) != NULL; i++)
         EN_TRY(print_model(network));
     for (int i = 0; i < names->count; i++) {
-        network = eni_network_find(names->item[i]);
-        if (network == NULL) {
-            eni_error("models", "%s: there is no such model; `entrain models` lists them", names->item[i]);
-            return EN_EINVAL;
-        }
+        EN_TRY(eni_network_get("--model", names->item[i], &network));
         EN_TRY(print_model(network));
     }
     return EN_OK;

@@ -8,6 +8,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/version.h"
+#include "runtime/core/words.h"
 #include "runtime/sim/trial.h"
 
 typedef struct command {
@@ -107,6 +108,11 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "sim") == 0) return try_in_virtual_time(argc - 1, argv + 1);
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
-    eni_error("entrain", "\"%s\" is no command; `entrain --help` lists them", argv[1]);
+    const char *nearest = commands[0].name;
+    for (int i = 1; i < COMMANDS; i++)
+        if (eni_word_distance(argv[1], commands[i].name) < eni_word_distance(argv[1], nearest))
+            nearest = commands[i].name;
+    eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all", argv[1],
+              nearest);
     return 2;
 }

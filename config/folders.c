@@ -1,9 +1,11 @@
 /* folders.c - see folders.h. */
 #include "config/folders.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/env.h"
@@ -61,4 +63,47 @@ void eni_folder_absolute(const char *path, char *path_out, size_t bytes)
     const int n = path[0] == '/' ? snprintf(path_out, bytes, "%s", path)
                                  : snprintf(path_out, bytes, "%s/%s", here, path);
     if (n < 0 || (size_t)n >= bytes) path_out[0] = 0;
+}
+
+en_status eni_folder_check(const char *flag, const char *path)
+{
+    struct stat is;
+    if (path == NULL) return EN_OK;
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        eni_error("folders", "%s=%s: cannot create it: %s; name a folder in one that exists and is writable",
+                  flag, path, strerror(errno));
+        return EN_EINVAL;
+    }
+    if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode)) {
+        eni_error("folders", "%s=%s: that is a file; name a folder", flag, path);
+        return EN_EINVAL;
+    }
+    if (access(path, W_OK | X_OK) == 0) return EN_OK;
+    eni_error("folders", "%s=%s: cannot write into it: %s; name another folder", flag, path, strerror(errno));
+    return EN_EINVAL;
+}
+
+en_status eni_target_check(const char *flag, const char *path)
+{
+    char folder[1024];
+    struct stat is;
+    if (path == NULL) return EN_OK;
+    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 16) {
+        eni_error("folders", "%s: a path of %zu characters is too long; name a shorter one", flag,
+                  strlen(path));
+        return EN_EINVAL;
+    }
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder] = 0;
+    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode)) {
+        eni_error("folders", "%s=%s: that is no regular file; name a file", flag, path);
+        return EN_EINVAL;
+    }
+    if (access(folder, W_OK) == 0) return EN_OK;
+    eni_error("folders", "%s=%s: cannot write into %s: %s; name a file in a folder that is there", flag, path,
+              folder, strerror(errno));
+    return EN_EINVAL;
 }

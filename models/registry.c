@@ -5,6 +5,8 @@
 
 #include "models/layer.h"
 #include "models/networks.h"
+#include "runtime/core/log.h"
+#include "runtime/core/words.h"
 
 static const en_network *const networks[] = {&eni_toy, &eni_mlp, &eni_convnet};
 enum { NNETWORKS = sizeof networks / sizeof networks[0] };
@@ -20,6 +22,19 @@ const en_network *eni_network_find(const char *name)
         if (strcmp(networks[i]->name, name) == 0) return networks[i];
     }
     return NULL;
+}
+
+en_status eni_network_get(const char *place, const char *name, const en_network **network_out)
+{
+    const char *nearest = networks[0]->name;
+    *network_out = eni_network_find(name);
+    if (*network_out != NULL) return EN_OK;
+    for (int i = 1; i < NNETWORKS; i++)
+        if (eni_word_distance(name, networks[i]->name) < eni_word_distance(name, nearest))
+            nearest = networks[i]->name;
+    eni_error("models", "%s=%.80s: there is no such model; the nearest is %s, and `entrain models` lists all",
+              place, name, nearest);
+    return EN_EINVAL;
 }
 
 const char *eni_loss_name(uint32_t loss)

@@ -209,6 +209,8 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     const eni_config *c = p->config;
     EN_TRY(count_servers(p));
     if (p->server > 0) eni_log_set_who(p->name);
+    EN_TRY(eni_folder_check("--out", c->out)); /* rank 0 makes it too; --trace may lie in it */
+    EN_TRY(eni_target_check("--trace", c->trace));
     if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->server, MAX_SPANS))) return EN_ENOMEM;
     EN_TRY(find_strategy(p, plugins));
     eni_place_host(p->host);

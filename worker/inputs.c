@@ -1,11 +1,7 @@
 /* inputs.c - what a rank can find wrong by itself, before it meets anybody: whoever waits for it would learn
  * it later, and from somebody else. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "config/folders.h"
 #include "config/units.h"
 #include "models/weights.h"
 #include "runtime/core/log.h"
@@ -27,51 +23,6 @@ static en_status check_stragglers(const eni_worker *w)
     return EN_OK;
 }
 
-/* Made if it is not there; ranks may race to make it. */
-static en_status check_folder(const char *flag, const char *path)
-{
-    struct stat is;
-    if (path == NULL) return EN_OK;
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        eni_error("worker", "%s=%s: cannot create it: %s; name a folder in one that exists and is writable",
-                  flag, path, strerror(errno));
-        return EN_EINVAL;
-    }
-    if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode)) {
-        eni_error("worker", "%s=%s: that is a file; name a folder", flag, path);
-        return EN_EINVAL;
-    }
-    if (access(path, W_OK | X_OK) == 0) return EN_OK;
-    eni_error("worker", "%s=%s: cannot write into it: %s; name another folder", flag, path, strerror(errno));
-    return EN_EINVAL;
-}
-
-/* A file that is written at the end must be writable at the start, or the run is lost. */
-static en_status check_target(const char *flag, const char *path)
-{
-    char folder[1024];
-    struct stat is;
-    if (path == NULL) return EN_OK;
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 16) {
-        eni_error("worker", "%s: a path of %zu characters is too long; name a shorter one", flag,
-                  strlen(path));
-        return EN_EINVAL;
-    }
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        snprintf(folder, sizeof folder, ".");
-    else
-        slash[slash == folder] = 0;
-    if (stat(path, &is) == 0 && !S_ISREG(is.st_mode)) {
-        eni_error("worker", "%s=%s: that is no regular file; name a file", flag, path);
-        return EN_EINVAL;
-    }
-    if (access(folder, W_OK) == 0) return EN_OK;
-    eni_error("worker", "%s=%s: cannot write into %s: %s; name a file in a folder that is there", flag, path,
-              folder, strerror(errno));
-    return EN_EINVAL;
-}
-
 /* Rank 0's weights become everybody's. A rank that has none yet may become rank 0. */
 static en_status read_init(eni_worker *w)
 {
@@ -84,10 +35,10 @@ static en_status read_init(eni_worker *w)
 en_status eni_inputs_check(eni_worker *w)
 {
     EN_TRY(check_stragglers(w));
-    EN_TRY(check_folder("--out", w->config->out));
+    EN_TRY(eni_folder_check("--out", w->config->out));
     if (w->world.rank <= 0) {
-        EN_TRY(check_target("--save", w->config->save));
-        EN_TRY(check_target("--trace", w->config->trace)); /* may lie in --out */
+        EN_TRY(eni_target_check("--save", w->config->save));
+        EN_TRY(eni_target_check("--trace", w->config->trace)); /* may lie in --out */
     }
     return read_init(w);
 }

@@ -48,12 +48,8 @@ static en_status find_strategy(eni_worker *w)
 
 static en_status find_network(eni_worker *w)
 {
-    const en_network *network = eni_network_find(w->config->model);
-    if (network == NULL) {
-        eni_error("worker", "--model=%s: there is no such model; `entrain models` lists them",
-                  w->config->model);
-        return EN_EINVAL;
-    }
+    const en_network *network;
+    EN_TRY(eni_network_get("--model", w->config->model, &network));
     EN_TRY(en_schema_init(network, &w->schema));
     return eni_schema_digest(&w->schema, w->schema_sha256);
 }

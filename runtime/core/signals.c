@@ -33,6 +33,7 @@ int eni_signals_exit_code(en_status st, int signal_fd)
     case EN_EVERSION:
     case EN_EDENIED:
     case EN_EMISMATCH:
+    case EN_ETIMEOUT:
     case EN_EUNSUPPORTED: return 2;
     case EN_EINTR: return 128 + take_signal(signal_fd);
     default: return 1;

@@ -9,7 +9,7 @@
 int eni_signals_open(void);
 
 /* The exit code of a program that ended with `st`: 0; 2 where another command or file is needed (EN_EINVAL,
- * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_EUNSUPPORTED); 128 + the signal that waits
+ * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EDENIED, EN_EMISMATCH, EN_ETIMEOUT, EN_EUNSUPPORTED); 128 + the signal that waits
  * in signal_fd, which is taken (none: SIGTERM, it was sent elsewhere), for EN_EINTR; 1 for a run that failed.
  */
 int eni_signals_exit_code(en_status st, int signal_fd);

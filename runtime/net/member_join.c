@@ -201,13 +201,14 @@ static en_status ask_who_is_missing(eni_member *member, int64_t waited_ns)
 static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notice_ns)
 {
     const eni_member_config *config = &member->config;
-    int64_t now_ns = eni_now_ns();
-    if (now_ns >= config->join_deadline_ns) return too_late(member);
+    /* The leader gives up at the same moment, and knows who is missing: his word comes first. */
+    int64_t now_ns = eni_now_ns(), deadline_ns = config->join_deadline_ns + ENI_SECOND;
+    if (now_ns >= deadline_ns) return too_late(member);
     if (now_ns >= *notice_ns) {
         *notice_ns = now_ns + AGAIN * config->notice_ns;
         if (ask_who_is_missing(member, now_ns - begin_ns) != EN_OK) return leader_gone(member);
     }
-    int64_t until_ns = *notice_ns < config->join_deadline_ns ? *notice_ns : config->join_deadline_ns;
+    int64_t until_ns = *notice_ns < deadline_ns ? *notice_ns : deadline_ns;
     struct pollfd set[3] = {
         {member->link.fd, POLLIN, 0}, {config->abort_fd, POLLIN, 0}, {member->process_fd, POLLIN, 0}};
     if (poll(set, 3, eni_ms_left(until_ns, 1000)) < 0 && errno != EINTR) return EN_EIO;

@@ -194,7 +194,10 @@ static void test_nothing_to_compare(void **state)
 static void test_a_failed_run_is_told(void **state)
 {
     (void)state;
-    en_status st = compare((const char *[]){"--arm=ring", "--arm=no-such", NULL});
+    /* What can be known beforehand is refused before the first arm trains; this only a worker finds. */
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=no-such", NULL}), EN_ENOENT);
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ssp:bond=3", NULL}), EN_EINVAL);
+    en_status st = compare((const char *[]){"--arm=ring", "--arm=ring:assign=claim", NULL});
     assert_true(st != EN_OK);
     json_t *index = load("compare.json"), *runs = json_object_get(index, "runs");
     assert_int_equal(json_array_size(runs), 2);
