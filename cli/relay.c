@@ -28,7 +28,8 @@ static const char *parse(const char *line, const char **subsystem_out, const cha
 /* The leader and each member say the same with other words around it. */
 static const char *cause_in(const char *text)
 {
-    static const char *const around[] = {"the run is broken: ", "the run ends: "};
+    static const char *const around[] = {
+        "the run is broken: ", "the run ends: ", "the run ends before it began: "};
     for (size_t i = 0; i < sizeof around / sizeof *around; i++)
         if (begins(text, around[i])) return text + strlen(around[i]);
     return text;

@@ -106,11 +106,12 @@ void job_wait(job *j, int rank, int state, const char *phases, int64_t step, dou
     const double deadline = now_seconds() + seconds * SLOWNESS;
     const process *speaker = j->is_run ? &j->run : &j->rank[0];
     while (!is_there(j, rank, state, phases, step, seen, sizeof seen)) {
-        if (now_seconds() > deadline)
-            fail_msg("%s: rank %d has not come to state %d, phase %s, step %lld; seen: %s; said:\n%s%s",
-                     j->strategy, rank, state, phases == NULL ? "any" : phases, (long long)step, seen,
-                     process_out(speaker), process_err(speaker));
-        poll(NULL, 0, 10);
+        struct pollfd ended = {.fd = speaker->pidfd, .events = POLLIN};
+        const int is_over = poll(&ended, 1, 10) > 0;
+        if (is_over || now_seconds() > deadline)
+            fail_msg("%s: rank %d has not come to state %d, phase %s, step %lld%s; seen: %s; said:\n%s%s",
+                     j->strategy, rank, state, phases == NULL ? "any" : phases, (long long)step,
+                     is_over ? ", and has ended" : "", seen, process_out(speaker), process_err(speaker));
     }
 }
 

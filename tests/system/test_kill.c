@@ -134,11 +134,6 @@ static void expect_one_line(const job *j, const process *p, const kill_case *c, 
 {
     char name[32], pid[32];
     snprintf(pid, sizeof pid, "(pid %d ", (int)job_pid(j, c->victim));
-    const int leads = c->victim == (j->has_psd ? JOB_PSD : 0);
-    if (leads && c->phase == JOIN && !j->is_run) {
-        if (process_says(p, "leader", "") != 1) fail_msg("%s: %s said:\n%s", title, p->name, process_err(p));
-        return;
-    }
     if (process_says(p, job_name(c->victim, name), pid) != 1 || process_says(p, "died", "") != 1)
         fail_msg("%s: %s should name \"%s%s\" once, and nobody else; it said:\n%s", title, p->name, name, pid,
                  process_err(p));
