@@ -86,24 +86,24 @@ uint32_t eni_resume_facts(const eni_worker *w, eni_fact facts_out[ENI_CHECKPOINT
     const eni_schedule *s = &w->schedule;
     eni_fact *f = facts_out;
     uint32_t n = 0;
+    add(f, &n, "seed", "%" PRId64, w->config->seed);
     add(f, &n, "model", "%s", w->schema.network->name);
     add(f, &n, "schema-sha256", "%s", w->schema_sha256);
     add(f, &n, "data", "%s", w->dataset->name);
     add(f, &n, "limit-train-samples", "%" PRIu64, w->plan.train_samples); /* resolved */
     add(f, &n, "data-sha256", "%s", w->data_sha256);
-    add(f, &n, "seed", "%" PRId64, w->config->seed);
     add(f, &n, "shuffle", "%s", w->config->shuffle ? "on" : "off");
     add(f, &n, "epoch-samples", "%" PRIu64, w->plan.epoch_samples); /* --drop-last */
     add(f, &n, "optimizer", "%s", w->optimizer->name);
-    add(f, &n, "momentum", "%.9g", (double)w->hyper.momentum);
+    add(f, &n, "momentum", "%.9g", w->config->momentum);
     add(f, &n, "nesterov", "%s", w->hyper.nesterov ? "on" : "off");
-    add(f, &n, "weight-decay", "%.9g", (double)w->hyper.weight_decay);
-    add(f, &n, "lr", "%.17g", s->base);
+    add(f, &n, "weight-decay", "%.9g", w->config->weight_decay);
+    add(f, &n, "lr", "%.15g", s->base);
     add(f, &n, "lr-schedule", "%s", kinds[s->kind]);
     add(f, &n, "lr-warmup", "%" PRIu64, s->warmup);
     if (s->kind == ENI_LR_STEP) {
         add(f, &n, "lr-step", "%" PRIu64, s->step_samples);
-        add(f, &n, "lr-gamma", "%.17g", s->gamma);
+        add(f, &n, "lr-gamma", "%.15g", s->gamma);
     }
     if (s->kind == ENI_LR_COSINE) add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
     return n;
@@ -226,7 +226,5 @@ en_status eni_resume_find(eni_worker *w)
     if (!w->is_resumed) return EN_OK;
     EN_TRY(check_facts(w));
     EN_TRY(check_strategy(w));
-    EN_TRY(find_position(w));
-    eni_info("resume", "goes on from sample %" PRIu64 " (%s)", w->past.samples, w->past_path);
-    return EN_OK;
+    return find_position(w);
 }

@@ -28,8 +28,7 @@ en_status eni_resume_weights(eni_worker *w)
     return EN_OK;
 }
 
-/* ---- the store -------------------------------------------------------------------------------------------
- */
+/* ---- the store ---- */
 
 /* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Cells may be cut
  * differently from the ones that were saved. */
@@ -83,8 +82,7 @@ en_status eni_resume_store(eni_worker *w)
     return EN_OK;
 }
 
-/* ---- a rank
- * ------------------------------------------------------------------------------------------------ */
+/* ---- a rank ---- */
 
 static en_status missing(const eni_worker *w, const char *what)
 {
@@ -189,6 +187,9 @@ en_status eni_resume_state(eni_worker *w)
         eni_host_set_steps_taken(w->strategy_host, b, behind(&w->past, range->lo, range->hi).steps);
     }
     restore_tally(w);
+    if (w->world.rank == 0)
+        eni_info("resume", "goes on from sample %" PRIu64 " of %" PRIu64 " (%s)", w->past.samples,
+                 w->plan.samples, w->past_path);
     for (uint32_t i = 0; i < w->past.nimages; i++) { /* as much as the model, several times */
         eni_free(w->past.images[i].flat);
         w->past.images[i].flat = NULL;

@@ -45,8 +45,7 @@ en_status eni_save_folder(const eni_config *config, char *dir_out, size_t bytes)
     return EN_OK;
 }
 
-/* ---- whether it can be ----------------------------------------------------------------------------------
- */
+/* ---- whether it can be ---- */
 
 /* What a checkpoint has no place for. NULL: nothing. */
 static const char *obstacle(const eni_worker *w)
@@ -84,8 +83,7 @@ en_status eni_save_check(const eni_worker *w)
     return EN_EINVAL;
 }
 
-/* ---- open -----------------------------------------------------------------------------------------------
- */
+/* ---- open ---- */
 
 /* A lock on the folder itself leaves no file behind, and is gone with its process. */
 static en_status take_folder(eni_saver *s)
@@ -125,8 +123,7 @@ en_status eni_save_open(eni_worker *w)
     return w->world.rank == 0 ? take_folder(s) : EN_OK;
 }
 
-/* ---- the write ------------------------------------------------------------------------------------------
- */
+/* ---- the write ---- */
 
 /* Training goes on whatever happens here; the older ones stay as long as this one is not durable. */
 static void *write_main(void *user)
@@ -175,8 +172,7 @@ static void begin_write(eni_saver *s)
     eni_checkpoint_fini(&s->job);
 }
 
-/* ---- a boundary ------------------------------------------------------------------------------------------
- */
+/* ---- a boundary ---- */
 
 /* The points of the curve that wait for their evaluation would be lost with this process. */
 static en_status settle_records(eni_worker *w)

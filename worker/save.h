@@ -2,6 +2,7 @@
  *
  *     save.c           when, and the thread that writes
  *     save_collect.c   one moment of all ranks, gathered at rank 0
+ *     save_store.c     what the store holds
  *     resume.c         which checkpoint, and whether this run may go on from it
  *     resume_state.c   everything back in its place
  *
@@ -50,6 +51,11 @@ en_status eni_save_folder(const eni_config *config, char *dir_out, size_t bytes)
 
 /* Fills an empty checkpoint at rank 0; the other ranks give what is theirs. */
 en_status eni_save_collect(eni_worker *w, uint64_t samples, eni_checkpoint *checkpoint_out);
+
+/* ---- save_store.c ---- */
+
+/* Weights, optimizer slots and stretches of an empty checkpoint, from the store. */
+en_status eni_save_store(eni_worker *w, eni_checkpoint *checkpoint_out);
 
 /* ---- resume.c ---- */
 

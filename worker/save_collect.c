@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/comm/store.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -50,8 +49,7 @@ static uint32_t nbuckets(const collection *k)
     return k->w->buckets->n;
 }
 
-/* ---- fingerprints ---------------------------------------------------------------------------------------
- */
+/* ---- fingerprints ---- */
 
 /* Four lanes of multiply and rotate over 8-byte words: equal vectors have equal prints, different ones
  * differ but for one chance in 2^64. No defence against anybody: all of it is our own memory. */
@@ -74,8 +72,7 @@ static const float *own_flat(const collection *k, uint32_t slot)
     return eni_arena_at(k->w->arena, slot, 0);
 }
 
-/* ---- who has what ----------------------------------------------------------------------------------------
- */
+/* ---- who has what ---- */
 
 static size_t blob_bytes(const collection *k)
 {
@@ -163,8 +160,7 @@ static int is_parted(const collection *k)
     return 0;
 }
 
-/* ---- vectors ---------------------------------------------------------------------------------------------
- */
+/* ---- vectors ---- */
 
 /* One vector of every rank, at rank 0: `take` gets rank 1's, rank 2's, .. in slot EVAL, and rank 0's first.
  */
@@ -230,8 +226,7 @@ static en_status keep_part(collection *k, int rank, const char *name, const floa
     return EN_OK;
 }
 
-/* ---- weights and optimizer, without servers ---------------------------------------------------------------
- */
+/* ---- weights and optimizer, without servers ---- */
 
 static en_status collect_weights(collection *k)
 {
@@ -268,88 +263,13 @@ static en_status note_buckets(collection *k)
     return EN_OK;
 }
 
-/* ---- weights and optimizer, from the store
- * ------------------------------------------------------------------ */
-
-/* All buckets of one kind, into slot EVAL. */
-static en_status look(eni_worker *w, uint32_t kind)
-{
-    for (uint32_t b = 0; b < w->buckets->n; b++)
-        EN_TRY(eni_client_call(w->client, ENI_MSG_SNAPSHOT, b, kind, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL,
-                               0, 0));
-    for (uint32_t b = 0; b < w->buckets->n; b++)
-        EN_TRY(eni_client_wait(w->client, b));
-    return EN_OK;
-}
-
-/* What is behind each cell, in the order of the flat vector: buckets are numbered from its end. */
-static en_status note_cells(collection *k)
-{
-    eni_worker *w = k->w;
-    eni_checkpoint *c = k->c;
-    const int shards = eni_client_shards(w->client);
-    c->stretches = eni_alloc_array((size_t)nbuckets(k) * (size_t)shards, sizeof *c->stretches);
-    if (c->stretches == NULL) return EN_ENOMEM;
-    for (uint32_t b = 0; b < nbuckets(k); b++)
-        for (int s = 0; s < shards; s++) {
-            eni_cell_past past;
-            eni_client_past(w->client, b, s, &past);
-            if (past.count == 0) continue;
-            c->stretches[c->nstretches++] =
-                (eni_stretch){past.lo, past.lo + past.count, past.version, past.steps, past.samples};
-        }
-    return EN_OK;
-}
-
-/* A store that was restarted in between has forgotten what it kept aside. */
-static en_status check_same_moment(const collection *k)
-{
-    uint32_t i = 0;
-    for (uint32_t b = 0; b < nbuckets(k); b++)
-        for (int s = 0; s < eni_client_shards(k->w->client); s++) {
-            eni_cell_past past;
-            eni_client_past(k->w->client, b, s, &past);
-            if (past.count > 0 && k->c->stretches[i++].version != past.version) return EN_EMISMATCH;
-        }
-    return EN_OK;
-}
-
-static en_status look_once(collection *k)
-{
-    eni_worker *w = k->w;
-    char name[ENI_CHECKPOINT_NAME];
-    EN_TRY(look(w, ENI_VECTOR_FREEZE));
-    EN_TRY(keep(k, "", own_flat(k, ENI_SLOT_EVAL)));
-    EN_TRY(note_cells(k));
-    for (int i = 0; i < k->nslots; i++) {
-        snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
-        EN_TRY(look(w, ENI_VECTOR_SLOT + (uint32_t)i));
-        EN_TRY(check_same_moment(k));
-        EN_TRY(keep(k, name, own_flat(k, ENI_SLOT_EVAL)));
-    }
-    return EN_OK;
-}
-
-static en_status look_at_store(collection *k)
-{
-    enum { TRIES = 5 };
-    en_status st = EN_EMISMATCH;
-    for (int i = 0; i < TRIES && st == EN_EMISMATCH; i++) {
-        eni_checkpoint_fini(k->c);
-        st = look_once(k);
-    }
-    if (st == EN_EMISMATCH) eni_error("save", "psd forgot what it kept aside, %d times", TRIES);
-    return st;
-}
+/* ---- the whole ---- */
 
 static int by_lo(const void *left, const void *right)
 {
     const eni_stretch *a = left, *b = right;
     return (a->lo > b->lo) - (a->lo < b->lo);
 }
-
-/* ---- the whole
- * ------------------------------------------------------------------------------------------------ */
 
 /* With a store, ranks have something of their own only if their strategy writes the weights itself. */
 static en_status collect_own(collection *k)
@@ -373,7 +293,7 @@ static en_status collect_all(collection *k)
 {
     eni_worker *w = k->w;
     if (w->client != NULL) {
-        if (w->world.rank == 0) EN_TRY(look_at_store(k));
+        if (w->world.rank == 0) EN_TRY(eni_save_store(k->w, k->c));
     } else {
         EN_TRY(collect_weights(k));
         for (int i = 0; i < k->nslots; i++)
@@ -394,7 +314,7 @@ static en_status collect_claimed(collection *k)
                   w->strategy->name);
         return EN_EINVAL;
     }
-    EN_TRY(look_at_store(k));
+    EN_TRY(eni_save_store(k->w, k->c));
     k->samples = UINT64_MAX;
     for (uint32_t i = 0; i < k->c->nstretches; i++)
         if (k->c->stretches[i].samples < k->samples) k->samples = k->c->stretches[i].samples;

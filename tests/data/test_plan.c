@@ -142,6 +142,33 @@ static void a_ragged_step(void **state)
     assert_true(sizes[3] == 4 && sizes[4] == 1 && sizes[5] == 1 && sizes[6] == 0 && sizes[7] == 0);
 }
 
+/* Where a run that is resumed begins: a step that begins there, or none; and what is left to hand out. */
+static void positions(void **state)
+{
+    (void)state;
+    uint64_t step;
+    for (uint64_t batch = 1; batch <= 7; batch++) {
+        eni_plan p = make((eni_plan_options){.train_samples = 103, .world = 2, .batch = batch, .epochs = 3});
+        uint64_t t = 0;
+        for (uint64_t samples = 0; samples <= p.samples; samples++) {
+            int is_edge = eni_plan_samples_before(&p, t) == samples;
+            assert_int_equal(eni_plan_step_at(&p, samples, &step), is_edge ? EN_OK : EN_ENOENT);
+            if (is_edge) assert_int_equal(step, t++);
+            uint64_t m = eni_plan_micro_at(&p, samples), before = 0;
+            eni_micro micro;
+            for (uint64_t i = 0; i < m; i++) {
+                assert_int_equal(eni_plan_micro(&p, i, &micro), EN_OK);
+                before += micro.count;
+            }
+            assert_true(before <= samples);
+            if (eni_plan_micro(&p, m, &micro) == EN_OK && micro.count > 0)
+                assert_true(before + micro.count > samples);
+        }
+        assert_int_equal(eni_plan_micro_at(&p, p.samples), p.micro_batches);
+        assert_int_equal(eni_plan_step_at(&p, p.samples + 1, &step), EN_ENOENT);
+    }
+}
+
 static void an_epoch_is_a_permutation(void **state)
 {
     (void)state;
@@ -242,6 +269,7 @@ int main(void)
         cmocka_unit_test(bad_budgets_are_refused),
         cmocka_unit_test(shards_are_disjoint_and_complete),
         cmocka_unit_test(a_ragged_step),
+        cmocka_unit_test(positions),
         cmocka_unit_test(an_epoch_is_a_permutation),
         cmocka_unit_test(the_shuffle_has_no_bias),
         cmocka_unit_test(no_shuffle_keeps_the_order),
