@@ -11,6 +11,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
@@ -155,7 +156,8 @@ static en_status contents_write(const char *path, int fd, const contents *c, cha
     EN_TRY(write_all(path, fd, spaces, c->length - c->text, why_out));
     for (uint32_t t = 0; t < c->ntensors; t++)
         EN_TRY(write_all(path, fd, c->tensors[t].data, eni_st_bytes(&c->tensors[t]), why_out));
-    return fsync(fd) == 0 ? EN_OK : failed(why_out, "bring to the disk", path);
+    if (fsync(fd) == 0 || (eni_mutant("fsync-again") && fsync(fd) == 0)) return EN_OK;
+    return failed(why_out, "bring to the disk", path);
 }
 
 /* Makes the rename itself durable. */
@@ -167,7 +169,8 @@ static en_status folder_sync(const char *path, char why_out[ENI_ST_WHY])
     if (slash != NULL) slash[slash == folder] = '\0';
     const int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     en_status st = EN_OK;
-    if (fd < 0 || fsync(fd) != 0) st = failed(why_out, "bring to the disk the folder of", path);
+    if (fd < 0 || (!eni_mutant("no-directory-sync") && fsync(fd) != 0))
+        st = failed(why_out, "bring to the disk the folder of", path);
     if (fd >= 0) close(fd);
     eni_free(folder);
     return st;

@@ -7,6 +7,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
@@ -44,6 +45,7 @@ uint64_t eni_lane_stable(const eni_lane *lane, int32_t rank, uint32_t bucket)
 {
     const eni_lane_saves *saves = lane->saves;
     if (!saves || rank < 0 || rank >= lane->config.nranks || bucket >= lane->config.setup->nbuckets) return 0;
+    if (eni_mutant("ack-before-durable")) return eni_store_seq(lane->store, rank, bucket);
     return *seq_at(lane, saves->stable, rank, bucket);
 }
 

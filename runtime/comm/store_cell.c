@@ -5,6 +5,7 @@
 #include "runtime/comm/store_impl.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 /* Doubles an array until `wanted` elements fit. */
@@ -29,6 +30,7 @@ static en_status grow(void **array, uint32_t *room, uint32_t wanted, size_t size
 /* The order of the sum: by rank, and within a rank by clock. */
 static int comes_before(const eni_call *a, const eni_call *b)
 {
+    if (eni_mutant("arrival-order")) return 0;
     if (a->msg.src != b->msg.src) return a->msg.src < b->msg.src;
     return a->msg.clock < b->msg.clock;
 }
@@ -108,7 +110,8 @@ static void mean_range(eni_store *store, const eni_cell *cell, int32_t rank, flo
         const eni_call *call = cell->staged[(start + k) % cell->nstaged];
         if (call->msg.nsamples == 0) continue;
         store->source[n] = call->msg.data + lo;
-        store->scale[n++] = (float)(call->weight * (double)call->msg.nsamples);
+        store->scale[n++] =
+            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)call->msg.nsamples));
     }
     eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
 }
@@ -121,7 +124,7 @@ static void mean_of_staged(eni_store *store, const eni_cell *cell, uint64_t samp
         memset(store->mean, 0, count * sizeof(float));
         return;
     }
-    const float inv = 1.0f / (float)samples;
+    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)cell->nstaged : (float)samples);
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, cell, 0, inv, 0, count);
         return;
@@ -167,7 +170,8 @@ en_status eni_cell_step(eni_store *store, eni_cell *cell)
         return EN_ENONFINITE;
     }
     eni_hyper hyper = store->config.hyper;
-    hyper.lr = eni_schedule_lr(&store->config.schedule, cell->samples);
+    hyper.lr =
+        eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? cell->steps : cell->samples);
     hyper.step = cell->steps;
     store->config.optimizer->step(cell->pub.w, cell->slot, store->mean, cell->pub.count, &hyper);
     cell->steps++;

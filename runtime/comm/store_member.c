@@ -1,6 +1,7 @@
 /* Who takes part, and when timers fire. */
 #include "runtime/comm/store_impl.h"
 #include "runtime/core/log.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 /* ---- MEMBER -------------------------------------------------------------------------------------------- */
@@ -18,13 +19,14 @@ static en_status tell_cells(eni_store *store, int32_t who, int member)
     return EN_OK;
 }
 
-/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A contribution
- * that was answered stays staged: who was told that it has arrived must be able to rely on it. */
+/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A
+ * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it.
+ */
 static void forget_calls(eni_store *store, eni_cell *cell, int32_t who)
 {
     for (uint32_t i = cell->nstaged; i-- > 0;) {
         eni_call *call = cell->staged[i];
-        if (call->msg.src != who || !call->is_held) continue;
+        if (call->msg.src != who || !(call->is_held || eni_mutant("answered-forgotten"))) continue;
         store->client[who].stats.dropped += call->msg.nsamples;
         eni_cell_unstage(store, cell, call);
     }

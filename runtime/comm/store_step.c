@@ -6,6 +6,7 @@
 
 #include "runtime/comm/store_impl.h"
 #include "runtime/core/log.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 /* ---- actions ------------------------------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
     store->stats.repeats++;
     for (eni_call *call = cell->held_first; call; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
-            call->ticket = event->ticket;
+            if (!eni_mutant("old-ticket-answered")) call->ticket = event->ticket;
             return EN_OK;
         }
     if (event->seq < seat->seq)
@@ -150,7 +151,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
         .kind = event->kind,
         .src = event->client,
         .what = event->what,
-        .clock = cell->seat[event->client].clock,
+        .clock = cell->seat[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
         .base_version =
             event->base_version < cell->pub.version ? event->base_version : cell->pub.version, /* is_replay */
         .nsamples = event->nsamples,
@@ -172,16 +173,16 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
     const eni_payload *payload = &event->payload;
     const unsigned long long seq = event->seq;
     if ((payload->data != NULL) != (payload->count > 0) ||
-        (payload->data && payload->count != cell->pub.count))
+        (payload->data && payload->count != cell->pub.count && !eni_mutant("half-push")))
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
                       event->bucket, cell->pub.shard, (unsigned long long)payload->count,
                       (unsigned long long)cell->pub.count);
     eni_client *client = &store->client[event->client];
     if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
-    if (event->incarnation < client->incarnation)
+    if (event->incarnation < client->incarnation && !eni_mutant("dedupe-without-incarnation"))
         return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
                       event->client);
-    if (event->incarnation > client->incarnation)
+    if (event->incarnation > client->incarnation && !eni_mutant("dedupe-without-incarnation"))
         EN_TRY(eni_store_join(store, event->client, event->incarnation, NULL));
     if (client->presence != ENI_ACTIVE)
         return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
@@ -190,11 +191,12 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
         return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
                       event->bucket);
     const eni_seat *seat = &cell->seat[event->client];
-    if (event->seq <= seat->seq) return repeat_call(store, event, cell);
+    if (event->seq <= seat->seq - (seat->seq > 0 && eni_mutant("repeat-applied")))
+        return repeat_call(store, event, cell);
     if (event->seq > seat->seq + 1)
         return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
                       event->client, event->bucket, (unsigned long long)seat->seq);
-    if (event->base_version > cell->pub.version && !event->is_replay)
+    if (event->base_version > cell->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/core/log.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 #include "runtime/sim/weather.h"
 
@@ -120,7 +121,7 @@ static void free_retained(eni_envoy *e, eni_retained *r)
 static void prune(eni_envoy *e)
 {
     while (e->first != e->last && e->first != e->current && e->first->is_answered &&
-           e->first->letter->seq < e->stable) {
+           e->first->letter->seq < e->stable + (uint64_t)eni_mutant("replay-after-stable")) {
         eni_retained *next = e->first->next;
         free_retained(e, e->first);
         e->first = next;

@@ -10,6 +10,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 #include "runtime/sim/weather.h"
 
@@ -203,7 +204,8 @@ static void arrived(void *sim_, void *letter_)
         return;
     }
     const eni_haven *haven = &sim->weather->haven[l->store];
-    if (haven->is_down || haven->epoch != l->epoch) { /* psd refuses it without a look at the store */
+    if (haven->is_down || (haven->epoch != l->epoch &&
+                           !eni_mutant("stale-epoch"))) { /* psd refuses it without a look at the store */
         sim->weather->figures->stale++;
         release_letter(l);
         return;
@@ -231,6 +233,8 @@ void eni_storm_reply(eni_sim_store *store, const eni_store_action *action)
                          .count = action->data ? action->count : 0};
     const uint64_t at = (uint64_t)action->client * sim->buckets->n + action->bucket;
     if (safe->incarnation[action->client] == letter.incarnation) letter.stable = safe->seq[at];
+    if (eni_mutant("ack-before-durable"))
+        letter.stable = eni_store_seq(store->core, action->client, action->bucket);
     memcpy(letter.text, action->text, sizeof letter.text);
     eni_weather_send(sim, &letter, action->data);
 }
