@@ -39,8 +39,9 @@ static void addresses_are_parsed(void **state)
     assert_int_equal(eni_address_parse("tcp://*:1", &a), EN_OK);
     assert_string_equal(a.host, "0.0.0.0");
     static const char *const wrong[] = {
-        "",        "tcp://", ":5",    "host",   "host:",     "host:65536", "host:-1",
-        "host:1x", "::1:5",  "[::1]", "[::1]5", "udp://a:1", "a:1:2",      "host:000001"};
+        "",        "tcp://",      ":5",    "host",   "host:",       "host:65536",
+        "host:-1", "host:1x",     "::1:5", "[::1]",  "[::1]5",      "udp://a:1",
+        "a:1:2",   "host:000001", "5:1",   "10.1:1", "0x7f000001:1"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(eni_address_parse(wrong[i], &a), EN_EINVAL);
 }

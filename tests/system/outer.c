@@ -1,6 +1,7 @@
 /* outer.c - see outer.h. */
 #include "tests/system/outer.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,28 @@ const char *outer_need(const char *name, const char *package)
     const char *path = outer_tool(name);
     if (path == NULL) system_skip("%s is not installed (%s)", name, package);
     return path;
+}
+
+static int is_free(int port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int is_bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    if (fd >= 0) close(fd);
+    return is_bound;
+}
+
+int outer_port(void)
+{
+    static int next;
+    for (int tries = 0; tries < 1000; tries++) {
+        int port = 20000 + ((int)getpid() * 17 + next) % 10000;
+        next += 2;
+        if (is_free(port) && is_free(port + 1)) return port;
+    }
+    fail_msg("no free port from 20000 to 30000");
+    return 0;
 }
 
 const char *outer_folder(void)

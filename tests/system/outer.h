@@ -17,6 +17,10 @@ const char *outer_tool(const char *name);
 /* Skips the test program when it is not installed; `package` is what to install. */
 const char *outer_need(const char *name, const char *package);
 
+/* A port that is free, and the next one too, below those that the kernel gives out: what others bind to 0
+ * while this test is starting something does not come in between. */
+int outer_port(void);
+
 /* A new folder's path for --out; valid until the next call but seven. */
 const char *outer_folder(void);
 

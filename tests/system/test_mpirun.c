@@ -13,7 +13,7 @@ static void run_with(const char *name, const char *flags)
         print_message("%s is not installed: not tried\n", name);
         return;
     }
-    int port = free_port();
+    int port = outer_port();
     const char *expected = train_hash(60, "-n 2 --strategy=ring " OUTER_JOB), *out = outer_folder();
     snprintf(job, sizeof job,
              "%s -n 2 " EN_BUILD_DIR

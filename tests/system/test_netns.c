@@ -135,7 +135,7 @@ static void test_host_is_lost(void **state)
     outer_make_hosts(OUTER_HOSTS_MAX);
     snprintf(flags, sizeof flags, "--strategy=ring " LONG_JOB);
     start_nodes(nodes, 2, flags);
-    wait_for_line(&nodes[0], "samples", 60);
+    wait_for_line(&nodes[0], "Train Epoch", 60);
     double begin = now_seconds();
     process_kill(&nodes[1], SIGKILL);
     int code = process_wait(&nodes[0], 20);

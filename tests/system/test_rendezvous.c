@@ -65,7 +65,7 @@ static void test_file(void **state)
     run_to_the_end(NULL, how); /* rank 1 first: it must not believe the dead run's file */
     assert_false(exists(path));
     char given[240];
-    snprintf(given, sizeof given, "%s?port=%d", how, free_port());
+    snprintf(given, sizeof given, "%s?port=%d", how, outer_port());
     run_to_the_end(NULL, given);
     promise("--init-method=file://: the bytes of entrain run; a killed run's file is replaced, a run's own "
             "removed");
@@ -140,7 +140,7 @@ static void test_file_of_a_live_run(void **state)
 static void test_token_of_a_killed_run(void **state)
 {
     char how[100], path[160];
-    int port = free_port();
+    int port = outer_port();
     (void)state;
     snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d", port);
     snprintf(path, sizeof path, "%s/entrain/token-%d", system_folder(), port);
@@ -154,7 +154,7 @@ static void test_port_in_use(void **state)
 {
     process zero;
     char how[100], holder[80];
-    int port = free_port();
+    int port = outer_port();
     (void)state;
     snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d", port);
     start_rank(&zero, 0, NULL, how, outer_folder());
@@ -173,10 +173,10 @@ static void test_token_file(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/secret", system_folder());
     write_text(path, "00112233445566778899aabbccddeeff\n", 0600);
-    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d --token-file=%s", free_port(), path);
+    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d --token-file=%s", outer_port(), path);
     run_to_the_end(NULL, how);
     assert_true(exists(path)); /* the user's stays */
-    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d", free_port());
+    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d", outer_port());
     snprintf(env, sizeof env, "ENTRAIN_TOKEN_FILE=%s", path);
     run_to_the_end(env, how);
     assert_true(exists(path));

@@ -41,7 +41,7 @@ static void test_static(void **state)
 {
     char flags[64];
     (void)state;
-    snprintf(flags, sizeof flags, "--master-port=%d", free_port());
+    snprintf(flags, sizeof flags, "--master-port=%d", outer_port());
     ring(flags);
 }
 
@@ -56,7 +56,7 @@ static void test_server(void **state)
     process psd, p;
     char words[200];
     const char *expected = train_hash(60, "-n 2 --strategy=ps-sync " OUTER_JOB), *out = outer_folder();
-    int port = free_port();
+    int port = outer_port();
     (void)state;
     process_start(&psd, "psd", NULL, "--strategy=ps-sync --world-size=2 --listen=tcp://127.0.0.1:%d", port);
     snprintf(words, sizeof words, "--strategy=ps-sync --server=tcp://127.0.0.1:%d --out=%s", port, out);
