@@ -406,6 +406,8 @@ static void test_a_disk_that_fails(void **state)
     const char *expected = train_hash(60, "-n 1 --strategy=solo " COMMON);
     folder_for(out, "eio");
     write_fails(out, "-e trace=fsync -e inject=fsync:error=EIO:when=1", "Input/output error", 6, expected);
+    folder_for(out, "folder"); /* of the rename, without which it may be gone after a power failure */
+    write_fails(out, "-e trace=fsync -e inject=fsync:error=EIO:when=2", "the folder of", 6, expected);
     folder_for(out, "enospc");
     write_fails(out, "-e trace=fallocate -e inject=fallocate:error=ENOSPC:when=1", "No space left", 6,
                 expected);
@@ -470,6 +472,32 @@ static void test_a_full_disk(void **state)
     promise("a full disk: %d checkpoints failed with a warning, the good one is still there",
             (int)number_at(r, "checkpoints.failed"));
     json_decref(r);
+}
+
+/* ---- two at once ---- */
+
+static void test_a_second_run_keeps_out(void **state)
+{
+    char out[160], second[160], text[600];
+    process p;
+    (void)state;
+    folder_for(out, "first");
+    folder_for(second, "second");
+    snprintf(text, sizeof text, "-n 1 --strategy=solo " COMMON " --epochs=100000 --checkpoint-every=%d",
+             EVERY);
+    begin(&p, out, text);
+    assert_int_equal(wait_for_checkpoint(&p, out, EVERY), 1);
+    snprintf(text, sizeof text,
+             "-n 1 --strategy=solo " COMMON
+             " --epochs=100000 --checkpoint-every=8 --resume=auto --checkpoint-dir=%s/checkpoints",
+             out);
+    process q;
+    begin(&q, second, text);
+    int code = process_wait(&q, 30);
+    if (code != 2 || process_says(&q, "another run writes", "checkpoint-dir") == 0)
+        fail_msg("the second run: exit %d\n%s", code, process_err(&q));
+    kill_everything(&p);
+    promise("a second run into the folder of a living one is refused; a dead one's lock is gone with it");
 }
 
 /* ---- called off ---- */
@@ -559,6 +587,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(test_a_damaged_file_is_passed_over),
                                        cmocka_unit_test(test_ctrl_c_leaves_a_checkpoint),
                                        cmocka_unit_test(test_asynchronous_work_is_whole),
+                                       cmocka_unit_test(test_a_second_run_keeps_out),
                                        cmocka_unit_test(test_a_full_disk),
                                        cmocka_unit_test(test_a_disk_that_fails),
                                        cmocka_unit_test(test_killed_at_every_call)};
