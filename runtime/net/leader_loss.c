@@ -60,6 +60,7 @@ static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *d
     eni_message left = eni_death_message(ENI_CTL_LEFT, death);
     mate->stage = MATE_LOST;
     mate->seat = NULL;
+    leader->moved_ns = eni_now_ns();
     if (eni_leader_write(leader, ENI_ENTRY_LEFT, death->rank, 0, 0) != EN_OK) return;
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_warn("leader", "%s; the run goes on without it", reason);

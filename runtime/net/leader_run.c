@@ -202,7 +202,7 @@ static void on_heartbeat(eni_leader *leader, eni_mate *mate, const eni_message *
     bool has_moved =
         m->moves != mate->moves || m->step != mate->step || m->op != mate->op || m->waits != mate->waits;
     if (has_moved) {
-        mate->moved_ns = eni_now_ns();
+        leader->moved_ns = eni_now_ns();
         mate->has_wait = false;
     }
     mate->step = m->step;
@@ -227,6 +227,7 @@ static void on_done(eni_leader *leader, eni_mate *mate, const eni_message *m)
 /* What a rank may say after WELCOME and before its goodbye; false: nothing of that. */
 static bool serve_rank(eni_leader *leader, eni_mate *mate, const eni_message *m)
 {
+    leader->moved_ns = eni_now_ns();
     switch (m->type) {
     case ENI_CTL_CLAIM: on_claim(leader, mate, m); return true;
     case ENI_CTL_GATHER: eni_leader_gather(leader, mate, m); return true;

@@ -72,7 +72,6 @@ typedef struct eni_mate {
     uint32_t op, waits;
     uint64_t moves, samples;
     char phase[ENI_PHASE_MAX];
-    int64_t moved_ns;             /* when moves was another last */
     bool has_wait;                /* `wait` is about the wait that it is in now */
     eni_message wait;             /* WAITING */
     uint64_t claims, claim_index; /* number and answer of its last claim */
@@ -118,6 +117,7 @@ struct eni_leader {
     eni_terms terms;
     eni_pair *privates; /* terms.privates and what the servers added */
     uint64_t asked;     /* the gather for which the servers were asked */
+    int64_t moved_ns;   /* when anybody was last seen to go on */
     eni_stop_stage stop;
     uint64_t stop_step;
     char abort_reason[ENI_REASON_MAX];

@@ -170,6 +170,7 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
 {
     const eni_mate *first = NULL;
     *is_split_out = false;
+    if (now_ns - leader->moved_ns < leader->config.deadlock_ns) return false;
     for (int32_t i = 0; i < leader->nmates; i++) {
         const eni_mate *mate = &leader->mates[i];
         if (i >= leader->config.nranks) {
@@ -182,7 +183,6 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
             continue;
         }
         bool is_stuck = mate->stage == MATE_HERE && mate->waits == ENI_WAITS && mate->has_wait &&
-                        now_ns - mate->moved_ns >= leader->config.deadlock_ns &&
                         now_ns - mate->seat->heard_ns < leader->config.peer_timeout_ns / 2;
         if (!is_stuck) return false;
         if (first == NULL) first = mate;

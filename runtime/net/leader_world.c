@@ -160,7 +160,7 @@ static void welcome(eni_leader *leader, eni_mate *mate)
     eni_message m = leader_message(leader, ENI_CTL_WELCOME);
     m.to = eni_mate_number(leader, mate);
     seat->stage = SEAT_ACTIVE;
-    seat->heard_ns = mate->moved_ns = eni_now_ns();
+    seat->heard_ns = leader->moved_ns = eni_now_ns();
     mate->stage = MATE_HERE;
     mate->told = mate->done = seat->done;
     mate->has_wait = mate->has_paused = false;

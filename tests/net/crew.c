@@ -1,8 +1,10 @@
 /* crew.c - see crew.h. */
 #include "crew.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -28,6 +30,24 @@ bool crew_logged(const char *text)
     if (!is_there) fprintf(stderr, "not logged: %s\nbut:\n%s", text, log_lines.text);
     pthread_mutex_unlock(&log_lines.lock);
     return is_there;
+}
+
+int crew_count(const char *text)
+{
+    int n = 0;
+    pthread_mutex_lock(&log_lines.lock);
+    for (const char *at = log_lines.text; (at = strstr(at, text)) != NULL; at += strlen(text))
+        n++;
+    pthread_mutex_unlock(&log_lines.lock);
+    return n;
+}
+
+bool crew_await_logged(const char *text)
+{
+    int64_t deadline = crew_soon();
+    while (crew_count(text) == 0 && eni_now_ns() < deadline)
+        poll(NULL, 0, 2);
+    return crew_logged(text);
 }
 
 int64_t crew_soon(void)
@@ -91,10 +111,59 @@ bool crew_bye(crew *c)
     return eni_leader_wait(c->leader, crew_soon(), -1) == EN_OK && is_well;
 }
 
+int crew_listen(crew *c)
+{
+    int fd;
+    eni_address bound;
+    if (eni_tcp_listen(&c->config.listen, false, &fd, &bound) != EN_OK) return -1;
+    for (int r = 0; r < CREW_MAX; r++)
+        c->hand[r].config.leader = bound;
+    return fd;
+}
+
+/* In the victim. */
+static void work_until_killed(crew *c, int rank, int listener, bool is_held, int ready)
+{
+    pid_t holder = 0;
+    eni_log_set_level(-1);
+    close(listener);
+    if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);
+    if (is_held) holder = fork();
+    while (is_held && holder == 0)
+        pause();
+    eni_member_note(c->hand[rank].member, 41, "backward");
+    int64_t timeout_ns = c->hand[rank].config.peer_timeout_ns;
+    poll(NULL, 0, (int)(timeout_ns / ENI_MILLI / 2)); /* two heartbeats: the leader has heard of step 41 */
+    if (write(ready, &holder, sizeof holder) != sizeof holder) _exit(1);
+    for (;;)
+        pause();
+}
+
+pid_t crew_fork_victim(crew *c, int rank, int listener, bool is_held, int *ready_out)
+{
+    int ends[2];
+    if (pipe(ends) != 0) return -1;
+    pid_t pid = fork();
+    if (pid == 0) work_until_killed(c, rank, listener, is_held, ends[1]);
+    close(ends[1]);
+    *ready_out = ends[0];
+    return pid;
+}
+
+pid_t crew_await_ready(int ready)
+{
+    pid_t holder = -1;
+    struct pollfd set = {ready, POLLIN, 0};
+    if (poll(&set, 1, 10000) != 1 || read(ready, &holder, sizeof holder) != sizeof holder) holder = -1;
+    close(ready);
+    return holder;
+}
+
 void crew_fini(crew *c)
 {
     for (int r = 0; r < CREW_MAX; r++)
         eni_member_close(c->hand[r].member);
     eni_leader_stop(c->leader);
     eni_log_set_sink(NULL, NULL);
+    eni_log_set_level(ENI_LOG_INFO);
 }

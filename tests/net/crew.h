@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "runtime/net/leader.h"
 #include "runtime/net/member.h"
@@ -43,7 +44,16 @@ void crew_fini(crew *c);
 /* Ten seconds from now. */
 int64_t crew_soon(void);
 
-/* Whether a line with this text was logged since crew_init. */
+/* Whether a line with this text was logged since crew_init; how many; and the first, waited for. */
 bool crew_logged(const char *text);
+int crew_count(const char *text);
+bool crew_await_logged(const char *text);
+
+/* A fork that joins as hand `rank` at a leader that listens on `listener` already (crew_listen), says that it
+ * is at step 41 in backward, and works until it is killed. Before any thread. Its connection is also held by
+ * a child of its own, where is_held. *ready_out becomes readable when it is in and has been heard. */
+pid_t crew_fork_victim(crew *c, int rank, int listener, bool is_held, int *ready_out);
+int crew_listen(crew *c);
+pid_t crew_await_ready(int ready); /* closes it; the child that holds the connection, or 0 */
 
 #endif

@@ -16,51 +16,6 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 
-/* A listener whose port is known before anybody is started. */
-static int listen_first(crew *c)
-{
-    int fd;
-    eni_address bound;
-    assert_int_equal(eni_tcp_listen(&c->config.listen, false, &fd, &bound), EN_OK);
-    for (int r = 0; r < CREW_MAX; r++)
-        c->hand[r].config.leader = bound;
-    return fd;
-}
-
-/* In the victim: joins as `rank`, says where it is, tells the test, and works until it is killed. */
-static void victim_main(crew *c, int rank, int listener, int ready)
-{
-    eni_log_set_level(-1);
-    close(listener);
-    if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);
-    eni_member_note(c->hand[rank].member, 41, "backward");
-    /* Four heartbeats: by now the leader has heard of step 41. */
-    poll(NULL, 0, 400);
-    if (write(ready, "r", 1) != 1) _exit(1);
-    for (;;)
-        pause();
-}
-
-static pid_t fork_victim(crew *c, int rank, int listener, int *ready_out)
-{
-    int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    pid_t pid = fork();
-    if (pid == 0) victim_main(c, rank, listener, ends[1]);
-    close(ends[1]);
-    *ready_out = ends[0];
-    return pid;
-}
-
-static void await_ready(int ready)
-{
-    char byte;
-    struct pollfd set = {ready, POLLIN, 0};
-    assert_int_equal(poll(&set, 1, 10000), 1);
-    assert_int_equal(read(ready, &byte, 1), 1);
-    close(ready);
-}
-
 /* Starts ranks 0 and 2 here and rank 1 as a victim; heartbeats every 100 ms. */
 static pid_t start_with_victim(crew *c, const char *host_id)
 {
@@ -70,8 +25,8 @@ static pid_t start_with_victim(crew *c, const char *host_id)
     c->config.peer_timeout_ns = 800 * ENI_MILLI;
     for (int r = 0; r < 3; r++)
         c->hand[r].config.peer_timeout_ns = 800 * ENI_MILLI;
-    int listener = listen_first(c);
-    pid_t pid = fork_victim(c, 1, listener, &ready);
+    int listener = crew_listen(c);
+    pid_t pid = crew_fork_victim(c, 1, listener, false, &ready);
     c->config.listen_fd = listener;
     assert_true(crew_start(c));
     c->hand[3] = c->hand[2]; /* threads of hands 0 and 3 */
@@ -79,7 +34,7 @@ static pid_t start_with_victim(crew *c, const char *host_id)
     crew_join(c, 2, 2);
     assert_int_equal(c->hand[2].status, EN_OK);
     assert_int_equal(c->hand[3].status, EN_OK);
-    await_ready(ready);
+    assert_int_equal(crew_await_ready(ready), 0);
     return pid;
 }
 
@@ -162,7 +117,7 @@ static void leader_dies(int signal, int32_t leader_rank, const char *sentence)
     c.config.rank = leader_rank;
     for (int r = 0; r < 2; r++)
         c.hand[r].config.peer_timeout_ns = 600 * ENI_MILLI;
-    int listener = listen_first(&c);
+    int listener = crew_listen(&c);
     pid_t pid = fork_leader(&c, listener);
     close(listener);
     crew_join(&c, 0, 2);
