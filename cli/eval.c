@@ -74,6 +74,7 @@ en_status eni_command_eval(const eni_command_context *context)
 {
     evaluation e = {.config = context->config};
     en_status st = open_all(&e, context->plugin_dir);
+    if (st == EN_EIO || st == EN_ENONFINITE || st == EN_ENOMEM) st = EN_EINVAL; /* a file, or the machine */
     if (st == EN_OK) st = evaluate(&e);
     en_model_free(e.model);
     eni_device_close(&e.device);

@@ -30,7 +30,7 @@ const char *eni_check_strategy(const char *text)
 {
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
     const char *colon = text + eni_spec_head(text);
-    if (colon == text) return expected;
+    if (colon == text || strcmp(colon, ":") == 0) return expected;
     for (const char *part = *colon == ':' ? colon + 1 : colon; *part != '\0';) {
         size_t length = strcspn(part, ",");
         const char *mark = memchr(part, '=', length);

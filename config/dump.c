@@ -62,7 +62,7 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
         fprintf(stream, " # %s\n", origins[config->origin[k]]);
     }
     if (fflush(stream) == 0 && !ferror(stream)) return EN_OK;
-    eni_error("config", "cannot write %s: %s", name, strerror(errno));
+    eni_error("config", "cannot write %s: %s; make room, or write elsewhere", name, strerror(errno));
     return EN_EIO;
 }
 

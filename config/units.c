@@ -41,7 +41,8 @@ static bool number(const char *text, double *value_out, const char **rest_out)
     char *rest;
     errno = 0;
     double value = strtod(text, &rest);
-    if (rest == text || !isfinite(value)) return false;
+    if (rest == text || !isfinite(value) || text[0] == '+') return false;
+    if (errno == ERANGE && value == 0) return false; /* 1e-400: somebody meant something by it */
     *value_out = value;
     *rest_out = rest;
     return true;

@@ -57,7 +57,8 @@ static en_status set_int(const eni_key *key, const char *value, const char *plac
     if (!eni_parse_i64(value, &number)) {
         double real;
         bool too_long = eni_parse_real(value, &real) && strspn(value, "-0123456789") == strlen(value);
-        return refuse(place, value, too_long ? "is out of range" : "is not a whole number", remedy);
+        const char *problem = too_long ? "is out of range" : "is not a whole number";
+        return refuse(place, value, *value == '\0' ? "is empty" : problem, remedy);
     }
     if ((double)number < key->min || (double)number > key->max)
         return refuse(place, value, "is out of range", remedy);
@@ -70,7 +71,8 @@ static en_status set_real(const eni_key *key, const char *value, const char *pla
     char remedy[128];
     double number;
     describe(key, "a number", "", remedy, sizeof remedy);
-    if (!eni_parse_real(value, &number)) return refuse(place, value, "is not a finite number", remedy);
+    if (!eni_parse_real(value, &number))
+        return refuse(place, value, *value == '\0' ? "is empty" : "is not a finite number", remedy);
     if (number < key->min || number > key->max) return refuse(place, value, "is out of range", remedy);
     *out = number + 0.0; /* no negative zero */
     return EN_OK;
@@ -82,7 +84,8 @@ static en_status set_time(const eni_key *key, const char *value, const char *pla
     int64_t ns;
     describe(key, "a time", "s", remedy, sizeof remedy);
     if (!eni_parse_duration(value, &ns))
-        return refuse(place, value, "is not a time such as 500ms or 5s", remedy);
+        return refuse(place, value, *value == '\0' ? "is empty" : "is not a time such as 500ms or 5s",
+                      remedy);
     if ((double)ns < key->min * 1e9 || (double)ns > key->max * 1e9)
         return refuse(place, value, "is out of range", remedy);
     *out = ns;
@@ -190,7 +193,8 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
         eni_error("config", "%s: \"%s\" is a word of another tool; %s", place, value, answer);
         return EN_EINVAL;
     }
-    if (*value == '\0')
+    bool is_number = key->type == ENI_KEY_INT || key->type == ENI_KEY_REAL || key->type == ENI_KEY_TIME;
+    if (*value == '\0' && !is_number) /* a number says its range */
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
     switch (key->type) {
     case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;

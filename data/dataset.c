@@ -152,9 +152,9 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     if (set == NULL) return EN_ENOMEM;
     EN_TRY_GOTO(read_named(options, set), close_set);
     set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
+    EN_TRY_GOTO(check_want(&options->want, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
     EN_TRY_GOTO(check_labels(set), close_set);
-    EN_TRY_GOTO(check_want(&options->want, set), close_set);
     set_normalisation(set);
     *dataset_out = set;
     return EN_OK;

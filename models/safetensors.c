@@ -122,15 +122,28 @@ static en_status meta_parse(const char *name, json_t *object, eni_st_file *file)
 
 /* ---- the whole --------------------------------------------------------------------------------------- */
 
+/* torch.save writes a zip archive, and before 1.6 wrote a bare pickle. */
+static int is_pickle(const unsigned char *bytes, size_t size)
+{
+    return size >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || (bytes[0] == 0x80 && bytes[1] <= 5));
+}
+
 static en_status header_parse(const char *name, const unsigned char *bytes, size_t size, size_t *header_out,
                               json_t **root_out)
 {
     uint64_t header = 0;
     if (size >= LENGTH_BYTES) memcpy(&header, bytes, LENGTH_BYTES);
     if (size < LENGTH_BYTES || header > size - LENGTH_BYTES || header > ENI_ST_MAX_HEADER || header < 2) {
-        eni_error("safetensors",
-                  "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or cut off", name,
-                  (unsigned long long)header, size);
+        if (is_pickle(bytes, size))
+            eni_error("safetensors",
+                      "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does not: write "
+                      "it again with safetensors.torch.save_file(model.state_dict(), FILE)",
+                      name);
+        else
+            eni_error("safetensors",
+                      "%s: a header of %llu bytes in a file of %zu; not a safetensors file, or cut off: fetch or "
+                      "save it again",
+                      name, (unsigned long long)header, size);
         return EN_EFORMAT;
     }
     if (bytes[LENGTH_BYTES] != '{') {

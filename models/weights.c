@@ -45,10 +45,12 @@ static int same_shape(const eni_st_tensor *got, const en_model_tensor *want)
            memcmp(got->shape, want->shape, want->ndim * sizeof want->shape[0]) == 0;
 }
 
-/* Both ways: what the schema wants is there, and nothing else is. */
+/* Both ways: what the schema wants is there, and nothing else is, but for what a checkpoint keeps beside the
+ * weights: its names have a slash. */
 static en_status file_matches(const char *name, const eni_st_file *file, const en_schema *schema)
 {
     char got[ENI_ST_SHAPE_TEXT], want[ENI_ST_SHAPE_TEXT];
+    const int is_checkpoint = eni_st_find_meta(file, "entrain") != NULL;
     for (uint32_t t = 0; t < schema->ntensors; t++) {
         const en_model_tensor *tensor = &schema->tensors[t];
         const eni_st_tensor *found = eni_st_find(file, tensor->name);
@@ -59,13 +61,14 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
             return EN_EFORMAT;
         }
         if (found == NULL) {
-            eni_error("weights", "%s: no tensor %s, which %s has as %s", name, tensor->name,
-                      schema->network->name, want);
+            eni_error("weights", "%s: no tensor %s, which %s has as %s; give the weights of this --model",
+                      name, tensor->name, schema->network->name, want);
             return EN_EMISMATCH;
         }
         if (!same_shape(found, tensor)) {
-            eni_error("weights", "%s: tensor %s is %s, but %s has it as %s", name, tensor->name,
-                      eni_st_shape_text(found->shape, found->ndim, got), schema->network->name, want);
+            eni_error("weights", "%s: tensor %s is %s, but %s has it as %s; give the weights of this --model",
+                      name, tensor->name, eni_st_shape_text(found->shape, found->ndim, got),
+                      schema->network->name, want);
             return EN_EMISMATCH;
         }
     }
@@ -74,9 +77,10 @@ static en_status file_matches(const char *name, const eni_st_file *file, const e
         uint32_t k = 0;
         while (k < schema->ntensors && strcmp(schema->tensors[k].name, extra->name) != 0)
             k++;
-        if (k < schema->ntensors) continue;
-        eni_error("weights", "%s: tensor %s %s, which %s does not have", name, extra->name,
-                  eni_st_shape_text(extra->shape, extra->ndim, got), schema->network->name);
+        if (k < schema->ntensors || (is_checkpoint && strchr(extra->name, '/') != NULL)) continue;
+        eni_error("weights", "%s: tensor %s %s, which %s does not have; give the weights of this --model",
+                  name, extra->name, eni_st_shape_text(extra->shape, extra->ndim, got),
+                  schema->network->name);
         return EN_EMISMATCH;
     }
     return EN_OK;
@@ -107,8 +111,9 @@ en_status eni_weights_parse(const char *name, const void *data, size_t bytes, co
 
 en_status eni_weights_load(const char *path, const en_schema *schema, float *flat)
 {
-    /* Twice the model: a file for another network is read and told what differs; a film is not read. */
-    const uint64_t max_bytes = 2 * schema->count * sizeof *flat + ENI_ST_MAX_HEADER;
+    /* A checkpoint of four ranks with a slot and a vector each, or a file for another network, which is read
+     * and told what differs; a film is not read. */
+    const uint64_t max_bytes = 16 * schema->count * sizeof *flat + ENI_ST_MAX_HEADER;
     eni_st_file file;
     EN_TRY(eni_st_read(path, max_bytes, &file));
     en_status st = file_copy(path, &file, schema, flat);

@@ -283,6 +283,7 @@ en_status eni_psd_run(const eni_config *config, const char *version, const char 
     eni_psd p = {.config = config, .version = version, .token_lock = -1, .signal_fd = signal_fd};
     pthread_mutex_init(&p.lock, NULL);
     en_status st = open_psd(&p, plugins);
+    if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
     if (st == EN_OK) st = p.member ? eni_psd_await_end(&p) : serve(&p, signal_fd);
     stop_threads(&p); /* no lane may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);

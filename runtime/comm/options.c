@@ -1,5 +1,6 @@
 #include "runtime/comm/options.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,8 +104,9 @@ static int parse_number(const en_option *option, const char *text, double *numbe
         return truth >= 0;
     }
     char *end = NULL;
+    errno = 0;
     const double number = strtod(text, &end);
-    if (end == text || *end || isnan(number)) return 0;
+    if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX")) return 0;
     if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return 0;
     *number_out = number + 0.0; /* -0 becomes 0: one canonical text */
     return number >= option->min && number <= option->max;

@@ -11,7 +11,8 @@ void *eni_alloc(size_t bytes)
     void *memory = NULL;
     size_t rounded = bytes == 0 ? ENI_LINE : eni_round_up(bytes, ENI_LINE);
     if (rounded < bytes || posix_memalign(&memory, ENI_LINE, rounded) != 0) {
-        eni_error("memory", "cannot allocate %zu bytes", bytes);
+        eni_error("memory", "cannot allocate %zu bytes; ask for less (model, batch, set), or raise ulimit -v",
+                  bytes);
         return NULL;
     }
     return memset(memory, 0, rounded);
@@ -21,7 +22,7 @@ void *eni_alloc_array(size_t count, size_t size)
 {
     size_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes)) {
-        eni_error("memory", "cannot allocate %zu x %zu bytes", count, size);
+        eni_error("memory", "cannot allocate %zu x %zu bytes; ask for less (model, batch, set)", count, size);
         return NULL;
     }
     return eni_alloc(bytes);

@@ -1,7 +1,18 @@
 /* bad_plugin.c - plugins that break the contract, one per value of BAD: what the loader must refuse. */
 #include "entrain/strategy.h"
 
-enum { OTHER_ABI = 1, SMALL_TABLE, BAD_NAME, NO_SUBMIT, NO_ENTRY, LOOP, UNKNOWN_FLAG, BAD_OPTION, NO_TABLE };
+enum {
+    OTHER_ABI = 1,
+    SMALL_TABLE,
+    BAD_NAME,
+    NO_SUBMIT,
+    NO_ENTRY,
+    LOOP,
+    UNKNOWN_FLAG,
+    BAD_OPTION,
+    NO_TABLE,
+    SAME_OPTION
+};
 
 static en_status submit(en_host *host, void *state, en_bucket *bucket)
 {
@@ -17,6 +28,11 @@ static const en_option options[] = {{.size = sizeof(en_option),
                                      .help = "its default is not in its range",
                                      .value = BAD == BAD_OPTION ? 0 : 1,
                                      .min = 1,
+                                     .max = 10},
+                                    {.size = BAD == SAME_OPTION ? sizeof(en_option) : 0,
+                                     .type = EN_OPT_INT,
+                                     .key = "period",
+                                     .help = "there already",
                                      .max = 10},
                                     {0}};
 

@@ -144,6 +144,7 @@ static void files_that_are_none(void **state)
     REFUSES(BAD "6.so", EN_EINVAL, "more than 256", "loop");
     REFUSES(BAD "7.so", EN_EVERSION, "0x40000000");
     REFUSES(BAD "8.so", EN_EINVAL, "option period", "default outside of its range");
+    REFUSES(BAD "10.so", EN_EINVAL, "option period", "declared twice");
     REFUSES(BAD "9.so", EN_EVERSION, "does not serve strategy ABI 1");
 }
 

@@ -1,0 +1,583 @@
+/* test_bad_input.c - every wrong flag, file, weight, configuration and plugin ends a program with exit 2,
+ * within a second or so, and with one sentence that has the value, the place and the remedy. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/system/bad_files.h"
+
+#define TOY                                                                                                  \
+    "--strategy=solo --device=ref --model=toy --threads=1 --steps=1 --quiet --limit-train-samples=8 "        \
+    "--limit-test-samples=8"
+#define MLP  "--strategy=solo --device=ref --model=mlp --threads=1 --steps=1 --quiet"
+#define RING "--device=ref --model=toy --threads=1 --steps=1 --quiet"
+#define BAD  EN_BUILD_DIR "/test/plugins/bad"
+
+enum { WITHIN = 5 }; /* seconds, on a busy machine; each takes well below one */
+
+/* '~' in `args` stands for the test's folder. The line must hold all words. */
+typedef struct bad_case {
+    const char *program, *args;
+    const char *words[4];
+} bad_case;
+
+static int ncases;
+static double slowest;
+
+static void expand(const char *args, char *out, size_t bytes)
+{
+    size_t n = 0;
+    for (; *args != 0 && n + 1 < bytes; args++)
+        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", system_folder())
+                                   : snprintf(out + n, bytes - n, "%c", *args));
+}
+
+/* The first line that `errors` has of level error, with its end cut off; how many there are. */
+static int error_lines(const char *err, char *first, size_t bytes)
+{
+    int n = 0;
+    first[0] = 0;
+    for (const char *line = err; *line != 0;) {
+        size_t length = strcspn(line, "\n");
+        if (length > 15 && strncmp(line + 12, " E ", 3) == 0 && n++ == 0)
+            snprintf(first, bytes, "%.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+    return n;
+}
+
+/* At most `lines` sentences: every rank may have its own. */
+static void refuse_in(const bad_case *c, const char *env, int lines)
+{
+    process p;
+    char args[3000], line[2000];
+    expand(c->args, args, sizeof args);
+    double begin = now_seconds();
+    process_start(&p, c->program, env, "%s", args);
+    int code = process_wait(&p, WITHIN);
+    double took = now_seconds() - begin;
+    int n = error_lines(process_err(&p), line, sizeof line), missing = 0;
+    for (int i = 0; i < 4 && c->words[i] != NULL; i++)
+        missing += strstr(line, c->words[i]) == NULL;
+    if (code != 2 || n < 1 || n > lines || missing > 0)
+        fail_msg("%s %s: exit %d, %d sentences, %d words (\"%s\" ..) missing; it said:\n%s%s", c->program,
+                 args, code, n, missing, c->words[0], process_out(&p), process_err(&p));
+    if (took > slowest) slowest = took;
+    ncases++;
+}
+
+static void refuse_all(const bad_case *cases, size_t n, const char *what)
+{
+    ncases = 0;
+    slowest = 0;
+    for (size_t i = 0; i < n; i++)
+        refuse_in(&cases[i], NULL, 1);
+    process_nobody_left(WITHIN);
+    promise("bad %s: %d of %d end with 2 and one sentence; the slowest took %.2f s", what, ncases, (int)n,
+            slowest);
+}
+#define REFUSE_ALL(cases, what) refuse_all(cases, sizeof(cases) / sizeof *(cases), what)
+
+/* ---- flags --------------------------------------------------------------------------------------------- */
+
+static void test_flags(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        /* unknown */
+        {"entrain", "run --stratgy=ring", {"--stratgy", "nearest is --strategy"}},
+        {"entrain", "run --batchsize=4", {"--batchsize", "nearest is --batch-size"}},
+        {"entrain", "run --xyzzy=1", {"--xyzzy", "--help"}},
+        {"entrain", "run -x", {"-x", "no such flag"}},
+        {"psd", "--lr=0.1", {"--lr", "no flag of psd", "give it to"}},
+        {"worker", "--arm=ring", {"--arm", "no flag of worker", "entrain compare"}},
+        {"entrain", "run lr=0.1", {"lr=0.1", "--key=value"}},
+        {"entrain", "run --lr", {"--lr", "needs a value"}},
+        {"entrain", "run --no-shuffle=on", {"--no-shuffle", "has none"}},
+        /* numbers */
+        {"worker", "--lr=fast", {"--lr", "\"fast\"", "from 0 to 1000000"}},
+        {"worker", "--lr=nan", {"--lr", "\"nan\"", "finite"}},
+        {"worker", "--lr=inf", {"--lr", "\"inf\"", "finite"}},
+        {"worker", "--lr=-0.1", {"--lr", "\"-0.1\"", "out of range"}},
+        {"worker", "--lr=", {"--lr", "\"\"", "a number from 0"}},
+        {"worker", "--lr=0.1x", {"--lr", "\"0.1x\"", "number"}},
+        {"worker", "--lr=0,1", {"--lr", "\"0,1\"", "number"}},
+        {"worker", "--lr=0x10", {"--lr", "\"0x10\"", "number"}},
+        {"worker", "--lr=+1", {"--lr", "\"+1\"", "number"}},
+        {"worker", "--lr=1e999", {"--lr", "\"1e999\"", "finite"}},
+        {"worker", "--lr=1e-400", {"--lr", "\"1e-400\"", "finite"}},
+        {"worker", "--lr=1e7", {"--lr", "\"1e7\"", "out of range"}},
+        {"worker", "--batch-size=0", {"--batch-size", "\"0\"", "from 1 to 16777216"}},
+        {"worker", "--batch-size=-4", {"--batch-size", "\"-4\"", "out of range"}},
+        {"worker", "--batch-size=1.5", {"--batch-size", "\"1.5\"", "whole number"}},
+        {"worker", "--batch-size=1e3", {"--batch-size", "\"1e3\"", "whole number"}},
+        {"worker", "--batch-size=", {"--batch-size", "whole number from 1"}},
+        {"worker", "--batch-size=64k", {"--batch-size", "\"64k\"", "whole number"}},
+        {"worker", "--batch-size=99999999999999999999999", {"--batch-size", "out of range"}},
+        {"worker", "--seed=-1", {"--seed", "\"-1\"", "out of range"}},
+        {"worker", "--seed=9223372036854775808", {"--seed", "out of range"}},
+        {"worker", "--momentum=1.5", {"--momentum", "\"1.5\"", "from 0 to 1"}},
+        /* times, choices, texts with a form */
+        {"worker", "--join-timeout=0", {"--join-timeout", "\"0\"", "from 0.1s"}},
+        {"worker", "--join-timeout=5parsecs", {"--join-timeout", "5parsecs", "500ms"}},
+        {"worker", "--join-timeout=-1s", {"--join-timeout", "\"-1s\""}},
+        {"worker", "--allreduce=rng", {"--allreduce", "\"rng\"", "nearest is ring"}},
+        {"worker", "--transport=udp", {"--transport", "\"udp\"", "auto|shm|tcp"}},
+        {"worker", "--backend=gloo", {"--backend", "gloo", "--backend=host"}},
+        {"worker", "--device=gpu", {"--device", "gpu", "--device=cuda"}},
+        {"worker", "--device=tpu", {"--device", "tpu", "cuda:INDEX"}},
+        {"worker", "--shuffle=maybe", {"--shuffle", "maybe", "on or off"}},
+        {"worker", "--net=rate:0", {"--net", "rate:0", "rate:200MB"}},
+        {"worker", "--net=rate:-1MB", {"--net", "rate:-1MB"}},
+        {"worker", "--net=speed:1MB", {"--net", "speed:1MB"}},
+        {"psd", "--net=delay:1x", {"--net", "delay:1x"}},
+        {"worker", "--straggler=1", {"--straggler", "\"1\"", "RANK:FACTOR"}},
+        {"worker", "--straggler=0:0.5", {"--straggler", "0:0.5", "1 to 1000"}},
+        {"worker", "--server=localhost:1", {"--server", "localhost:1", "tcp://HOST:PORT"}},
+        {"worker", "--server=tcp://a:70000", {"--server", "70000", "0 to 65535"}},
+        {"worker", "--server=tcp://::1:5555", {"--server", "brackets"}},
+        {"worker", "--strategy=", {"--strategy", "empty"}},
+        {"worker", "--strategy=:bound=3", {"--strategy", ":bound=3", "ssp:bound=3"}},
+        {"worker", "--strategy=ssp:", {"--strategy", "ssp:", "KEY=VALUE"}},
+        {"worker", "--strategy=ssp:bound", {"--strategy", "ssp:bound", "KEY=VALUE"}},
+        /* together */
+        {"worker", "--rank=2 --world-size=2", {"--rank", "\"2\"", "count from 0"}},
+        {"entrain", "run -n 2 --straggler=7:2", {"--straggler", "7:2", "from 0 to 1"}},
+        {"worker", "--world-size=2 --global-batch-size=5", {"--global-batch-size", "\"5\"", "multiple"}},
+        {"worker", "--batch-size=4 --global-batch-size=5", {"--global-batch-size", "contradicts"}},
+        {"worker", "--lr-schedule=step", {"--lr-schedule", "--lr-step"}},
+        {"worker", "--nesterov --momentum=0", {"--nesterov", "--momentum"}},
+        {"worker", TOY " --accumulate=1000000", {"--accumulate=1000000", "at most"}},
+        {"worker",
+         RING " --strategy=ring --world-size=2 --rank=0 --accumulate=2",
+         {"--accumulate=2", "solo"}},
+        {"worker", RING " --strategy=ring --world-size=2 --rank=0 --assign=claim", {"--assign", "fixed"}},
+        {"worker", RING " --strategy=solo --world-size=2 --rank=0", {"solo", "-n 1"}},
+        {"worker", RING " --strategy=ps-sync --world-size=2 --rank=0", {"ps-sync", "psd", "--server="}},
+        {"worker", TOY " --model=toi", {"--model=toi", "nearest is toy"}},
+        {"worker", TOY " --optimizer=adam", {"--optimizer=adam", "sgd"}},
+        {"worker", TOY " --strategy=solos", {"solos", "nearest is solo"}},
+        {"worker", TOY " --backend=nccl", {"--backend=nccl", "--backend=host"}},
+        {"worker", TOY " --device=cuda", {"cuda", "--device=cpu"}},
+        {"worker", TOY " --limit-train-samples=0x8", {"--limit-train-samples", "0x8"}},
+    };
+    REFUSE_ALL(cases, "flags");
+}
+
+static void test_commands(void **state)
+{
+    (void)state;
+    write_text("plain", "x");
+    assert_int_equal(mkdir(at("empty-folder"), 0700), 0);
+    static const bad_case cases[] = {
+        {"entrain", "rum", {"\"rum\"", "nearest is run", "--help"}},
+        {"entrain", "eval", {"entrain eval", "--init=FILE"}},
+        {"entrain", "eval --init=~/nowhere.st --model=toy", {"nowhere.st", "No such file"}},
+        {"entrain", "report", {"entrain report", "FOLDER"}},
+        {"entrain", "report ~/nowhere", {"nowhere", "--out"}},
+        {"entrain", "report ~/empty-folder", {"empty-folder", "result.json"}},
+        {"entrain", "report a b", {"\"b\"", "no more"}},
+        {"entrain", "stop", {"entrain stop", "RUN"}},
+        {"entrain", "stop 4194305", {"4194305", "entrain ps"}},
+        {"entrain", "ps all", {"\"all\"", "only flags"}},
+        {"entrain", "data nope", {"nope", "fashion-mnist", "folder"}},
+        {"entrain", "models toi", {"toi", "nearest is toy"}},
+        {"entrain", "strategies rong", {"rong", "nearest is ring"}},
+        {"entrain", "compare", {"nothing to compare", "--arm=ring"}},
+        {"entrain", "compare --strategies=ring,rong", {"rong", "nearest is ring"}},
+        {"entrain", "compare --arm=ring --arm=ssp:bond=3", {"bond", "nearest is bound"}},
+        {"entrain", "compare --arm=ring --arm=ring", {"--arm=ring", "once"}},
+        {"entrain", "compare --strategies=ring --cells=fast", {"--cells", "fast", "even, slow"}},
+        {"entrain", "compare --strategies=ring --seeds=1,x", {"--seeds", "\"x\""}},
+        {"entrain", "compare --strategies=ring --out=~/plain", {"--out", "plain", "name a folder"}},
+        {"entrain", "sim", {"--strategy"}},
+        {"psd", "--strategy=ps-sync", {"workers", "--world-size"}},
+        {"psd", "--strategy=ring --world-size=2", {"ring", "psd"}},
+        {"psd", "--strategy=ssp:bond=3 --world-size=2", {"bond", "nearest is bound"}},
+        {"psd", "--strategy=ssp:bound=-1 --world-size=2", {"bound", "'-1'", "0 .. inf"}},
+        {"psd", "--strategy=ssp:bound=1e400 --world-size=2", {"bound", "'1e400'"}},
+        {"psd", "--strategy=ssp:bound=3,bound=4 --world-size=2", {"bound", "twice"}},
+        {"psd", "--strategy=ps-sync --world-size=2 --listen=tcp://0.0.0.0:0", {"0.0.0.0", "--insecure"}},
+    };
+    REFUSE_ALL(cases, "commands");
+}
+
+/* ---- configuration ------------------------------------------------------------------------------------- */
+
+static void test_yaml(void **state)
+{
+    (void)state;
+    write_text("a.yaml", "lr: 0.1\nlr: 0.2\n");
+    write_text("b.yaml", "lr: 0.1\nmomentun: 0.5\n");
+    write_text("c.yaml", "lr: fast\n");
+    write_text("d.yaml", "model: toy\nlr: [0.1\n");
+    write_text("e.yaml", "lr: [0.1, 0.2]\n");
+    write_text("f.yaml", "- ring\n");
+    write_text("g.yaml", "lr:\n");
+    write_text("h.yaml", "lr: {a: 1}\n");
+    write_text("i.yaml", "lr: &x 0.1\n");
+    write_text("j.yaml", "lr: 0.1\n---\nlr: 0.2\n");
+    write_text("k.yaml", "help: on\n");
+    write_bytes("l.yaml", "\xff\xfe\x00\x01", 4);
+    write_text("m.yaml", "batch-size: 64\nbatch_size: 32\n");
+    static const bad_case cases[] = {
+        {"worker", "--config=~/nowhere.yaml", {"nowhere.yaml", "No such file", "give a YAML file"}},
+        {"worker", "--config=~", {"--config", "directory"}},
+        {"worker", "--config=~/a.yaml", {"a.yaml:2:1", "\"lr\"", "second time"}},
+        {"worker", "--config=~/b.yaml", {"b.yaml:2:1", "momentun", "nearest is momentum"}},
+        {"worker", "--config=~/c.yaml", {"c.yaml:1:5", "\"fast\"", "number"}},
+        {"worker", "--config=~/d.yaml", {"d.yaml:", "key: value"}},
+        {"worker", "--config=~/e.yaml", {"e.yaml:1:5", "one value"}},
+        {"worker", "--config=~/f.yaml", {"f.yaml:1:1", "key: value"}},
+        {"worker", "--config=~/g.yaml", {"g.yaml:1:4", "no value"}},
+        {"worker", "--config=~/h.yaml", {"h.yaml:1:5", "nested"}},
+        {"worker", "--config=~/i.yaml", {"i.yaml:1:5", "anchors"}},
+        {"worker", "--config=~/j.yaml", {"j.yaml:2:1", "second document"}},
+        {"worker", "--config=~/k.yaml", {"k.yaml:1:1", "no key of a file"}},
+        {"worker", "--config=~/l.yaml", {"l.yaml:"}},
+        {"worker", "--config=~/m.yaml", {"m.yaml:2:1", "batch-size", "second time"}},
+        {"entrain", "run --config=~/b.yaml", {"b.yaml:2:1", "momentun"}},
+    };
+    REFUSE_ALL(cases, "configurations");
+}
+
+/* ---- data ---------------------------------------------------------------------------------------------- */
+
+#define IMAGES "/train-images-idx3-ubyte"
+#define LABELS "/train-labels-idx1-ubyte"
+
+static void test_data(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"absent", "folder", "magic",   "cut",     "counts", "pickle",
+                                       "zip",    "label",  "swapped", "type",    "zero",   "more",
+                                       "gz",     "tiny",   "huge",    "noimages"};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
+        write_set(sets[i]);
+    unlink(at("absent" LABELS));
+    unlink(at("folder" IMAGES));
+    mkdir(at("folder" IMAGES), 0700);
+    patch_file("magic" IMAGES, 0, "IDX3", 4);
+    write_idx("cut" IMAGES, 3, 4, 4 * 784 - 1, 0);
+    write_idx("counts" LABELS, 1, 3, 3, 0);
+    write_bytes("pickle" IMAGES, "\x80\x02}q\x00.", 6);
+    write_bytes("zip" IMAGES, "PK\x03\x04.............................", 33);
+    write_idx("label" LABELS, 1, 4, 4, 10);
+    write_idx("swapped" IMAGES, 1, 4, 4, 0);
+    patch_file("type" IMAGES, 2, "\x0d", 1);
+    patch_file("zero" IMAGES, 4, "\0\0\0\0", 4);
+    write_idx("more" IMAGES, 3, 4, 4 * 784 + 5, 0);
+    unlink(at("gz" IMAGES));
+    write_bytes("gz" IMAGES ".gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03garbage", 17);
+    write_bytes("tiny" IMAGES, "\0\0", 2);
+    patch_file("huge" IMAGES, 4, "\x7f\xff\xff\xff", 4);
+    unlink(at("noimages" IMAGES));
+    write_set("good");
+    static const bad_case cases[] = {
+        {"worker", MLP " --data=nowhere", {"\"nowhere\"", "fashion-mnist", "IDX"}},
+        {"worker", MLP " --data=~/absent", {"absent", "train-labels-idx1-ubyte", "four files"}},
+        {"worker", MLP " --data=~/noimages", {"noimages", "train-images-idx3-ubyte.gz", "four files"}},
+        {"worker",
+         MLP " --data=fashion-mnist --data-dir=~/absent",
+         {"absent", "apt-get install dataset-fashion-mnist"}},
+        {"worker", MLP " --data=mnist --data-dir=~/absent", {"absent", "--data-dir"}},
+        {"worker", MLP " --data=~/folder", {"folder/train-images", "not a regular file"}},
+        {"worker", MLP " --data=~/magic", {"magic/train-images", "49 44 58 33", "00 00 08"}},
+        {"worker", MLP " --data=~/cut", {"cut/train-images", "truncated", "3152"}},
+        {"worker", MLP " --data=~/counts", {"counts", "4 train images", "3 labels"}},
+        {"worker", MLP " --data=~/pickle", {"pickle/train-images", "pickle", "IDX files"}},
+        {"worker", MLP " --data=~/zip", {"zip/train-images", "pickle", "IDX files"}},
+        {"worker", MLP " --data=~/label", {"label 10", "sample 0", "0 .. 9"}},
+        {"worker", MLP " --data=~/swapped", {"swapped/train-images", "swapped", "1 dimensions"}},
+        {"worker", MLP " --data=~/type", {"type/train-images", "0x0d", "0x08"}},
+        {"worker", MLP " --data=~/zero", {"zero/train-images", "dimension 0 is 0"}},
+        {"worker", MLP " --data=~/more", {"more/train-images", "behind"}},
+        {"worker", MLP " --data=~/gz", {"gz/train-images-idx3-ubyte.gz", "fetch it again"}},
+        {"worker", MLP " --data=~/tiny", {"tiny/train-images", "truncated"}},
+        {"worker", MLP " --data=~/huge", {"huge/train-images"}},
+        {"worker",
+         MLP " --data=~/good --limit-train-samples=5",
+         {"--limit-train-samples 5", "the 4 samples"}},
+        {"worker", TOY " --data=~/good", {"28 x 28", "1 x 1 x 10", "--model"}},
+        {"entrain", "data ~/cut", {"cut/train-images", "truncated"}},
+        {"entrain", "run -n 1 " MLP " --data=~/counts", {"4 train images", "3 labels"}},
+    };
+    REFUSE_ALL(cases, "data files");
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------- */
+
+#define W1  "\"net1.weight\":{\"dtype\":\"F32\",\"shape\":[10,10],\"data_offsets\":[0,400]}"
+#define B1  "\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[400,440]}"
+#define W2  "\"net2.weight\":{\"dtype\":\"F32\",\"shape\":[5,10],\"data_offsets\":[440,640]}"
+#define B2  "\"net2.bias\":{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[640,660]}"
+#define ALL "{" W1 "," B1 "," W2 "," B2 "}"
+
+static void write_weights(void)
+{
+    write_safetensors("good.st", ALL, 660, 0.5f);
+    write_safetensors("missing.st", "{" W1 "," B1 "," W2 "}", 640, 0);
+    write_safetensors("extra.st",
+                      "{" W1 "," B1 "," W2 "," B2
+                      ",\"net3.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[660,668]}}",
+                      668, 0);
+    write_safetensors("shape.st",
+                      "{\"net1.weight\":{\"dtype\":\"F32\",\"shape\":[5,20],\"data_offsets\":[0,400]}," B1
+                      "," W2 "," B2 "}",
+                      660, 0);
+    write_safetensors("hole.st",
+                      "{" W1 ",\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[404,444]}}",
+                      444, 0);
+    write_safetensors("overlap.st",
+                      "{" W1 ",\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[396,436]}}",
+                      436, 0);
+    write_safetensors("outside.st",
+                      "{" W1 ",\"net1.bias\":{\"dtype\":\"F32\",\"shape\":[10],\"data_offsets\":[400,440]}}",
+                      436, 0);
+    write_safetensors("nan.st", ALL, 660, NAN);
+    write_safetensors("inf.st", ALL, 660, INFINITY);
+    write_safetensors(
+        "half.st", "{\"net1.weight\":{\"dtype\":\"F16\",\"shape\":[10,10],\"data_offsets\":[0,200]}," B1 "}",
+        440, 0);
+    write_safetensors("twice.st", "{" W1 "," W1 "}", 400, 0);
+    write_safetensors("json.st", "{\"net1.weight\":", 16, 0);
+    write_safetensors("tail.st", ALL, 664, 0);
+    write_safetensors("list.st", "[1,2,3]", 16, 0);
+    write_text("empty.st", "");
+    write_text("text.st", "these are no weights at all, but a line of text\n");
+    write_bytes("torch.pt", "PK\x03\x04................................................", 52);
+    write_bytes("old.pt", "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", 22);
+    copy_file(at("good.st"), "cut.st", 500);
+    copy_file(at("good.st"), "header.st", 60);
+    char trained[200];
+    process p;
+    snprintf(trained, sizeof trained, "%s", at("mlp.st"));
+    process_start(&p, "worker", NULL,
+                  MLP " --data=synthetic --limit-train-samples=8 --limit-test-samples=8 --save=%s", trained);
+    assert_int_equal(process_wait(&p, 30), 0);
+    process_start(&p, "worker", NULL, TOY " --init=%s", at("good.st")); /* only what is bad is refused */
+    assert_int_equal(process_wait(&p, 30), 0);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    write_weights();
+    static const bad_case cases[] = {
+        {"worker", TOY " --init=~/nowhere.st", {"nowhere.st", "No such file"}},
+        {"worker", TOY " --init=~", {"regular file"}},
+        {"worker", TOY " --init=~/missing.st", {"missing.st", "net2.bias", "(5)"}},
+        {"worker", TOY " --init=~/extra.st", {"extra.st", "net3.bias (2)", "does not have"}},
+        {"worker", TOY " --init=~/shape.st", {"shape.st", "net1.weight", "(5, 20)", "(10, 10)"}},
+        {"worker", TOY " --init=~/hole.st", {"hole.st", "net1.bias", "hole"}},
+        {"worker", TOY " --init=~/overlap.st", {"overlap.st", "net1.bias", "overlaps"}},
+        {"worker", TOY " --init=~/outside.st", {"outside.st", "[400, 440]", "436"}},
+        {"worker", TOY " --init=~/nan.st", {"nan.st", "element 0", "nan"}},
+        {"worker", TOY " --init=~/inf.st", {"inf.st", "element 0", "inf"}},
+        {"worker", TOY " --init=~/half.st", {"half.st", "F16", ".float()"}},
+        {"worker", TOY " --init=~/twice.st", {"twice.st", "duplicate"}},
+        {"worker", TOY " --init=~/json.st", {"json.st", "header"}},
+        {"worker", TOY " --init=~/tail.st", {"tail.st", "4 bytes after the last tensor"}},
+        {"worker", TOY " --init=~/list.st", {"list.st", "safetensors"}},
+        {"worker", TOY " --init=~/empty.st", {"empty.st", "safetensors"}},
+        {"worker", TOY " --init=~/text.st", {"text.st", "safetensors"}},
+        {"worker", TOY " --init=~/cut.st", {"cut.st", "data"}},
+        {"worker", TOY " --init=~/header.st", {"header.st", "cut off"}},
+        {"worker", TOY " --init=~/torch.pt", {"torch.pt", "pickle", "save_file"}},
+        {"worker", TOY " --init=~/old.pt", {"old.pt", "pickle", "save_file"}},
+        {"worker", TOY " --init=~/mlp.st", {"mlp.st", "toy"}},
+        {"entrain", "eval --model=toy --init=~/nan.st", {"nan.st", "element 0"}},
+        {"entrain", "eval --model=toy --init=~", {"regular file"}},
+        {"entrain", "eval --model=toy --init=~/shape.st", {"shape.st", "(5, 20)", "(10, 10)"}},
+    };
+    REFUSE_ALL(cases, "weights");
+}
+
+/* ---- plugins ------------------------------------------------------------------------------------------- */
+
+static void test_plugins(void **state)
+{
+    (void)state;
+    static const char plugin[] = EN_BUILD_DIR "/plugins/strategy_solo.so";
+    struct stat is;
+    assert_int_equal(stat(plugin, &is), 0);
+    write_text("text.so", "this is no shared object\n");
+    write_text("empty.so", "");
+    copy_file(plugin, "head.so", 40);
+    copy_file(plugin, "half.so", (size_t)is.st_size / 2);
+    copy_file(plugin, "last.so", (size_t)is.st_size - 1);
+    copy_file(plugin, "machine.so", (size_t)is.st_size);
+    patch_file("machine.so", 18, "\x16\x00", 2); /* e_machine: S/390 */
+    copy_file(plugin, "class.so", (size_t)is.st_size);
+    patch_file("class.so", 4, "\x01", 1); /* 32 bits */
+    copy_file(plugin, "kind.so", (size_t)is.st_size);
+    patch_file("kind.so", 16, "\x01\x00", 2); /* ET_REL */
+    static const bad_case cases[] = {
+        {"worker", RING " --strategy=~/nowhere.so", {"nowhere.so", "No such file", "path"}},
+        {"worker", RING " --strategy=~", {"folder", "path of a shared object"}},
+        {"worker", RING " --strategy=~/text.so", {"text.so", "74 68 69 73", "cc -shared"}},
+        {"worker", RING " --strategy=~/empty.so", {"empty.so", "empty", "cc -shared"}},
+        {"worker", RING " --strategy=~/head.so", {"head.so", "cut off", "40"}},
+        {"worker", RING " --strategy=~/half.so", {"half.so", "cut off", "copy it again"}},
+        {"worker", RING " --strategy=~/last.so", {"last.so", "cut off"}},
+        {"worker", RING " --strategy=~/machine.so", {"machine.so", "another machine", "22"}},
+        {"worker", RING " --strategy=~/class.so", {"class.so", "another machine", "class 1"}},
+        {"worker", RING " --strategy=~/kind.so", {"kind.so", "object file", "cc -shared"}},
+        {"worker", RING " --strategy=" EN_BUILD_DIR "/worker", {"/worker"}},
+        {"worker", RING " --strategy=" BAD "1.so", {"bad1.so", "ABI 99", "host 1", "build it again"}},
+        {"worker", RING " --strategy=" BAD "2.so", {"bad2.so", "24 bytes", "sizeof(en_strategy)"}},
+        {"worker", RING " --strategy=" BAD "3.so", {"bad3.so", "'My Strategy'", "a-z"}},
+        {"worker", RING " --strategy=" BAD "4.so", {"bad4.so", "submit"}},
+        {"worker", RING " --strategy=" BAD "5.so", {"bad5.so", "no symbol en_strategy_entry"}},
+        {"worker", RING " --strategy=" BAD "6.so", {"bad6.so", "loop"}},
+        {"worker", RING " --strategy=" BAD "7.so", {"bad7.so", "0x40000000"}},
+        {"worker", RING " --strategy=" BAD "8.so", {"bad8.so", "option period", "range"}},
+        {"worker", RING " --strategy=" BAD "9.so", {"bad9.so", "does not serve", "ABI 1"}},
+        {"worker", RING " --strategy=" BAD "10.so", {"bad10.so", "option period", "twice"}},
+        {"worker", RING " --strategy=" EN_BUILD_DIR "/plugins/strategy_ps.so@sp", {"sp", "nearest is ssp"}},
+        {"entrain", "run -n 2 " RING " --strategy=~/half.so", {"half.so", "cut off"}},
+        {"entrain", "strategies ~/half.so", {"half.so", "cut off"}},
+        {"psd", "--world-size=2 --strategy=~/half.so", {"half.so", "cut off"}},
+        {"entrain", "compare --arm=ring --arm=~/half.so", {"half.so", "cut off"}},
+    };
+    REFUSE_ALL(cases, "plugins");
+}
+
+/* ---- where things go ----------------------------------------------------------------------------------- */
+
+static void test_outputs(void **state)
+{
+    (void)state;
+    write_text("file", "kept");
+    static const bad_case cases[] = {
+        {"worker", TOY " --out=~/file", {"--out", "/file", "name a folder"}},
+        {"worker", TOY " --out=~/no/such", {"--out", "no/such", "No such file"}},
+        {"worker", TOY " --save=~/no/w.st", {"--save", "/no", "No such file"}},
+        {"worker", TOY " --save=~", {"--save", "name a file"}},
+        {"worker", TOY " --trace=~/no/t.json", {"--trace", "/no"}},
+        {"psd", "--strategy=ps-sync --world-size=1 --trace=~/no/t.json", {"--trace", "/no"}},
+        {"worker", TOY " --checkpoint-every=8", {"--checkpoint-every", "--out"}},
+        {"worker", TOY " --token-file=~/file --world-size=2 --rank=1 --strategy=ring", {"/file", "600"}},
+    };
+    REFUSE_ALL(cases, "outputs");
+    char text[8] = "";
+    FILE *file = fopen(at("file"), "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    fclose(file);
+    assert_string_equal(text, "kept");
+}
+
+/* Modes mean nothing to root's children, unless they may not inherit that. Last: it is for good. */
+static void test_permissions(void **state)
+{
+    (void)state;
+    if (geteuid() == 0 &&
+        (prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) != 0 || prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH) != 0)) {
+        promise("unreadable files are not tried: root reads everything");
+        return;
+    }
+    write_set("locked");
+    write_safetensors("locked.st", ALL, 660, 0);
+    copy_file(EN_BUILD_DIR "/plugins/strategy_solo.so", "locked.so", 1 << 22);
+    mkdir(at("closed"), 0500);
+    chmod(at("locked" IMAGES), 0);
+    chmod(at("locked.st"), 0);
+    chmod(at("locked.so"), 0);
+    static const bad_case cases[] = {
+        {"worker", MLP " --data=~/locked", {"locked/train-images", "Permission denied"}},
+        {"worker", TOY " --init=~/locked.st", {"locked.st", "Permission denied"}},
+        {"worker", RING " --strategy=~/locked.so", {"locked.so", "Permission denied"}},
+        {"worker", TOY " --out=~/closed", {"--out", "Permission denied"}},
+        {"worker", TOY " --save=~/closed/w.st", {"--save", "Permission denied"}},
+    };
+    REFUSE_ALL(cases, "permissions");
+}
+
+/* ---- the machine --------------------------------------------------------------------------------------- */
+
+/* A tmpfs of a few pages in a mount namespace of its own, filled to the last byte. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    process p;
+    char script[700];
+    assert_int_equal(mkdir(at("disk"), 0700), 0);
+    snprintf(script, sizeof script,
+             "mount -t tmpfs -o size=16k tmpfs %s/disk || exit 77\n"
+             "mkdir %s/disk/out; cat /dev/zero > %s/disk/fill 2> /dev/null\n"
+             "exec " EN_BUILD_DIR "/worker " TOY " --out=%s/disk/out\n",
+             system_folder(), system_folder(), system_folder(), system_folder());
+    write_text("disk.sh", script);
+    process_start(&p, "/usr/bin/unshare", NULL, "--map-root-user --mount /bin/sh %s", at("disk.sh"));
+    int code = process_wait(&p, WITHIN);
+    if (code == 77 || code == 1 || code == 127) {
+        promise("a full disk is not tried: no mount namespace here (%.80s)", process_err(&p));
+        return;
+    }
+    char line[2000];
+    int n = error_lines(process_err(&p), line, sizeof line);
+    if (code != 2 || n < 1 || strstr(line, "No space left") == NULL || strstr(line, "make room") == NULL)
+        fail_msg("a full disk: exit %d\n%s", code, process_err(&p));
+    promise("a full disk: exit 2, \"%.120s\"", line + 15);
+}
+
+/* Without memory for the model, but with enough to start and say so. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    promise("no memory is not tried: a sanitizer's shadow needs more than any limit");
+#else
+    process p;
+    char line[2000];
+    process_start(&p, "/usr/bin/prlimit", NULL,
+                  "--as=600000000 " EN_BUILD_DIR "/worker " MLP
+                  " --data=synthetic --limit-test-samples=8 --limit-train-samples=2000000");
+    int code = process_wait(&p, WITHIN);
+    if (code == 127) {
+        promise("no memory is not tried: there is no prlimit");
+        return;
+    }
+    int n = error_lines(process_err(&p), line, sizeof line);
+    if (code != 2 || n < 1 || strstr(line, "memory") == NULL || strstr(line, "ask for less") == NULL)
+        fail_msg("no memory: exit %d\n%s", code, process_err(&p));
+    promise("no memory: exit 2, \"%.120s\"", line + 15);
+#endif
+}
+
+/* Whoever waits is told which rank is missing. */
+static void test_rank_that_never_comes(void **state)
+{
+    (void)state;
+    static const bad_case cases[] = {
+        {"worker",
+         RING " --strategy=ring --rendezvous=tcp://127.0.0.1:0 --rank=0 --world-size=3 --join-timeout=0.3s",
+         {"1 of 3", "missing rank 1, 2", "0.3 s"}},
+        {"psd",
+         "--strategy=ps-sync --world-size=2 --listen=tcp://127.0.0.1:0 --join-timeout=0.3s",
+         {"0 of 2", "missing rank 0, 1", "0.3 s"}},
+    };
+    ncases = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuse_in(&cases[i], NULL, 2); /* rank 0 leads: as leader and as member */
+    process_nobody_left(WITHIN);
+    promise("a rank that never comes is named by worker and psd: %d of 2", ncases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flags),      cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_yaml),       cmocka_unit_test(test_data),
+        cmocka_unit_test(test_weights),    cmocka_unit_test(test_plugins),
+        cmocka_unit_test(test_outputs),    cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_rank_that_never_comes),
+        cmocka_unit_test(test_permissions)};
+    return system_main(tests);
+}
