@@ -157,13 +157,16 @@ static void print_lines(const eni_psd *p)
     char address[ENI_ADDRESS_TEXT], worker[4096];
     if (p->config->quiet || p->config->listen_fd >= 0) return; /* a launcher starts the workers */
     if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
-    eni_address_format(&p->listen, address);
+    eni_address at = p->listen;
+    const int is_anywhere = strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0;
+    if (is_anywhere) memcpy(at.host, p->host, sizeof at.host);
+    eni_address_format(&at, address);
     for (int k = 1; k < p->nservers; k++)
         printf("psd --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d\n",
                address, k, p->nservers, p->own_lanes, p->config->strategy, p->nranks);
-    printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s%s\n", worker, p->config->strategy,
+    printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s%s%s\n", worker, p->config->strategy,
            address, p->nranks, p->config->token_file ? " --token-file=" : "",
-           p->config->token_file ? p->config->token_file : "");
+           p->config->token_file ? p->config->token_file : "", p->config->insecure ? " --insecure" : "");
     if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
     fflush(stdout);
 }

@@ -6,6 +6,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/net/place.h"
 #include "server/psd_impl.h"
 #include "server/report.h"
 
@@ -52,6 +53,34 @@ static void on_lane_failure(void *user, const char *reason)
     if (member) eni_member_abort(member, reason);
 }
 
+static int is_anywhere(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+/* Lanes are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
+ * to a worker. Who listens on all interfaces tells the one towards the first worker of another host. */
+static en_status choose_host(const eni_psd *psd, const eni_world_info *world, char host_out[ENI_HOST_MAX])
+{
+    eni_own_address own;
+    eni_address worker;
+    if (!is_anywhere(psd->listen.host)) {
+        EN_TRY(eni_place_address(&psd->listen, &own));
+        memcpy(host_out, own.host, sizeof own.host);
+        return EN_OK;
+    }
+    memcpy(host_out, psd->host, sizeof psd->host); /* clients that are no workers do not say */
+    for (int32_t r = 0; r < world->nranks; r++) {
+        const eni_peer *peer = &world->peers[r];
+        const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
+        if (data == NULL || eni_address_parse(data, &worker) != EN_OK || is_anywhere(worker.host)) continue;
+        EN_TRY(eni_place_address(&worker, &own));
+        memcpy(host_out, own.host, sizeof own.host);
+        if (!own.is_remote_here) break;
+    }
+    return EN_OK;
+}
+
 static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
 {
     eni_lane_config config = {
@@ -76,11 +105,12 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
         .user = psd,
     };
     eni_address bound;
-    char endpoint[ENI_ADDRESS_TEXT];
+    char endpoint[ENI_ADDRESS_TEXT], host[ENI_HOST_MAX];
+    EN_TRY(choose_host(psd, world, host));
     config.listen.port = 0;
+    if (!is_anywhere(config.listen.host)) memcpy(config.listen.host, host, sizeof host);
     EN_TRY(eni_lane_start(&config, &psd->lanes[i], &bound));
-    if (strcmp(bound.host, "0.0.0.0") == 0 || strcmp(bound.host, "::") == 0)
-        memcpy(bound.host, psd->host, sizeof bound.host); /* a name that others can connect to */
+    memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
     tell(psd, "lane", config.shard, endpoint);
     return EN_OK;

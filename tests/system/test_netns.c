@@ -69,19 +69,16 @@ static void test_ring_by_file(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-static void test_server(void **state)
+static void serve_hosts(const char *listen, const char *expected)
 {
     process psd, ranks[3];
     const char *token = token_file(), *out = outer_folder();
-    (void)state;
-    const char *expected = train_hash(60, "-n 3 --strategy=ps-sync --shards=2 " OUTER_JOB);
-    outer_make_hosts(OUTER_HOSTS_MAX);
-    outer_start_on(&psd, 0, "psd",
-                   "--strategy=ps-sync --world-size=3 --shards=2 --insecure --token-file=%s "
-                   "--listen=tcp://%s:5555",
-                   token, outer_host_address(0));
-    for (int r = 0; r < 3; r++) /* two on one host, one on another */
-        outer_start_on(&ranks[r], r < 2 ? 1 : 2, "worker",
+    outer_start_on(
+        &psd, 0, "psd",
+        "--strategy=ps-sync --world-size=3 --shards=2 --insecure --token-file=%s --listen=tcp://%s:5555",
+        token, listen);
+    for (int r = 0; r < 3; r++) /* beside psd, and two on another host */
+        outer_start_on(&ranks[r], r > 0, "worker",
                        "--strategy=ps-sync --server=tcp://%s:5555 --insecure --token-file=%s --rank=%d "
                        "--world-size=3 --out=%s " OUTER_ALONE " " OUTER_JOB,
                        outer_host_address(0), token, r, out);
@@ -89,7 +86,18 @@ static void test_server(void **state)
         outer_expect_end(&ranks[r], 0);
     outer_expect_end(&psd, 0);
     outer_expect_hash(out, expected);
-    promise("ps-sync with psd, 2 workers and 1 worker on three hosts: the bytes of one host");
+    promise(
+        "ps-sync, psd at tcp://%s:5555, one worker beside it and two on another host: the bytes of one host",
+        listen);
+}
+
+static void test_server(void **state)
+{
+    (void)state;
+    const char *expected = train_hash(60, "-n 3 --strategy=ps-sync --shards=2 " OUTER_JOB);
+    outer_make_hosts(OUTER_HOSTS_MAX);
+    serve_hosts(outer_host_address(0), expected);
+    serve_hosts("*", expected);
 }
 
 static void start_nodes(process *nodes, int n, const char *flags)
