@@ -8,6 +8,7 @@
  *     train.c     the steps: read this first
  *     check.c     `entrain check` in place of training
  *     curve.c     snapshots and their evaluation
+ *     save.h      checkpoints, and how a run goes on from one
  *     result.c    what is reported at the end
  *
  * One compute thread owns all of it. Other threads are inside their objects: the loader, the control

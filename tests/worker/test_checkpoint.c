@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "models/registry.h"
+#include "models/weights.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "worker/checkpoint.h"
@@ -126,6 +127,21 @@ static void it_comes_back_as_it_was(void **state)
     free(facts_b);
     eni_checkpoint_fini(&a);
     eni_checkpoint_fini(&b);
+}
+
+/* --init=CHECKPOINT and `entrain eval` take its weights. */
+static void its_weights_are_read_as_weights(void **state)
+{
+    (void)state;
+    char path[256];
+    write_one(3);
+    eni_checkpoint_path(dir, 3, path, sizeof path);
+    eni_checkpoint c = made_up(3);
+    float *flat = eni_alloc_array(schema.count, sizeof *flat);
+    assert_int_equal(eni_weights_load(path, &schema, flat), EN_OK);
+    assert_memory_equal(flat, eni_checkpoint_find(&c, "")->flat, schema.count * sizeof *flat);
+    eni_free(flat);
+    eni_checkpoint_fini(&c);
 }
 
 static void every_flipped_bit_is_found(void **state)
@@ -276,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_comes_back_as_it_was),
+        cmocka_unit_test(its_weights_are_read_as_weights),
         cmocka_unit_test(every_flipped_bit_is_found),
         cmocka_unit_test(every_cut_is_found),
         cmocka_unit_test(facts_that_make_no_sense_are_refused),
