@@ -35,8 +35,17 @@ static const char *cause_in(const char *text)
     return text;
 }
 
+/* The survivors' words for what the launcher knows better. */
+static bool is_of_the_victim(const eni_relay *relay, const char *cause)
+{
+    if (relay->victim[0] == 0 || !begins(cause, relay->victim)) return false;
+    cause += strlen(relay->victim);
+    return begins(cause, "died") || begins(cause, "was");
+}
+
 static bool was_said(eni_relay *relay, const char *cause)
 {
+    if (is_of_the_victim(relay, cause)) return true;
     for (unsigned i = 0; i < ENI_RELAY_SAID; i++)
         if (strcmp(relay->said[i], cause) == 0) return true;
     snprintf(relay->said[relay->nsaid++ % ENI_RELAY_SAID], ENI_RELAY_LINE, "%s", cause);
@@ -69,7 +78,9 @@ void eni_relay_open(eni_relay *relay, const char *obituary, bool is_quiet)
 {
     const char *subsystem, *text;
     relay->is_open = true;
-    if (obituary[0] != 0) was_said(relay, obituary);
+    const char *end = strstr(obituary, ") ");
+    if (end != NULL)
+        snprintf(relay->victim, sizeof relay->victim, "%.*s", (int)(end + 2 - obituary), obituary);
     for (unsigned i = 0; i < relay->nheld; i++) {
         const char *shown = parse(relay->held[i], &subsystem, &text);
         if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) print(shown);

@@ -16,7 +16,8 @@ typedef struct eni_relay {
     unsigned nsaid;
     char held[ENI_RELAY_HELD][ENI_RELAY_LINE];
     unsigned nheld;
-    bool is_open; /* nothing is held any more */
+    char victim[ENI_RELAY_LINE]; /* "rank 1 (pid 4121 on host b) ": it has been named */
+    bool is_open;                /* nothing is held any more */
 } eni_relay;
 
 /* A line as log.h has it, without its newline: prints it, holds it or drops it. False: it is no such line. */

@@ -180,7 +180,7 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
 
 static void name_victim(eni_launcher *l)
 {
-    char text[ENI_REASON_MAX], told[ENI_REASON_MAX];
+    char text[ENI_REASON_MAX];
     eni_death death = {.rank = -1, .step = -1};
     l->has_named = 1;
     l->name_ns = INT64_MAX;
@@ -192,11 +192,10 @@ static void name_victim(eni_launcher *l)
         death.pid = dead->pid;
         gethostname(death.host, sizeof death.host - 1);
     }
-    eni_death_text(&death, told); /* before we know better */
     add_cause(l, dead, &death);
     eni_death_text(&death, text);
     eni_error("launch", "%s", text);
-    eni_relay_open(&l->relay, told, false);
+    eni_relay_open(&l->relay, text, false);
 }
 
 /* As soon as both parts are known, or there is nothing more to wait for. */
@@ -271,6 +270,7 @@ void eni_launcher_watch(eni_launcher *l)
         wait_for_events(l);
         read_reports(l);
         reap(l);
+        read_reports(l); /* what they said last */
         heed_signal(l);
         heed_failure(l);
         maybe_name(l);

@@ -27,7 +27,7 @@ struct eni_ending {
     eni_member *member;
     int wake_fd, over_fd;
     atomic_int is_asked, is_over, has_heard, signal_number, is_stopping;
-    int64_t asked_ns, lost_ns; /* the thread's; INT64_MAX: not yet */
+    _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
 };
 
 /* ---- what has happened ---- */
@@ -133,7 +133,8 @@ en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_
     eni_ending *e = eni_alloc(sizeof *e);
     if (e == NULL) return EN_ENOMEM;
     e->config = *config;
-    e->asked_ns = e->lost_ns = INT64_MAX;
+    atomic_store(&e->asked_ns, INT64_MAX);
+    atomic_store(&e->lost_ns, INT64_MAX);
     atomic_store(&e->signal_number, SIGTERM);
     pthread_mutex_init(&e->lock, NULL);
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -153,6 +154,7 @@ en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_
 void eni_ending_watch(eni_ending *e, eni_member *member)
 {
     pthread_mutex_lock(&e->lock);
+    if (e->member != NULL && member == NULL) heed_member(e); /* the owner may have been faster than we */
     e->member = member;
     pthread_mutex_unlock(&e->lock);
     eventfd_write(e->wake_fd, 1);

@@ -18,6 +18,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/net/obituary.h"
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
 
@@ -411,27 +412,40 @@ static en_status why_alone(eni_worker *w)
     return eni_ending_is_asked(w->ending) ? EN_EINTR : EN_EPEER;
 }
 
+/* What could not be reached or read may be what a dead process has left behind: then its death is the cause. */
+static en_status unless_lost(eni_worker *w, en_status st)
+{
+    const int may_be = st == EN_ENOENT || st == EN_EIO || st == EN_EDENIED || st == EN_EPROTO;
+    if (w->member == NULL || !may_be) return st;
+    return eni_member_verdict(w->member, eni_now_ns() + 300 * ENI_MILLI) == EN_EPEER ? EN_EPEER : st;
+}
+
 /* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
  * our threads and sockets is let go. */
 static void give_up(eni_worker *w, en_status st)
 {
-    char reason[ENI_REASON_MAX] = "";
+    char reason[ENI_REASON_MAX] = "", said[ENI_REASON_MAX];
+    eni_death death;
+    /* The exact sentence that this rank has logged: the survivors hear the cause, not its class. */
+    const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
     eni_ending_heard(w->ending);
     if (w->loader != NULL) eni_loader_abort(w->loader);
     if (w->net != NULL) eni_net_abort(w->net); /* nobody may take it: unsent messages would cost 2 s */
     if (w->member != NULL) {
         eni_member_reason(w->member, reason);
-        if (reason[0] == 0) eni_member_abort(w->member, en_status_str(st));
+        if (reason[0] == 0) eni_member_abort(w->member, why);
     } else if (w->leader != NULL) {
-        snprintf(reason, sizeof reason, "rank %d gave up: %s", w->world.rank, en_status_str(st));
+        snprintf(reason, sizeof reason, "rank %d gave up: %.480s", w->world.rank, why);
         eni_leader_abort(w->leader, reason);
     }
     /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
     if (w->leader != NULL) eni_leader_wait(w->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
+    if (w->leader != NULL && w->config->result_fd >= 0 && eni_leader_death(w->leader, &death) == EN_OK)
+        eni_obituary_write((int)w->config->result_fd, &death); /* there may be no member yet to know it */
     if (st == EN_EINTR)
         eni_result_cut_short(w, "interrupted", "");
     else
-        eni_result_cut_short(w, "failed", reason[0] != 0 ? reason : en_status_str(st));
+        eni_result_cut_short(w, "failed", reason[0] != 0 ? reason : why);
 }
 
 /* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
@@ -447,7 +461,7 @@ en_status eni_worker_run(eni_worker *w)
     w->token_lock = -1;
     w->abort_fd = eni_ending_fd(w->ending);
     en_status st = run(w);
-    if (st == EN_EPEER) st = why_alone(w);
+    st = st == EN_EPEER ? why_alone(w) : unless_lost(w, st);
     if (st != EN_OK) give_up(w, st);
     if (st == EN_OK && eni_ending_is_asked(w->ending)) st = EN_EINTR; /* early, and in good order */
     eni_ending_heard(w->ending);

@@ -20,6 +20,10 @@ typedef struct job {
     char sockets[4096]; /* abstract names that its processes held */
 } job;
 
+/* A test after which nothing of it runs, however it ended. */
+#define JOB_TEST(function) cmocka_unit_test_teardown(function, job_clear)
+int job_clear(void **state);
+
 /* `entrain run`. */
 void job_run(job *j, const char *strategy, int n, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

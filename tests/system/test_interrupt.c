@@ -151,8 +151,9 @@ static void test_in_the_last_gather(void **state)
     char out[128];
     (void)state;
     snprintf(out, sizeof out, "%s", next_out());
-    job_run(&j, "ps-async", 2, "%s --max-samples=4000 --straggler=1:1000000 --out=%s", TOY, out);
-    job_wait(&j, 0, ENI_RANK_WAITING, NULL, 0, STARTS_WITHIN);
+    job_run(&j, "ps-async", 2, "%s --model=convnet --batch-size=1 --max-samples=40 --straggler=1:60 --out=%s",
+            TOY, out);
+    job_wait(&j, 0, -1, "finish", 0, STARTS_WITHIN);
     const double took = interrupt_run(&j, SIGINT);
     expect_interrupted(out);
     promise("Ctrl-C while a rank waits in the last gather: after %.2f s, \"interrupted\"", took);
@@ -231,10 +232,9 @@ static void test_failed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in_steps),           cmocka_unit_test(test_in_join),
-        cmocka_unit_test(test_in_a_long_step),     cmocka_unit_test(test_in_evaluation),
-        cmocka_unit_test(test_in_the_last_gather), cmocka_unit_test(test_by_hand),
-        cmocka_unit_test(test_one_rank),           cmocka_unit_test(test_failed)};
+    const struct CMUnitTest tests[] = {JOB_TEST(test_in_steps),           JOB_TEST(test_in_join),
+                                       JOB_TEST(test_in_a_long_step),     JOB_TEST(test_in_evaluation),
+                                       JOB_TEST(test_in_the_last_gather), JOB_TEST(test_by_hand),
+                                       JOB_TEST(test_one_rank),           JOB_TEST(test_failed)};
     return system_main(tests);
 }

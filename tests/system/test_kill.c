@@ -50,14 +50,14 @@ static const char *flags_of(phase p)
     static const char *const flags[] = {
         [JOIN] = ENDLESS,
         [BROADCAST] = ENDLESS,
-        [COMPUTE] = ENDLESS "--straggler=1:5000",
+        [COMPUTE] = ENDLESS "--batch-size=64 --straggler=1:1000",
         [SPIN] = ENDLESS,
         [WIRE] = ENDLESS "--net=rate:4KB",
         [SAVE] = ENDLESS "--checkpoint-every=8",
         [EVALUATE] = "--model=convnet --data=synthetic --device=ref --threads=1 --batch-size=4 --steps=2 "
                      "--limit-train-samples=64 --limit-test-samples=20000 --eval-batch-size=16 --log-every=0 "
                      "--log-level=error ",
-        [FINISH] = TOY "--max-samples=4000 --straggler=1:100000",
+        [FINISH] = TOY "--model=convnet --batch-size=1 --max-samples=40 --straggler=1:60",
     };
     return flags[p];
 }
@@ -98,13 +98,13 @@ static void reach(job *j, const kill_case *c)
     case COMPUTE:
         job_wait(j, 1, ENI_RANK_ACTIVE, "forward backward", 0, STARTS_WITHIN);
         if (!strstr(c->strategy, "async") && !strstr(c->strategy, "ssp"))
-            job_wait(j, 0, ENI_RANK_WAITING, NULL, 0, STARTS_WITHIN);
+            job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN);
         break;
     case SPIN:
     case SAVE: job_wait(j, 0, -1, NULL, 1, STARTS_WITHIN); break;
-    case WIRE: job_wait(j, 0, ENI_RANK_WAITING, NULL, 0, STARTS_WITHIN); break;
+    case WIRE: job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN); break;
     case EVALUATE: job_wait(j, 0, -1, "evaluation", 0, STARTS_WITHIN); break;
-    case FINISH: job_wait(j, 0, ENI_RANK_WAITING, "finish", 0, STARTS_WITHIN); break;
+    case FINISH: job_wait(j, 0, -1, "finish", 0, STARTS_WITHIN); break;
     }
 }
 
@@ -120,13 +120,13 @@ static int shared_memory_left(void)
     return n;
 }
 
-static void expect_nothing_left(job *j, const char *title, int is_token_left)
+static void expect_nothing_left(job *j, const char *title, int files)
 {
     process_nobody_left(ends_within);
     if (sockets_left(j->sockets) != 0) fail_msg("%s: sockets are left", title);
     assert_int_equal(shared_memory_left(), 0);
-    if (files_left("entrain") != is_token_left)
-        fail_msg("%s: %d token files are left, not %d", title, files_left("entrain"), is_token_left);
+    if (files_left("entrain") > files)
+        fail_msg("%s: %d token files are left, not %d", title, files_left("entrain"), files);
 }
 
 /* By hand each survivor says it once, with the victim's pid if it ever heard it. */
@@ -158,6 +158,7 @@ static void kill_it(const kill_case *c)
 {
     job j;
     char title[128], name[32];
+    const int files = files_left("entrain");
     snprintf(title, sizeof title, "%s %s, %s, %s", c->strategy, c->is_run ? "by entrain run" : "by hand",
              phase_names[c->phase], job_name(c->victim, name));
     if (c->is_run)
@@ -182,9 +183,10 @@ static void kill_it(const kill_case *c)
     }
     process_nobody_left(ends_within);
     const double took = now_seconds() - begin;
-    /* SIGKILL leaves nobody to take the token's file away; the next leader does not mind. */
-    const int leads = !c->is_run && c->victim == (j.has_psd ? JOB_PSD : 0);
-    expect_nothing_left(&j, title, leads || (c->is_run && c->phase == JOIN && files_left("entrain") == 1));
+    /* SIGKILL leaves nobody to take the token's file away; the next leader does not mind. On several hosts
+     * the token is a file also under a launcher. */
+    const int leads = c->victim == (j.has_psd ? JOB_PSD : 0) || c->victim == JOB_LAUNCHER;
+    expect_nothing_left(&j, title, files + (leads && (!c->is_run || c->phase == JOIN)));
     if (took > ends_within * SLOWNESS) fail_msg("%s: the last one ended after %.2f s", title, took);
     if (took > worst) worst = took;
     printf("KILL %-52s %5.2f s\n", title, took);
@@ -343,8 +345,7 @@ static void test_stale_token(void **state)
 int main(int argc, char **argv)
 {
     is_complete = argc > 1 && strcmp(argv[1], "all") == 0;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_by_hand),
-                                       cmocka_unit_test(test_killed_under_run),
-                                       cmocka_unit_test(test_stopped), cmocka_unit_test(test_stale_token)};
+    const struct CMUnitTest tests[] = {JOB_TEST(test_killed_by_hand), JOB_TEST(test_killed_under_run),
+                                       JOB_TEST(test_stopped), JOB_TEST(test_stale_token)};
     return system_main(tests);
 }

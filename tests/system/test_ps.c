@@ -159,8 +159,7 @@ static void test_cannot_go_on(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_run), cmocka_unit_test(test_by_hand),
-                                       cmocka_unit_test(test_unknown), cmocka_unit_test(test_goes_on),
-                                       cmocka_unit_test(test_cannot_go_on)};
+    const struct CMUnitTest tests[] = {JOB_TEST(test_run), JOB_TEST(test_by_hand), JOB_TEST(test_unknown),
+                                       JOB_TEST(test_goes_on), JOB_TEST(test_cannot_go_on)};
     return system_main(tests);
 }
