@@ -19,7 +19,7 @@ static en_status add_config_pair(void *user, const char *key, const char *value)
 {
     static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
                                            "lr",        "lr-schedule", "lr-warmup", "lr-step",
-                                           "lr-gamma",  "sum-order",   "seed",      "data"};
+                                           "lr-gamma",  "sum-order",   "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
     return eni_agreement_add(user, key, value);

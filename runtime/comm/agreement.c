@@ -85,7 +85,8 @@ en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *f
     EN_TRY(eni_agreement_add(agreement, "strategy-options", facts->strategy_options));
     EN_TRY(add_optimizer(agreement, facts));
     EN_TRY(eni_agreement_add(agreement, "sum-order", facts->sum_order == ENI_SUM_RING ? "ring" : "rank"));
-    EN_TRY(eni_agreement_add_whole(agreement, "seed", facts->seed));
+    if (eni_pair_find(agreement->pair, agreement->n, "seed") == NULL)
+        EN_TRY(eni_agreement_add_whole(agreement, "seed", facts->seed));
     EN_TRY(eni_agreement_add_whole(agreement, "total-samples", facts->schedule.total));
     EN_TRY(eni_agreement_add_whole(agreement, "budget", facts->budget));
     EN_TRY(eni_agreement_add_whole(agreement, "elements", facts->elements));

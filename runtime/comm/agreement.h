@@ -40,7 +40,7 @@ typedef struct eni_run_facts {
     eni_hyper hyper;       /* momentum, nesterov, weight_decay */
     eni_schedule schedule; /* the rate, resolved; total: the run's samples */
     eni_sum_order sum_order;
-    uint64_t seed;
+    uint64_t seed;            /* unless "seed" was added before: made-up data follow from it */
     uint64_t budget;          /* micro-batches that claims hand out */
     uint64_t elements;        /* of the flat vector */
     uint64_t net_bytes_per_s; /* the emulated network; 0, 0: none */

@@ -56,7 +56,7 @@ static const struct {
     {ENI_RUN, "--lr=1e400", {"--lr:", "\"1e400\" is not a finite number", "give a number"}},
     {ENI_RUN, "--lr=0x1p3", {"--lr:", "\"0x1p3\" is not a finite number", "give a number"}},
     {ENI_RUN, "--lr=-0.1", {"--lr:", "\"-0.1\" is out of range", "from 0 to 1000000"}},
-    {ENI_RUN, "--lr=", {"--lr:", "is empty", "give REAL"}},
+    {ENI_RUN, "--lr=", {"--lr:", "is empty", "a number from 0"}},
     {ENI_RUN, "--lr", {"--lr", "needs a value", "give --lr=REAL"}},
     {ENI_RUN, "--lr --momentum=0", {"--lr", "needs a value", "give --lr=REAL"}},
     {ENI_RUN, "--momentum=1.5", {"--momentum:", "\"1.5\" is out of range", "from 0 to 1"}},

@@ -1,0 +1,304 @@
+/* test_disagree.c - ranks, and psd, that were started with different things are told so before step 0: what
+ * differs, both values and both ranks in one sentence, and exit 2 for everybody. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/system/bad_files.h"
+#include "tests/system/run.h"
+
+#define JOB                                                                                                  \
+    "--device=ref --threads=1 --quiet --steps=3 --limit-train-samples=16 --limit-test-samples=8 "            \
+    "--log-level=error"
+
+enum { WITHIN = 10 };
+
+/* What differs is given twice, by rank; '~' is the test's folder. `says` has the key and both values. */
+typedef struct difference {
+    const char *what;
+    const char *program[2];
+    const char *flags[2];
+    const char *says[3];
+} difference;
+
+static int ncases;
+
+static void expand(const char *args, char *out, size_t bytes)
+{
+    size_t n = 0;
+    for (; *args != 0 && n + 1 < bytes; args++)
+        n += (size_t)(*args == '~' ? snprintf(out + n, bytes - n, "%s", system_folder())
+                                   : snprintf(out + n, bytes - n, "%c", *args));
+}
+
+/* The one line with all the words. */
+static int tells(const process *p, const char *const *words, const char *who)
+{
+    const char *text = process_err(p);
+    for (const char *line = text; *line != 0;) {
+        char copy[2000];
+        size_t length = strcspn(line, "\n");
+        snprintf(copy, sizeof copy, "%.*s", (int)length, line);
+        int missing = strstr(copy, who) == NULL || strstr(copy, "rank 0 has") == NULL;
+        for (int i = 0; i < 3 && words[i] != NULL; i++)
+            missing += strstr(copy, words[i]) == NULL;
+        if (missing == 0) return 1;
+        line += length + (line[length] == '\n');
+    }
+    return 0;
+}
+
+static void expect(process *all, int n, const difference *d, const char *who)
+{
+    for (int i = 0; i < n; i++) {
+        int code = process_wait(&all[i], WITHIN);
+        if (code != 2 || !tells(&all[i], d->says, who))
+            fail_msg("%s, process %d: exit %d; it should say %s, %s and %s with the ranks:\n%s", d->what, i,
+                     code, d->says[0], d->says[1], d->says[2] != NULL ? d->says[2] : "",
+                     process_err(&all[i]));
+    }
+    ncases++;
+}
+
+static void start_ranks(process *ranks, const difference *d, const char *common)
+{
+    for (int r = 0; r < 2; r++) {
+        char flags[1200];
+        expand(d->flags[r], flags, sizeof flags);
+        process_start(&ranks[r], d->program[r] != NULL ? d->program[r] : "worker", NULL,
+                      "%s --rank=%d --world-size=2 " JOB " %s", common, r, flags);
+    }
+}
+
+/* Two workers of a ring. */
+static void disagree(const difference *d)
+{
+    process ranks[2];
+    char common[96];
+    snprintf(common, sizeof common, "--rendezvous=tcp://127.0.0.1:%d", free_port());
+    start_ranks(ranks, d, common);
+    expect(ranks, 2, d, "rank 1 has");
+}
+
+/* psd too; its own flags are the first of `flags` where `d` is about psd. */
+static void disagree_with_psd(const difference *d, const char *psd_program, const char *psd_flags,
+                              const char *who)
+{
+    process all[3];
+    char common[160], address[64];
+    process_start(&all[2], psd_program, NULL,
+                  "--world-size=2 --listen=tcp://127.0.0.1:0 --log-level=error %s", psd_flags);
+    const char *line = wait_for_line(&all[2], "--server=", WITHIN);
+    assert_int_equal(sscanf(strstr(line, "--server="), "--server=%63s", address), 1);
+    snprintf(common, sizeof common, "--server=%s", address);
+    start_ranks(all, d, common);
+    expect(all, 3, d, who);
+}
+
+static void test_workers(void **state)
+{
+    (void)state;
+    write_set("set");
+    write_set("other");
+    patch_file("other/train-images-idx3-ubyte", 16 + 784, "\x08", 1); /* one pixel */
+    static const difference all[] = {
+        {"model",
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=mlp --data=synthetic"},
+         {"model", "toy", "mlp"}},
+        {"batch",
+         {0},
+         {"--strategy=ring --model=toy --batch-size=2", "--strategy=ring --model=toy --batch-size=4"},
+         {"batch-size", "2", "4"}},
+        {"strategy",
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=" EN_BUILD_DIR "/plugins/localsgd.so --model=toy"},
+         {"strategy-name", "ring", "localsgd"}},
+        {"options",
+         {0},
+         {"--strategy=" EN_BUILD_DIR "/plugins/localsgd.so:period=2 --model=toy",
+          "--strategy=" EN_BUILD_DIR "/plugins/localsgd.so:period=3 --model=toy"},
+         {"strategy-options", "period=2", "period=3"}},
+        {"rate",
+         {0},
+         {"--strategy=ring --model=toy --lr=0.125", "--strategy=ring --model=toy --lr=0.25"},
+         {"lr", "0.125", "0.25"}},
+        {"momentum",
+         {0},
+         {"--strategy=ring --model=toy --momentum=0.5", "--strategy=ring --model=toy --momentum=0.75"},
+         {"momentum", "0.5", "0.75"}},
+        {"nesterov",
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=toy --nesterov"},
+         {"nesterov", "0", "1"}},
+        {"weight decay",
+         {0},
+         {"--strategy=ring --model=toy --weight-decay=0.25", "--strategy=ring --model=toy"},
+         {"weight-decay", "0.25", "0"}},
+        {"schedule",
+         {0},
+         {"--strategy=ring --model=toy --lr-schedule=cosine", "--strategy=ring --model=toy"},
+         {"lr-schedule", "cosine", "constant"}},
+        {"warm-up",
+         {0},
+         {"--strategy=ring --model=toy --lr-warmup=8", "--strategy=ring --model=toy"},
+         {"lr-warmup", "8", "0"}},
+        {"gamma",
+         {0},
+         {"--strategy=ring --model=toy --lr-gamma=0.5", "--strategy=ring --model=toy"},
+         {"lr-gamma", "0.5", "0.1"}},
+        {"lr step",
+         {0},
+         {"--strategy=ring --model=toy --lr-step=8", "--strategy=ring --model=toy"},
+         {"lr-step", "8", "0"}},
+        {"lr scale",
+         {0},
+         {"--strategy=ring --model=toy --lr-scale=linear", "--strategy=ring --model=toy"},
+         {"lr-scale", "linear", "none"}},
+        {"seed",
+         {0},
+         {"--strategy=ring --model=toy --seed=9007199254740992",
+          "--strategy=ring --model=toy --seed=9007199254740993"},
+         {"seed", "9007199254740992", "9007199254740993"}},
+        {"steps",
+         {0},
+         {"--strategy=ring --model=toy --epochs=2", "--strategy=ring --model=toy"},
+         {"epochs", "2"}},
+        {"limit",
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=toy --limit-train-samples=8"},
+         {"limit-train-samples", "16", "8"}},
+        {"shuffle",
+         {0},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=toy --no-shuffle"},
+         {"shuffle", "on", "off"}},
+        {"drop last",
+         {0},
+         {"--strategy=ring --model=toy --batch-size=2 --drop-last",
+          "--strategy=ring --model=toy --batch-size=2"},
+         {"drop-last", "on", "off"}},
+        {"sum order",
+         {0},
+         {"--strategy=ring --model=toy --sum-order=ring", "--strategy=ring --model=toy"},
+         {"sum-order", "ring", "rank"}},
+        {"all-reduce",
+         {0},
+         {"--strategy=ring --model=toy --allreduce=naive", "--strategy=ring --model=toy --allreduce=ring"},
+         {"allreduce", "naive", "ring"}},
+        {"transport",
+         {0},
+         {"--strategy=ring --model=toy --transport=tcp", "--strategy=ring --model=toy"},
+         {"transport", "tcp", "auto"}},
+        {"buckets",
+         {0},
+         {"--strategy=ring --model=toy --bucket-cap-mb=2", "--strategy=ring --model=toy"},
+         {"bucket-cap-mb", "2", "1"}},
+        {"network",
+         {0},
+         {"--strategy=ring --model=toy --net=rate:200", "--strategy=ring --model=toy --net=rate:300B"},
+         {"net-rate", "200", "300"}},
+        {"evaluation",
+         {0},
+         {"--strategy=ring --model=toy --eval-every=8", "--strategy=ring --model=toy"},
+         {"eval-every", "8", "0"}},
+        {"data's name",
+         {0},
+         {"--strategy=ring --model=mlp --data=synthetic --limit-train-samples=4 --limit-test-samples=2",
+          "--strategy=ring --model=mlp --data=~/set --limit-train-samples=4 --limit-test-samples=2"},
+         {"data", "synthetic", "folder"}},
+        {"data's bytes",
+         {0},
+         {"--strategy=ring --model=mlp --data=mnist --data-dir=~/set --limit-train-samples=4 "
+          "--limit-test-samples=2",
+          "--strategy=ring --model=mlp --data=mnist --data-dir=~/other --limit-train-samples=4 "
+          "--limit-test-samples=2"},
+         {"data-sha256"}},
+        {"version",
+         {"worker", "worker_of_tomorrow"},
+         {"--strategy=ring --model=toy", "--strategy=ring --model=toy"},
+         {"version", "of-tomorrow"}},
+    };
+    ncases = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        disagree(&all[i]);
+    if (has_device("cpu")) {
+        const difference device = {
+            "device",
+            {0},
+            {"--strategy=ring --model=toy", "--strategy=ring --model=toy --device=cpu"},
+            {"device-type", "ref", "cpu"}};
+        disagree(&device);
+    }
+    process_nobody_left(WITHIN);
+    promise("two ranks that differ in one thing: %d of %d are told what, both values and both ranks; exit 2 "
+            "for both",
+            ncases, (int)(sizeof all / sizeof *all) + (has_device("cpu") ? 1 : 0));
+}
+
+/* The same data under two paths is the same data. */
+static void test_paths_may_differ(void **state)
+{
+    (void)state;
+    process ranks[2];
+    write_set("here");
+    write_set("there");
+    int port = free_port();
+    for (int r = 0; r < 2; r++)
+        process_start(
+            &ranks[r], "worker", NULL,
+            "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=2 --model=mlp " JOB
+            " --limit-train-samples=4 --limit-test-samples=2 --data=%s",
+            port, r, at(r == 0 ? "here" : "there"));
+    for (int r = 0; r < 2; r++) {
+        int code = process_wait(&ranks[r], WITHIN);
+        if (code != 0) fail_msg("rank %d: exit %d\n%s", r, code, process_err(&ranks[r]));
+    }
+}
+
+static void test_psd(void **state)
+{
+    (void)state;
+    static const difference workers = {
+        "lr",
+        {0},
+        {"--strategy=ps-sync --model=toy --lr=0.125", "--strategy=ps-sync --model=toy --lr=0.25"},
+        {"lr", "0.125", "0.25"}};
+    static const difference options = {
+        "psd's options",
+        {0},
+        {"--strategy=ssp:bound=2 --model=toy", "--strategy=ssp:bound=2 --model=toy"},
+        {"strategy-options", "bound=3", "bound=2"}};
+    static const difference order = {"psd's order",
+                                     {0},
+                                     {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
+                                     {"sum-order", "ring", "rank"}};
+    static const difference net = {"psd's network",
+                                   {0},
+                                   {"--strategy=ps-sync --model=toy --net=rate:200MB",
+                                    "--strategy=ps-sync --model=toy --net=rate:200MB"},
+                                   {"net", "100000000", "200000000"}};
+    static const difference transport = {"psd's transport",
+                                         {0},
+                                         {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
+                                         {"transport", "tcp", "auto"}};
+    static const difference version = {"psd's version",
+                                       {0},
+                                       {"--strategy=ps-sync --model=toy", "--strategy=ps-sync --model=toy"},
+                                       {"version", "of-tomorrow"}};
+    ncases = 0;
+    disagree_with_psd(&workers, "psd", "--strategy=ps-sync", "rank 1 has");
+    disagree_with_psd(&options, "psd", "--strategy=ssp:bound=3", "psd has");
+    disagree_with_psd(&order, "psd", "--strategy=ps-sync --sum-order=ring", "psd has");
+    disagree_with_psd(&net, "psd", "--strategy=ps-sync --net=rate:100MB", "psd has");
+    disagree_with_psd(&transport, "psd", "--strategy=ps-sync --transport=tcp", "psd has");
+    disagree_with_psd(&version, "psd_of_tomorrow", "--strategy=ps-sync", "psd has");
+    process_nobody_left(WITHIN);
+    promise("psd and workers that differ in one thing: %d of 6 told; exit 2 for all three", ncases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_workers),
+                                       cmocka_unit_test(test_paths_may_differ), cmocka_unit_test(test_psd)};
+    return system_main(tests);
+}
