@@ -86,6 +86,7 @@ bool eni_address_is_loopback(const eni_address *address)
     struct in_addr v4;
     struct in6_addr v6;
     if (inet_pton(AF_INET, address->host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
-    if (inet_pton(AF_INET6, address->host, &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+    if (inet_pton(AF_INET6, address->host, &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
     return strcmp(address->host, "localhost") == 0;
 }

@@ -52,7 +52,8 @@ static bool is_loopback(const struct sockaddr *name)
     }
     struct sockaddr_in6 v6;
     memcpy(&v6, name, sizeof v6);
-    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+    const struct in6_addr *number = &v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(number) || (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
 }
 
 bool eni_tcp_is_local(int fd)

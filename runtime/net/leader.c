@@ -24,6 +24,7 @@ enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_
 enum { SPARE_SEATS = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
 static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
+static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
 static const int64_t last_words_ns =
     50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
 
@@ -72,8 +73,9 @@ bool eni_leader_has_own_member(const eni_leader *leader)
 }
 
 /* The seat of the next connection. When all are taken it is that of the stranger who has been silent longest,
- * so that a crowd of them cannot keep a member out: a member says JOIN at once. Whoever was seated in this
- * round has not been listened to yet and stays. NULL: none now; *is_full_out: nor in the next round. */
+ * so that a crowd of them cannot keep a member out: a member says JOIN at once. But it may be interrupted
+ * between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the kernel's queue
+ * for as long. NULL: none now; *is_full_out: nor in the next round. */
 static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
 {
     eni_seat *oldest = NULL;
@@ -84,7 +86,7 @@ static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
         if (seat->stage == SEAT_FREE) return seat;
         if (seat->stage != SEAT_NEW) continue;
         has_strangers = true;
-        if (seat->heard_ns >= leader->looked_ns) continue;
+        if (seat->heard_ns + turn_ns > leader->looked_ns) continue;
         if (oldest == NULL || seat->heard_ns < oldest->heard_ns) oldest = seat;
     }
     *is_full_out = !has_strangers;
@@ -201,7 +203,9 @@ static void wait_events(eni_leader *leader)
     struct pollfd *set = leader->polled;
     int wait_ms = TICK_MS;
     set[POLL_WAKE] = (struct pollfd){leader->wake_fd, POLLIN, 0};
-    set[POLL_LISTEN] = (struct pollfd){leader->listen_fd, POLLIN, 0};
+    bool is_full;
+    const bool has_room = next_seat(leader, &is_full) != NULL || is_full;
+    set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listen_fd : -1, POLLIN, 0};
     eni_door_poll(leader->door, &set[POLL_DOOR]);
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
@@ -272,7 +276,6 @@ static void *run(void *argument)
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
-    eni_door_open(leader);
     if (leader->config.revived != NULL && eni_leader_revive(leader) != EN_OK)
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
     do
@@ -386,6 +389,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     pthread_mutex_init(&leader->lock, NULL);
     EN_TRY_GOTO(allocate(leader, config), free_leader);
     EN_TRY_GOTO(open_listener(leader, config), free_leader);
+    eni_door_open(leader);
     if (pthread_create(&leader->thread, NULL, run, leader) != 0) {
         eni_error("leader", "cannot start a thread");
         if (config->listen_fd >= 0) leader->listen_fd = -1; /* not taken over after all */

@@ -14,6 +14,7 @@
 #include "runtime/net/tcp.h"
 
 enum { WAIT_CAP_MS = 60000 };
+static const int64_t turn_ns = 100 * ENI_MILLI;  /* who is let in may stay so long, in any crowd */
 static const int64_t breath_ns = 10 * ENI_MILLI; /* when this process is out of descriptors */
 
 static void leave(eni_lobby *lobby, uint32_t at)
@@ -38,10 +39,18 @@ void eni_lobby_close(eni_lobby *lobby)
     }
 }
 
+/* Whether one more can be let in, if need be for the oldest, who has had his turn. Who belongs here may be
+ * interrupted between his connect and his greeting; until then others wait in the kernel's queue. */
+static bool has_room(const eni_lobby *lobby)
+{
+    return lobby->n < ENI_LOBBY_MAX ||
+           lobby->guest[0].until_ns - lobby->patience_ns + turn_ns <= eni_now_ns();
+}
+
 /* Lets in who waits at the door; when it is full, the oldest goes. EN_ETIMEOUT: no descriptor is left. */
 static en_status let_in(eni_lobby *lobby)
 {
-    for (int i = 0; i < ENI_LOBBY_MAX; i++) {
+    while (has_room(lobby)) {
         const int fd = accept4(lobby->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         const int error = errno;
         if (fd < 0 && (error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO))
@@ -100,9 +109,11 @@ static int look_round(eni_lobby *lobby, void *said_out)
 /* Until somebody comes or speaks, somebody's patience ends, or the deadline. */
 static en_status wait(const eni_lobby *lobby, int64_t deadline_ns, int abort_fd)
 {
-    struct pollfd polls[ENI_LOBBY_MAX + 2] = {{.fd = lobby->listen_fd, .events = POLLIN},
+    const bool is_open = has_room(lobby);
+    struct pollfd polls[ENI_LOBBY_MAX + 2] = {{.fd = is_open ? lobby->listen_fd : -1, .events = POLLIN},
                                               {.fd = abort_fd, .events = POLLIN}};
     int64_t until_ns = deadline_ns;
+    if (!is_open && eni_now_ns() + turn_ns < until_ns) until_ns = eni_now_ns() + turn_ns;
     for (uint32_t i = 0; i < lobby->n; i++) {
         polls[2 + i] = (struct pollfd){.fd = lobby->guest[i].fd, .events = POLLIN};
         if (lobby->guest[i].until_ns < until_ns) until_ns = lobby->guest[i].until_ns;

@@ -13,6 +13,7 @@
 #include <zmq.h>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/core/memory.h"
 #include "runtime/net/lane.h"
 
@@ -122,6 +123,64 @@ static void many_small_messages_are_aligned(void **state)
             eni_packet_release(&in);
         }
     }
+}
+
+/* With checksums both ways, what is right comes as it is, and one wrong bit is told; what goes on loopback
+ * has none unless it was asked for. */
+static void checksums_are_checked(void **state)
+{
+    bench *b = *state;
+    float values[3000] = {1, 2, 3};
+    eni_header h = header_of(ENI_MSG_CALL, 3000);
+    for (int round = 0; round < 4;
+         round++) { /* none asked for, as announced, payload changed, checksum changed */
+        eni_packet in = {0};
+        h.flags = round == 0 ? 0 : ENI_FLAG_CRC;
+        h.crc = eni_crc32c(0, values, sizeof values) ^ (round == 3);
+        if (round == 2) ((uint8_t *)values)[7777] ^= 0x20;
+        assert_int_equal(eni_dealer_send(b->dealer, &h, values, NULL, NULL, soon(), -1), EN_OK);
+        assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+        assert_int_equal(in.header.flags, h.flags);
+        assert_int_equal(in.is_damaged, round >= 2);
+        if (round == 2) ((uint8_t *)values)[7777] ^= 0x20;
+        eni_packet_release(&in);
+    }
+    eni_lane_count count;
+    eni_router_count(b->router, &count);
+    assert_int_equal(count.damaged, 2);
+}
+
+static int set_up_with_crc(void **state)
+{
+    static bench b;
+    b = (bench){0};
+    *state = &b;
+    if (eni_net_open(1, &b.net) != EN_OK) return 1;
+    eni_net_use_crc(b.net);
+    if (eni_router_open(b.net, &any_port, false, 1 << 20, &b.router, &b.address) != EN_OK) return 1;
+    return eni_dealer_open(b.net, &b.address, 1 << 20, &b.dealer) == EN_OK ? 0 : 1;
+}
+
+/* RFC 3720, B.4: 32 bytes of zeros. */
+static void sockets_that_check_fill_in_the_checksum(void **state)
+{
+    bench *b = *state;
+    float zeros[8] = {0};
+    eni_header h = header_of(ENI_MSG_CALL, 8);
+    eni_packet in = {0}, back = {0};
+    bool ready;
+    assert_int_equal(eni_dealer_send(b->dealer, &h, zeros, NULL, NULL, soon(), -1), EN_OK);
+    assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
+    assert_int_equal(in.header.flags, ENI_FLAG_CRC);
+    assert_true(in.header.crc == 0x8a9136aau);
+    assert_false(in.is_damaged);
+    assert_int_equal(eni_router_send(b->router, &in, &h, zeros, NULL, NULL), EN_OK);
+    assert_int_equal(eni_dealer_poll(&b->dealer, 1, soon(), -1, -1, &ready), EN_OK);
+    assert_int_equal(eni_dealer_recv(b->dealer, &back), EN_OK);
+    assert_true(back.header.flags == ENI_FLAG_CRC && back.header.crc == 0x8a9136aau && !back.is_damaged);
+    eni_packet_release(&in);
+    eni_packet_release(&back);
+    round_trip(b, 5000, true);
 }
 
 static void waits_end_for_the_right_reason(void **state)
@@ -298,6 +357,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(messages_of_every_size_come_and_go, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(checksums_are_checked, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sockets_that_check_fill_in_the_checksum, set_up_with_crc, tear_down),
         cmocka_unit_test_setup_teardown(many_small_messages_are_aligned, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_end_for_the_right_reason, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_lane_that_is_not_there_is_a_deadline_or_an_abort, set_up,

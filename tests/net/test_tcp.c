@@ -52,6 +52,8 @@ static void loopback_is_known(void **state)
     assert_true(eni_address_is_loopback(&(eni_address){"127.9.0.1", 0}));
     assert_true(eni_address_is_loopback(&(eni_address){"::1", 0}));
     assert_true(eni_address_is_loopback(&(eni_address){"localhost", 0}));
+    assert_true(eni_address_is_loopback(&(eni_address){"::ffff:127.0.0.1", 0})); /* as ZeroMQ writes it */
+    assert_false(eni_address_is_loopback(&(eni_address){"::ffff:10.0.0.1", 0}));
     assert_false(eni_address_is_loopback(&(eni_address){"0.0.0.0", 0}));
     assert_false(eni_address_is_loopback(&(eni_address){"10.0.0.1", 0}));
 }

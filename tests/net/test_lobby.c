@@ -1,0 +1,134 @@
+/* test_lobby.c - who belongs here gets in, whoever else stands at the door. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/net/fdpass.h"
+#include "runtime/net/lobby.h"
+#include "runtime/net/tcp.h"
+
+enum { CROWD = 300, GREETING = 8 };
+static const eni_address any_port = {"127.0.0.1", 0};
+
+static int64_t soon(void)
+{
+    return eni_now_ns() + 10 * ENI_SECOND;
+}
+
+static int dial(const eni_address *to)
+{
+    int fd;
+    assert_int_equal(eni_tcp_connect(to, soon(), -1, &fd), EN_OK);
+    return fd;
+}
+
+static eni_lobby open_lobby(eni_address *bound, int64_t patience_ns)
+{
+    eni_lobby lobby = {.greeting = GREETING, .patience_ns = patience_ns};
+    assert_int_equal(eni_tcp_listen(&any_port, false, &lobby.listen_fd, bound), EN_OK);
+    return lobby;
+}
+
+static void next_is(eni_lobby *lobby, const char *greeting)
+{
+    char said[GREETING];
+    int fd;
+    assert_int_equal(eni_lobby_next(lobby, soon(), -1, &fd, said), EN_OK);
+    assert_memory_equal(said, greeting, GREETING);
+    close(fd);
+}
+
+static void a_silent_crowd_keeps_nobody_out(void **state)
+{
+    (void)state;
+    eni_address bound;
+    eni_lobby lobby = open_lobby(&bound, 60 * ENI_SECOND);
+    int stranger[CROWD];
+    for (int i = 0; i < CROWD; i++)
+        stranger[i] = dial(&bound);
+    const int fd = dial(&bound);
+    assert_int_equal(send(fd, "it is me", GREETING, 0), GREETING);
+    const int64_t begin = eni_now_ns();
+    next_is(&lobby, "it is me");
+    assert_true(eni_now_ns() - begin < 5 * ENI_SECOND);
+    assert_true(lobby.dropped >= CROWD - ENI_LOBBY_MAX);
+    eni_lobby_close(&lobby);
+    for (int i = 0; i < CROWD; i++)
+        close(stranger[i]);
+    close(fd);
+    close(lobby.listen_fd);
+}
+
+/* Whoever has connected may take his time, in any crowd, and say it in pieces. */
+static void a_slow_one_has_his_turn(void **state)
+{
+    (void)state;
+    eni_address bound;
+    eni_lobby lobby = open_lobby(&bound, 60 * ENI_SECOND);
+    char said[GREETING];
+    int fd, stranger[CROWD];
+    const int slow = dial(&bound);
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT);
+    for (int i = 0; i < CROWD; i++)
+        stranger[i] = dial(&bound);
+    assert_int_equal(send(slow, "at ", 3, 0), 3);
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 20 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    assert_int_equal(send(slow, "last!", 5, 0), 5);
+    next_is(&lobby, "at last!");
+    eni_lobby_close(&lobby);
+    for (int i = 0; i < CROWD; i++)
+        close(stranger[i]);
+    close(slow);
+    close(lobby.listen_fd);
+}
+
+static void patience_ends_and_so_does_the_wait(void **state)
+{
+    (void)state;
+    eni_address bound;
+    eni_lobby lobby = open_lobby(&bound, 30 * ENI_MILLI);
+    char said[GREETING];
+    int fd;
+    const int silent = dial(&bound), half = dial(&bound);
+    assert_int_equal(send(half, "half", 4, 0), 4);
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 200 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    assert_int_equal(lobby.dropped, 2);
+    assert_int_equal(lobby.n, 0);
+    assert_int_equal(recv(silent, said, 1, 0), 0); /* closed, not merely forgotten */
+    close(silent);
+    close(half);
+    close(lobby.listen_fd);
+}
+
+/* A message of another length is not a greeting, and its head is not taken for one. */
+static void packets_are_whole(void **state)
+{
+    (void)state;
+    char name[ENI_FDPASS_NAME], said[GREETING];
+    eni_lobby lobby = {.greeting = GREETING, .is_packet = true, .patience_ns = ENI_SECOND};
+    eni_token token = {{0}};
+    int fd;
+    assert_int_equal(eni_fdpass_listen(name, &lobby.listen_fd), EN_OK);
+    /* The 16 bytes of a token, where 8 are due: closed without an answer, tried again until the deadline. */
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT);
+    assert_int_equal(eni_fdpass_connect(name, &token, eni_now_ns() + 20 * ENI_MILLI, -1, &fd), EN_ETIMEOUT);
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 20 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    assert_true(lobby.dropped >= 1);
+    eni_lobby_close(&lobby);
+    close(lobby.listen_fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_silent_crowd_keeps_nobody_out), cmocka_unit_test(a_slow_one_has_his_turn),
+        cmocka_unit_test(patience_ends_and_so_does_the_wait), cmocka_unit_test(packets_are_whole)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
