@@ -1,0 +1,35 @@
+/* intruder.h - a process of this host that wants to do harm to a run: it knows every port and socket of it,
+ * and all of the protocol, but not the job token; or, as a confused member, the token and nothing else. */
+#ifndef TESTS_SYSTEM_INTRUDER_H
+#define TESTS_SYSTEM_INTRUDER_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "runtime/net/token.h"
+
+enum { INTRUDER_VICTIMS = 4, INTRUDER_IDLE = 1000 };
+
+typedef struct intruder intruder;
+
+typedef struct intruder_report {
+    uint64_t attacks;     /* of any kind, on any port or socket */
+    uint64_t connections; /* made */
+    uint64_t bytes;       /* sent */
+    int ports, sockets;   /* different ones that were attacked */
+    uint64_t growth;      /* most that one victim's resident memory grew, in bytes, since it was added */
+} intruder_report;
+
+/* `token` is what the confused member has; it never says HELLO with it as the rank, epoch, incarnation and
+ * shard that are right all at once. NULL: nobody has it. Starts a thread. */
+intruder *intruder_start(const eni_token *token);
+
+/* A process whose TCP ports and abstract sockets are attacked from now on, those that it opens later too. */
+void intruder_add(intruder *who, pid_t victim);
+
+/* How many attacks there were so far. */
+uint64_t intruder_attacks(intruder *who);
+
+intruder_report intruder_stop(intruder *who);
+
+#endif
