@@ -169,16 +169,23 @@ static void listen_to(eni_leader *leader, caller *c)
     hang_up(c);
 }
 
+/* When all places are taken, whoever has been silent longest makes room: one who means it asks at once. */
 static void take_caller(struct eni_door *door, int64_t now_ns)
 {
     int fd = accept4(door->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
-    for (int i = 0; i < ENI_DOOR_CALLERS && eni_runs_is_own_user(fd); i++) {
-        if (door->callers[i].fd >= 0) continue;
-        door->callers[i] = (caller){.fd = fd, .until_ns = now_ns + patience_ns};
+    caller *place = NULL;
+    for (int i = 0; i < ENI_DOOR_CALLERS; i++) {
+        caller *c = &door->callers[i];
+        if (c->fd >= 0 && c->has_asked) continue;
+        if (place == NULL || c->fd < 0 || (place->fd >= 0 && c->until_ns < place->until_ns)) place = c;
+    }
+    if (place == NULL || !eni_runs_is_own_user(fd)) {
+        close(fd);
         return;
     }
-    close(fd);
+    hang_up(place);
+    *place = (caller){.fd = fd, .until_ns = now_ns + patience_ns};
 }
 
 void eni_door_serve(eni_leader *leader, const struct pollfd set[1 + ENI_DOOR_CALLERS], int64_t now_ns)

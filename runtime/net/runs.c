@@ -20,6 +20,7 @@
 #include "runtime/net/tcp.h"
 
 enum { RUNS_MAX = 1024 };
+static const int64_t one_run_ns = 500 * ENI_MILLI; /* a leader that is stopped must not hide the others */
 
 /* ---- one connection ---- */
 
@@ -132,7 +133,8 @@ en_status eni_runs_list(int64_t deadline_ns, eni_run **runs_out, size_t *n_out)
         name++;
         name[strcspn(name, "\n")] = '\0';
         if (strlen(name) >= sizeof runs->name || is_listed(runs, n, name)) continue;
-        if (ask(name, deadline_ns, &runs[n]) == EN_OK) n++;
+        int64_t until_ns = eni_now_ns() + one_run_ns;
+        if (ask(name, until_ns < deadline_ns ? until_ns : deadline_ns, &runs[n]) == EN_OK) n++;
     }
     fclose(file);
     qsort(runs, n, sizeof *runs, by_pid);
