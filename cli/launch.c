@@ -14,6 +14,7 @@
 #include "cli/cause.h"
 #include "cli/launch_impl.h"
 #include "cli/nodes.h"
+#include "cli/servers.h"
 #include "config/folders.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
@@ -69,6 +70,14 @@ static void become(const char *path, char **argv, pid_t launcher_pid, const int 
     _exit(127);
 }
 
+/* A psd that is started again takes the place of the one that was killed. */
+static eni_child *child_for(eni_launcher *l, const char *role)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (!l->child[i].is_running && strcmp(l->child[i].role, role) == 0) return &l->child[i];
+    return &l->child[l->nchildren++];
+}
+
 static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const char *program,
                        const eni_config *config, eni_program as, const int *fds, size_t nfds)
 {
@@ -83,7 +92,8 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const ch
         eni_error("launch", "cannot start %s: %s", role, strerror(errno));
         return EN_EIO;
     }
-    eni_child *c = &l->child[l->nchildren++];
+    eni_child *c = child_for(l, role);
+    *c = (eni_child){0};
     snprintf(c->role, sizeof c->role, "%s", role);
     c->rank = rank;
     c->pid = pid;
@@ -101,22 +111,32 @@ static en_status set_text(char **field, const char *text)
     return *field == NULL ? EN_ENOMEM : EN_OK;
 }
 
-static en_status start_psd(eni_launcher *l, int report_fd)
+en_status eni_launcher_start_psd(eni_launcher *l, int server)
 {
     eni_config config;
+    const int report_fd = l->report_in_fd;
+    char role[32];
+    eni_peer_name(-1 - server, role);
     EN_TRY(eni_config_copy(l->launch->config, &config));
     en_status st = pass_token(l, &config);
-    const int token = (int)config.token_fd, fds[] = {l->listen_fd, token, report_fd};
+    const int token = (int)config.token_fd, listen_fd = server == 0 ? l->listen_fd : -1;
+    const int fds[] = {listen_fd, token, report_fd};
     config.world_size = eni_nodes_world_size(l->launch->config);
-    config.listen_fd = l->listen_fd;
+    config.listen_fd = listen_fd;
     config.result_fd = report_fd;
+    config.server_rank = server;
     if (st == EN_OK) st = set_text(&config.listen, l->address);
+    if (st == EN_OK && server > 0) st = set_text(&config.leader, l->address);
+    if (st == EN_OK && l->state[0] != 0) st = set_text(&config.state, l->state);
     if (st == EN_OK && config.trace != NULL) { /* merge_trace.h: one file per process */
         char path[1200];
-        snprintf(path, sizeof path, "%s.psd", config.trace);
+        if (server == 0)
+            snprintf(path, sizeof path, "%s.psd", config.trace);
+        else
+            snprintf(path, sizeof path, "%s.psd%d", config.trace, server);
         st = set_text(&config.trace, path);
     }
-    if (st == EN_OK) st = spawn(l, "psd", -1, "psd", &config, ENI_PSD, fds, 3);
+    if (st == EN_OK) st = spawn(l, role, -1 - server, "psd", &config, ENI_PSD, fds, 3);
     eni_config_fini(&config);
     if (token >= 0) close(token);
     return st;
@@ -166,6 +186,14 @@ static en_status choose_address(eni_launcher *l)
     return EN_OK;
 }
 
+/* What only children to come would need. */
+static void let_go(eni_launcher *l)
+{
+    if (l->report_in_fd >= 0) close(l->report_in_fd);
+    if (l->listen_fd >= 0) close(l->listen_fd);
+    l->report_in_fd = l->listen_fd = -1;
+}
+
 static en_status start_all(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -173,7 +201,7 @@ static en_status start_all(eni_launcher *l)
     const char *options;
     char word[ENI_STRATEGY_WORD_MAX];
     int pipe_fds[2] = {-1, -1};
-    if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2) {
+    if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers) {
         eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers,
                   ENI_CHILDREN_MAX - 2);
         return EN_EINVAL;
@@ -181,6 +209,8 @@ static en_status start_all(eni_launcher *l)
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
     EN_TRY(check_options(strategy, options)); /* said once, not by every worker */
+    EN_TRY(eni_servers_check(c, strategy));
+    EN_TRY(eni_servers_open(l));
     EN_TRY(choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) {
         eni_error("launch", "cannot make a pipe: %s", strerror(errno));
@@ -189,12 +219,13 @@ static en_status start_all(eni_launcher *l)
     l->report_fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE;
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
-    en_status st = has_psd && c->node_rank == 0 ? start_psd(l, pipe_fds[1]) : EN_OK;
+    en_status st = EN_OK;
+    l->report_in_fd = pipe_fds[1];
+    for (int k = 0; st == EN_OK && has_psd && c->node_rank == 0 && k < c->servers; k++)
+        st = eni_launcher_start_psd(l, k);
     for (int r = 0; st == EN_OK && r < c->workers; r++)
         st = start_worker(l, r, has_psd, pipe_fds[1]);
-    close(pipe_fds[1]);
-    if (l->listen_fd >= 0) close(l->listen_fd);
-    l->listen_fd = -1;
+    if (l->state[0] == 0 || st != EN_OK) let_go(l);
     return st;
 }
 
@@ -203,7 +234,7 @@ en_status eni_launch_run(const eni_launch *launch)
     eni_launcher *l = eni_alloc(sizeof *l);
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
-    l->listen_fd = l->report_fd = -1;
+    l->listen_fd = l->report_fd = l->report_in_fd = -1;
     l->name_ns = l->kill_ns = INT64_MAX;
     l->oom_kills = eni_oom_kills();
     en_status st = start_all(l);
@@ -213,7 +244,8 @@ en_status eni_launch_run(const eni_launch *launch)
         eni_launcher_condemn_all(l);
     }
     eni_launcher_watch(l);
-    if (l->listen_fd >= 0) close(l->listen_fd);
+    let_go(l);
+    eni_servers_close(l);
     if (l->report_fd >= 0) close(l->report_fd);
     if (st == EN_OK) st = l->first;
     eni_free(l);

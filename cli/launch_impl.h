@@ -34,6 +34,10 @@ typedef struct eni_launcher {
     char line[2048];    /* of it, incomplete */
     size_t line_bytes;
     eni_relay relay;
+    char state[1100];      /* psd's, when it may be started again; "": none */
+    int64_t restarts_left; /* of psd */
+    int report_in_fd;      /* the children's end, kept for those to come; -1: none */
+    int64_t alone_ns;      /* since when only psd is left; 0: it is not */
     int64_t oom_kills; /* as counted at the start */
 
     en_status first;         /* how the first that failed ended */

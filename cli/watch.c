@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 #include "cli/cause.h"
-#include "cli/launch_impl.h"
+#include "cli/servers.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/net/obituary.h"
 
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
-    STOP_MS = 950,      /* the same, from a signal to us */
+    STOP_MS = 850,      /* the same, from a signal to us */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
     MAX_EVENTS = ENI_CHILDREN_MAX + 2
@@ -70,7 +70,7 @@ static void note_end(eni_launcher *l, const eni_child *c)
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_condemned) return;
     if (WIFSIGNALED(c->status)) {
-        note_killed(l, c);
+        if (!eni_servers_restart(l, c)) note_killed(l, c);
         return;
     }
     if (code == 0 || l->first != EN_OK) return;
@@ -275,6 +275,7 @@ void eni_launcher_watch(eni_launcher *l)
         heed_failure(l);
         maybe_name(l);
         end_the_rest(l);
+        eni_servers_end_with_workers(l);
     }
     read_reports(l);
     maybe_name(l);

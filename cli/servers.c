@@ -1,0 +1,119 @@
+/* servers.c - see servers.h. */
+#include "cli/servers.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/cause.h"
+#include "cli/nodes.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+
+enum { LAST_MS = 2000 }; /* a psd that is alone ends by itself within this time, or is ended */
+
+en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
+{
+    const int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0)) {
+        eni_error("launch",
+                  "%s keeps nothing on a server: leave out --servers, --server-restarts and "
+                  "--server-timeout",
+                  strategy->name);
+        return EN_EINVAL;
+    }
+    if (c->server_restarts > 0 && c->server_timeout_ns == 0) {
+        eni_error("launch",
+                  "--server-restarts=%lld needs --server-timeout, such as 10s: else the workers do not "
+                  "wait for psd",
+                  (long long)c->server_restarts);
+        return EN_EINVAL;
+    }
+    if (c->server_timeout_ns > 0 && c->server_restarts == 0) {
+        eni_error("launch",
+                  "--server-timeout needs --server-restarts=N: nobody else starts this run's psd again");
+        return EN_EINVAL;
+    }
+    if (c->servers > 1 && c->server_timeout_ns > 0) {
+        eni_error("launch", "--server-timeout with --servers=%lld: a psd among several cannot come back yet",
+                  (long long)c->servers);
+        return EN_EINVAL;
+    }
+    if (c->server_timeout_ns > 0 && eni_nodes_are_several(c)) {
+        eni_error("launch", "--server-restarts: on several hosts start psd by hand, with --state");
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* Plain files only: psd makes no others. */
+static void empty_folder(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (dir == NULL) return;
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (entry->d_type == DT_REG) unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+}
+
+en_status eni_servers_open(eni_launcher *l)
+{
+    const eni_config *c = l->launch->config;
+    if (c->server_restarts == 0) return EN_OK;
+    l->restarts_left = c->server_restarts;
+    if (c->out != NULL) {
+        snprintf(l->state, sizeof l->state, "%s/server-state", c->out);
+        if ((mkdir(c->out, 0777) != 0 && errno != EEXIST) ||
+            (mkdir(l->state, 0700) != 0 && errno != EEXIST)) {
+            eni_error("launch", "cannot make %s for psd's state: %s", l->state, strerror(errno));
+            l->state[0] = 0;
+            return EN_EIO;
+        }
+        empty_folder(l->state); /* of an older run, which is over */
+        return EN_OK;
+    }
+    snprintf(l->state, sizeof l->state, "/tmp/entrain-state-XXXXXX");
+    if (mkdtemp(l->state) != NULL) return EN_OK;
+    eni_error("launch", "cannot make a folder in /tmp for psd's state: %s", strerror(errno));
+    l->state[0] = 0;
+    return EN_EIO;
+}
+
+void eni_servers_close(eni_launcher *l)
+{
+    if (l->state[0] == 0) return;
+    empty_folder(l->state);
+    rmdir(l->state);
+}
+
+int eni_servers_restart(eni_launcher *l, const eni_child *c)
+{
+    char cause[64];
+    if (c->rank != -1 || l->restarts_left == 0 || l->is_ending || l->has_death) return 0;
+    l->restarts_left--;
+    eni_signal_text(WTERMSIG(c->status), cause, sizeof cause);
+    eni_warn("launch", "%s (pid %d) died: %s; starting it again, %lld more are allowed", c->role, (int)c->pid,
+             cause, (long long)l->restarts_left);
+    return eni_launcher_start_psd(l, 0) == EN_OK;
+}
+
+void eni_servers_end_with_workers(eni_launcher *l)
+{
+    eni_child *psd = NULL;
+    for (int i = 0; i < l->nchildren; i++) {
+        if (!l->child[i].is_running) continue;
+        if (l->child[i].rank >= 0 || psd != NULL) return;
+        psd = &l->child[i];
+    }
+    if (l->state[0] == 0 || psd == NULL || l->first != EN_OK || psd->is_condemned) return;
+    if (l->alone_ns == 0) l->alone_ns = eni_now_ns();
+    if (eni_now_ns() - l->alone_ns < LAST_MS * ENI_MILLI) return;
+    psd->is_condemned = 1;
+    kill(psd->pid, SIGKILL);
+}
