@@ -215,6 +215,13 @@ static en_status get_seat(source *in, const eni_store *store, const eni_cell *ce
     return verdict(in);
 }
 
+/* What a SNAPSHOT may ask for. */
+static int is_vector(const eni_cell *cell, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return 1;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && cell->slot[kind - ENI_VECTOR_SLOT] != NULL;
+}
+
 /* Whether a call may lie in this cell as it says that it does. */
 static void check_call(source *in, const eni_store *store, const eni_cell *cell, const eni_call *call,
                        int has_data)
@@ -229,6 +236,7 @@ static void check_call(source *in, const eni_store *store, const eni_cell *cell,
     if (call->is_staged && call->doom != EN_OK) wrong(in, "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
         if (call->is_staged || has_data) wrong(in, "a look at the weights brings a contribution");
+        if (!is_vector(cell, msg->kind)) wrong(in, "a look at a vector that the store does not have");
         return;
     }
     const eni_seat *seat = &cell->seat[msg->src];

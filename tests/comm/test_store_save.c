@@ -266,6 +266,35 @@ static void a_loaded_store_goes_on_as_the_saved_one(void **state)
     free(b);
 }
 
+/* The clock of the machine that a store comes back on may be another. */
+static void timers_go_on_with_what_is_left(void **state)
+{
+    (void)state;
+    life l;
+    bytes *whole = malloc(sizeof *whole);
+    begin(&l, ZOO "late", 1);
+    l.now_ns = 500;
+    for (int32_t r = 0; r < WORLD; r++)
+        member_something(&l, r);
+    for (uint32_t bucket = 0; bucket < BUCKETS; bucket++)
+        if (eni_store_count(l.store, bucket) > 0) init_something(&l, bucket);
+    while (eni_store_timer(l.store) == INT64_MAX)
+        call_something(&l, (int32_t)draw(&l, WORLD), 0);
+    assert_int_equal(eni_store_timer(l.store), 1000500);
+    save(l.store, whole);
+    const int64_t clocks[] = {7, 500, INT64_MAX - 3};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(eni_store_new(&l.config, &l.twin), EN_OK);
+        assert_int_equal(eni_store_load(l.twin, whole->data, whole->n, clocks[i]), EN_OK);
+        const int64_t due = i < 2 ? clocks[i] + 1000000 : INT64_MAX - 1;
+        assert_int_equal(eni_store_timer(l.twin), due);
+        eni_store_free(l.twin);
+        l.twin = NULL;
+    }
+    end(&l);
+    free(whole);
+}
+
 /* ---- damage -------------------------------------------------------------------------------------------- */
 
 /* A small store with a bit of everything: held, staged, answered but staged, a peer vector, a timer. */
@@ -280,10 +309,11 @@ static void small_life(life *l, const char *spec)
     assert_int_equal(eni_store_new(&l->config, &l->store), EN_OK);
     for (int32_t r = 0; r < WORLD; r++)
         member_something(l, r);
-    for (uint32_t bucket = 0; bucket < BUCKETS; bucket++)
-        init_something(l, bucket);
+    init_something(l, 0);
     for (int i = 0; i < 12; i++)
         anything(l);
+    for (uint32_t kind = 0; kind < 2 && !eni_store_weights(l->store, 1, NULL); kind++)
+        feed(l, (eni_store_event){.type = ENI_STORE_SNAPSHOT, .bucket = 1, .kind = kind}, NULL, 0);
 }
 
 /* What was accepted must go on working, with whatever numbers it has. */
@@ -294,6 +324,7 @@ static void live_on(life *l, uint64_t seed)
     on.store = l->twin;
     on.twin = NULL;
     on.actions = on.twin_actions = (eni_store_actions){0};
+    init_something(&on, 1); /* answers who waits for it */
     for (int i = 0; i < 6; i++)
         anything(&on);
     eni_store_actions_fini(&on.actions);
@@ -384,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loaded_store_goes_on_as_the_saved_one),
+        cmocka_unit_test(timers_go_on_with_what_is_left),
         cmocka_unit_test(damage_is_refused_or_harmless),
         cmocka_unit_test(of_another_run_is_named),
         cmocka_unit_test(a_full_disk_is_passed_on),
