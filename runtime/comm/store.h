@@ -18,13 +18,17 @@
  *
  * Identity. A call is (client, incarnation, seq, cell). seq counts 1, 2, .. per client and cell.
  *
- *     seq == last + 1   new: staged, clocked, and the dedupe entry moves with it
- *     seq == last       a repeat: still held: its ticket replaces the old one; answered with weights:
- * answered again with the weights of now and ENI_FLAG_REPEAT; refused: refused again; answered with the
- * edited payload: refused, that payload is not kept. Never applied twice seq < last        refused as stale,
- * unless that very call is still held (then as above) seq > last + 1    refused as a gap older incarnation
- * refused: fenced. A newer one: the client left and joined again (what the old one was not answered is
- * dropped, what it was answered stays staged; its clock starts at the least clock of the others)
+ *     seq == last + 1    new: staged, clocked, and the dedupe entry moves with it
+ *     seq == last        a repeat, never applied twice:
+ *                            still held            its ticket replaces the old one
+ *                            answered: weights     answered again with those of now and ENI_FLAG_REPEAT
+ *                            answered: its data    refused, that payload is not kept
+ *                            refused               refused again
+ *     seq < last         refused as stale, unless that very call is still held (then as above)
+ *     seq > last + 1     refused as a gap
+ *     older incarnation  refused: fenced
+ *     newer incarnation  the client left and joined again: what the old one was not answered is dropped,
+ *                        what it was answered stays staged; the clock starts at the least of the others
  *
  * The mean. step() adds the staged contributions in (rank, clock) order exactly as ops/mean.h does:
  * scale = (float)(weight * nsamples), inv = 1 / (float)(sum of nsamples), contributions of 0 samples left
@@ -103,15 +107,16 @@ typedef enum eni_store_event_type {
     ENI_STORE_TIMER,    /* now_ns has come */
 } eni_store_event_type;
 
-/* `kind` of INIT and SNAPSHOT: the weights; 1 + i: slot i of the optimizer; FREEZE (SNAPSHOT only): the weights,
- * and the slots of this moment are kept aside, where later questions for them find them until the next
- * FREEZE. So weights and slots that are asked for one by one belong together, whatever others push between. */
+/* `kind` of INIT and SNAPSHOT: the weights; 1 + i: slot i of the optimizer; FREEZE (SNAPSHOT only): the
+ * weights, and the slots of this moment are kept aside, where later questions for them find them until the
+ * next FREEZE. So weights and slots that are asked for one by one belong together, whatever others push
+ * between. */
 enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
-/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, cell by cell, or `seq`.
- * Several clients that join a run in progress need the latter, the same on all stores: cells and stores that
- * choose for themselves may put A before B here and B before A there, and then, each held by the other, both wait
- * for ever under a small bound. */
+/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, cell by cell, or
+ * `seq`. Several clients that join a run in progress need the latter, the same on all stores: cells and
+ * stores that choose for themselves may put A before B here and B before A there, and then, each held by the
+ * other, both wait for ever under a small bound. */
 enum { ENI_JOIN_AT_LEAST = 0, ENI_JOIN_AT_CLOCK = 1 };
 
 typedef struct eni_store_event {
@@ -125,12 +130,12 @@ typedef struct eni_store_event {
     uint32_t member;      /* MEMBER */
     uint64_t seq;         /* CALL from here on, as in eni_header. INIT of weights that have a past: kind,
                              seq: optimizer steps, base_version: version, nsamples: samples behind them */
-    uint32_t kind, what; /* kind of MEMBER JOINED: ENI_JOIN_* */
+    uint32_t kind, what;  /* kind of MEMBER JOINED: ENI_JOIN_* */
     uint64_t base_version;
     uint64_t nsamples;
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    int is_replay;       /* CALL: base_version was given by an earlier life of this store, which may have known
-                            more (store_save.h): the lower of it and the cell's version counts */
+    int is_replay; /* CALL: base_version was given by an earlier life of this store, which may have known
+                      more (store_save.h): the lower of it and the cell's version counts */
 } eni_store_event;
 
 /* ---- actions ------------------------------------------------------------------------------------------ */
@@ -156,8 +161,8 @@ typedef struct eni_store_action {
     uint64_t count;
     uint64_t steps, samples; /* REPLY to SNAPSHOT: optimizer steps and samples behind what is sent */
     int64_t when_ns;         /* TIMER_AT */
-    en_status status; /* REFUSE */
-    char text[192];   /* REFUSE: one sentence */
+    en_status status;        /* REFUSE */
+    char text[192];          /* REFUSE: one sentence */
 } eni_store_action;
 
 enum {
