@@ -1,0 +1,369 @@
+#include "tests/system/oracle.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/comm/client.h"
+#include "runtime/comm/lanes.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/net/member.h"
+#include "runtime/net/place.h"
+#include "tests/system/process.h"
+
+enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, LANES = 2, MOST_KEPT = 4096 };
+
+typedef struct worker {
+    struct trial *trial;
+    int32_t rank;
+    eni_member *member;
+    eni_arena *arena;
+    eni_lanes lanes;
+    pthread_t thread;
+    en_status status;
+    uint64_t pushes;     /* rounds of one push a bucket */
+    atomic_ullong acked; /* the same, for main */
+} worker;
+
+typedef struct trial {
+    const oracle_plan *plan;
+    process psd;
+    char listen[64], token_file[160], state[160];
+    eni_address address;
+    eni_token token;
+    uint64_t random;
+    atomic_int is_over; /* no new rounds */
+    worker worker[WORLD];
+    float weights[NELEMENTS];
+} trial;
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static uint64_t index_of(int32_t rank, uint64_t round, int bucket)
+{
+    return mix((uint64_t)rank << 48 | (uint64_t)bucket << 40 | (round + 1)) % COUNT;
+}
+
+/* ---- a worker ------------------------------------------------------------------------------------------ */
+
+static en_status alive(void *user)
+{
+    const worker *w = user;
+    return eni_member_status(w->member);
+}
+
+static uint64_t generation(void *user)
+{
+    const worker *w = user;
+    return eni_member_generation(w->member);
+}
+
+static en_status locate(void *user, eni_client_place *place_out)
+{
+    worker *w = user;
+    uint32_t epoch;
+    const eni_peer *psd = eni_member_leader(w->member, &epoch);
+    const en_status st = eni_lanes_find(psd, &w->lanes);
+    if (st == EN_OK)
+        *place_out = eni_lanes_place(&w->lanes, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
+    return st;
+}
+
+static en_status begin_alike(worker *w, eni_client *client)
+{
+    for (uint32_t b = 0; b < NBUCKETS; b++) {
+        en_status st = EN_OK;
+        if (w->rank == 0) {
+            st = eni_client_call(client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0);
+            if (st == EN_OK) st = eni_client_wait(client, b);
+        }
+        if (st == EN_OK)
+            st = eni_client_call(client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0,
+                                 0);
+        if (st == EN_OK) st = eni_client_wait(client, b);
+        if (st != EN_OK) return st;
+    }
+    return EN_OK;
+}
+
+static en_status push_all(worker *w, eni_client *client)
+{
+    float *grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
+    en_status st = EN_OK;
+    while (st == EN_OK && !atomic_load(&w->trial->is_over)) {
+        for (int b = 0; b < NBUCKETS && st == EN_OK; b++) {
+            memset(grad + b * COUNT, 0, COUNT * sizeof *grad);
+            grad[(uint64_t)b * COUNT + index_of(w->rank, w->pushes, b)] = 1;
+            st = eni_client_call(client, ENI_MSG_CALL, (uint32_t)b, 1, EN_GRAD, ENI_SLOT_GRAD, ENI_SLOT_PARAM,
+                                 1, w->pushes);
+        }
+        for (int b = 0; b < NBUCKETS && st == EN_OK; b++)
+            st = eni_client_wait(client, (uint32_t)b);
+        if (st == EN_OK) atomic_store(&w->acked, ++w->pushes);
+    }
+    return st;
+}
+
+/* What the store has in the end, when all have finished. */
+static en_status look(worker *w, eni_client *client)
+{
+    for (uint32_t b = 0; b < NBUCKETS; b++) {
+        en_status st =
+            eni_client_call(client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0);
+        if (st == EN_OK) st = eni_client_wait(client, b);
+        if (st != EN_OK) return st;
+    }
+    memcpy(w->trial->weights, eni_arena_at(w->arena, ENI_SLOT_PARAM, 0), sizeof w->trial->weights);
+    return EN_OK;
+}
+
+static en_status work(worker *w, eni_client *client)
+{
+    en_status st = begin_alike(w, client);
+    if (st == EN_OK) st = push_all(w, client);
+    if (st == EN_OK) st = eni_client_finished(client);
+    if (st == EN_OK) st = eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX);
+    if (st == EN_OK && w->rank == 0) st = look(w, client);
+    if (st == EN_OK) st = eni_member_gather(w->member, "result", "{}", 2, NULL, INT64_MAX);
+    return st == EN_OK ? eni_member_bye(w->member, eni_now_ns() + 30 * ENI_SECOND) : st;
+}
+
+static en_status use_client(worker *w)
+{
+    const eni_world_info *info = eni_member_world(w->member);
+    eni_bucket_range ranges[NBUCKETS];
+    eni_buckets plan = {.n = NBUCKETS, .count = NELEMENTS, .bucket = ranges};
+    eni_client_place place;
+    eni_net *net;
+    eni_client *client = NULL;
+    for (uint64_t b = 0; b < NBUCKETS; b++)
+        ranges[b] = (eni_bucket_range){.lo = b * COUNT, .hi = (b + 1) * COUNT};
+    en_status st = locate(w, &place);
+    if (st == EN_OK) st = eni_arena_open(NELEMENTS, ENI_ARENA_NSLOTS, 1, &w->arena);
+    if (st != EN_OK) return st;
+    st = eni_net_open(1, &net);
+    if (st != EN_OK) return st;
+    const eni_client_config config = {.net = net,
+                                      .place = place,
+                                      .arena = w->arena,
+                                      .buckets = &plan,
+                                      .token = &w->trial->token,
+                                      .rank = w->rank,
+                                      .incarnation = info->incarnation,
+                                      .alive = alive,
+                                      .user = w,
+                                      .wake_fd = eni_member_fd(w->member),
+                                      .join_deadline_ns = eni_now_ns() + 30 * ENI_SECOND,
+                                      .keep = (uint32_t)(2 * w->lanes.state_every + 8),
+                                      .generation = generation,
+                                      .locate = locate};
+    st = eni_client_open(&config, &client);
+    if (st == EN_OK) st = work(w, client);
+    if (st != EN_OK) eni_net_abort(net);
+    eni_client_close(client);
+    eni_net_close(net);
+    return st;
+}
+
+static void *run_worker(void *user)
+{
+    worker *w = user;
+    char word[32], host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
+    const char *options = strchr(w->trial->plan->strategy, ':');
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(w->trial->plan->strategy, ":"),
+             w->trial->plan->strategy);
+    eni_place_host(host);
+    eni_place_host_id(NULL, host_id);
+    const eni_pair pairs[] = {
+        {"strategy-name", word},
+        {"strategy-options", options ? options + 1 : ""},
+        {"buckets", "2048,2048"},
+        {"bucket-offsets", "0,2048"},
+        {"elements", "4096"},
+        {"optimizer", "sgd"},
+        {"momentum", "0"},
+        {"weight-decay", "0"},
+        {"nesterov", "0"},
+        {"lr", "1"},
+        {"lr-schedule", "constant"},
+        {"lr-warmup", "0"},
+        {"lr-step", "0"},
+        {"lr-gamma", "1"},
+        {"total-samples", "1000000"},
+        {"sum-order", "rank"},
+        {"seed", "1"},
+        {"budget", "0"},
+        {"server-timeout", "60s"},
+    };
+    const eni_member_config config = {
+        .leader = w->trial->address,
+        .token = w->trial->token,
+        .rank = w->rank,
+        .nranks = WORLD,
+        .host = host,
+        .host_id = host_id,
+        .pairs = pairs,
+        .npairs = sizeof pairs / sizeof *pairs,
+        .join_deadline_ns = eni_now_ns() + 30 * ENI_SECOND,
+        .server_timeout_ns = 60 * ENI_SECOND,
+        .abort_fd = -1,
+    };
+    w->status = eni_member_open(&config, &w->member);
+    if (w->status != EN_OK) return NULL;
+    w->status = use_client(w);
+    eni_member_close(w->member);
+    return NULL;
+}
+
+/* ---- psd, and its killer ------------------------------------------------------------------------------- */
+
+static void start_psd(trial *t, const char *strace)
+{
+    char psd[256] = "psd", front[512] = "";
+    if (strace) {
+        snprintf(psd, sizeof psd, "/usr/bin/strace");
+        snprintf(front, sizeof front, "-f -o /dev/null %s %s/psd ", strace, EN_BUILD_DIR);
+    }
+    process_start(&t->psd, psd, NULL,
+                  "%s--listen=%s --token-file=%s --state=%s --state-every=%d --strategy=%s --world-size=%d "
+                  "--shards=%d --quiet",
+                  front, t->listen, t->token_file, t->state, t->plan->state_every, t->plan->strategy, WORLD,
+                  LANES);
+}
+
+static uint64_t draw(trial *t, uint64_t below)
+{
+    t->random = mix(t->random + UINT64_C(0x9e3779b97f4a7c15));
+    return t->random % below;
+}
+
+static int has_failed(const trial *t)
+{
+    for (int r = 0; r < WORLD; r++)
+        if (t->worker[r].status != EN_OK) return 1;
+    return 0;
+}
+
+/* Until every rank has been answered again. */
+static double await_progress(trial *t)
+{
+    const double begin = now_seconds();
+    uint64_t before[WORLD];
+    for (int r = 0; r < WORLD; r++)
+        before[r] = atomic_load(&t->worker[r].acked);
+    for (int r = 0; r < WORLD; r++)
+        while (atomic_load(&t->worker[r].acked) < before[r] + 2 && !has_failed(t)) {
+            assert_true(now_seconds() - begin < 60 * SLOWNESS);
+            eni_sleep_until(eni_now_ns() + ENI_MILLI);
+        }
+    return now_seconds() - begin;
+}
+
+static void kill_often(trial *t, oracle_outcome *o)
+{
+    while (o->kills < t->plan->kills && !has_failed(t)) {
+        int more = t->plan->nested > 0 ? (int)draw(t, (uint64_t)t->plan->nested + 1) : 0;
+        eni_sleep_until(eni_now_ns() + (int64_t)draw(t, 120) * ENI_MILLI);
+        for (; more >= 0 && o->kills < t->plan->kills; more--) {
+            process_kill(&t->psd, SIGKILL);
+            process_wait(&t->psd, 10);
+            o->kills++;
+            start_psd(t, NULL);
+            if (more > 0) eni_sleep_until(eni_now_ns() + (int64_t)draw(t, 90) * ENI_MILLI);
+        }
+        const double took = await_progress(t);
+        if (took > o->worst_return) o->worst_return = took;
+    }
+}
+
+/* psd under strace kills itself; whoever finds it dead starts the next one. */
+static void await_own_death(trial *t, oracle_outcome *o)
+{
+    const double end = now_seconds() + 20 * SLOWNESS;
+    while (now_seconds() < end && !has_failed(t)) {
+        uint64_t acked = 0;
+        for (int r = 0; r < WORLD; r++)
+            acked += atomic_load(&t->worker[r].acked);
+        siginfo_t info = {0};
+        if (waitid(P_PID, (id_t)t->psd.pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+            process_wait(&t->psd, 10);
+            o->kills++;
+            start_psd(t, NULL);
+            o->worst_return = await_progress(t);
+            return;
+        }
+        if (acked > 400) return; /* that call was never made */
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    }
+}
+
+static void prepare(trial *t, const oracle_plan *plan)
+{
+    static int number;
+    memset(t, 0, sizeof *t);
+    t->plan = plan;
+    t->random = plan->seed;
+    t->address = (eni_address){.host = "127.0.0.1", .port = (uint16_t)free_port()};
+    snprintf(t->listen, sizeof t->listen, "tcp://127.0.0.1:%u", t->address.port);
+    snprintf(t->token_file, sizeof t->token_file, "%s/token-%d", system_folder(), number);
+    snprintf(t->state, sizeof t->state, "%s/state-%d", system_folder(), number++);
+    eni_token_make(&t->token);
+    assert_int_equal(eni_token_write(&t->token, t->token_file), EN_OK);
+}
+
+static void judge(const trial *t, oracle_outcome *o)
+{
+    static uint32_t want[NELEMENTS];
+    memset(want, 0, sizeof want);
+    for (int r = 0; r < WORLD; r++)
+        for (uint64_t s = 0; s < t->worker[r].pushes; s++)
+            for (int b = 0; b < NBUCKETS; b++) {
+                want[(uint64_t)b * COUNT + index_of(r, s, b)]++;
+                o->pushes++;
+            }
+    for (int i = 0; i < NELEMENTS; i++) {
+        o->missing += -t->weights[i] < (float)want[i];
+        o->double_ += -t->weights[i] > (float)want[i];
+    }
+}
+
+void oracle_run(const oracle_plan *plan, oracle_outcome *o)
+{
+    trial *t = malloc(sizeof *t);
+    *o = (oracle_outcome){0};
+    prepare(t, plan);
+    eni_log_set_level(ENI_LOG_ERROR);
+    start_psd(t, plan->strace);
+    for (int r = 0; r < WORLD; r++) {
+        t->worker[r].trial = t;
+        t->worker[r].rank = r;
+        assert_int_equal(pthread_create(&t->worker[r].thread, NULL, run_worker, &t->worker[r]), 0);
+    }
+    await_progress(t);
+    if (plan->strace)
+        await_own_death(t, o);
+    else
+        kill_often(t, o);
+    await_progress(t);
+    atomic_store(&t->is_over, 1);
+    for (int r = 0; r < WORLD; r++)
+        pthread_join(t->worker[r].thread, NULL);
+    for (int r = 0; r < WORLD; r++)
+        assert_int_equal(t->worker[r].status, EN_OK);
+    o->psd_code = process_wait(&t->psd, 20);
+    judge(t, o);
+    for (int r = 0; r < WORLD; r++)
+        eni_arena_close(t->worker[r].arena);
+    free(t);
+}

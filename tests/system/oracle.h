@@ -1,0 +1,35 @@
+/* oracle.h - is every push in the weights exactly once, however often psd is killed?
+ *
+ * SGD with rate 1 and without momentum on weights that begin at 0; the push number s of rank r to bucket b is
+ * the unit vector at index hash(r, s, b), worth one sample. A weight is then minus the number of pushes that
+ * hit it: whole numbers below 2^24, exact in float32 whatever their order. A lost push shows as well as a
+ * doubled one, and no tolerance is needed. (After reliability tests of Jepsen's kind; Kingsbury'13.)
+ *
+ * Workers are threads with the real member and client; psd is the real program, killed by SIGKILL. */
+#ifndef TESTS_SYSTEM_ORACLE_H
+#define TESTS_SYSTEM_ORACLE_H
+
+#include <stdint.h>
+
+typedef struct oracle_plan {
+    const char *strategy; /* "ps-async", "ssp:bound=2", .. */
+    int state_every;
+    int kills;          /* of psd, at random moments */
+    int nested;         /* up to so many more right after a start, while it recovers */
+    int is_shared;      /* payloads through shared memory */
+    uint64_t seed;      /* of the moments */
+    const char *strace; /* arguments for strace in front of psd's first start; NULL: none */
+} oracle_plan;
+
+typedef struct oracle_outcome {
+    uint64_t pushes;           /* answered, over all ranks and buckets */
+    uint64_t missing, double_; /* indices with too few or too many of them */
+    int kills;                 /* that hit a living psd */
+    double worst_return;       /* seconds from a start of psd to the next answer to every rank */
+    int psd_code;              /* how the last psd ended */
+} oracle_outcome;
+
+/* Fails the cmocka test when a worker ends with an error. */
+void oracle_run(const oracle_plan *plan, oracle_outcome *outcome_out);
+
+#endif

@@ -1,0 +1,151 @@
+/* test_return.c - psd is killed and comes back: the run ends as if nothing had happened.
+ *
+ *     test_system_return                  a few kills of each kind
+ *     test_system_return many 500 SEED    so many of the oracle's, for a night */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/system/oracle.h"
+#include "tests/system/run.h"
+
+/* ---- the oracle ---------------------------------------------------------------------------------------- */
+
+static void holds(const oracle_plan *plan)
+{
+    oracle_outcome o;
+    oracle_run(plan, &o);
+    if (o.missing || o.double_)
+        print_error(
+            "%s, seed %llu: %llu indices miss a push, %llu have one too many, of %llu pushes after %d "
+            "kills\n",
+            plan->strategy, (unsigned long long)plan->seed, (unsigned long long)o.missing,
+            (unsigned long long)o.double_, (unsigned long long)o.pushes, o.kills);
+    assert_int_equal(o.missing, 0);
+    assert_int_equal(o.double_, 0);
+    assert_int_equal(o.psd_code, 0);
+    promise(
+        "%-12s %4d kills of psd, %7llu pushes, each in the weights exactly once; back after at most %.2f s",
+        plan->strategy, o.kills, (unsigned long long)o.pushes, o.worst_return);
+}
+
+static void every_push_counts_once_async(void **state)
+{
+    (void)state;
+    holds(&(oracle_plan){.strategy = "ps-async", .state_every = 8, .kills = 5, .seed = 1, .is_shared = 1});
+}
+
+static void every_push_counts_once_ssp(void **state)
+{
+    (void)state;
+    holds(&(oracle_plan){.strategy = "ssp:bound=2", .state_every = 16, .kills = 5, .seed = 2});
+}
+
+static void killed_while_it_recovers(void **state)
+{
+    (void)state;
+    holds(&(oracle_plan){
+        .strategy = "ps-async", .state_every = 4, .kills = 10, .nested = 5, .seed = 3, .is_shared = 1});
+}
+
+/* ---- whole runs ---------------------------------------------------------------------------------------- */
+
+#define RUN                                                                                                  \
+    "-n 2 --strategy=ps-sync --shards=2 --model=mlp --data=synthetic --limit-train-samples=6400 "            \
+    "--limit-test-samples=64 --batch-size=16 --momentum=0.9 --lr=0.01 --threads=1 --quiet"
+
+/* Kills the launcher's psd `times` times, each after its state has moved on. */
+static void kill_psd_of(const process *entrain, const char *folder, int times)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/server-state/lane-1.1", folder);
+    const double deadline = now_seconds() + 30 * SLOWNESS;
+    while (access(path, F_OK) != 0 && now_seconds() < deadline)
+        usleep(2000);
+    for (int i = 0; i < times; i++) {
+        const pid_t psd = process_child(entrain->pid, "psd");
+        if (psd > 0) kill(psd, SIGKILL);
+        const double again = now_seconds() + 10 * SLOWNESS;
+        while (process_says(entrain, "member: psd is back", "") < 2 * (i + 1) && now_seconds() < again &&
+               waitid(P_PID, (id_t)entrain->pid, &(siginfo_t){0}, WEXITED | WNOHANG | WNOWAIT) == 0)
+            usleep(2000);
+    }
+}
+
+static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
+{
+    (void)state;
+    char folder[256], path[300];
+    process entrain;
+    const char *calm = train_hash(60 * SLOWNESS, "%s", RUN);
+    snprintf(folder, sizeof folder, "%s/killed", system_folder());
+    process_start(&entrain, "entrain", NULL,
+                  "run " RUN " --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s", folder);
+    kill_psd_of(&entrain, folder, 3);
+    assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
+    assert_true(process_says(&entrain, "starting it again", "") >= 1);
+    snprintf(path, sizeof path, "%s/result.json", folder);
+    json_t *result = json_load_file(path, 0, NULL);
+    assert_non_null(result);
+    assert_string_equal(text_at(result, "params_sha256"), calm);
+    json_decref(result);
+    snprintf(path, sizeof path, "%s/server-state", folder);
+    assert_int_not_equal(access(path, F_OK), 0);
+    promise("ps-sync with momentum, psd killed %d times: the hash of the undisturbed run",
+            process_says(&entrain, "starting it again", ""));
+    process_nobody_left(2);
+}
+
+static void flags_that_do_not_go_together(void **state)
+{
+    (void)state;
+    static const char *const lines[][2] = {
+        {"--strategy=ring --servers=2", "ring keeps nothing on a server"},
+        {"--strategy=ps-sync --server-restarts=2", "--server-restarts=2 needs --server-timeout"},
+        {"--strategy=ps-sync --server-timeout=5s", "needs --server-restarts"},
+        {"--strategy=ps-sync --servers=2 --server-restarts=2 --server-timeout=5s", "--servers=2"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        process p;
+        process_start(&p, "entrain", NULL, "run -n 2 --data=synthetic --limit-train-samples=64 %s",
+                      lines[i][0]);
+        assert_int_equal(process_wait(&p, 10 * SLOWNESS), 2);
+        assert_int_equal(process_says(&p, lines[i][1], ""), 1);
+    }
+    process_nobody_left(2);
+}
+
+/* ---- many ---------------------------------------------------------------------------------------------- */
+
+static int wanted;
+static uint64_t seed;
+
+static void many(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ps-async", "ssp:bound=3"};
+    for (int done = 0, i = 0; done < wanted; i++, done += 50)
+        holds(&(oracle_plan){.strategy = strategies[i % 2],
+                             .state_every = 1 << (i % 7),
+                             .kills = wanted - done < 50 ? wanted - done : 50,
+                             .nested = i % 3 == 2 ? 5 : 0,
+                             .seed = seed + (uint64_t)i,
+                             .is_shared = i / 2 % 2});
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_push_counts_once_async),
+        cmocka_unit_test(every_push_counts_once_ssp),
+        cmocka_unit_test(killed_while_it_recovers),
+        cmocka_unit_test(a_momentum_run_ends_with_the_undisturbed_hash),
+        cmocka_unit_test(flags_that_do_not_go_together),
+    };
+    const struct CMUnitTest night[] = {cmocka_unit_test(many)};
+    if (argc < 3 || strcmp(argv[1], "many") != 0) return system_main(tests);
+    wanted = atoi(argv[2]);
+    seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+    return system_main(night);
+}
