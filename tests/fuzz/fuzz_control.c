@@ -1,11 +1,12 @@
-/* fuzz_control.c - bytes of any kind as a control message, with its pairs copied out. What is accepted must
- * encode and decode to itself. */
+/* fuzz_control.c - bytes of any kind as a control message, with its pairs copied out: what is accepted must
+ * encode and decode to itself. The same bytes also as a question to and an answer of the status socket. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/net/message.h"
+#include "runtime/net/runs_wire.h"
 #include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -29,6 +30,16 @@ static const eni_pair *take(eni_pair_list *list)
     return pairs;
 }
 
+static void read_as_runs(const uint8_t *data, size_t bytes)
+{
+    char why[ENI_REASON_MAX];
+    eni_run run;
+    eni_run_rank rank;
+    must(eni_runs_get_question(data, bytes, why) <= ENI_RUNS_STOP);
+    if (eni_runs_get_run(data, bytes, &run) == EN_OK) eni_free(run.facts);
+    (void)eni_runs_get_rank(data, bytes, &rank);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     enum { PREFIX = 4 };
@@ -36,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     eni_link first, second;
     const char *why = NULL;
     eni_log_set_level(-1);
+    read_as_runs(data, bytes);
     if (eni_message_get(data, bytes, &message, &why) != EN_OK) {
         must(why != NULL);
         return 0;
