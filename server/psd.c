@@ -16,7 +16,7 @@
 #include "runtime/net/place.h"
 #include "server/psd_impl.h"
 
-enum { MAX_SPANS = 1 << 17, STOP_MS = 600 };
+enum { MAX_SPANS = 1 << 17, STOP_MS = 500 };
 
 /* On the leader's thread. */
 static en_status on_world(void *user, const eni_world_info *world, eni_terms *terms)
@@ -29,6 +29,8 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
                  p->config->state, en_status_str(st));
         return st;
     }
+    const char *loss = eni_pair_find(world->pairs, world->npairs, "on-worker-loss");
+    terms->goes_on = loss && strcmp(loss, "continue") == 0;
     terms->budget = p->setup.budget;
     terms->privates = p->privates;
     terms->nprivates = p->nprivates;

@@ -1,10 +1,11 @@
 /* ending.h - how a rank is ended from outside: by a signal, by `entrain stop`, by somebody's death.
  *
- *     asked   the user wants the run to end: it ends before one of the next steps, on all ranks alike, and
- * the rest (results, checkpoint, goodbye) follows as at the end of a budget over    0.6 s later, or at once
- * while the ranks have not met: every wait ends with EN_EINTR, and rank 0 writes what it knows last    0.85 s
- * after it was asked, or 1.5 s after a death: the compute thread is inside a long kernel and cannot hear. The
- * process ends without it
+ * - asked: the user wants the run to end. It ends before one of the next steps, on all ranks alike, and the
+ * rest (results, checkpoint, goodbye) follows as at the end of a budget.
+ * - over: 0.5 s later, or at once while the ranks have not met, every wait ends with EN_EINTR, and rank 0
+ * writes what it knows.
+ * - last: 0.7 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
+ * cannot hear. The process ends without it.
  *
  * One thread watches; it also tells the launcher at once who died. */
 #ifndef WORKER_ENDING_H

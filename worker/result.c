@@ -4,10 +4,8 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -20,97 +18,10 @@
 #include "runtime/net/tcp.h"
 #include "worker/save.h"
 
-static double cpu_seconds(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
-static uint64_t max_rss_bytes(void)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_maxrss * 1024;
-}
-
-/* "0-1": the cores this process may run on. */
-static void format_cores(char *text, size_t bytes)
-{
-    cpu_set_t set;
-    size_t used = 0;
-    text[0] = 0;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
-    for (int c = 0; c < CPU_SETSIZE && used + 16 < bytes; c++) {
-        if (!CPU_ISSET(c, &set)) continue;
-        int last = c;
-        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
-            last++;
-        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c,
-                                 last);
-        c = last;
-    }
-}
-
-/* ---- what one rank says ---- */
-
 static void set_int(json_t *object, const char *key, uint64_t value)
 {
     json_object_set_new(object, key, json_integer((json_int_t)value));
 }
-
-static void add_transport(const eni_worker *w, json_t *o)
-{
-    const eni_moved *steps = &w->tally.moved;
-    eni_moved all = eni_count_moved(w);
-    eni_tcp_totals kernel = {0};
-    eni_tcp_count(&kernel);
-    set_int(o, "payload_sent", steps->payload_sent);
-    set_int(o, "payload_received", steps->payload_received);
-    set_int(o, "wire_bytes", steps->wire);
-    set_int(o, "shm_bytes", steps->shm);
-    set_int(o, "wire_bytes_with_start", all.wire); /* the broadcast and snapshots too: what TCP_INFO sees */
-    set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
-}
-
-static char *rank_report(const eni_worker *w)
-{
-    const eni_tally *t = &w->tally;
-    eni_host_counters host;
-    char role[32], cores[128];
-    snprintf(role, sizeof role, "rank %d", w->world.rank);
-    format_cores(cores, sizeof cores);
-    eni_host_count(w->strategy_host, &host);
-    json_t *o = json_object();
-    json_object_set_new(o, "role", json_string(role));
-    set_int(o, "rank", (uint64_t)w->world.rank);
-    set_int(o, "pid", (uint64_t)getpid());
-    json_object_set_new(o, "host", json_string(w->host));
-    json_object_set_new(o, "cores", json_string(cores));
-    set_int(o, "steps", t->clock_steps);
-    set_int(o, "all_steps", t->steps);
-    set_int(o, "samples_computed", t->samples);
-    set_int(o, "data_ns", (uint64_t)t->data_ns);
-    set_int(o, "compute_ns", (uint64_t)t->compute_ns);
-    set_int(o, "send_ns", (uint64_t)t->send_ns);
-    set_int(o, "wait_ns", (uint64_t)t->wait_ns);
-    set_int(o, "update_ns", (uint64_t)t->update_ns);
-    set_int(o, "step_ns", (uint64_t)t->step_ns);
-    set_int(o, "straggler_slept_ns", (uint64_t)w->straggler.slept_ns);
-    set_int(o, "last_samples", t->last_samples);
-    set_int(o, "last_correct", t->last_correct);
-    json_object_set_new(o, "last_loss", isfinite(t->last_loss) ? json_real(t->last_loss) : json_null());
-    set_int(o, "own_steps", host.steps);
-    json_object_set_new(o, "cpu_seconds", json_real(cpu_seconds()));
-    set_int(o, "max_rss", max_rss_bytes());
-    add_transport(w, o);
-    char *text = json_dumps(o, JSON_COMPACT);
-    json_decref(o);
-    return text;
-}
-
-/* ---- what rank 0 makes of it ---- */
 
 /* Everybody's reports as one array; psd's is last if there is one. */
 static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
@@ -184,6 +95,19 @@ static uint64_t own_samples_before(const eni_worker *w, int rank)
     return is_known ? w->past.ranks[rank].samples : 0;
 }
 
+/* NULL for a rank that was lost. */
+static const json_t *report_of(const json_t *reports, int rank)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        const json_t *number = json_object_get(r, "rank");
+        if (number != NULL && json_integer_value(number) == rank) return r;
+    }
+    return NULL;
+}
+
 /* A synchronous step applies what everybody computed; a store says itself what it applied. */
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
@@ -191,8 +115,7 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
     json_t *list = json_array();
     double computed = sum_over_ranks(reports, "samples_computed"), applied = 0, dropped = 0;
     for (int r = 0; r < w->world.nranks; r++) {
-        const json_t *report = json_array_get(reports, (size_t)r),
-                     *client = json_array_get(clients, (size_t)r);
+        const json_t *report = report_of(reports, r), *client = json_array_get(clients, (size_t)r);
         json_t *o = json_object();
         double own = json_number_value(json_object_get(report, "samples_computed"));
         double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) +
@@ -210,6 +133,38 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
     set_int(result, "samples_computed", (uint64_t)computed + w->carried);
     set_int(result, "samples_applied", (uint64_t)applied + w->carried);
     set_int(result, "samples_dropped", (uint64_t)dropped);
+}
+
+/* Who is not there any more, and what went with them. */
+static void add_lost(const eni_worker *w, json_t *result)
+{
+    const double applied = json_number_value(json_object_get(result, "samples_applied"));
+    json_t *list = json_array();
+    eni_death death;
+    for (int r = 0; r < w->world.nranks; r++)
+        if (eni_member_has_left(w->member, r, &death))
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:I, s:s, s:s}", "rank", r, "step", (json_int_t)death.step,
+                                            "phase", death.phase, "cause", death.cause));
+    if (json_array_size(list) > 0) {
+        json_object_set(result, "lost", list);
+        if (!eni_ending_is_asked(w->ending))
+            set_int(result, "samples_lost", (uint64_t)((double)w->plan.samples - applied));
+    }
+    json_decref(list);
+}
+
+static void print_lost(const json_t *result)
+{
+    size_t i;
+    json_t *lost;
+    json_array_foreach(json_object_get(result, "lost"), i, lost) printf(
+        "rank %" JSON_INTEGER_FORMAT " was lost at step %" JSON_INTEGER_FORMAT "\n",
+        json_integer_value(json_object_get(lost, "rank")), json_integer_value(json_object_get(lost, "step")));
+    const json_t *samples = json_object_get(result, "samples_lost");
+    if (samples != NULL)
+        printf("%" JSON_INTEGER_FORMAT " samples were claimed and not applied\n",
+               json_integer_value(samples));
 }
 
 static json_t *zero_staleness(uint64_t steps)
@@ -381,6 +336,7 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
                last->accuracy * (double)test->count, test->count, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f\n", last->loss);
+    print_lost(result);
     printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
            w->strategy->name, json_integer_value(json_object_get(result, "updates")),
            json_real_value(json_object_get(result, "samples_per_s")), (double)w->tally.train_ns * 1e-9);
@@ -396,6 +352,7 @@ static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
     json_t *result = json_object();
     add_identity(w, result);
     add_per_worker(w, reports, result);
+    add_lost(w, result);
     add_outcome(w, reports, last, result);
     json_object_set_new(result, "params_sha256", json_string(params_sha256));
     add_staleness(w, reports, result);
@@ -455,7 +412,7 @@ en_status eni_result(eni_worker *w)
     EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
     if (w->world.rank == 0 || which == EN_EVAL_MEAN) EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
-    char *report = rank_report(w); /* before the last evaluation: that is not training */
+    char *report = eni_rank_report(w); /* before the last evaluation: that is not training */
     if (report == NULL) return EN_ENOMEM;
     en_status st = eni_member_gather(w->member, "result", report, strlen(report), &blobs, INT64_MAX);
     free(report);

@@ -188,6 +188,9 @@ en_status eni_check(eni_worker *worker);
  * end early nothing is evaluated. */
 en_status eni_result(eni_worker *worker);
 
+/* result_rank.c: this rank's figures as JSON, to be freed with free(); NULL: no memory. */
+char *eni_rank_report(const eni_worker *worker);
+
 /* result.c: takes away what an earlier run left in --out: it would pass for ours if we were killed. */
 void eni_result_clear(const eni_worker *worker);
 

@@ -22,6 +22,8 @@ typedef struct eni_terms {
     uint64_t budget;          /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
     const eni_pair *privates; /* the leader's word to all: lane endpoints, .. */
     size_t nprivates;
+    bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and the
+                     result, cannot be done without */
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
 } eni_terms;
 

@@ -14,6 +14,8 @@
 #include "runtime/net/process.h"
 #include "runtime/net/runs_wire.h"
 
+enum { FACTS_MAX = 33 };
+
 static const int64_t patience_ns = 2 * ENI_SECOND;
 
 typedef struct caller {
@@ -74,8 +76,20 @@ static eni_run_stage run_stage(const eni_leader *leader)
     return leader->stop == STOP_NONE ? ENI_RUN_RUNNING : ENI_RUN_STOPPING;
 }
 
+/* What the leader was given, and the model if only the ranks know it. */
+static size_t collect_facts(const eni_leader *leader, eni_pair *facts, size_t room)
+{
+    size_t n = leader->config.nfacts < room - 1 ? leader->config.nfacts : room - 1;
+    memcpy(facts, leader->config.facts, n * sizeof *facts);
+    const char *model = eni_pair_find(leader->world.pairs, leader->world.npairs, "model");
+    if (model != NULL && eni_pair_find(facts, n, "model") == NULL) facts[n++] = (eni_pair){"model", model};
+    return n;
+}
+
 static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
 {
+    eni_pair facts[FACTS_MAX];
+    const size_t nfacts = collect_facts(leader, facts, FACTS_MAX);
     eni_run run = {.pid = getpid(),
                    .stage = run_stage(leader),
                    .nranks = leader->config.nranks,
@@ -84,8 +98,8 @@ static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
                    .samples = eni_leader_samples(leader),
                    .claimed = eni_leader_claimed(leader),
                    .budget = leader->terms.budget,
-                   .facts = (eni_pair *)(uintptr_t)leader->config.facts,
-                   .nfacts = leader->config.nfacts,
+                   .facts = facts,
+                   .nfacts = nfacts,
                    .nrank = (size_t)leader->nmates};
     eni_runs_put_run(out, &run);
 }

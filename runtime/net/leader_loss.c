@@ -76,7 +76,8 @@ static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *d
 static void lose(eni_leader *leader, eni_mate *mate, const eni_death *death)
 {
     bool may_go_on = leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL &&
-                     mate - leader->mates < leader->config.nranks && others_live(leader, mate);
+                     mate - leader->mates < leader->config.nranks && others_live(leader, mate) &&
+                     (mate != leader->mates || !leader->needs_first);
     if (may_go_on)
         go_on_without(leader, mate, death);
     else

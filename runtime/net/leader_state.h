@@ -115,6 +115,7 @@ struct eni_leader {
     eni_mate *mates;      /* (nmates) */
     int32_t nmates;
     eni_terms terms;
+    bool needs_first; /* terms.goes_on */
     eni_pair *privates; /* terms.privates and what the servers added */
     uint64_t asked;     /* the gather for which the servers were asked */
     int64_t moved_ns;   /* when anybody was last seen to go on */

@@ -113,6 +113,8 @@ static bool open_world(eni_leader *leader)
         eni_leader_finish(leader, st, why);
         return false;
     }
+    leader->config.goes_on |= leader->terms.goes_on;
+    leader->needs_first = leader->terms.goes_on;
     leader->world.budget = leader->terms.budget;
     leader->world.leader.privates = leader->terms.privates;
     leader->world.leader.nprivates = leader->terms.nprivates;

@@ -15,7 +15,7 @@
 #define ENDLESS TOY "--steps=100000000 "
 #define CONVNET "--model=convnet --data=synthetic --device=ref --threads=1 --log-every=0 --log-level=error "
 
-enum { STARTS_WITHIN = 30 };
+enum { STARTS_WITHIN = 60 };
 static const double ends_within = 1;
 
 static int nout;
@@ -95,7 +95,7 @@ static void test_in_steps(void **state)
     stop_in_steps("ring", SIGINT);
     stop_in_steps("ps-sync", SIGTERM);
     stop_in_steps("ps-async", SIGINT);
-    stop_in_steps("ssp:s=1", SIGINT);
+    stop_in_steps("ssp:bound=1", SIGINT);
 }
 
 /* ---- where it hurts ------------------------------------------------------------------------------------ */

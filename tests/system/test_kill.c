@@ -16,7 +16,7 @@
     "--limit-test-samples=8 --log-every=0 --log-level=error "
 #define ENDLESS TOY "--steps=100000000 "
 
-enum { STARTS_WITHIN = 30 };
+enum { STARTS_WITHIN = 60 };
 static const double ends_within = 2, silent_within = 7;
 
 typedef enum phase {
@@ -240,9 +240,9 @@ static const kill_case cases[] = {
     {"ps-async", "", HAND, FINISH, 1, 1},
     {"ps-async", "", HAND, FINISH, 0, 0},
     {"ps-async", "", HAND, FINISH, JOB_PSD, 1},
-    {"ssp:s=1", "", HAND, COMPUTE, 1, 0},
-    {"ssp:s=1", "", HAND, COMPUTE, 0, 1},
-    {"ssp:s=1", "", HAND, COMPUTE, JOB_PSD, 0},
+    {"ssp:bound=1", "", HAND, COMPUTE, 1, 0},
+    {"ssp:bound=1", "", HAND, COMPUTE, 0, 1},
+    {"ssp:bound=1", "", HAND, COMPUTE, JOB_PSD, 0},
     {"ring", "", RUN, JOIN, 1, 1},
     {"ring", "", RUN, JOIN, JOB_LAUNCHER, 1},
     {"ring", "", RUN, COMPUTE, 1, 1},
@@ -262,7 +262,7 @@ static const kill_case cases[] = {
     {"ps-async", "", RUN, WIRE, JOB_PSD, 0},
     {"ps-async", "", RUN, FINISH, 1, 0},
     {"ps-async", "", RUN, FINISH, 0, 1},
-    {"ssp:s=1", "", RUN, COMPUTE, 2, 0},
+    {"ssp:bound=1", "", RUN, COMPUTE, 2, 0},
 };
 
 static int is_complete; /* "all" */

@@ -12,7 +12,7 @@
     "--limit-test-samples=8 --log-every=0 --log-level=error "
 #define ENDLESS TOY "--steps=100000000 "
 
-enum { STARTS_WITHIN = 30 };
+enum { STARTS_WITHIN = 60 };
 
 /* The line of `entrain ps` that begins with this number. */
 static void ps_line(long run, char line_out[512])
@@ -116,7 +116,9 @@ static void go_on(const char *strategy)
     char out[128];
     snprintf(out, sizeof out, "%s/loss-%.3s", system_folder(), strategy);
     job_run(&j, strategy, 3,
-            "%s --max-samples=60000 --straggler=0:20,1:20,2:20 --on-worker-loss=continue --out=%s", TOY, out);
+            "%s --max-samples=60000 --straggler=0:20,1:20,2:20 --log-level=warn --on-worker-loss=continue "
+            "--out=%s",
+            TOY, out);
     job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
     job_look(&j);
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
@@ -140,7 +142,7 @@ static void test_goes_on(void **state)
 {
     (void)state;
     go_on("ps-async");
-    go_on("ssp:s=2");
+    go_on("ssp:bound=2");
 }
 
 static void test_cannot_go_on(void **state)
