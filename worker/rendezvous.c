@@ -164,23 +164,22 @@ static en_status lead(eni_worker *w)
 /* ---- the others ---- */
 
 /* Either nobody is there yet, or who is there does not mean us. */
-static en_status no_token(const eni_worker *w, const eni_address *leader, const char *path, int64_t begin_ns)
+static void say_no_token(int level, const eni_worker *w, const eni_address *leader, const char *path,
+                         int64_t begin_ns)
 {
     int fd = -1, error = 0;
     const char *who = has_servers(w) ? "psd" : "rank 0";
     const double seconds = (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND;
-    if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) != EN_OK) {
-        eni_error("join", "no token at %s in %.1f s, and %s:%u: %s", path, seconds, leader->host,
-                  leader->port, eni_tcp_failure(error));
-        return EN_ENOENT;
+    if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) == EN_OK) {
+        close(fd);
+        eni_log(level, "join",
+                "no token at %s in %.1f s, though somebody listens at %s:%u: is that %s, started by the same "
+                "user? Else copy its token file here and give --token-file",
+                path, seconds, leader->host, leader->port, who);
+    } else {
+        eni_log(level, "join", "no token at %s in %.1f s, and %s:%u: %s", path, seconds, leader->host,
+                leader->port, eni_tcp_failure(error));
     }
-    close(fd);
-    eni_error(
-        "join",
-        "no token at %s in %.1f s, though somebody listens at %s:%u: is that %s, started by the same user? "
-        "Else copy its token file here and give --token-file",
-        path, seconds, leader->host, leader->port, who);
-    return EN_ENOENT;
 }
 
 /* A file under a port says nothing about another host's port. */
@@ -204,13 +203,22 @@ static en_status read_token(eni_worker *w, const eni_address *leader, int64_t de
     char path[512];
     const int64_t begin = eni_now_ns();
     const int is_users = w->config->token_file != NULL;
+    int64_t say = begin + 5 * ENI_SECOND;
     if (w->config->token_fd >= 0) return eni_token_read_fd((int)w->config->token_fd, &w->token);
     EN_TRY(check_near(w, leader));
     EN_TRY(token_file(w, leader->port, path, sizeof path));
     while (access(path, F_OK) != 0 || (!is_users && eni_token_is_stale(path))) {
         EN_TRY(eni_worker_alive(w));
-        if (eni_now_ns() > deadline_ns) return no_token(w, leader, path, begin);
-        eni_sleep_until(eni_now_ns() + 20 * ENI_MILLI);
+        const int64_t now = eni_now_ns();
+        if (now > deadline_ns) {
+            say_no_token(ENI_LOG_ERROR, w, leader, path, begin);
+            return EN_ENOENT;
+        }
+        if (now > say) {
+            say_no_token(ENI_LOG_WARN, w, leader, path, begin);
+            say = now + 30 * ENI_SECOND;
+        }
+        eni_sleep_until(now + 20 * ENI_MILLI);
     }
     return eni_token_read(path, &w->token);
 }

@@ -157,11 +157,22 @@ static bool answers(const eni_meeting *m, const char *host_id, int64_t deadline_
     return false;
 }
 
+static en_status check_folder(const char *path)
+{
+    char folder[PATH_BYTES];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (access(folder[0] == '\0' ? "/" : folder, W_OK | X_OK) == 0) return EN_OK;
+    eni_error("meet", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
+              strerror(errno));
+    return EN_EINVAL;
+}
+
 en_status eni_meeting_check_free(const char *path, const char *host_id)
 {
     eni_meeting old;
     eni_address address;
     int error = 0;
+    EN_TRY(check_folder(path)); /* before anyone is let in */
     en_status st = eni_meeting_read(path, &old);
     if (st == EN_ENOENT) return EN_OK;
     EN_TRY(st);
@@ -192,8 +203,7 @@ en_status eni_meeting_write(const eni_meeting *meeting, const char *path, int *l
         *lock_out = fd;
         return EN_OK;
     }
-    eni_error("meet", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
-              strerror(errno));
+    eni_error("meet", "cannot write %s: %s", path, strerror(errno));
     if (fd >= 0) {
         close(fd);
         unlink(temporary);
@@ -234,11 +244,23 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
     return answers(m, host_id, deadline_ns, leader_out, error_out) ? EN_OK : EN_EIO;
 }
 
+/* The last look found no live leader (EN_ENOENT), or one that does not answer (EN_EIO). */
+static void say_why(int level, en_status st, const char *path, const eni_meeting *m, int error, int tries,
+                    int64_t begin_ns)
+{
+    if (st == EN_EIO)
+        eni_tcp_explain(level, &m->address[0], error, tries, begin_ns);
+    else
+        eni_log(level, "meet",
+                "no rank 0 has written %s in %.1f s: is it running, and is the folder the same on this host?",
+                path, (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND);
+}
+
 en_status eni_meeting_find(const char *path, const char *host_id, int64_t deadline_ns,
                            eni_meeting_alive alive, void *user, eni_token *token_out, eni_address *leader_out)
 {
     eni_meeting m;
-    int64_t begin = eni_now_ns();
+    int64_t begin = eni_now_ns(), say = begin + 5 * ENI_SECOND;
     for (int tries = 1;; tries++) {
         int error = 0;
         EN_TRY(alive(user));
@@ -248,16 +270,15 @@ en_status eni_meeting_find(const char *path, const char *host_id, int64_t deadli
             return EN_OK;
         }
         if (st != EN_ENOENT && st != EN_EIO) return st;
-        if (eni_now_ns() + look_ns >= deadline_ns) {
-            if (st == EN_EIO)
-                eni_tcp_explain(ENI_LOG_ERROR, &m.address[0], error, tries, begin);
-            else
-                eni_error("meet",
-                          "no rank 0 has written %s in %.1f s: is it running, and is the folder the same on "
-                          "this host?",
-                          path, (double)(eni_now_ns() - begin) / (double)ENI_SECOND);
+        int64_t now = eni_now_ns();
+        if (now + look_ns >= deadline_ns) {
+            say_why(ENI_LOG_ERROR, st, path, &m, error, tries, begin);
             return EN_ETIMEOUT;
         }
-        eni_sleep_until(eni_now_ns() + look_ns);
+        if (now > say) {
+            say_why(ENI_LOG_WARN, st, path, &m, error, tries, begin);
+            say = now + 30 * ENI_SECOND;
+        }
+        eni_sleep_until(now + look_ns);
     }
 }

@@ -27,8 +27,8 @@ typedef struct eni_meeting {
  */
 en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out);
 
-/* EN_EINVAL, logged, when the file belongs to a run that goes on. A dead run's file is no obstacle. Asks its
- * leader's addresses for at most 1 s. */
+/* EN_EINVAL, logged, when the folder cannot be written to, or the file belongs to a run that goes on. A dead
+ * run's file is no obstacle. Asks its leader's addresses for at most 1 s. */
 en_status eni_meeting_check_free(const char *path, const char *host_id);
 
 /* Writes the file. *lock_out is closed after eni_meeting_remove. */

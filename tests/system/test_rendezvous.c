@@ -185,6 +185,25 @@ static void test_token_file(void **state)
     assert_false(exists(path));
 }
 
+/* Any wait over 5 s says for what. */
+static void test_waits_are_explained(void **state)
+{
+    process file, port;
+    char how[200];
+    int number = outer_port();
+    (void)state;
+    snprintf(how, sizeof how, "--rendezvous=file://%s/never --join-timeout=6s", system_folder());
+    start_rank(&file, 1, NULL, how, outer_folder());
+    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d --join-timeout=6s", number);
+    start_rank(&port, 1, NULL, how, outer_folder());
+    assert_int_not_equal(process_wait(&file, 20), 0);
+    assert_int_not_equal(process_wait(&port, 20), 0);
+    assert_int_equal(process_says(&file, " W ", "no rank 0 has written"), 1);
+    assert_int_equal(process_says(&file, " E ", "no rank 0 has written"), 1);
+    assert_int_equal(process_says(&port, " W ", "refused, nobody listens there"), 1);
+    assert_int_equal(process_says(&port, " E ", "refused, nobody listens there"), 1);
+}
+
 static void test_no_rank(void **state)
 {
     process p;
@@ -202,6 +221,7 @@ int main(void)
                                        cmocka_unit_test(test_token_of_a_killed_run),
                                        cmocka_unit_test(test_port_in_use),
                                        cmocka_unit_test(test_token_file),
+                                       cmocka_unit_test(test_waits_are_explained),
                                        cmocka_unit_test(test_no_rank)};
     return system_main(tests);
 }

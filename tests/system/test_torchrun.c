@@ -2,10 +2,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/system/outer.h"
 
-static const char *torchrun;
+static char torchrun[512];
 
 /* torchrun takes most of its time to import torch. */
 static void expect_end(process *p, int code)
@@ -67,6 +69,38 @@ static void test_server(void **state)
     promise("torchrun with ps-sync and a psd by hand: the bytes of entrain run");
 }
 
+/* Two agents, one on each of two hosts. */
+static void test_two_hosts(void **state)
+{
+    process agents[2];
+    char token[128];
+    (void)state;
+    const char *expected = train_hash(60, "-n 1 --strategy=solo --accumulate=4 --sum-order=ring " OUTER_JOB),
+               *out = outer_folder();
+    if (geteuid() != 0 || outer_tool("ip") == NULL) {
+        print_message("not root, or no iproute2: torchrun on two hosts is not tried\n");
+        return;
+    }
+    outer_make_hosts(2);
+    snprintf(token, sizeof token, "%s/token", system_folder());
+    FILE *file = fopen(token, "w");
+    assert_non_null(file);
+    fputs("00112233445566778899aabbccddeeff\n", file);
+    fclose(file);
+    assert_int_equal(chmod(token, 0600), 0);
+    for (int k = 1; k >= 0; k--)
+        outer_start_on(&agents[k], k, torchrun,
+                       "--nnodes=2 --node-rank=%d --master-addr=%s --master-port=29400 --no-python "
+                       "--nproc-per-node=2 " EN_BUILD_DIR
+                       "/worker --strategy=ring --insecure --token-file=%s --out=%s " OUTER_ALONE
+                       " " OUTER_JOB,
+                       k, outer_host_address(0), token, out);
+    for (int k = 0; k < 2; k++)
+        expect_end(&agents[k], 0);
+    outer_expect_hash(out, expected);
+    promise("torchrun --nnodes=2 --nproc-per-node=2 on two hosts: the bytes of one process");
+}
+
 /* A killed rank: torchrun starts all of them again, and what the dead ones left must not confuse the new. */
 static void test_restart(void **state)
 {
@@ -100,7 +134,9 @@ static void test_restart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_static), cmocka_unit_test(test_standalone),
-                                       cmocka_unit_test(test_server), cmocka_unit_test(test_restart)};
-    torchrun = outer_need("torchrun", "pip: torch; -DEN_PYTHON=VENV/bin/python3 says where");
+                                       cmocka_unit_test(test_server), cmocka_unit_test(test_two_hosts),
+                                       cmocka_unit_test(test_restart)};
+    snprintf(torchrun, sizeof torchrun, "%s",
+             outer_need("torchrun", "pip: torch; -DEN_PYTHON=VENV/bin/python3 says where"));
     return system_main(tests);
 }
