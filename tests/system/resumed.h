@@ -1,0 +1,45 @@
+/* resumed.h - runs that are killed and go on: what their folders hold, and how they end. */
+#ifndef TESTS_SYSTEM_RESUMED_H
+#define TESTS_SYSTEM_RESUMED_H
+
+#include "tests/system/run.h"
+
+/* Momentum, Nesterov and a cosine rate make every step depend on all before it; 103 samples leave a ragged
+ * step in each of four epochs. */
+#define COMMON                                                                                               \
+    "--device=ref --model=mlp " MADE_UP " --epochs=4 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov "    \
+    "--weight-decay=0.0005 --lr-schedule=cosine"
+enum { SAMPLES = 412, EVERY = 8 }; /* of the run; between checkpoints: one at every step of 2 x 4 */
+
+/* A folder of its own for the --out of a run. */
+void folder_for(char out[160], const char *name);
+
+/* Samples of the checkpoints of a run, the newest first; how many. The newest: 0 if there is none. Files that
+ * writers have not finished. */
+int list_checkpoints(const char *out, uint64_t found[16]);
+uint64_t newest_checkpoint(const char *out);
+void path_of_newest(const char *out, char path[256]);
+int temporary_files(const char *out);
+
+/* Starts `entrain run` with these flags. */
+void begin_run(process *p, const char *out, const char *flags);
+
+/* SIGKILL for the launcher and all its children, psd too: nobody gets to say goodbye. */
+void kill_everything(process *p);
+
+/* Until there is a checkpoint of at least that many samples; 0: the run ended before. */
+int wait_for_checkpoint(const process *p, const char *out, uint64_t samples);
+
+/* Its result.json; the caller releases it. */
+json_t *result_of(const char *out);
+
+/* Runs to the end; its params_sha256 must be `expected`, and nothing unfinished may be left. */
+json_t *finish_run(const char *out, const char *expected, const char *flags);
+
+/* A run with these flags that was killed at about `samples`. */
+void half_way(char out[160], const char *flags, uint64_t samples);
+
+/* Compiles a source file of the project into a plugin; ends the program with 77 where there is no cc. */
+void build_plugin(const char *source, const char *plugin_file);
+
+#endif
