@@ -18,7 +18,7 @@ typedef struct oracle_plan {
     int nested;         /* up to so many more right after a start, while it recovers */
     int is_shared;      /* payloads through shared memory */
     uint64_t seed;      /* of the moments */
-    const char *strace; /* arguments for strace in front of psd's first start; NULL: none */
+    const char *strace; /* arguments for strace around the second life of psd; NULL: none */
 } oracle_plan;
 
 typedef struct oracle_outcome {
@@ -27,6 +27,7 @@ typedef struct oracle_outcome {
     int kills;                 /* that hit a living psd */
     double worst_return;       /* seconds from a start of psd to the next answer to every rank */
     int psd_code;              /* how the last psd ended */
+    int warnings;              /* of a psd under strace: states that could not be written */
 } oracle_outcome;
 
 /* Fails the cmocka test when a worker ends with an error. */

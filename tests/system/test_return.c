@@ -1,7 +1,10 @@
 /* test_return.c - psd is killed and comes back: the run ends as if nothing had happened.
  *
  *     test_system_return                  a few kills of each kind
- *     test_system_return many 500 SEED    so many of the oracle's, for a night */
+ *     test_system_return many 500 SEED    so many of the oracle's, for a night
+ *     test_system_return calls            at every system call that writes a state */
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -47,6 +50,83 @@ static void killed_while_it_recovers(void **state)
     (void)state;
     holds(&(oracle_plan){
         .strategy = "ps-async", .state_every = 4, .kills = 10, .nested = 5, .seed = 3, .is_shared = 1});
+}
+
+/* ---- at every system call that writes a state -----------------------------------------------------------
+ */
+
+static int has_strace(void)
+{
+    return system("strace -f -o /dev/null true >/dev/null 2>&1") == 0;
+}
+
+/* The calls of one life: run file, then two lanes' states, again and again. */
+static int killed_at(const char *call, int first, int last)
+{
+    int killed = 0;
+    for (int n = first; n <= last; n++) {
+        char strace[128];
+        oracle_outcome o;
+        snprintf(strace, sizeof strace, "-e trace=%s -e inject=%s:signal=KILL:when=%d", call, call, n);
+        oracle_run(&(oracle_plan){.strategy = "ps-async",
+                                  .state_every = 4,
+                                  .seed = (uint64_t)n,
+                                  .is_shared = n % 2,
+                                  .strace = strace},
+                   &o);
+        if (o.missing || o.double_ || o.psd_code || o.kills != 1)
+            print_error("%s number %d: killed %d times, %llu missing, %llu double, psd ended with %d\n", call,
+                        n, o.kills, (unsigned long long)o.missing, (unsigned long long)o.double_, o.psd_code);
+        assert_int_equal(o.missing + o.double_, 0);
+        assert_int_equal(o.psd_code, 0);
+        killed += o.kills;
+    }
+    return killed;
+}
+
+static void sweep(int share)
+{
+    if (!has_strace()) {
+        print_message("SKIP: strace is not installed, or ptrace is not permitted here\n");
+        skip();
+    }
+    int killed = killed_at("writev", 1, 10 / share) + killed_at("fsync", 1, 20 / share) +
+                 killed_at("renameat", 1, 10 / share);
+    assert_int_equal(killed, 10 / share + 20 / share + 10 / share);
+    promise("psd killed at each of %d calls of writev, fsync and renameat that write a state: each push once",
+            killed);
+}
+
+static void killed_at_the_first_calls(void **state)
+{
+    (void)state;
+    sweep(5);
+}
+
+static void killed_at_every_call(void **state)
+{
+    (void)state;
+    sweep(1);
+}
+
+/* A state that cannot be written costs a warning, nothing else. */
+static void a_disk_that_fails_once(void **state)
+{
+    (void)state;
+    static const char *const faults[] = {"-e trace=fsync -e inject=fsync:error=EIO:when=5",
+                                         "-e trace=writev -e inject=writev:error=ENOSPC:when=3",
+                                         "-e trace=renameat -e inject=renameat:error=ENOSPC:when=3"};
+    if (!has_strace()) skip();
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        oracle_outcome o;
+        oracle_run(
+            &(oracle_plan){.strategy = "ssp:bound=2", .state_every = 4, .seed = i, .strace = faults[i]}, &o);
+        assert_int_equal(o.kills, 0);
+        assert_int_equal(o.warnings, 1);
+        assert_int_equal(o.missing + o.double_, 0);
+        assert_int_equal(o.psd_code, 0);
+    }
+    promise("EIO of fsync, ENOSPC of write and of rename: one warning each, serving goes on");
 }
 
 /* ---- whole runs ---------------------------------------------------------------------------------------- */
@@ -140,10 +220,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_push_counts_once_async),
         cmocka_unit_test(every_push_counts_once_ssp),
         cmocka_unit_test(killed_while_it_recovers),
+        cmocka_unit_test(killed_at_the_first_calls),
+        cmocka_unit_test(a_disk_that_fails_once),
         cmocka_unit_test(a_momentum_run_ends_with_the_undisturbed_hash),
         cmocka_unit_test(flags_that_do_not_go_together),
     };
     const struct CMUnitTest night[] = {cmocka_unit_test(many)};
+    const struct CMUnitTest calls[] = {cmocka_unit_test(killed_at_every_call)};
+    if (argc == 2 && strcmp(argv[1], "calls") == 0) return system_main(calls);
     if (argc < 3 || strcmp(argv[1], "many") != 0) return system_main(tests);
     wanted = atoi(argv[2]);
     seed = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
