@@ -23,12 +23,12 @@ static const int64_t answer_ns = ENI_SECOND; /* for one address: a live leader a
 en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out)
 {
     static const char scheme[] = "file://";
-    const char *path = text + strlen(scheme), *query = strchr(path, '?');
+    bool is_file = strncmp(text, scheme, strlen(scheme)) == 0;
+    const char *path = is_file ? text + strlen(scheme) : "", *query = strchr(path, '?');
     size_t length = query == NULL ? strlen(path) : (size_t)(query - path);
     unsigned port = 0;
     int end = 0;
-    bool is_file =
-        strncmp(text, scheme, strlen(scheme)) == 0 && path[0] == '/' && length > 1 && path[length - 1] != '/';
+    is_file = path[0] == '/' && length > 1 && path[length - 1] != '/';
     if (is_file && query != NULL)
         is_file = sscanf(query, "?port=%5u%n", &port, &end) == 1 && query[end] == '\0' && port <= UINT16_MAX;
     if (!is_file || length >= bytes) {
