@@ -236,8 +236,8 @@ static void ends_after_a_death(const char *strategy, const char *victim)
     en_status st = launch((const char *[]){"-n", "3", strategy, SLOW, NULL});
     assert_true(s.killed > 0);
     assert_int_equal(st, EN_EPEER);
-    assert_non_null(strstr(s.said, "died: Killed"));
-    assert_null(strstr(strstr(s.said, "died: Killed") + 1, "died: Killed")); /* the first victim only */
+    assert_non_null(strstr(s.said, "Killed (SIGKILL)"));
+    assert_null(strstr(strstr(s.said, "Killed (SIGKILL)") + 1, "Killed (SIGKILL)")); /* the first victim only */
     char pid[32];
     snprintf(pid, sizeof pid, "pid %d", (int)s.killed);
     assert_non_null(strstr(s.said, pid));

@@ -127,7 +127,7 @@ static void kill_under_run(const char *strategy, const char *word, const char *n
     process_nobody_left(ENDS_WITHIN);
     double took = now_seconds() - begin;
     assert_true(took <= ENDS_WITHIN * SLOWNESS);
-    if (process_says(&run, name, "died: Killed") != 1)
+    if (process_says(&run, name, "Killed (SIGKILL)") != 1)
         fail_msg("the launcher should name %s:\n%s", name, process_err(&run));
     if (process_says(&run, "", "died") != process_says(&run, name, "died"))
         fail_msg("nobody should be blamed but %s:\n%s", name, process_err(&run));
