@@ -24,13 +24,6 @@ void eni_store_misuse(eni_store *store, const char *fmt, ...)
               (unsigned long long)cell->pub.version, store->hook_client, text);
 }
 
-int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell)
-{
-    if (store->hook != NULL && cell == &store->hook_cell->pub) return 1;
-    eni_store_misuse(store, "called %s with a cell that is not the hook's", operation);
-    return 0;
-}
-
 /* What cuts copies and sums. */
 static int same_cell(const en_cell *a, const en_cell *b)
 {
@@ -45,78 +38,90 @@ static int same_message(const en_msg *a, const en_msg *b)
            a->data == b->data;
 }
 
-static void begin_hook(eni_store *store, const char *hook, eni_cell *cell, int32_t client)
+/* Puts back what is not the strategy's, before the store relies on it. 0, said, if there was anything. */
+static int is_untouched(eni_store *store)
+{
+    en_cell *cell = &store->hook_cell->pub;
+    eni_call *call = store->hook_call;
+    const int has_cell = !same_cell(cell, &store->hook_given),
+              has_msg = call && !same_message(&call->msg, &store->hook_msg);
+    if (has_cell) {
+        store->hook_given.pending = cell->pending; /* these two move with absorb, step and touch */
+        store->hook_given.version = cell->version;
+        *cell = store->hook_given;
+        eni_store_misuse(store, "changed its cell; only what w points at is the strategy's");
+    }
+    if (has_msg) {
+        call->msg = store->hook_msg;
+        eni_store_misuse(store, "changed its message; only what data points at is the strategy's");
+    }
+    return !has_cell && !has_msg;
+}
+
+int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell)
+{
+    if (store->hook != NULL && cell == &store->hook_cell->pub) return is_untouched(store);
+    eni_store_misuse(store, "called %s with a cell that is not the hook's", operation);
+    return 0;
+}
+
+static void begin_hook(eni_store *store, const char *hook, eni_cell *cell, eni_call *call, int32_t client)
 {
     store->hook = hook;
     store->hook_cell = cell;
+    store->hook_call = call;
     store->hook_client = client;
+    store->hook_given = cell->pub;
+    if (call) store->hook_msg = call->msg;
     store->has_misused = 0;
 }
 
 /* EN_EBUG after misuse; cell and message are as they were. */
-static en_status end_hook(eni_store *store, const en_cell *cell, eni_call *call, const en_msg *message)
+static en_status end_hook(eni_store *store)
 {
-    en_cell *now = &store->hook_cell->pub;
-    if (!same_cell(now, cell)) {
-        const uint32_t pending = now->pending;
-        const uint64_t version = now->version;
-        *now = *cell;
-        now->pending = pending;
-        now->version = version;
-        eni_store_misuse(store, "changed its cell; only what w points at is the strategy's");
-    }
-    if (call != NULL && !same_message(&call->msg, message)) {
-        call->msg = *message;
-        eni_store_misuse(store, "changed its message; only what data points at is the strategy's");
-    }
+    is_untouched(store);
     store->hook = NULL;
     return store->has_misused ? EN_EBUG : EN_OK;
 }
 
 en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call)
 {
-    const en_cell as_given = cell->pub;
-    const en_msg message = call->msg;
-    begin_hook(store, "on_push", cell, call->msg.src);
+    begin_hook(store, "on_push", cell, call, call->msg.src);
     en_status st = store->config.strategy->on_push(&store->table, cell->state, &cell->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
         eni_store_misuse(store, "returned %d, which only the host may say", st);
         st = EN_EBUG;
     }
-    const en_status judged = end_hook(store, &as_given, call, &message);
+    const en_status judged = end_hook(store);
     return judged != EN_OK ? judged : st;
 }
 
 en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out)
 {
-    const en_cell as_given = cell->pub;
-    const en_msg message = call->msg;
-    begin_hook(store, "on_pull", cell, call->msg.src);
+    begin_hook(store, "on_pull", cell, call, call->msg.src);
     const int verdict = store->config.strategy->on_pull(&store->table, cell->state, &cell->pub, &call->msg);
     if (verdict != EN_REPLY_WEIGHTS && verdict != EN_REPLY_DATA && verdict != EN_HOLD)
         eni_store_misuse(store,
                          "returned %d, which is no answer; EN_REPLY_WEIGHTS, EN_REPLY_DATA and EN_HOLD are",
                          verdict);
     *verdict_out = verdict;
-    return end_hook(store, &as_given, call, &message);
+    return end_hook(store);
 }
 
 en_status eni_store_hook_timer(eni_store *store, eni_cell *cell)
 {
     const en_strategy *strategy = store->config.strategy;
-    const en_cell as_given = cell->pub;
     if (!strategy->on_timer) return EN_OK;
-    begin_hook(store, "on_timer", cell, -1);
+    begin_hook(store, "on_timer", cell, NULL, -1);
     strategy->on_timer(&store->table, cell->state, &cell->pub);
-    return end_hook(store, &as_given, NULL, NULL);
+    return end_hook(store);
 }
 
 en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member)
 {
     const en_strategy *strategy = store->config.strategy;
-    const en_cell as_given = cell->pub;
     if (!strategy->on_member) return EN_OK;
-    begin_hook(store, "on_member", cell, who);
+    begin_hook(store, "on_member", cell, NULL, who);
     strategy->on_member(&store->table, cell->state, &cell->pub, who, member);
-    return end_hook(store, &as_given, NULL, NULL);
+    return end_hook(store);
 }

@@ -105,6 +105,9 @@ struct eni_store {
     int did_touch;       /* in that hook */
     const char *hook;    /* that runs; NULL: none */
     eni_cell *hook_cell; /* of that hook */
+    eni_call *hook_call; /* whose message it has; NULL: none */
+    en_cell hook_given;  /* what both were when it began */
+    en_msg hook_msg;
     int32_t hook_client; /* whose message or membership; -1: nobody's */
     int has_misused;     /* that hook: it has been said */
     eni_call *idle;      /* recycled calls */

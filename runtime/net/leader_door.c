@@ -104,11 +104,11 @@ static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
     eni_runs_put_run(out, &run);
 }
 
-static eni_rank_state mate_state(const eni_leader *leader, const eni_mate *mate)
+/* `peer` is the world's: what a seat knew of its peer goes with the connection. */
+static eni_rank_state mate_state(const eni_leader *leader, const eni_mate *mate, const eni_peer *peer)
 {
     if (mate->stage == MATE_GONE || mate->stage == MATE_LOST) return ENI_RANK_GONE;
-    if (mate->seat == NULL) return ENI_RANK_MISSING;
-    const eni_peer *peer = &mate->seat->peer;
+    if (mate->seat == NULL || peer == NULL || peer->host_id == NULL) return ENI_RANK_MISSING;
     if (strcmp(peer->host_id, leader->config.host_id) == 0 &&
         eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED)
         return ENI_RANK_STOPPED;
@@ -137,7 +137,7 @@ static void tell_mate(const eni_leader *leader, eni_pack *out, int32_t place)
     eni_run_rank rank = {.rank = eni_mate_number(leader, mate), .step = mate->step};
     const eni_peer *peer = find_peer(leader, place, rank.rank, &is_joined);
     rank.pid = peer == NULL ? 0 : peer->pid;
-    rank.state = is_joined ? ENI_RANK_JOINED : mate_state(leader, mate);
+    rank.state = is_joined ? ENI_RANK_JOINED : mate_state(leader, mate, peer);
     snprintf(rank.host, sizeof rank.host, "%s", peer == NULL ? "" : peer->host);
     memcpy(rank.phase, mate->phase, sizeof rank.phase);
     eni_runs_put_rank(out, &rank);

@@ -64,7 +64,7 @@ static void test_a_mismatch_is_named(void **state)
     scene s;
     process psd;
     start_psd(&s, &psd, "ps-sync", RANKS, 1);
-    run_ranks(&s, &psd, mismatched_rank, RANKS, 1);
+    run_ranks(&s, &psd, mismatched_rank, RANKS, 2);
 }
 
 static int other_strategy_rank(scene *s, int rank)
@@ -82,7 +82,7 @@ static void test_psd_has_another_strategy(void **state)
     scene s;
     process psd;
     start_psd(&s, &psd, "ps-sync", 1, 1);
-    run_ranks(&s, &psd, other_strategy_rank, 1, 1);
+    run_ranks(&s, &psd, other_strategy_rank, 1, 2);
 }
 
 /* ---- deaths ---------------------------------------------------------------------------------------------

@@ -1,0 +1,114 @@
+/* misuse_plugin.c - two strategies that break the contract in the way that their option `deed` says, on rank
+ * 1 at step 2 in bucket 0, or in psd: a real run must end with a line that names them, and no crash. */
+#include "entrain/strategy.h"
+
+enum {
+    UNKNOWN_REQUEST = 1,
+    EVAL_99,
+    FOREIGN_VECTOR,
+    STOP,
+    REWRITE_ID,
+    REWRITE_GRAD,
+    NO_BUCKET,
+    NO_KEY,
+    TWICE,
+    FAIL
+};
+enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, REWRITE_COUNT, REWRITE_SOURCE, SAY_STOP, WRONG_ANSWER };
+
+static const en_option options[] = {
+    {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "deed", .help = "what to do", .max = 100}, {0}};
+
+static int deed_of(en_host *host, const en_bucket *bucket)
+{
+    return host->world->rank == 1 && bucket->id == 0 && bucket->step == 2 ? (int)host->num(host, "deed") : 0;
+}
+
+static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    const int deed = deed_of(host, bucket);
+    bucket->req[0] = host->mean_step(host, bucket);
+    switch (deed) {
+    case UNKNOWN_REQUEST: host->wait(host, 123456); break;
+    case FOREIGN_VECTOR: host->lin(host, bucket->grad, 1, bucket->grad + (90u << 16), 1); break;
+    case STOP: return EN_ESTOP;
+    case REWRITE_ID: bucket->id = 77777; break;
+    case REWRITE_GRAD: bucket->grad = 4000000000u; break;
+    case NO_BUCKET: host->step(host, 0); break;
+    case NO_KEY: host->num(host, 0); break;
+    case FAIL: return EN_EUNSUPPORTED;
+    default: break;
+    }
+    return EN_OK;
+}
+
+static en_status ring_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_status st = host->wait(host, bucket->req[0]);
+    if (deed_of(host, bucket) == TWICE && st == EN_OK) st = host->wait(host, bucket->req[0]); /* allowed */
+    return st;
+}
+
+static int ring_eval(en_host *host, void *state, const en_bucket *bucket, en_vec *vec_out)
+{
+    (void)state, (void)bucket, (void)vec_out;
+    return (int)host->num(host, "deed") == EVAL_99 ? 99 : EN_EVAL_PARAM;
+}
+
+static en_status store_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static en_status store_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    const int deed = msg->src == 1 && msg->clock == 2 ? (int)store->num(store, "deed") : 0;
+    switch (deed) {
+    case PEER: store->peer(store, cell, 1000, 0); break;
+    case ABSORB_TWICE: store->absorb(store, cell, msg, 1); break;
+    case STEP_NOWHERE: store->step(store, 0); break;
+    case REWRITE_COUNT: cell->count = 1u << 30; break;
+    case REWRITE_SOURCE: msg->src = 5000; break;
+    case SAY_STOP: return EN_ESTOP;
+    default: break;
+    }
+    const en_status st = store->absorb(store, cell, msg, 1);
+    return st == EN_OK ? store->step(store, cell) : EN_OK;
+}
+
+static int store_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state, (void)cell;
+    return msg->clock == 2 && (int)store->num(store, "deed") == WRONG_ANSWER ? 99 : EN_REPLY_WEIGHTS;
+}
+
+static const en_strategy on_store = {.abi = EN_STRATEGY_ABI,
+                                     .size = sizeof(en_strategy),
+                                     .name = "misuse-store",
+                                     .help = "breaks the contract in psd",
+                                     .flags = EN_STORE_ON_SERVERS,
+                                     .options = options,
+                                     .submit = store_submit,
+                                     .on_push = store_push,
+                                     .on_pull = store_pull};
+
+static const en_strategy on_ring = {.abi = EN_STRATEGY_ABI,
+                                    .size = sizeof(en_strategy),
+                                    .name = "misuse",
+                                    .help = "breaks the contract in a worker",
+                                    .flags = EN_SYNCHRONOUS,
+                                    .options = options,
+                                    .next = &on_store,
+                                    .submit = ring_submit,
+                                    .finish = ring_finish,
+                                    .eval = ring_eval};
+
+EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi)
+{
+    return host_abi == EN_STRATEGY_ABI ? &on_ring : 0;
+}
