@@ -13,13 +13,13 @@
 #include "runtime/core/log.h"
 #include "server/lane.h"
 
-enum { WORLD = 2, ELEMENTS = 4 << 20, ROUNDS = 6, PAIRS = 20, EPOCH = 2 };
+enum { WORLD = 2, ELEMENTS = 1 << 20, ROUNDS = 8, PAIRS = 20, EPOCH = 2 };
 
 static const eni_pair pairs[PAIRS] = {{"strategy-name", "ps-async"},
                                       {"strategy-options", ""},
-                                      {"buckets", "4194304"},
+                                      {"buckets", "1048576"},
                                       {"bucket-offsets", "0"},
-                                      {"elements", "4194304"},
+                                      {"elements", "1048576"},
                                       {"optimizer", "sgd"},
                                       {"momentum", "0"},
                                       {"weight-decay", "0"},
