@@ -19,7 +19,7 @@
 
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
-    STOP_MS = 850,      /* the same, from a signal to us */
+    STOP_MS = 750,      /* the same, from a signal to us */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
     MAX_EVENTS = ENI_CHILDREN_MAX + 2

@@ -16,7 +16,7 @@
 #include "runtime/net/obituary.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
-static const int64_t last_stop_ns = 700 * ENI_MILLI; /* asked -> the last resort */
+static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */
 static const int64_t last_loss_ns = 1500 * ENI_MILLI;
 enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
 

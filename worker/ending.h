@@ -4,7 +4,7 @@
  * rest (results, checkpoint, goodbye) follows as at the end of a budget.
  * - over: 0.5 s later, or at once while the ranks have not met, every wait ends with EN_EINTR, and rank 0
  * writes what it knows.
- * - last: 0.7 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
+ * - last: 0.6 s after it was asked, or 1.5 s after a death, the compute thread is inside a long kernel and
  * cannot hear. The process ends without it.
  *
  * One thread watches; it also tells the launcher at once who died. */

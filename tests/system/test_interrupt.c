@@ -119,7 +119,7 @@ static void test_in_a_long_step(void **state)
     (void)state;
     snprintf(out, sizeof out, "%s", next_out());
     job_run(&j, "ring", 2,
-            "%s --batch-size=2048 --limit-train-samples=8192 --steps=50 --limit-test-samples=8 --out=%s",
+            "%s --batch-size=768 --limit-train-samples=8192 --steps=50 --limit-test-samples=8 --out=%s",
             CONVNET, out);
     job_wait(&j, 0, -1, "forward backward", 0, STARTS_WITHIN);
     const double took = interrupt_run(&j, SIGINT);
