@@ -51,9 +51,24 @@ static void leave(void)
 /* What an outer launcher may have set would change what the programs do. */
 static void clean_environment(void)
 {
-    static const char *const names[] = {
-        "RANK",        "WORLD_SIZE",  "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "ENTRAIN_PLUGIN_PATH"};
+    static const char *const names[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "SLURM_STEP_ID",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "MV2_COMM_WORLD_RANK",
+                                        "MV2_COMM_WORLD_SIZE",
+                                        "OMP_NUM_THREADS",
+                                        "ENTRAIN_PLUGIN_PATH",
+                                        "ENTRAIN_TOKEN_FILE"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
     setenv("XDG_RUNTIME_DIR", folder, 1);
