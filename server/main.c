@@ -1,5 +1,6 @@
 /* main.c - the program `psd`: the parameter server of one run. */
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "config/folders.h"
@@ -8,12 +9,22 @@
 #include "runtime/core/version.h"
 #include "server/psd.h"
 
+/* A connection a worker, lane and server, and as many strangers: the soft limit of 1,024 is soon reached. */
+static void raise_file_limit(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 static int run(const eni_config *config)
 {
     char plugins[4096];
     eni_log_set_level((int)config->log_level);
     eni_log_set_launcher((int)config->result_fd);
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
+    raise_file_limit();
     const int signal_fd = eni_signals_open();
     const int code = eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd), signal_fd);
     close(signal_fd);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/core/log.h"
 #include "runtime/net/tcp.h"
 #include "server/lane.h"
@@ -266,9 +267,63 @@ static void what_makes_no_sense_is_refused_and_counted(void **state)
     eni_lane_figures figures = {0};
     assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refused, 8);
+    assert_int_equal(figures.refusals.payload, 3);
     say_push(r, 0, 0, 0); /* and the lane goes on */
     say_push(r, 1, 0, 0);
     assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
+    close_rig(r);
+}
+
+/* A checksum that is not the payload's: refused, counted, and not added; the same call whole is then taken.
+ */
+static void a_damaged_payload_is_never_added(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    float g[MOST] = {0};
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    eni_header header = call_of(0, 0, 0);
+    header.flags = ENI_FLAG_CRC;
+    header.crc = eni_crc32c(0, g, header.bytes) ^ 1;
+    say(r, 0, &header, g);
+    expect_refused(r, 0, EN_EPROTO, "damaged");
+    eni_lane_figures figures = {0};
+    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    assert_int_equal(figures.refusals.damaged, 1);
+    header.crc ^= 1;
+    say(r, 0, &header, g); /* no gap: the first one was never there */
+    say_push(r, 1, 0, 0);
+    assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
+    close_rig(r);
+}
+
+/* What an honest worker has sent, captured and sent again: over another connection it is refused, over its
+ * own it is answered without being applied. */
+static void a_replayed_frame_is_not_applied(void **state)
+{
+    (void)state;
+    rig *r = open_rig(NULL);
+    float g[MOST] = {1};
+    hello(r, 0);
+    hello(r, 1);
+    say_init(r, 0);
+    eni_header captured = call_of(0, 0, 0);
+    say(r, 0, &captured, g);
+    say_push(r, 1, 0, 0);
+    const uint64_t version = hear(r, 0)->version;
+    assert_int_equal(hear(r, 1)->version, version);
+    say(r, 1, &captured, g);
+    expect_refused(r, 1, EN_EDENIED, "HELLO");
+    say(r, 0, &captured, g);
+    const eni_header *again = hear(r, 0);
+    assert_int_equal(again->type, ENI_MSG_REPLY);
+    assert_true(again->flags & ENI_FLAG_REPEAT);
+    assert_int_equal(again->version, version);
+    eni_lane_figures figures = {0};
+    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    assert_int_equal(figures.refusals.unknown, 1);
     close_rig(r);
 }
 
@@ -332,6 +387,8 @@ int main(void)
         cmocka_unit_test(a_finished_worker_releases_the_other),
         cmocka_unit_test(without_the_token_nothing_is_believed),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_counted),
+        cmocka_unit_test(a_damaged_payload_is_never_added),
+        cmocka_unit_test(a_replayed_frame_is_not_applied),
         cmocka_unit_test(a_stranger_s_bytes_do_no_harm),
         cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),
         cmocka_unit_test(an_idle_lane_uses_no_time),

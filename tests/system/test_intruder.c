@@ -163,30 +163,53 @@ static void attack_ps(const char *strategy, int nranks, int steps, int has_token
 static void test_ps_sync(void **state)
 {
     (void)state;
-    attack_ps("ps-sync", 2, 40000, 0);
-    attack_ps("ps-sync", 2, 40000, 1);
+    attack_ps("ps-sync", 2, 20000, 0);
+    attack_ps("ps-sync", 2, 20000, 1);
 }
 
 /* One asynchronous worker: the same bytes each time, and nobody to wait for. */
 static void test_ps_async(void **state)
 {
     (void)state;
-    attack_ps("ps-async", 1, 40000, 0);
+    attack_ps("ps-async", 1, 20000, 0);
 }
 
 static void test_ring(void **state)
 {
     (void)state;
     intruder_report report = {0};
-    const ended alone = ring_run(40000, 0, NULL), attacked = ring_run(40000, 1, &report);
+    const ended alone = ring_run(20000, 0, NULL), attacked = ring_run(20000, 1, &report);
     expect_untouched("a ring over TCP", &alone, &attacked, &report);
     json_decref(alone.result);
     json_decref(attacked.result);
 }
 
+/* Beyond loopback nothing is encrypted: each program that would listen there says so and does not. */
+static void test_beyond_loopback(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *program, *arguments;
+    } listeners[] = {
+        {"psd", "--strategy=ps-sync --world-size=1 --listen=tcp://0.0.0.0:0"},
+        {"psd", "--strategy=ps-sync --world-size=1 --listen=tcp://*:0"},
+        {"psd", "--strategy=ps-sync --world-size=1 --listen=tcp://[::]:0"},
+        {"worker", "--strategy=ring --rank=0 --world-size=2 --rendezvous=tcp://0.0.0.0:0 " RUN},
+        {"worker", "--strategy=ring --rank=0 --world-size=1 --rendezvous=tcp://[::]:0 " RUN},
+    };
+    for (size_t i = 0; i < sizeof listeners / sizeof *listeners; i++) {
+        process p;
+        process_start(&p, listeners[i].program, NULL, "%s", listeners[i].arguments);
+        const int code = process_wait(&p, 20 * SLOWNESS);
+        if (code == 0 || process_says(&p, "--insecure", "") < 1)
+            fail_msg("%s %s ended with %d:\n%s", listeners[i].program, listeners[i].arguments, code,
+                     process_err(&p));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ps_sync), cmocka_unit_test(test_ps_async),
-                                       cmocka_unit_test(test_ring)};
+                                       cmocka_unit_test(test_ring), cmocka_unit_test(test_beyond_loopback)};
     return system_main(tests);
 }
