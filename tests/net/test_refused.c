@@ -49,6 +49,21 @@ static void await_message(eni_link *link, uint32_t type)
     }
 }
 
+/* Until it is told that it is lost, or hung up on. */
+static void hang_up_when_told(eni_link *link)
+{
+    eni_message m = {0};
+    eni_span frame;
+    en_status st = EN_OK;
+    while (st == EN_OK && m.type != ENI_CTL_DEAD) {
+        assert_int_equal(eni_tcp_wait(link->fd, POLLIN, crew_soon(), -1), EN_OK);
+        st = eni_link_read(link);
+        while (m.type != ENI_CTL_DEAD && eni_link_next(link, &frame) == EN_OK)
+            assert_int_equal(eni_message_get(frame.data, frame.bytes, &m, NULL), EN_OK);
+    }
+    eni_link_fini(link);
+}
+
 static void *open_hand(void *argument)
 {
     crew_hand *hand = argument;
@@ -71,13 +86,13 @@ static void assert_refused(const void *bytes, size_t length, bool is_early, cons
         pthread_join(c.hand[0].thread, NULL);
     }
     assert_int_equal(eni_tcp_send(link.fd, bytes, length, crew_soon(), -1), EN_OK);
+    hang_up_when_told(&link);
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
     assert_int_equal(eni_leader_death(c.leader, &death), EN_OK);
     assert_int_equal(death.rank, 1);
     assert_int_equal(death.pid, 4711);
     if (strstr(death.cause, sentence) == NULL) fail_msg("%s, not: %s", death.cause, sentence);
     if (!is_early) assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
-    eni_link_fini(&link);
     crew_fini(&c);
 }
 
