@@ -186,6 +186,7 @@ static void check_answers(run *t)
         const eni_store_action *a = &t->r.actions.item[i];
         assert_int_equal(a->type, ENI_STORE_REPLY);
         assert_true(t->is_waiting[a->client]);
+        assert_true(model_may_answer(&t->m, a->client));
         assert_int_equal(a->version, t->m.version);
         assert_memory_equal(a->data, t->m.w, sizeof t->m.w);
         t->is_waiting[a->client] = 0;
