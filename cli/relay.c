@@ -67,6 +67,7 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     if (shown == NULL) return false;
     const bool is_error = strlen(shown) > LEVEL_AT && shown[LEVEL_AT] == 'E';
     const bool is_of_the_end = is_error && (begins(subsystem, "member: ") || begins(subsystem, "leader: "));
+    if (is_of_the_end && relay->is_muted) return true;
     if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)
         snprintf(relay->held[relay->nheld++], ENI_RELAY_LINE, "%s", line);
     else if (!was_said(relay, cause_in(text)))

@@ -18,6 +18,7 @@ typedef struct eni_relay {
     unsigned nheld;
     char victim[ENI_RELAY_LINE]; /* "rank 1 (pid 4121 on host b) ": it has been named */
     bool is_open;                /* nothing is held any more */
+    bool is_muted;               /* the launcher ends the rest itself: what they say of that is no news */
 } eni_relay;
 
 /* A line as log.h has it, without its newline: prints it, holds it or drops it. False: it is no such line. */

@@ -33,12 +33,6 @@ static void condemn(eni_child *c)
     kill(c->pid, SIGKILL);
 }
 
-void eni_launcher_condemn_all(eni_launcher *l)
-{
-    for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) condemn(&l->child[i]);
-}
-
 static void begin_to_name(eni_launcher *l)
 {
     if (l->name_ns == INT64_MAX) l->name_ns = eni_now_ns() + TOGETHER_MS * ENI_MILLI;
@@ -149,6 +143,14 @@ static void read_reports(eni_launcher *l)
         memmove(l->line, begin, l->line_bytes + 1);
         if (l->line_bytes == sizeof l->line - 1) l->line_bytes = 0;
     }
+}
+
+void eni_launcher_condemn_all(eni_launcher *l)
+{
+    read_reports(l);
+    l->relay.is_muted = true;
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].is_running) condemn(&l->child[i]);
 }
 
 /* ---- the one line ---- */

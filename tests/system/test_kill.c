@@ -42,6 +42,8 @@ typedef struct kill_case {
 } kill_case;
 
 static double worst;
+static int nsaves;
+static char saves[96]; /* the flag that says where */
 
 /* ---- getting there ------------------------------------------------------------------------------------- */
 
@@ -65,7 +67,7 @@ static const char *flags_of(phase p)
 /* By hand a rank may be late, or stopped, as the test likes it. */
 static void start_by_hand(job *j, const kill_case *c)
 {
-    job_by_hand(j, c->strategy, 3, "%s %s", flags_of(c->phase), c->more);
+    job_by_hand(j, c->strategy, 3, "%s %s %s", flags_of(c->phase), c->more, saves);
     if (c->phase != JOIN && c->phase != BROADCAST) {
         job_all_ranks(j);
         return;
@@ -84,7 +86,7 @@ static void start_run(job *j, const kill_case *c)
 {
     const char *flags = flags_of(c->phase);
     if (c->phase != JOIN)
-        job_run(j, c->strategy, 3, "%s %s", flags, c->more);
+        job_run(j, c->strategy, 3, "%s %s %s", flags, c->more, saves);
     else
         job_run(j, c->strategy, 2, "--nnodes=2 --node-rank=0 --master-addr=127.0.0.1 --master-port=%d %s %s",
                 free_port(), flags, c->more);
@@ -100,8 +102,8 @@ static void reach(job *j, const kill_case *c)
         if (!strstr(c->strategy, "async") && !strstr(c->strategy, "ssp"))
             job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN);
         break;
-    case SPIN:
-    case SAVE: job_wait(j, 0, -1, NULL, 1, STARTS_WITHIN); break;
+    case SPIN: job_wait(j, 0, -1, NULL, 1, STARTS_WITHIN); break;
+    case SAVE: job_wait(j, 0, -1, "checkpoint", 1, STARTS_WITHIN); break;
     case WIRE: job_wait(j, 0, -1, "exchange", 0, STARTS_WITHIN); break;
     case EVALUATE: job_wait(j, 0, -1, "evaluation", 0, STARTS_WITHIN); break;
     case FINISH: job_wait(j, 0, -1, "finish", 0, STARTS_WITHIN); break;
@@ -159,6 +161,9 @@ static void kill_it(const kill_case *c)
     job j;
     char title[128], name[32];
     const int files = files_left("entrain");
+    saves[0] = 0;
+    if (c->phase == SAVE)
+        snprintf(saves, sizeof saves, "--checkpoint-dir=%s/saves%d", system_folder(), nsaves++);
     snprintf(title, sizeof title, "%s %s, %s, %s", c->strategy, c->is_run ? "by entrain run" : "by hand",
              phase_names[c->phase], job_name(c->victim, name));
     if (c->is_run)
@@ -231,6 +236,8 @@ static const kill_case cases[] = {
     {"ps-sync", "", HAND, WIRE, JOB_PSD, 0},
     {"ps-sync", "", HAND, EVALUATE, 0, 1},
     {"ps-sync", "", HAND, EVALUATE, JOB_PSD, 1},
+    {"ring", "", HAND, SAVE, 0, 1},
+    {"ring", "", HAND, SAVE, 1, 0},
     {"ps-async", "", HAND, JOIN, 0, 0},
     {"ps-async", "", HAND, COMPUTE, 1, 0},
     {"ps-async", "", HAND, SPIN, 0, 0},
@@ -257,6 +264,9 @@ static const kill_case cases[] = {
     {"ps-sync", "", RUN, SPIN, JOB_PSD, 1},
     {"ps-sync", "", RUN, WIRE, 0, 0},
     {"ps-sync", "", RUN, EVALUATE, JOB_PSD, 0},
+    {"ps-sync", "", RUN, SAVE, 0, 1},
+    {"ps-sync", "", RUN, SAVE, JOB_PSD, 0},
+    {"ring", "", RUN, SAVE, 1, 0},
     {"ps-async", "", RUN, SPIN, 0, 0},
     {"ps-async", "", RUN, SPIN, JOB_LAUNCHER, 0},
     {"ps-async", "", RUN, WIRE, JOB_PSD, 0},

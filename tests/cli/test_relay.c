@@ -1,0 +1,101 @@
+/* test_relay.c - what several processes say of one cause is printed once; an obituary over the pipe. */
+#include "cli/relay.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/net/obituary.h"
+
+static eni_relay relay;
+static int out[2], saved;
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&relay, 0, sizeof relay);
+    saved = dup(STDERR_FILENO);
+    return pipe(out) != 0 || dup2(out[1], STDERR_FILENO) < 0;
+}
+
+/* What was printed; ends the capture. */
+static const char *printed(void)
+{
+    static char text[8192];
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(out[1]);
+    const ssize_t n = read(out[0], text, sizeof text - 1);
+    text[n < 0 ? 0 : n] = 0;
+    close(out[0]);
+    return text;
+}
+
+static void test_once(void **state)
+{
+    (void)state;
+    assert_true(eni_relay_take(&relay, "log 19 12:00:01.123 E b:0 data: no such set"));
+    assert_true(eni_relay_take(&relay, "log 19 12:00:01.124 E b:1 data: no such set"));
+    assert_true(eni_relay_take(&relay, "log 19 12:00:01.125 W b:1 data: another matter"));
+    assert_false(eni_relay_take(&relay, "progress 1 2 3 4"));
+    assert_false(eni_relay_take(&relay, "log 900 short"));
+    assert_string_equal(printed(),
+                        "12:00:01.123 E b:0 data: no such set\n12:00:01.125 W b:1 data: another matter\n");
+}
+
+static void test_the_launcher_names_the_victim(void **state)
+{
+    (void)state;
+    eni_relay_take(
+        &relay, "log 19 12:00:01.123 E b:0 member: the run is broken: rank 1 (pid 7 on host b) died: gone");
+    eni_relay_take(&relay,
+                   "log 19 12:00:01.124 E b:2 member: the run is broken: rank 3 (pid 9 on host b) gave up");
+    eni_relay_take(&relay,
+                   "log 19 12:00:01.125 E psd leader: the run ends: rank 3 (pid 9 on host b) gave up");
+    eni_relay_open(&relay, "rank 1 (pid 7 on host b) died at step 3: Killed (SIGKILL)", false);
+    relay.is_muted = true;
+    eni_relay_take(
+        &relay, "log 19 12:00:02.125 E b:2 member: the run is broken: rank 0 (pid 6 on host b) died: gone");
+    assert_string_equal(printed(),
+                        "12:00:01.124 E b:2 member: the run is broken: rank 3 (pid 9 on host b) gave up\n");
+}
+
+static void test_obituary(void **state)
+{
+    (void)state;
+    const eni_death death = {.rank = -2,
+                             .pid = 4121,
+                             .step = 41,
+                             .is_stopped = true,
+                             .host = "b",
+                             .phase = "weight broadcast",
+                             .cause = "silent for 5.0 s"};
+    eni_death read;
+    char line[8192];
+    eni_obituary_write(out[1], &death);
+    snprintf(line, sizeof line, "%s", printed());
+    line[strcspn(line, "\n")] = 0;
+    assert_true(eni_obituary_read(line, &read));
+    assert_int_equal(read.rank, -2);
+    assert_int_equal(read.pid, 4121);
+    assert_int_equal(read.step, 41);
+    assert_true(read.is_stopped);
+    assert_string_equal(read.phase, "weight broadcast");
+    assert_string_equal(read.cause, "silent for 5.0 s");
+    char damaged[] = "death\t1\tx\t3\t0\tb\tforward\tgone";
+    assert_false(eni_obituary_read(damaged, &read));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_once, setup),
+                                       cmocka_unit_test_setup(test_the_launcher_names_the_victim, setup),
+                                       cmocka_unit_test_setup(test_obituary, setup)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
