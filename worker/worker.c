@@ -266,7 +266,9 @@ static en_status open_board(eni_worker *w)
     const eni_config *c = w->config;
     if (c->tensorboard == NULL || w->world.rank != 0) return EN_OK;
     int is_own = strcmp(c->tensorboard, "auto") == 0;
-    if (!is_own || c->out != NULL) return eni_board_open(is_own ? c->out : c->tensorboard, w->is_resumed ? w->past.samples : 0, &w->board);
+    if (!is_own || c->out != NULL)
+        return eni_board_open(is_own ? c->out : c->tensorboard, w->is_resumed ? w->past.samples : 0,
+                              &w->board);
     eni_error("worker", "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     return EN_EINVAL;
 }
@@ -289,7 +291,8 @@ static en_status open_records(eni_worker *w)
                               .count = w->schema.count,
                               .every = every,
                               .budget = CURVE_BUDGET,
-                              .resumed = w->is_resumed ? w->past.samples : 0,
+                              /* at the very end the last point is made again */
+                              .resumed = w->is_resumed ? w->past.samples - (w->past.samples == w->plan.samples) : 0,
                               .evaluate = eni_evaluate_test,
                               .on_point = show_point,
                               .user = w};
