@@ -109,7 +109,8 @@ static void accept_all(eni_leader *leader)
             continue;
         }
         if (seat->stage != SEAT_FREE) eni_seat_free(seat);
-        *seat = (eni_seat){.stage = SEAT_NEW, .heard_ns = eni_now_ns(), .process_fd = -1};
+        *seat = (eni_seat){
+            .stage = SEAT_NEW, .refusals = &leader->refusals, .heard_ns = eni_now_ns(), .process_fd = -1};
         eni_link_init(&seat->link, fd);
     }
 }

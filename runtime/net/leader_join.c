@@ -17,7 +17,7 @@ void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason)
 {
     eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
     snprintf(refused.reason, sizeof refused.reason, "%s", reason);
-    eni_warn("leader", "refused a member: %s", reason);
+    eni_log_every(seat->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", reason);
     eni_seat_put(seat, &refused);
     eni_seat_leave(seat);
 }

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/core/log.h"
 #include "runtime/net/leader.h"
 #include "runtime/net/message.h"
 
@@ -31,6 +32,7 @@ typedef enum eni_seat_stage {
 
 typedef struct eni_seat {
     eni_seat_stage stage;
+    eni_log_limit *refusals; /* the leader's */
     eni_link link;
     en_status stream; /* EN_OK while the connection can be read */
     bool is_mute;     /* sending failed: read on, a goodbye may still be there to be read */
@@ -108,6 +110,7 @@ struct eni_leader {
     eni_seat *seats;
     size_t nseats;
     bool has_warned_full; /* once is enough: strangers must not fill a log */
+    eni_log_limit refusals;
     struct pollfd *polled;
     struct eni_door *door;
     eni_world_info world; /* valid until stop: on_world may keep it */
