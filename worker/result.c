@@ -217,7 +217,7 @@ static void add_environment(const eni_worker *w, json_t *result)
     json_object_set_new(env, "kernel", json_string(name.release));
     json_object_set_new(env, "host", json_string(w->host));
     set_int(env, "cores", (uint64_t)eni_place_cores());
-    json_object_set_new(env, "version", json_string(EN_VERSION));
+    json_object_set_new(env, "version", json_string(w->version));
     json_object_set_new(env, "device", json_string(w->device.ops->describe(w->device.ctx)));
     for (int i = 0; i < w->config->straggler.count; i++) {
         snprintf(text, sizeof text, "straggler %s", w->config->straggler.item[i]);
@@ -241,12 +241,13 @@ static void add_identity(const eni_worker *w, json_t *result)
         json_array_append_new(argv, json_string(w->argv[i]));
     set_int(result, "schema", 1);
     json_object_set_new(result, "argv", argv);
-    json_object_set_new(result, "version", json_string(EN_VERSION));
+    json_object_set_new(result, "version", json_string(w->version));
     json_object_set_new(result, "strategy", json_string(w->strategy->name));
     json_object_set_new(result, "strategy_options", json_string(eni_options_canonical(w->options)));
     set_int(result, "workers", (uint64_t)w->world.nranks);
     json_object_set_new(result, "model", json_string(w->schema.network->name));
     json_object_set_new(result, "data", json_string(w->dataset->name));
+    json_object_set_new(result, "data_sha256", json_string(w->data_sha256));
     set_int(result, "seed", (uint64_t)c->seed);
     json_object_set_new(result, "device", json_string(w->device.ops->name));
     set_int(result, "threads", (uint64_t)w->threads);
