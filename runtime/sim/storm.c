@@ -21,7 +21,7 @@ uint64_t eni_weather_draw(eni_weather *weather, uint64_t below)
     return below == 0 ? 0 : eni_rng_below(&weather->key, weather->draws++, below);
 }
 
-static int64_t draw_ns(eni_weather *weather, int64_t below)
+int64_t eni_weather_draw_ns(eni_weather *weather, int64_t below)
 {
     return (int64_t)eni_weather_draw(weather, (uint64_t)below);
 }
@@ -36,7 +36,7 @@ int eni_weather_is_calm(const eni_sim *sim)
     return sim->agenda.now_ns >= sim->weather->storm->calm_ns;
 }
 
-static void post_in(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
+void eni_weather_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
 {
     const en_status st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + delay_ns, happen, sim, subject);
     if (st != EN_OK) eni_sim_fail(sim, st);
@@ -82,7 +82,7 @@ static void send_copy(eni_sim *sim, const eni_letter *like, const float *data, i
     *letter = *like;
     letter->sim = sim;
     if (data) memcpy(letter->data, data, bytes);
-    post_in(sim, delay_ns, arrived, letter);
+    eni_weather_post(sim, delay_ns, arrived, letter);
 }
 
 void eni_weather_send(eni_sim *sim, const eni_letter *like, const float *data)
@@ -109,7 +109,8 @@ void eni_weather_send(eni_sim *sim, const eni_letter *like, const float *data)
         const int is_slow = happens(w, storm->slow);
         w->figures->late += (uint64_t)is_slow;
         send_copy(sim, like, data,
-                  latency + draw_ns(w, latency) + (is_slow ? draw_ns(w, storm->slow_ns) : 0));
+                  latency + eni_weather_draw_ns(w, latency) +
+                      (is_slow ? eni_weather_draw_ns(w, storm->slow_ns) : 0));
     }
 }
 
@@ -170,7 +171,7 @@ static en_status call_store(eni_sim_store *store, eni_letter *l)
     return st;
 }
 
-static en_status member_of_store(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member)
+en_status eni_weather_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member)
 {
     return eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
                                                         .client = rank,
@@ -188,7 +189,7 @@ static en_status finish_at_store(eni_sim_store *store, eni_letter *l)
                                 .epoch = l->epoch,
                                 .incarnation = l->incarnation};
     eni_sim *sim = l->sim;
-    const en_status st = member_of_store(store, l->rank, l->incarnation, EN_MEMBER_FINISHED);
+    const en_status st = eni_weather_member(store, l->rank, l->incarnation, EN_MEMBER_FINISHED);
     release_letter(l);
     eni_weather_send(sim, &goodbye, NULL);
     return st;
@@ -239,224 +240,6 @@ void eni_storm_reply(eni_sim_store *store, const eni_store_action *action)
     eni_weather_send(sim, &letter, action->data);
 }
 
-/* ---- saves --------------------------------------------------------------------------------------------- */
-
-static en_status append(void *user, const void *data, size_t bytes)
-{
-    eni_kept *kept = user;
-    if (kept->n + bytes > kept->room) {
-        const size_t room = 2 * (kept->n + bytes);
-        uint8_t *grown = realloc(kept->bytes, room);
-        if (!grown) return EN_ENOMEM;
-        kept->bytes = grown;
-        kept->room = room;
-    }
-    memcpy(kept->bytes + kept->n, data, bytes);
-    kept->n += bytes;
-    return EN_OK;
-}
-
-static en_status keep(eni_sim *sim, int32_t k, eni_kept *kept)
-{
-    const eni_store *core = sim->stores[k].core;
-    const eni_haven *haven = &sim->weather->haven[k];
-    const uint32_t n = sim->buckets->n;
-    kept->n = 0;
-    EN_TRY(eni_store_save(core, append, kept));
-    for (int32_t r = 0; r < sim->nranks; r++) {
-        kept->incarnation[r] = eni_store_incarnation(core, r);
-        for (uint32_t b = 0; b < n; b++)
-            kept->seq[(uint64_t)r * n + b] = eni_store_seq(core, r, b);
-    }
-    kept->behind = haven->behind;
-    kept->counted = haven->counted;
-    return EN_OK;
-}
-
-typedef struct saving {
-    int32_t store;
-    uint64_t write;
-} saving;
-
-/* The write is over: from here on the state is what the store comes back from. */
-static void save_ends(void *sim_, void *saving_)
-{
-    eni_sim *sim = sim_;
-    const saving s = *(saving *)saving_;
-    eni_haven *haven = &sim->weather->haven[s.store];
-    eni_sim_free(sim, saving_);
-    if (haven->write != s.write) return;
-    const eni_kept old = haven->safe;
-    haven->safe = haven->pending;
-    haven->pending = old;
-    haven->is_writing = 0;
-    sim->weather->figures->saves++;
-}
-
-static void save_begins(void *sim_, void *saving_)
-{
-    eni_sim *sim = sim_;
-    const saving *s = saving_;
-    eni_weather *w = sim->weather;
-    eni_haven *haven = &w->haven[s->store];
-    if (!haven->is_down && !haven->is_writing) {
-        saving *end = eni_sim_alloc(sim, sizeof *end);
-        const en_status st = end ? keep(sim, s->store, &haven->pending) : EN_ENOMEM;
-        if (st != EN_OK) {
-            eni_sim_fail(sim, st);
-            return;
-        }
-        haven->is_writing = 1;
-        *end = (saving){s->store, ++haven->write};
-        post_in(sim, draw_ns(w, w->storm->write_ns), save_ends, end);
-    }
-    post_in(sim, w->storm->save_ns / 2 + draw_ns(w, w->storm->save_ns), save_begins, saving_);
-}
-
-/* ---- the death of a store ------------------------------------------------------------------------------ */
-
-/* A word of the leader: a store is there in a new life. */
-typedef struct word {
-    int32_t rank, store;
-    uint32_t epoch;
-} word;
-
-static void word_arrives(void *sim_, void *word_)
-{
-    eni_sim *sim = sim_;
-    const word w = *(word *)word_;
-    eni_sim_free(sim, word_);
-    eni_envoy_new_epoch(sim, w.rank, w.store, w.epoch);
-}
-
-static en_status tell_ranks(eni_sim *sim, int32_t k)
-{
-    for (int32_t r = 0; r < sim->nranks; r++) {
-        word *w = eni_sim_alloc(sim, sizeof *w);
-        if (!w) return EN_ENOMEM;
-        *w = (word){r, k, sim->weather->haven[k].epoch};
-        post_in(sim, sim->network.latency_ns + draw_ns(sim->weather, sim->weather->storm->slow_ns),
-                word_arrives, w);
-    }
-    return EN_OK;
-}
-
-static en_status revive(eni_sim *sim, int32_t k)
-{
-    eni_weather *w = sim->weather;
-    eni_haven *haven = &w->haven[k];
-    eni_sim_store *store = &sim->stores[k];
-    EN_TRY(eni_shards_renew(sim, k));
-    EN_TRY(eni_store_load(store->core, haven->safe.bytes, haven->safe.n, sim->agenda.now_ns));
-    haven->is_down = 0;
-    haven->epoch++;
-    haven->behind = haven->safe.behind;
-    haven->counted = haven->safe.counted;
-    store->timer_ns = eni_store_timer(store->core);
-    if (store->timer_ns != INT64_MAX)
-        EN_TRY(eni_agenda_post(&sim->agenda, store->timer_ns, eni_courier_timer_due, sim, store));
-    for (int32_t r = 0; r < sim->nranks; r++)
-        if (eni_courier_is_client(&sim->ranks[r]))
-            EN_TRY(member_of_store(store, r, w->member[r].incarnation,
-                                   w->member[r].is_in ? EN_MEMBER_JOINED : EN_MEMBER_LEFT));
-    return tell_ranks(sim, k);
-}
-
-static void store_returns(void *sim_, void *store_)
-{
-    eni_sim *sim = sim_;
-    const en_status st = revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores));
-    if (st != EN_OK) eni_sim_fail(sim, st);
-}
-
-static void store_dies(void *sim_, void *store_)
-{
-    eni_sim *sim = sim_;
-    eni_sim_store *store = store_;
-    eni_weather *w = sim->weather;
-    const int32_t k = (int32_t)(store - sim->stores);
-    eni_haven *haven = &w->haven[k];
-    if (haven->is_down) return;
-    w->figures->store_deaths++;
-    haven->is_down = 1;
-    haven->is_writing = 0;
-    haven->write++;
-    store->timer_ns = INT64_MAX;
-    eni_store_free(store->core);
-    store->core = NULL;
-    for (int32_t r = 0; r < sim->nranks; r++) /* the run does not end without it */
-        eni_envoy_farewell(sim, r, k)->is_said = 0;
-    post_in(sim, 1 + draw_ns(w, w->storm->outage_ns), store_returns, store);
-}
-
-/* ---- the death of a rank ------------------------------------------------------------------------------- */
-
-static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
-{
-    eni_weather *w = sim->weather;
-    w->member[r].is_in = member == EN_MEMBER_JOINED;
-    for (int32_t k = 0; k < sim->nstores; k++) {
-        if (w->haven[k].is_down) continue; /* it is told when it returns */
-        const en_status st = member_of_store(&sim->stores[k], r, w->member[r].incarnation, member);
-        if (st != EN_OK) eni_sim_fail(sim, st);
-    }
-}
-
-/* The least clock of those that still work, as heartbeats tell it: the leader gives it to who joins late. */
-static uint64_t least_clock(const eni_sim *sim, int32_t joining)
-{
-    const eni_presence_of *member = sim->weather->member;
-    uint64_t least = UINT64_MAX;
-    for (int32_t r = 0; r < sim->nranks; r++) {
-        const uint64_t clock = member[r].clock + sim->ranks[r].step;
-        if (sim->ranks[r].is_running && clock < least) least = clock;
-    }
-    return least != UINT64_MAX ? least : member[joining].clock + sim->ranks[joining].step;
-}
-
-static void rank_returns(void *sim_, void *rank_)
-{
-    eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
-    const int32_t r = rank->world.rank;
-    if (rank->fiber) { /* its last entry in the agenda is still to come */
-        post_in(sim, ENI_MILLI, rank_returns, rank);
-        return;
-    }
-    sim->weather->member[r].incarnation++;
-    sim->weather->member[r].clock = least_clock(sim, r);
-    for (int32_t k = 0; k < sim->nstores; k++)
-        *eni_envoy_farewell(sim, r, k) = (eni_farewell){.epoch = sim->weather->haven[k].epoch};
-    member_everywhere(sim, r, EN_MEMBER_JOINED);
-    const en_status st = eni_sim_restart_rank(sim, r);
-    if (st != EN_OK) eni_sim_fail(sim, st);
-}
-
-static void rank_is_missed(void *sim_, void *rank_)
-{
-    eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
-    member_everywhere(sim, rank->world.rank, EN_MEMBER_LEFT);
-    post_in(sim, 1 + draw_ns(sim->weather, sim->weather->storm->outage_ns), rank_returns, rank);
-}
-
-static void rank_dies(void *sim_, void *rank_)
-{
-    eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
-    if (!rank->is_running) return;
-    sim->weather->figures->rank_deaths++;
-    eni_envoy_die(sim, rank->world.rank);
-    rank->is_running = 0;
-    rank->is_dead = 1;
-    sim->nrunning--;
-    if (rank->waiting) { /* nothing will wake it */
-        eni_fiber_free(rank->fiber);
-        rank->fiber = NULL;
-    }
-    post_in(sim, 1 + draw_ns(sim->weather, sim->weather->storm->outage_ns / 2), rank_is_missed, rank);
-}
-
 /* ---- a storm's life ------------------------------------------------------------------------------------ */
 
 static void time_is_up(void *sim_, void *unused)
@@ -472,20 +255,20 @@ static void plan(eni_sim *sim)
     eni_weather *w = sim->weather;
     const eni_storm *storm = w->storm;
     for (int32_t i = 0; i < storm->cuts; i++) {
-        const int64_t from = draw_ns(w, storm->calm_ns);
+        const int64_t from = eni_weather_draw_ns(w, storm->calm_ns);
         w->cut[i] = (eni_cut){.rank = (int32_t)eni_weather_draw(w, (uint64_t)sim->nranks),
                               .store = (int32_t)eni_weather_draw(w, (uint64_t)sim->nstores),
                               .ways = 1 + (int32_t)eni_weather_draw(w, 3),
                               .from_ns = from,
-                              .to_ns = from + draw_ns(w, storm->outage_ns)};
+                              .to_ns = from + eni_weather_draw_ns(w, storm->outage_ns)};
     }
     for (int32_t i = 0; i < storm->store_deaths; i++)
-        post_in(sim, draw_ns(w, storm->calm_ns), store_dies,
-                &sim->stores[eni_weather_draw(w, (uint64_t)sim->nstores)]);
+        eni_weather_post(sim, eni_weather_draw_ns(w, storm->calm_ns), eni_weather_store_dies,
+                         &sim->stores[eni_weather_draw(w, (uint64_t)sim->nstores)]);
     for (int32_t i = 0; i < storm->rank_deaths; i++)
-        post_in(sim, draw_ns(w, storm->calm_ns), rank_dies,
-                &sim->ranks[eni_weather_draw(w, (uint64_t)sim->nranks)]);
-    post_in(sim, storm->calm_ns + storm->limit_ns, time_is_up, NULL);
+        eni_weather_post(sim, eni_weather_draw_ns(w, storm->calm_ns), eni_weather_rank_dies,
+                         &sim->ranks[eni_weather_draw(w, (uint64_t)sim->nranks)]);
+    eni_weather_post(sim, storm->calm_ns + storm->limit_ns, time_is_up, NULL);
 }
 
 static en_status open_kept(const eni_sim *sim, eni_kept *kept)
@@ -513,13 +296,14 @@ en_status eni_storm_open(eni_sim *sim)
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
     for (int32_t k = 0; k < sim->nstores; k++) {
-        saving *s = eni_sim_alloc(sim, sizeof *s);
+        eni_saving *s = eni_sim_alloc(sim, sizeof *s);
         if (!s) return EN_ENOMEM;
-        *s = (saving){.store = k};
+        *s = (eni_saving){.store = k};
         EN_TRY(open_kept(sim, &w->haven[k].safe));
         EN_TRY(open_kept(sim, &w->haven[k].pending));
-        EN_TRY(keep(sim, k, &w->haven[k].safe)); /* as psd does once all initial weights are there */
-        post_in(sim, draw_ns(w, w->storm->save_ns), save_begins, s);
+        EN_TRY(
+            eni_weather_keep(sim, k, &w->haven[k].safe)); /* as psd does once all initial weights are there */
+        eni_weather_post(sim, eni_weather_draw_ns(w, w->storm->save_ns), eni_weather_save, s);
     }
     plan(sim);
     return sim->status;

@@ -86,7 +86,8 @@ typedef struct eni_cut {
 
 /* What the leader knows of a rank. */
 typedef struct eni_presence_of {
-    uint64_t incarnation, clock; /* clock: calls on each cell before this incarnation, as others counted them */
+    uint64_t incarnation,
+        clock; /* clock: calls on each cell before this incarnation, as others counted them */
     int is_in;
 } eni_presence_of;
 
@@ -108,6 +109,25 @@ int eni_weather_is_calm(const eni_sim *sim);
 /* Sends a copy of the letter with `count` floats of data behind it; it may get lost, doubled or late. */
 void eni_weather_send(eni_sim *sim, const eni_letter *like, const float *data);
 void eni_weather_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
+
+int64_t eni_weather_draw_ns(eni_weather *weather, int64_t below);
+void eni_weather_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
+/* A MEMBER event into one store. */
+en_status eni_weather_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
+
+/* ---- outage.c: entries for the agenda, but for keep */
+
+/* Whose state is being saved, and the how manyth save that is. */
+typedef struct eni_saving {
+    int32_t store;
+    uint64_t write;
+} eni_saving;
+
+/* The state of store k of this moment. */
+en_status eni_weather_keep(eni_sim *sim, int32_t k, eni_kept *kept);
+void eni_weather_save(void *sim, void *saving);
+void eni_weather_store_dies(void *sim, void *store);
+void eni_weather_rank_dies(void *sim, void *rank);
 
 /* ---- envoy.c */
 void eni_envoy_receive(eni_sim *sim, const eni_letter *letter);

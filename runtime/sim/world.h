@@ -4,7 +4,7 @@
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
  *     exchange.c   collectives and swaps among ranks      courier.c    calls to stores and their answers
  *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
- *     storm.c      what goes wrong, if anything           envoy.c      calls that survive it
+ *     storm.c, outage.c  what goes wrong, if anything     envoy.c      calls that survive it
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
