@@ -85,7 +85,6 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
 {
     eni_lane_config config = {
         .net = psd->net,
-        .listen = psd->listen,
         .is_insecure = psd->config->insecure,
         .setup = &psd->setup,
         .strategy = psd->strategy,
@@ -107,7 +106,7 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
     eni_address bound;
     char endpoint[ENI_ADDRESS_TEXT], host[ENI_HOST_MAX];
     EN_TRY(choose_host(psd, world, host));
-    config.listen.port = 0;
+    memcpy(config.listen.host, psd->listen.host, sizeof config.listen.host); /* the port is main's */
     if (!is_anywhere(config.listen.host)) memcpy(config.listen.host, host, sizeof host);
     EN_TRY(eni_lane_start(&config, &psd->lanes[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);

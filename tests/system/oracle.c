@@ -27,7 +27,7 @@ typedef struct worker {
     eni_arena *arena;
     eni_lanes lanes;
     pthread_t thread;
-    en_status status;
+    _Atomic(en_status) status;
     uint64_t pushes;     /* rounds of one push a bucket */
     atomic_ullong acked; /* the same, for main */
 } worker;
