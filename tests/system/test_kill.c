@@ -95,7 +95,10 @@ static void start_run(job *j, const kill_case *c)
 static void reach(job *j, const kill_case *c)
 {
     switch (c->phase) {
-    case JOIN: job_wait(j, 1, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN); break;
+    case JOIN:
+        job_wait(j, 0, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
+        job_wait(j, 1, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
+        break;
     case BROADCAST: job_wait(j, 2, ENI_RANK_ACTIVE, NULL, -1, STARTS_WITHIN); break;
     case COMPUTE:
         job_wait(j, 1, ENI_RANK_ACTIVE, "forward backward", 0, STARTS_WITHIN);
