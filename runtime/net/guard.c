@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -99,11 +100,31 @@ static void look_round(eni_guard *guard)
     }
 }
 
-static void take_in(eni_guard *guard, int fd)
+static bool is_watched(const eni_guard *guard, uint64_t inode)
+{
+    for (uint32_t i = 0; i < guard->n; i++)
+        if (guard->strangers[i].inode == inode) return true;
+    return false;
+}
+
+/* Whether a connection came to the port of this endpoint. */
+static bool came_to(int fd, const char *endpoint)
+{
+    struct sockaddr_in6 own = {0}; /* the port lies where sockaddr_in has it */
+    socklen_t bytes = sizeof own;
+    const char *port = strrchr(endpoint, ':');
+    return port != NULL && getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
+           (own.sin6_family == AF_INET || own.sin6_family == AF_INET6) &&
+           ntohs(own.sin6_port) == strtoul(port + 1, NULL, 10);
+}
+
+/* By now the number may be a later connection's: of this lane, which is then told of twice, or of somebody
+ * else in this process, who is none of our business. */
+static void take_in(eni_guard *guard, int fd, const char *endpoint)
 {
     const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     const uint64_t inode = inode_of(copy);
-    if (inode == 0 || is_admitted(guard, inode)) {
+    if (inode == 0 || is_admitted(guard, inode) || is_watched(guard, inode) || !came_to(copy, endpoint)) {
         if (copy >= 0) close(copy);
         return;
     }
@@ -116,18 +137,19 @@ static void take_in(eni_guard *guard, int fd)
 /* One event: [16 bits number, 32 bits value] [endpoint]. False: the last one. */
 static bool take_event(eni_guard *guard)
 {
-    uint8_t head[6] = {0}, endpoint[256];
+    uint8_t head[6] = {0};
+    char endpoint[256] = "";
     uint16_t event;
     int32_t value;
     while (zmq_recv(guard->events, head, sizeof head, ZMQ_DONTWAIT) < 0)
         if (errno != EINTR) return errno == EAGAIN;
-    while (zmq_recv(guard->events, endpoint, sizeof endpoint, 0) < 0)
+    while (zmq_recv(guard->events, endpoint, sizeof endpoint - 1, 0) < 0)
         if (errno != EINTR) return false;
     memcpy(&event, head, sizeof event);
     memcpy(&value, head + 2, sizeof value);
     if (event == ZMQ_EVENT_MONITOR_STOPPED) return false;
     pthread_mutex_lock(&guard->lock);
-    take_in(guard, value);
+    take_in(guard, value, endpoint);
     pthread_mutex_unlock(&guard->lock);
     return true;
 }
