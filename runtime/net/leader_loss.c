@@ -73,12 +73,16 @@ static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *d
     eni_leader_check_end(leader);
 }
 
+static bool can_do_without(const eni_leader *leader, const eni_mate *mate)
+{
+    return leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL &&
+           mate - leader->mates < leader->config.nranks && others_live(leader, mate) &&
+           (mate != leader->mates || !leader->needs_first);
+}
+
 static void lose(eni_leader *leader, eni_mate *mate, const eni_death *death)
 {
-    bool may_go_on = leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL &&
-                     mate - leader->mates < leader->config.nranks && others_live(leader, mate) &&
-                     (mate != leader->mates || !leader->needs_first);
-    if (may_go_on)
+    if (can_do_without(leader, mate))
         go_on_without(leader, mate, death);
     else
         end_with(leader, death);
@@ -134,8 +138,7 @@ void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason)
     char who[32];
     eni_mate *mate = eni_leader_mate(leader, seat);
     eni_peer_name(seat->peer.rank, who);
-    if (leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL && seat->server == 0 &&
-        others_live(leader, mate)) {
+    if (can_do_without(leader, mate)) {
         char cause[ENI_REASON_MAX];
         snprintf(cause, sizeof cause, "it gave up: %.480s", reason);
         eni_death death = describe(leader, &seat->peer, mate, cause);
@@ -188,14 +191,13 @@ void eni_leader_never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns)
 
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns)
 {
-    int64_t timeout_ns = leader->config.peer_timeout_ns, back_ns = leader->config.server_timeout_ns;
-    if (back_ns == 0) back_ns = leader->config.join_ns;
+    const int64_t timeout_ns = leader->config.peer_timeout_ns, back_ns = eni_leader_back_ns(leader);
     for (int32_t i = 0; i < leader->nmates && leader->stage == LEADER_RUNNING; i++) {
         eni_mate *mate = &leader->mates[i];
         const eni_seat *seat = mate->seat;
         if (seat != NULL && seat->stage == SEAT_ACTIVE && now_ns - seat->heard_ns >= timeout_ns)
             lose_silent(leader, mate, now_ns - seat->heard_ns);
-        else if (mate->stage == MATE_MISSING && seat == NULL && now_ns - mate->missing_ns >= back_ns)
+        else if (mate->stage == MATE_MISSING && now_ns - mate->missing_ns >= back_ns) /* or not READY */
             eni_leader_never_back(leader, mate, now_ns);
     }
 }

@@ -73,7 +73,7 @@ static void let_go(eni_leader *leader, eni_mate *mate)
 void eni_leader_check_end(eni_leader *leader)
 {
     int32_t living = 0;
-    if (leader->stage != LEADER_RUNNING) return;
+    if (leader->stage != LEADER_RUNNING || leader->abort_ns != 0) return; /* goodbyes do not hide an abort */
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
         eni_mate *mate = &leader->mates[r];
         if (mate->stage == MATE_BYE && mate->seat != NULL && may_go(leader, mate)) let_go(leader, mate);
@@ -279,6 +279,9 @@ void eni_leader_tick_run(eni_leader *leader, int64_t now_ns)
     eni_leader_check_silence(leader, now_ns);
     if (leader->stage == LEADER_RUNNING && leader->abort_ns != 0 && now_ns >= leader->abort_ns)
         eni_leader_finish(leader, EN_EPEER, leader->abort_reason);
+    /* Everyone had left before this life began: who has not heard the answer has had time to ask for it. */
+    if (leader->config.revived != NULL && now_ns - leader->started_ns >= eni_leader_back_ns(leader))
+        eni_leader_check_end(leader);
     if (leader->stage == LEADER_RUNNING) eni_leader_check_deadlock(leader, now_ns);
     if (leader->stage == LEADER_RUNNING) beat(leader, now_ns);
 }

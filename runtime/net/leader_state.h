@@ -160,6 +160,11 @@ static inline bool eni_mate_lives(const eni_mate *mate)
     return mate->stage <= MATE_BYE;
 }
 void eni_mate_put(eni_mate *mate, const eni_message *message); /* if it is connected */
+/* How long somebody who may come back is waited for. */
+static inline int64_t eni_leader_back_ns(const eni_leader *leader)
+{
+    return leader->config.server_timeout_ns > 0 ? leader->config.server_timeout_ns : leader->config.join_ns;
+}
 
 /* leader_join.c */
 void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join);

@@ -140,10 +140,11 @@ static void hear_why(eni_member *member, const eni_message *m)
     memcpy(member->stop_why, m->reason, sizeof member->stop_why);
 }
 
-/* Order matters: see eni_member_enter. */
+/* Order matters: see eni_member_enter. A server takes no steps, so it has nothing to answer. */
 static void on_pause(eni_member *member, const eni_message *m)
 {
     hear_why(member, m);
+    if (member->config.server > 0) return;
     atomic_store(&member->stop_step, ENI_STEP_PENDING);
     eni_message answer = {.type = ENI_CTL_PAUSED, .step = atomic_load(&member->entered)};
     eni_member_put(member, &answer);
@@ -208,6 +209,12 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
         on_serve(member, m);
         return;
     case ENI_CTL_WELCOME: eni_member_rejoined(member, m); return;
+    case ENI_CTL_BYE: /* ours was heard in the life before, its answer was not sent */
+        if (!member->has_said_bye) break;
+        member->stage = MEMBER_HERE;
+        on_bye(member);
+        return;
+    case ENI_CTL_LEFT: on_left(member, m); return;
     case ENI_CTL_DEAD: on_dead(member, m); return;
     case ENI_CTL_REFUSED:
     case ENI_CTL_ENDED: eni_member_finish(member, (en_status)m->status, m->reason, NULL); return;

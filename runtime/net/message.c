@@ -307,7 +307,7 @@ static void get(eni_cursor *in, eni_message *m)
     case ENI_CTL_STOP:
     case ENI_CTL_NOTICE:
     case ENI_CTL_PAUSE: get_text(in, m); return;
-    case ENI_CTL_PAUSED: m->step = eni_unpack_int(in, -1, INT64_MAX, "the step is out of range"); return;
+    case ENI_CTL_PAUSED: m->step = eni_unpack_int(in, -1, INT64_MAX - 1, "the step is out of range"); return;
     case ENI_CTL_READY: get_pairs(in, &m->privates); return;
     case ENI_CTL_GATHER:
     case ENI_CTL_GATHERED:

@@ -220,6 +220,47 @@ static void the_last_rank_cannot_be_done_without(void **state)
     crew_fini(&c);
 }
 
+/* Rank 0 keeps the curve and the result where the leader's process says so: whether it dies or gives up. */
+static en_status need_first(void *user, const eni_world_info *world, eni_terms *terms)
+{
+    (void)user;
+    (void)world;
+    terms->goes_on = true;
+    return EN_OK;
+}
+
+static void the_first_rank_cannot_give_up_alone(void **state)
+{
+    (void)state;
+    crew c;
+    crew_init(&c, 3);
+    c.config.on_world = need_first;
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 3);
+    eni_member_abort(c.hand[2].member, "no room");
+    assert_true(crew_await_logged("it gave up: no room; the run goes on without it"));
+    eni_member_abort(c.hand[0].member, "no room for the result");
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
+    assert_int_equal(eni_member_verdict(c.hand[1].member, crew_soon()), EN_EPEER);
+    assert_true(crew_logged("the run is broken: rank 0 (pid "));
+    crew_fini(&c);
+}
+
+/* Who says goodbye while the leader still looks for the cause of an abort does not make the run a good one.
+ */
+static void a_goodbye_does_not_hide_an_abort(void **state)
+{
+    (void)state;
+    crew c;
+    crew_init(&c, 2);
+    assert_true(crew_start(&c));
+    crew_join(&c, 0, 2);
+    eni_member_abort(c.hand[1].member, "no room");
+    assert_int_equal(eni_member_bye(c.hand[0].member, crew_soon()), EN_EPEER);
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_EPEER);
+    crew_fini(&c);
+}
+
 static void a_process_is_known_by_its_birth(void **state)
 {
     (void)state;
@@ -255,6 +296,8 @@ int main(void)
                                        cmocka_unit_test(the_leaders_death_before_welcome_is_named),
                                        cmocka_unit_test(a_death_behind_an_open_connection_is_seen),
                                        cmocka_unit_test(a_run_may_go_on_without_a_rank),
-                                       cmocka_unit_test(the_last_rank_cannot_be_done_without)};
+                                       cmocka_unit_test(the_last_rank_cannot_be_done_without),
+                                       cmocka_unit_test(the_first_rank_cannot_give_up_alone),
+                                       cmocka_unit_test(a_goodbye_does_not_hide_an_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

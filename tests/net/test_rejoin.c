@@ -269,6 +269,48 @@ static void an_early_end_outlives_the_leader(void **state)
     close_stage(&s);
 }
 
+/* psd is killed between writing a goodbye down and answering it. */
+static void a_goodbye_is_answered_in_the_next_life(void **state)
+{
+    (void)state;
+    stage s;
+    open_stage(&s);
+    kill(s.leader, SIGKILL);
+    for (int64_t deadline = crew_soon();
+         eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[0].member);)
+        poll(NULL, 0, 1);
+    assert_int_equal(eni_member_bye(s.c.hand[0].member, eni_now_ns()), EN_ETIMEOUT); /* said, not answered */
+    s.j->rank[0].has_said_bye = true;
+    start_leader(&s);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, crew_soon()), EN_OK);
+    int64_t deadline = crew_soon();
+    while (atomic_load(&s.j->ended) == 0 && eni_now_ns() < deadline)
+        poll(NULL, 0, 1);
+    assert_int_equal(atomic_load(&s.j->ended), 1 + EN_OK);
+    close_stage(&s);
+}
+
+static void a_life_after_everyone_has_left_ends(void **state)
+{
+    (void)state;
+    crew c;
+    eni_revived_rank ranks[RANKS];
+    eni_peer peers[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r] = (eni_revived_rank){.has_said_bye = true};
+        peers[r] = (eni_peer){.rank = r, .pid = 1, .host = "h", .host_id = "h/1"};
+    }
+    const eni_revived revived = {
+        .peers = peers, .rank = ranks, .epoch = 1, .incarnation = 1, .stop_step = ENI_STEP_NEVER};
+    crew_init(&c, RANKS);
+    c.config.revived = &revived;
+    c.config.server_timeout_ns = 200 * ENI_MILLI;
+    assert_true(crew_start(&c));
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_OK);
+    crew_fini(&c);
+}
+
 static void patience_ends(void **state)
 {
     (void)state;
@@ -313,8 +355,11 @@ static void a_journal_that_cannot_be_written_ends_the_run(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_happens_once), cmocka_unit_test(an_early_end_outlives_the_leader),
-        cmocka_unit_test(patience_ends), cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_happens_once),
+                                       cmocka_unit_test(an_early_end_outlives_the_leader),
+                                       cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
+                                       cmocka_unit_test(a_life_after_everyone_has_left_ends),
+                                       cmocka_unit_test(patience_ends),
+                                       cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -209,6 +209,79 @@ static void a_server_may_come_back(void **state)
     crew_fini(&c);
 }
 
+static atomic_bool may_serve;
+
+static en_status serve_late(void *user, const eni_world_info *world, const eni_pair **privates_out,
+                            size_t *n_out)
+{
+    for (int64_t deadline = crew_soon(); !atomic_load(&may_serve) && eni_now_ns() < deadline;)
+        poll(NULL, 0, 1);
+    return serve(user, world, privates_out, n_out);
+}
+
+static void *open_hand(void *argument)
+{
+    crew_hand *hand = argument;
+    hand->status = eni_member_open(&hand->config, &hand->member);
+    return NULL;
+}
+
+/* To be here again is not enough: the lanes must open, too. */
+static void a_server_that_comes_back_has_to_serve(void **state)
+{
+    (void)state;
+    crew c;
+    char words[64];
+    server servers[SERVERS];
+    start(&c, servers, words);
+    c.config.server_timeout_ns = 300 * ENI_MILLI;
+    join(&c);
+    crew_hand *second = &c.hand[FIRST + 1];
+    eni_member_close(second->member);
+    second->member = NULL;
+    atomic_store(&may_serve, false);
+    second->config.on_serve = serve_late;
+    pthread_create(&second->thread, NULL, open_hand, second);
+    assert_int_equal(eni_member_verdict(c.hand[0].member, crew_soon()), EN_EPEER);
+    assert_true(crew_logged("did not come back within 0.3"));
+    atomic_store(&may_serve, true);
+    pthread_join(second->thread, NULL);
+    assert_int_not_equal(second->status, EN_OK);
+    crew_fini(&c);
+}
+
+/* Servers hear of it, and are asked for their word as ever. */
+static void an_early_end_is_no_servers_death(void **state)
+{
+    (void)state;
+    crew c;
+    char words[64], why[ENI_REASON_MAX];
+    server servers[SERVERS];
+    eni_blobs blobs;
+    start(&c, servers, words);
+    join(&c);
+    eni_member_stop(c.hand[0].member, "Ctrl-C");
+    for (int r = 0; r < RANKS; r++) {
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && eni_member_stop_step(c.hand[r].member) == ENI_STEP_NEVER;)
+            poll(NULL, 0, 1);
+        assert_int_equal(eni_member_enter(c.hand[r].member, 0), EN_ESTOP);
+    }
+    pthread_create(&c.hand[1].thread, NULL, gather, &c.hand[1]);
+    assert_int_equal(eni_member_gather(c.hand[0].member, "result", NULL, 0, &blobs, crew_soon()), EN_OK);
+    pthread_join(c.hand[1].thread, NULL);
+    assert_memory_equal(blobs.blob[RANKS].data, "[1][2]", 6);
+    eni_blobs_fini(&blobs);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(eni_member_bye(c.hand[r].member, crew_soon()), EN_OK);
+    for (int k = 1; k < SERVERS; k++) {
+        assert_int_equal(eni_member_await_end(c.hand[FIRST + k - 1].member, crew_soon()), EN_OK);
+        assert_true(eni_member_is_stopping(c.hand[FIRST + k - 1].member, why));
+    }
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_OK);
+    crew_fini(&c);
+}
+
 static void a_missing_server_and_wrong_numbers_are_told(void **state)
 {
     (void)state;
@@ -232,6 +305,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(all_lanes_and_words_are_merged),
                                        cmocka_unit_test(a_servers_death_has_its_number),
                                        cmocka_unit_test(a_server_may_come_back),
+                                       cmocka_unit_test(a_server_that_comes_back_has_to_serve),
+                                       cmocka_unit_test(an_early_end_is_no_servers_death),
                                        cmocka_unit_test(a_missing_server_and_wrong_numbers_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
