@@ -231,16 +231,21 @@ static en_status open_psd(eni_psd *p, const char *plugins)
 
 /* The leader's thread opens lanes and asks them for figures; a lane that fails calls the leader. So the
  * leader ends first (by itself, within the seconds of its farewell), then the lanes, and only then it is
- * freed. A member's thread does the same as the leader's, and ends with its connection. */
+ * freed. A member's thread does the same as the leader's, but ends only when it is closed: the lanes forget it
+ * before. */
 static void stop_threads(eni_psd *p)
 {
+    pthread_mutex_lock(&p->lock);
+    eni_member *member = p->member;
+    p->member = NULL;
+    pthread_mutex_unlock(&p->lock);
+    eni_member_close(member);
     if (p->leader) {
         eni_leader_abort(p->leader, "psd was stopped");
         eni_leader_wait(p->leader, INT64_MAX, -1);
     }
     eni_psd_stop_lanes(p);
     eni_leader_stop(p->leader);
-    eni_member_close(p->member);
 }
 
 static void close_psd(eni_psd *p)

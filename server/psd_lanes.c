@@ -40,17 +40,16 @@ static void choose_clients(eni_psd *psd, const eni_world_info *world)
     }
 }
 
-/* On a lane's thread; main may not know yet whom to tell, and then does it itself. */
+/* On a lane's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that who
+ * is told is there until he has heard it. */
 static void on_lane_failure(void *user, const char *reason)
 {
     eni_psd *psd = user;
     pthread_mutex_lock(&psd->lock);
     snprintf(psd->failure, sizeof psd->failure, "%s", reason);
-    eni_leader *leader = psd->leader;
-    eni_member *member = psd->member;
+    if (psd->leader) eni_leader_abort(psd->leader, reason);
+    if (psd->member) eni_member_abort(psd->member, reason);
     pthread_mutex_unlock(&psd->lock);
-    if (leader) eni_leader_abort(leader, reason);
-    if (member) eni_member_abort(member, reason);
 }
 
 static int is_anywhere(const char *host)
