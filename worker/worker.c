@@ -204,10 +204,16 @@ static en_status open_vectors(eni_worker *w)
 
 /* ---- the run ---- */
 
+/* By when an answer is due from a leader that answers within `patience_ns`, once it is back. */
+static int64_t answer_by(const eni_worker *w, int64_t patience_ns)
+{
+    return eni_now_ns() + w->config->server_timeout_ns + patience_ns;
+}
+
 static en_status claim(void *user, uint64_t *micro_batch_out)
 {
     eni_worker *w = user;
-    EN_TRY(eni_member_claim(w->member, micro_batch_out, eni_now_ns() + 60 * ENI_SECOND));
+    EN_TRY(eni_member_claim(w->member, micro_batch_out, answer_by(w, 60 * ENI_SECOND)));
     *micro_batch_out += w->first_micro; /* the budget is what was left (join.c) */
     return EN_OK;
 }
@@ -376,7 +382,7 @@ static en_status run(eni_worker *w)
         EN_TRY(write_trace(w));
     }
     EN_TRY(close_records(w));
-    EN_TRY(eni_member_bye(w->member, eni_now_ns() + 10 * ENI_SECOND));
+    EN_TRY(eni_member_bye(w->member, answer_by(w, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
     return w->leader == NULL ? EN_OK
                              : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->abort_fd);
