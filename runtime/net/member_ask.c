@@ -223,7 +223,7 @@ static en_status bye_locked(eni_member *member, int64_t deadline_ns)
             return EN_ETIMEOUT;
         }
     }
-    return EN_OK;
+    return eni_member_status(member); /* a run that broke meanwhile closes the connection too */
 }
 
 en_status eni_member_bye(eni_member *member, int64_t deadline_ns)
