@@ -13,8 +13,10 @@
 
 #include "cli/cause.h"
 #include "cli/nodes.h"
+#include "config/folders.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
+#include "runtime/core/try.h"
 
 enum { LAST_MS = 2000 }; /* a psd that is alone ends by itself within this time, or is ended */
 
@@ -69,8 +71,8 @@ en_status eni_servers_open(eni_launcher *l)
     l->restarts_left = c->server_restarts;
     if (c->out != NULL) {
         snprintf(l->state, sizeof l->state, "%s/server-state", c->out);
-        if ((mkdir(c->out, 0777) != 0 && errno != EEXIST) ||
-            (mkdir(l->state, 0700) != 0 && errno != EEXIST)) {
+        EN_TRY(eni_folder_check("--out", c->out));
+        if (mkdir(l->state, 0700) != 0 && errno != EEXIST) {
             eni_error("launch", "cannot make %s for psd's state: %s", l->state, strerror(errno));
             l->state[0] = 0;
             return EN_EIO;

@@ -65,13 +65,27 @@ void eni_folder_absolute(const char *path, char *path_out, size_t bytes)
     if (n < 0 || (size_t)n >= bytes) path_out[0] = 0;
 }
 
+/* As mkdir -p; errno as mkdir left it. */
+static int make_with_parents(const char *path)
+{
+    char part[PATH_MAX];
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return 0;
+    if (errno != ENOENT || snprintf(part, sizeof part, "%s", path) >= (int)sizeof part) return -1;
+    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return -1;
+        *slash = '/';
+    }
+    return mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : -1;
+}
+
 en_status eni_folder_check(const char *flag, const char *path)
 {
     struct stat is;
     if (path == NULL) return EN_OK;
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-        eni_error("folders", "%s=%s: cannot create it: %s; name a folder in one that exists and is writable",
-                  flag, path, strerror(errno));
+    if (make_with_parents(path) != 0) {
+        eni_error("folders", "%s=%s: cannot create it: %s; name a folder in one that is writable", flag, path,
+                  strerror(errno));
         return EN_EINVAL;
     }
     if (stat(path, &is) == 0 && !S_ISDIR(is.st_mode)) {

@@ -20,7 +20,7 @@ void eni_folder_absolute(const char *path, char *path_out, size_t bytes);
 /* Whether what a run writes can be written, told before it begins: a mistake that shows at the end has cost
  * the run. `flag` ("--out") stands in the message; a NULL path is fine. EN_EINVAL, logged.
  *
- * The folder is made if it is not there (not its parents); processes may race to make it. */
+ * The folder is made if it is not there, and so are its parents; processes may race to make them. */
 en_status eni_folder_check(const char *flag, const char *path);
 /* A file, in a folder that is there. */
 en_status eni_target_check(const char *flag, const char *path);

@@ -5,10 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "config/folders.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/crc32c.h"
 #include "runtime/core/log.h"
@@ -138,10 +138,7 @@ en_status eni_board_open(const char *folder, uint64_t resumed, eni_board **board
 {
     struct timespec now;
     char host[256] = "host";
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        eni_error("board", "--tensorboard: cannot create the folder %s: %s", folder, strerror(errno));
-        return EN_EIO;
-    }
+    EN_TRY(eni_folder_check("--tensorboard", folder));
     eni_board *board = eni_alloc(sizeof *board);
     if (board == NULL) return EN_ENOMEM;
     gethostname(host, sizeof host - 1);

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/folders.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -88,10 +88,7 @@ en_status eni_save_check(const eni_worker *w)
 /* A lock on the folder itself leaves no file behind, and is gone with its process. */
 static en_status take_folder(eni_saver *s)
 {
-    if (mkdir(s->dir, 0777) != 0 && errno != EEXIST) {
-        eni_error("save", "cannot create %s: %s; choose another --checkpoint-dir", s->dir, strerror(errno));
-        return EN_EINVAL;
-    }
+    EN_TRY(eni_folder_check("--checkpoint-dir", s->dir));
     s->folder = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->folder < 0 || access(s->dir, W_OK) != 0) {
         eni_error("save", "cannot write into %s: %s; choose another --checkpoint-dir", s->dir,
