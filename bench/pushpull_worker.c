@@ -12,6 +12,7 @@
 #include "ops/optimizer.h"
 #include "runtime/comm/client.h"
 #include "runtime/comm/lanes.h"
+#include "runtime/comm/store.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -209,9 +210,11 @@ static en_status open_client(worker *w, int64_t deadline_ns)
 /* All buckets by message `type`, then all answers. */
 static en_status exchange(worker *w, uint32_t type, int out_slot, int in_slot, int round)
 {
-    const uint32_t what = type == ENI_MSG_CALL ? EN_GRAD : EN_WEIGHTS;
+    const int is_call = type == ENI_MSG_CALL;
+    const uint32_t what = is_call ? EN_GRAD : EN_WEIGHTS, kind = is_call ? PUSH : ENI_VECTOR_WEIGHTS;
+    const uint64_t nsamples = is_call ? 1 : 0; /* initial weights have no past */
     for (uint32_t b = 0; b < w->buckets.n; b++)
-        EN_TRY(eni_client_call(w->client, type, b, PUSH, what, out_slot, in_slot, 1, (uint64_t)round));
+        EN_TRY(eni_client_call(w->client, type, b, kind, what, out_slot, in_slot, nsamples, (uint64_t)round));
     for (uint32_t b = 0; b < w->buckets.n; b++)
         EN_TRY(eni_client_wait(w->client, b));
     return EN_OK;
