@@ -257,6 +257,7 @@ en_status eni_exchange_open(eni_worker *w)
                               .hyper = w->hyper,
                               .schedule = w->schedule,
                               .trace = w->trace,
+                              .waits = &w->waits,
                               .alive_status = eni_worker_alive,
                               .alive_user = w};
     EN_TRY(eni_host_open(&config, &w->strategy_host));
