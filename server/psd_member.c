@@ -26,6 +26,12 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_pai
     return st;
 }
 
+/* psd 0 tells its own lanes; these are ours. */
+static void on_left(void *user, int32_t rank)
+{
+    eni_psd_lose(user, rank);
+}
+
 static void on_ask(void *user, const char *tag, eni_blob *own_out)
 {
     eni_psd *psd = user;
@@ -76,6 +82,7 @@ en_status eni_psd_join(eni_psd *psd)
         .stop_grace_ns = STOP_MS * ENI_MILLI,
         .on_serve = on_serve,
         .on_ask = on_ask,
+        .on_left = on_left,
         .user = psd,
     };
     eni_member *member;

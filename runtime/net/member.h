@@ -48,6 +48,8 @@ typedef struct eni_member_config {
     /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.
      */
     void (*on_ask)(void *user, const char *tag, eni_blob *own_out);
+    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more. */
+    void (*on_left)(void *user, int32_t rank);
     void *user;
 } eni_member_config;
 

@@ -91,6 +91,8 @@ static void on_left(eni_member *member, const eni_message *m)
     member->lost = lost;
     eni_death_text(&lost->death, text);
     eni_warn("member", "%s; the run goes on without it", text);
+    if (member->config.on_left != NULL)
+        member->config.on_left(member->config.user, lost->death.rank);
 }
 
 static void on_claimed(eni_member *member, const eni_message *m)
@@ -353,7 +355,9 @@ static void beat(eni_member *member, int64_t now_ns)
 static void ask_why(eni_member *member, int64_t now_ns)
 {
     wait_now wait;
-    if (!look_at_wait(member, &wait) || now_ns - wait.begin_ns < member->config.notice_ns) return;
+    if (!look_at_wait(member, &wait)) return;
+    int64_t since_ns = wait.begin_ns > member->awake_ns ? wait.begin_ns : member->awake_ns;
+    if (now_ns - since_ns < member->config.notice_ns) return;
     if (member->told_wait_ns == wait.begin_ns && now_ns < member->next_notice_ns) return;
     member->told_wait_ns = wait.begin_ns;
     member->next_notice_ns = now_ns + AGAIN * member->config.notice_ns;
@@ -362,7 +366,7 @@ static void ask_why(eni_member *member, int64_t now_ns)
                      .step = atomic_load_explicit(&member->step, memory_order_relaxed),
                      .op = atomic_load_explicit(&member->op, memory_order_relaxed),
                      .bytes = wait.bytes,
-                     .waited_ns = now_ns - wait.begin_ns};
+                     .waited_ns = now_ns - since_ns};
     snprintf(m.what, sizeof m.what, "%s", wait.what);
     snprintf(m.name, sizeof m.name, "%s", wait.name);
     eni_message_put(&member->link, &m);
@@ -398,6 +402,8 @@ static void tick(eni_member *member)
     int64_t now_ns = eni_now_ns();
     if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.peer_timeout_ns / 2)
         member->heard_ns = now_ns; /* it was we who were stopped */
+    if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.notice_ns / 2)
+        member->awake_ns = now_ns; /* and the others may have waited for us */
     member->looked_ns = now_ns;
     if (member->stop_deadline_ns != 0 && now_ns >= member->stop_deadline_ns && !member->is_interrupted)
         interrupt(member);

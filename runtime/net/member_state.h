@@ -76,6 +76,7 @@ struct eni_member {
     /* the thread's */
     eni_member_stage stage;
     int64_t heard_ns, next_beat_ns, looked_ns, next_try_ns, stop_deadline_ns;
+    int64_t awake_ns; /* when this process was last found to have been stopped; 0: never */
     int64_t told_wait_ns, next_notice_ns; /* begin of the wait that was explained last; when again */
     uint64_t moved_bytes;
     int process_fd; /* readable when the leader's process has ended; -1 */

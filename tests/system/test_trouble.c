@@ -168,6 +168,37 @@ static void test_interrupted(void **state)
     interrupt("ps-async", SIGTERM);
 }
 
+/* ---- long waits -------------------------------------------------------------------------------------- */
+
+/* One rank is stopped for a while: the others say for whom they wait and why, in a step; it says nothing when
+ * it goes on. Nobody is lost. */
+static void test_wait_explained(void **state)
+{
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    (void)state;
+    for (int s = 0; s < 2; s++) {
+        process run;
+        process_start(&run, "entrain", NULL, "run -n 2 --peer-timeout=60s --strategy=%s " ENDLESS,
+                      strategies[s]);
+        wait_for_steps(&run);
+        const pid_t stopped = process_child(run.pid, "--rank=1");
+        assert_true(stopped > 0);
+        assert_int_equal(kill(stopped, SIGSTOP), 0);
+        const char *line = wait_for_line(&run, ": 1 of 2 ranks; waiting 5.", 30);
+        char is_of[48];
+        snprintf(is_of, sizeof is_of, "%s #1 (net1.weight", s == 0 ? "all-reduce" : "push-pull");
+        if (strstr(line, is_of) == NULL || strstr(line, "for rank 1 (") == NULL ||
+            strstr(line, ": stopped (SIGSTOP or Ctrl-Z)") == NULL)
+            fail_msg("the wait should be explained; it said: %s", line);
+        promise("a wait under %s is explained: %s", strategies[s], line);
+        assert_int_equal(kill(stopped, SIGCONT), 0);
+        assert_int_equal(kill(run.pid, SIGINT), 0);
+        assert_int_equal(process_wait(&run, ENDS_WITHIN), 130);
+        assert_int_equal(process_says(&run, "waiting ", ""), 1);
+        process_nobody_left(ENDS_WITHIN);
+    }
+}
+
 /* The launcher itself is killed: its children must not train on. */
 static void test_launcher_killed(void **state)
 {
@@ -184,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_by_hand), cmocka_unit_test(test_killed_under_run),
-        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_launcher_killed)};
+        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_launcher_killed),
+        cmocka_unit_test(test_wait_explained)};
     return system_main(tests);
 }
