@@ -69,9 +69,8 @@ static void note_end(eni_launcher *l, const eni_child *c)
     }
     if (code == 0 || l->first != EN_OK) return;
     if (code == 127) eni_error("launch", "%s could not be executed", c->role);
-    if (code > 128) /* of a signal that it heeded and we did not send, or of `entrain stop` */
-        eni_warn("launch", "the run was ended from outside: %s (pid %d) ended early by %s", c->role,
-                 (int)c->pid, strsignal(code - 128));
+    if (code > 128) /* a signal that we did not send, or `entrain stop`: its own log says which */
+        eni_debug("launch", "%s (pid %d) ended early: exit code %d", c->role, (int)c->pid, code);
     l->first = code == 2 ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
 }
 

@@ -64,7 +64,8 @@ void eni_config_help(eni_program program, FILE *stream)
 {
     const eni_program_info *info = &eni_programs[program];
     const char *group = "";
-    fprintf(stream, "usage: %s %s\n\n%s\n", info->name, info->usage, info->about);
+    fprintf(stream, "usage: %s%s%s\n\n%s\n", info->name, info->usage[0] == 0 ? "" : " ", info->usage,
+            info->about);
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;

@@ -153,8 +153,9 @@ en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why
         snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d lanes: %s", psd->own_lanes,
                  en_status_str(st));
     else
-        eni_info("psd", "%d workers are here: %u buckets, %llu elements, %s", psd->nranks,
-                 psd->setup.nbuckets, (unsigned long long)psd->setup.elements, psd->strategy->name);
+        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nranks,
+                 psd->nranks == 1 ? " is" : "s are", psd->setup.nbuckets, psd->setup.nbuckets == 1 ? "" : "s",
+                 (unsigned long long)psd->setup.elements, psd->strategy->name);
     return st;
 }
 

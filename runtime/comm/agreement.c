@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "entrain/strategy.h"
@@ -29,7 +30,10 @@ en_status eni_agreement_add(eni_agreement *agreement, const char *key, const cha
 en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, double value)
 {
     char text[40];
-    snprintf(text, sizeof text, "%.17g", value);
+    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back: as the user wrote it */
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
     return eni_agreement_add(agreement, key, text);
 }
 
