@@ -55,7 +55,9 @@ static void heed_signal(eni_ending *e)
     ask(e, number);
     pthread_mutex_lock(&e->lock);
     if (e->member != NULL && !is_second)
-        eni_member_stop(e->member, number == SIGINT ? "Ctrl-C" : "SIGTERM");
+        eni_member_stop(e->member, number == SIGINT   ? "Ctrl-C"
+                                   : number == SIGHUP ? "its terminal was closed"
+                                                      : "SIGTERM");
     else
         get_over(e); /* the ranks have not met, or the user is in a hurry */
     pthread_mutex_unlock(&e->lock);

@@ -5,12 +5,20 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+/* nohup's ignoring is to last: a signal that is blocked would be kept for us all the same. */
+static int is_ignored(int number)
+{
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 int eni_signals_open(void)
 {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    if (!is_ignored(SIGHUP)) sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -21,7 +22,7 @@
 
 /* What poll(2) looks at: these, then connection and process of each seat. */
 enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
-enum { SPARE_SEATS = 64, TICK_MS = 100, SOON_MS = 10 };
+enum { SPARE_SEATS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
 static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
@@ -327,6 +328,7 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     size_t n = (size_t)config->nranks + (config->nservers > 1 ? (size_t)config->nservers - 1 : 0);
     leader->nmates = (int32_t)n;
     leader->nseats = n + SPARE_SEATS;
+    EN_TRY(eni_files_need(POLL_SEATS + 2 * leader->nseats + OTHER_FILES, "the leader of this run"));
     leader->seats = eni_alloc_array(leader->nseats, sizeof *leader->seats);
     leader->polled = eni_alloc_array(POLL_SEATS + 2 * leader->nseats, sizeof *leader->polled);
     leader->peers = eni_alloc_array(n, sizeof *leader->peers);

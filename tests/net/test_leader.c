@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -426,6 +428,36 @@ static void garbage_is_turned_away(void **state)
     crew_fini(&c);
 }
 
+/* poll(2) refuses more descriptors than may be open: said at once, not by every round of the loop. */
+static void too_few_files_are_refused(void **state)
+{
+    (void)state;
+    struct rlimit before, few;
+    crew c;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){64, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    crew_init(&c, 2);
+    assert_true(crew_start(&c)); /* the soft limit is ours to raise */
+    crew_join(&c, 0, 2);
+    assert_true(crew_bye(&c));
+    assert_int_equal(crew_count("poll failed"), 0);
+    crew_fini(&c);
+    pid_t pid = fork(); /* the hard one cannot be raised again */
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        few = (struct rlimit){64, 64};
+        setrlimit(RLIMIT_NOFILE, &few);
+        crew_init(&c, 2);
+        bool is_refused = !crew_start(&c) && crew_logged("the leader of this run needs");
+        _exit(is_refused && crew_logged("may have 64: raise it with ulimit -n ") ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(everyone_learns_of_everyone),
@@ -441,6 +473,7 @@ int main(void)
                                        cmocka_unit_test(a_gather_that_cannot_end_ends_the_run),
                                        cmocka_unit_test(samples_are_summed),
                                        cmocka_unit_test(an_interrupt_ends_waiting_not_the_run),
-                                       cmocka_unit_test(garbage_is_turned_away)};
+                                       cmocka_unit_test(garbage_is_turned_away),
+                                       cmocka_unit_test(too_few_files_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,27 @@ static void test_wait_explained(void **state)
     }
 }
 
+/* The terminal is closed: an early end like any other, not a run torn apart. */
+static void test_hung_up(void **state)
+{
+    (void)state;
+    process run;
+    static char text[1 << 16];
+    char folder[160], path[200];
+    snprintf(folder, sizeof folder, "%s/hung-up", system_folder());
+    process_start(&run, "entrain", NULL, "run -n 2 --strategy=ps-sync --out=%s " ENDLESS, folder);
+    wait_for_steps(&run);
+    assert_int_equal(kill(run.pid, SIGHUP), 0);
+    assert_int_equal(process_wait(&run, ENDS_WITHIN), 128 + SIGHUP);
+    process_nobody_left(ENDS_WITHIN);
+    snprintf(path, sizeof path, "%s/result.json", folder);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    assert_non_null(strstr(text, "\"exit\": \"interrupted\""));
+}
+
 /* The launcher itself is killed: its children must not train on. */
 static void test_launcher_killed(void **state)
 {
@@ -215,7 +236,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_by_hand), cmocka_unit_test(test_killed_under_run),
-        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_launcher_killed),
-        cmocka_unit_test(test_wait_explained)};
+        cmocka_unit_test(test_interrupted),    cmocka_unit_test(test_launcher_killed),
+        cmocka_unit_test(test_wait_explained), cmocka_unit_test(test_hung_up)};
     return system_main(tests);
 }
