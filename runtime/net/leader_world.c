@@ -288,6 +288,7 @@ void eni_leader_seat_mate(eni_leader *leader, eni_seat *seat)
         put_serve(leader, mate);
     } else if (leader->stage == LEADER_RUNNING) {
         welcome(leader, mate);
+        eni_leader_check_end(leader); /* others may have said goodbye, and waited for this one */
     }
 }
 

@@ -440,10 +440,11 @@ void *eni_member_run(void *argument)
     while (!member->is_stopping) {
         tick(member);
         bool has_user = !member->is_interrupted && member->stop_deadline_ns == 0;
+        bool is_watched = member->ended_ns == 0 && member->link.fd >= 0; /* else it would wake us for ever */
         struct pollfd set[4] = {{member->wake_fd, POLLIN, 0},
                                 {member->link.fd, POLLIN, 0},
                                 {has_user ? member->config.abort_fd : -1, POLLIN, 0},
-                                {member->ended_ns == 0 ? member->process_fd : -1, POLLIN, 0}};
+                                {is_watched ? member->process_fd : -1, POLLIN, 0}};
         if (member->link.out.bytes > 0) set[1].events |= POLLOUT;
         int wait_ms = patience_ms(member);
         pthread_mutex_unlock(&member->lock);
@@ -452,7 +453,7 @@ void *eni_member_run(void *argument)
         eventfd_t ignored;
         if (n <= 0) continue;
         if (set[0].revents != 0) eventfd_read(member->wake_fd, &ignored);
-        if (set[3].revents != 0 && member->link.fd >= 0) member->ended_ns = eni_now_ns();
+        if (set[3].revents != 0) member->ended_ns = eni_now_ns();
         if ((set[1].revents & ~POLLOUT) != 0) receive(member);
         if (set[2].revents != 0) on_user(member, eni_now_ns());
     }

@@ -2,8 +2,10 @@
 #include "crew.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
@@ -125,6 +127,7 @@ int crew_listen(crew *c)
 static void work_until_killed(crew *c, int rank, int listener, bool is_held, int ready)
 {
     pid_t holder = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
     eni_log_set_level(-1);
     close(listener);
     if (eni_member_open(&c->hand[rank].config, &c->hand[rank].member) != EN_OK) _exit(1);

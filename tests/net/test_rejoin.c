@@ -108,9 +108,11 @@ static void start_leader(stage *s)
     assert_int_equal(read(s->answers, &s->leader, sizeof s->leader), sizeof s->leader);
 }
 
-static void open_stage(stage *s)
+/* The last rank is another process if `victim` is not NULL. */
+static void open_stage_with(stage *s, pid_t *victim)
 {
-    int orders[2], answers[2];
+    int orders[2], answers[2], ready = -1;
+    const int own = victim == NULL ? RANKS : RANKS - 1;
     memset(s, 0, sizeof *s);
     s->j = mmap(NULL, sizeof *s->j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s->j != MAP_FAILED);
@@ -119,6 +121,7 @@ static void open_stage(stage *s)
     for (int r = 0; r < RANKS; r++)
         s->c.hand[r].config.server_timeout_ns = 10 * ENI_SECOND;
     s->c.config.listen_fd = crew_listen(&s->c); /* held here too: nobody is refused while no leader lives */
+    if (victim != NULL) *victim = crew_fork_victim(&s->c, own, s->c.config.listen_fd, false, &ready);
     assert_true(pipe(orders) == 0 && pipe(answers) == 0);
     pid_t members = getpid();
     s->forker = fork();
@@ -131,9 +134,15 @@ static void open_stage(stage *s)
     s->orders = orders[1];
     s->answers = answers[0];
     start_leader(s);
-    crew_join(&s->c, 0, RANKS);
-    for (int r = 0; r < RANKS; r++)
+    crew_join(&s->c, 0, own);
+    for (int r = 0; r < own; r++)
         assert_int_equal(s->c.hand[r].status, EN_OK);
+    if (victim != NULL) assert_true(crew_await_ready(ready) == 0);
+}
+
+static void open_stage(stage *s)
+{
+    open_stage_with(s, NULL);
 }
 
 static void close_stage(stage *s)
@@ -291,6 +300,34 @@ static void a_goodbye_is_answered_in_the_next_life(void **state)
     close_stage(&s);
 }
 
+/* One who computes for long has joined again: that ends the wait of those who have said goodbye. */
+static void a_goodbye_waits_for_the_return_of_others_only(void **state)
+{
+    (void)state;
+    stage s;
+    pid_t last;
+    open_stage_with(&s, &last);
+    kill(last, SIGSTOP);
+    kill(s.leader, SIGKILL);
+    for (int r = 0; r < RANKS - 1; r++) {
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[r].member);)
+            poll(NULL, 0, 1);
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, eni_now_ns()), EN_ETIMEOUT);
+    }
+    start_leader(&s);
+    for (int r = 0; r < RANKS - 1; r++)
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && eni_member_generation(s.c.hand[r].member) == 0;)
+            poll(NULL, 0, 1);
+    kill(last, SIGCONT);
+    for (int r = 0; r < RANKS - 1; r++)
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, crew_soon()), EN_OK);
+    kill(last, SIGKILL);
+    assert_int_equal(waitpid(last, NULL, 0), last);
+    close_stage(&s);
+}
+
 static void a_life_after_everyone_has_left_ends(void **state)
 {
     (void)state;
@@ -358,6 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(everything_happens_once),
                                        cmocka_unit_test(an_early_end_outlives_the_leader),
                                        cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
+                                       cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
                                        cmocka_unit_test(a_life_after_everyone_has_left_ends),
                                        cmocka_unit_test(patience_ends),
                                        cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
