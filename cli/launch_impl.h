@@ -36,6 +36,8 @@ typedef struct eni_launcher {
     eni_relay relay;
     char state[1100];      /* psd's, when it may be started again; "": none */
     int64_t restarts_left; /* of psd */
+    pid_t keeper;          /* removes a private state after a launcher that was killed; 0: none */
+    int keeper_fd;         /* it waits until nobody holds this */
     int report_in_fd;      /* the children's end, kept for those to come; -1: none */
     int64_t alone_ns;      /* since when only psd is left; 0: it is not */
     int64_t oom_kills; /* as counted at the start */

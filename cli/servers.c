@@ -64,6 +64,29 @@ static void empty_folder(const char *path)
     closedir(dir);
 }
 
+/* A launcher that is killed cannot clear up, nor can the psd that dies with it. So a child of ours waits
+ * until nobody holds the other end of a pipe any more, psd and ranks included, and does it then. */
+static void watch_folder(eni_launcher *l)
+{
+    int ends[2];
+    if (pipe(ends) != 0) return;
+    l->keeper = fork();
+    if (l->keeper == 0) {
+        char byte;
+        setpgid(0, 0);
+        dup2(ends[0], STDIN_FILENO);
+        close_range(STDIN_FILENO + 1, ~0U, 0);
+        while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
+        }
+        empty_folder(l->state);
+        rmdir(l->state);
+        _exit(0);
+    }
+    close(ends[0]);
+    l->keeper_fd = ends[1];
+    if (l->keeper < 0) close(l->keeper_fd);
+}
+
 en_status eni_servers_open(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -81,7 +104,10 @@ en_status eni_servers_open(eni_launcher *l)
         return EN_OK;
     }
     snprintf(l->state, sizeof l->state, "/tmp/entrain-state-XXXXXX");
-    if (mkdtemp(l->state) != NULL) return EN_OK;
+    if (mkdtemp(l->state) != NULL) {
+        watch_folder(l);
+        return EN_OK;
+    }
     eni_error("launch", "cannot make a folder in /tmp for psd's state: %s", strerror(errno));
     l->state[0] = 0;
     return EN_EIO;
@@ -92,6 +118,9 @@ void eni_servers_close(eni_launcher *l)
     if (l->state[0] == 0) return;
     empty_folder(l->state);
     rmdir(l->state);
+    if (l->keeper <= 0) return;
+    close(l->keeper_fd);
+    waitpid(l->keeper, NULL, 0);
 }
 
 int eni_servers_restart(eni_launcher *l, const eni_child *c)

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/system/run.h"
 
@@ -232,11 +233,47 @@ static void test_launcher_killed(void **state)
     process_nobody_left(ENDS_WITHIN);
 }
 
+/* The folder of psd's state, as psd was told it. */
+static void state_of(pid_t psd, char folder_out[256])
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)psd);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    folder_out[0] = 0;
+    for (size_t at = 0; at < n; at += strlen(text + at) + 1)
+        if (strncmp(text + at, "--state=", 8) == 0) snprintf(folder_out, 256, "%s", text + at + 8);
+    assert_int_equal(strncmp(folder_out, "/tmp/entrain-state-", 19), 0);
+}
+
+/* Neither is the state of a psd that could have come back left behind. */
+static void test_launcher_killed_with_state(void **state)
+{
+    (void)state;
+    process run;
+    char folder[256];
+    process_start(&run, "entrain", NULL,
+                  "run -n 2 --strategy=ps-sync --server-restarts=1 --server-timeout=10s " ENDLESS);
+    wait_for_steps(&run);
+    state_of(process_child(run.pid, "psd"), folder);
+    assert_int_equal(access(folder, F_OK), 0);
+    process_kill(&run, SIGKILL);
+    assert_int_equal(process_wait(&run, ENDS_WITHIN), 128 + SIGKILL);
+    process_nobody_left(ENDS_WITHIN);
+    assert_int_not_equal(access(folder, F_OK), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_by_hand), cmocka_unit_test(test_killed_under_run),
-        cmocka_unit_test(test_interrupted),    cmocka_unit_test(test_launcher_killed),
-        cmocka_unit_test(test_wait_explained), cmocka_unit_test(test_hung_up)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_by_hand),
+                                       cmocka_unit_test(test_killed_under_run),
+                                       cmocka_unit_test(test_interrupted),
+                                       cmocka_unit_test(test_launcher_killed),
+                                       cmocka_unit_test(test_launcher_killed_with_state),
+                                       cmocka_unit_test(test_wait_explained),
+                                       cmocka_unit_test(test_hung_up)};
     return system_main(tests);
 }
