@@ -156,19 +156,22 @@ static en_status start_leader(eni_psd *p)
 /* What to paste in the other terminals. */
 static void print_lines(const eni_psd *p)
 {
-    char address[ENI_ADDRESS_TEXT], worker[4096];
+    char address[ENI_ADDRESS_TEXT], psd[4096], worker[4096], rest[4200];
+    const char *token = p->config->token_file;
     if (p->config->quiet || p->config->listen_fd >= 0) return; /* a launcher starts the workers */
     if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
+    if (eni_folder_program("psd", psd, sizeof psd) != EN_OK) return;
     eni_address at = p->listen;
     const int is_anywhere = strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0;
     if (is_anywhere) memcpy(at.host, p->host, sizeof at.host);
     eni_address_format(&at, address);
+    snprintf(rest, sizeof rest, "%s%s%s", token ? " --token-file=" : "", token ? token : "",
+             p->config->insecure ? " --insecure" : "");
     for (int k = 1; k < p->nservers; k++)
-        printf("psd --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d\n",
-               address, k, p->nservers, p->own_lanes, p->config->strategy, p->nranks);
-    printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s%s%s\n", worker, p->config->strategy,
-           address, p->nranks, p->config->token_file ? " --token-file=" : "",
-           p->config->token_file ? p->config->token_file : "", p->config->insecure ? " --insecure" : "");
+        printf("%s --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d%s\n",
+               psd, address, k, p->nservers, p->own_lanes, p->config->strategy, p->nranks, rest);
+    printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
+           p->nranks, rest);
     if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
     fflush(stdout);
 }
