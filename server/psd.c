@@ -234,8 +234,8 @@ static en_status open_psd(eni_psd *p, const char *plugins)
 
 /* The leader's thread opens lanes and asks them for figures; a lane that fails calls the leader. So the
  * leader ends first (by itself, within the seconds of its farewell), then the lanes, and only then it is
- * freed. A member's thread does the same as the leader's, but ends only when it is closed: the lanes forget it
- * before. */
+ * freed. A member's thread does the same as the leader's, but ends only when it is closed: the lanes forget
+ * it before. */
 static void stop_threads(eni_psd *p)
 {
     pthread_mutex_lock(&p->lock);

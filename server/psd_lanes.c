@@ -40,8 +40,8 @@ static void choose_clients(eni_psd *psd, const eni_world_info *world)
     }
 }
 
-/* On a lane's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that who
- * is told is there until he has heard it. */
+/* On a lane's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
+ * who is told is there until he has heard it. */
 static void on_lane_failure(void *user, const char *reason)
 {
     eni_psd *psd = user;

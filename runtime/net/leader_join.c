@@ -95,7 +95,8 @@ static bool check_return(eni_leader *leader, eni_seat *seat, const eni_message *
     const eni_mate *mate = &leader->mates[join->server > 0 ? nranks + join->server - 1 : join->rank];
     eni_peer_name(eni_mate_number(leader, mate), who);
     if (mate->stage == MATE_GONE && join->incarnation == leader->world.incarnation) {
-        eni_seat_put(seat, &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
+        eni_seat_put(seat,
+                     &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
         eni_seat_leave(seat);
         return false;
     }
