@@ -30,10 +30,15 @@ static int is_ours(const char *name, uint64_t *samples_out, const char **rest_ou
     return strncmp(end, SUFFIX, sizeof SUFFIX - 1) == 0;
 }
 
-static int newest_first(const void *left, const void *right)
+/* Puts one into a list that has the newest first, where the oldest falls out of a full one. */
+static size_t insert(uint64_t *list, size_t n, size_t room, uint64_t samples)
 {
-    const uint64_t *a = left, *b = right;
-    return (*a < *b) - (*a > *b);
+    size_t at = n < room ? n : room - 1;
+    if (n == room && samples <= list[at]) return n;
+    for (; at > 0 && list[at - 1] < samples; at--)
+        list[at] = list[at - 1];
+    list[at] = samples;
+    return n < room ? n + 1 : n;
 }
 
 size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
@@ -41,12 +46,13 @@ size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
     DIR *folder = opendir(dir);
     size_t n = 0;
     if (folder == NULL) return 0;
-    for (struct dirent *entry; n < room && (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *rest;
-        if (is_ours(entry->d_name, &samples_out[n], &rest) && strcmp(rest, SUFFIX) == 0) n++;
+        uint64_t samples;
+        if (is_ours(entry->d_name, &samples, &rest) && strcmp(rest, SUFFIX) == 0)
+            n = insert(samples_out, n, room, samples);
     }
     closedir(folder);
-    qsort(samples_out, n, sizeof *samples_out, newest_first);
     return n;
 }
 

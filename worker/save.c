@@ -75,7 +75,15 @@ en_status eni_save_check(const eni_worker *w)
                   (long long)w->config->checkpoint_every, w->strategy->name, obstacle(w));
         return EN_EINVAL;
     }
-    if (w->is_resumed || eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
+    if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
+    if (w->is_resumed && (newest <= w->past.samples || strcmp(w->config->resume, "auto") == 0)) return EN_OK;
+    if (w->is_resumed) {
+        eni_error("save",
+                  "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
+                  "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
+                  dir, (unsigned long long)newest, (unsigned long long)w->past.samples);
+        return EN_EINVAL;
+    }
     eni_error("save",
               "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
               "another --checkpoint-dir or --out to start over",

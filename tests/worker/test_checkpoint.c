@@ -274,6 +274,9 @@ static void the_folder_keeps_two_generations(void **state)
     assert_int_equal(found[1], 500);
     assert_int_equal(found[2], 400);
     assert_int_equal(found[3], 300);
+    assert_int_equal(eni_checkpoint_list(dir, found, 2), 2); /* room for the newest only */
+    assert_int_equal(found[0], 12800);
+    assert_int_equal(found[1], 500);
     assert_int_equal(eni_checkpoint_list("/nowhere/at/all", found, 8), 0);
 }
 
