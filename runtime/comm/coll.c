@@ -49,26 +49,38 @@ const char *eni_group_op_name(int op)
     }
 }
 
+eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+{
+    return (eni_place_in_run){.epoch = coll->config.epoch,
+                              .seq = seq,
+                              .op = op->op,
+                              .what = op->what,
+                              .bucket = op->bucket,
+                              .count = op->count,
+                              .dtype = ENI_COLL_F32,
+                              .step = (uint16_t)op->step};
+}
+
 static void place_text(char *text, size_t size, const eni_place_in_run *place)
 {
     const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
     char type[16] = "float32";
     if (place->dtype != ENI_COLL_F32) snprintf(type, sizeof type, "type %d", place->dtype);
-    snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements of %s) in epoch %u",
+    snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements of %s) in step %u, epoch %u",
              (unsigned long long)place->seq, eni_group_op_name(place->op), place->bucket, what,
-             (unsigned long long)place->count, type, place->epoch);
+             (unsigned long long)place->count, type, place->step, place->epoch);
 }
 
 en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
 {
     if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
         ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
-        ours->dtype == theirs->dtype)
+        ours->dtype == theirs->dtype && ours->step == theirs->step)
         return EN_OK;
     char us[144], them[144];
     place_text(us, sizeof us, ours);
     place_text(them, sizeof them, theirs);
-    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks run different models, options or programs",
+    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls",
               rank, us, peer, them);
     return EN_EMISMATCH;
 }

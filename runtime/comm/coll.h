@@ -8,8 +8,8 @@
  *     naive   everybody sends everything to everybody and sums alone: (n-1) vectors per rank.
  *
  * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
- * Every flag and every frame says epoch, sequence, operation, bucket and count: ranks that disagree get
- * EN_EMISMATCH with both sides named, never a sum.
+ * Every flag and every frame says epoch, sequence, operation, bucket, count and training step: ranks that
+ * disagree get EN_EMISMATCH with both sides named, never a sum.
  *
  * Progress. submit() returns at once. `direct` moves when its owner thread is inside submit, test or wait;
  * sockets are moved by a thread of their own, so that they send while backward still computes.
@@ -115,6 +115,7 @@ typedef struct eni_coll_op {
                         ENI_COLL_SWAP, ENI_COLL_BARRIER */
     int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
     uint32_t bucket; /* whose vector it is; for messages and traces */
+    uint64_t step;   /* of training, the same on all ranks; 0 outside of steps */
     uint32_t slot;   /* works in place on [offset, offset + count) of this slot */
     uint64_t offset, count;
     uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'

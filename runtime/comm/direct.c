@@ -26,6 +26,7 @@ typedef struct cell {
     int32_t to, from;
     uint64_t offset, count, nsamples;
     uint8_t dtype;
+    uint16_t step; /* of training, the low bits */
 } cell;
 _Static_assert(sizeof(cell) == ENI_LINE, "one line moves when a rank publishes");
 
@@ -105,6 +106,7 @@ static void publish(eni_coll *coll, uint64_t seq)
     own->count = op->count;
     own->nsamples = eni_group_weight(op);
     own->dtype = ENI_COLL_F32;
+    own->step = (uint16_t)op->step;
     eni_flag_set(&own->published, stamp(coll, seq));
 }
 
@@ -142,8 +144,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     const int rank = coll->config.rank;
-    const eni_place_in_run ours = {coll->config.epoch, seq,       op->op,      op->what,
-                                   op->bucket,         op->count, ENI_COLL_F32};
+    const eni_place_in_run ours = eni_group_place(coll, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
         const cell *peer = &d->boards[r]->cells[seq % ENI_COLL_DEPTH];
@@ -154,7 +155,8 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                                          .what = peer->what,
                                          .bucket = peer->bucket,
                                          .count = peer->count,
-                                         .dtype = peer->dtype};
+                                         .dtype = peer->dtype,
+                                         .step = peer->step};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset ||
             (op->op == ENI_COLL_SWAP && peer->to != rank)) {

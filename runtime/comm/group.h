@@ -75,10 +75,14 @@ typedef struct eni_place_in_run {
     int op, what;
     uint32_t bucket;
     uint64_t count;
-    int dtype; /* ENI_COLL_F32 */
+    int dtype;     /* ENI_COLL_F32 */
+    uint16_t step; /* of training: its low 16 bits, which tell neighbouring steps apart */
 } eni_place_in_run;
 
 enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
+
+/* Where this rank is at operation seq. */
+eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op);
 
 /* EN_OK if both are at the same place; else logs both sides in one sentence and returns EN_EMISMATCH. */
 en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs);

@@ -221,6 +221,7 @@ static eni_coll_op bucket_op(const eni_host *host, int op, int what, const en_bu
     return (eni_coll_op){.op = op,
                          .what = what,
                          .bucket = bucket->id,
+                         .step = host->step,
                          .slot = eni_vec_slot(v),
                          .offset = host->config.buckets->bucket[bucket->id].lo,
                          .count = bucket->count,

@@ -25,7 +25,8 @@ typedef struct eni_frame {
     uint64_t seq;   /* DATA: of the operation; READY: operations the sender has submitted */
     uint64_t count; /* elements of the whole operation */
     uint32_t bucket;
-    int32_t step;       /* of the ring; 0 elsewhere */
+    int16_t step;       /* of the ring; 0 elsewhere */
+    uint16_t training;  /* step of training, the low bits */
     uint64_t lo, hi;    /* the range that this payload belongs to, within the operation */
     uint64_t at;        /* first element of the payload, within [lo, hi] */
     uint64_t nsamples;  /* behind the payload; of a travelling sum: so far */

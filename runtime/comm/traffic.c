@@ -13,9 +13,7 @@ static eni_flight *flight_of(const eni_pump *p, uint64_t seq)
 
 static eni_place_in_run flight_place(const eni_coll *coll, const eni_flight *flight)
 {
-    const eni_coll_op *op = flight->op;
-    return (eni_place_in_run){coll->config.epoch, flight->seq, op->op,      op->what,
-                              op->bucket,         op->count,   ENI_COLL_F32};
+    return eni_group_place(coll, flight->seq, flight->op);
 }
 
 /* ---- operations ---- */
@@ -102,7 +100,8 @@ static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const
                              .rank = coll->config.rank,
                              .seq = seq,
                              .count = op->count,
-                             .bucket = op->bucket};
+                             .bucket = op->bucket,
+                             .training = (uint16_t)op->step};
         if (flight->is_done || !flight->course->next(coll, flight, stream->peer, frame, data_out)) continue;
         flight->nsending++;
         frame->deliver_ns =
@@ -147,8 +146,8 @@ static en_status stream_send(eni_coll *coll, eni_stream *stream)
 
 static eni_place_in_run header_place(const eni_frame *header)
 {
-    return (eni_place_in_run){header->epoch,  header->seq,   header->op,   header->what,
-                              header->bucket, header->count, header->dtype};
+    return (eni_place_in_run){header->epoch,  header->seq,   header->op,    header->what,
+                              header->bucket, header->count, header->dtype, header->training};
 }
 
 /* Whether the operation of a data header can be received now; if not, the link stands still until it can.

@@ -138,6 +138,41 @@ static void a_mismatch_is_named(void **state)
     }
 }
 
+/* Rank 1 has left the call of step 20 out: what it brings is of step 21, and fits in everything else. */
+static int skips(int rank, int n, cluster_board *board, void *user)
+{
+    (void)n;
+    eni_log_set_sink(keep_text, NULL);
+    eni_coll *coll = fixture_group(user, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    eni_coll_op op = mean_of(64, 0);
+    op.step = rank == 1 ? 21 : 20;
+    const en_status st = eni_coll_run(coll, &op);
+    CLUSTER_CHECK(st == EN_EMISMATCH || st == EN_EPEER);
+    if (st == EN_EMISMATCH) {
+        atomic_fetch_add(&board->word[0], 1);
+        CLUSTER_CHECK(strstr(last_text, "in step 20") && strstr(last_text, "in step 21"));
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void another_step_is_named(void **state)
+{
+    (void)state;
+    for (int w = 0; w < NWAYS; w++) {
+        struct fixture fixture;
+        struct cluster cluster;
+        assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
+        const int bad = cluster_run(&cluster, 2, skips, &fixture, 10000);
+        const uint64_t named = atomic_load(&cluster.board->word[0]);
+        cluster_close(&cluster);
+        fixture_close(&fixture);
+        assert_int_equal(bad, 0);
+        assert_true(named >= 1);
+    }
+}
+
 /* Another operation at the same place in the order: one rank forgot a call. */
 static int forgets(int rank, int n, cluster_board *board, void *user)
 {
@@ -238,8 +273,9 @@ static const struct wrong {
     const char *ours, *theirs;
 } wrongs[] = {
     {offsetof(eni_frame, dtype), 1, 7, EN_EMISMATCH, "64 elements of float32", "64 elements of type 7"},
-    {offsetof(eni_frame, epoch), 4, 2, EN_EMISMATCH, "in epoch 1", "in epoch 2"},
+    {offsetof(eni_frame, epoch), 4, 2, EN_EMISMATCH, "epoch 1", "epoch 2"},
     {offsetof(eni_frame, bucket), 4, 3, EN_EMISMATCH, "of bucket 0", "of bucket 3"},
+    {offsetof(eni_frame, training), 2, 7, EN_EMISMATCH, "in step 0", "in step 7"},
     {offsetof(eni_frame, count), 8, 65, EN_EMISMATCH, "64 elements", "65 elements"},
     {offsetof(eni_frame, op), 1, EN_BCAST, EN_EMISMATCH, "#0 all-reduce", "#0 broadcast"},
     {offsetof(eni_frame, what), 1, EN_WEIGHTS, EN_EMISMATCH, "(gradient", "(weights"},
@@ -430,11 +466,12 @@ static void the_choice_says_why(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_rank_ends_the_wait), cmocka_unit_test(a_slow_rank_is_waited_for),
-        cmocka_unit_test(a_mismatch_is_named),         cmocka_unit_test(another_call_is_named),
-        cmocka_unit_test(a_stranger_is_refused),       cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(one_wrong_field_is_named),    cmocka_unit_test(one_flipped_bit_is_found),
-        cmocka_unit_test(checksums_change_no_sum),     cmocka_unit_test(the_choice_says_why),
+        cmocka_unit_test(a_killed_rank_ends_the_wait),  cmocka_unit_test(a_slow_rank_is_waited_for),
+        cmocka_unit_test(a_mismatch_is_named),          cmocka_unit_test(another_step_is_named),
+        cmocka_unit_test(another_call_is_named),        cmocka_unit_test(a_stranger_is_refused),
+        cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(one_wrong_field_is_named),
+        cmocka_unit_test(one_flipped_bit_is_found),     cmocka_unit_test(checksums_change_no_sum),
+        cmocka_unit_test(the_choice_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
