@@ -26,6 +26,7 @@ struct eni_ending {
     pthread_mutex_t lock; /* of member */
     eni_member *member;
     int wake_fd, over_fd;
+    bool has_signal; /* the thread's: another one would be the user in a hurry */
     atomic_int is_asked, is_over, has_heard, signal_number, is_stopping;
     _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
 };
@@ -51,8 +52,11 @@ static void heed_signal(eni_ending *e)
     struct signalfd_siginfo info;
     if (read(e->config.signal_fd, &info, sizeof info) != sizeof info) return;
     const int number = (int)info.ssi_signo;
-    const bool is_second = e->asked_ns != INT64_MAX;
+    /* In a terminal all ranks get the signal at once: another's wish may have come before our own. */
+    const bool is_second = e->has_signal;
+    e->has_signal = true;
     ask(e, number);
+    if (!is_second) atomic_store(&e->signal_number, number);
     pthread_mutex_lock(&e->lock);
     if (e->member != NULL && !is_second)
         eni_member_stop(e->member, number == SIGINT   ? "Ctrl-C"
