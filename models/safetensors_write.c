@@ -250,7 +250,8 @@ en_status eni_st_write_sealed(const char *path, const eni_st_tensor *tensors, ui
     eni_st_meta *sealed = eni_alloc_array((size_t)nmeta + 1, sizeof *sealed);
     if (sealed == NULL) return EN_ENOMEM;
     sealed[0] = (eni_st_meta){"digest", no_seal}; /* the first key: jansson keeps the order */
-    memcpy(sealed + 1, meta, nmeta * sizeof *meta);
+    for (uint32_t i = 0; i < nmeta; i++)
+        sealed[1 + i] = meta[i];
     en_status st = write_file(path, tensors, ntensors, sealed, nmeta + 1, digest_out, why_out);
     eni_free(sealed);
     return st;
