@@ -9,7 +9,7 @@ TEST_PACKAGES  = libcmocka-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all deps demo test asan tsan fuzz bench install format tidy clean help configure
+.PHONY: all deps demo test soak asan tsan fuzz bench install format tidy clean help configure
 .DEFAULT_GOAL := all
 
 all: configure ## build psd, worker and entrain into build/
@@ -27,9 +27,13 @@ demo: deps ## the main job: check, then compare ring, ps-sync and ps-async on Fa
 	@$(MAKE) --no-print-directory all
 	@tools/demo.sh $(BUILD)
 
-test: deps ## build and run every test (10 minutes at most on two cores)
+test: deps ## build and run the tests (15 minutes on two cores)
 	@$(MAKE) --no-print-directory all
-	@JOBS=$(JOBS) tools/test.sh $(BUILD)
+	@JOBS=$(JOBS) tools/test.sh $(BUILD) -LE soak $(CTEST_FLAGS)
+
+soak: deps ## the long ones: hundreds of kills, every phase of every strategy, known bugs put back (an hour)
+	@$(MAKE) --no-print-directory all
+	@JOBS=1 tools/test.sh $(BUILD) -L soak $(CTEST_FLAGS)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory all BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
@@ -55,7 +59,7 @@ tidy: configure ## clang-tidy over the tree
 	@git ls-files '*.c' | grep -v '^tests/' | xargs -P $(JOBS) -n 4 clang-tidy -p $(BUILD) --quiet
 
 clean: ## remove build folders
-	@rm -rf build build-asan build-tsan build-fuzz
+	@rm -rf build build-asan build-tsan build-fuzz build-mutations
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
