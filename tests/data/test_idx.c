@@ -164,6 +164,13 @@ static int64_t cpu_ns(void)
     return (int64_t)t.tv_sec * ENI_SECOND + t.tv_nsec;
 }
 
+/* A sanitizer's own work is not ours to promise. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LIMIT_NS (10 * ENI_SECOND)
+#else
+#define LIMIT_NS (ENI_SECOND / 2)
+#endif
+
 /* 60,000 images in under 0.5 s, best of three; of processor time, for the machine may be busy with others. */
 static void sixty_thousand_images_are_fast(void **state)
 {
@@ -182,7 +189,7 @@ static void sixty_thousand_images_are_fast(void **state)
     }
     printf("60,000 images from gzip: %.3f s, of which processor %.3f s\n", (double)best / 1e9,
            (double)best_cpu / 1e9);
-    assert_true(best_cpu < ENI_SECOND / 2);
+    assert_true(best_cpu < LIMIT_NS);
 }
 
 int main(void)
