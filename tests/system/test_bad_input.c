@@ -456,7 +456,7 @@ static void test_outputs(void **state)
     write_text("file", "kept");
     static const bad_case cases[] = {
         {"worker", TOY " --out=~/file", {"--out", "/file", "name a folder"}},
-        {"worker", TOY " --out=~/no/such", {"--out", "no/such", "No such file"}},
+        {"worker", TOY " --out=~/file/out", {"--out", "file/out", "Not a directory"}},
         {"worker", TOY " --save=~/no/w.st", {"--save", "/no", "No such file"}},
         {"worker", TOY " --save=~", {"--save", "name a file"}},
         {"worker", TOY " --trace=~/no/t.json", {"--trace", "/no"}},
