@@ -9,16 +9,12 @@
 #include "runtime/core/log.h"
 #include "tests/fuzz/mutate.h"
 #include "worker/checkpoint.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static const char head[] = "{\"__metadata__\":{\"digest\":\"";
 enum { LENGTH = 8, SEAL = LENGTH + sizeof head - 1, HEX = ENI_DIGEST_HEX - 1 };
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 /* A number somewhere in the text of the header becomes one near a limit; the header's length stays. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)

@@ -8,17 +8,13 @@
 #include "runtime/net/message.h"
 #include "runtime/net/runs_wire.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)
 {
     return fuzz_mutate_array(data, bytes, max_bytes, seed);
-}
-
-static void must(int claim)
-{
-    if (!claim) abort();
 }
 
 /* The message's pairs as ours, so that it can be encoded again. */

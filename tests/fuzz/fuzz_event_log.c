@@ -5,30 +5,13 @@
 #include "runtime/comm/store_log.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "tests/fuzz/memory.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { HEADER = 16 };
-
-typedef struct memory {
-    uint8_t bytes[1 << 16];
-    size_t n;
-} memory;
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
-
-static en_status keep(void *user, const void *data, size_t bytes)
-{
-    memory *to = user;
-    if (bytes > sizeof to->bytes - to->n) return EN_ENOMEM;
-    if (bytes > 0) memcpy(to->bytes + to->n, data, bytes);
-    to->n += bytes;
-    return EN_OK;
-}
 
 /* One number of one record, or the length of the header's text, becomes one near a limit. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)

@@ -11,15 +11,11 @@
 #include "runtime/comm/stream.h"
 #include "runtime/core/log.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { COUNT = 96, SEGMENT = 16, CALLS = 3, GUARD = 0x5a };
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 /* The offset of a frame of the input, walking over headers and payloads. */
 static size_t some_frame(const uint8_t *data, size_t bytes, unsigned *state)

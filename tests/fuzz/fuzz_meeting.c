@@ -8,16 +8,12 @@
 
 #include "runtime/core/log.h"
 #include "runtime/net/meet.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static char folder[] = "/tmp/entrain-fuzz-XXXXXX";
 static char path[sizeof folder + 8];
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 static void leave_nothing(void)
 {

@@ -10,13 +10,9 @@
 #include "models/weights.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 static void accepted_files_are_whole(const uint8_t *data, size_t bytes, const eni_st_file *file)
 {

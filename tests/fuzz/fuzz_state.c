@@ -7,31 +7,14 @@
 #include "runtime/comm/options.h"
 #include "runtime/comm/store_save.h"
 #include "runtime/core/log.h"
+#include "tests/fuzz/memory.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { CLIENTS = 2, BUCKETS = 2, HEADER = 16 };
 static const uint64_t counts[BUCKETS] = {5, 3};
-
-typedef struct memory {
-    uint8_t bytes[1 << 16];
-    size_t n;
-} memory;
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
-
-static en_status keep(void *user, const void *data, size_t bytes)
-{
-    memory *to = user;
-    if (bytes > sizeof to->bytes - to->n) return EN_ENOMEM;
-    if (bytes > 0) memcpy(to->bytes + to->n, data, bytes);
-    to->n += bytes;
-    return EN_OK;
-}
 
 /* A number behind the configuration becomes one near a limit: a length, a count, a reference. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, unsigned seed)

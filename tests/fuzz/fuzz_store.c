@@ -12,6 +12,7 @@
 #include "runtime/comm/options.h"
 #include "runtime/comm/store.h"
 #include "runtime/core/log.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -31,11 +32,6 @@ typedef struct payload { /* what a payload's owner points to */
     trial *trial;
     float data[8];
 } payload;
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 static void give_back(void *owner)
 {

@@ -8,6 +8,7 @@
 #include "runtime/comm/options.h"
 #include "runtime/core/log.h"
 #include "runtime/net/tcp.h"
+#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -18,11 +19,6 @@ static const en_option table[] = {
     {.size = sizeof(en_option), .type = EN_OPT_TEXT, .key = "graph", .text = "ring"},
     {0},
 };
-
-static void must(int claim)
-{
-    if (!claim) abort();
-}
 
 static void as_options(const char *text)
 {

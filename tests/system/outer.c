@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *outer_tool(const char *name)
@@ -51,6 +52,18 @@ int outer_port(void)
     }
     fail_msg("no free port from 20000 to 30000");
     return 0;
+}
+
+const char *outer_token_file(void)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/token", system_folder());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("00112233445566778899aabbccddeeff\n", file);
+    fclose(file);
+    assert_int_equal(chmod(path, 0600), 0);
+    return path;
 }
 
 const char *outer_folder(void)

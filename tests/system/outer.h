@@ -21,6 +21,9 @@ const char *outer_need(const char *name, const char *package);
  * while this test is starting something does not come in between. */
 int outer_port(void);
 
+/* What a user makes once and copies to every host: a file with a job token. Valid until the next call. */
+const char *outer_token_file(void);
+
 /* A new folder's path for --out; valid until the next call but seven. */
 const char *outer_folder(void);
 

@@ -16,22 +16,10 @@
 enum { HOSTS = 3, STARTS_WITHIN = 60, PSD = HOSTS };
 static const double ends_within = 2, silent_within = 7;
 
-static const char *token_file(void)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/token", system_folder());
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("00112233445566778899aabbccddeeff\n", file);
-    fclose(file);
-    assert_int_equal(chmod(path, 0600), 0);
-    return path;
-}
-
 /* all[0 .. 2]: a rank on each host; all[3]: psd on host 0, if the strategy wants one. Returns how many. */
 static int start(process *all, const char *strategy)
 {
-    const char *token = token_file();
+    const char *token = outer_token_file();
     const int has_psd = strcmp(strategy, "ring") != 0;
     outer_make_hosts(OUTER_HOSTS_MAX);
     if (has_psd)

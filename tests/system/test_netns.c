@@ -11,19 +11,6 @@
     "--device=ref --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 "             \
     "--batch-size=4 --lr=0.001 --steps=1000000 --threads=1 --log-every=20"
 
-/* What a user makes once and copies to every host. */
-static const char *token_file(void)
-{
-    static char path[128];
-    snprintf(path, sizeof path, "%s/token", system_folder());
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("00112233445566778899aabbccddeeff\n", file);
-    fclose(file);
-    assert_int_equal(chmod(path, 0600), 0);
-    return path;
-}
-
 /* A ring over TCP adds in the ring's order: one process can do that too. */
 static void ring_on_hosts(int n, const char *how)
 {
@@ -53,7 +40,7 @@ static void test_ring(void **state)
     char how[300];
     (void)state;
     snprintf(how, sizeof how, "--rendezvous=tcp://%s:23456 --token-file=%s", outer_host_address(0),
-             token_file());
+             outer_token_file());
     ring_on_hosts(2, how);
     ring_on_hosts(4, how);
 }
@@ -72,7 +59,7 @@ static void test_ring_by_file(void **state)
 static void serve_hosts(const char *listen, const char *expected)
 {
     process psd, ranks[3];
-    const char *token = token_file(), *out = outer_folder();
+    const char *token = outer_token_file(), *out = outer_folder();
     outer_start_on(
         &psd, 0, "psd",
         "--strategy=ps-sync --world-size=3 --shards=2 --insecure --token-file=%s --listen=tcp://%s:5555",
@@ -106,7 +93,7 @@ static void start_nodes(process *nodes, int n, const char *flags)
         outer_start_on(&nodes[k], k, "entrain",
                        "run --nnodes=%d --nproc-per-node=2 --node-rank=%d --master-addr=%s --insecure "
                        "--token-file=%s %s",
-                       n, k, outer_host_address(0), token_file(), flags);
+                       n, k, outer_host_address(0), outer_token_file(), flags);
 }
 
 static void test_entrain_run(void **state)
@@ -176,7 +163,7 @@ static void refuse(int host, double within, const char *first, const char *secon
 static void test_addresses(void **state)
 {
     char flags[512];
-    const char *token = token_file();
+    const char *token = outer_token_file();
     (void)state;
     outer_make_hosts(OUTER_HOSTS_MAX);
     const struct {
@@ -225,7 +212,7 @@ static void test_loopback_between_hosts(void **state)
 static void test_mixed_addresses(void **state)
 {
     process ranks[3];
-    const char *token = token_file();
+    const char *token = outer_token_file();
     const char *const address[] = {"0.0.0.0", "127.0.0.1", "10.77.0.1"};
     (void)state;
     outer_make_hosts(OUTER_HOSTS_MAX);
