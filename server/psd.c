@@ -162,7 +162,7 @@ static void print_lines(const eni_psd *p)
     if (eni_folder_program("worker", worker, sizeof worker) != EN_OK) return;
     if (eni_folder_program("psd", psd, sizeof psd) != EN_OK) return;
     eni_address at = p->listen;
-    const int is_anywhere = strcmp(at.host, "0.0.0.0") == 0 || strcmp(at.host, "::") == 0;
+    const int is_anywhere = eni_address_is_anywhere(&at);
     if (is_anywhere) memcpy(at.host, p->host, sizeof at.host);
     eni_address_format(&at, address);
     snprintf(rest, sizeof rest, "%s%s%s", token ? " --token-file=" : "", token ? token : "",

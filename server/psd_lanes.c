@@ -52,18 +52,13 @@ static void on_lane_failure(void *user, const char *reason)
     pthread_mutex_unlock(&psd->lock);
 }
 
-static int is_anywhere(const char *host)
-{
-    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
-}
-
 /* Lanes are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
  * to a worker. Who listens on all interfaces tells the one towards the first worker of another host. */
 static en_status choose_host(const eni_psd *psd, const eni_world_info *world, char host_out[ENI_HOST_MAX])
 {
     eni_own_address own;
     eni_address worker;
-    if (!is_anywhere(psd->listen.host)) {
+    if (!eni_address_is_anywhere(&psd->listen)) {
         EN_TRY(eni_place_address(&psd->listen, &own));
         memcpy(host_out, own.host, sizeof own.host);
         return EN_OK;
@@ -72,7 +67,8 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     for (int32_t r = 0; r < world->nranks; r++) {
         const eni_peer *peer = &world->peers[r];
         const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
-        if (data == NULL || eni_address_parse(data, &worker) != EN_OK || is_anywhere(worker.host)) continue;
+        if (data == NULL || eni_address_parse(data, &worker) != EN_OK || eni_address_is_anywhere(&worker))
+            continue;
         EN_TRY(eni_place_address(&worker, &own));
         memcpy(host_out, own.host, sizeof own.host);
         if (!own.is_remote_here) break;
@@ -106,7 +102,7 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
     char endpoint[ENI_ADDRESS_TEXT], host[ENI_HOST_MAX];
     EN_TRY(choose_host(psd, world, host));
     memcpy(config.listen.host, psd->listen.host, sizeof config.listen.host); /* the port is main's */
-    if (!is_anywhere(config.listen.host)) memcpy(config.listen.host, host, sizeof host);
+    if (!eni_address_is_anywhere(&config.listen)) memcpy(config.listen.host, host, sizeof host);
     EN_TRY(eni_lane_start(&config, &psd->lanes[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);

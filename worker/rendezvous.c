@@ -27,14 +27,9 @@ static int is_file(const eni_worker *w)
     return strncmp(w->config->rendezvous, "file://", 7) == 0;
 }
 
-static int is_anywhere(const char *host)
-{
-    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
-}
-
 int eni_worker_leads_everywhere(const eni_worker *w)
 {
-    return w->leader != NULL && is_anywhere(eni_leader_address(w->leader)->host);
+    return w->leader != NULL && eni_address_is_anywhere(eni_leader_address(w->leader));
 }
 
 /* ---- rank 0 ---- */
@@ -137,7 +132,7 @@ static en_status check_reachable(const eni_worker *w, const eni_address *listen)
                   (long long)c->local_size, w->world.nranks);
         return EN_EINVAL;
     }
-    if (is_file(w) || w->world.rank != 0 || is_anywhere(listen->host)) return EN_OK;
+    if (is_file(w) || w->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
     EN_TRY(eni_place_address(listen, &own));
     if (!own.is_loopback) return EN_OK;
     eni_error(

@@ -90,3 +90,8 @@ bool eni_address_is_loopback(const eni_address *address)
         return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
     return strcmp(address->host, "localhost") == 0;
 }
+
+bool eni_address_is_anywhere(const eni_address *address)
+{
+    return strcmp(address->host, "0.0.0.0") == 0 || strcmp(address->host, "::") == 0;
+}

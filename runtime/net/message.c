@@ -5,17 +5,6 @@
 
 enum { SMALL_MAX = 4096, PAIRS_MAX = 1024, KEY_MAX = 255 };
 
-/* Readers refuse control characters in texts, because texts end up in logs: ours have none. */
-static void put_text(eni_pack *out, const char *text)
-{
-    char clean[ENI_REASON_MAX];
-    size_t n = 0;
-    for (; text[n] != '\0' && n < sizeof clean - 1; n++)
-        clean[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-    clean[n] = '\0';
-    eni_pack_str(out, clean);
-}
-
 static void put_pairs(eni_pack *out, const eni_pair_list *list)
 {
     eni_pack_array(out, (uint32_t)list->n * 2);
@@ -36,8 +25,8 @@ static void put_join(eni_pack *out, const eni_message *m)
     eni_pack_int(out, m->nservers);
     eni_pack_int(out, m->pid);
     eni_pack_uint(out, m->born);
-    put_text(out, m->host);
-    put_text(out, m->host_id);
+    eni_pack_text(out, m->host);
+    eni_pack_text(out, m->host_id);
     eni_pack_uint(out, m->incarnation);
     eni_pack_uint(out, m->number);
     eni_pack_uint(out, m->index);
@@ -50,7 +39,7 @@ static void put_heartbeat(eni_pack *out, const eni_message *m)
 {
     eni_pack_int(out, m->step);
     eni_pack_uint(out, m->op);
-    put_text(out, m->phase);
+    eni_pack_text(out, m->phase);
     eni_pack_uint(out, m->waits);
     eni_pack_uint(out, m->moves);
     eni_pack_uint(out, m->samples);
@@ -60,8 +49,8 @@ static void put_waiting(eni_pack *out, const eni_message *m)
 {
     eni_pack_int(out, m->step);
     eni_pack_uint(out, m->op);
-    put_text(out, m->what);
-    put_text(out, m->name);
+    eni_pack_text(out, m->what);
+    eni_pack_text(out, m->name);
     eni_pack_uint(out, m->bytes);
     eni_pack_int(out, m->waited_ns);
 }
@@ -71,8 +60,8 @@ static void put_peer(eni_pack *out, const eni_message *m)
     eni_pack_int(out, m->rank);
     eni_pack_int(out, m->pid);
     eni_pack_uint(out, m->born);
-    put_text(out, m->host);
-    put_text(out, m->host_id);
+    eni_pack_text(out, m->host);
+    eni_pack_text(out, m->host_id);
     put_pairs(out, &m->privates);
 }
 
@@ -91,15 +80,15 @@ static void put_death(eni_pack *out, const eni_message *m)
     eni_pack_int(out, m->pid);
     eni_pack_int(out, m->step);
     eni_pack_uint(out, m->is_stopped);
-    put_text(out, m->host);
-    put_text(out, m->phase);
-    put_text(out, m->reason);
+    eni_pack_text(out, m->host);
+    eni_pack_text(out, m->phase);
+    eni_pack_text(out, m->reason);
 }
 
 static void put_tagged(eni_pack *out, const eni_message *m)
 {
     eni_pack_uint(out, m->number);
-    put_text(out, m->tag);
+    eni_pack_text(out, m->tag);
     if (m->type == ENI_CTL_ASK) return;
     if (m->type == ENI_CTL_GATHERED) {
         eni_pack_uint(out, m->index);
@@ -135,7 +124,7 @@ static void put(eni_pack *out, const eni_message *m)
     case ENI_CTL_ABORT:
     case ENI_CTL_STOP:
     case ENI_CTL_NOTICE:
-    case ENI_CTL_PAUSE: put_text(out, m->reason); return;
+    case ENI_CTL_PAUSE: eni_pack_text(out, m->reason); return;
     case ENI_CTL_PAUSED: eni_pack_int(out, m->step); return;
     case ENI_CTL_READY: put_pairs(out, &m->privates); return;
     case ENI_CTL_GATHER:
@@ -164,14 +153,14 @@ static void put(eni_pack *out, const eni_message *m)
         return;
     case ENI_CTL_STOPPING:
         eni_pack_uint(out, m->index);
-        put_text(out, m->reason);
+        eni_pack_text(out, m->reason);
         return;
     case ENI_CTL_DEAD:
     case ENI_CTL_LEFT: put_death(out, m); return;
     case ENI_CTL_REFUSED:
     case ENI_CTL_ENDED:
         eni_pack_uint(out, m->status);
-        put_text(out, m->reason);
+        eni_pack_text(out, m->reason);
         return;
     default: return; /* BYE: the type says it all */
     }

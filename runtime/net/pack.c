@@ -80,6 +80,16 @@ void eni_pack_str(eni_pack *pack, const char *text)
     msgpack_pack_str_body(&p, text, bytes);
 }
 
+void eni_pack_text(eni_pack *pack, const char *text)
+{
+    char clean[512];
+    size_t n = 0;
+    for (; text[n] != '\0' && n < sizeof clean - 1; n++)
+        clean[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
+    clean[n] = '\0';
+    eni_pack_str(pack, clean);
+}
+
 void eni_pack_bin(eni_pack *pack, const void *data, size_t bytes)
 {
     msgpack_packer p = packer(pack);

@@ -35,6 +35,9 @@ void eni_pack_array(eni_pack *pack, uint32_t n);
 void eni_pack_uint(eni_pack *pack, uint64_t value);
 void eni_pack_int(eni_pack *pack, int64_t value);
 void eni_pack_str(eni_pack *pack, const char *text);
+/* The same with '?' in place of control characters, cut at 511 bytes: readers refuse them in texts, because
+ * texts end up in logs and on terminals. */
+void eni_pack_text(eni_pack *pack, const char *text);
 void eni_pack_bin(eni_pack *pack, const void *data, size_t bytes);
 
 #endif

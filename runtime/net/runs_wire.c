@@ -45,17 +45,6 @@ bool eni_runs_is_own_user(int fd)
 
 /* ---- writing ---- */
 
-/* Texts end up in a terminal: they hold no control characters. */
-static void put_text(eni_pack *out, const char *text)
-{
-    char clean[ENI_REASON_MAX];
-    size_t n = 0;
-    for (; text[n] != '\0' && n < sizeof clean - 1; n++)
-        clean[n] = (unsigned char)text[n] < 0x20 || text[n] == 0x7f ? '?' : text[n];
-    clean[n] = '\0';
-    eni_pack_str(out, clean);
-}
-
 void eni_runs_put_run(eni_pack *out, const eni_run *run)
 {
     eni_pack_array(out, 11);
@@ -71,8 +60,8 @@ void eni_runs_put_run(eni_pack *out, const eni_run *run)
     eni_pack_uint(out, run->nrank);
     eni_pack_array(out, (uint32_t)run->nfacts * 2);
     for (size_t i = 0; i < run->nfacts; i++) {
-        put_text(out, run->facts[i].key);
-        put_text(out, run->facts[i].value);
+        eni_pack_text(out, run->facts[i].key);
+        eni_pack_text(out, run->facts[i].value);
     }
 }
 
@@ -84,8 +73,8 @@ void eni_runs_put_rank(eni_pack *out, const eni_run_rank *rank)
     eni_pack_int(out, rank->pid);
     eni_pack_int(out, rank->step);
     eni_pack_uint(out, rank->state);
-    put_text(out, rank->host);
-    put_text(out, rank->phase);
+    eni_pack_text(out, rank->host);
+    eni_pack_text(out, rank->phase);
 }
 
 /* ---- reading ---- */

@@ -33,6 +33,9 @@ void eni_address_format(const eni_address *address, char text_out[ENI_ADDRESS_TE
 /* Whether the host is a number or name of the loopback: 127.0.0.0/8, ::1, localhost. No look-up. */
 bool eni_address_is_loopback(const eni_address *address);
 
+/* Whether it is all interfaces of this host, as 0.0.0.0 and :: are; to others no address at all. */
+bool eni_address_is_anywhere(const eni_address *address);
+
 /* Listens. On success *fd_out is the caller's, and *bound_out (may be NULL) has the host as given and the
  * real port. EN_EDENIED for an address beyond loopback unless `is_insecure`: nothing here is encrypted yet.
  * EN_EIO for a busy port (names a remedy) or an address that is not this machine's. */
