@@ -61,8 +61,11 @@ enum {
     EN_STATIC = 16,             /* the same host calls every step: a CUDA graph may contain them */
     EN_SYNCHRONOUS = 32,        /* one update per step of the whole world: fixed assignment of data, and the
                                    learning rate scales with the world (--lr-scale) */
-    EN_PUSH_READ_ONLY = 64      /* the store half never writes msg->data: the host may hand it memory that is
+    EN_PUSH_READ_ONLY = 64,     /* the store half never writes msg->data: the host may hand it memory that is
                                    not its own, and saves a copy */
+    EN_ONE_COPY = 128           /* param and the optimizer's state change only through mean_step, and [lo, hi)
+                                   stays [0, count): so the ranks of a host may map one copy of both. lin, step,
+                                   coll, swap and call must not write param */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */
