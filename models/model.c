@@ -118,8 +118,8 @@ en_status en_model_forward(en_model *model, const float *param, const en_batch *
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
 
-/* One layer: the weights' gradient and on_ready, then the gradient of its input unless it is the last to go.
- */
+/* One layer: the weights' gradient, then the gradient of its input unless it is the last to go, which reads
+ * the weights; then nobody but on_ready's caller needs either any more. */
 static en_status stage_backward(en_model *model, const eni_stage *stage, en_args *args, const float *param,
                                 float *grad, int wants_dx, en_on_grad_ready on_ready, void *user)
 {
@@ -132,9 +132,10 @@ static en_status stage_backward(en_model *model, const eni_stage *stage, en_args
             args->db = grad + tensors[stage->first + 1].offset;
         }
         EN_TRY(model->device->backward_weights(stage->plan, args));
-        if (on_ready != NULL) EN_TRY(on_ready(user, stage->first, stage->ntensors));
     }
-    return wants_dx ? model->device->backward_data(stage->plan, args) : EN_OK;
+    if (wants_dx) EN_TRY(model->device->backward_data(stage->plan, args));
+    if (stage->ntensors == 0 || on_ready == NULL) return EN_OK;
+    return on_ready(user, stage->first, stage->ntensors);
 }
 
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,

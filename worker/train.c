@@ -23,7 +23,6 @@ enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primiti
 typedef struct step_run {
     eni_worker *w;
     uint64_t step, epoch, nsamples, samples_before;
-    uint32_t complete;  /* buckets whose gradient is there */
     uint32_t submitted; /* buckets that are the strategy's */
     int64_t mark_ns;    /* end of the last piece of compute */
     int64_t data_ns, compute_ns;
@@ -56,20 +55,19 @@ static en_status submit_until(step_run *run, uint32_t end)
     return EN_OK;
 }
 
-/* Backward has completed the gradients of tensors [first, first + n), and will next compute the gradient of
- * that layer's input, which reads its weights. So the buckets that end there leave one layer later: from
+/* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave: from
  * submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     step_run *run = user;
     const eni_buckets *buckets = run->w->buckets;
-    uint32_t leaving = run->complete;
+    uint32_t complete = run->submitted;
     (void)n;
-    while (run->complete < buckets->n && buckets->bucket[run->complete].first >= first)
-        run->complete++;
-    if (!run->w->config->overlap || leaving == run->submitted) return EN_OK;
+    while (complete < buckets->n && buckets->bucket[complete].first >= first)
+        complete++;
+    if (!run->w->config->overlap || complete == run->submitted) return EN_OK;
     compute_ends(run, "backward");
-    EN_TRY(submit_until(run, leaving));
+    EN_TRY(submit_until(run, complete));
     compute_begins(run);
     return EN_OK;
 }

@@ -12,8 +12,8 @@
  *     dev->plan_info(plan, &info);             the caller provides `saved` and `workspace`
  *     for each step:
  *         dev->forward(plan, &args);           writes y (and saved)
- *         dev->backward_weights(plan, &args);  overwrites dw, db: their bucket can leave now
- *         dev->backward_data(plan, &args);     overwrites dx
+ *         dev->backward_weights(plan, &args);  overwrites dw, db
+ *         dev->backward_data(plan, &args);     overwrites dx; the last to read w: its bucket can leave now
  *
  * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, is a
  * second plan. The three run calls never allocate and never change the plan; they are enqueued in call

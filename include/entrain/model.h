@@ -145,15 +145,16 @@ en_status en_model_prepare(en_model *model, int64_t n, int mode);
 /* Enqueues (on host devices: does) the forward pass and the loss. `param` is read, (schema->count). */
 en_status en_model_forward(en_model *model, const float *param, const en_batch *batch);
 
-/* Called when the gradients of tensors [first, first + n) are enqueued (on host devices: complete) and not
- * touched again; from the last layer to the first, each tensor of kind weight exactly once. What it returns
- * other than EN_OK ends backward with that status. */
+/* Called when the gradients of tensors [first, first + n) are enqueued (on host devices: complete) and
+ * backward touches neither them nor these tensors' `param` again: both may be changed at once. From the last
+ * layer to the first, each tensor of kind weight exactly once. What it returns other than EN_OK ends backward
+ * with that status. */
 typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
 
 /* Gradient of the mean loss of the last forward, with the same param: overwrites the weights' gradients in
- * `grad` (schema->count); padding and buffers are not touched. A layer's weight gradient comes first, then
- * on_ready (may be NULL), then the gradient of the layer's input, which is not computed for the first layer
- * with weights. */
+ * `grad` (schema->count); padding and buffers are not touched. A layer's weight gradient comes first,
+ * then the gradient of the layer's input, which reads the weights (and is not computed for the first layer with
+ * weights), then on_ready (may be NULL). */
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user);
 
