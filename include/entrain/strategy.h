@@ -63,9 +63,13 @@ enum {
                                    learning rate scales with the world (--lr-scale) */
     EN_PUSH_READ_ONLY = 64,     /* the store half never writes msg->data: the host may hand it memory that is
                                    not its own, and saves a copy */
-    EN_ONE_COPY = 128           /* param and the optimizer's state change only through mean_step, and [lo, hi)
+    EN_ONE_COPY = 128,          /* param and the optimizer's state change only through mean_step, and [lo, hi)
                                    stays [0, count): so the ranks of a host may map one copy of both. lin, step,
                                    coll, swap and call must not write param */
+    EN_ROUNDS = 256 /* a cell's weights change only when every active client has pushed to it, calls
+                       are answered with weights, and only call() writes param, between a bucket's
+                       submit and the end of its finish: so a client may map the store's own weights
+                       in place of a copy */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */
