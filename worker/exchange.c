@@ -211,6 +211,44 @@ static en_status check_same_start(eni_worker *w, int64_t deadline)
     return st;
 }
 
+/* ---- what an operation takes here, for a strategy that asks ---- */
+
+/* All ranks leave with rank 0's bytes. */
+static en_status share(void *user, void *bytes, size_t length)
+{
+    eni_worker *w = user;
+    eni_blobs blobs = {0};
+    EN_TRY(eni_member_gather(w->member, "costs", bytes, w->world.rank == 0 ? length : 0, &blobs,
+                             eni_now_ns() + w->config->join_timeout_ns));
+    const en_status st = blobs.blob[0].bytes == length ? EN_OK : EN_EPROTO;
+    if (st == EN_OK)
+        memcpy(bytes, blobs.blob[0].data, length);
+    else
+        eni_error("exchange", "rank 0 tells %llu bytes of what an exchange costs, not %zu",
+                  (unsigned long long)blobs.blob[0].bytes, length);
+    eni_blobs_fini(&blobs);
+    return st;
+}
+
+static en_status measure(void *user, eni_costs *costs_out)
+{
+    eni_worker *w = user;
+    const int64_t begin = eni_now_ns();
+    const eni_costs_config config = {.rank = w->world.rank,
+                                     .nranks = w->world.nranks,
+                                     .buckets = w->buckets,
+                                     .coll = w->coll,
+                                     .client = w->client,
+                                     .optimizer = w->optimizer,
+                                     .hyper = w->hyper,
+                                     .share = share,
+                                     .user = w};
+    EN_TRY(eni_costs_measure(&config, costs_out));
+    eni_debug("exchange", "what an exchange costs here was measured in %.1f ms",
+              (double)(eni_now_ns() - begin) * 1e-6);
+    return EN_OK;
+}
+
 /* ---- long waits are explained by the control plane ---- */
 
 static void wait_begins(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number)
@@ -258,6 +296,8 @@ en_status eni_exchange_open(eni_worker *w)
                               .schedule = w->schedule,
                               .trace = w->trace,
                               .waits = &w->waits,
+                              .measure = measure,
+                              .measure_user = w,
                               .alive_status = eni_worker_alive,
                               .alive_user = w};
     EN_TRY(eni_host_open(&config, &w->strategy_host));

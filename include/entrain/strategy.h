@@ -161,7 +161,8 @@ struct en_host {
     double (*lr)(en_host *); /* the rate step() would take now */
 
     /* Seconds of one operation on this bucket, probed before step 0; rank 0's figure on all ranks. op 0:
-     * call. */
+     * call. The first question measures (some 20 ms, all ranks together): ask in open or plan, alike on all
+     * ranks. NAN: this host cannot tell, or the run has no such operation. */
     double (*cost)(en_host *, int op, const en_bucket *);
     /* Bytes this rank sends for a collective, per byte of the vector, with the algorithm in use
      * (ring and direct all-reduce: 2(n-1)/n; naive: n-1). For theory(). */

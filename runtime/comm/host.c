@@ -45,6 +45,7 @@ static en_status open_strategy(eni_host *host)
     EN_TRY(eni_hook_open(host));
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(eni_hook_plan(host, b));
+    EN_TRY(host->cost_status);
     EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
     host->is_planning = 0;
     return EN_OK;

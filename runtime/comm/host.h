@@ -23,6 +23,7 @@
 #include "runtime/comm/buckets.h"
 #include "runtime/comm/client.h"
 #include "runtime/comm/coll.h"
+#include "runtime/comm/costs.h"
 #include "runtime/comm/options.h"
 #include "runtime/core/trace.h"
 
@@ -56,6 +57,10 @@ typedef struct eni_host_config {
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
     const eni_waits *waits; /* NULL: nobody wants to know */
+    /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN. All
+     * ranks' strategies ask alike, as they make the same collective calls. */
+    en_status (*measure)(void *user, eni_costs *costs_out);
+    void *measure_user;
 } eni_host_config;
 
 /* Runs the strategy's open and, for each bucket, plan. */

@@ -123,10 +123,17 @@ static double host_coll_bytes(en_host *table, int op, int group)
     return eni_coll_bytes(algorithm, op, host->config.world.nranks);
 }
 
+/* Measured when it is first asked for, which is before step 0. */
 static double host_cost(en_host *table, int op, const en_bucket *bucket)
 {
-    (void)table, (void)op, (void)bucket;
-    return NAN; /* not probed on this host: a rule must say so rather than guess */
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "cost", bucket)) return NAN;
+    if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
+        host->has_measured = 1;
+        host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
+    }
+    if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */
+    return eni_costs_of(&host->costs, op, host->config.world.nranks, bucket->count * sizeof(float));
 }
 
 static const void *host_extension(en_host *table, const char *id)

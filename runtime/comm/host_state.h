@@ -47,6 +47,9 @@ struct eni_host {
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
+    int has_measured;      /* costs, or why there are none */
+    en_status cost_status;
+    eni_costs costs;
     eni_host_counters counters;
 };
 
