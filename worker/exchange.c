@@ -301,7 +301,11 @@ en_status eni_exchange_open(eni_worker *w)
                               .alive_status = eni_worker_alive,
                               .alive_user = w};
     EN_TRY(eni_host_open(&config, &w->strategy_host));
-    return eni_resume_state(w);
+    EN_TRY(eni_resume_state(w));
+    eni_member_wait_begin(w->member, "barrier", "one copy of the weights", 0, 1);
+    st = eni_host_share(w->strategy_host);
+    eni_member_wait_end(w->member);
+    return st;
 }
 
 void eni_exchange_close(eni_worker *w)

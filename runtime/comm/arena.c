@@ -181,6 +181,24 @@ float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset)
     return (float *)(void *)(arena->base + first + arena->shape.stride * slot) + offset;
 }
 
+/* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
+ * a mapped arena does not keep. */
+en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)
+{
+    void *to = eni_arena_at(arena, slot, 0);
+    const uint64_t stride = arena->shape.stride;
+    if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+        eni_error("arena", "cannot map %llu bytes a second time: %s", (unsigned long long)stride,
+                  strerror(errno));
+        return EN_ENOMEM;
+    }
+    /* A wish: what stays behind is memory that nobody reads. */
+    if (arena->fd >= 0)
+        (void)!fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                         (off_t)((uint8_t *)to - arena->base), (off_t)stride);
+    return EN_OK;
+}
+
 void *eni_arena_area(const eni_arena *arena, int area)
 {
     return arena->base + PAGE + (uint64_t)area * ENI_AREA_BYTES;

@@ -55,6 +55,11 @@ uint32_t eni_arena_nslots(const eni_arena *arena);
  * keeps slot < nslots and offset <= count. */
 float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
 
+/* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
+ * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
+ */
+en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
+
 /* Area `area`: ENI_AREA_BYTES on a page boundary. */
 void *eni_arena_area(const eni_arena *arena, int area);
 

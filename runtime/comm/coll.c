@@ -45,6 +45,7 @@ const char *eni_group_op_name(int op)
     case EN_BCAST: return "broadcast";
     case ENI_COLL_SWAP: return "swap";
     case ENI_COLL_BARRIER: return "barrier";
+    case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
     default: return "operation";
     }
 }
@@ -80,8 +81,8 @@ en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, cons
     char us[144], them[144];
     place_text(us, sizeof us, ours);
     place_text(them, sizeof them, theirs);
-    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls",
-              rank, us, peer, them);
+    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls", rank, us,
+              peer, them);
     return EN_EMISMATCH;
 }
 
@@ -172,13 +173,15 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
     const eni_arena *own = coll->arenas[coll->config.rank];
     const uint64_t length = eni_arena_count(own);
     const int n = coll->config.nranks;
-    int is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER && op->slot < eni_arena_nslots(own) &&
-                   op->offset <= length && op->count <= length - op->offset;
+    int is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_MEAN_STEP &&
+                   op->slot < eni_arena_nslots(own) && op->offset <= length &&
+                   op->count <= length - op->offset;
     if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER)
         is_valid = is_valid && op->lo <= op->hi && op->hi <= op->count;
     if (op->op == ENI_COLL_SWAP)
         is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
                    op->from >= 0 && op->from < n;
+    if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->take && eni_coll_can_share(coll);
     if (is_valid) return EN_OK;
     eni_error("coll",
               "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
@@ -228,9 +231,9 @@ en_status eni_coll_wait(eni_coll *coll, uint64_t req)
     if (!coll->engine) return EN_OK;
     if (coll->engine->test(coll, req - 1)) return EN_OK;
     EN_TRY(eni_group_status(coll));
-    const int64_t begin_ns = eni_now_ns();
+    const int64_t begin_ns = eni_now_ns(), worked_ns = coll->work_ns;
     const en_status st = coll->engine->wait(coll, req - 1);
-    eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns));
+    eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
 
@@ -239,6 +242,25 @@ en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
     uint64_t req;
     EN_TRY(eni_coll_submit(coll, op, &req));
     return eni_coll_wait(coll, req);
+}
+
+/* ---- one copy of a vector ---- */
+
+int eni_coll_can_share(const eni_coll *coll)
+{
+    return coll->engine == &eni_direct_engine && coll->config.algorithm == ENI_COLL_DIRECT;
+}
+
+en_status eni_coll_share(eni_coll *coll, uint32_t slot)
+{
+    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
+    if (!eni_coll_can_share(coll) || slot >= eni_arena_nslots(coll->arenas[0])) return EN_EINVAL;
+    EN_TRY(eni_coll_run(coll, &barrier)); /* rank 0's is complete, and nobody reads another's */
+    for (int r = 1; r < coll->config.nranks; r++) {
+        const en_status st = eni_arena_alias(coll->arenas[r], slot, coll->arenas[0]);
+        if (st != EN_OK) return eni_group_fail(coll, st);
+    }
+    return eni_coll_run(coll, &barrier);
 }
 
 void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out)

@@ -7,6 +7,9 @@
  *             bytes, 2 (n-1) hops. The order of each sum is ENI_SUM_RING.
  *     naive   everybody sends everything to everybody and sums alone: (n-1) vectors per rank.
  *
+ * direct also has the mean and what follows it in one pass (ENI_COLL_MEAN_STEP): the owner of a slice hands
+ * the mean, block by block and still in its cache, to a function that steps the one copy of the weights.
+ *
  * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
  * Every flag and every frame says epoch, sequence, operation, bucket, count and training step: ranks that
  * disagree get EN_EMISMATCH with both sides named, never a sum.
@@ -108,11 +111,21 @@ void eni_coll_close(eni_coll *coll);
 
 /* ---- operations ---- */
 
-enum { ENI_COLL_SWAP = 6, ENI_COLL_BARRIER = 7 }; /* beside EN_ALLREDUCE (1) .. EN_BCAST (5) */
+enum {
+    ENI_COLL_SWAP = 6,
+    ENI_COLL_BARRIER = 7,
+    ENI_COLL_MEAN_STEP = 8
+}; /* beside EN_ALLREDUCE (1) ..
+      EN_BCAST (5) */
+
+/* Takes elements [lo, hi) of the mean, which are at `mean` and gone when it returns. The blocks of this
+ * rank's slice come in order; is_last says the last one. A rank whose slice is empty hears nothing. On the
+ * thread that is inside submit, test or wait; it must not call into the group. */
+typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const float *mean, int is_last);
 
 typedef struct eni_coll_op {
     int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
-                        ENI_COLL_SWAP, ENI_COLL_BARRIER */
+                        ENI_COLL_SWAP, ENI_COLL_BARRIER, ENI_COLL_MEAN_STEP (direct only) */
     int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
     uint32_t bucket; /* whose vector it is; for messages and traces */
     uint64_t step;   /* of training, the same on all ranks; 0 outside of steps */
@@ -123,6 +136,9 @@ typedef struct eni_coll_op {
     uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
     int to, from;      /* ENI_COLL_SWAP: sends `slot` to rank `to`, receives into `slot_in` from `from` */
     uint32_t slot_in;
+    eni_coll_take take; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
+                           writes on one rank may be read by all when the operation is done */
+    void *take_user;
 } eni_coll_op;
 
 /* Starts an operation on the owner's vectors; the op is copied. Until it is done the vectors belong to the
@@ -141,13 +157,22 @@ en_status eni_coll_wait(eni_coll *coll, uint64_t req);
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
+/* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory. */
+int eni_coll_can_share(const eni_coll *coll);
+
+/* From here on rank 0's vectors in this slot are everybody's: in every process the slot of every arena is
+ * that memory, and what the others had in it is given back. Waits for all ranks, before and after. EN_EINVAL
+ * where eni_coll_can_share says 0, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
+en_status eni_coll_share(eni_coll *coll, uint32_t slot);
+
 /* ---- what was moved ---- */
 
 typedef struct eni_coll_counters {
     uint64_t ops;
     uint64_t payload_sent, payload_recv; /* the algorithm's own bytes */
     uint64_t wire_sent, wire_recv;       /* sockets, headers included */
-    uint64_t shm_bytes;                  /* read from or written to another process's memory */
+    uint64_t shm_bytes;                  /* read from or written to another process's memory; of a mean with
+                                            its step: the others' gradients, and the weights once */
     uint64_t wait_ns;                    /* spent blocked in eni_coll_wait */
 } eni_coll_counters;
 

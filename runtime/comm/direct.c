@@ -216,6 +216,27 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
         tally(coll, rest + slice, others * slice, others * slice + slice);
 }
 
+/* My slice of the mean, block by block, to the function that steps the one copy of the weights: nothing else
+ * is written. The others read my part of the weights in place, so each of them has received it. */
+static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
+{
+    enum { BLOCK = 2048 };
+    _Alignas(ENI_LINE) float mean[BLOCK];
+    direct *d = coll->state;
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    const uint64_t others = (uint64_t)n - 1;
+    const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
+    const uint64_t slice = hi - lo, rest = op->count - slice;
+    for (uint64_t at = lo; at < hi; at += BLOCK) {
+        const uint64_t end = hi - at < BLOCK ? hi : at + BLOCK;
+        for (int r = 0; r < n; r++)
+            d->src[r] = vector_of(coll, r, op) + at;
+        eni_mean_ranks(mean, d->src, d->nsamples, n, coll->config.sum_order, op->count, at, end);
+        op->take(op->take_user, at, end, mean, end == hi);
+    }
+    tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
+}
+
 static void perform_reduce_scatter(eni_coll *coll, const eni_coll_op *op)
 {
     const uint64_t others = (uint64_t)coll->config.nranks - 1, slice = op->hi - op->lo;
@@ -279,6 +300,7 @@ static void perform(eni_coll *coll, const eni_coll_op *op)
     case EN_ALLGATHER: perform_allgather(coll, op); break;
     case EN_BCAST: perform_bcast(coll, op); break;
     case ENI_COLL_SWAP: perform_swap(coll, op); break;
+    case ENI_COLL_MEAN_STEP: perform_mean_step(coll, op); break;
     default: break; /* a barrier is its flags */
     }
 }
@@ -310,7 +332,9 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         const eni_coll_op *op = eni_group_op(coll, seq);
         const int64_t begin_ns = eni_now_ns();
         perform(coll, op);
-        eni_group_trace(coll, "exchange", begin_ns, eni_now_ns(), op->bucket, op->count * sizeof(float));
+        const int64_t end_ns = eni_now_ns();
+        coll->work_ns += end_ns - begin_ns;
+        eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
         d->nperformed = seq + 1;
         eni_flag_set(&d->boards[coll->config.rank]->finished, stamp(coll, seq));
     }

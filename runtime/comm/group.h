@@ -25,6 +25,7 @@ struct eni_coll {
     eni_arena **arenas;       /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
     const eni_engine *engine; /* NULL: a group of one */
     void *state;              /* the engine's */
+    int64_t work_ns;          /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
     int64_t spin_ns;          /* how long a wait may spin: 0 when ranks share cores */
     uint64_t nsubmitted;      /* operations 0 .. nsubmitted - 1 were submitted */
     _Atomic int status;       /* the first failure, kept */

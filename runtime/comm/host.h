@@ -69,6 +69,12 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
 /* NULL is fine. Requests in progress are abandoned. */
 void eni_host_close(eni_host *host);
 
+/* Before the first step, with weights and optimizer state in place (init, resume). All ranks call it, and
+ * wait for each other: where the strategy says EN_ONE_COPY and the ranks share memory, rank 0's weights and
+ * optimizer state become everybody's, and mean_step is one pass. Elsewhere nothing happens. Without the call
+ * every rank keeps its own. EN_OK, or as eni_coll_share. */
+en_status eni_host_share(eni_host *host);
+
 /* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
  * the learning rate of a step that this rank takes follows from it. */
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);

@@ -151,6 +151,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
     }
+    if (!eni_host_may_write(host, "lin", y)) return EN_EBUG;
     if (eni_vec_slot(y) == ENI_SLOT_PARAM) host->writes_param = 1;
     int64_t begin = eni_now_ns();
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
@@ -159,28 +160,46 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
     return EN_OK;
 }
 
-static en_status host_step(en_host *table, en_bucket *bucket)
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
 {
-    eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
-    int64_t begin = eni_now_ns();
     eni_hyper hyper = host->config.hyper;
-    float *slots[ENI_MAX_SLOTS] = {NULL};
-    host->writes_param = 1;
     hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
-    hyper.step = host->steps_taken[bucket->id]++;
+    hyper.step = host->steps_taken[bucket];
+    return hyper;
+}
+
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
+{
+    host->writes_param = 1;
+    host->steps_taken[bucket]++;
+    host->counters.lr = hyper->lr;
+    if (bucket == 0) host->counters.steps++;
+}
+
+static en_status take_step(eni_host *host, en_bucket *bucket)
+{
+    int64_t begin = eni_now_ns();
+    const eni_hyper hyper = eni_host_rates(host, bucket->id);
+    float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->noptimizer_slots; i++)
-        slots[i] = vec_address(host, host_slot(table, bucket, i)) + bucket->lo;
+        slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
     host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
                                  vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
                                  &hyper);
     int64_t end = eni_now_ns();
     host->counters.update_ns += end - begin;
-    host->counters.lr = hyper.lr;
-    if (bucket->id == 0) host->counters.steps++;
+    eni_host_stepped(host, bucket->id, &hyper);
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
                    (int)bucket->id, 0);
     return EN_OK;
+}
+
+static en_status host_step(en_host *table, en_bucket *bucket)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
+    if (!eni_host_may_write(host, "step", bucket->param)) return EN_EBUG;
+    return take_step(host, bucket);
 }
 
 /* ---- requests ---- */
@@ -206,7 +225,7 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
 }
 
 /* A request that could not start is remembered as one whose wait says why. */
-static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucket, int then_step)
+static en_req start_coll(eni_host *host, eni_coll_op *op, en_bucket *bucket, int then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -216,9 +235,10 @@ static en_req start_coll(eni_host *host, const eni_coll_op *op, en_bucket *bucke
                                         [ENI_COLL_BARRIER] = "barrier"};
     r->then_step = then_step;
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
-    int64_t begin = eni_now_ns();
+    if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
+    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
-    host->counters.send_ns += eni_now_ns() - begin;
+    host->counters.send_ns += eni_now_ns() - begin - (host->counters.update_ns - updated);
     r->failed = st;
     return r->id;
 }
@@ -246,7 +266,7 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
         return start_coll(host, &op, bucket, 1);
     }
     /* A world of one: the worker has already averaged (coll in host.h). */
-    return host_step(table, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
+    return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
 }
 
 static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
@@ -259,7 +279,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
                         "asked for a collective inside one host, which needs the hierarchical transport");
         return REQUEST_REFUSED;
     }
-    if (!is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
+    if (!is_vector_of(host, "coll", bucket, inout) || !eni_host_may_write(host, "coll", inout))
+        return REQUEST_REFUSED;
     if (eni_vec_slot(inout) == ENI_SLOT_PARAM) host->writes_param = 1;
     eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
     return start_coll(host, &in_place, bucket, 0);
@@ -270,7 +291,8 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0;
-    if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in))
+    if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
+        !eni_host_may_write(host, "swap", in))
         return REQUEST_REFUSED;
     eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     if (eni_vec_slot(in) == ENI_SLOT_PARAM) host->writes_param = 1;
@@ -296,7 +318,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
         return REQUEST_REFUSED;
     }
     if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
-        (in != 0 && !is_vector_of(host, "call", bucket, in)))
+        (in != 0 && (!is_vector_of(host, "call", bucket, in) || !eni_host_may_write(host, "call", in))))
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -352,7 +374,7 @@ static void wait_ends(const eni_host *host)
 
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
-    int64_t begin = eni_now_ns();
+    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     uint64_t blocked = coll_wait_ns(host);
     EN_TRY(r->failed);
     wait_begins(host, r);
@@ -361,10 +383,10 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     EN_TRY(st);
     int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(host) - blocked);
     host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited;
+    host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
     trace_wait(host, r, "all-reduce", begin, waited, end);
-    if (!r->then_step) return EN_OK;
-    return host_step(&host->table, r->bucket);
+    if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
+    return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }
 
 /* Keeps the mean over the step's pushes so far. */

@@ -17,13 +17,17 @@ typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL } eni_request_kind;
 
 typedef struct eni_request {
     eni_request_kind kind;
+    eni_host *host;
     en_req id;
     const char *what;  /* "all-reduce", "push-pull": for people */
     uint64_t coll;     /* REQ_COLL: the group's own request */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
-    int is_push;       /* REQ_CALL that carries a vector */
-    en_status failed;  /* why it could not start; EN_OK: it did */
+    int is_fused;      /* mean_step in one pass with it, and what that takes */
+    eni_hyper hyper;
+    int64_t update_ns;
+    int is_push;      /* REQ_CALL that carries a vector */
+    en_status failed; /* why it could not start; EN_OK: it did */
 } eni_request;
 
 struct eni_host {
@@ -40,6 +44,7 @@ struct eni_host {
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
     int noptimizer_slots;
     int is_planning;
+    int has_one_copy; /* of weights and optimizer state, on all ranks: see one_copy.c */
     int writes_param; /* some call of the strategy wrote the weights of this rank itself */
     eni_request requests[ENI_HOST_REQUESTS];
     en_req next_request, first_request; /* the step's first one */
@@ -87,6 +92,15 @@ en_status eni_hook_after_step(eni_host *host);
 /* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
  * .."), and makes it fail. */
 void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* one_copy.c: makes the request's all-reduce the pass that averages and steps. 1 if something else than
+ * mean_step may write `v`; else misuse of `operation`. */
+void eni_host_fuse(eni_host *host, eni_request *request, eni_coll_op *op);
+int eni_host_may_write(eni_host *host, const char *operation, en_vec v);
+
+/* host_ops.c: the rates of this rank's next step on a bucket, and what is kept of it when it was taken. */
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 
 /* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
