@@ -12,7 +12,7 @@
  * before has arrived. An empty chunk is one frame without payload, so that ranks always hear of each other.
  *
  * A sum is made in place: what arrives plus my share overwrites my share, which nobody needs again. The bits
- * are those of eni_mean_first, _add, _last in the order c, c + 1, .. */
+ * are those of eni_mean in the order c, c + 1, .. */
 #include <string.h>
 
 #include "runtime/comm/pump.h"
@@ -85,10 +85,7 @@ static int ring_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *fr
     eni_chunk *chunk = chunk_sent_at(coll, flight, step);
     const uint64_t length = payload_of(chunk, step), n = eni_segment_at(coll, length, at);
     float *data = flight->vector + chunk->lo + at;
-    if (step == 0) { /* a sum begins here */
-        chunk->nsamples = eni_group_weight(flight->op);
-        if (chunk->nsamples > 0) eni_mean_first(data, data, (float)chunk->nsamples, n);
-    }
+    if (step == 0) chunk->nsamples = eni_group_weight(flight->op); /* a sum begins here */
     frame->step = step;
     frame->lo = chunk->lo;
     frame->hi = chunk->hi;
@@ -120,25 +117,30 @@ static int ring_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_f
     return 1;
 }
 
-/* own = sum + own * weight, and the mean if this rank is the last. */
+/* own = sum + own * weight, in one pass with all that is left to do: what begins a sum arrives as its
+ * sender's bare share, so nobody reads a vector only to multiply it; and the last rank makes the mean. */
 static void add_share(eni_coll *coll, eni_flight *flight, const eni_frame *frame, const float *sum)
 {
     eni_chunk *chunk = chunk_received_at(coll, flight, frame->step);
-    const uint64_t weight = eni_group_weight(flight->op);
+    const uint64_t weight = eni_group_weight(flight->op), total = frame->nsamples + weight;
+    const int is_last = frame->step == coll->config.nranks - 2;
     float *own = flight->vector + chunk->lo + frame->at;
-    chunk->nsamples = frame->nsamples + weight;
-    if (weight == 0)
-        memcpy(own, sum, frame->n * sizeof *own);
-    else if (frame->nsamples == 0)
-        eni_mean_first(own, own, (float)weight, frame->n);
-    else
-        eni_lin(own, 1.0f, sum, (float)weight, frame->n); /* 1 * x is x: the bits of eni_mean_add */
-
-    if (frame->step < coll->config.nranks - 2) return;
-    if (chunk->nsamples == 0)
+    const float *src[2];
+    float scale[2];
+    int n = 0;
+    chunk->nsamples = total;
+    if (frame->nsamples > 0) {
+        src[n] = sum;
+        scale[n++] = frame->step == 0 ? (float)frame->nsamples : 1.0f; /* 1 * x is x */
+    }
+    if (weight > 0) {
+        src[n] = own;
+        scale[n++] = (float)weight;
+    }
+    if (n > 0)
+        eni_mean(own, src, scale, n, is_last ? 1.0f / (float)total : 1.0f, frame->n);
+    else if (is_last)
         memset(own, 0, frame->n * sizeof *own);
-    else
-        eni_mean_last(own, 1.0f / (float)chunk->nsamples, frame->n);
 }
 
 static void ring_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data)

@@ -2,6 +2,9 @@
 #include "runtime/core/crc32c.h"
 
 #include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#endif
 
 /* Remainders of four bits by the reflected polynomial 0x82f63b78. */
 static const uint32_t nibble[16] = {
@@ -22,7 +25,7 @@ uint32_t eni_crc32c_by_table(uint32_t crc, const void *bytes, size_t length)
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-/* Eight bytes in three cycles: about as fast as one core copies memory. */
+/* Eight bytes in three cycles: a third of what a core reads from its caches. */
 __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const void *bytes,
                                                                  size_t length)
 {
@@ -37,8 +40,39 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
     return ~(uint32_t)wide;
 }
 
+/* Gopal et al. 2009, "Fast CRC computation for generic polynomials using PCLMULQDQ": 256 bytes stand for all
+ * before them. They are moved over the next 256 by multiplying their 64-bit halves by x^(2048 + 32) and
+ * x^(2048 - 32) modulo the polynomial (bits reflected), without carries. What is left at the end has the
+ * remainder of the whole, and the instruction takes it. Needs 256 bytes at least. */
+__attribute__((target("avx512f,vpclmulqdq,sse4.2"))) static uint32_t
+by_folding(uint32_t crc, const void *bytes, size_t length)
+{
+    enum { PARTS = 4, PART = 64, BLOCK = PARTS * PART };
+    const __m512i far = _mm512_broadcast_i32x4(_mm_set_epi64x(0xb9e02b86, 0xdcb17aa4));
+    const uint8_t *at = bytes;
+    uint8_t rest[BLOCK];
+    __m512i part[PARTS];
+    for (int i = 0; i < PARTS; i++)
+        part[i] = _mm512_loadu_si512(at + PART * i);
+    const __m512i begin = _mm512_maskz_set1_epi32(1, (int)~crc);
+    part[0] = _mm512_xor_si512(part[0], begin);
+    for (at += BLOCK, length -= BLOCK; length >= BLOCK; at += BLOCK, length -= BLOCK)
+        for (int i = 0; i < PARTS; i++) {
+            const __m512i low = _mm512_clmulepi64_epi128(part[i], far, 0x00);
+            const __m512i high = _mm512_clmulepi64_epi128(part[i], far, 0x11);
+            const __m512i next = _mm512_loadu_si512(at + PART * i);
+            part[i] = _mm512_ternarylogic_epi64(low, high, next, 0x96); /* the sum of all three */
+        }
+    for (int i = 0; i < PARTS; i++)
+        _mm512_storeu_si512(rest + PART * i, part[i]);
+    return by_instruction(by_instruction(~0u, rest, sizeof rest), at, length);
+}
+
 uint32_t eni_crc32c(uint32_t crc, const void *bytes, size_t length)
 {
+    enum { WORTH_IT = 1024 };
+    if (length >= WORTH_IT && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
+        return by_folding(crc, bytes, length);
     return __builtin_cpu_supports("sse4.2") ? by_instruction(crc, bytes, length)
                                             : eni_crc32c_by_table(crc, bytes, length);
 }
