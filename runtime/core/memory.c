@@ -3,18 +3,23 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime/core/log.h"
+
+enum { HUGE_PAGE = 2 << 20 };
 
 void *eni_alloc(size_t bytes)
 {
     void *memory = NULL;
     size_t rounded = bytes == 0 ? ENI_LINE : eni_round_up(bytes, ENI_LINE);
-    if (rounded < bytes || posix_memalign(&memory, ENI_LINE, rounded) != 0) {
+    const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
+    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : ENI_LINE, rounded) != 0) {
         eni_error("memory", "cannot allocate %zu bytes; ask for less (model, batch, set), or raise ulimit -v",
                   bytes);
         return NULL;
     }
+    if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
     return memset(memory, 0, rounded);
 }
 
