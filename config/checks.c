@@ -26,6 +26,7 @@ en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, con
     return EN_OK;
 }
 
+/* A key alone may be a boolean that is on: the strategy knows. */
 const char *eni_check_strategy(const char *text)
 {
     static const char expected[] = "NAME or ./FILE.so, then :KEY=VALUE,.., as ssp:bound=3";
@@ -34,7 +35,7 @@ const char *eni_check_strategy(const char *text)
     for (const char *part = *colon == ':' ? colon + 1 : colon; *part != '\0';) {
         size_t length = strcspn(part, ",");
         const char *mark = memchr(part, '=', length);
-        if (mark == NULL || mark == part || mark == part + length - 1) return expected;
+        if (length == 0 || mark == part || (mark != NULL && mark == part + length - 1)) return expected;
         part += length;
         if (*part == ',' && *++part == '\0') return expected;
     }

@@ -23,7 +23,7 @@ struct eni_lane_saves {
     uint8_t *farewell;        /* (nranks) NONE, WAITS, UNDER_WAY */
     uint64_t *calls;          /* (nranks) since the last state was begun */
     uint64_t updates;         /* of the store when the last state was begun */
-    uint64_t limit;           /* updates, or calls of a client, between two states */
+    uint64_t limit;           /* updates of a cell, or calls of a client on it, between two states */
     int is_due, is_initialised;
 };
 
@@ -111,6 +111,13 @@ static void begin(eni_lane *lane)
                    -1, 0);
 }
 
+/* What is counted over all cells is due by those that are called. */
+static uint64_t limit_of(const eni_lane *lane)
+{
+    const uint32_t used = eni_store_nused(lane->store);
+    return lane->saves->limit * (used > 0 ? used : 1);
+}
+
 void eni_lane_save_tend(eni_lane *lane)
 {
     eni_lane_saves *saves = lane->saves;
@@ -118,13 +125,13 @@ void eni_lane_save_tend(eni_lane *lane)
     if (!saves) return;
     if (eni_keeper_done(saves->keeper, &status)) end(lane, status);
     const eni_store_stats *totals = eni_store_totals(lane->store);
-    if (totals->updates + totals->touches - saves->updates >= saves->limit) saves->is_due = 1;
+    if (totals->updates + totals->touches - saves->updates >= limit_of(lane)) saves->is_due = 1;
     if (saves->is_due && !eni_keeper_is_busy(saves->keeper)) begin(lane);
 }
 
 void eni_lane_save_called(eni_lane *lane, int32_t rank)
 {
-    if (lane->saves && ++lane->saves->calls[rank] >= lane->saves->limit) lane->saves->is_due = 1;
+    if (lane->saves && ++lane->saves->calls[rank] >= limit_of(lane)) lane->saves->is_due = 1;
 }
 
 void eni_lane_save_begun(eni_lane *lane)
@@ -206,7 +213,7 @@ en_status eni_lane_save_open(eni_lane *lane, int *was_loaded_out)
     eni_lane_saves *saves = eni_alloc(sizeof *saves);
     if (!saves) return EN_ENOMEM;
     lane->saves = saves;
-    saves->limit = config->state_every * eni_store_ncells(lane->store);
+    saves->limit = config->state_every;
     saves->stable = eni_alloc_array(nseqs, sizeof *saves->stable);
     saves->taken = eni_alloc_array(nseqs, sizeof *saves->taken);
     saves->calls = eni_alloc_array(nranks, sizeof *saves->calls);

@@ -91,7 +91,7 @@ static void visit_lane(void *user, const eni_store *store, const eni_lane_figure
 {
     draft *d = user;
     const eni_store_stats *totals = eni_store_totals(store);
-    d->cells += eni_store_ncells(store);
+    d->cells += eni_store_nused(store);
     d->updates += totals->updates;
     d->touches += totals->touches;
     d->nonfinite += totals->nonfinite;

@@ -54,6 +54,13 @@ static const json_t *psd_report(const json_t *reports)
     return NULL;
 }
 
+/* psd's, if the strategy has sent it anything at all: then it knows what was applied. */
+static const json_t *store_report(const json_t *reports)
+{
+    const json_t *psd = psd_report(reports);
+    return json_integer_value(json_object_get(psd, "cells")) > 0 ? psd : NULL;
+}
+
 /* Sum of a field over the workers' reports. */
 static double sum_over_ranks(const json_t *reports, const char *key)
 {
@@ -111,7 +118,7 @@ static const json_t *report_of(const json_t *reports, int rank)
 /* A synchronous step applies what everybody computed; a store says itself what it applied. */
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
-    const json_t *psd = psd_report(reports), *clients = json_object_get(psd, "per_worker");
+    const json_t *psd = store_report(reports), *clients = json_object_get(psd, "per_worker");
     json_t *list = json_array();
     double computed = sum_over_ranks(reports, "samples_computed"), applied = 0, dropped = 0;
     for (int r = 0; r < w->world.nranks; r++) {
@@ -175,7 +182,7 @@ static json_t *zero_staleness(uint64_t steps)
 
 static void add_staleness(const eni_worker *w, const json_t *reports, json_t *result)
 {
-    const json_t *psd = psd_report(reports);
+    const json_t *psd = store_report(reports);
     json_t *staleness = json_object_get(psd, "staleness");
     if (staleness != NULL) {
         json_object_set(result, "staleness", staleness);
@@ -289,7 +296,7 @@ static void add_checkpoints(const eni_worker *w, json_t *result)
 static void add_outcome(const eni_worker *w, const json_t *reports, const eni_point *last, json_t *result)
 {
     const eni_tally *t = &w->tally;
-    const json_t *psd = psd_report(reports);
+    const json_t *psd = store_report(reports);
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
     double applied = json_number_value(json_object_get(result, "samples_applied"));
     uint64_t updates = t->steps;

@@ -96,10 +96,13 @@ static en_status restore_slots(eni_worker *w)
     char name[ENI_CHECKPOINT_NAME];
     uint32_t first;
     const int n = eni_host_optimizer_slots(w->strategy_host, &first);
+    int which;
+    uint32_t slot;
+    EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
         const eni_image *image = of_rank(w, name);
-        if (image == NULL && w->client != NULL) continue; /* the server's */
+        if (image == NULL && w->client != NULL && which != EN_EVAL_PARAM) continue; /* the server's */
         if (image == NULL) image = eni_checkpoint_find(&w->past, name);
         if (image == NULL) return missing(w, name);
         put(w, first + (uint32_t)i, image);

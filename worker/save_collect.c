@@ -38,6 +38,7 @@ typedef struct collection {
     int nslots;
     eni_host_vector vectors[ENI_ARENA_NSLOTS];
     int nvectors;
+    int is_shared; /* some buckets live in the store, the others in every rank alike */
     size_t state_bytes;
     card *cards;      /* (nranks) */
     triple *triples;  /* (nranks, buckets) */
@@ -271,11 +272,48 @@ static int by_lo(const void *left, const void *right)
     return (a->lo > b->lo) - (a->lo < b->lo);
 }
 
-/* With a store, ranks have something of their own only if their strategy writes the weights itself. */
+/* Whether store and ranks share the model: the ranks have all weights, and all have the same. */
+static en_status find_shared(collection *k)
+{
+    uint32_t slot;
+    int which, is_same = !differs(k, 0);
+    if (k->w->client == NULL) return EN_OK;
+    EN_TRY(eni_host_eval(k->w->strategy_host, &which, &slot));
+    for (int i = 0; i < k->nslots; i++)
+        is_same = is_same && !differs(k, 1 + i);
+    k->is_shared = which == EN_EVAL_PARAM && is_same;
+    return EN_OK;
+}
+
+/* Over what the store said of buckets that it has never been sent: what rank 0 has of them. */
+static void lay_over(collection *k)
+{
+    eni_worker *w = k->w;
+    char name[ENI_CHECKPOINT_NAME];
+    for (uint32_t b = 0; b < nbuckets(k); b++) {
+        const eni_bucket_range *range = &w->buckets->bucket[b];
+        const uint64_t steps = k->triples[b].steps, bytes = (range->hi - range->lo) * sizeof(float);
+        if (eni_host_is_called(w->strategy_host, b)) continue;
+        memcpy(eni_checkpoint_find(k->c, "")->flat + range->lo, own_flat(k, ENI_SLOT_PARAM) + range->lo, bytes);
+        for (int i = 0; i < k->nslots; i++) {
+            snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
+            memcpy(eni_checkpoint_find(k->c, name)->flat + range->lo,
+                   own_flat(k, k->first_slot + (uint32_t)i) + range->lo, bytes);
+        }
+        for (uint32_t s = 0; s < k->c->nstretches; s++) {
+            eni_stretch *stretch = &k->c->stretches[s];
+            if (stretch->lo < range->lo || stretch->hi > range->hi) continue;
+            *stretch = (eni_stretch){stretch->lo, stretch->hi, steps, steps, k->samples};
+        }
+    }
+}
+
+/* With a store, ranks have something of their own only if their strategy writes the weights itself, and is not
+ * saved with the store's already. */
 static en_status collect_own(collection *k)
 {
     int writes = 0;
-    for (int r = 0; r < k->w->world.nranks; r++)
+    for (int r = 0; r < k->w->world.nranks && !k->is_shared; r++)
         writes |= k->cards[r].writes_param != 0;
     int is_own = k->w->client == NULL ? differs(k, 0) : writes;
     if (is_own) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
@@ -292,8 +330,10 @@ static en_status collect_own(collection *k)
 static en_status collect_all(collection *k)
 {
     eni_worker *w = k->w;
+    EN_TRY(find_shared(k));
     if (w->client != NULL) {
         if (w->world.rank == 0) EN_TRY(eni_save_store(k->w, k->c));
+        if (w->world.rank == 0 && k->is_shared) lay_over(k);
     } else {
         EN_TRY(collect_weights(k));
         for (int i = 0; i < k->nslots; i++)

@@ -15,7 +15,9 @@ static en_status open_buckets(eni_host *host)
     host->buckets = eni_alloc_array(n, sizeof *host->buckets);
     host->given = eni_alloc_array(n, sizeof *host->given);
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
-    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL) return EN_ENOMEM;
+    host->is_called = eni_alloc_array(n, sizeof *host->is_called);
+    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL)
+        return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
         host->buckets[b].param = eni_vec_of(ENI_SLOT_PARAM, b);
@@ -76,6 +78,7 @@ close_host:
 void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
+    eni_free(host->is_called);
     eni_free(host->steps_taken);
     eni_free(host->given);
     eni_free(host->buckets);
@@ -93,7 +96,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->rand_calls = 0;
     host->npushes = 0;
     host->counters.staleness = 0;
-    if (host->config.client == NULL) host->counters.base_version = host->steps_taken[0];
+    if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
@@ -112,7 +115,7 @@ en_status eni_host_finish(eni_host *host)
 {
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(eni_hook_finish(host, b));
-    if (host->config.client == NULL) host->counters.version = host->steps_taken[0];
+    if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
     return eni_hook_after_step(host);
 }
 
@@ -167,6 +170,11 @@ void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
 {
     host->steps_taken[bucket] = steps;
     if (bucket == 0 && host->config.client == NULL) host->counters.version = steps;
+}
+
+int eni_host_is_called(const eni_host *host, uint32_t bucket)
+{
+    return host->is_called[bucket];
 }
 
 void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out)

@@ -121,6 +121,10 @@ void *eni_host_state(const eni_host *host, size_t *bytes_out);
  * are what a store answered. */
 int eni_host_writes_param(const eni_host *host);
 
+/* 1 if this rank has ever exchanged the bucket with a store; 0: what becomes of it, becomes of it in the
+ * ranks. */
+int eni_host_is_called(const eni_host *host, uint32_t bucket);
+
 /* Optimizer steps that this rank has taken on a bucket, and the range of it that the rank steps. */
 uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket);
 void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps);

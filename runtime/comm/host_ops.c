@@ -322,6 +322,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
+    host->is_called[bucket->id] = 1;
     if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
     int64_t begin = eni_now_ns();
     en_status st =

@@ -55,6 +55,7 @@ struct eni_host {
     int has_measured;      /* costs, or why there are none */
     en_status cost_status;
     eni_costs costs;
+    uint8_t *is_called;    /* (n) a store has been sent it, or asked for it */
     eni_host_counters counters;
 };
 

@@ -134,7 +134,15 @@ static en_status set_value(eni_options *options, const char *key, const char *te
     return EN_EINVAL;
 }
 
-/* One "key=value" of `length` characters. */
+static int is_switch(const eni_options *options, const char *key)
+{
+    for (uint32_t i = 0; i < options->n; i++)
+        if (strcmp(options->values[i].option->key, key) == 0)
+            return options->values[i].option->type == EN_OPT_BOOL;
+    return 0;
+}
+
+/* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
 static en_status parse_pair(eni_options *options, const char *pair, size_t length)
 {
     char copy[ENI_OPTION_TEXT_MAX];
@@ -146,6 +154,7 @@ static en_status parse_pair(eni_options *options, const char *pair, size_t lengt
     memcpy(copy, pair, length);
     copy[length] = 0;
     const size_t key = strcspn(copy, "=:");
+    if (is_switch(options, copy)) return set_value(options, copy, "on");
     if (key == 0 || key == length) {
         eni_error("options", "'%s' is not an option of strategy %s: write key=value", copy,
                   options->strategy);

@@ -15,7 +15,8 @@ typedef struct eni_options eni_options;
 
 enum { ENI_OPTION_TEXT_MAX = 256 }; /* longest text value, the terminating 0 included */
 
-/* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; NULL or "": all defaults)
+/* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; a boolean's key alone is on;
+ * NULL or "": all defaults)
  * for `strategy`, whose name is used in messages. Borrows the strategy's table. EN_EINVAL, logged: unknown
  * or repeated key, value not of its type or out of range; EN_ENOMEM. */
 en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out);

@@ -200,6 +200,11 @@ uint32_t eni_store_ncells(const eni_store *store)
     return store->ncells;
 }
 
+uint32_t eni_store_nused(const eni_store *store)
+{
+    return store->nused;
+}
+
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out)
 {
     const eni_cell *cell = find_cell(store, bucket);

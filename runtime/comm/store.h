@@ -182,7 +182,7 @@ void eni_store_actions_fini(eni_store_actions *actions);
 /* ---- what the host measured ---------------------------------------------------------------------------- */
 
 /* Sums over this store's cells. A push that every cell applies counts once per cell: divide by
- * eni_store_ncells for figures per message of the model. */
+ * eni_store_nused for figures per message of the model. */
 typedef struct eni_store_client_stats {
     uint64_t pushes, pulls;       /* new calls with and without payload */
     uint64_t applied, dropped;    /* samples */
@@ -221,6 +221,9 @@ uint64_t eni_store_count(const eni_store *store, uint32_t bucket);
 
 /* Cells that are not empty. */
 uint32_t eni_store_ncells(const eni_store *store);
+
+/* Of those, the ones that some client has ever called: a strategy may keep the others elsewhere. */
+uint32_t eni_store_nused(const eni_store *store);
 
 /* The live weights of a cell (count), valid until the next step; NULL before INIT and for an empty cell.
  * version_out may be NULL. */

@@ -59,6 +59,7 @@ typedef struct eni_cell {
     en_cell pub;        /* first: hooks hand back a pointer to it */
     uint64_t whole, lo; /* elements of the bucket; where this cell starts in it */
     int is_initialised;
+    int is_used;             /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
     float *slot[ENI_MAX_SLOTS];
     float *frozen[ENI_MAX_SLOTS]; /* slots kept aside for a snapshot; no state of the store */
@@ -90,6 +91,7 @@ struct eni_store {
     eni_cell *cell;          /* (nbuckets) */
     eni_client *client;      /* (world) */
     uint32_t ncells;         /* not empty */
+    uint32_t nused;          /* of those, called by some client */
     uint32_t nactive, nleft; /* clients; nleft: finished or left */
     uint64_t max_count;      /* elements of the largest cell */
     float *mean;             /* (max_count) the accumulator */
@@ -124,6 +126,13 @@ eni_call *eni_store_call_take(eni_store *store); /* NULL: out of memory (logged)
 void eni_store_call_give(eni_store *store, eni_call *call);
 /* The same at the start of the next event. */
 void eni_store_call_retire(eni_store *store, eni_call *call);
+
+/* Some client has called the cell. */
+static inline void eni_cell_used(eni_store *store, eni_cell *cell)
+{
+    store->nused += !cell->is_used;
+    cell->is_used = 1;
+}
 
 /* ---- store_cell.c */
 

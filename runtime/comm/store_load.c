@@ -323,8 +323,10 @@ static en_status get_cell(source *in, eni_store *store, eni_cell *cell)
     const uint8_t *raw = get_bytes(in, state);
     EN_TRY(verdict(in));
     if (state > 0) memcpy(cell->state, raw, state);
-    for (int32_t r = 0; r < store->config.world; r++)
+    for (int32_t r = 0; r < store->config.world; r++) {
         EN_TRY(get_seat(in, store, cell, &cell->seat[r]));
+        if (cell->seat[r].seq > 0) eni_cell_used(store, cell);
+    }
     for (uint64_t n = get(in, 4); n > 0 && !in->why; n--)
         EN_TRY(get_call(in, store, cell));
     EN_TRY(verdict(in));

@@ -122,6 +122,7 @@ static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
 static void advance(eni_store *store, eni_cell *cell, const eni_store_event *event)
 {
     eni_seat *seat = &cell->seat[event->client];
+    eni_cell_used(store, cell);
     seat->seq = event->seq;
     seat->outcome = ENI_HELD;
     seat->outstanding++;

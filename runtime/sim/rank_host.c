@@ -162,13 +162,21 @@ static double host_coll_bytes(en_host *host, int op, int group)
     return (op == EN_ALLREDUCE ? 2 : 1) * (n - 1) / n;
 }
 
+static double count_clients(const eni_sim *sim)
+{
+    return sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS ? sim->nhosts : sim->nranks;
+}
+
 static double host_cost(en_host *host, int op, const en_bucket *bucket)
 {
     const eni_rank *rank = rank_of(host);
     const uint64_t n = (uint64_t)rank->world.nranks;
     const double bytes = (double)bucket->count * sizeof(float);
     const eni_network *network = &rank->sim->network;
-    if (op == 0) return (double)eni_network_hops(network, 2, bytes) * 1e-9;
+    if (op == 0) { /* all clients' vectors pass the shards' links, there and back */
+        const double clients = count_clients(rank->sim), shards = rank->sim->nshards > 0 ? rank->sim->nshards : 1;
+        return (double)eni_network_hops(network, 2, bytes * (clients > shards ? clients / shards : 1)) * 1e-9;
+    }
     return (double)eni_network_hops(network, (op == EN_ALLREDUCE ? 2 : 1) * (n - 1), bytes / (double)n) *
            1e-9;
 }

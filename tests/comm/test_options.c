@@ -52,6 +52,8 @@ static void one_text_for_one_meaning(void **state)
     canonical_is("", "bound=3,alpha=0.1,round=0,codec=none");
     canonical_is("alpha=1e-1,bound=3.0", "bound=3,alpha=0.1,round=0,codec=none");
     canonical_is("round:on, codec: topk,bound:inf,alpha=-0.0", "bound=inf,alpha=0,round=1,codec=topk");
+    canonical_is("round", "bound=3,alpha=0.1,round=1,codec=none");
+    canonical_is("alpha=1,round,bound=2", "bound=2,alpha=1,round=1,codec=none");
     canonical_is("alpha=0.30000000000000004", "bound=3,alpha=0.30000000000000004,round=0,codec=none");
 }
 
@@ -100,6 +102,7 @@ static void what_is_refused(void **state)
     refuses("round=maybe", "'maybe'", "on or off, default off");
     refuses("bound=1,bound=2", "bound", "given twice");
     refuses("bound", "'bound'", "key=value");
+    refuses("round,round=off", "round", "given twice");
     refuses("=3", "'=3'", "key=value");
     refuses("bound=1,", "toy", "comma");
     char long_one[400];

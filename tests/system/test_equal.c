@@ -49,12 +49,13 @@ static void test_rank_order(void **state)
 {
     static const arm arms[] = {{"ring direct", "--strategy=ring --allreduce=direct"},
                                {"naive", "--strategy=ring --allreduce=naive"},
-                               {"ps-sync", "--strategy=ps-sync --shards=3"}};
+                               {"ps-sync", "--strategy=ps-sync --shards=3"},
+                               {"hybrid", "--strategy=hybrid:ps=fc1.*+conv1.* --shards=3 --bucket-cap-mb=0.3"}};
     (void)state;
     for (int w = 2; w <= 4; w++) {
         const char *hash = expect_same(w, "rank", arms, sizeof arms / sizeof *arms);
-        promise("same bytes, %s, W = %d: ring direct = ring naive = ps-sync (3 shards) = solo, convnet, "
-                "Nesterov 0.9, %d steps, ragged: sha256 %.8s..",
+        promise("same bytes, %s, W = %d: ring direct = ring naive = ps-sync (3 shards) = hybrid = solo, "
+                "convnet, Nesterov 0.9, %d steps, ragged: sha256 %.8s..",
                 device, w, STEPS, hash);
     }
 }
@@ -65,7 +66,8 @@ static void test_ring_order(void **state)
 {
     static const arm arms[] = {{"ring over tcp", "--strategy=ring --allreduce=ring --transport=tcp"},
                                {"ring direct", "--strategy=ring --allreduce=direct"},
-                               {"ps-sync", "--strategy=ps-sync --shards=3"}};
+                               {"ps-sync", "--strategy=ps-sync --shards=3"},
+                               {"hybrid", "--strategy=hybrid:ps=fc1.weight --allreduce=ring --transport=tcp"}};
     (void)state;
     int first = strcmp(device, "ref") == 0 ? 3 : 2, last = strcmp(device, "ref") == 0 ? 3 : 4;
     for (int w = first; w <= last; w++) {
@@ -75,7 +77,7 @@ static void test_ring_order(void **state)
             assert_string_not_equal(hash, other);
         }
         promise("same bytes, %s, W = %d, --sum-order=ring: ring over TCP = ring direct = ps-sync (3 shards) "
-                "= solo: sha256 %.8s..",
+                "= hybrid over TCP = solo: sha256 %.8s..",
                 device, w, hash);
     }
 }

@@ -10,6 +10,8 @@
 
 #include "tests/system/resumed.h"
 
+#define HYBRID "--strategy=hybrid:ps=fc1.* --bucket-cap-mb=0.1"
+
 static int seeds = 2;
 static char localsgd[128], zero1[128]; /* plugins */
 
@@ -107,6 +109,7 @@ static void test_ps_sync(void **state)
 {
     (void)state;
     mode("ps-sync, 1 then 3 shards", 2, "--strategy=ps-sync --shards=1", "--strategy=ps-sync --shards=3");
+    mode("hybrid, 1 then 3 shards", 2, HYBRID " --shards=1", HYBRID " --shards=3 --transport=tcp");
     mode("ps-sync over tcp, 3 then 2 shards", 2, "--strategy=ps-sync --shards=3 --transport=tcp",
          "--strategy=ps-sync --shards=2 --bucket-cap-mb=0.2");
 }
