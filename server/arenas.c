@@ -17,6 +17,7 @@ struct eni_arenas {
     atomic_uint_least32_t epoch;
     uint64_t elements;
     eni_token token;
+    const eni_weights *weights; /* NULL: none to give */
     char name[ENI_FDPASS_NAME];
     int listen_fd, stop_fd;
     pthread_t thread;
@@ -56,7 +57,7 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     return EN_OK;
 }
 
-/* One worker: a descriptor and a hello in, a status out. */
+/* One worker: a descriptor and a hello in; a status and perhaps our weights out. */
 static void serve(eni_arenas *arenas, int fd)
 {
     const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
@@ -65,11 +66,13 @@ static void serve(eni_arenas *arenas, int fd)
     eni_arena_hello hello;
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, deadline, arenas->stop_fd) != EN_OK)
         return;
-    int32_t answer = EN_EPROTO;
-    if (nfds == 1 && bytes == sizeof hello) answer = take_in(arenas, &hello, fds[0]);
+    eni_arena_answer answer = {.status = EN_EPROTO};
+    if (nfds == 1 && bytes == sizeof hello) answer.status = take_in(arenas, &hello, fds[0]);
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
-    eni_fdpass_send(fd, NULL, 0, &answer, sizeof answer, deadline, arenas->stop_fd);
+    const int weights = eni_weights_fd(arenas->weights);
+    answer.has_weights = answer.status == EN_OK && weights >= 0;
+    eni_fdpass_send(fd, &weights, answer.has_weights, &answer, sizeof answer, deadline, arenas->stop_fd);
 }
 
 static void *accept_workers(void *user)
@@ -87,11 +90,11 @@ static void *accept_workers(void *user)
 }
 
 en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
-                           eni_arenas **arenas_out)
+                           const eni_weights *weights, eni_arenas **arenas_out)
 {
     eni_arenas *arenas = eni_alloc(sizeof *arenas);
     if (!arenas) return EN_ENOMEM;
-    *arenas = (eni_arenas){.nranks = nranks, .elements = elements, .token = *token};
+    *arenas = (eni_arenas){.nranks = nranks, .elements = elements, .token = *token, .weights = weights};
     atomic_init(&arenas->epoch, epoch);
     en_status st = EN_ENOMEM;
     arenas->arena = eni_alloc_array((size_t)nranks, sizeof *arenas->arena);

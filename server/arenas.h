@@ -2,7 +2,8 @@
  *
  * A worker that shares psd's host hands over its arena (comm/arena.h) before its HELLO. psd then reads
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
- * socket. One thread waits at an abstract socket with a random name; nothing is left behind.
+ * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
+ * worker gets psd's own weights, where they may be read (weights.h).
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
  * anything from a socket. Its size cannot change: it is sealed. */
@@ -11,12 +12,14 @@
 
 #include "runtime/comm/arena.h"
 #include "runtime/net/fdpass.h"
+#include "server/weights.h"
 
 typedef struct eni_arenas eni_arenas;
 
-/* Starts the thread. `elements` is the length that every arena must state. */
+/* Starts the thread. `elements` is the length that every arena must state. `weights` (borrowed, outlives the
+ * arenas; NULL: none) are handed to every worker that hands over its own. */
 en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
-                           eni_arenas **arenas_out);
+                           const eni_weights *weights, eni_arenas **arenas_out);
 
 /* The socket's name, for the workers. Lives as long as the object. */
 const char *eni_arenas_name(const eni_arenas *arenas);

@@ -200,6 +200,8 @@ static en_status open_store(eni_lane *lane)
         .world = config->nranks,
         .seed = setup->seed,
         .stream = (uint32_t)config->shard,
+        .weights = config->weights ? eni_weights_vector(config->weights) : NULL,
+        .weight_offsets = setup->offsets,
     };
     return eni_store_new(&store, &lane->store);
 }

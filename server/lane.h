@@ -36,10 +36,11 @@ typedef struct eni_lane_config {
     uint64_t incarnation; /* of all ranks: given by the leader at JOIN */
     eni_token token;
     const eni_arenas *arenas;
-    eni_shaper *shaper;     /* NULL: the wire as it is */
-    eni_trace *trace;       /* NULL: no spans */
-    const eni_state *state; /* where the lane's states go; NULL: it cannot come back */
-    uint64_t state_every;   /* updates of a cell between two of them */
+    const eni_weights *weights; /* where the cells' weights are; NULL: in the store's own memory */
+    eni_shaper *shaper;         /* NULL: the wire as it is */
+    eni_trace *trace;           /* NULL: no spans */
+    const eni_state *state;     /* where the lane's states go; NULL: it cannot come back */
+    uint64_t state_every;       /* updates of a cell between two of them */
     /* Called once, from the lane's thread, when the lane cannot go on. */
     void (*on_failure)(void *user, const char *reason);
     void *user;
@@ -57,8 +58,8 @@ typedef struct eni_lane_refusals {
 /* What a lane counted, beside the store's own figures. */
 typedef struct eni_lane_figures {
     eni_lane_count wire;
-    uint64_t shm_bytes;         /* payload read from or written to the workers' memory */
-    uint64_t refused;           /* messages that were answered with REFUSED */
+    uint64_t shm_bytes; /* payload read from or written to the workers' memory, or read by them in ours */
+    uint64_t refused;   /* messages that were answered with REFUSED */
     eni_lane_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
     int64_t update_ns, wait_ns; /* inside eni_store_step; blocked */
     int64_t save_ns;            /* copying the store for a state */

@@ -46,6 +46,7 @@ typedef struct eni_psd {
     eni_net *net;
     eni_shaper *shaper;
     eni_trace *trace;
+    eni_weights *weights; /* NULL: the workers get copies */
     eni_arenas *arenas;
     eni_lane **lanes;                   /* (own_lanes) */
     uint8_t *is_client;                 /* (nranks) */

@@ -91,6 +91,7 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
         .incarnation = world->incarnation,
         .token = psd->token,
         .arenas = psd->arenas,
+        .weights = psd->weights,
         .shaper = psd->shaper,
         .trace = psd->trace,
         .state = psd->state,
@@ -110,6 +111,20 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
     return EN_OK;
 }
 
+/* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate.
+ */
+static en_status share_weights(eni_psd *psd)
+{
+    if (!(psd->strategy->flags & EN_ROUNDS) || psd->config->transport == ENI_TRANSPORT_TCP || psd->shaper)
+        return EN_OK;
+    if (psd->nservers > 1) {
+        eni_debug("psd", "%d servers have the weights in pieces: workers get copies", psd->nservers);
+        return EN_OK;
+    }
+    const en_status st = eni_weights_open(psd->setup.elements, &psd->weights);
+    return st == EN_EUNSUPPORTED ? EN_OK : st;
+}
+
 static en_status open_all(eni_psd *psd, const eni_world_info *world)
 {
     const size_t most = (size_t)psd->own_lanes + FACTS;
@@ -124,7 +139,9 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
         if (!psd->shaper) return EN_ENOMEM;
     }
-    EN_TRY(eni_arenas_start(psd->nranks, world->epoch, psd->setup.elements, &psd->token, &psd->arenas));
+    EN_TRY(share_weights(psd));
+    EN_TRY(eni_arenas_start(psd->nranks, world->epoch, psd->setup.elements, &psd->token, psd->weights,
+                            &psd->arenas));
     for (int32_t i = 0; i < psd->own_lanes; i++)
         EN_TRY(open_lane(psd, world, i));
     for (int32_t r = 0; psd->past && r < psd->nranks; r++)
@@ -191,6 +208,7 @@ void eni_psd_stop_lanes(eni_psd *psd)
 void eni_psd_close_lanes(eni_psd *psd)
 {
     eni_arenas_stop(psd->arenas);
+    eni_weights_close(psd->weights);
     eni_net_close(psd->net);
     eni_shaper_free(psd->shaper);
     eni_setup_fini(&psd->setup);

@@ -73,10 +73,21 @@ static eni_packet address_of(const eni_lane *lane, int32_t rank)
     return to;
 }
 
-/* A ticket says what the answer needs: the call's seq, and whether the worker wants it in its inbox. */
+/* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
+ *
+ *     seq: 48 bits | slot: 14 bits, all ones: nowhere | is_mapped | is_shared */
+enum { TICKET_SLOT = 0x3fff, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
+
 static uint64_t ticket_of(const eni_header *header)
 {
-    return header->seq << 1 | (header->flags & ENI_FLAG_SHM);
+    const uint64_t slot = header->into < TICKET_SLOT ? header->into : TICKET_SLOT;
+    return header->seq << 16 | slot << 2 | (header->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) |
+           (header->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
+}
+
+static uint64_t ticket_seq(uint64_t ticket)
+{
+    return ticket >> 16;
 }
 
 static float *arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket)
@@ -86,15 +97,37 @@ static float *arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t sl
     return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
 }
 
+/* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
+ * slot of its call. 0: it must travel in the message. */
+static int put_into_arena(eni_lane *lane, const eni_store_action *action, eni_header *header)
+{
+    const uint64_t ticket = action->ticket;
+    const uint32_t slot = (uint32_t)(ticket >> 2) & TICKET_SLOT;
+    const eni_arena *arena = NULL;
+    if (ticket & TICKET_SHARED) arena = eni_arenas_find(lane->config.arenas, action->client);
+    if (!arena) return 0;
+    header->flags |= ENI_FLAG_SHM;
+    header->slot = ENI_INTO_NOTHING;
+    lane->figures.shm_bytes += header->bytes;
+    if (ticket & TICKET_MAPPED && lane->config.weights &&
+        action->data == eni_store_weights(lane->store, action->bucket, NULL)) {
+        header->flags |= ENI_FLAG_MAPPED;
+        return 1;
+    }
+    if (slot >= eni_arena_nslots(arena)) return 1; /* nobody wants it */
+    header->slot = slot;
+    memmove(arena_at(lane, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
+    return 1;
+}
+
 static void reply(eni_lane *lane, const eni_store_action *action)
 {
     const eni_packet to = address_of(lane, action->client);
-    const eni_arena *arena = NULL;
     const float *data = action->data;
     eni_header header = {.type = ENI_MSG_REPLY,
                          .rank = action->client,
                          .bucket = action->bucket,
-                         .seq = action->ticket >> 1,
+                         .seq = ticket_seq(action->ticket),
                          .base_version = action->met,
                          .version = action->version,
                          .stable = eni_lane_stable(lane, action->client, action->bucket),
@@ -104,13 +137,7 @@ static void reply(eni_lane *lane, const eni_store_action *action)
                          .bytes = data ? action->count * sizeof(float) : 0};
     if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
     if (action->flags & ENI_STORE_IS_DATA) header.flags |= ENI_FLAG_DATA;
-    if (data && action->ticket & 1) arena = eni_arenas_find(lane->config.arenas, action->client);
-    if (arena) {
-        memcpy(arena_at(lane, arena, ENI_SLOT_INBOX, action->bucket), data, header.bytes);
-        header.flags |= ENI_FLAG_SHM;
-        lane->figures.shm_bytes += header.bytes;
-        data = NULL;
-    }
+    if (data && put_into_arena(lane, action, &header)) data = NULL;
     post(lane, &to, &header, data);
 }
 
@@ -118,7 +145,7 @@ static void refuse_call(eni_lane *lane, const eni_store_action *action)
 {
     eni_packet to = address_of(lane, action->client);
     to.header.bucket = action->bucket;
-    to.header.seq = action->ticket >> 1;
+    to.header.seq = ticket_seq(action->ticket);
     refuse(lane, &to, action->status, "%s", action->text);
 }
 

@@ -116,6 +116,31 @@ static en_status list_of(const reader *r, const char *key, uint64_t **list_out, 
     return EN_OK;
 }
 
+/* Lanes write their buckets' weights into one vector (weights.h). */
+static int by_offset(const void *a, const void *b)
+{
+    const uint64_t *x = a, *y = b;
+    return x[0] < y[0] ? -1 : x[0] > y[0];
+}
+
+static en_status check_overlap(const reader *r, const eni_setup *setup)
+{
+    uint64_t(*range)[2] = eni_alloc_array(setup->nbuckets, sizeof *range), end = 0;
+    int is_apart = 1;
+    if (!range) return refuse(r, EN_ENOMEM, "psd is out of memory");
+    for (uint32_t b = 0; b < setup->nbuckets; b++) {
+        range[b][0] = setup->offsets[b];
+        range[b][1] = setup->offsets[b] + setup->counts[b];
+    }
+    qsort(range, setup->nbuckets, sizeof *range, by_offset);
+    for (uint32_t b = 0; b < setup->nbuckets && is_apart; b++) {
+        is_apart = range[b][0] >= end;
+        end = range[b][1];
+    }
+    eni_free(range);
+    return is_apart ? EN_OK : refuse(r, EN_EPROTO, "two buckets have elements in common");
+}
+
 static en_status read_buckets(const reader *r, eni_setup *setup)
 {
     uint32_t noffsets;
@@ -133,7 +158,7 @@ static en_status read_buckets(const reader *r, eni_setup *setup)
             return refuse(r, EN_EPROTO, "bucket %u ends behind the %llu elements of the model", b,
                           (unsigned long long)setup->elements);
     }
-    return EN_OK;
+    return check_overlap(r, setup);
 }
 
 static en_status read_optimizer(const reader *r, eni_setup *setup)

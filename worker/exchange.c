@@ -192,6 +192,16 @@ static en_status broadcast_init(eni_worker *w)
     return EN_OK;
 }
 
+/* Nobody writes weights here from now on: the store's own may be read in their place. */
+static en_status share_weights(eni_worker *w)
+{
+    int is_mapped = 0;
+    if (w->client == NULL || !(w->strategy->flags & EN_ROUNDS)) return EN_OK;
+    EN_TRY(eni_client_map_weights(w->client, &is_mapped));
+    eni_debug("exchange", "weights are %s", is_mapped ? "read where psd has them" : "copied from psd");
+    return EN_OK;
+}
+
 /* All ranks compare the hash of what they start from: replicas that differ at step 0 never agree again. */
 static en_status check_same_start(eni_worker *w, int64_t deadline)
 {
@@ -305,7 +315,8 @@ en_status eni_exchange_open(eni_worker *w)
     eni_member_wait_begin(w->member, "barrier", "one copy of the weights", 0, 1);
     st = eni_host_share(w->strategy_host);
     eni_member_wait_end(w->member);
-    return st;
+    EN_TRY(st);
+    return share_weights(w);
 }
 
 void eni_exchange_close(eni_worker *w)

@@ -199,6 +199,45 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
     return EN_OK;
 }
 
+static uint64_t slot_bytes(const eni_arena *arena)
+{
+    return eni_round_up(arena->shape.count * sizeof(float), PAGE);
+}
+
+en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)
+{
+    const uint64_t bytes = slot_bytes(arena);
+    const int seals = fcntl(fd, F_GET_SEALS);
+    struct stat file;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) != 0 || (uint64_t)file.st_size < bytes) {
+        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd of %llu bytes",
+                  (unsigned long long)bytes);
+        return EN_EPROTO;
+    }
+    if (mmap(eni_arena_at(arena, slot, 0), bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
+        return EN_OK;
+    eni_error("arena", "cannot map %llu bytes over a slot: %s", (unsigned long long)bytes, strerror(errno));
+    return EN_ENOMEM;
+}
+
+/* The own memory gets its contents through a second mapping, and then replaces the other in one call. */
+en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
+{
+    const uint64_t bytes = slot_bytes(arena);
+    uint8_t *at = (uint8_t *)eni_arena_at(arena, slot, 0);
+    const off_t offset = at - arena->base;
+    void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, offset);
+    if (own != MAP_FAILED) {
+        memcpy(own, at, arena->shape.count * sizeof(float));
+        munmap(own, bytes);
+        if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena->fd, offset) != MAP_FAILED)
+            return EN_OK;
+    }
+    eni_error("arena", "cannot map %llu bytes of a slot again: %s", (unsigned long long)bytes,
+              strerror(errno));
+    return EN_ENOMEM;
+}
+
 void *eni_arena_area(const eni_arena *arena, int area)
 {
     return arena->base + PAGE + (uint64_t)area * ENI_AREA_BYTES;

@@ -60,6 +60,17 @@ float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
  */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
+/* Lays `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
+ * is not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against shrinking; it is
+ * borrowed. Whoever maps the arena goes on seeing the slot's own memory. EN_ENOMEM, logged. */
+en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
+
+/* Takes it off again. The slot's own memory has what was read there until now, and a thread that reads the
+ * slot meanwhile reads that. Only where the slot is covered, and only by the arena's owner. EN_ENOMEM,
+ * logged.
+ */
+en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
+
 /* Area `area`: ENI_AREA_BYTES on a page boundary. */
 void *eni_arena_area(const eni_arena *arena, int area);
 

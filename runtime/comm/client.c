@@ -64,6 +64,16 @@ en_status eni_client_send(eni_client *client, int shard, eni_header *header, flo
     }
 }
 
+/* Which memory of ours is read, and where the answer goes. What is sent again has nothing of this and travels
+ * as a message: its answer may come when nobody waits for it. */
+static void point_into_arena(eni_client *client, eni_header *header, int in_slot)
+{
+    header->flags |= ENI_FLAG_SHM;
+    header->into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
+    if (client->is_mapped && in_slot == ENI_SLOT_PARAM) header->flags |= ENI_FLAG_MAPPED;
+    client->counters.shm_bytes += header->bytes;
+}
+
 static en_status send_cell(eni_client *client, eni_header header, uint32_t bucket, int shard, int out_slot)
 {
     eni_client_cell *c = eni_client_cell_at(client, bucket, shard);
@@ -89,8 +99,7 @@ static en_status send_cell(eni_client *client, eni_header header, uint32_t bucke
     if (c->is_older) header.flags |= ENI_FLAG_REPLAY;
     if (header.type == ENI_MSG_CALL) c->seq++;
     if (client->is_shared) {
-        header.flags |= ENI_FLAG_SHM;
-        client->counters.shm_bytes += header.bytes;
+        point_into_arena(client, &header, client->calls[bucket].in_slot);
         payload = NULL;
     }
     c->is_push = header.type == ENI_MSG_CALL && out_slot != ENI_SLOT_NONE;
@@ -134,7 +143,37 @@ en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, ui
 
 /* ---- receiving ---- */
 
-/* Puts a reply's weights where the call wants them. */
+/* Puts a reply's weights where the call wants them, unless they are there. */
+static en_status take_vector(eni_client *client, const eni_packet *packet, const eni_client_cell *c)
+{
+    const eni_header *h = &packet->header;
+    const int in_slot = client->calls[h->bucket].in_slot, is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
+    const uint32_t into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
+    const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
+              was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
+    if (h->bytes != c->count * sizeof(float)) {
+        eni_error("client", "lane %u sent %llu bytes for a cell of %llu", h->shard,
+                  (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
+        return EN_EPROTO;
+    }
+    if (is_in_arena && (!client->is_shared || (!was_left_there && h->slot != into))) {
+        eni_error("client", "lane %u answered through shared memory that it was not given", h->shard);
+        return EN_EPROTO;
+    }
+    if (is_read_there != was_left_there) {
+        eni_error("client", "lane %u %s", h->shard,
+                  was_left_there ? "says that its weights are mapped here, which they are not"
+                                 : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
+                                   "answer with something else than its weights?");
+        return EN_EPROTO;
+    }
+    if (!is_in_arena && in_slot != ENI_SLOT_NONE)
+        memcpy(cell_address(client, in_slot, h->bucket, c), packet->payload, h->bytes);
+    client->counters.payload_received += h->bytes;
+    if (is_in_arena) client->counters.shm_bytes += h->bytes;
+    return EN_OK;
+}
+
 static en_status accept_reply(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
@@ -156,23 +195,7 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
                   h->bucket, h->shard);
         return EN_EPROTO;
     }
-    if (h->bytes > 0) {
-        if (h->bytes != c->count * sizeof(float)) {
-            eni_error("client", "lane %u sent %llu bytes for a cell of %llu", h->shard,
-                      (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
-            return EN_EPROTO;
-        }
-        if (h->flags & ENI_FLAG_SHM && !client->is_shared) {
-            eni_error("client", "lane %u answered through shared memory that it was not given", h->shard);
-            return EN_EPROTO;
-        }
-        const float *from = h->flags & ENI_FLAG_SHM ? cell_address(client, ENI_SLOT_INBOX, h->bucket, c)
-                                                    : (const float *)(const void *)packet->payload;
-        if (waiting->in_slot != ENI_SLOT_NONE)
-            memcpy(cell_address(client, waiting->in_slot, h->bucket, c), from, h->bytes);
-        client->counters.payload_received += h->bytes;
-        if (h->flags & ENI_FLAG_SHM) client->counters.shm_bytes += h->bytes;
-    }
+    if (h->bytes > 0) EN_TRY(take_vector(client, packet, c));
     if (c->is_push) c->behind = h->base_version > c->version ? h->base_version - c->version : 0;
     if (!waiting->is_aside) {
         c->version = h->version;

@@ -61,6 +61,12 @@ typedef struct eni_client_config {
 en_status eni_client_open(const eni_client_config *config, eni_client **client_out);
 void eni_client_close(eni_client *client);
 
+/* From now on the param slot shows the store's own weights, where psd offers them (a strategy with EN_ROUNDS,
+ * one psd, on this host): answers into it move nothing, and it cannot be written. It must hold what psd does:
+ * so after a snapshot of every bucket. A psd that comes back answers with copies again. *is_mapped_out 0:
+ * with copies as before. Compute thread, no call in progress. */
+en_status eni_client_map_weights(eni_client *client, int *is_mapped_out);
+
 /* Starts a call: `out_slot`'s contents of the bucket are sent (ENI_SLOT_NONE: a pure pull) and must not
  * change until the call is done; the reply goes to in_slot. `type` is ENI_MSG_CALL, INIT or SNAPSHOT. A
  * snapshot into another slot than ENI_SLOT_PARAM is a look aside: the next push is not said to be computed on

@@ -64,6 +64,9 @@ struct eni_client {
     eni_delayed_reply *delayed; /* (buckets * shards) */
     uint32_t ndelayed;
     int is_shared;
+    int weights_fd;     /* of psd's weights, until they are mapped; -1: none to map */
+    int is_mapped;      /* they lie over our ENI_SLOT_PARAM */
+    int has_returned;   /* another psd than the one that we began with */
     int greeted;        /* lanes that have answered HELLO */
     uint8_t *farewell;  /* (shards) how FINISHED was answered */
     int farewells;      /* lanes that have answered it */
@@ -99,6 +102,8 @@ eni_header eni_client_header(const eni_client *client, uint32_t type);
 en_status eni_client_send(eni_client *client, int shard, eni_header *header, float *payload, int is_lent);
 /* Blocks until something may have changed, at most 20 ms; then looks whether the run goes on. */
 en_status eni_client_slice(eni_client *client);
+/* psd's weights are no longer ours to read: from now on replies are copies. */
+en_status eni_client_unmap_weights(eni_client *client);
 /* Takes what has arrived. */
 en_status eni_client_take(eni_client *client);
 /* EN_ETIMEOUT, logged. */

@@ -17,17 +17,61 @@ static en_status share_arena(eni_client *client, const char *socket, int64_t dea
                              eni_arena_count(config->arena)};
     int fd, mine = eni_arena_fd(config->arena), fds[ENI_FDPASS_MAX];
     size_t nfds, bytes;
-    int32_t answer = EN_EPROTO;
+    eni_arena_answer answer = {0};
     EN_TRY(eni_fdpass_connect(socket, config->token, deadline_ns, config->wake_fd, &fd));
     en_status st = eni_fdpass_send(fd, &mine, 1, &hello, sizeof hello, deadline_ns, config->wake_fd);
     if (st == EN_OK)
         st = eni_fdpass_recv(fd, fds, &nfds, &answer, sizeof answer, &bytes, deadline_ns, config->wake_fd);
     close(fd);
-    if (st == EN_OK && answer != EN_OK) {
-        eni_error("client", "psd could not map this rank's memory: %s", en_status_str(answer));
-        return answer;
+    EN_TRY(st);
+    if (bytes != sizeof answer || nfds != (answer.has_weights != 0)) {
+        for (size_t i = 0; i < nfds; i++)
+            close(fds[i]);
+        eni_error("client", "psd answered to this rank's memory with %zu bytes and %zu descriptors", bytes,
+                  nfds);
+        return EN_EPROTO;
     }
+    if (answer.has_weights && client->weights_fd < 0 && !client->has_returned)
+        client->weights_fd = fds[0];
+    else if (answer.has_weights)
+        close(fds[0]);
+    if (answer.status == EN_OK) return EN_OK;
+    eni_error("client", "psd could not map this rank's memory: %s", en_status_str((en_status)answer.status));
+    return (en_status)answer.status;
+}
+
+/* ---- psd's own weights in place of ours ---- */
+
+static void forget_weights(eni_client *client)
+{
+    if (client->weights_fd >= 0) close(client->weights_fd);
+    client->weights_fd = -1;
+}
+
+en_status eni_client_map_weights(eni_client *client, int *is_mapped_out)
+{
+    en_status st = EN_OK;
+    eni_client_enter(client);
+    if (client->weights_fd >= 0) {
+        st = eni_arena_cover(client->config.arena, ENI_SLOT_PARAM, client->weights_fd);
+        client->is_mapped = st == EN_OK;
+    }
+    forget_weights(client);
+    *is_mapped_out = client->is_mapped;
+    eni_client_exit(client);
     return st;
+}
+
+/* Only buckets with a call in progress can have changed since we read them, and those are answered again: so
+ * it does not matter that psd may have died in the middle of a step. */
+en_status eni_client_unmap_weights(eni_client *client)
+{
+    forget_weights(client);
+    client->has_returned = 1;
+    if (!client->is_mapped) return EN_OK;
+    client->is_mapped = 0;
+    eni_info("client", "psd came back: from now on its weights are copied here");
+    return eni_arena_uncover(client->config.arena, ENI_SLOT_PARAM);
 }
 
 en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns)
@@ -87,6 +131,7 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     eni_client *client = eni_alloc(sizeof *client);
     if (client == NULL) return EN_ENOMEM;
     client->config = *config;
+    client->weights_fd = -1;
     client->shards = config->place.shards;
     size_t shards = (size_t)client->shards, n = config->buckets->n;
     client->dealers = eni_alloc_array(shards, sizeof *client->dealers);
@@ -115,6 +160,7 @@ void eni_client_close(eni_client *client)
     if (client == NULL) return;
     eni_client_return_close(client);
     eni_client_disconnect(client);
+    forget_weights(client);
     /* ZeroMQ may read what was lent a little longer, and then counts it back here. If a peer that takes
      * nothing keeps it beyond the sockets' linger, the count outlives us: it is left behind, not freed under
      * it. */

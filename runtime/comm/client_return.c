@@ -280,6 +280,7 @@ static en_status come_back(eni_client *client)
     client->return_begin_ns = eni_now_ns();
     client->generation = client->config.generation(client->config.user);
     forget_way(client);
+    EN_TRY(eni_client_unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &place));
     if (place.shards != client->shards) {
         eni_error("client", "psd came back with %d lanes, it had %d", place.shards, client->shards);

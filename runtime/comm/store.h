@@ -79,6 +79,9 @@ typedef struct eni_store_config {
     uint64_t seed;   /* of the run, for en_store.rand */
     uint32_t stream; /* tells the stores of one run apart in en_store.rand: psd's shard, or
                         0x10000 + rank for a store inside a worker */
+    float *weights;  /* NULL: memory of the store's own. Else zeroed memory that others may read, laid out as
+                        the flat vector: bucket b from element weight_offsets[b] on */
+    const uint64_t *weight_offsets; /* (nbuckets) with `weights` */
 } eni_store_config;
 
 /* ---- events ------------------------------------------------------------------------------------------- */

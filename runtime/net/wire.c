@@ -6,9 +6,10 @@
 #include "runtime/net/unpack.h"
 
 enum {
-    HEADER_FIELDS = 26,
+    HEADER_FIELDS = 27,
     RANK_MAX = 65535,
-    FLAGS_ALL = ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA | ENI_FLAG_REPLAY,
+    FLAGS_ALL =
+        ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA | ENI_FLAG_REPLAY | ENI_FLAG_MAPPED,
 };
 
 size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX])
@@ -39,6 +40,7 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
     eni_pack_int(&pack, header->deliver_ns);
     eni_pack_uint(&pack, header->crc);
     eni_pack_uint(&pack, header->slot);
+    eni_pack_uint(&pack, header->into);
     eni_pack_uint(&pack, header->status);
     eni_pack_str(&pack, header->text);
     return pack.bytes;
@@ -79,6 +81,7 @@ static void decode_fields(eni_cursor *in, eni_header *h)
     h->deliver_ns = eni_unpack_int(in, 0, INT64_MAX, "the delivery time is negative");
     h->crc = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the checksum is out of range");
     h->slot = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the slot is out of range");
+    h->into = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the slot of the answer is out of range");
     h->status = (uint32_t)eni_unpack_uint(in, 255, "the status is out of range");
     eni_unpack_text(in, h->text, sizeof h->text, "the text is too long");
 }

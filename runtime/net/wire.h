@@ -19,7 +19,7 @@
 #include "entrain/status.h"
 
 #define ENI_WIRE_MAGIC   0x454e5431u /* "ENT1" */
-#define ENI_WIRE_VERSION 2u
+#define ENI_WIRE_VERSION 3u
 #define ENI_HEADER_MAX   4096u
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
@@ -37,13 +37,17 @@ enum {
 };
 
 enum {
-    ENI_FLAG_SHM = 1,    /* payload (or room for the reply) lies in the client's arena */
-    ENI_FLAG_CRC = 2,    /* crc is CRC-32C of the payload: TCP between hosts */
-    ENI_FLAG_REPEAT = 4, /* the answer to a call that was answered before */
-    ENI_FLAG_DATA = 8,   /* REPLY carries the edited payload, not weights */
-    ENI_FLAG_REPLAY = 16 /* CALL: a retained push, sent again to a psd that came back. It was computed on
-                            min(base_version, the cell's version), for psd may have lost some */
+    ENI_FLAG_SHM = 1,     /* payload (or room for the reply) lies in the client's arena */
+    ENI_FLAG_CRC = 2,     /* crc is CRC-32C of the payload: TCP between hosts */
+    ENI_FLAG_REPEAT = 4,  /* the answer to a call that was answered before */
+    ENI_FLAG_DATA = 8,    /* REPLY carries the edited payload, not weights */
+    ENI_FLAG_REPLAY = 16, /* CALL: a retained push, sent again to a psd that came back. It was computed on
+                             min(base_version, the cell's version), for psd may have lost some */
+    ENI_FLAG_MAPPED = 32 /* the client maps the weights of this psd where the answer is to go. CALL, SNAPSHOT:
+                            so weights need not be copied; REPLY: they were not */
 };
+
+#define ENI_INTO_NOTHING UINT32_MAX /* eni_header.into: the client does not want the vector */
 
 enum { ENI_DTYPE_F32 = 1 };
 enum { ENI_CODEC_NONE = 0 };
@@ -70,13 +74,14 @@ typedef struct eni_header {
     uint64_t step;      /* the client's step: for messages to people */
     int64_t deliver_ns; /* --net emulation: not before this time on the monotonic clock; 0: at once */
     uint32_t crc;
-    uint32_t slot;   /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT */
+    uint32_t slot; /* ENI_FLAG_SHM: the arena slot that holds the payload of a CALL or INIT, or of a REPLY */
+    uint32_t into; /* ENI_FLAG_SHM: the arena slot where the answer to a CALL or SNAPSHOT is to go */
     uint32_t status; /* REFUSED: an en_status */
     char text[256];  /* HELLO: token in hex; REFUSED: the sentence. 0-terminated */
 } eni_header;
 
 /* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
- * (fdpass.h) with this blob. psd answers with an en_status as one int32 when it has mapped it. From then on
+ * (fdpass.h) with this blob. psd answers with an eni_arena_answer when it has mapped it. From then on
  * payloads of this worker may carry ENI_FLAG_SHM. */
 typedef struct eni_arena_hello {
     int32_t rank;
@@ -84,6 +89,13 @@ typedef struct eni_arena_hello {
     uint64_t incarnation;
     uint64_t count; /* elements of the flat vector */
 } eni_arena_hello;
+
+/* With has_weights one descriptor comes along: psd's weights, one flat vector from its first byte on, which
+ * nobody but psd can write. */
+typedef struct eni_arena_answer {
+    int32_t status; /* en_status */
+    uint32_t has_weights;
+} eni_arena_answer;
 
 /* Encodes into buffer (ENI_HEADER_MAX bytes). Returns the length; never fails for a header whose text is
  * terminated. No allocation. */

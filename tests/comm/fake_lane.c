@@ -40,9 +40,13 @@ static void lane_answer(lane *l, const eni_packet *packet, uint32_t flags, uint6
                         .base_version = h->base_version + atomic_load(&l->met_ahead),
                         .version = ++l->version[h->bucket],
                         .deliver_ns = late_ms > 0 ? eni_now_ns() + late_ms * ENI_MILLI : 0};
-    if (h->flags & ENI_FLAG_SHM) {
-        memcpy(eni_arena_at(l->arena, ENI_SLOT_INBOX, lo), weights, reply.bytes);
+    if (h->flags & ENI_FLAG_MAPPED && l->weights != NULL && h->kind != COPY) {
+        memcpy(l->weights + lo, weights, reply.bytes);
+        reply.flags |= ENI_FLAG_SHM | ENI_FLAG_MAPPED;
+    } else if (h->flags & ENI_FLAG_SHM) {
+        if (h->into != ENI_INTO_NOTHING) memcpy(eni_arena_at(l->arena, h->into, lo), weights, reply.bytes);
         reply.flags |= ENI_FLAG_SHM;
+        reply.slot = h->into;
     }
     lane_send(l, packet, &reply, reply.flags & ENI_FLAG_SHM ? NULL : weights);
     free(weights);

@@ -23,6 +23,7 @@ enum {           /* kinds of calls */
        NOWHERE, /* for a bucket that there is not */
        LATE,    /* usable LATE_MS after it arrives */
        TWICE,   /* answered, and again in front of the next answer for this bucket */
+       COPY,    /* answered with a copy, whatever the client maps */
        MUTE
 };
 
@@ -38,6 +39,7 @@ typedef struct lane {
     uint64_t version[BUCKETS];           /* of the last answer */
     eni_packet held, repeat;             /* type 0: none */
     const eni_arena *arena;              /* the client's, or NULL */
+    float *weights;                      /* the flat vector that the client may map, or NULL */
     const eni_buckets *buckets;
     char token[ENI_TOKEN_HEX];
 } lane;

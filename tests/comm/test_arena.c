@@ -120,6 +120,62 @@ static void a_reserved_vector_costs_nothing(void **state)
     eni_arena_close(arena);
 }
 
+/* psd's weights lie over a slot, and then not any more. */
+static void a_slot_is_covered_and_uncovered(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    eni_arena *arena, *seen;
+    assert_int_equal(eni_arena_open(N, 3, 1, &arena), EN_OK);
+    assert_int_equal(eni_arena_map(eni_arena_fd(arena), N, &seen), EN_OK);
+    const int fd = memfd(3 * 4096, F_SEAL_SHRINK, NULL);
+    float *theirs = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(theirs != MAP_FAILED);
+    for (uint32_t s = 0; s < 3; s++)
+        *eni_arena_at(arena, s, N - 1) = (float)s;
+    assert_int_equal(eni_arena_cover(arena, 1, fd), EN_OK);
+    close(fd);
+    theirs[0] = 5;
+    theirs[N - 1] = 6;
+    assert_true(*eni_arena_at(arena, 1, 0) == 5 && *eni_arena_at(arena, 1, N - 1) == 6);
+    assert_true(*eni_arena_at(seen, 1, N - 1) == 1); /* others see what lies below */
+    assert_true(*eni_arena_at(arena, 0, N - 1) == 0 && *eni_arena_at(arena, 2, N - 1) == 2);
+    const pid_t child = fork(); /* it can only be read */
+    if (child == 0) {
+        *eni_arena_at(arena, 1, 0) = 9;
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(eni_arena_uncover(arena, 1), EN_OK);
+    theirs[0] = 7;
+    assert_true(*eni_arena_at(arena, 1, 0) == 5 && *eni_arena_at(arena, 1, N - 1) == 6);
+    *eni_arena_at(arena, 1, 1) = 8; /* our own again, and everybody's who maps us */
+    assert_true(*eni_arena_at(seen, 1, 1) == 8 && *eni_arena_at(seen, 1, 0) == 5);
+    munmap(theirs, 3 * 4096);
+    eni_arena_close(seen);
+    eni_arena_close(arena);
+}
+
+static void no_stranger_covers_a_slot(void **state)
+{
+    (void)state;
+    eni_arena *arena;
+    const int fds[] = {open("/dev/zero", O_RDWR | O_CLOEXEC), memfd(3 * 4096, 0, NULL),
+                       memfd(2 * 4096, F_SEAL_SHRINK, NULL)};
+    assert_int_equal(eni_arena_open(3000, 3, 1, &arena), EN_OK);
+    *eni_arena_at(arena, 1, 0) = 1;
+    eni_log_set_level(-1);
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+        assert_int_equal(eni_arena_cover(arena, 1, fds[i]), EN_EPROTO);
+        close(fds[i]);
+    }
+    eni_log_set_level(ENI_LOG_INFO);
+    assert_true(*eni_arena_at(arena, 1, 0) == 1);
+    eni_arena_close(arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +184,8 @@ int main(void)
         cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(absurd_sizes_are_refused),
         cmocka_unit_test(a_reserved_vector_costs_nothing),
+        cmocka_unit_test(a_slot_is_covered_and_uncovered),
+        cmocka_unit_test(no_stranger_covers_a_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

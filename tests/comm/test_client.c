@@ -3,6 +3,7 @@
  * Two lanes are two threads with a real router each; what a lane does with a call is the call's kind. */
 #include "runtime/comm/client.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -21,7 +23,7 @@
 #include "runtime/net/fdpass.h"
 #include "tests/comm/fake_lane.h"
 
-enum { COUNT = 16 + 32768 + 64 };
+enum { COUNT = 16 + 32768 + 64, WEIGHT_BYTES = (COUNT * 4 + 4095) / 4096 * 4096 };
 
 /* From the end: bucket 0 is c, 1 is the big one (sent without a copy), 2 is a: too short for two lanes. */
 enum { C, BIG, A };
@@ -39,6 +41,8 @@ static struct scene {
     char door_name[ENI_FDPASS_NAME];
     int door_fd;
     int32_t door_answer;
+    int weights_fd; /* of psd; -1: it offers none */
+    float *weights;
     pthread_t door;
     eni_arena *mapped;
     eni_token token;
@@ -59,16 +63,17 @@ static void *door_main(void *user)
     size_t nfds, bytes;
     int64_t until = eni_now_ns() + 10 * ENI_SECOND;
     if (eni_fdpass_accept(s.door_fd, &s.token, until, -1, &fd) != EN_OK) return NULL;
-    int32_t answer = EN_EPROTO;
+    eni_arena_answer answer = {.status = EN_EPROTO};
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, until, -1) == EN_OK) {
         if (nfds == 1 && bytes == sizeof hello)
-            answer = (int32_t)eni_arena_map(fds[0], hello.count, &s.mapped);
+            answer.status = (int32_t)eni_arena_map(fds[0], hello.count, &s.mapped);
         for (size_t i = 0; i < nfds; i++)
             close(fds[i]);
         for (int k = 0; k < SHARDS; k++)
             s.lane[k].arena = s.mapped; /* before HELLO, so before the lane reads it */
-        if (s.door_answer != EN_OK) answer = s.door_answer;
-        eni_fdpass_send(fd, NULL, 0, &answer, sizeof answer, until, -1);
+        if (s.door_answer != EN_OK) answer.status = s.door_answer;
+        answer.has_weights = s.weights_fd >= 0;
+        eni_fdpass_send(fd, &s.weights_fd, answer.has_weights, &answer, sizeof answer, until, -1);
     }
     close(fd);
     return NULL;
@@ -94,7 +99,7 @@ static int setup(void **state)
 {
     (void)state;
     memset(&s, 0, sizeof s);
-    s.door_fd = -1;
+    s.door_fd = s.weights_fd = -1;
     eni_log_set_sink(listen_in, NULL);
     eni_token_make(&s.token);
     const eni_address any = {.host = "127.0.0.1", .port = 0};
@@ -137,6 +142,8 @@ static int teardown(void **state)
     eni_net_close(s.psd_net);
     if (s.door_fd >= 0) pthread_join(s.door, NULL);
     if (s.door_fd >= 0) close(s.door_fd);
+    if (s.weights_fd >= 0) close(s.weights_fd);
+    if (s.weights != NULL) munmap(s.weights, WEIGHT_BYTES);
     eni_arena_close(s.mapped);
     eni_buckets_free(s.buckets);
     eni_arena_close(s.arena);
@@ -228,6 +235,63 @@ static void test_payloads_through_memory(void **state)
     assert_int_equal(count.payload_received, COUNT * sizeof(float));
     assert_int_equal(count.shm_bytes, 2 * COUNT * sizeof(float));
     assert_true(count.wire_bytes < 8192); /* headers only */
+}
+
+/* psd's weights, with `elements` in each place of param as prepare leaves it. */
+static void offer_weights(void)
+{
+    s.weights_fd = memfd_create("weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(ftruncate(s.weights_fd, WEIGHT_BYTES), 0);
+    assert_int_equal(fcntl(s.weights_fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    s.weights = mmap(NULL, WEIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, s.weights_fd, 0);
+    assert_true(s.weights != MAP_FAILED);
+    for (int k = 0; k < SHARDS; k++)
+        s.lane[k].weights = s.weights;
+}
+
+static void test_weights_are_read_where_psd_has_them(void **state)
+{
+    (void)state;
+    int is_mapped;
+    offer_weights();
+    open_door(EN_OK);
+    open_client();
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        prepare(b, (float)b);
+    assert_int_equal(eni_client_map_weights(s.client, &is_mapped), EN_OK);
+    assert_true(is_mapped);
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        assert_int_equal(call(b, ECHO), EN_OK);
+    for (uint32_t b = BUCKETS; b-- > 0;)
+        assert_int_equal(eni_client_wait(s.client, b), EN_OK);
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        expect_doubled(b, (float)b);
+    assert_memory_equal(s.weights, eni_arena_at(s.arena, ENI_SLOT_PARAM, 0), COUNT * sizeof(float));
+    assert_true(*eni_arena_at(s.mapped, ENI_SLOT_PARAM, 0) == -1); /* nothing was copied */
+    eni_client_counters count;
+    eni_client_count(s.client, &count);
+    assert_int_equal(count.payload_received, COUNT * sizeof(float)); /* it counts all the same */
+    assert_int_equal(count.shm_bytes, 2 * COUNT * sizeof(float));
+    /* another slot gets a copy */
+    assert_int_equal(eni_client_call(s.client, ENI_MSG_SNAPSHOT, C, 0, 3, ENI_SLOT_NONE, ENI_SLOT_FREE, 0, 0),
+                     EN_OK);
+    assert_int_equal(eni_client_wait(s.client, C), EN_OK);
+    assert_true(*eni_arena_at(s.arena, ENI_SLOT_FREE, s.buckets->bucket[C].lo + 1) == 1);
+    /* weights that psd does not show where it said */
+    assert_int_equal(call(C, COPY), EN_OK);
+    assert_int_equal(eni_client_wait(s.client, C), EN_EPROTO);
+    assert_non_null(strstr(s.said, "EN_ROUNDS"));
+}
+
+static void test_no_weights_to_map(void **state)
+{
+    (void)state;
+    int is_mapped = 1;
+    open_door(EN_OK);
+    open_client();
+    assert_int_equal(eni_client_map_weights(s.client, &is_mapped), EN_OK);
+    assert_false(is_mapped);
+    round_trip_of_all();
 }
 
 static void test_a_closed_door(void **state)
@@ -444,6 +508,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_payloads_by_message),
         TEST(test_payloads_through_memory),
+        TEST(test_weights_are_read_where_psd_has_them),
+        TEST(test_no_weights_to_map),
         TEST(test_a_closed_door),
         TEST(test_versions),
         TEST(test_pull_init_and_snapshot),

@@ -100,7 +100,7 @@ static rig *open_rig(void)
     r->vector = calloc(ELEMENTS, sizeof *r->vector);
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(ps_async(), pairs, PAIRS, &r->setup, why), EN_OK);
-    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, &r->arenas), EN_OK);
+    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, NULL, &r->arenas), EN_OK);
     const eni_lane_config config = {.net = r->net,
                                     .listen = {.host = "127.0.0.1"},
                                     .setup = &r->setup,

@@ -35,6 +35,7 @@ static eni_header example(void)
     h.deliver_ns = INT64_MAX;
     h.crc = 0xdeadbeef;
     h.slot = 4;
+    h.into = ENI_INTO_NOTHING;
     h.status = 9;
     return h;
 }
@@ -86,7 +87,7 @@ static void another_version_is_told_as_such(void **state)
     const char *why;
     eni_header in = example();
     size_t length = eni_header_encode(&in, bytes);
-    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1a, ce and the magic */
+    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1b, ce and the magic */
     bytes[2]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
     assert_string_equal(why, "it has not the fields of this version");
@@ -105,7 +106,7 @@ static void every_field_has_its_range(void **state)
     } wrong[] = {
         {offsetof(eni_header, type), 4, 0},
         {offsetof(eni_header, type), 4, ENI_MSG_TYPES},
-        {offsetof(eni_header, flags), 4, 32},
+        {offsetof(eni_header, flags), 4, 64},
         {offsetof(eni_header, rank), 4, (uint32_t)-2},
         {offsetof(eni_header, rank), 4, 65536},
         {offsetof(eni_header, kind), 4, 256},
@@ -170,7 +171,7 @@ static void damaged_headers_are_refused_or_whole(void **state)
     assert_true(accepted > length); /* changes of plain numbers are valid headers */
 }
 
-/* What we write, msgpack-c reads: 26 elements with our values. */
+/* What we write, msgpack-c reads: 27 elements with our values. */
 static void msgpack_c_reads_the_same(void **state)
 {
     (void)state;
@@ -182,14 +183,15 @@ static void msgpack_c_reads_the_same(void **state)
     assert_int_equal(msgpack_unpack_next(&result, (const char *)bytes, length, &at), MSGPACK_UNPACK_SUCCESS);
     assert_int_equal(at, length);
     assert_int_equal(result.data.type, MSGPACK_OBJECT_ARRAY);
-    assert_int_equal(result.data.via.array.size, 26);
+    assert_int_equal(result.data.via.array.size, 27);
     const msgpack_object *field = result.data.via.array.ptr;
     assert_int_equal(field[0].via.u64, ENI_WIRE_MAGIC);
     assert_int_equal(field[2].via.u64, in.type);
     assert_true(field[13].via.u64 == in.seq);
     assert_true(field[16].via.u64 == in.stable);
     assert_int_equal(field[22].via.u64, in.crc);
-    assert_int_equal(field[25].type, MSGPACK_OBJECT_STR);
+    assert_int_equal(field[24].via.u64, in.into);
+    assert_int_equal(field[26].type, MSGPACK_OBJECT_STR);
     msgpack_unpacked_destroy(&result);
 }
 

@@ -49,7 +49,7 @@ static rig *open_rig(eni_shaper *shaper)
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_pairs, PAIRS, &r->setup, why),
                      EN_OK);
-    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, &r->arenas), EN_OK);
+    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, NULL, &r->arenas), EN_OK);
     const eni_lane_config config = {
         .net = r->net,
         .listen = {.host = "127.0.0.1"},

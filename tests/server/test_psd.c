@@ -118,6 +118,7 @@ static void plan_buckets(eni_buckets *plan, eni_bucket_range *ranges)
 
 static void train(eni_client *client, eni_arena *arena, int32_t rank)
 {
+    int is_mapped;
     float *param = eni_arena_at(arena, ENI_SLOT_PARAM, 0), *grad = eni_arena_at(arena, ENI_SLOT_GRAD, 0);
     for (uint32_t b = 0; b < BUCKETS; b++) {
         if (rank == 0) {
@@ -133,6 +134,8 @@ static void train(eni_client *client, eni_arena *arena, int32_t rank)
             EN_OK);
         assert_int_equal(eni_client_wait(client, b), EN_OK);
     }
+    assert_int_equal(eni_client_map_weights(client, &is_mapped), EN_OK);
+    assert_int_equal(is_mapped, eni_client_is_shared(client));
     for (uint64_t t = 0; t < STEPS; t++) {
         for (uint32_t b = 0; b < BUCKETS; b++) {
             for (uint64_t i = 0; i < counts[b]; i++)

@@ -71,6 +71,8 @@ static void what_is_wrong_is_refused(void **state)
         {"buckets", "700,5,99999999999999999999", "entry 2", EN_EPROTO},
         {"buckets", "900,5,64", "bucket 0 ends behind", EN_EPROTO},
         {"bucket-offsets", "84,64,18446744073709551615", "bucket 2 ends behind", EN_EPROTO},
+        {"bucket-offsets", "84,83,0", "in common", EN_EPROTO},
+        {"bucket-offsets", "84,64,60", "in common", EN_EPROTO},
         {"elements", "-1", "at least 0", EN_EPROTO},
         {"elements", "1.5", "whole", EN_EPROTO},
         {"elements", "1e300", "whole", EN_EPROTO},
