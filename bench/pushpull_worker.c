@@ -182,6 +182,7 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     const eni_world_info *info = eni_member_world(w->member);
     eni_lanes lanes;
     EN_TRY(eni_lanes_find(&info->leader, &lanes));
+    if (t->over_tcp) eni_memory_keep(); /* as a training worker does */
     EN_TRY(eni_net_open(1, &w->net));
     EN_TRY(eni_arena_open(t->count, ENI_ARENA_NSLOTS, 1, &w->arena));
     w->param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);

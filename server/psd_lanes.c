@@ -134,6 +134,7 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     psd->texts = eni_alloc_array(most, sizeof *psd->texts);
     if (!psd->lanes || !psd->is_client || !psd->privates || !psd->texts) return EN_ENOMEM;
     choose_clients(psd, world);
+    if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
     EN_TRY(eni_net_open(1, &psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
         psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);

@@ -159,7 +159,9 @@ static en_status open_client(eni_worker *w, int64_t deadline)
                                 .keep = keep,
                                 .generation = generation,
                                 .locate = locate};
-    return eni_client_open(&config, &w->client);
+    EN_TRY(eni_client_open(&config, &w->client));
+    if (!eni_client_is_shared(w->client)) eni_memory_keep(); /* weights come as messages */
+    return EN_OK;
 }
 
 /* ---- the same start ---- */

@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "runtime/core/log.h"
 
@@ -36,6 +39,14 @@ void *eni_alloc_array(size_t count, size_t size)
 void eni_free(void *memory)
 {
     free(memory);
+}
+
+void eni_memory_keep(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* glibc's upper limit */
+    mallopt(M_TRIM_THRESHOLD, INT32_MAX);
+#endif
 }
 
 char *eni_strdup(const char *text)

@@ -25,6 +25,12 @@ void *eni_alloc_array(size_t count, size_t size);
 /* NULL is fine. */
 void eni_free(void *memory);
 
+/* From now on what this process frees it keeps, and blocks of up to 32 MiB come from what was kept. A payload
+ * that ZeroMQ receives lies in memory of its own: with glibc's thresholds that is given back to the system
+ * after every message, and each of its pages is cleared and mapped again for the next. For programs; a
+ * library has no say in its host's heap. Nothing where the C library is another. Any thread. */
+void eni_memory_keep(void);
+
 /* A heap copy of a string, freed with eni_free; NULL when out of memory. */
 char *eni_strdup(const char *text);
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -88,6 +89,43 @@ static void test_round_up(void **state)
     assert_int_equal(eni_round_up(7, 3), 9);
 }
 
+/* Pages that the system cleared and mapped for four blocks of 1 MiB, written and freed. */
+static long faults_of_a_round(void)
+{
+    enum { BLOCKS = 4, BYTES = 1 << 20 };
+    struct rusage before, after;
+    void *block[BLOCKS];
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < BLOCKS; i++) {
+        block[i] = malloc(BYTES);
+        assert_non_null(block[i]);
+        memset(block[i], 1, BYTES);
+        __asm__ volatile("" : : "r"(block[i]) : "memory"); /* or the compiler leaves it out */
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        free(block[i]);
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+}
+
+/* Last, for it cannot be taken back. */
+static void test_kept_memory_is_not_mapped_again(void **state)
+{
+    (void)state;
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#else
+    faults_of_a_round();
+    assert_true(faults_of_a_round() > 1000); /* else there would be nothing to gain */
+    eni_memory_keep();
+    faults_of_a_round();
+    long faults = 0;
+    for (int round = 0; round < 20; round++)
+        faults += faults_of_a_round();
+    assert_true(faults < 64);
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +134,7 @@ int main(void)
         cmocka_unit_test(test_array),
         cmocka_unit_test(test_strdup_is_a_copy),
         cmocka_unit_test(test_round_up),
+        cmocka_unit_test(test_kept_memory_is_not_mapped_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
