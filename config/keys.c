@@ -241,7 +241,7 @@ const eni_key eni_keys[] = {
         "a line of progress every so many steps, 0: none"),
     INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "at the end only",
         "evaluate on the test set every so many global samples, off the clock"),
-    INT("eval-batch-size", NULL, eval_batch_size, "1000", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
+    INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),

@@ -86,6 +86,7 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 {
     const uint64_t limit[2] = {options->limit_train, options->limit_test};
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        set->split[s].read = set->split[s].count;
         if (limit[s] > set->split[s].count) {
             eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s",
                       s == ENI_TRAIN ? "train" : "test", (ull)limit[s], (ull)set->split[s].count, set->name);
@@ -229,6 +230,20 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
     }
     eni_digest_take(digest, hex_out);
     return EN_OK;
+}
+
+uint64_t eni_dataset_bytes(const eni_dataset *dataset)
+{
+    const uint64_t image = dataset->sample_floats, targets = (uint64_t)dataset->targets;
+    uint64_t bytes = 0;
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        const eni_split *split = &dataset->split[s];
+        const uint64_t sample = (split->images != NULL ? image : 0) + (split->labels != NULL ? 1 : 0) +
+                                (split->features != NULL ? image * sizeof(float) : 0) +
+                                (split->targets != NULL ? targets * sizeof(float) : 0);
+        bytes += split->read * sample;
+    }
+    return bytes;
 }
 
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)

@@ -37,6 +37,7 @@ typedef struct eni_data_options {
 
 typedef struct eni_split {
     uint64_t count;
+    uint64_t read; /* samples in memory: a limit makes count smaller */
     uint8_t *images; /* (count, H, W, C) or NULL */
     uint8_t *labels; /* (count) or NULL */
     float *features; /* (count, H, W, C) in place of images, or NULL */
@@ -77,6 +78,9 @@ void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_o
 /* sha256 over both splits as limited (counts, shape, samples, labels): what "the same data" means. Computed
  * by the call (about 0.1 s for 55 MB); EN_ENOMEM. */
 en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX]);
+
+/* Bytes of memory that the samples of both splits take. */
+uint64_t eni_dataset_bytes(const eni_dataset *dataset);
 
 /* For `entrain data`: the i-th named set, NULL behind the last. */
 const char *eni_dataset_name_at(int i);

@@ -2,7 +2,7 @@
  *
  * Memory is laid out twice with the same code: first from address 0 to learn the size, then in the block
  * that was allocated. While training every output is kept for backward; evaluation needs only the last, so
- * two areas take turns. */
+ * two areas take turns, each as wide as what it will hold. The gradients of activations do so too. */
 #include "models/prepared.h"
 
 #include "models/layer.h"
@@ -12,7 +12,7 @@
 
 /* What planning finds out about a stage, and its place needs. */
 typedef struct need {
-    uint64_t y_bytes;
+    uint64_t x_bytes, y_bytes;
     uint64_t saved_bytes;
     uint64_t workspace_bytes;
 } need;
@@ -51,7 +51,7 @@ static en_status stages_plan(eni_prepared *p, const en_schema *schema, const en_
             en_plan_info info = {.size = sizeof info};
             EN_TRY(device->plan(ctx, &op, &stage->plan));
             device->plan_info(stage->plan, &info);
-            needs[i] = (need){extent_bytes(y), info.saved_bytes, info.workspace_bytes};
+            needs[i] = (need){extent_bytes(x), extent_bytes(y), info.saved_bytes, info.workspace_bytes};
         }
         x = y;
     }
@@ -66,15 +66,33 @@ static void *carve(uint64_t *cursor, uint64_t bytes, uint64_t align)
     return place;
 }
 
+/* How wide the two areas are that take turns: outputs from the first stage on, or gradients of inputs from
+ * the last. */
+static void turn_widths(const eni_prepared *p, const need *needs, uint64_t width_out[2])
+{
+    int turn = 0;
+    width_out[0] = width_out[1] = 0;
+    for (int k = 0; k < p->nstages; k++) {
+        const int is_train = p->mode == EN_MODEL_TRAIN, i = is_train ? p->nstages - 1 - k : k;
+        if (p->stages[i].plan == NULL) continue;
+        if (is_train && i <= p->first_weights) break; /* nobody asks for the gradient of its input */
+        const uint64_t bytes = is_train ? needs[i].x_bytes : needs[i].y_bytes;
+        if (bytes > width_out[turn]) width_out[turn] = bytes;
+        turn = !turn;
+    }
+}
+
 /* Lays everything out from `base`; returns the bytes used. */
 static uint64_t layout(eni_prepared *p, const need *needs, uint64_t base, uint64_t align)
 {
-    uint64_t cursor = base, widest = 0, workspace = 0;
+    uint64_t cursor = base, width[2], workspace = 0;
     for (int i = 0; i < p->nstages; i++) {
-        if (needs[i].y_bytes > widest) widest = needs[i].y_bytes;
         if (needs[i].workspace_bytes > workspace) workspace = needs[i].workspace_bytes;
     }
-    void *turn[2] = {carve(&cursor, widest, align), carve(&cursor, widest, align)};
+    turn_widths(p, needs, width);
+    void *turn[2], *area[2] = {carve(&cursor, width[0], align), carve(&cursor, width[1], align)};
+    turn[0] = area[0];
+    turn[1] = area[1];
     for (int i = 0; i < p->nstages; i++) {
         eni_stage *stage = &p->stages[i];
         if (stage->plan == NULL) continue;
@@ -87,8 +105,8 @@ static uint64_t layout(eni_prepared *p, const need *needs, uint64_t base, uint64
             turn[1] = stage->y;
         }
     }
-    p->dy[0] = turn[0];
-    p->dy[1] = turn[1];
+    p->dy[0] = area[0];
+    p->dy[1] = area[1];
     p->workspace = carve(&cursor, workspace, align);
     return cursor - base;
 }

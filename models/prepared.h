@@ -21,7 +21,7 @@ typedef struct eni_prepared {
     int nstages;
     int first_weights; /* the first stage with weights: where backward ends */
     eni_stage *stages; /* (nstages); the last is the loss, its y float[2] */
-    void *dy[2];       /* gradients of activations, used in turn; train only */
+    void *dy[2];       /* gradients of activations, used in turn from dy[0] on; train only */
     void *workspace;   /* one call's scratch */
     void *memory;      /* the device memory that all of the above lie in */
 } eni_prepared;

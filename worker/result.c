@@ -312,6 +312,8 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
     set_int(result, "max_rss",
             (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
+    set_int(result, "data_bytes", eni_dataset_bytes(w->dataset)); /* of max_rss, what is the data set */
+    json_object_set_new(result, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
     json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
     json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
     json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());

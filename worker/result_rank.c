@@ -91,6 +91,8 @@ char *eni_rank_report(const eni_worker *w)
     set_int(o, "own_steps", host.steps);
     json_object_set_new(o, "cpu_seconds", json_real(cpu_seconds()));
     set_int(o, "max_rss", max_rss_bytes());
+    set_int(o, "data_bytes", eni_dataset_bytes(w->dataset));
+    json_object_set_new(o, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
     add_transport(w, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);

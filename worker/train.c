@@ -390,6 +390,7 @@ static en_status train_step(eni_worker *w, uint64_t step)
     eni_member_note(w->member, (int64_t)step, "exchange");
     EN_TRY(eni_host_finish(w->strategy_host));
     record_step(&run, begin, &before, &moved);
+    if (w->tally.startup_ns == 0) w->tally.startup_ns = eni_startup_ns(w->config->result_fd >= 0);
     uint64_t samples = samples_after(&run);
     EN_TRY(maybe_snapshot(w, samples));
     return eni_save_step(w, samples);

@@ -6,6 +6,7 @@
  *     join.c      token, leader, control connection: who takes part
  *     exchange.c  arena, collectives, store client: how vectors travel
  *     train.c     the steps: read this first
+ *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
  *     curve.c     snapshots and their evaluation
  *     save.h      checkpoints, and how a run goes on from one
@@ -54,6 +55,7 @@ typedef struct eni_tally {
     uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
     int64_t clock_begin_ns; /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;
+    int64_t startup_ns;     /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;      /* on the training clock of the runs that this one goes on from */
     uint64_t begin_steps;   /* `steps` when this process began */
     int64_t paused_ns;      /* of eval_ns, what fell after the training clock had started */
@@ -174,6 +176,10 @@ en_status eni_snapshot(eni_worker *worker);
 
 /* train.c: nanoseconds on the training clock so far, those before a resume included. */
 int64_t eni_train_clock(const eni_worker *worker);
+
+/* startup.c: nanoseconds since this process started or, where it was launched by `entrain run`, since that one
+ * did; on a grid of 10 ms. 0 where /proc does not say. */
+int64_t eni_startup_ns(bool is_launched);
 
 /* train.c: what all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_worker *worker);

@@ -40,6 +40,7 @@ static void fashion_mnist(void **state)
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     printf("fashion-mnist, four files, opened in %.3f s", (double)(eni_now_ns() - begin) / 1e9);
     assert_true(set->split[ENI_TRAIN].count == 60000 && set->split[ENI_TEST].count == 10000);
+    assert_true(eni_dataset_bytes(set) == 70000 * (28 * 28 + 1));
     int per_class[10] = {0};
     for (int i = 0; i < 60000; i++)
         per_class[set->split[ENI_TRAIN].labels[i]]++;
@@ -67,6 +68,7 @@ static void fashion_mnist(void **state)
     options.limit_test = 10;
     assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
     assert_true(set->split[ENI_TRAIN].count == 1000 && set->split[ENI_TEST].count == 10);
+    assert_true(eni_dataset_bytes(set) == 70000 * (28 * 28 + 1)); /* a limit frees nothing */
     assert_int_equal(eni_dataset_sha256(set, limited), EN_OK);
     assert_string_not_equal(hash, limited);
     eni_dataset_close(set);
@@ -238,6 +240,7 @@ static void made_up_images_depend_on_the_seed_only(void **state)
                                     .want = {8, 8, 3, 10, 0}};
         assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
         assert_true(set->sample_floats == 192 && set->split[ENI_TEST].count == 50);
+        assert_true(eni_dataset_bytes(set) == 250 * (192 + 1));
         assert_int_equal(eni_dataset_sha256(set, hash[i]), EN_OK);
         float x[2 * 192], y[2 * 192];
         int32_t labels[2];

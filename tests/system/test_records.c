@@ -34,6 +34,8 @@ static const char *const result_keys[] = {"schema",
                                           "eval_seconds",
                                           "cpu_seconds",
                                           "max_rss",
+                                          "data_bytes",
+                                          "startup_seconds",
                                           "samples_per_s",
                                           "train_loss",
                                           "train_accuracy",
@@ -84,6 +86,8 @@ static void check_result(const json_t *r, const char *strategy)
     expect_between(r, "samples_per_s", 1, 1e9);
     expect_between(r, "cpu_seconds", 1e-3, 1000);
     expect_between(r, "max_rss", 1e6, 1e10);
+    expect_between(r, "data_bytes", 103, 1e6);
+    expect_between(r, "startup_seconds", 1e-3, 100);
 }
 
 static double check_metrics(int rank)
