@@ -53,13 +53,14 @@ static en_status hierarchical_finish(en_host *host, void *state, en_bucket *buck
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
 
-/* On the mean of the ranks: the gradients of n - h ranks go to their leaders and weights come back, inside the
- * hosts; h leaders have the model once each way, between hosts. */
+/* On the mean of the ranks, of hosts with as many ranks as this one: two collectives inside a host, and for its
+ * leader the model once each way. */
 static void hierarchical_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
-    const double ranks = host->world->nranks, hosts = host->world->nhosts, bound = host->num(host, "bound");
-    theory_out->sent = theory_out->recv = 2 * (ranks - hosts) / ranks + hosts / ranks;
+    const double bound = host->num(host, "bound"), leaders = (double)host->world->nhosts / host->world->nranks;
+    const double inside = host->coll_bytes(host, EN_REDUCE, EN_LOCAL) + host->coll_bytes(host, EN_BCAST, EN_LOCAL);
+    theory_out->sent = theory_out->recv = inside + leaders;
     theory_out->max_clocks_behind = bound < 0 ? 0 : bound;
     theory_out->staleness = bound < 0 ? 0 : -1;
 }

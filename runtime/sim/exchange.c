@@ -96,6 +96,8 @@ static void count_bytes(const eni_collective *c)
         const int gathers = c->op == EN_ALLREDUCE || !scatters;
         r->sent += (scatters ? others : 0) + (gathers ? to_others : 0);
         r->recv += (scatters ? to_others : 0) + (gathers ? others : 0);
+        if (c->op == EN_REDUCE && i > 0) r->sent += own * sizeof(float);
+        if (c->op == EN_REDUCE && i == 0) r->recv += others;
     }
 }
 
