@@ -5,8 +5,8 @@
  *     rank 1   g1 --+-- all-reduce -+--> mean --> step       the weights stay equal without being sent
  *     rank 2   g2 --'               '--> mean --> step
  *
- * How the sum travels (a ring, shared memory, NCCL) is the host's choice: --allreduce. Ranks that share memory
- * have one copy of the weights (EN_ONE_COPY), and each steps a slice of it right after averaging it. */
+ * How the sum travels (a ring, shared memory, NCCL) is the host's choice: --allreduce. Ranks that share
+ * memory have one copy of the weights (EN_ONE_COPY), and each steps a slice of it as it averages it. */
 #include "entrain/strategy.h"
 
 /* Starts while backward still computes the gradients of earlier layers. */

@@ -10,8 +10,10 @@
  * so an all-reduce costs two flag exchanges and 2p loads and stores per element, the least that p private
  * results can cost. Operations are performed and settled in the order of submit. A cell is written again
  * ENI_COLL_DEPTH operations later, when its operation has settled, so no peer still reads it. */
+#include <sched.h>
 #include <string.h>
 
+#include "ops/mean_all.h"
 #include "runtime/comm/group.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -33,13 +35,17 @@ _Static_assert(sizeof(cell) == ENI_LINE, "one line moves when a rank publishes")
 typedef struct board {
     cell cells[ENI_COLL_DEPTH];
     _Alignas(ENI_LINE) eni_flag finished; /* stamp of the last operation finished */
+    _Atomic uint32_t core;                /* that it was finished on */
 } board;
 _Static_assert(sizeof(board) <= ENI_AREA_BYTES, "a board fits into its area");
 
 typedef struct direct {
     uint64_t nperformed, nsettled; /* operations 0 .. n - 1 */
+    uint32_t ntogether;            /* waits in a row for a rank on this core */
+    int64_t left_ns;               /* when this rank last went to another core */
     float *scratch;                /* (max_count) naive only */
     const float **src;             /* (nranks) */
+    float **dst;                   /* (nranks) */
     uint64_t *nsamples;            /* (nranks) */
     board *boards[];               /* (nranks) */
 } direct;
@@ -68,8 +74,9 @@ static en_status direct_open(eni_coll *coll)
     if (!d) return EN_ENOMEM;
     coll->state = d;
     d->src = eni_alloc_array((size_t)n, sizeof *d->src);
+    d->dst = eni_alloc_array((size_t)n, sizeof *d->dst);
     d->nsamples = eni_alloc_array((size_t)n, sizeof *d->nsamples);
-    if (!d->src || !d->nsamples) return EN_ENOMEM;
+    if (!d->src || !d->dst || !d->nsamples) return EN_ENOMEM;
     if (coll->config.algorithm == ENI_COLL_NAIVE) {
         d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
         if (!d->scratch) return EN_ENOMEM;
@@ -85,6 +92,7 @@ static void direct_close(eni_coll *coll)
     if (!d) return;
     eni_free(d->scratch);
     eni_free(d->src);
+    eni_free(d->dst);
     eni_free(d->nsamples);
     eni_free(d);
 }
@@ -182,22 +190,25 @@ static void tally(eni_coll *coll, uint64_t sent, uint64_t received, uint64_t tou
     eni_group_tally(&coll->shm_bytes, touched * sizeof(float));
 }
 
-/* Elements [lo, hi) of the mean of all ranks' vectors, to the ranks [first, last). Block by block, so that a
- * block is stored to all while it is still in the cache that it was read into. */
-static void reduce_range(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uint64_t hi, int first, int last)
+/* Elements [lo, hi) of the mean of all ranks' vectors, to one rank. */
+static void reduce_range(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uint64_t hi, int to)
 {
-    enum { BLOCK = 4096 };
     direct *d = coll->state;
     const int n = coll->config.nranks;
-    for (uint64_t at = lo; at < hi; at += BLOCK) {
-        const uint64_t end = hi - at < BLOCK ? hi : at + BLOCK;
-        for (int r = 0; r < n; r++)
-            d->src[r] = vector_of(coll, r, op) + at;
-        float *mean = vector_of(coll, first, op) + at;
-        eni_mean_ranks(mean, d->src, d->nsamples, n, coll->config.sum_order, op->count, at, end);
-        for (int r = first + 1; r < last; r++)
-            memcpy(vector_of(coll, r, op) + at, mean, (end - at) * sizeof(float));
-    }
+    for (int r = 0; r < n; r++)
+        d->src[r] = vector_of(coll, r, op) + lo;
+    eni_mean_ranks(vector_of(coll, to, op) + lo, d->src, d->nsamples, n, coll->config.sum_order, op->count,
+                   lo, hi);
+}
+
+/* The same to all of them: each is read once and written once. */
+static void reduce_to_all(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uint64_t hi)
+{
+    direct *d = coll->state;
+    const int n = coll->config.nranks;
+    for (int r = 0; r < n; r++)
+        d->dst[r] = vector_of(coll, r, op) + lo;
+    eni_mean_all(d->dst, d->nsamples, n, coll->config.sum_order, op->count, lo, hi);
 }
 
 /* Slice by slice: the others read mine of theirs, I read theirs of mine. */
@@ -207,7 +218,10 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
     const uint64_t others = (uint64_t)n - 1;
     const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
     const uint64_t slice = hi - lo, rest = op->count - slice;
-    reduce_range(coll, op, lo, hi, 0, to_all ? n : 1);
+    if (to_all)
+        reduce_to_all(coll, op, lo, hi);
+    else
+        reduce_range(coll, op, lo, hi, 0);
     if (to_all)
         tally(coll, rest + others * slice, rest + others * slice, 2 * others * slice);
     else if (rank == 0)
@@ -240,7 +254,7 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
 static void perform_reduce_scatter(eni_coll *coll, const eni_coll_op *op)
 {
     const uint64_t others = (uint64_t)coll->config.nranks - 1, slice = op->hi - op->lo;
-    reduce_range(coll, op, op->lo, op->hi, coll->config.rank, coll->config.rank + 1);
+    reduce_range(coll, op, op->lo, op->hi, coll->config.rank);
     tally(coll, op->count - slice, others * slice, others * slice);
 }
 
@@ -318,6 +332,42 @@ static void settle(eni_coll *coll, uint64_t seq)
                     op->bucket, op->count * sizeof(float));
 }
 
+static void note_core(board *own)
+{
+    atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
+}
+
+/* Two ranks that the kernel has put on one core while another is idle take turns there, for as long as its
+ * balancer does not look: neither is ever seen waiting, as both yield. So the one that waits goes to another
+ * of the cores that it may use, and leaves the choice open again. Not more often than every 10 ms: the other
+ * cores may be busy with something else. */
+static void leave_core(direct *d, int core)
+{
+    cpu_set_t may, others;
+    if (eni_now_ns() < d->left_ns + 10 * ENI_MILLI) return;
+    d->left_ns = eni_now_ns();
+    if (sched_getaffinity(0, sizeof may, &may) != 0) return;
+    others = may;
+    CPU_CLR((size_t)core, &others);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
+    sched_setaffinity(0, sizeof may, &may);
+}
+
+/* How long to spin for a rank: not at all for one that needs this core. */
+static int64_t spin_for(const eni_coll *coll, int rank)
+{
+    enum { CHANCE = 4 }; /* in a row */
+    direct *d = coll->state;
+    const int core = sched_getcpu();
+    if (coll->spin_ns == 0) return 0;
+    if (atomic_load_explicit(&d->boards[rank]->core, memory_order_relaxed) != (uint32_t)core) {
+        d->ntogether = 0;
+        return coll->spin_ns;
+    }
+    if (++d->ntogether >= CHANCE && coll->config.rank > rank) leave_core(d, core); /* one of the two */
+    return 0;
+}
+
 /* Performs and settles what can be without waiting. `nsubmitted` counts an operation being submitted. */
 static en_status advance(eni_coll *coll, uint64_t nsubmitted)
 {
@@ -336,6 +386,7 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
         d->nperformed = seq + 1;
+        note_core(d->boards[coll->config.rank]);
         eni_flag_set(&d->boards[coll->config.rank]->finished, stamp(coll, seq));
     }
 }
@@ -369,7 +420,7 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
         if (rank < 0) continue;
         eni_flag *flag = is_performed ? &d->boards[rank]->finished
                                       : &d->boards[rank]->cells[oldest % ENI_COLL_DEPTH].published;
-        EN_TRY(eni_flag_await(flag, stamp(coll, oldest), coll->spin_ns, &coll->config.alive));
+        EN_TRY(eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), &coll->config.alive));
     }
 }
 
