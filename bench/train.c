@@ -4,7 +4,8 @@
  *
  * samples/s is result.json's: all workers together, without the first 20 steps and the evaluation. Rows are
  * run one after the other, --repeat rounds of all rows, so that a machine that gets slower slows every row
- * alike; a row shows the median and its spread. */
+ * alike; a row shows the median and its spread. With --at-once=2 two runs of a row train side by side and
+ * their samples/s are added: what this machine has for two processes that never talk. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -21,13 +23,20 @@
 #include "runtime/core/log.h"
 #include "runtime/net/place.h"
 
-enum { DEADLINE_MS = 600000, PATH_BYTES = 4096, MAX_ROWS = 256, MAX_REPEATS = 15, CLOCK_STARTS = 20 };
+enum {
+    DEADLINE_MS = 600000,
+    PATH_BYTES = 4096,
+    MAX_ROWS = 256,
+    MAX_REPEATS = 15,
+    MAX_AT_ONCE = 16,
+    CLOCK_STARTS = 20
+};
 
 typedef struct options {
     words models, strategies;
     figures workers, threads, batches;
     const char *data, *transport, *device;
-    int steps, repeats, is_json;
+    int steps, repeats, at_once, is_json;
     char entrain[PATH_BYTES];
     char folder[64]; /* where runs leave their files; removed at the end */
 } options;
@@ -37,6 +46,12 @@ typedef struct row {
     uint64_t workers, threads, batch;
     char device[16]; /* that the workers chose or were told */
     double samples_s[MAX_REPEATS];
+    /* Of the last run: */
+    double data_share; /* of a step's time: waiting for the batch, all workers together */
+    double peak_mb;    /* the largest worker's memory, its data set included */
+    double data_mb;    /* of that, the data set; 0: the run does not say */
+    double
+        startup_s; /* from the start of the launcher to the end of the first step; 0: the run does not say */
 } row;
 
 /* ---- options ---- */
@@ -54,6 +69,7 @@ static const char usage[] =
     "      --device=D        ref, cpu: as of `entrain run` [auto: the table says what it was]\n"
     "  -n, --iters=N         steps of every worker, the 20 before the clock starts included [150]\n"
     "  -r, --repeat=N        runs of every row, 1 .. 15 [1]\n"
+    "      --at-once=N       so many runs of a row side by side, 1 .. 16, their samples/s added [1]\n"
     "      --json            one object a line\n";
 
 static const struct option long_options[] = {
@@ -67,6 +83,7 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, 'n'},
     {"device", required_argument, NULL, 'D'},
     {"repeat", required_argument, NULL, 'r'},
+    {"at-once", required_argument, NULL, 'a'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -93,6 +110,7 @@ static int parse_option(int c, char *text, options *o)
     case 'D': o->device = text; return *text != 0;
     case 'n': return parse_count(text, CLOCK_STARTS + 1, 100000000, &o->steps);
     case 'r': return parse_count(text, 1, MAX_REPEATS, &o->repeats);
+    case 'a': return parse_count(text, 1, MAX_AT_ONCE, &o->at_once);
     default: o->is_json = 1; return 1;
     }
 }
@@ -101,7 +119,7 @@ static int parse_option(int c, char *text, options *o)
 static int parse_options(int argc, char **argv, options *o)
 {
     static char models[] = "convnet", strategies[] = "solo,ring,ps-sync"; /* are cut in place */
-    *o = (options){.transport = "auto", .device = "auto", .steps = 150, .repeats = 1};
+    *o = (options){.transport = "auto", .device = "auto", .steps = 150, .repeats = 1, .at_once = 1};
     figures_words(models, &o->models);
     figures_words(strategies, &o->strategies);
     figures_list("1,2", 1, &o->workers);
@@ -126,6 +144,23 @@ static int parse_options(int argc, char **argv, options *o)
 
 /* ---- one run ---- */
 
+/* What the workers report of themselves. */
+static void read_roles(const json_t *roles, row *r)
+{
+    double data_ns = 0, step_ns = 0;
+    size_t i;
+    json_t *role;
+    json_array_foreach(roles, i, role)
+    {
+        if (!json_object_get(role, "rank")) continue; /* psd */
+        const double peak_mb = json_number_value(json_object_get(role, "max_rss")) / 1e6;
+        if (peak_mb > r->peak_mb) r->peak_mb = peak_mb;
+        data_ns += json_number_value(json_object_get(role, "data_ns"));
+        step_ns += json_number_value(json_object_get(role, "step_ns"));
+    }
+    r->data_share = step_ns > 0 ? data_ns / step_ns : 0;
+}
+
 /* `samples_per_s` of FOLDER/result.json, or a negative number with a sentence on stderr. */
 static double read_result(const char *folder, row *r)
 {
@@ -139,6 +174,9 @@ static double read_result(const char *folder, row *r)
         fprintf(stderr, "bench_train: %s has no samples_per_s: %s\n", path, result ? "" : error.text);
     const char *device = json_string_value(json_object_get(result, "device"));
     snprintf(r->device, sizeof r->device, "%s", device ? device : "unknown");
+    r->data_mb = json_number_value(json_object_get(result, "data_bytes")) / 1e6;
+    r->startup_s = json_number_value(json_object_get(result, "startup_seconds"));
+    read_roles(json_object_get(result, "roles"), r);
     json_decref(result);
     return samples_s > 0 ? samples_s : -1;
 }
@@ -158,13 +196,12 @@ static void remove_run(const char *folder, uint64_t workers)
     }
 }
 
-/* Trains once. Negative: it failed, and said why. */
-static double run_once(const options *o, row *r)
+/* Starts a run that leaves its files in `folder`. */
+static int start_run(const options *o, const row *r, const char *folder, program *entrain)
 {
     enum { FLAGS = 11, FLAG_BYTES = 128 };
     char text[FLAGS][FLAG_BYTES];
     char *argv[FLAGS + 8] = {(char *)o->entrain, "run"};
-    program entrain;
     int n = 0;
     snprintf(text[n++], FLAG_BYTES, "--model=%s", r->model);
     snprintf(text[n++], FLAG_BYTES, "--strategy=%s", r->strategy);
@@ -175,16 +212,45 @@ static double run_once(const options *o, row *r)
     snprintf(text[n++], FLAG_BYTES, "--data=%s", strcmp(r->model, "toy") == 0 ? "synthetic" : o->data);
     snprintf(text[n++], FLAG_BYTES, "--transport=%s", o->transport);
     snprintf(text[n++], FLAG_BYTES, "--device=%s", o->device);
-    snprintf(text[n++], FLAG_BYTES, "--out=%s", o->folder);
+    snprintf(text[n++], FLAG_BYTES, "--out=%s", folder);
     for (int i = 0; i < n; i++)
         argv[2 + i] = text[i];
     argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not what is timed */
     argv[3 + n] = "--quiet";
     argv[4 + n] = "--log-level=warn";
-    const int bad = program_start("entrain run", argv, NULL, 0, &entrain) != 0 ||
-                    programs_wait(&entrain, 1, DEADLINE_MS) != 0;
-    const double samples_s = bad ? -1 : read_result(o->folder, r);
-    remove_run(o->folder, r->workers);
+    return program_start("entrain run", argv, NULL, 0, entrain);
+}
+
+static void name_folder(const options *o, int i, char folder_out[80])
+{
+    snprintf(folder_out, 80, "%s/%d", o->folder, i);
+}
+
+/* Trains once, --at-once runs side by side. Their samples/s together; negative: one failed, and said why. */
+static double run_once(const options *o, row *r)
+{
+    program entrain[MAX_AT_ONCE];
+    char folder[80];
+    double samples_s = 0;
+    int n = 0, bad = 0;
+    r->peak_mb = 0;
+    for (; n < o->at_once; n++) {
+        name_folder(o, n, folder);
+        if (mkdir(folder, 0700) != 0 || start_run(o, r, folder, &entrain[n]) != 0) {
+            fprintf(stderr, "bench_train: cannot start a run in %s\n", folder);
+            rmdir(folder);
+            bad = 1;
+            break;
+        }
+    }
+    bad = programs_wait(entrain, n, bad ? 0 : DEADLINE_MS) != 0 || bad;
+    for (int i = 0; i < n; i++) {
+        name_folder(o, i, folder);
+        const double one = bad ? -1 : read_result(folder, r);
+        samples_s = one < 0 || samples_s < 0 ? -1 : samples_s + one;
+        remove_run(folder, r->workers);
+        rmdir(folder);
+    }
     return samples_s;
 }
 
@@ -225,10 +291,11 @@ static void report(const options *o, row *r)
     if (o->is_json)
         printf("{\"bench\":\"train\",\"model\":\"%s\",\"strategy\":\"%s\",\"workers\":%" PRIu64
                ",\"threads\":%" PRIu64 ",\"batch\":%" PRIu64
-               ",\"samples_s\":%.1f,\"least\":%.1f,\"most\":%.1f,"
-               "\"runs\":%d,\"steps\":%d,\"data\":\"%s\",\"device\":\"%s\"}\n",
-               r->model, r->strategy, r->workers, r->threads, r->batch, median, least, most, o->repeats,
-               o->steps, data, r->device);
+               ",\"at_once\":%d,\"samples_s\":%.1f,\"least\":%.1f,\"most\":%.1f,"
+               "\"runs\":%d,\"steps\":%d,\"data\":\"%s\",\"device\":\"%s\",\"data_share\":%.6f,"
+               "\"peak_mb\":%.1f,\"data_mb\":%.1f,\"startup_s\":%.3f}\n",
+               r->model, r->strategy, r->workers, r->threads, r->batch, o->at_once, median, least, most,
+               o->repeats, o->steps, data, r->device, r->data_share, r->peak_mb, r->data_mb, r->startup_s);
     else
         printf("%-10s %-12s %-14s %-6s %7" PRIu64 " %7" PRIu64 " %6" PRIu64 " %10.0f  %.0f-%.0f\n", r->model,
                r->strategy, data, r->device, r->workers, r->threads, r->batch, median, least, most);
@@ -244,8 +311,8 @@ static int run_rows(const options *o)
         return 2;
     }
     if (!o->is_json) {
-        printf("# entrain run on %d cores, %d steps, %d run(s) a row\n", eni_place_cores(), o->steps,
-               o->repeats);
+        printf("# entrain run on %d cores, %d steps, %d run(s) a row, %d at once\n", eni_place_cores(),
+               o->steps, o->repeats, o->at_once);
         printf("#%-9s %-12s %-14s %-6s %7s %7s %6s %10s  %s\n", "model", "strategy", "data", "device",
                "workers", "threads", "batch", "samples/s", "least-most");
     }

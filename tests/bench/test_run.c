@@ -86,7 +86,18 @@ static void visit_train(const json_t *object)
 {
     expect_bench(object, "train");
     expect_texts(object, (const char *const[]){"model", "strategy", NULL});
-    expect_positive(object, (const char *const[]){"workers", "threads", "batch", "samples_s", NULL});
+    expect_positive(object, (const char *const[]){"workers", "threads", "batch", "at_once", "samples_s",
+                                                  "peak_mb", "startup_s", NULL});
+}
+
+static void visit_limits(const json_t *object)
+{
+    expect_bench(object, "limits");
+    expect_texts(object, (const char *const[]){"what", NULL});
+    expect_positive(object,
+                    (const char *const[]){"bytes", "processes", "rounds", "median_us", "p99_us", NULL});
+    const int is_sgemm = strcmp(json_string_value(json_object_get(object, "what")), "sgemm") == 0;
+    expect_positive(object, (const char *const[]){is_sgemm ? "gflop_s" : "gb_s", NULL});
 }
 
 static void visit_nothing(const json_t *object)
@@ -135,6 +146,29 @@ static void train_runs(void **state)
                   visit_train, &code),
         5); /* solo has no row with two workers */
     assert_int_equal(code, 0);
+    assert_int_equal(run_bench("train --json --model=toy --strategy=solo --workers=1 -n 40 --at-once=2",
+                               visit_train, &code),
+                     1);
+    assert_int_equal(code, 0);
+}
+
+/* Sums through all three loops; messages of one frame and of several. */
+static void limits_run(void **state)
+{
+    (void)state;
+    int code;
+    assert_int_equal(run_bench("limits --json --what=copy,sum --bytes=64,40004 --processes=2,3,4 -n 3",
+                               visit_limits, &code),
+                     12);
+    assert_int_equal(code, 0);
+    assert_int_equal(
+        run_bench("limits --json --what=roundtrip,meeting,one-way,echo --bytes=4K --processes=1,2 -n 5",
+                  visit_limits, &code),
+        8);
+    assert_int_equal(code, 0);
+    assert_int_equal(
+        run_bench("limits --json --what=echo --bytes=2.5M --processes=2 -n 2", visit_limits, &code), 1);
+    assert_int_equal(code, 0);
 }
 
 static void a_wrong_flag_is_refused(void **state)
@@ -148,6 +182,9 @@ static void a_wrong_flag_is_refused(void **state)
                                       "train --json --batch=0 2>/dev/null",
                                       "train --json -n 20 2>/dev/null",
                                       "train --json --strategy=, 2>/dev/null",
+                                      "train --json --at-once=17 2>/dev/null",
+                                      "limits --json --what=luck 2>/dev/null",
+                                      "limits --json --processes=17 2>/dev/null",
                                       "allreduce --json --algorithm=fast 2>/dev/null"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int code;
@@ -162,6 +199,7 @@ int main(void)
         cmocka_unit_test(allreduce_runs),
         cmocka_unit_test(pushpull_runs),
         cmocka_unit_test(train_runs),
+        cmocka_unit_test(limits_run),
         cmocka_unit_test(a_wrong_flag_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,56 @@
+/* limits.h - what this machine does when nothing but the unavoidable is done: the denominators of
+ * bench/RESULTS.md.
+ *
+ * Every limit is a crew of processes that share a board. They do `warmup` rounds, then `rounds` that are
+ * timed; each writes its own column of the board. Only the unavoidable is inside of the timed part. */
+#ifndef BENCH_LIMITS_H
+#define BENCH_LIMITS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LIMIT_PROCESSES = 16, LIMIT_ROUNDS = 10000 };
+
+typedef struct limit_board {
+    _Alignas(64) _Atomic uint64_t arrived;        /* at barriers, ever */
+    _Atomic int is_bound;                         /* `endpoint` may be read */
+    char endpoint[64];                            /* where the ROUTER of a limit of messages listens */
+    int64_t times[LIMIT_ROUNDS][LIMIT_PROCESSES]; /* ns */
+} limit_board;
+
+typedef struct limit_trial {
+    uint64_t bytes; /* of a vector or message; of sgemm: of one of its square matrices */
+    int processes;  /* that do the same at once; a ROUTER is one more */
+    int warmup, rounds;
+    float *vectors; /* of `sum`: (processes, bytes / 4) shared by all */
+    limit_board *board;
+} limit_trial;
+
+/* One limit. `main` is what process `rank` of the crew does; 0, or 1 with a sentence on stderr. */
+typedef struct limit_kind {
+    const char *name, *unit, *what; /* for the table */
+    int (*main)(const limit_trial *trial, int rank);
+    int (*serve)(const limit_trial *trial); /* one process more: a ROUTER; NULL: none */
+    int is_together;                        /* rounds begin at a barrier: the slowest process counts */
+    const char *bytes, *processes;          /* what is usual, as lists */
+    int batch;                              /* vectors that one round moves */
+    /* Work of one round of all processes, in units of 1e-9 of `unit` a second. */
+    double (*work)(const limit_trial *trial);
+} limit_kind;
+
+/* limits_core.c: load and store, in-place sum, sgemm. NULL when it was built without oneDNN. */
+extern const limit_kind limit_copy, limit_sum;
+const limit_kind *limit_sgemm(void);
+
+/* limits_message.c: bare ZeroMQ over TCP on loopback, DEALERs and one ROUTER as processes. */
+extern const limit_kind limit_roundtrip, limit_meeting, limit_one_way, limit_echo;
+
+/* Until all processes of the crew are here. Yields: they may share cores. */
+void limit_barrier(const limit_trial *trial);
+
+/* Memory of at least `bytes`, aligned, every page touched; NULL: there is none, said on stderr. Freed by the
+ * end of the process. */
+void *limit_memory(size_t bytes);
+
+#endif
