@@ -46,8 +46,9 @@ tsan: ## the tests under ThreadSanitizer
 fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
 	@tools/fuzz.sh $${FUZZ_SECONDS:-60}
 
-bench: all ## print the benches' tables
-	@$(BUILD)/bench/bench_allreduce -b 4K -e 16M -f 8 && $(BUILD)/bench/bench_pushpull && $(BUILD)/bench/bench_train
+bench: all ## measure everything beside its peers and limits into bench/RESULTS.md (BENCH_FLAGS=--list: what there is)
+	@command -v python3 >/dev/null || { echo "make bench is run by python3: apt-get install python3-minimal"; exit 1; }
+	@bench/run.py --build=$(BUILD) $(BENCH_FLAGS)
 
 install: all ## install to PREFIX (/usr/local)
 	@cmake --install $(BUILD) --prefix $${PREFIX:-/usr/local}

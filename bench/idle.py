@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""What waiting costs: a run of two workers of which one is stopped (SIGSTOP) in the middle of its training, so that the
+other, and psd, wait for it. 300 ms later their CPU time is read, and again after --seconds.
+
+    idle.py --build=build --strategy=ps-sync
+
+One JSON object a process that waits. The run is ended afterwards. Linux only (/proc).
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def stat(pid):
+    """The fields of /proc/PID/stat after the name."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def cpu_ns(pid):
+    """Of all threads, by the scheduler's account, which knows less than a tick."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+
+
+def children(parent):
+    """(pid, name of the program) of every process that `parent` started."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if int(stat(entry.name)[1]) == parent:
+                found.append((int(entry.name), os.path.basename(os.readlink(entry / "exe"))))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def wait_until_training(parent, strategy, deadline):
+    """The processes of the run, when both workers have burned half a second in it."""
+    wanted = 3 if strategy.startswith("ps") else 2
+    while time.monotonic() < deadline:
+        found = children(parent)
+        workers = [pid for pid, name in found if name == "worker"]
+        try:
+            if len(found) == wanted and len(workers) == 2 and all(cpu_ns(pid) > 5e8 for pid in workers):
+                return found, workers
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise SystemExit("idle.py: the run did not begin to train in time")
+
+
+def measure(a, parent):
+    found, workers = wait_until_training(parent, a.strategy, time.monotonic() + 30)
+    os.kill(workers[1], signal.SIGSTOP)
+    try:
+        time.sleep(0.3)
+        waiting = [(pid, name) for pid, name in found if pid != workers[1]]
+        begin, before = time.monotonic(), [cpu_ns(pid) for pid, _ in waiting]
+        time.sleep(a.seconds)
+        after, took = [cpu_ns(pid) for pid, _ in waiting], time.monotonic() - begin
+    finally:
+        os.kill(workers[1], signal.SIGCONT)
+    for (pid, name), b, e in zip(waiting, before, after):
+        print(json.dumps(dict(bench="idle", strategy=a.strategy, role=name, core_percent=round((e - b) / took / 1e7, 3))))
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--build", default="build")
+    p.add_argument("--strategy", default="ring")
+    p.add_argument("--seconds", type=float, default=1.5)
+    a = p.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.Popen([f"{a.build}/entrain", "run", "-n", "2", f"--strategy={a.strategy}", "--threads=1",
+                                "--data=synthetic", "--steps=1000000", "--quiet", "--log-level=error", f"--out={folder}"])
+        try:
+            measure(a, run.pid)
+        finally:
+            run.terminate()
+            try:
+                run.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                run.kill()
+                run.wait()
+
+
+if __name__ == "__main__":
+    main()

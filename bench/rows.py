@@ -1,0 +1,241 @@
+"""rows.py - what `make bench` measures: experiments of programs that run in turns, and the rows of the table.
+
+A program is a command that prints JSON objects, a line each. An experiment runs all of its programs, then all of
+them again, --repeat times; a row takes one number from each repetition of one program, and if it has something
+beside it, one from another program of the same repetition. So a ratio is always of two figures that were taken
+seconds apart.
+"""
+from dataclasses import dataclass, field
+from typing import Optional
+
+MB64, MB1, KB4 = 64 << 20, 1 << 20, 4096
+RESNET, CONVNET = 44726568, 1724320  # bytes of the weights of ResNet-18 for ten classes, and of the MNIST convnet
+MFLOP_IMAGE = 13.2  # forward and backward of the convnet, without the gradient of its input
+
+
+@dataclass
+class Pick:
+    """One number of a program's output: `key` of the lines where all of `where` holds (`how` of several)."""
+    program: str
+    key: str
+    where: dict = field(default_factory=dict)
+    scale: float = 1
+    minus: Optional[str] = None  # a key to subtract
+    how: str = "max"
+
+
+@dataclass
+class Row:
+    """`ours` beside `beside`. The ratio is ours / beside, or where `is_time` and the target is `at_least`, beside /
+    ours: how many times as fast. Without a target it is reported only. Without `beside` the target is on the number."""
+    figure: str
+    ours: Pick
+    unit: str
+    label: str = ""
+    beside: Optional[Pick] = None
+    at_least: Optional[float] = None
+    at_most: Optional[float] = None
+    is_time: bool = False
+    target: str = ""  # the issue's words where the number does not say it
+
+
+@dataclass
+class Experiment:
+    name: str
+    programs: dict  # key -> command (a list), or a text: why it is skipped
+    rows: list
+    deadline_s: int = 60
+
+
+def allreduce(tools, ranks, targets):
+    """On one host: vectors in shared memory and private ones; targets: (bytes, contract, beside, ratio)."""
+    iters = {MB64: 10, MB1: 30, KB4: 300} if ranks == 2 else {MB64: 7, MB1: 20, KB4: 100}
+    sizes = [size for size in iters if any(size == t[0] for t in targets)]
+    programs, rows = {}, []
+    for size in sizes:
+        for contract in ("arena", "private"):
+            programs[f"{contract} {size}"] = [
+                tools.bench("allreduce"), "--json", f"--ranks={ranks}", f"--contract={contract}", "-c", 0, "-b", size,
+                "-e", size, "-n", iters[size], "-w", 3]
+        programs[f"sum {size}"] = [tools.bench("limits"), "--json", "--what=sum", f"--processes={ranks}",
+                                   f"--bytes={size}", "-n", iters[size]]
+    programs["mpi"] = tools.command("mpi", ranks, [f"{iters[size]}x{size}" for size in sizes])
+    programs["gloo"] = tools.command("gloo", ranks, [f"{min(iters[size], 40)}x{size}" for size in sizes])
+    names = {"mpi": "Open MPI", "gloo": "Gloo", "sum": "in-place sum (limit)"}
+    for size, contract, beside, ratio in targets:
+        is_small = size == KB4
+        key = "median_us" if is_small else "gb_s" if beside == "sum" else "algbw_gb_s"
+        rows.append(Row(f"all-reduce, {ranks} ranks, {human(size)}, {'shared arena' if contract == 'arena' else 'private buffers'}",
+                        Pick(f"{contract} {size}", "median_us" if is_small else "algbw_gb_s"),
+                        "us" if is_small else "GB/s", names[beside], Pick(f"sum {size}" if beside == "sum" else beside, key, {"bytes": size}),
+                        at_least=ratio, is_time=is_small))
+    return Experiment(f"allreduce-{ranks}", programs, rows)
+
+
+def allreduce_tcp(tools, hosts):
+    """Between network namespaces, each a host."""
+    programs = {"ours": tools.between_hosts(hosts, [tools.bench("tcp_limit"), "--json", f"--ranks={hosts}", "-b", MB64,
+                                                    "-e", MB64, "-n", 5, "-w", 1]),
+                "gloo": tools.between_hosts(hosts, tools.command("gloo", hosts, [f"5x{MB64}"]))}
+    figure = f"all-reduce over TCP, {hosts} namespaces, 64 MB"
+    ours = Pick("ours", "median_us", scale=1e-3)
+    return Experiment(f"tcp-{hosts}", programs, [
+        Row(figure, ours, "ms", "the same flows without arithmetic (limit)", Pick("ours", "limit_us", scale=1e-3),
+            at_least=0.9, is_time=True),
+        Row(figure, ours, "ms", "Gloo", Pick("gloo", "median_us", scale=1e-3), at_least=1.4 if hosts == 2 else 1,
+            is_time=True)])
+
+
+def human(size):
+    return {MB64: "64 MB", MB1: "1 MB", KB4: "4 KB", RESNET: "44.7 MB", CONVNET: "1.7 MB"}[size]
+
+
+def pushpull(tools):
+    """One psd, two workers: gradients there, weights back; summed and stepped by SGD with momentum."""
+    programs, rows = {}, []
+    for size, rounds in ((RESNET, 8), (CONVNET, 60)):
+        for transport in ("shm", "tcp"):
+            programs[f"{transport} {size}"] = [tools.bench("pushpull"), "--json", f"--bytes={size}", "--workers=2",
+                                               f"--transport={transport}", "-n", rounds, "-w", 3]
+        programs[f"pslite {size}"] = tools.command("pslite", 2, [rounds, size])
+        programs[f"copy {size}"] = [tools.bench("limits"), "--json", "--what=copy", "--processes=1", f"--bytes={MB64}"]
+        programs[f"echo {size}"] = [tools.bench("limits"), "--json", "--what=echo", "--processes=2", f"--bytes={size}",
+                                    "-n", rounds]
+        figure = f"push-pull, 2 workers, {human(size)}, "
+        shm, tcp = Pick(f"shm {size}", "gb_s"), Pick(f"tcp {size}", "gb_s")
+        rows += [
+            Row(figure + "shared memory", shm, "GB/s", "copy, one core (limit)", Pick(f"copy {size}", "gb_s"), at_least=0.93,
+                target=">= 13 GB/s where a core copies 14"),
+            Row(figure + "shared memory", shm, "GB/s", "ps-lite", Pick(f"pslite {size}", "gb_s"), at_least=4),
+            Row(figure + "ZeroMQ over TCP", tcp, "GB/s", "ps-lite", Pick(f"pslite {size}", "gb_s"), at_least=1.5),
+            Row(figure + "ZeroMQ over TCP", tcp, "GB/s", "ZeroMQ echo (limit)", Pick(f"echo {size}", "gb_s")),
+        ]
+    return Experiment("pushpull", programs, rows)
+
+
+def pushpull_small(tools):
+    programs = {
+        transport: [tools.bench("pushpull"), "--json", f"--bytes={KB4}", "--workers=2", f"--transport={transport}",
+                    "-n", 2000, "-w", 200] for transport in ("shm", "tcp")
+    }
+    programs["bare"] = [tools.bench("limits"), "--json", "--what=roundtrip,meeting", "--processes=2", f"--bytes={KB4}",
+                        "-n", 2000]
+    bare, meeting = (Pick("bare", "median_us", {"what": what}) for what in ("roundtrip", "meeting"))
+    tcp, shm = "push-pull, 2 workers, 4 KB, ZeroMQ over TCP, ", "push-pull, 2 workers, 4 KB, shared memory, "
+    return Experiment("pushpull-small", programs, [
+        Row(tcp + "p50", Pick("tcp", "median_us"), "us", "bare round trip", bare, at_most=1.2, is_time=True),
+        Row(tcp + "p50", Pick("tcp", "median_us"), "us", "bare meeting of both (limit)", meeting, is_time=True),
+        Row(tcp + "p99", Pick("tcp", "p99_us"), "us", "its own p50", Pick("tcp", "median_us"), at_most=5, is_time=True),
+        Row(shm + "p50", Pick("shm", "median_us"), "us", "bare round trip", bare, at_most=0.5, is_time=True),
+        Row(shm + "p99", Pick("shm", "p99_us"), "us", "its own p50", Pick("shm", "median_us"), is_time=True),
+    ])
+
+
+def async_against_sync(tools):
+    programs, rows = {}, []
+    for workers in (2, 4):
+        for strategy in ("ps-sync", "ps-async"):
+            programs[f"{strategy} {workers}"] = [
+                tools.bench("pushpull"), "--json", f"--bytes={CONVNET}", f"--workers={workers}", "--transport=shm",
+                f"--strategy={strategy}", "--momentum=0", "-n", 100, "-w", 10, "-c", 0]
+        pick = [Pick(f"{strategy} {workers}", "gb_s") for strategy in ("ps-async", "ps-sync")]
+        whole = [Pick(f"{strategy} {workers}", "round_us") for strategy in ("ps-async", "ps-sync")]
+        figure = f"push-pull, async, {workers} workers, 1.7 MB"
+        rows += [Row(figure, pick[0], "GB/s", "sync", pick[1], at_least=1),
+                 Row(figure + ", whole rounds", whole[0], "us", "sync", whole[1], is_time=True)]
+    return Experiment("async", programs, rows)
+
+
+def sgemm(tools, processes):
+    return [tools.bench("limits"), "--json", "--what=sgemm", f"--processes={processes}", "-n", 20]
+
+
+def convnet_one(tools):
+    programs = {"ours": [tools.bench("train"), "--json", "--strategy=solo", "--workers=1", "-n", 200],
+                "sgemm": sgemm(tools, 1)}
+    ours, rows = Pick("ours", "samples_s"), []
+    for name in tools.torches:
+        programs[name] = tools.command(name, 1, ["--style=plain,best", "--steps=80"])
+        rows += [Row("convnet, 1 worker, 1 thread", ours, "images/s", f"{name}, {words}",
+                     Pick(name, "samples_s", {"style": style}), at_least=ratio)
+                 for style, words, ratio in (("plain", "as people write it", 2), ("best", "at its best", 1.4))]
+    rows.append(Row("convnet, 1 worker, 1 thread", Pick("ours", "samples_s", scale=MFLOP_IMAGE / 1e3), "GFLOP/s",
+                    "sgemm (limit)", Pick("sgemm", "gflop_s"), at_least=0.55))
+    return Experiment("convnet-1", programs, rows)
+
+
+def convnet_two(tools):
+    train = [tools.bench("train"), "--json", "-n", 300]
+    programs = {"solos": train + ["--strategy=solo", "--workers=1", "--at-once=2"],
+                "ring": train + ["--strategy=ring", "--workers=2"],
+                "ps-sync": train + ["--strategy=ps-sync", "--workers=2"],
+                "sgemm": sgemm(tools, 2)}
+    ring, rows = Pick("ring", "samples_s"), []
+    for name in tools.torches:
+        programs[name] = tools.command(name, 2, ["--strategy=ddp", "--style=best", "--steps=80"])
+        rows.append(Row("convnet, 2 workers, ring", ring, "images/s", f"{name} DDP, at its best",
+                        Pick(name, "samples_s"), at_least=1.5))
+    solos = Pick("solos", "samples_s")
+    rows += [
+        Row("convnet, 2 workers, ring", ring, "images/s", "two solos side by side", solos, at_least=0.97),
+        Row("convnet, 2 workers, ps-sync", Pick("ps-sync", "samples_s"), "images/s", "two solos side by side", solos,
+            at_least=0.92),
+        Row("convnet, 2 workers, ring", Pick("ring", "samples_s", scale=MFLOP_IMAGE / 1e3), "GFLOP/s",
+            "sgemm, 2 processes (limit)", Pick("sgemm", "gflop_s")),
+        Row("convnet, 2 workers, ring: waiting for data", Pick("ring", "data_share", scale=100), "% of a step", at_most=1),
+        Row("convnet, 2 workers, ps-sync: waiting for data", Pick("ps-sync", "data_share", scale=100), "% of a step",
+            at_most=1),
+    ]
+    return Experiment("convnet-2", programs, rows)
+
+
+def start_and_memory(tools):
+    programs = {"ours": [tools.bench("train"), "--json", "--strategy=ring", "--workers=2", "-n", 21]}
+    rows = [Row("start of a run of 2 workers to the end of its first step", Pick("ours", "startup_s"), "s", at_most=0.5,
+                target="aim: 0.5 s")]
+    for name in tools.torches:
+        ddp = ["--strategy=ddp", "--style=plain"]
+        programs[f"{name} start"] = tools.command(name, 2, ddp + ["--steps=1"])
+        programs[f"{name} memory"] = tools.command(name, 2, ddp + ["--steps=25", "--data=batch"])
+        rows += [Row("start of a run of 2 workers to the end of its first step", Pick("ours", "startup_s"), "s",
+                     f"{name}, spawn of 2 DDP workers", Pick(f"{name} start", "first_step_s"), is_time=True),
+                 Row("peak memory of a worker without the data set", Pick("ours", "peak_mb", minus="data_mb"), "MB", name,
+                     Pick(f"{name} memory", "peak_mb"), at_most=0.25, is_time=True, target="aim: a quarter")]
+    return Experiment("start", programs, rows)
+
+
+def idle(tools):
+    programs = {s: [tools.here("idle.py"), f"--build={tools.build}", f"--strategy={s}"] for s in ("ring", "ps-sync")}
+    return Experiment("idle", programs, [
+        Row("waiting worker, ring", Pick("ring", "core_percent", {"role": "worker"}), "% of a core", at_most=1),
+        Row("waiting worker, ps-sync", Pick("ps-sync", "core_percent", {"role": "worker"}), "% of a core", at_most=1),
+        Row("waiting psd", Pick("ps-sync", "core_percent", {"role": "psd"}), "% of a core", at_most=1)])
+
+
+def machine(tools):
+    """What the machine is: no row of a target, but the first thing to look at."""
+    programs = {"copy": [tools.bench("limits"), "--json", "--what=copy", f"--bytes={CONVNET},{RESNET},{MB64}"],
+                "one-way": [tools.bench("limits"), "--json", "--what=one-way", f"--bytes={MB1}", "-n", 5]}
+    rows = [Row(f"limit: copy, {human(size)}, {cores} core{'s' * (cores > 1)}, load + store",
+                Pick("copy", "gb_s", {"processes": cores, "bytes": size}), "GB/s")
+            for size in (CONVNET, RESNET, MB64) for cores in (1, 2)]
+    rows.append(Row("limit: ZeroMQ over TCP, 1 MB frames, one way", Pick("one-way", "gb_s"), "GB/s"))
+    return Experiment("machine", programs, rows)
+
+
+def experiments(tools):
+    return [
+        machine(tools),
+        allreduce(tools, 2, [(MB64, "arena", "mpi", 5), (MB64, "arena", "gloo", 10), (MB64, "arena", "sum", 0.7),
+                             (MB64, "private", "mpi", 2), (MB64, "private", "gloo", None),
+                             (MB1, "arena", "mpi", 2), (MB1, "arena", "gloo", 10), (MB1, "arena", "sum", None),
+                             (MB1, "private", "mpi", 2), (MB1, "private", "gloo", 10),
+                             (KB4, "arena", "mpi", 1), (KB4, "arena", "gloo", None),
+                             (KB4, "private", "mpi", 1)]),
+        allreduce(tools, 4, [(MB64, "arena", "mpi", 5), (MB64, "arena", "gloo", None), (MB64, "arena", "sum", None),
+                             (MB64, "private", "mpi", None), (KB4, "arena", "mpi", 1), (KB4, "private", "mpi", 1),
+                             (KB4, "arena", "gloo", None)]),
+        allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
+        pushpull(tools), pushpull_small(tools), async_against_sync(tools),
+        convnet_one(tools), convnet_two(tools), start_and_memory(tools), idle(tools),
+    ]

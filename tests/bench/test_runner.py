@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""The runner behind `make bench`: one cheap experiment with one turn, with no peer to be found; and its parts.
+
+    test_runner.py BUILD
+
+How fast anything is is not tested.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+import report
+import run
+from rows import Experiment, Pick, Row
+
+BUILD = sys.argv.pop()
+
+
+class WholeRun(unittest.TestCase):
+    """all-reduce between two ranks, where neither mpicc nor torch can be found."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as out:
+            cls.said = subprocess.run(
+                [sys.executable, ROOT / "bench/run.py", f"--build={BUILD}", "--quick", "--only=^allreduce-2$",
+                 "--python=/nonexistent/python3", f"--out={out}"],
+                env=dict(os.environ, PATH="/nonexistent"), capture_output=True, text=True, timeout=120)
+            cls.result = json.loads(pathlib.Path(out, "RESULTS.json").read_text())
+            cls.page = pathlib.Path(out, "RESULTS.md").read_text()
+
+    def test_it_ends_well_and_says_what_it_skipped(self):
+        self.assertEqual(self.said.returncode, 0, self.said.stderr)
+        for peer in ("Open MPI", "Gloo"):
+            self.assertIn(f"skipped: {peer}", self.said.stderr)
+            self.assertTrue(any(why.startswith(peer) for why in self.result["skipped"]))
+            self.assertIn(peer, self.page)
+
+    def test_the_run_is_described(self):
+        self.assertEqual(self.result["schema"], 1)
+        self.assertEqual(self.result["repeat"], 1)
+        for key in ("command", "date", "seconds", "commands", "rows"):
+            self.assertIn(key, self.result)
+        for key in ("cpu", "cores", "memory_gb", "kernel", "system", "compiler", "program", "packages", "load_before"):
+            self.assertIn(key, self.result["machine"])
+        self.assertTrue(any("bench_allreduce" in line for line in self.result["commands"]["allreduce-2"].values()))
+
+    def test_every_row_has_a_verdict_and_what_it_needs(self):
+        verdicts = set()
+        for row in self.result["rows"]:
+            verdicts.add(row["verdict"])
+            if row["verdict"] == "skipped":
+                self.assertRegex(row["why"], "Open MPI|Gloo")
+                continue
+            self.assertIn(row["verdict"], ("met", "missed", "reported"))
+            self.assertGreater(row["ours"]["median"], 0)
+            self.assertGreater(row["other"]["median"], 0)
+            self.assertEqual(row["ratio"]["values"], [row["ratio"]["median"]])
+            self.assertAlmostEqual(row["ratio"]["median"], row["ours"]["median"] / row["other"]["median"])
+        self.assertIn("skipped", verdicts)
+        self.assertTrue(verdicts & {"met", "missed"}, verdicts)
+        self.assertEqual(self.page.count("\n| all-reduce"), len(self.result["rows"]))
+
+
+class Programs(unittest.TestCase):
+    def test_objects_are_read_and_other_lines_are_not(self):
+        objects, why = run.run_program(["/bin/sh", "-c", "echo words; echo '{\"a\":1}'; echo '{\"a\":2}'"], 20)
+        self.assertIsNone(why)
+        self.assertEqual(objects, [{"a": 1}, {"a": 2}])
+
+    def test_a_failure_is_told_with_its_last_words(self):
+        objects, why = run.run_program(["/bin/sh", "-c", "echo '{\"a\":1}'; echo no luck >&2; exit 3"], 20)
+        self.assertEqual(objects, [])
+        self.assertEqual(why, "exit code 3: no luck")
+        self.assertIn("no figure", run.run_program(["/bin/true"], 20)[1])
+        self.assertIn("/nonexistent", run.run_program(["/nonexistent"], 20)[1])
+
+    def test_a_deadline_ends_all_that_was_started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            note = pathlib.Path(folder, "pid")
+            objects, why = run.run_program(["/bin/sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 1)
+            self.assertIn("did not end within", why)
+            self.wait_for_end(pathlib.Path("/proc", note.read_text().strip(), "stat"))
+
+    def wait_for_end(self, stat):
+        for _ in range(2000):
+            try:
+                if stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                    return
+            except OSError:
+                return
+            time.sleep(0.01)
+        self.fail("what the program started goes on")
+
+
+class Figures(unittest.TestCase):
+    LINES = [{"rank": 0, "us": 4.0, "whole": 10.0, "part": 3.0}, {"rank": 1, "us": 5.0}]
+
+    def test_a_pick_is_one_number(self):
+        self.assertEqual(run.take(Pick("p", "us"), self.LINES), 5)
+        self.assertEqual(run.take(Pick("p", "us", {"rank": 0}, scale=2), self.LINES), 8)
+        self.assertEqual(run.take(Pick("p", "whole", minus="part"), self.LINES), 7)
+        self.assertIsNone(run.take(Pick("p", "us", {"rank": 2}), self.LINES))
+
+    def finish(self, row, ours, theirs, failed={}, skipped={}):
+        outputs = {"a": [[{"x": x}] for x in ours], "b": [[{"x": x}] for x in theirs]}
+        return run.finish_row(row, Experiment("e", {}, [row]), outputs, failed, skipped)
+
+    def row(self, **more):
+        return Row("f", Pick("a", "x"), "us", "b", Pick("b", "x"), **more)
+
+    def test_a_ratio_is_the_median_of_pairs(self):
+        done = self.finish(self.row(at_least=2), [4, 9, 8], [2, 3, 8])
+        self.assertEqual(done["ratio"], {"median": 2, "least": 1, "most": 3, "values": [2, 3, 1]})
+        self.assertEqual(done["verdict"], "met")
+        self.assertEqual(self.finish(self.row(at_least=2.1), [4, 9, 8], [2, 3, 8])["verdict"], "missed")
+
+    def test_of_times_the_smaller_is_faster(self):
+        faster = self.finish(self.row(at_least=2, is_time=True), [1], [2])
+        self.assertEqual((faster["ratio"]["median"], faster["verdict"]), (2, "met"))
+        share = self.finish(self.row(at_most=0.4, is_time=True), [1], [2])
+        self.assertEqual((share["ratio"]["median"], share["verdict"]), (0.5, "missed"))
+        self.assertEqual(self.finish(self.row(), [1], [2])["verdict"], "reported")
+
+    def test_what_is_not_there_says_why(self):
+        failed = self.finish(self.row(), [], [], failed={"b": "exit code 3"})
+        self.assertEqual((failed["verdict"], failed["why"]), ("failed", "b: exit code 3"))
+        skipped = self.finish(self.row(), [1], [], skipped={"b": "no peer"})
+        self.assertEqual((skipped["verdict"], skipped["why"]), ("skipped", "no peer"))
+        self.assertIn("no peer", report.table([skipped]))
+
+
+if __name__ == "__main__":
+    unittest.main()
