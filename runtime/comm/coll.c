@@ -263,6 +263,11 @@ en_status eni_coll_share(eni_coll *coll, uint32_t slot)
     return eni_coll_run(coll, &barrier);
 }
 
+float *eni_coll_slot(const eni_coll *coll, uint32_t slot)
+{
+    return eni_arena_at(coll->arenas[coll->config.rank], slot, 0);
+}
+
 void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out)
 {
     *counters_out = (eni_coll_counters){

@@ -165,6 +165,9 @@ int eni_coll_can_share(const eni_coll *coll);
  * where eni_coll_can_share says 0, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
 en_status eni_coll_share(eni_coll *coll, uint32_t slot);
 
+/* The first element of this rank's vector in a slot. */
+float *eni_coll_slot(const eni_coll *coll, uint32_t slot);
+
 /* ---- what was moved ---- */
 
 typedef struct eni_coll_counters {
