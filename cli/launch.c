@@ -159,6 +159,7 @@ static en_status start_worker(eni_launcher *l, int local_rank, int has_psd, int 
     config.listen_fd = fds[1];
     config.result_fd = report_fd;
     config.check = l->launch->is_check;
+    config.probe = l->launch->costs != NULL;
     if (st == EN_OK) st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
     if (st == EN_OK) st = spawn(l, role, rank, "worker", &config, ENI_WORKER, fds, 3);
     eni_config_fini(&config);

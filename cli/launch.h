@@ -22,7 +22,8 @@ typedef struct eni_launch {
     int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
-    bool is_check; /* the workers only join, test the exchange, and leave */
+    bool is_check;           /* the workers only join, test the exchange, and leave */
+    struct eni_costs *costs; /* with is_check: they also measure what it takes (comm/costs.h); or NULL */
 } eni_launch;
 
 /* Blocks until every process has ended. EN_OK; EN_EINTR after a signal; EN_EINVAL when the first process that

@@ -21,8 +21,10 @@ typedef struct command {
 static const command commands[] = {
     {"run", ENI_RUN, eni_command_run, "train one model with one strategy on several workers"},
     {"compare", ENI_COMPARE, eni_command_compare, "the same job with several strategies, and a report"},
-    {"check", ENI_CHECK, eni_command_check,
-     "can these processes reach each other? one all-reduce, one push-pull"},
+    {"check", ENI_CHECK, eni_command_check, "can these processes reach each other, and how fast? (-v)"},
+    {"advise", ENI_ADVISE, eni_command_advise,
+     "ring or servers, on which network? predicted from what is measured here"},
+    {"scale", ENI_SCALE, eni_command_scale, "strong and weak scaling tables from real runs"},
     {"report", ENI_REPORT, eni_command_report, "make report.html again from what runs have left"},
     {"eval", ENI_EVAL, eni_command_eval, "saved weights on the test set"},
     {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
@@ -112,7 +114,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < COMMANDS; i++)
         if (eni_word_distance(argv[1], commands[i].name) < eni_word_distance(argv[1], nearest))
             nearest = commands[i].name;
-    eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all", argv[1],
-              nearest);
+    eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all",
+              argv[1], nearest);
     return 2;
 }

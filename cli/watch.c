@@ -13,6 +13,7 @@
 
 #include "cli/cause.h"
 #include "cli/servers.h"
+#include "runtime/comm/costs.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/net/obituary.h"
@@ -102,9 +103,21 @@ static void reap(eni_launcher *l)
 
 /* ---- what they report ---- */
 
+/* What rank 0 has measured, a point a line. */
+static int take_cost(const eni_launcher *l, const char *line)
+{
+    double bytes, seconds;
+    char what[16];
+    if (sscanf(line, "cost %15s %lf %lf", what, &bytes, &seconds) != 3) return 0;
+    if (l->launch->costs != NULL)
+        eni_cost_add(strcmp(what, "call") == 0 ? &l->launch->costs->call : &l->launch->costs->allreduce,
+                     bytes, seconds);
+    return 1;
+}
+
 static void take_line(eni_launcher *l, char *line)
 {
-    if (eni_relay_take(&l->relay, line)) return;
+    if (eni_relay_take(&l->relay, line) || take_cost(l, line)) return;
     eni_launch_progress p;
     eni_death death;
     unsigned long long samples, total;

@@ -100,6 +100,13 @@ const char *eni_check_net(const char *text)
                : "rate:RATE,delay:TIME, or one of them, as rate:200MB,delay:50us or rate:1Gbit";
 }
 
+const char *eni_check_count(const char *text)
+{
+    int64_t count;
+    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024 ? NULL
+                                                                      : "whole numbers from 1 to 1024, as 1,2,4";
+}
+
 const char *eni_check_seed(const char *text)
 {
     int64_t seed;

@@ -10,6 +10,7 @@ const char *eni_check_endpoint(const char *text);   /* tcp://HOST:PORT */
 const char *eni_check_rendezvous(const char *text); /* the same, or env:// */
 const char *eni_check_straggler(const char *text);  /* RANK:FACTOR */
 const char *eni_check_net(const char *text);        /* rate:..,delay:.. */
+const char *eni_check_count(const char *text);      /* a whole number from 1 to 1024 */
 const char *eni_check_seed(const char *text);       /* a whole number >= 0 */
 const char *eni_check_cell(const char *text);       /* even, slow */
 

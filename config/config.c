@@ -116,7 +116,7 @@ static int64_t parts(const eni_config *config)
 static en_status resolve_batch(eni_config *config)
 {
     int64_t global = config->global_batch_size, n = parts(config);
-    if (global == 0 || !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
+    if (global == 0 || config->program == ENI_SCALE || /* each of its rows splits it by itself */ !eni_key_applies(&eni_keys[eni_key_find("batch-size", 10)], config->program))
         return EN_OK;
     if (global % n != 0) {
         eni_error(

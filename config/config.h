@@ -40,6 +40,8 @@ typedef enum eni_program {
     ENI_REPLAY,     /* entrain replay LOG */
     ENI_PS,         /* entrain ps */
     ENI_STOP,       /* entrain stop RUN */
+    ENI_ADVISE,     /* entrain advise */
+    ENI_SCALE,      /* entrain scale */
     ENI_PROGRAMS
 } eni_program;
 
@@ -131,6 +133,13 @@ typedef struct eni_config {
     int64_t eval_every; /* global samples, 0: at the end only */
     int64_t eval_batch_size;
     bool quiet;
+    bool verbose; /* entrain check */
+
+    /* entrain scale, advise */
+    eni_list ranks;   /* "1", "2", "4": worker processes */
+    eni_list scaled;  /* "ring", "ps-sync": --strategy of `entrain scale` */
+    int64_t repeats;  /* runs of each */
+    bool validate;    /* advise: compare with real runs */
 
     /* entrain compare */
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
@@ -144,6 +153,7 @@ typedef struct eni_config {
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd;
     bool check; /* the worker joins, tries the exchange, and leaves */
+    bool probe; /* and measures what it takes */
 
     char *config; /* the YAML file that was read, or NULL */
     bool help, version;

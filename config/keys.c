@@ -15,7 +15,9 @@
 #define E           (ON(ENI_EVAL) | ON(ENI_PREDICT))
 #define K           ON(ENI_CHECK)
 #define D           ON(ENI_DATA)
-#define TRAIN       (R | C | W)
+#define A           ON(ENI_ADVISE)
+#define S           ON(ENI_SCALE)
+#define TRAIN       (R | C | W | A | S)
 #define ALL         (~UINT32_C(0))
 
 #define MATCH  ENI_KEY_MATCH
@@ -155,9 +157,9 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K, 0,
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A, 0,
         "2; 1 for the strategy solo",
-        "worker processes to start on this host"),
+        "worker processes; of run, compare and check: started on this host"),
     INT("rank", NULL, rank, NULL, 0, 65535, "N", W, ENV, "RANK",
         "the number of this worker among all"),
     INT("world-size", NULL, world_size, NULL, 1, 65536, "N", W | P, MATCH | ENV, "WORLD_SIZE",
@@ -188,9 +190,9 @@ const eni_key eni_keys[] = {
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
-    INT("shards", NULL, shards, "1", 1, 256, "N", R | C | P | K, 0, NULL,
+    INT("shards", NULL, shards, "1", 1, 256, "N", R | C | P | K | A | S, 0, NULL,
         "parts of the server, each with a thread and a share of every bucket"),
-    INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K, 0, NULL,
+    INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, 0, NULL,
         "psd processes; each holds --shards parts of every bucket"),
     INT("server-rank", NULL, server_rank, "0", 0, 63, "N", P, 0, NULL,
         "the number of this psd among --servers; psd 0 leads the run"),
@@ -236,6 +238,17 @@ const eni_key eni_keys[] = {
          "test accuracy whose time is reported"),
 
 #undef GROUP
+#define GROUP "scaling"
+    {GROUP, "ranks", "n workers", ENI_KEY_LIST, AT(ranks), "1,2", 0, 0, "N,N,..", eni_check_count, NULL, S,
+     ENI_KEY_COMMAS, NULL, "how many workers, one row each"},
+    {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", eni_check_strategy, NULL, S,
+     ENI_KEY_COMMAS, NULL, "the strategies to scale"},
+    INT("repeats", "r", repeats, "3", 1, 99, "N", S, 0, NULL,
+        "runs of each row, in turns; the table has the median and the spread"),
+    BOOL("validate", NULL, validate, "on", A, 0, NULL,
+         "compare the prediction with short runs of 1, 2 and 4 workers on this host"),
+
+#undef GROUP
 #define GROUP "output"
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "a line of progress every so many steps, 0: none"),
@@ -245,6 +258,8 @@ const eni_key eni_keys[] = {
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
            "how much goes to stderr"),
+    BOOL("verbose", "v", verbose, "off", K, 0, NULL,
+         "also a table: latency and bandwidth, and what an all-reduce takes by algorithm and size"),
     BOOL("quiet", "q", quiet, "off", ALL, 0, NULL,
          "no progress bar"),
     TEXT("config", NULL, config, NULL, "FILE", NULL, NULL, ALL, ENI_KEY_FLAG_ONLY, "none",
@@ -263,6 +278,7 @@ const eni_key eni_keys[] = {
     INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
     BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
+    BOOL("probe", NULL, probe, "off", W, HIDDEN, NULL, "with --check: measures what the exchange takes"),
 #undef GROUP
 };
 /* clang-format on */
@@ -304,6 +320,12 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_DATA] = {"entrain data", "[NAME|FOLDER ..]", "Lists data sets, or shows what one holds.", 0, 64, ""},
     [ENI_PS] = {"entrain ps", "", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
+    [ENI_ADVISE] = {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",
+                    "Measures this machine and predicts the step time of a ring and of 1 .. --servers servers.", 0, 0,
+                    "steps=80 limit-test-samples=64"},
+    [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
+                   "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
+                   "steps=100 limit-test-samples=64"},
     [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
                     "Replays a server's event log and compares the outcome.", 1, 1, ""},
 };
@@ -321,17 +343,29 @@ static bool same_name(const char *known, size_t known_length, const char *name, 
     return true;
 }
 
+static bool goes_by(const eni_key *key, const char *name, size_t length)
+{
+    if (same_name(key->name, strlen(key->name), name, length)) return true;
+    for (const char *alias = key->aliases; alias != NULL && *alias != '\0';) {
+        size_t word = strcspn(alias, " ");
+        if (same_name(alias, word, name, length)) return true;
+        alias += word + strspn(alias + word, " ");
+    }
+    return false;
+}
+
 int eni_key_find(const char *name, size_t length)
 {
-    for (int k = 0; k < eni_key_count; k++) {
-        if (same_name(eni_keys[k].name, strlen(eni_keys[k].name), name, length)) return k;
-        for (const char *alias = eni_keys[k].aliases; alias != NULL && *alias != '\0';) {
-            size_t word = strcspn(alias, " ");
-            if (same_name(alias, word, name, length)) return k;
-            alias += word + strspn(alias + word, " ");
-        }
-    }
+    for (int k = 0; k < eni_key_count; k++)
+        if (goes_by(&eni_keys[k], name, length)) return k;
     return -1;
+}
+
+int eni_key_find_for(eni_program program, const char *name, size_t length)
+{
+    for (int k = 0; k < eni_key_count; k++)
+        if (eni_key_applies(&eni_keys[k], program) && goes_by(&eni_keys[k], name, length)) return k;
+    return eni_key_find(name, length);
 }
 
 bool eni_key_applies(const eni_key *key, eni_program program)

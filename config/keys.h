@@ -67,6 +67,9 @@ extern const eni_program_info eni_programs[ENI_PROGRAMS];
 /* By name or alias, '_' read as '-'; `length` characters of `name`. -1 if there is none. */
 int eni_key_find(const char *name, size_t length);
 
+/* The same, where two programs use one name for different keys: that of `program` if it has one. */
+int eni_key_find_for(eni_program program, const char *name, size_t length);
+
 bool eni_key_applies(const eni_key *key, eni_program program);
 
 /* The default of `key` in `program`, as text; NULL: none. `word` is room for it. */

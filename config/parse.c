@@ -58,7 +58,7 @@ static en_status refuse_foreign(const scanner *line, const char *word, const eni
 static en_status find_flag(const scanner *line, const char *word, const char *name, size_t length,
                            int *key_out, bool *is_negated_out)
 {
-    int key = eni_key_find(name, length);
+    int key = eni_key_find_for(line->program, name, length);
     *is_negated_out = false;
     if (key < 0 && length > 3 && strncmp(name, "no", 2) == 0 && (name[2] == '-' || name[2] == '_')) {
         key = eni_key_find(name + 3, length - 3);

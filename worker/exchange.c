@@ -242,7 +242,7 @@ static en_status share(void *user, void *bytes, size_t length)
     return st;
 }
 
-static en_status measure(void *user, eni_costs *costs_out)
+en_status eni_exchange_measure(void *user, eni_costs *costs_out)
 {
     eni_worker *w = user;
     const int64_t begin = eni_now_ns();
@@ -308,7 +308,7 @@ en_status eni_exchange_open(eni_worker *w)
                               .schedule = w->schedule,
                               .trace = w->trace,
                               .waits = &w->waits,
-                              .measure = measure,
+                              .measure = eni_exchange_measure,
                               .measure_user = w,
                               .alive_status = eni_worker_alive,
                               .alive_user = w};

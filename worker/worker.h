@@ -166,6 +166,10 @@ void eni_worker_leave(eni_worker *worker);
 en_status eni_exchange_open(eni_worker *worker);
 void eni_exchange_close(eni_worker *worker);
 
+/* exchange.c: what the exchange of a bucket takes (comm/costs.h); all ranks together, before the first step or
+ * with gradients that are all zero. `worker` is the eni_worker. */
+en_status eni_exchange_measure(void *worker, eni_costs *costs_out);
+
 /* train.c: from equal weights on all ranks to the end of the budget. */
 en_status eni_train(eni_worker *worker);
 

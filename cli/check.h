@@ -1,0 +1,24 @@
+/* check.h - the smallest job that uses everything, and what it measures when asked. */
+#ifndef CLI_CHECK_H
+#define CLI_CHECK_H
+
+#include "cli/commands.h"
+#include "runtime/comm/costs.h"
+
+typedef struct eni_check_job {
+    int64_t workers, shards;
+    const char *model;     /* whose buckets are exchanged */
+    const char *transport; /* "auto", "tcp" */
+    const char *net;       /* NULL: as it is */
+    eni_costs *costs;      /* what the exchange of a bucket takes; NULL: not asked */
+} eni_check_job;
+
+/* The workers join psd, add known numbers up over the all-reduce and through the server, print a line each
+ * unless `costs` is asked for, and leave. As eni_launch_run. */
+en_status eni_check_run(const eni_command_context *context, const eni_check_job *job);
+
+/* check_table.c: alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured
+ * and predicted time. `store` (n 0: none) is what eni_check_run found. */
+en_status eni_check_table(const eni_config *config, const eni_costs *costs, FILE *out);
+
+#endif

@@ -1,0 +1,246 @@
+/* scale.c - `entrain scale`: the same job at several numbers of workers, with the global batch fixed (strong
+ * scaling) and with every worker's (weak scaling). Every row is real runs, made in turns: what else the
+ * machine does at the moment hits all rows alike.
+ *
+ *     speed-up    rate / rate of the first row (Amdahl 1967 for strong, Gustafson 1988 for weak scaling)
+ *     efficiency  speed-up / (workers / workers of the first row) */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/stats.h"
+#include "cli/table.h"
+#include "cli/trial.h"
+#include "config/folders.h"
+#include "config/units.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/place.h"
+
+enum { REPEATS_MAX = 99, COLS = 9 };
+
+typedef struct row {
+    bool is_strong;
+    const char *strategy;
+    int64_t workers, batch;
+    double rates[REPEATS_MAX];
+    int n;
+    eni_summary rate; /* samples per second */
+    double step_ms, speedup, efficiency;
+    bool is_crowded; /* more ranks than cores */
+} row;
+
+typedef struct scaling {
+    const eni_command_context *context;
+    const char *dir;
+    row *rows;
+    int nrows, cores;
+    int64_t repeats;
+} scaling;
+
+static void make_rows(scaling *s)
+{
+    const eni_config *c = s->context->config;
+    const bool has_global = c->global_batch_size > 0;
+    const int64_t global = has_global ? c->global_batch_size : c->batch_size;
+    const int64_t each = has_global && !eni_config_is_given(c, "batch-size") ? global : c->batch_size;
+    for (int strong = 1; strong >= 0; strong--)
+        for (int a = 0; a < c->scaled.count; a++)
+            for (int i = 0; i < c->ranks.count; i++) {
+                int64_t workers = 1;
+                eni_parse_i64(c->ranks.item[i], &workers);
+                s->rows[s->nrows++] = (row){.is_strong = strong,
+                                            .strategy = c->scaled.item[a],
+                                            .workers = workers,
+                                            .batch = strong ? global / workers : each,
+                                            .is_crowded = workers > s->cores};
+            }
+}
+
+static en_status check_batches(const scaling *s)
+{
+    const eni_config *c = s->context->config;
+    const int64_t global = c->global_batch_size > 0 ? c->global_batch_size : c->batch_size;
+    for (int i = 0; i < c->ranks.count; i++) {
+        int64_t workers = 1;
+        eni_parse_i64(c->ranks.item[i], &workers);
+        if (global % workers == 0) continue;
+        eni_error("scale",
+                  "a global batch of %lld cannot be split into %lld equal parts; give another "
+                  "--global-batch-size, or other numbers to -n",
+                  (long long)global, (long long)workers);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* ---- running ---- */
+
+static en_status run_row(const scaling *s, row *r, int repeat)
+{
+    char dir[1024], name[48];
+    eni_trial_result result;
+    const eni_trial trial = {.strategy = r->strategy,
+                             .workers = r->workers,
+                             .batch = r->batch,
+                             .threads = s->context->config->threads};
+    snprintf(name, sizeof name, "%.24s", r->strategy);
+    for (char *c = name; *c != 0; c++)
+        if (*c == '/' || *c == ':' || *c == '=') *c = '-';
+    snprintf(dir, sizeof dir, "%s/%s-%s-n%lld-%d", s->dir, r->is_strong ? "strong" : "weak", name,
+             (long long)r->workers, repeat);
+    EN_TRY(eni_trial_run(s->context, &trial, dir, &result));
+    r->rates[r->n++] = result.samples_s;
+    if (!s->context->config->quiet)
+        fprintf(stderr, "%s %s, %lld worker%s: %.0f samples/s\n", r->is_strong ? "strong" : "weak",
+                r->strategy, (long long)r->workers, r->workers == 1 ? "" : "s", result.samples_s);
+    return EN_OK;
+}
+
+static en_status run_all(scaling *s)
+{
+    for (int repeat = 0; repeat < s->repeats; repeat++)
+        for (int i = 0; i < s->nrows; i++)
+            EN_TRY(run_row(s, &s->rows[i], repeat));
+    return EN_OK;
+}
+
+static void conclude(scaling *s)
+{
+    const row *first = NULL;
+    for (int i = 0; i < s->nrows; i++) {
+        row *r = &s->rows[i];
+        double rates[REPEATS_MAX];
+        memcpy(rates, r->rates, sizeof rates);
+        r->rate = eni_stats_summary(rates, (size_t)r->n);
+        if (first == NULL || first->is_strong != r->is_strong || strcmp(first->strategy, r->strategy) != 0)
+            first = r;
+        r->step_ms = 1e3 * (double)(r->batch * r->workers) / r->rate.median;
+        r->speedup = r->rate.median / first->rate.median;
+        r->efficiency = r->speedup * (double)first->workers / (double)r->workers;
+    }
+}
+
+/* ---- showing ---- */
+
+static void cells_of(const row *r, char cells[COLS][ENI_TABLE_TEXT])
+{
+    snprintf(cells[0], ENI_TABLE_TEXT, "%s", r->strategy);
+    snprintf(cells[1], ENI_TABLE_TEXT, "%lld%s", (long long)r->workers, r->is_crowded ? " *" : "  ");
+    snprintf(cells[2], ENI_TABLE_TEXT, "%lld", (long long)r->batch);
+    snprintf(cells[3], ENI_TABLE_TEXT, "%lld", (long long)(r->batch * r->workers));
+    snprintf(cells[4], ENI_TABLE_TEXT, "%.2f", r->step_ms);
+    eni_table_grouped(eni_table_significant(r->rate.median, 4), ",", cells[5], ENI_TABLE_TEXT);
+    snprintf(cells[6], ENI_TABLE_TEXT, "%+.1f %+.1f %%", 100 * (r->rate.min / r->rate.median - 1),
+             100 * (r->rate.max / r->rate.median - 1));
+    snprintf(cells[7], ENI_TABLE_TEXT, "%.2f", r->speedup);
+    snprintf(cells[8], ENI_TABLE_TEXT, "%.0f %%", 100 * r->efficiency);
+}
+
+static void show(const scaling *s, bool is_strong)
+{
+    static const eni_column columns[COLS] = {{"strategy", false}, {"workers", true},  {"batch", true},
+                                             {"global", true},    {"step ms", true},  {"samples/s", true},
+                                             {"spread", true},    {"speed-up", true}, {"efficiency", true}};
+    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array((size_t)s->nrows * COLS, ENI_TABLE_TEXT);
+    size_t n = 0;
+    if (cells == NULL) return;
+    for (int i = 0; i < s->nrows; i++)
+        if (s->rows[i].is_strong == is_strong) cells_of(&s->rows[i], &cells[n++ * COLS]);
+    printf("\n%s\n\n", is_strong ? "Strong scaling: one global batch, split"
+                                 : "Weak scaling: every worker its own batch");
+    eni_table_print(stdout, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, n);
+    eni_free(cells);
+}
+
+static en_status write_csv(const scaling *s)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/scale.csv", s->dir);
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        eni_error("scale", "cannot write %s: %s", path, strerror(errno));
+        return EN_EIO;
+    }
+    fputs(
+        "scaling,strategy,workers,cores,batch,global_batch,step_ms,samples_per_s,least,most,repeats,speedup,"
+        "efficiency\n",
+        file);
+    for (int i = 0; i < s->nrows; i++) {
+        const row *r = &s->rows[i];
+        fprintf(file, "%s,%s,%lld,%d,%lld,%lld,%.4f,%.2f,%.2f,%.2f,%d,%.4f,%.4f\n",
+                r->is_strong ? "strong" : "weak", r->strategy, (long long)r->workers, s->cores,
+                (long long)r->batch, (long long)(r->batch * r->workers), r->step_ms, r->rate.median,
+                r->rate.min, r->rate.max, r->n, r->speedup, r->efficiency);
+    }
+    return fclose(file) == 0 ? EN_OK : EN_EIO;
+}
+
+static en_status write_json(const scaling *s)
+{
+    char path[1100];
+    json_t *rows = json_array(), *argv = json_array();
+    for (int i = 0; i < s->context->argc; i++)
+        json_array_append_new(argv, json_string(s->context->argv[i]));
+    for (int i = 0; i < s->nrows; i++) {
+        const row *r = &s->rows[i];
+        json_t *rates = json_array();
+        for (int k = 0; k < r->n; k++)
+            json_array_append_new(rates, json_real(r->rates[k]));
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:b}", "scaling",
+                            r->is_strong ? "strong" : "weak", "strategy", r->strategy, "workers",
+                            (json_int_t)r->workers, "batch_size", (json_int_t)r->batch, "step_ms", r->step_ms,
+                            "samples_per_s", r->rate.median, "each", rates, "speedup", r->speedup,
+                            "efficiency", r->efficiency, "more_ranks_than_cores", r->is_crowded));
+    }
+    json_t *all =
+        json_pack("{s:i, s:o, s:i, s:o}", "schema", 1, "argv", argv, "cores", s->cores, "rows", rows);
+    snprintf(path, sizeof path, "%s/scale.json", s->dir);
+    const int bad = json_dump_file(all, path, JSON_INDENT(1));
+    json_decref(all);
+    if (bad) eni_error("scale", "cannot write %s: %s", path, strerror(errno));
+    return bad ? EN_EIO : EN_OK;
+}
+
+static en_status scale(scaling *s)
+{
+    bool is_any_crowded = false;
+    EN_TRY(check_batches(s));
+    make_rows(s);
+    EN_TRY(run_all(s));
+    conclude(s);
+    show(s, true);
+    show(s, false);
+    for (int i = 0; i < s->nrows; i++)
+        is_any_crowded |= s->rows[i].is_crowded;
+    if (is_any_crowded)
+        printf("\n* more workers than the %d core%s: they take turns, and no speed-up can be had\n", s->cores,
+               s->cores == 1 ? "" : "s");
+    if (s->context->config->out == NULL) return EN_OK;
+    EN_TRY(write_csv(s));
+    EN_TRY(write_json(s));
+    printf("\n%s/scale.csv, %s/scale.json\n", s->dir, s->dir);
+    return EN_OK;
+}
+
+en_status eni_command_scale(const eni_command_context *context)
+{
+    const eni_config *c = context->config;
+    char own[64] = "";
+    scaling s = {.context = context, .dir = c->out, .cores = eni_place_cores(), .repeats = c->repeats};
+    s.rows = eni_alloc_array((size_t)(2 * c->scaled.count * c->ranks.count), sizeof *s.rows);
+    en_status st = s.rows == NULL ? EN_ENOMEM : EN_OK;
+    if (st == EN_OK && c->out == NULL) {
+        st = eni_trial_folder(own);
+        s.dir = own;
+    } else if (st == EN_OK) {
+        st = eni_folder_check("--out", c->out);
+    }
+    if (st == EN_OK) st = scale(&s);
+    if (own[0] != 0) eni_trial_remove(own);
+    eni_free(s.rows);
+    return st;
+}

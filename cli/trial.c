@@ -1,0 +1,97 @@
+#include "cli/trial.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/launch.h"
+#include "config/folders.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+static en_status read_result(const char *dir, eni_trial_result *out)
+{
+    char path[1200];
+    snprintf(path, sizeof path, "%s/result.json", dir);
+    json_t *result = json_load_file(path, 0, NULL);
+    const double rate = json_number_value(json_object_get(result, "samples_per_s"));
+    const double global = json_number_value(json_object_get(result, "global_batch_size"));
+    const char *device = json_string_value(json_object_get(result, "device"));
+    if (rate > 0) {
+        *out = (eni_trial_result){.samples_s = rate,
+                                  .step = global / rate,
+                                  .seconds = json_number_value(json_object_get(result, "train_seconds"))};
+        snprintf(out->device, sizeof out->device, "%s", device == NULL ? "" : device);
+    } else {
+        eni_error("trial", "%s says no samples per second: the run was too short; give more --steps", path);
+    }
+    json_decref(result);
+    return rate > 0 ? EN_OK : EN_EINVAL;
+}
+
+static en_status set_run(const eni_trial *trial, const char *dir, eni_config *run)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)trial->workers);
+    EN_TRY(eni_config_set(run, "workers", text, "-n"));
+    EN_TRY(eni_config_set(run, "out", dir, "--out"));
+    run->global_batch_size = 0;
+    run->batch_size = trial->batch;
+    if (trial->servers > 0) run->servers = trial->servers;
+    if (trial->threads > 0) run->threads = trial->threads;
+    run->quiet = true;
+    run->log_every = 0;
+    if (!eni_config_is_given(run, "log-level")) run->log_level = ENI_LEVEL_WARN;
+    return eni_config_resolve(run);
+}
+
+en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
+                        eni_trial_result *result_out)
+{
+    eni_config base = {0}, run = {0};
+    EN_TRY(eni_config_copy(context->config, &base));
+    base.global_batch_size = 0; /* its split is the trial's */
+    en_status st = eni_config_arm(&base, trial->strategy, &run);
+    if (st == EN_OK) st = eni_folder_check("--out", dir);
+    if (st == EN_OK) st = set_run(trial, dir, &run);
+    const eni_launch launch = {
+        .config = &run, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
+    if (st == EN_OK) st = eni_launch_run(&launch);
+    if (st == EN_OK) st = read_result(dir, result_out);
+    eni_config_fini(&run);
+    eni_config_fini(&base);
+    return st;
+}
+
+en_status eni_trial_folder(char dir_out[64])
+{
+    snprintf(dir_out, 64, "/tmp/entrain-trial-XXXXXX");
+    if (mkdtemp(dir_out) != NULL) return EN_OK;
+    eni_error("trial", "cannot make a folder in /tmp: %s", strerror(errno));
+    return EN_EIO;
+}
+
+/* Two levels are all there is: a folder per run. */
+static void remove_level(const char *dir, int depth)
+{
+    DIR *folder = opendir(dir);
+    const struct dirent *entry;
+    char path[4096];
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        if (snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) >= (int)sizeof path) continue;
+        if (unlink(path) != 0 && depth > 0) remove_level(path, depth - 1);
+    }
+    if (folder != NULL) closedir(folder);
+    rmdir(dir);
+}
+
+void eni_trial_remove(const char *dir)
+{
+    remove_level(dir, 1);
+}

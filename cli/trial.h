@@ -1,0 +1,30 @@
+/* trial.h - one short real run as `entrain run` makes it, for the commands that time runs. */
+#ifndef CLI_TRIAL_H
+#define CLI_TRIAL_H
+
+#include "cli/commands.h"
+
+typedef struct eni_trial {
+    const char *strategy;   /* "ring", "ps-sync:.." */
+    int64_t workers, batch; /* batch: per worker */
+    int64_t servers;        /* 0: as the command says */
+    int64_t threads;        /* 0: as the command says */
+} eni_trial;
+
+typedef struct eni_trial_result {
+    double samples_s; /* all workers together, after the warm-up */
+    double step;      /* seconds of one step of the whole world: global batch / samples_s */
+    double seconds;   /* of training, on the run's own clock */
+    char device[32];
+} eni_trial_result;
+
+/* Runs in `dir`, which is made if it is not there and gets result.json and what else a run leaves. As
+ * eni_launch_run; EN_EINVAL, logged, also when the result has no rate. */
+en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
+                        eni_trial_result *result_out);
+
+/* A folder of our own in /tmp, and its removal with the runs in it. */
+en_status eni_trial_folder(char dir_out[64]);
+void eni_trial_remove(const char *dir);
+
+#endif
