@@ -131,13 +131,14 @@ static en_status pump_alloc(eni_coll *coll)
     p->streams = eni_alloc_array(n, sizeof *p->streams);
     p->polls = eni_alloc_array(n + 2, sizeof *p->polls);
     p->chunks = eni_alloc_array(ENI_COLL_DEPTH * n, sizeof *p->chunks);
+    p->hops = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->hops);
     p->legs = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->legs);
     p->segment = eni_alloc_array(config->segment, sizeof(float));
     if (config->algorithm == ENI_COLL_NAIVE)
         p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
     const int has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch;
-    if (p->wake_fd < 0 || !p->flights || !p->streams || !p->polls || !p->chunks || !p->legs || !p->segment ||
-        !has_scratch) {
+    if (p->wake_fd < 0 || !p->flights || !p->streams || !p->polls || !p->chunks || !p->hops || !p->legs ||
+        !p->segment || !has_scratch) {
         eni_error("coll", "no memory for the operations of %zu ranks", n);
         return EN_ENOMEM;
     }
@@ -151,6 +152,7 @@ static en_status pump_open(eni_coll *coll)
     eni_pump *p = coll->state;
     for (int i = 0; i < ENI_COLL_DEPTH; i++) {
         p->flights[i].chunks = p->chunks + (size_t)i * (size_t)n;
+        p->flights[i].hops = p->hops + (size_t)i * 2 * (size_t)n;
         p->flights[i].out = p->legs + (size_t)i * 2 * (size_t)n;
         p->flights[i].in = p->flights[i].out + n;
     }
@@ -223,6 +225,7 @@ static void pump_close(eni_coll *coll)
     eni_free(p->streams);
     eni_free(p->polls);
     eni_free(p->chunks);
+    eni_free(p->hops);
     eni_free(p->legs);
     eni_free(p->segment);
     eni_free(p->scratch);

@@ -20,6 +20,11 @@ typedef struct eni_chunk { /* a range of the operation that travels round the ri
     uint64_t nsamples; /* behind this rank's copy of the sum */
 } eni_chunk;
 
+typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent on, and what has arrived */
+    uint64_t sent, received; /* elements */
+    int is_sent, is_received;
+} eni_hop;
+
 typedef struct eni_leg { /* what goes to or comes from one peer: elements [lo, hi), `at` of them are done */
     uint64_t lo, hi, at;
     uint64_t nsamples;
@@ -34,10 +39,12 @@ typedef struct eni_flight { /* an operation in progress */
     int nsending; /* frames handed to links that have not left */
     int is_done;
 
-    int send_step, recv_step, last_step; /* ring: the next frame of each direction is of this step .. */
-    uint64_t send_at, recv_at;           /* .. at this element of its chunk */
-    eni_chunk *chunks;                   /* (nranks) */
-    eni_leg *out, *in;                   /* (nranks) naive and swap */
+    int first_step, last_step;       /* ring */
+    int nearest_step, farthest_step; /* only these can have something to send */
+    int nsends, nreceives;           /* steps that are not complete */
+    eni_hop *hops;                   /* (2 nranks - 1) by step + 1 */
+    eni_chunk *chunks;               /* (nranks) */
+    eni_leg *out, *in;               /* (nranks) naive and swap */
 } eni_flight;
 
 typedef struct eni_course {
@@ -84,6 +91,7 @@ typedef struct eni_pump {
     float *segment;            /* (segment) ring only: for sums on their way */
     float *scratch;            /* (nranks, max_count) naive only */
     eni_chunk *chunks;
+    eni_hop *hops;
     eni_leg *legs;
 } eni_pump;
 

@@ -11,6 +11,10 @@
  * everything. A chunk moves in segments, and segment s of a step can be sent as soon as segment s of the step
  * before has arrived. An empty chunk is one frame without payload, so that ranks always hear of each other.
  *
+ * The segments of a step go in order, those of different steps in any: a rank sends the one that is farthest
+ * on its way, because that has just arrived and is still in the cache. Nothing is overwritten too early: the
+ * mean of a segment comes after everybody's share of it has been sent.
+ *
  * A sum is made in place: what arrives plus my share overwrites my share, which nobody needs again. The bits
  * are those of eni_mean in the order c, c + 1, .. */
 #include <string.h>
@@ -33,6 +37,12 @@ static eni_chunk *chunk_received_at(const eni_coll *coll, const eni_flight *flig
     return chunk_sent_at(coll, flight, step + 1);
 }
 
+/* Step -1 is the first. */
+static eni_hop *hop_at(const eni_flight *flight, int step)
+{
+    return &flight->hops[step + 1];
+}
+
 /* Elements that travel in a step: step -1 carries ranges only. */
 static uint64_t payload_of(const eni_chunk *chunk, int step)
 {
@@ -47,8 +57,11 @@ static void ring_start(eni_coll *coll, eni_flight *flight)
                       : op->op == EN_ALLGATHER || op->op == EN_BCAST ? n - 1
                                                                      : 0;
     const int has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
-    flight->send_step = flight->recv_step = first;
+    flight->first_step = flight->nearest_step = flight->farthest_step = first;
     flight->last_step = has_means ? 2 * n - 3 : n - 2;
+    flight->nsends = flight->nreceives = flight->last_step - first + 1;
+    for (int step = first; step <= flight->last_step; step++)
+        *hop_at(flight, step) = (eni_hop){0};
     for (int c = 0; c < n; c++) {
         eni_chunk *chunk = &flight->chunks[c];
         *chunk = (eni_chunk){0};
@@ -64,27 +77,38 @@ static void ring_start(eni_coll *coll, eni_flight *flight)
     }
 }
 
-/* One segment further; an empty chunk is one segment. */
-static void cursor_advance(int *step, uint64_t *at, uint64_t n, uint64_t length)
+/* Whether the next segment of this step can go: there is one, and it has come from the left. */
+static int can_send(const eni_flight *flight, int step)
 {
-    *at += n;
-    if (*at < length) return;
-    *at = 0;
-    ++*step;
+    const eni_hop *hop = hop_at(flight, step);
+    if (hop->is_sent) return 0;
+    if (step == flight->first_step) return 1;
+    const eni_hop *before = hop_at(flight, step - 1);
+    return before->is_received || before->received > hop->sent;
+}
+
+/* The step farthest on its way that can send. 0: none can. */
+static int step_to_send(eni_flight *flight, int *step_out)
+{
+    while (flight->nearest_step < flight->last_step && hop_at(flight, flight->nearest_step)->is_sent)
+        flight->nearest_step++;
+    for (int step = flight->farthest_step; step >= flight->nearest_step; step--)
+        if (can_send(flight, step)) {
+            *step_out = step;
+            return 1;
+        }
+    return 0;
 }
 
 static int ring_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out)
 {
-    const int step = flight->send_step;
-    const uint64_t at = flight->send_at;
-    if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || step > flight->last_step) return 0;
-    const int has_arrived =
-        flight->recv_step > step - 1 || (flight->recv_step == step - 1 && flight->recv_at > at);
-    if (!has_arrived) return 0; /* true at the first step: recv_step begins there */
-
+    int step;
+    if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || !step_to_send(flight, &step))
+        return 0;
+    eni_hop *hop = hop_at(flight, step);
+    const uint64_t at = hop->sent;
     eni_chunk *chunk = chunk_sent_at(coll, flight, step);
     const uint64_t length = payload_of(chunk, step), n = eni_segment_at(coll, length, at);
-    float *data = flight->vector + chunk->lo + at;
     if (step == 0) chunk->nsamples = eni_group_weight(flight->op); /* a sum begins here */
     frame->step = step;
     frame->lo = chunk->lo;
@@ -92,25 +116,29 @@ static int ring_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *fr
     frame->at = at;
     frame->n = (uint32_t)n;
     frame->nsamples = chunk->nsamples;
-    *data_out = data;
-    cursor_advance(&flight->send_step, &flight->send_at, n, length);
+    *data_out = flight->vector + chunk->lo + at;
+    hop->sent += n;
+    hop->is_sent = hop->sent == length; /* an empty chunk is one segment */
+    flight->nsends -= hop->is_sent;
     return 1;
 }
 
 static int ring_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float **data_out)
 {
-    const int n = coll->config.nranks, step = flight->recv_step;
-    if (peer != ring_mod(coll->config.rank - 1, n) || step > flight->last_step || frame->step != step)
+    const int n = coll->config.nranks, step = frame->step;
+    if (peer != ring_mod(coll->config.rank - 1, n) || step < flight->first_step || step > flight->last_step)
         return 0;
+    const eni_hop *hop = hop_at(flight, step);
+    if (hop->is_received) return 0;
 
     eni_chunk *chunk = chunk_received_at(coll, flight, step);
     const int is_learnt = flight->op->op == EN_REDUCE_SCATTER || flight->op->op == EN_ALLGATHER;
-    if (is_learnt && flight->recv_at == 0 && frame->lo <= frame->hi && frame->hi <= flight->op->count) {
+    if (is_learnt && hop->received == 0 && frame->lo <= frame->hi && frame->hi <= flight->op->count) {
         chunk->lo = frame->lo;
         chunk->hi = frame->hi;
     }
     const uint64_t length = payload_of(chunk, step);
-    if (frame->lo != chunk->lo || frame->hi != chunk->hi || frame->at != flight->recv_at ||
+    if (frame->lo != chunk->lo || frame->hi != chunk->hi || frame->at != hop->received ||
         frame->n != eni_segment_at(coll, length, frame->at))
         return 0;
     *data_out = step < n - 1 ? NULL : flight->vector + chunk->lo + frame->at;
@@ -152,20 +180,23 @@ static void ring_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni
         add_share(coll, flight, frame, data);
         eni_group_trace(coll, "add", begin_ns, eni_now_ns(), frame->bucket, eni_frame_payload(frame));
     }
-    const eni_chunk *chunk = chunk_received_at(coll, flight, frame->step);
-    cursor_advance(&flight->recv_step, &flight->recv_at, frame->n, payload_of(chunk, frame->step));
+    eni_hop *hop = hop_at(flight, frame->step);
+    hop->received += frame->n;
+    hop->is_received = hop->received == payload_of(chunk_received_at(coll, flight, frame->step), frame->step);
+    flight->nreceives -= hop->is_received;
+    if (frame->step >= flight->farthest_step && frame->step < flight->last_step)
+        flight->farthest_step = frame->step + 1;
 }
 
 static int ring_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
 {
-    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) &&
-           flight->recv_step <= flight->last_step;
+    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) && flight->nreceives > 0;
 }
 
 static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
 {
     const int right = ring_mod(coll->config.rank + 1, coll->config.nranks);
-    return (peer == right && flight->send_step <= flight->last_step) || ring_awaits(coll, flight, peer);
+    return (peer == right && flight->nsends > 0) || ring_awaits(coll, flight, peer);
 }
 
 const eni_course eni_ring_course = {

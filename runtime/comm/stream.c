@@ -14,16 +14,17 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian");
 
-static uint32_t checksum(eni_frame frame, const float *data)
+/* Of the header; the payload's follows on. */
+static uint32_t checksum(eni_frame frame)
 {
     frame.crc = 0;
-    return eni_crc32c(eni_crc32c(0, &frame, sizeof frame), data, eni_frame_payload(&frame));
+    return eni_crc32c(0, &frame, sizeof frame);
 }
 
 void eni_stream_begin(eni_stream *stream, const eni_frame *frame, const float *data)
 {
     stream->tx = *frame;
-    if (stream->has_crc) stream->tx.crc = checksum(*frame, data);
+    if (stream->has_crc) stream->tx.crc = eni_crc32c(checksum(*frame), data, eni_frame_payload(frame));
     stream->tx_data = data;
     stream->tx_done = 0;
     stream->tx_begin_ns = eni_now_ns();
@@ -91,6 +92,7 @@ en_status eni_stream_pull_header(eni_stream *stream, eni_coll *coll, int *have_o
                   stream->rx.type);
         return EN_EPROTO;
     }
+    stream->rx_crc = stream->has_crc ? checksum(stream->rx) : 0;
     *have_out = 1;
     return EN_OK;
 }
@@ -104,6 +106,8 @@ en_status eni_stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_
         uint8_t *to = (uint8_t *)stream->rx_data + (stream->rx_done - sizeof stream->rx);
         EN_TRY(eni_tcp_recv_some(stream->fd, to, total - stream->rx_done, &got));
         if (got == 0) return EN_OK;
+        if (stream->has_crc)
+            stream->rx_crc = eni_crc32c(stream->rx_crc, to, got); /* while it is in the cache */
         stream->rx_done += got;
         eni_group_tally(&coll->wire_recv, got);
     }
@@ -114,13 +118,12 @@ en_status eni_stream_pull_payload(eni_stream *stream, eni_coll *coll, int *have_
 
 en_status eni_stream_check(const eni_stream *stream)
 {
-    const uint32_t crc = stream->has_crc ? checksum(stream->rx, stream->rx_data) : 0;
-    if (crc == stream->rx.crc) return EN_OK;
+    if (stream->rx_crc == stream->rx.crc) return EN_OK;
     eni_error(
         "stream",
         "what rank %d sent of #%llu for bucket %u (%u elements at %llu) was damaged on its way: checksum "
         "%08x, should be %08x: memory, network card or cable; nothing was added",
         stream->peer, (unsigned long long)stream->rx.seq, stream->rx.bucket, stream->rx.n,
-        (unsigned long long)stream->rx.at, crc, stream->rx.crc);
+        (unsigned long long)stream->rx.at, stream->rx_crc, stream->rx.crc);
     return EN_EPROTO;
 }

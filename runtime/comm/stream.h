@@ -52,6 +52,7 @@ typedef struct eni_stream {
 
     eni_frame rx;
     size_t rx_done;     /* bytes of header and payload */
+    uint32_t rx_crc;    /* of what has arrived of the frame; 0 where it is not used */
     float *rx_data;     /* NULL: the header is not complete, or not accepted yet */
     int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
     int64_t rx_begin_ns;

@@ -29,7 +29,6 @@ static void flight_start(eni_coll *coll, uint64_t seq)
                      : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_course
                                                                 : &eni_ring_course;
     flight->nsending = flight->is_done = 0;
-    flight->send_at = flight->recv_at = 0;
     flight->course->start(coll, flight);
 }
 
@@ -263,11 +262,16 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *we
     return EN_OK;
 }
 
-static en_status stream_receive(eni_coll *coll, eni_stream *stream)
+/* Receives from everybody, one frame each: what has just arrived is sent on before it leaves the cache. */
+static en_status streams_receive(eni_coll *coll, int *went_out)
 {
-    int went = 1;
-    while (went && stream->fd >= 0)
-        EN_TRY(stream_receive_step(coll, stream, &went));
+    eni_pump *p = coll->state;
+    *went_out = 0;
+    for (int r = 0; r < coll->config.nranks; r++) {
+        int went = 0;
+        if (p->streams[r].fd >= 0) EN_TRY(stream_receive_step(coll, &p->streams[r], &went));
+        *went_out |= went;
+    }
     return EN_OK;
 }
 
@@ -295,11 +299,11 @@ en_status eni_traffic_advance(eni_coll *coll)
     flights_start(coll);
     for (;;) {
         const uint64_t before = p->oldest;
-        for (int r = 0; r < coll->config.nranks; r++)
-            if (p->streams[r].fd >= 0) EN_TRY(stream_receive(coll, &p->streams[r]));
+        int went;
+        EN_TRY(streams_receive(coll, &went));
         for (int r = 0; r < coll->config.nranks; r++)
             if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
         flights_end(coll);
-        if (p->oldest == before) return closed_streams(coll);
+        if (!went && p->oldest == before) return closed_streams(coll);
     }
 }
