@@ -24,6 +24,19 @@ float *eni_pump_scratch(eni_coll *coll, int peer)
 
 /* ---- the thread ---- */
 
+/* The bytes without which waking up is of no use: the rest of a payload. If it cannot be set, that costs
+ * wakes. */
+static void lowat_set(eni_stream *stream)
+{
+    enum { MOST = 256 << 10 };
+    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
+    const size_t rest = stream->rx_data && stream->rx_hold_ns == 0 ? total - stream->rx_done : 1;
+    const int want = rest < MOST ? (int)rest : MOST;
+    if (want == stream->lowat) return;
+    stream->lowat = want;
+    setsockopt(stream->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);
+}
+
 /* What to wait for, and until when. */
 static int64_t polls_fill(eni_coll *coll)
 {
@@ -33,7 +46,8 @@ static int64_t polls_fill(eni_coll *coll)
     p->polls[1] =
         (struct pollfd){.fd = p->oldest < p->nstarted ? coll->config.alive.fd : -1, .events = POLLIN};
     for (int r = 0; r < coll->config.nranks; r++) {
-        const eni_stream *stream = &p->streams[r];
+        eni_stream *stream = &p->streams[r];
+        if (stream->fd >= 0) lowat_set(stream);
         const int is_held = stream->rx_hold_ns > 0;
         const int is_stalled = !stream->rx_data && stream->rx_done == sizeof stream->rx;
         const short events =

@@ -56,6 +56,7 @@ typedef struct eni_stream {
     float *rx_data;     /* NULL: the header is not complete, or not accepted yet */
     int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
     int64_t rx_begin_ns;
+    int lowat;      /* SO_RCVLOWAT, as set by the pump; 0: not yet */
     float *scratch; /* (segment) for payloads that are added, not stored */
 } eni_stream;
 
