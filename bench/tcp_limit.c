@@ -31,6 +31,7 @@ enum { LIMIT, CACHED, OURS, NWAYS };
 
 typedef struct options {
     uint64_t begin, end, factor; /* bytes */
+    uint64_t segment;            /* bytes of a frame's payload; 0: as the group has it */
     int warmup, iterations, is_json, nranks, algorithm;
     const char *hosts;
 } options;
@@ -71,6 +72,7 @@ static const struct option long_options[] = {
     {"iters", required_argument, NULL, 'n'},
     {"ranks", required_argument, NULL, 'r'},
     {"algorithm", required_argument, NULL, 'a'},
+    {"segment", required_argument, NULL, 's'},
     {"hosts", required_argument, NULL, 'H'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
@@ -79,7 +81,7 @@ static const struct option long_options[] = {
 
 static int parse_options(int argc, char **argv, options *o)
 {
-    *o = (options){4096, 64 << 20, 4, 3, 15, 0, 2, ENI_COLL_RING, NULL};
+    *o = (options){4096, 64 << 20, 4, 0, 3, 15, 0, 2, ENI_COLL_RING, NULL};
     for (int c; (c = getopt_long(argc, argv, "b:e:f:w:n:", long_options, NULL)) != -1;) {
         switch (c) {
         case 'b': o->begin = figures_number(optarg); break;
@@ -89,6 +91,7 @@ static int parse_options(int argc, char **argv, options *o)
         case 'n': o->iterations = (int)figures_number(optarg); break;
         case 'r': o->nranks = (int)figures_number(optarg); break;
         case 'a': o->algorithm = eni_coll_algorithm_parse(optarg); break;
+        case 's': o->segment = figures_number(optarg); break;
         case 'H': o->hosts = optarg; break;
         case 'j': o->is_json = 1; break;
         default: return 0;
@@ -280,6 +283,7 @@ static int open_rank(rank_state *s)
                                     .transport = ENI_OVER_TCP,
                                     .arenas = arenas,
                                     .sockets = group,
+                                    .segment = o->segment / sizeof(float),
                                     .alive = s->alive};
     return eni_coll_open(&config, &s->coll) == EN_OK ? 0 : -1;
 }
