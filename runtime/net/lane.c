@@ -16,6 +16,11 @@
  * at most one per cell and client under way. */
 enum { REQUESTS_UNREAD = 64, ANSWERS_UNREAD = 1 << 20 };
 
+/* What a sender may have in the kernel on its way to a socket of this host, where there is no distance to
+ * fill: the kernel's own limit of 4 MB is more than a cache holds, and the receiver's copy finds it in
+ * memory. To another host the kernel knows best. */
+enum { LOOPBACK_UNREAD = 512 << 10 };
+
 enum { HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
 
 struct eni_net {
@@ -70,7 +75,7 @@ static en_status set_int(void *zmq, int option, int value)
     return EN_EIO;
 }
 
-static en_status set_options(void *zmq, int type, uint64_t max_payload)
+static en_status set_options(void *zmq, int type, const eni_address *address, uint64_t max_payload)
 {
     int64_t max_frame =
         (int64_t)(max_payload == 0 || max_payload > ENI_BUCKET_MAX ? ENI_BUCKET_MAX : max_payload);
@@ -84,6 +89,7 @@ static en_status set_options(void *zmq, int type, uint64_t max_payload)
     EN_TRY(set_int(zmq, ZMQ_RCVHWM, type == ZMQ_ROUTER ? REQUESTS_UNREAD : ANSWERS_UNREAD));
     EN_TRY(set_int(zmq, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS));
     EN_TRY(set_int(zmq, ZMQ_IPV6, 1));
+    if (eni_address_is_loopback(address)) EN_TRY(set_int(zmq, ZMQ_SNDBUF, LOOPBACK_UNREAD));
     if (type == ZMQ_ROUTER) return set_int(zmq, ZMQ_ROUTER_MANDATORY, 1);
     EN_TRY(set_int(zmq, ZMQ_IMMEDIATE, 1)); /* do not queue for a connection that may never be */
     EN_TRY(set_int(zmq, ZMQ_RECONNECT_IVL, RECONNECT_MS));
@@ -98,7 +104,7 @@ en_status eni_socket_open(eni_net *net, int type, const eni_address *address, ui
         eni_error("lane", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
         return EN_EIO;
     }
-    en_status st = set_options(zmq, type, max_payload);
+    en_status st = set_options(zmq, type, address, max_payload);
     if (st != EN_OK) {
         zmq_close(zmq);
         return st;
