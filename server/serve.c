@@ -20,13 +20,17 @@ enum {
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
-static void lent_is_over(void *data, void *hint)
+/* The loan of `data`, if these are a cell's live weights and long enough for ZeroMQ to send them where they
+ * lie. NULL: they are copied. */
+static eni_edition *lend(eni_lane *lane, const eni_header *header, const float *data)
 {
-    (void)data;
-    (void)hint;
+    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
+    if (data != eni_store_weights(lane->store, header->bucket, NULL)) return NULL;
+    return eni_store_lend(lane->store, header->bucket);
 }
 
-/* Sends one message; a client that is gone is the control plane's business. `data` is copied. */
+/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
+ * this returns: lent weights keep their bytes, all else is copied. */
 static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
 {
     const uint64_t on_wire = data ? header->bytes : 0;
@@ -36,8 +40,9 @@ static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const
     header->dtype = ENI_DTYPE_F32;
     header->codec = ENI_CODEC_NONE;
     header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
-    void (*lend)(void *, void *) = eni_mutant("live-weights-lent") ? lent_is_over : NULL;
-    const en_status st = eni_router_send(lane->router, to, header, (void *)data, lend, NULL);
+    eni_edition *loan = lend(lane, header, data);
+    const en_status st =
+        eni_router_send(lane->router, to, header, (void *)data, loan ? eni_store_take_back : NULL, loan);
     if (st == EN_OK) return;
     eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
               en_status_str(st));

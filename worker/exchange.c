@@ -191,7 +191,7 @@ static en_status broadcast_init(eni_worker *w)
             EN_TRY(eni_coll_run(w->coll, &op));
         }
     }
-    return EN_OK;
+    return eni_local_group_spread(w);
 }
 
 /* Nobody writes weights here from now on: the store's own may be read in their place. */
@@ -273,13 +273,30 @@ static void wait_ends(void *user)
     eni_member_wait_end(user);
 }
 
+/* What a mean over all ranks would need is not open. */
+static en_status check_leaders(eni_worker *w)
+{
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
+    if (!eni_worker_has_leaders(w) || which != EN_EVAL_MEAN || w->world.nranks == 1) return EN_OK;
+    eni_error("exchange", "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
+                          "different hosts never meet: let eval return EN_EVAL_STORE",
+              w->strategy->name);
+    return EN_EUNSUPPORTED;
+}
+
 en_status eni_exchange_open(eni_worker *w)
 {
     int64_t deadline = eni_now_ns() + w->config->join_timeout_ns;
     float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
     EN_TRY(open_shaper(w));
-    if (w->world.nranks > 1) EN_TRY(open_coll(w, deadline));
-    if (w->strategy->flags & EN_STORE_ON_SERVERS) EN_TRY(open_client(w, deadline));
+    if (eni_worker_has_leaders(w))
+        EN_TRY(eni_local_group_open(w, w->trace == NULL ? NULL : trace_coll, deadline));
+    else if (w->world.nranks > 1)
+        EN_TRY(open_coll(w, deadline));
+    if (eni_worker_has_store(w) && !(eni_worker_has_leaders(w) && w->world.local_rank > 0))
+        EN_TRY(open_client(w, deadline));
     if (w->world.rank == 0) {
         if (w->is_resumed)
             EN_TRY(eni_resume_weights(w));
@@ -302,7 +319,10 @@ en_status eni_exchange_open(eni_worker *w)
                               .arena = w->arena,
                               .coll = w->coll,
                               .coll_algorithm = w->choice.algorithm,
+                              .local = w->local.coll,
+                              .local_algorithm = w->local.choice.algorithm,
                               .client = w->client,
+                              .has_store = eni_worker_has_store(w),
                               .optimizer = w->optimizer,
                               .hyper = w->hyper,
                               .schedule = w->schedule,
@@ -313,6 +333,7 @@ en_status eni_exchange_open(eni_worker *w)
                               .alive_status = eni_worker_alive,
                               .alive_user = w};
     EN_TRY(eni_host_open(&config, &w->strategy_host));
+    EN_TRY(check_leaders(w));
     EN_TRY(eni_resume_state(w));
     eni_member_wait_begin(w->member, "barrier", "one copy of the weights", 0, 1);
     st = eni_host_share(w->strategy_host);
@@ -327,6 +348,7 @@ void eni_exchange_close(eni_worker *w)
     eni_client_close(w->client);
     eni_net_close(w->net);
     eni_free(w->lanes);
+    eni_local_group_close(w);
     eni_coll_close(w->coll);
     for (int r = 0; w->sockets != NULL && r < w->world.nranks; r++)
         if (w->sockets[r] >= 0) close(w->sockets[r]);

@@ -102,7 +102,7 @@ static en_status restore_slots(eni_worker *w)
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
         const eni_image *image = of_rank(w, name);
-        if (image == NULL && w->client != NULL && which != EN_EVAL_PARAM) continue; /* the server's */
+        if (image == NULL && eni_worker_has_store(w) && which != EN_EVAL_PARAM) continue; /* the server's */
         if (image == NULL) image = eni_checkpoint_find(&w->past, name);
         if (image == NULL) return missing(w, name);
         put(w, first + (uint32_t)i, image);
@@ -128,8 +128,8 @@ static en_status restore_vectors(eni_worker *w)
 static en_status check_buckets(const eni_worker *w)
 {
     const eni_checkpoint *c = &w->past;
-    int is_same = w->client != NULL || c->nstretches == w->buckets->n;
-    for (uint32_t b = 0; b < w->buckets->n && is_same && w->client == NULL; b++) {
+    int is_same = eni_worker_has_store(w) || c->nstretches == w->buckets->n;
+    for (uint32_t b = 0; b < w->buckets->n && is_same && !eni_worker_has_store(w); b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b]; /* numbered from the end of the vector */
         const eni_stretch *stretch = &c->stretches[c->nstretches - 1 - b];
         is_same = stretch->lo == range->lo && stretch->hi == range->hi;

@@ -190,6 +190,11 @@ static en_status swap_round(collection *k, int distance, uint32_t slot)
 static en_status for_each_rank(collection *k, uint32_t slot, const char *name, take_fn take)
 {
     int is_first = k->w->world.rank == 0;
+    if (eni_worker_has_leaders(k->w) && k->w->world.nranks > 1) {
+        eni_error("save", "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
+                  k->w->strategy->name, name);
+        return EN_EUNSUPPORTED;
+    }
     if (is_first) EN_TRY(take(k, 0, name, own_flat(k, slot)));
     for (int r = 1; r < k->w->world.nranks; r++) {
         EN_TRY(swap_round(k, r, slot));
@@ -277,7 +282,7 @@ static en_status find_shared(collection *k)
 {
     uint32_t slot;
     int which, is_same = !differs(k, 0);
-    if (k->w->client == NULL) return EN_OK;
+    if (!eni_worker_has_store(k->w)) return EN_OK;
     EN_TRY(eni_host_eval(k->w->strategy_host, &which, &slot));
     for (int i = 0; i < k->nslots; i++)
         is_same = is_same && !differs(k, 1 + i);
@@ -315,9 +320,9 @@ static en_status collect_own(collection *k)
     int writes = 0;
     for (int r = 0; r < k->w->world.nranks && !k->is_shared; r++)
         writes |= k->cards[r].writes_param != 0;
-    int is_own = k->w->client == NULL ? differs(k, 0) : writes;
+    int is_own = !eni_worker_has_store(k->w) ? differs(k, 0) : writes;
     if (is_own) EN_TRY(for_each_rank(k, ENI_SLOT_PARAM, "param", keep_of_rank));
-    for (int i = 0; i < k->nslots && k->w->client != NULL && writes; i++) {
+    for (int i = 0; i < k->nslots && eni_worker_has_store(k->w) && writes; i++) {
         char name[ENI_CHECKPOINT_NAME];
         snprintf(name, sizeof name, "optimizer.%s", k->w->optimizer->slot_names[i]);
         EN_TRY(for_each_rank(k, k->first_slot + (uint32_t)i, name, keep_of_rank));
@@ -331,7 +336,7 @@ static en_status collect_all(collection *k)
 {
     eni_worker *w = k->w;
     EN_TRY(find_shared(k));
-    if (w->client != NULL) {
+    if (eni_worker_has_store(w)) {
         if (w->world.rank == 0) EN_TRY(eni_save_store(k->w, k->c));
         if (w->world.rank == 0 && k->is_shared) lay_over(k);
     } else {

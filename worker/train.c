@@ -129,11 +129,23 @@ static en_status next_batch(step_run *run, const eni_batch **batch_out)
     return st;
 }
 
+/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. */
+static en_status note_group_samples(step_run *run)
+{
+    eni_worker *w = run->w;
+    uint64_t local;
+    if (w->local.coll == NULL) return EN_OK;
+    EN_TRY(eni_local_group_samples(w, run->step, &local));
+    eni_host_note_samples(w->strategy_host, local, eni_plan_step_samples(&w->plan, run->step));
+    return EN_OK;
+}
+
 /* One micro-batch of this rank; its buckets leave while backward runs. A rank without samples takes part with
  * a weight of zero. */
 static en_status gradient_of_rank(step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
+    EN_TRY(note_group_samples(run));
     EN_TRY(eni_host_begin(w->strategy_host, run->step, batch->micro.count, run->samples_before));
     float *grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     if (batch->micro.count > 0)
@@ -183,6 +195,14 @@ eni_moved eni_count_moved(const eni_worker *w)
         eni_coll_counters c;
         eni_coll_count(w->coll, &c);
         moved = (eni_moved){c.payload_sent, c.payload_recv, c.wire_sent + c.wire_recv, c.shm_bytes};
+    }
+    if (w->local.coll != NULL) {
+        eni_coll_counters c;
+        eni_coll_count(w->local.coll, &c);
+        moved.payload_sent += c.payload_sent;
+        moved.payload_received += c.payload_recv;
+        moved.wire += c.wire_sent + c.wire_recv;
+        moved.shm += c.shm_bytes;
     }
     if (w->client != NULL) {
         eni_client_counters c;

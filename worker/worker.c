@@ -86,7 +86,7 @@ static en_status make_plan(eni_worker *w)
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
     int may_claim = w->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                    !(w->strategy->flags & EN_SYNCHRONOUS);
+                    !(w->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     w->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
     if (c->assign == ENI_ASSIGN_CLAIM && !may_claim) {
         eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed",

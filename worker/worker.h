@@ -4,7 +4,8 @@
  *     worker.c    opens what is below, runs, closes it in reverse
  *     inputs.c    what it can find wrong before it meets anybody
  *     join.c      token, leader, control connection: who takes part
- *     exchange.c  arena, collectives, store client: how vectors travel
+ *     exchange.c     arena, collectives, store client: how vectors travel
+ *     local_group.c  collectives inside one of several hosts
  *     train.c     the steps: read this first
  *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
@@ -64,6 +65,16 @@ typedef struct eni_tally {
     int has_diverged;       /* a loss was not finite: said once */
 } eni_tally;
 
+/* The ranks of this host by themselves: local_group.c. */
+typedef struct eni_local_group {
+    eni_world_info info; /* nranks, rank and peers of this host; nranks 0: there is no such group */
+    eni_peer *peers;     /* (nranks) copies, of which nothing is owned */
+    eni_arena **arenas;  /* (nranks), or NULL */
+    int *sockets;        /* (nranks), or NULL; owned by coll once it is open */
+    eni_coll_choice choice;
+    eni_coll *coll; /* NULL: this rank is alone on its host, or hosts do not matter to the strategy */
+} eni_local_group;
+
 typedef struct eni_worker {
     const eni_config *config;
     char **argv;
@@ -110,6 +121,7 @@ typedef struct eni_worker {
     int *sockets;       /* (nranks), or NULL; owned by coll once it is open */
     eni_coll *coll;
     eni_coll_choice choice;
+    eni_local_group local;
     eni_net *net;
     eni_lanes *lanes; /* of the servers, as of now */
     eni_client *client;
@@ -140,6 +152,18 @@ typedef struct eni_worker {
     int has_begun; /* training has */
 } eni_worker;
 
+/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host. */
+static inline int eni_worker_has_store(const eni_worker *w)
+{
+    return (w->strategy->flags & EN_STORE_ON_SERVERS) != 0;
+}
+
+/* Hosts meet at the servers, and ranks inside their host only. */
+static inline int eni_worker_has_leaders(const eni_worker *w)
+{
+    return (w->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+}
+
 /* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such
  * from the control plane. Cheap; any thread; `worker` is the eni_worker. */
 en_status eni_worker_alive(void *worker);
@@ -161,6 +185,13 @@ en_status eni_inputs_check(eni_worker *w);
 /* join.c: listens, joins, fills host .. world. `pairs` are built here from the config and the schema. */
 en_status eni_worker_join(eni_worker *worker);
 void eni_worker_leave(eni_worker *worker);
+
+/* local_group.c: opens it if this host has two ranks or more; copies the leader's weights to the others; how
+ * many samples a step has on this host (fixed assignment). */
+en_status eni_local_group_open(eni_worker *worker, eni_coll_trace trace, int64_t deadline);
+en_status eni_local_group_spread(eni_worker *worker);
+en_status eni_local_group_samples(const eni_worker *worker, uint64_t step, uint64_t *samples_out);
+void eni_local_group_close(eni_worker *worker);
 
 /* exchange.c */
 en_status eni_exchange_open(eni_worker *worker);

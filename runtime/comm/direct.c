@@ -225,7 +225,7 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
     if (to_all)
         tally(coll, rest + others * slice, rest + others * slice, 2 * others * slice);
     else if (rank == 0)
-        tally(coll, 0, others * slice + rest, others * slice);
+        tally(coll, rest, others * slice + rest, others * slice);
     else
         tally(coll, rest + slice, others * slice, others * slice + slice);
 }

@@ -16,7 +16,10 @@ static en_status open_buckets(eni_host *host)
     host->given = eni_alloc_array(n, sizeof *host->given);
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
-    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL)
+    host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
+    host->last_coll = eni_alloc_array(n, sizeof *host->last_coll);
+    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL ||
+        host->grad_samples == NULL || host->last_coll == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -78,6 +81,8 @@ close_host:
 void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
+    eni_free(host->last_coll);
+    eni_free(host->grad_samples);
     eni_free(host->is_called);
     eni_free(host->steps_taken);
     eni_free(host->given);
@@ -88,6 +93,13 @@ void eni_host_close(eni_host *host)
 
 /* ---- one step ---- */
 
+void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
+{
+    host->has_samples = 1;
+    host->local_samples = local;
+    host->world_samples = world;
+}
+
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
     host->step = step;
@@ -97,7 +109,12 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->npushes = 0;
     host->counters.staleness = 0;
     if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
+    if (!host->has_samples) {
+        host->local_samples = nsamples * (uint64_t)host->config.world.nlocal;
+        host->world_samples = nsamples * (uint64_t)host->config.world.nranks;
+    }
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
+        host->grad_samples[b] = nsamples;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
         memset(host->buckets[b].req, 0, sizeof host->buckets[b].req);
@@ -108,7 +125,15 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
+    eni_host_send_late(host, 0);
     return eni_hook_submit(host, bucket);
+}
+
+/* Of the store this rank knows what its leader hands on: weights once a step. */
+static void note_followed_step(eni_host *host)
+{
+    host->counters.version = host->step + 1;
+    host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
 }
 
 en_status eni_host_finish(eni_host *host)
@@ -116,6 +141,7 @@ en_status eni_host_finish(eni_host *host)
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(eni_hook_finish(host, b));
     if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
+    if (host->config.has_store && host->config.client == NULL) note_followed_step(host);
     return eni_hook_after_step(host);
 }
 

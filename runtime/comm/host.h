@@ -49,7 +49,10 @@ typedef struct eni_host_config {
     eni_coll *coll;     /* NULL: the world has one rank, and the worker has put the mean over its own
                            micro-batches (eni_mean_ranks, also of one) into grad before submit */
     int coll_algorithm; /* ENI_COLL_* of coll */
-    eni_client *client; /* NULL: no servers */
+    eni_coll *local;    /* EN_LEADERS_ARE_CLIENTS: the ranks of this host, and no coll; NULL: there is one */
+    int local_algorithm;
+    eni_client *client; /* NULL: no servers, or this rank is no client of them */
+    int has_store;      /* servers have weights, whoever is their client */
     const eni_optimizer *optimizer;
     eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
     eni_schedule schedule;
@@ -78,6 +81,11 @@ en_status eni_host_share(eni_host *host);
 /* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
  * the learning rate of a step that this rank takes follows from it. */
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
+
+/* Before begin: samples of the step behind the gradients of all ranks of this host, and of all hosts. What
+ * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. */
+void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
+
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
 

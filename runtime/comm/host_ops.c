@@ -118,9 +118,10 @@ static double host_lr(en_host *table)
 static double host_coll_bytes(en_host *table, int op, int group)
 {
     eni_host *host = host_of(table);
-    (void)group;
-    int algorithm = host->config.coll == NULL ? ENI_COLL_DIRECT : host->config.coll_algorithm;
-    return eni_coll_bytes(algorithm, op, host->config.world.nranks);
+    const eni_host_config *c = &host->config;
+    const int is_local = group == EN_LOCAL || c->coll == NULL;
+    const int algorithm = c->coll != NULL ? c->coll_algorithm : c->local != NULL ? c->local_algorithm : ENI_COLL_DIRECT;
+    return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
 }
 
 /* Measured when it is first asked for, which is before step 0. */
@@ -225,7 +226,7 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
 }
 
 /* A request that could not start is remembered as one whose wait says why. */
-static en_req start_coll(eni_host *host, eni_coll_op *op, en_bucket *bucket, int then_step)
+static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bucket *bucket, int then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -234,10 +235,13 @@ static en_req start_coll(eni_host *host, eni_coll_op *op, en_bucket *bucket, int
                                         [EN_BCAST] = "broadcast",      [ENI_COLL_SWAP] = "swap",
                                         [ENI_COLL_BARRIER] = "barrier"};
     r->then_step = then_step;
+    r->group = group;
+    r->slot = op->slot;
+    host->last_coll[bucket->id] = r->id;
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
-    en_status st = eni_coll_submit(host->config.coll, op, &r->coll);
+    en_status st = eni_coll_submit(group, op, &r->coll);
     host->counters.send_ns += eni_now_ns() - begin - (host->counters.update_ns - updated);
     r->failed = st;
     return r->id;
@@ -263,27 +267,43 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
     if (host->config.coll != NULL) {
         eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
-        return start_coll(host, &op, bucket, 1);
+        return start_coll(host, host->config.coll, &op, bucket, 1);
     }
     /* A world of one: the worker has already averaged (coll in host.h). */
     return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
 }
 
+/* Who takes part: NULL with *is_alone_out where this rank is its own group, and the operation the identity. */
+static eni_coll *find_group(eni_host *host, int group, int *is_alone_out)
+{
+    const eni_host_config *c = &host->config;
+    const int is_part = group == EN_LOCAL && c->world.nhosts > 1; /* of the world */
+    eni_coll *coll = is_part || c->coll == NULL ? c->local : c->coll;
+    *is_alone_out = coll == NULL && (is_part ? c->world.nlocal : c->world.nranks) <= 1;
+    if (!is_part && c->world.nhosts > 1) coll = c->coll;
+    if (coll == NULL && !*is_alone_out)
+        eni_host_misuse(host, is_part ? "asked for a collective inside one of several hosts, which takes "
+                                        "EN_LEADERS_ARE_CLIENTS"
+                                      : "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
+                                        "meet at the servers only");
+    return coll;
+}
+
 static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
+    int is_alone;
     if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
-    if (host->config.coll == NULL) return 0; /* alone, every collective is the identity */
-    if (group == EN_LOCAL && host->config.world.nhosts > 1) {
-        eni_host_misuse(host,
-                        "asked for a collective inside one host, which needs the hierarchical transport");
-        return REQUEST_REFUSED;
-    }
+    eni_coll *coll = find_group(host, group, &is_alone);
+    if (coll == NULL) return is_alone ? 0 : REQUEST_REFUSED;
     if (!is_vector_of(host, "coll", bucket, inout) || !eni_host_may_write(host, "coll", inout))
         return REQUEST_REFUSED;
-    if (eni_vec_slot(inout) == ENI_SLOT_PARAM) host->writes_param = 1;
+    const uint32_t slot = eni_vec_slot(inout);
+    if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
+    if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
+        host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
     eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
-    return start_coll(host, &in_place, bucket, 0);
+    return start_coll(host, coll, &in_place, bucket, 0);
 }
 
 static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
@@ -299,7 +319,7 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
-    return start_coll(host, &op, bucket, 0);
+    return start_coll(host, host->config.coll, &op, bucket, 0);
 }
 
 static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
@@ -313,8 +333,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     }
     if (dest != EN_SERVERS || host->config.client == NULL) {
         eni_host_misuse(host, "called a store %s",
-                        dest == EN_SERVERS ? "on servers, but this run has none"
-                                           : "inside a worker, which this host has not");
+                        dest != EN_SERVERS       ? "inside a worker, which this host has not"
+                        : host->config.has_store ? "on servers, of which only local rank 0 of a host is a client"
+                                                 : "on servers, but this run has none");
         return REQUEST_REFUSED;
     }
     if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
@@ -323,26 +344,21 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
     host->is_called[bucket->id] = 1;
-    if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
-    int64_t begin = eni_now_ns();
-    en_status st =
-        eni_client_call(host->config.client, ENI_MSG_CALL, bucket->id, kind, (uint32_t)what,
-                        out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out),
-                        in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in), bucket->nsamples, host->step);
-    int64_t end = eni_now_ns();
-    host->counters.send_ns += end - begin;
     r->is_push = out != 0;
+    r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
-                   (int)bucket->id, bucket->count * sizeof(float));
-    r->failed = st;
+    r->call_kind = kind;
+    r->call_what = (uint32_t)what;
+    r->out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out);
+    r->in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in);
+    if (!eni_host_delay(host, r)) eni_host_send(host, r);
     return r->id;
 }
 
-static uint64_t coll_wait_ns(const eni_host *host)
+static uint64_t coll_wait_ns(const eni_coll *group)
 {
     eni_coll_counters now;
-    eni_coll_count(host->config.coll, &now);
+    eni_coll_count(group, &now);
     return now.wait_ns;
 }
 
@@ -376,13 +392,13 @@ static void wait_ends(const eni_host *host)
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
-    uint64_t blocked = coll_wait_ns(host);
+    uint64_t blocked = coll_wait_ns(r->group);
     EN_TRY(r->failed);
     wait_begins(host, r);
-    en_status st = eni_coll_wait(host->config.coll, r->coll);
+    en_status st = eni_coll_wait(r->group, r->coll);
     wait_ends(host);
     EN_TRY(st);
-    int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(host) - blocked);
+    int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(r->group) - blocked);
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
     trace_wait(host, r, "all-reduce", begin, waited, end);
@@ -399,6 +415,7 @@ static void add_staleness(eni_host *host, double staleness)
 static en_status wait_call(eni_host *host, eni_request *r)
 {
     eni_client_counters before, after;
+    eni_host_send_late(host, 1);
     int64_t begin = eni_now_ns();
     if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
         EN_TRY(host->config.alive_status(host->config.alive_user));
@@ -435,6 +452,7 @@ static en_status host_wait(en_host *table, en_req req)
     eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];
     if (r->kind == REQ_FREE || r->id != req) return EN_OK;
     en_status st = r->kind == REQ_COLL ? wait_coll(host, r) : wait_call(host, r);
+    if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
     r->kind = REQ_FREE;
     return st;
 }

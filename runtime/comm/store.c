@@ -49,9 +49,10 @@ static en_status cell_init(eni_store *store, eni_cell *cell, uint32_t bucket)
     if (cell->pub.count > store->max_count) store->max_count = cell->pub.count;
     cell->seat = eni_alloc_array((size_t)config->world, sizeof *cell->seat);
     cell->state = eni_alloc(config->strategy->cell_state);
+    if (!config->weights) cell->edition = eni_edition_new(cell->pub.count);
+    if (!cell->seat || !cell->state || (!config->weights && !cell->edition)) return EN_ENOMEM;
     cell->pub.w = config->weights ? config->weights + config->weight_offsets[bucket] + cell->lo
-                                  : eni_alloc_array(cell->pub.count, sizeof(float));
-    if (!cell->seat || !cell->state || !cell->pub.w) return EN_ENOMEM;
+                                  : eni_edition_data(cell->edition);
     for (int i = 0; i < config->optimizer->slots(&config->hyper); i++)
         if (!(cell->slot[i] = eni_alloc_array(cell->pub.count, sizeof(float)))) return EN_ENOMEM;
     if (config->strategy->peer_vecs > 0)
@@ -145,7 +146,7 @@ static void cell_fini(eni_store *store, eni_cell *cell)
     }
     eni_free(cell->seat);
     eni_free(cell->state);
-    if (!store->config.weights) eni_free(cell->pub.w);
+    eni_edition_free_all(cell->edition);
     eni_free(cell->first);
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
         eni_free(cell->slot[i]);

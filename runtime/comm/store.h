@@ -61,6 +61,7 @@
 #include "runtime/comm/staleness.h"
 
 typedef struct eni_store eni_store;
+typedef struct eni_edition eni_edition; /* weights of one version */
 
 /* Everything that is fixed before the first event. Pointers are borrowed and outlive the store, but for
  * bucket_counts, which is copied. */
@@ -204,6 +205,7 @@ typedef struct eni_store_stats {
     uint64_t nonfinite; /* steps refused */
     uint64_t repeats, refused;
     uint64_t detached; /* payloads copied because they were answered while staged, or read-only */
+    uint64_t moved;    /* weights copied because they were lent when they were to change */
 } eni_store_stats;
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
@@ -231,6 +233,15 @@ uint32_t eni_store_nused(const eni_store *store);
 /* The live weights of a cell (count), valid until the next step; NULL before INIT and for an empty cell.
  * version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
+
+/* Lends the live weights of a cell (those of eni_store_weights): their bytes stay as they are, beyond the
+ * next steps and the end of the store, until they are taken back, once for each lend. NULL: they cannot be
+ * lent (config->weights; an empty cell). A hook that may write them, or a step in rounds (EN_ROUNDS), finds
+ * them lent at the price of one copy; nothing of the store's life depends on their coming back. */
+eni_edition *eni_store_lend(eni_store *store, uint32_t bucket);
+
+/* Ends a loan. Any thread. `weights` is not looked at: this is an eni_release. */
+void eni_store_take_back(void *weights, void *edition);
 
 /* Slot i of the optimizer on a cell (count), or NULL. */
 const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i);

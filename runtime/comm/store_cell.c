@@ -169,6 +169,7 @@ en_status eni_cell_step(eni_store *store, eni_cell *cell)
         unstage_all(store, cell, EN_ENONFINITE);
         return EN_ENONFINITE;
     }
+    EN_TRY(eni_cell_own(store, cell));
     eni_hyper hyper = store->config.hyper;
     hyper.lr =
         eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? cell->steps : cell->samples);

@@ -5,6 +5,7 @@
 
 #include "runtime/comm/store_impl.h"
 #include "runtime/core/log.h"
+#include "runtime/core/try.h"
 
 void eni_store_misuse(eni_store *store, const char *fmt, ...)
 {
@@ -65,8 +66,11 @@ int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell
     return 0;
 }
 
-static void begin_hook(eni_store *store, const char *hook, eni_cell *cell, eni_call *call, int32_t client)
+/* A hook may write the weights, but where they change in rounds only a step does, and that looks itself. */
+static en_status begin_hook(eni_store *store, const char *hook, eni_cell *cell, eni_call *call,
+                            int32_t client)
 {
+    if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_cell_own(store, cell));
     store->hook = hook;
     store->hook_cell = cell;
     store->hook_call = call;
@@ -74,6 +78,7 @@ static void begin_hook(eni_store *store, const char *hook, eni_cell *cell, eni_c
     store->hook_given = cell->pub;
     if (call) store->hook_msg = call->msg;
     store->has_misused = 0;
+    return EN_OK;
 }
 
 /* EN_EBUG after misuse; cell and message are as they were. */
@@ -81,12 +86,13 @@ static en_status end_hook(eni_store *store)
 {
     is_untouched(store);
     store->hook = NULL;
+    store->hook_cell = NULL;
     return store->has_misused ? EN_EBUG : EN_OK;
 }
 
 en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call)
 {
-    begin_hook(store, "on_push", cell, call, call->msg.src);
+    EN_TRY(begin_hook(store, "on_push", cell, call, call->msg.src));
     en_status st = store->config.strategy->on_push(&store->table, cell->state, &cell->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
         eni_store_misuse(store, "returned %d, which only the host may say", st);
@@ -98,7 +104,7 @@ en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call)
 
 en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out)
 {
-    begin_hook(store, "on_pull", cell, call, call->msg.src);
+    EN_TRY(begin_hook(store, "on_pull", cell, call, call->msg.src));
     const int verdict = store->config.strategy->on_pull(&store->table, cell->state, &cell->pub, &call->msg);
     if (verdict != EN_REPLY_WEIGHTS && verdict != EN_REPLY_DATA && verdict != EN_HOLD)
         eni_store_misuse(store,
@@ -112,7 +118,7 @@ en_status eni_store_hook_timer(eni_store *store, eni_cell *cell)
 {
     const en_strategy *strategy = store->config.strategy;
     if (!strategy->on_timer) return EN_OK;
-    begin_hook(store, "on_timer", cell, NULL, -1);
+    EN_TRY(begin_hook(store, "on_timer", cell, NULL, -1));
     strategy->on_timer(&store->table, cell->state, &cell->pub);
     return end_hook(store);
 }
@@ -121,7 +127,7 @@ en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, i
 {
     const en_strategy *strategy = store->config.strategy;
     if (!strategy->on_member) return EN_OK;
-    begin_hook(store, "on_member", cell, NULL, who);
+    EN_TRY(begin_hook(store, "on_member", cell, NULL, who));
     strategy->on_member(&store->table, cell->state, &cell->pub, who, member);
     return end_hook(store);
 }

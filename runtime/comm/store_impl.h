@@ -5,6 +5,7 @@
  *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
  *     store_member.c who takes part, and timers
  *     store_cell.c   one cell: staging, the mean and the step, offers and answers
+ *     store_lend.c   weights that are read elsewhere while the next step is taken
  *     store_hooks.c  calls the strategy's hooks, and judges them
  *     store_table.c  the en_store table that the strategy's hooks call
  *     store_save.c, store_load.c  all of it as bytes, and back */
@@ -56,8 +57,9 @@ typedef struct eni_seat {
 } eni_seat;
 
 typedef struct eni_cell {
-    en_cell pub;        /* first: hooks hand back a pointer to it */
-    uint64_t whole, lo; /* elements of the bucket; where this cell starts in it */
+    en_cell pub;          /* first: hooks hand back a pointer to it */
+    uint64_t whole, lo;   /* elements of the bucket; where this cell starts in it */
+    eni_edition *edition; /* holds pub.w; behind it those that are still lent. NULL: config.weights */
     int is_initialised;
     int is_used;             /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
@@ -134,6 +136,16 @@ static inline void eni_cell_used(eni_store *store, eni_cell *cell)
     cell->is_used = 1;
 }
 
+/* ---- store_lend.c */
+
+/* Zeroed weights of `count` elements. NULL: out of memory (logged). */
+eni_edition *eni_edition_new(uint64_t count);
+float *eni_edition_data(const eni_edition *edition);
+/* This one and those behind it; what is lent is freed when it comes back. NULL is fine. */
+void eni_edition_free_all(eni_edition *first);
+/* Before pub.w is written: if it is lent, pub.w becomes a copy that is not. */
+en_status eni_cell_own(eni_store *store, eni_cell *cell);
+
 /* ---- store_cell.c */
 
 /* Puts the call among the staged ones. EN_ENOMEM leaves it out. */
@@ -174,8 +186,8 @@ en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_sto
 
 /* ---- store_member.c */
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
-/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL: the
- * least of the others. */
+/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
+ * the least of the others. */
 en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
 /* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
 en_status eni_store_on_timer(eni_store *store);

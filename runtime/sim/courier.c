@@ -291,6 +291,64 @@ static en_status refuse_call(const eni_rank *rank, int dest)
     return EN_EINVAL;
 }
 
+/* A call that has been made. */
+struct eni_late_call {
+    eni_late_call *next;
+    en_vec out;
+    const float *from;
+    float *to;
+    int32_t first, n; /* stores */
+    int is_grad;      /* what it sends stands for the samples behind the gradient, a whole group's perhaps */
+    uint32_t bucket, kind, what;
+    uint64_t count, nsamples;
+    en_req request;
+};
+
+static void send_parts(eni_rank *rank, const eni_late_call *call)
+{
+    parcel like = {.rank = rank,
+                   .bucket = call->bucket,
+                   .kind = call->kind,
+                   .what = call->what,
+                   .nsamples = call->is_grad ? rank->grad_samples[call->bucket] : call->nsamples,
+                   .request = call->request};
+    en_status st = EN_OK;
+    for (int32_t k = 0; k < call->n && st == EN_OK; k++) {
+        const uint64_t lo = eni_slice_lo(call->count, k, call->n);
+        like.count = eni_slice_lo(call->count, k + 1, call->n) - lo;
+        if (like.count > 0) st = send_part(rank, call->first + k, &like, call->from, call->to, lo);
+    }
+    if (st != EN_OK) eni_sim_fail(rank->sim, st);
+}
+
+/* Contents change in call order: what is still being reduced is sent once it is. */
+static void send_later(eni_rank *rank, const eni_late_call *call)
+{
+    eni_late_call *late = eni_sim_alloc(rank->sim, sizeof *late), **end = &rank->late;
+    if (!late) {
+        eni_sim_fail(rank->sim, EN_ENOMEM);
+        return;
+    }
+    *late = *call;
+    while (*end)
+        end = &(*end)->next;
+    *end = late;
+}
+
+void eni_courier_release(eni_rank *rank, en_vec vector)
+{
+    for (eni_late_call **at = &rank->late; *at;) {
+        eni_late_call *late = *at;
+        if (late->out != vector) {
+            at = &late->next;
+            continue;
+        }
+        *at = late->next;
+        send_parts(rank, late);
+        eni_sim_free(rank->sim, late);
+    }
+}
+
 en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in)
 {
@@ -299,31 +357,31 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
     const eni_vector *from = out ? eni_rank_vector(rank, out, bucket->count) : NULL;
     const eni_vector *to = in ? eni_rank_vector(rank, in, bucket->count) : NULL;
     if ((out && !from) || (in && !to)) return 0;
-    en_status st = refuse_call(rank, dest);
+    const en_status st = refuse_call(rank, dest);
     if (st != EN_OK) {
         eni_sim_fail(sim, st);
         return 0;
     }
-    const int32_t first = dest == EN_SERVERS ? 0 : sim->nshards + dest;
-    const int32_t n = dest == EN_SERVERS ? sim->nshards : 1;
+    eni_late_call call = {.out = out,
+                          .from = from ? from->data : NULL,
+                          .to = to ? to->data : NULL,
+                          .first = dest == EN_SERVERS ? 0 : sim->nshards + dest,
+                          .n = dest == EN_SERVERS ? sim->nshards : 1,
+                          .is_grad = what != EN_WEIGHTS && out == bucket->grad,
+                          .bucket = bucket->id,
+                          .kind = kind,
+                          .what = (uint32_t)what,
+                          .count = bucket->count,
+                          .nsamples = bucket->nsamples};
     uint32_t parts = 0;
-    for (int32_t k = 0; k < n; k++)
-        parts += eni_slice_lo(bucket->count, k + 1, n) > eni_slice_lo(bucket->count, k, n);
-    const en_req request = eni_rank_begin(rank, parts, "the answer to its call", bucket->id, dest);
-    parcel like = {.rank = rank,
-                   .bucket = bucket->id,
-                   .kind = kind,
-                   .what = (uint32_t)what,
-                   .nsamples = bucket->nsamples,
-                   .request = request};
-    for (int32_t k = 0; k < n && st == EN_OK; k++) {
-        const uint64_t lo = eni_slice_lo(bucket->count, k, n);
-        like.count = eni_slice_lo(bucket->count, k + 1, n) - lo;
-        if (like.count > 0)
-            st = send_part(rank, first + k, &like, from ? from->data : NULL, to ? to->data : NULL, lo);
-    }
-    if (st != EN_OK) eni_sim_fail(sim, st);
-    return request;
+    for (int32_t k = 0; k < call.n; k++)
+        parts += eni_slice_lo(bucket->count, k + 1, call.n) > eni_slice_lo(bucket->count, k, call.n);
+    call.request = eni_rank_begin(rank, parts, "the answer to its call", bucket->id, dest);
+    if (from && from->busy > 0)
+        send_later(rank, &call);
+    else
+        send_parts(rank, &call);
+    return call.request;
 }
 
 /* Queues behind the rank's last push: it must not overtake it. */

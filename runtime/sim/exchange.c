@@ -21,6 +21,7 @@ typedef struct entry {
     eni_rank *rank; /* NULL: has not joined */
     en_bucket *bucket;
     float *data; /* (count) */
+    en_vec vector;
     uint64_t nsamples;
     en_req request;
 } entry;
@@ -95,6 +96,8 @@ static void count_bytes(const eni_collective *c)
         const int gathers = c->op == EN_ALLREDUCE || !scatters;
         r->sent += (scatters ? others : 0) + (gathers ? to_others : 0);
         r->recv += (scatters ? to_others : 0) + (gathers ? others : 0);
+        if (c->op == EN_REDUCE && i > 0) r->sent += own * sizeof(float);
+        if (c->op == EN_REDUCE && i == 0) r->recv += others;
     }
 }
 
@@ -117,6 +120,8 @@ static void complete(void *sim_, void *collective)
     const uint64_t samples = samples_of(c);
     for (int32_t i = 0; i < c->n; i++) {
         entry *e = &c->entries[i];
+        eni_vector *v = eni_rank_vector(e->rank, e->vector, c->count);
+        if (--v->busy == 0) eni_courier_release(e->rank, e->vector);
         const en_status st = c->takes_step ? eni_rank_step(e->rank, e->bucket, samples) : EN_OK;
         eni_rank_part_done(e->rank, e->request, st);
     }
@@ -170,7 +175,7 @@ static en_req join(eni_rank *rank, int op, int group, int what, en_bucket *bucke
                    int takes_step)
 {
     eni_sim *sim = rank->sim;
-    const eni_vector *v = eni_rank_vector(rank, inout, bucket->count);
+    eni_vector *v = eni_rank_vector(rank, inout, bucket->count);
     if (!v) return 0;
     if (op < EN_ALLREDUCE || op > EN_BCAST || (group != EN_WORLD && group != EN_LOCAL)) {
         eni_error("exchange", "rank %d calls collective %d of group %d, which there is not", rank->world.rank,
@@ -195,7 +200,8 @@ static en_req join(eni_rank *rank, int op, int group, int what, en_bucket *bucke
     }
     c->takes_step = takes_step;
     const en_req request = eni_rank_begin(rank, 1, "a collective", bucket->id, 0);
-    c->entries[rank->world.rank - c->first] = (entry){rank, bucket, v->data, bucket->nsamples, request};
+    v->busy++;
+    c->entries[rank->world.rank - c->first] = (entry){rank, bucket, v->data, inout, bucket->nsamples, request};
     if (++c->joined == c->n) begin(sim, c);
     return request;
 }

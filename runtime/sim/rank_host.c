@@ -159,7 +159,7 @@ static double host_coll_bytes(en_host *host, int op, int group)
 {
     const en_world *world = &rank_of(host)->world;
     const double n = group == EN_LOCAL ? world->nlocal : world->nranks;
-    return (op == EN_ALLREDUCE ? 2 : 1) * (n - 1) / n;
+    return (op == EN_ALLREDUCE ? 2 : op == EN_REDUCE ? 1 + 1 / n : 1) * (n - 1) / n;
 }
 
 static double count_clients(const eni_sim *sim)

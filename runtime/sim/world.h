@@ -35,7 +35,10 @@ typedef struct eni_vector {
     float *data; /* (count) */
     uint64_t count;
     int is_own; /* allocated for the strategy, not a part of param or grad */
+    uint32_t busy; /* collectives on it that are not complete: a call that sends it waits for them */
 } eni_vector;
+
+typedef struct eni_late_call eni_late_call; /* courier.c */
 
 /* What a rank knows of one cell that it calls. */
 typedef struct eni_cell_client {
@@ -71,6 +74,7 @@ struct eni_rank {
     eni_request *requests;
     uint32_t nrequests;
     uint64_t coll_calls[2];  /* per group: the next collective's number */
+    eni_late_call *late;     /* calls whose vector is busy, in the order of call */
     eni_cell_client **cells; /* (stores) rows of (nbuckets), made when first called */
     eni_sim_rank_result *result;
 };
@@ -177,6 +181,8 @@ en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in,
 
 enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
+/* No collective is at work on this vector any more: the calls that wait for it are sent. */
+void eni_courier_release(eni_rank *rank, en_vec vector);
 en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in);
 

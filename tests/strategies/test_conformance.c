@@ -7,7 +7,8 @@ static const char *const everyone[] = {"solo",          "ring",           "ps-sy
                                        "ps-async",      "ssp:bound=2",    RIG_PLUGINS "/localsgd.so:period=4",
                                        RIG_ZOO "zero1", RIG_ZOO "gossip", RIG_ZOO "visit",
                                        RIG_ZOO "hier",  RIG_ZOO "late",
-                                       "hybrid:ps=a",   "hybrid:auto"};
+                                       "hybrid:ps=a",   "hybrid:auto",
+                                       "hierarchical",  "hierarchical:bound=1"};
 enum { EVERYONE = sizeof everyone / sizeof *everyone };
 
 static void same_run_twice_same_hash(void **state)

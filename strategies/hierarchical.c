@@ -1,0 +1,122 @@
+/* hierarchical.c - two levels: the ranks of a host reduce in its memory, and one of them, its leader, talks to
+ * the parameter server for all.
+ *
+ *     host a   rank 0  g0 --.
+ *              rank 1  g1 --+--> leader: mean of the host --push-->  server: mean of the hosts, step
+ *                                leader  <------weights----------    '
+ *              rank 1  <----broadcast-'
+ *
+ * A host's link carries the model once each way, however many ranks the host has: with L ranks 1/L of what
+ * ps-sync sends. A leader's push stands for the samples of its whole host, so the mean of hosts is the mean of
+ * ranks; only the order of the sum differs: within hosts in rank order, then the hosts in the order of their
+ * leaders. With one host, or one rank on each, that is the order of ring and ps-sync; a mean of means is
+ * rounded once more per host.
+ *
+ * `bound` makes the outer level stale: the server steps on the gradient of each host as it comes, and no host
+ * begins a step more than `bound` steps ahead of the slowest, as ssp's workers. The ranks of a host stay in
+ * step. */
+#include "entrain/strategy.h"
+
+enum { PUSH = 1 };
+
+static const en_option hierarchical_options[] = {
+    {.size = sizeof(en_option),
+     .type = EN_OPT_INT,
+     .key = "bound",
+     .help = "steps that a host may be ahead of the slowest; -1: all hosts step together",
+     .value = -1,
+     .min = -1,
+     .max = 1e9},
+    {0},
+};
+
+/* ---- worker half --------------------------------------------------------------------------------------- */
+
+/* The push is of what the reduction makes of the gradient, and leaves as soon as it is there: operations on a
+ * vector are done in the order of call. */
+static en_status hierarchical_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    bucket->req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
+    bucket->req[1] = 0;
+    if (host->world->local_rank == 0)
+        bucket->req[1] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static en_status hierarchical_finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_status status = host->wait(host, bucket->req[0]);
+    if (status == EN_OK) status = host->wait(host, bucket->req[1]);
+    if (status != EN_OK) return status;
+    return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
+}
+
+/* On the mean of the ranks, of hosts with as many ranks as this one: two collectives inside a host, and for its
+ * leader the model once each way. */
+static void hierarchical_theory(en_host *host, void *state, en_theory *theory_out)
+{
+    (void)state;
+    const double bound = host->num(host, "bound"), leaders = (double)host->world->nhosts / host->world->nranks;
+    const double inside = host->coll_bytes(host, EN_REDUCE, EN_LOCAL) + host->coll_bytes(host, EN_BCAST, EN_LOCAL);
+    theory_out->sent = theory_out->recv = inside + leaders;
+    theory_out->max_clocks_behind = bound < 0 ? 0 : bound;
+    theory_out->staleness = bound < 0 ? 0 : -1;
+}
+
+/* ---- store half: its clients are leaders --------------------------------------------------------------- */
+
+static int is_stale(en_store *store)
+{
+    return store->num(store, "bound") >= 0;
+}
+
+static en_status hierarchical_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    en_status status = store->absorb(store, cell, msg, 1);
+    if (status != EN_OK || (!is_stale(store) && cell->pending < cell->nclients)) return status;
+    return store->step(store, cell);
+}
+
+static int hierarchical_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (!is_stale(store)) return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (msg->clock <= cell->min_clock) return EN_REPLY_WEIGHTS;
+    return (double)(msg->clock - cell->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+}
+
+/* A host that finished or left may have been the one that the others waited for. */
+static void hierarchical_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+{
+    (void)state;
+    if (event == EN_MEMBER_JOINED || cell->pending == 0 || cell->pending < cell->nclients) return;
+    if (store->step(store, cell) != EN_OK)
+        store->log(store, 0, "bucket %u shard %u: no step after the host of worker %d ended", cell->bucket,
+                   cell->shard, who);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+static const en_strategy hierarchical = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_strategy),
+    .name = "hierarchical",
+    .help = "all-reduce inside a host, the parameter server between hosts: one client a host",
+    .paper = "Li'14, sec. 3 (server and worker groups); Jiang'20, BytePS, sec. 3 (local aggregation)",
+    .flags = EN_STORE_ON_SERVERS | EN_LEADERS_ARE_CLIENTS | EN_SYNCHRONOUS | EN_STATIC | EN_PUSH_READ_ONLY,
+    .options = hierarchical_options,
+    .submit = hierarchical_submit,
+    .finish = hierarchical_finish,
+    .theory = hierarchical_theory,
+    .on_push = hierarchical_push,
+    .on_pull = hierarchical_pull,
+    .on_member = hierarchical_member,
+};
+
+const en_strategy *en_strategy_entry(uint32_t host_abi)
+{
+    return host_abi == EN_STRATEGY_ABI ? &hierarchical : NULL;
+}
