@@ -1,5 +1,5 @@
-/* hierarchical.c - two levels: the ranks of a host reduce in its memory, and one of them, its leader, talks to
- * the parameter server for all.
+/* hierarchical.c - two levels: the ranks of a host reduce in its memory, and one of them, its leader, talks
+ * to the parameter server for all.
  *
  *     host a   rank 0  g0 --.
  *              rank 1  g1 --+--> leader: mean of the host --push-->  server: mean of the hosts, step
@@ -7,10 +7,10 @@
  *              rank 1  <----broadcast-'
  *
  * A host's link carries the model once each way, however many ranks the host has: with L ranks 1/L of what
- * ps-sync sends. A leader's push stands for the samples of its whole host, so the mean of hosts is the mean of
- * ranks; only the order of the sum differs: within hosts in rank order, then the hosts in the order of their
- * leaders. With one host, or one rank on each, that is the order of ring and ps-sync; a mean of means is
- * rounded once more per host.
+ * ps-sync sends. A leader's push stands for the samples of its whole host, so the mean of hosts is the mean
+ * of ranks; only the order of the sum differs: within hosts in rank order, then the hosts in the order of
+ * their leaders. With one host, or one rank on each, that is the order of ring and ps-sync; a mean of means
+ * is rounded once more per host.
  *
  * `bound` makes the outer level stale: the server steps on the gradient of each host as it comes, and no host
  * begins a step more than `bound` steps ahead of the slowest, as ssp's workers. The ranks of a host stay in
@@ -53,13 +53,15 @@ static en_status hierarchical_finish(en_host *host, void *state, en_bucket *buck
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
 
-/* On the mean of the ranks, of hosts with as many ranks as this one: two collectives inside a host, and for its
- * leader the model once each way. */
+/* On the mean of the ranks, of hosts with as many ranks as this one: two collectives inside a host, and for
+ * its leader the model once each way. */
 static void hierarchical_theory(en_host *host, void *state, en_theory *theory_out)
 {
     (void)state;
-    const double bound = host->num(host, "bound"), leaders = (double)host->world->nhosts / host->world->nranks;
-    const double inside = host->coll_bytes(host, EN_REDUCE, EN_LOCAL) + host->coll_bytes(host, EN_BCAST, EN_LOCAL);
+    const double bound = host->num(host, "bound"),
+                 leaders = (double)host->world->nhosts / host->world->nranks;
+    const double inside =
+        host->coll_bytes(host, EN_REDUCE, EN_LOCAL) + host->coll_bytes(host, EN_BCAST, EN_LOCAL);
     theory_out->sent = theory_out->recv = inside + leaders;
     theory_out->max_clocks_behind = bound < 0 ? 0 : bound;
     theory_out->staleness = bound < 0 ? 0 : -1;

@@ -3,9 +3,10 @@
  *     bucket 0   gradient --push--> server: mean, step --weights--> everybody       both ways at once, over
  *     bucket 1   gradient --> all-reduce --> mean --> everybody steps               different resources
  *
- * Both ways take one step on the mean of all ranks, added in rank order, so what is computed does not depend on
- * the way: hybrid ends with the bytes of ring and of ps-sync. What does is the time. A rule names the tensors
- * that go to the server (hybrid:ps=fc1.*); without one the measured cost of both decides (hybrid:auto).
+ * Both ways take one step on the mean of all ranks, added in rank order, so what is computed does not depend
+ * on the way: hybrid ends with the bytes of ring and of ps-sync. What does is the time. A rule names the
+ * tensors that go to the server (hybrid:ps=fc1.*); without one the measured cost of both decides
+ * (hybrid:auto).
  *
  * A bucket holds several tensors and goes where its largest one goes; a smaller --bucket-cap-mb is finer. All
  * is decided once, before step 0, from figures that are equal on all ranks. */
@@ -128,8 +129,8 @@ static int improve(hybrid *self, load *sum)
     return 0;
 }
 
-/* The least longer way. Were buckets divisible, the best cut would be one point in the order of advantage; they
- * are not, so from the best such point single moves and exchanges go on while they help. */
+/* The least longer way. Were buckets divisible, the best cut would be one point in the order of advantage;
+ * they are not, so from the best such point single moves and exchanges go on while they help. */
 static void balance(hybrid *self)
 {
     uint32_t order[BUCKETS_MAX], best = 0;
@@ -152,7 +153,8 @@ static void balance(hybrid *self)
         rounds++;
 }
 
-/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time. */
+/* Nothing is gained at once where both ways use the same cores or the same cable: the cheaper one, each time.
+ */
 static void take_cheaper(hybrid *self)
 {
     for (uint32_t b = 0; b < self->nbuckets; b++) {
@@ -218,8 +220,9 @@ static en_status decide(en_host *host, hybrid *self)
     if (self->is_decided) return EN_OK;
     if (!self->has_rule) {
         if (!is_measured(self)) {
-            host->log(host, 0, "nothing has measured here what the server and the all-reduce cost: name the "
-                               "tensors that go to the server, as in hybrid:ps=fc1.*");
+            host->log(host, 0,
+                      "nothing has measured here what the server and the all-reduce cost: name the "
+                      "tensors that go to the server, as in hybrid:ps=fc1.*");
             return EN_EUNSUPPORTED;
         }
         if (host->world->nhosts > 1 && host->num(host, "apart") != 0)
@@ -281,7 +284,8 @@ static en_status hybrid_plan(en_host *host, void *state, en_bucket *bucket)
         self->has_rule && any_matches(host->text(host, "ps"), param->name) ? BY_SERVER : BY_ALLREDUCE;
     /* a rule need not wait for measurements */
     self->bucket[bucket->id].seconds[BY_SERVER] = self->has_rule ? NAN : host->cost(host, 0, bucket);
-    self->bucket[bucket->id].seconds[BY_ALLREDUCE] = self->has_rule ? NAN : host->cost(host, EN_ALLREDUCE, bucket);
+    self->bucket[bucket->id].seconds[BY_ALLREDUCE] =
+        self->has_rule ? NAN : host->cost(host, EN_ALLREDUCE, bucket);
     snprintf(self->bucket[bucket->id].name, NAME, "%s", param->name);
     return EN_OK;
 }

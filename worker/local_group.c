@@ -1,5 +1,6 @@
-/* local_group.c - the ranks of this host as a group of their own, for strategies whose hosts meet at the servers
- * only (EN_LEADERS_ARE_CLIENTS). Nobody connects to a rank of another host then: there is no group of all. */
+/* local_group.c - the ranks of this host as a group of their own, for strategies whose hosts meet at the
+ * servers only (EN_LEADERS_ARE_CLIENTS). Nobody connects to a rank of another host then: there is no group of
+ * all. */
 #include <string.h>
 #include <unistd.h>
 
@@ -49,7 +50,8 @@ en_status eni_local_group_open(eni_worker *w, eni_coll_trace trace, int64_t dead
     const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
                                   .nranks = w->world.nlocal,
                                   .nhosts = 1,
-                                  .no_shm = w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+                                  .no_shm =
+                                      w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
     EN_TRY(eni_coll_choose(&facts, &g->choice));
     EN_TRY(describe(w));
     EN_TRY(reach(w, deadline));
@@ -68,7 +70,8 @@ en_status eni_local_group_open(eni_worker *w, eni_coll_trace trace, int64_t dead
     EN_TRY(eni_coll_open(&config, &g->coll));
     eni_free(g->sockets); /* the group has them now */
     g->sockets = NULL;
-    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm), g->choice.why);
+    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm),
+              g->choice.why);
     return EN_OK;
 }
 

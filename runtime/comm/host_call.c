@@ -1,10 +1,10 @@
 /* host_call.c - when a call to the store leaves: at once, or when the collectives on its vector are done.
  *
  * Contents change in the order of call. A leader that reduces the gradients of its host and pushes the mean
- * says so in submit, one after the other, and backward goes on. The collective is done some time later, so the
- * push is late: it is sent at the next submit, or in the next wait, whichever comes first after that. Late calls
- * leave in their order. Whoever waits for an answer sends all of them first, and waits for their collectives:
- * the other ranks have made, or will make before anything else, the same calls. */
+ * says so in submit, one after the other, and backward goes on. The collective is done some time later, so
+ * the push is late: it is sent at the next submit, or in the next wait, whichever comes first after that.
+ * Late calls leave in their order. Whoever waits for an answer sends all of them first, and waits for their
+ * collectives: the other ranks have made, or will make before anything else, the same calls. */
 #include "runtime/comm/host_state.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/try.h"
@@ -29,7 +29,8 @@ static const eni_request *holds_up(const eni_host *host, const eni_request *r)
 {
     const en_req id = host->last_coll[r->bucket->id];
     const eni_request *c = &host->requests[id % ENI_HOST_REQUESTS];
-    if (id == 0 || c->id != id || c->kind != REQ_COLL || c->failed != EN_OK || (int)c->slot != r->out) return NULL;
+    if (id == 0 || c->id != id || c->kind != REQ_COLL || c->failed != EN_OK || (int)c->slot != r->out)
+        return NULL;
     return eni_coll_test(c->group, c->coll) ? NULL : c;
 }
 

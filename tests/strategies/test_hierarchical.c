@@ -1,6 +1,6 @@
-/* test_hierarchical.c - two levels on the virtual host: the mean of hosts is the mean of their ranks, whatever
- * the samples behind each; bytes are those of the theory; a bound between hosts is kept, and nobody waits
- * longer than it; a thousand ranks. */
+/* test_hierarchical.c - two levels on the virtual host: the mean of hosts is the mean of their ranks,
+ * whatever the samples behind each; bytes are those of the theory; a bound between hosts is kept, and nobody
+ * waits longer than it; a thousand ranks. */
 #include "tests/strategies/sim_rig.h"
 
 enum { COUNT = 200, WIDE = 36000 };
@@ -43,7 +43,8 @@ static void mean_of_hosts_is_mean_of_ranks(void **state)
         train("hierarchical", of[i].nranks, of[i].local, 3, two);
         const double gap = gap_of(two, ring);
         assert_true(gap < 1e-5);
-        printf("PROMISE hierarchical (virtual), %d hosts x %d ranks, 100 steps, nesterov, ragged: ring within %.1e\n",
+        printf("PROMISE hierarchical (virtual), %d hosts x %d ranks, 100 steps, nesterov, ragged: ring "
+               "within %.1e\n",
                of[i].nranks / of[i].local, of[i].local, gap);
     }
 }
@@ -58,8 +59,8 @@ static void of_single_ranks_is_ps_sync(void **state)
     assert_memory_equal(ps, two, sizeof ps);
 }
 
-/* Were a leader's push counted with its own samples, hosts of unequal load would count alike: here host 1's two
- * ranks have 8 and 1 samples, host 0's 8 and 8. */
+/* Were a leader's push counted with its own samples, hosts of unequal load would count alike: here host 1's
+ * two ranks have 8 and 1 samples, host 0's 8 and 8. */
 static void hosts_count_by_their_samples(void **state)
 {
     (void)state;
@@ -90,7 +91,8 @@ static void bytes_are_those_of_the_theory(void **state)
         assert_true(fabs((double)out->sent - formula * model * steps) < 0.002 * model * steps);
         assert_true(fabs((double)out->recv - formula * model * steps) < 0.002 * model * steps);
         assert_int_equal(out->pushes, (uint64_t)hosts * out->updates);
-        printf("PROMISE bytes (virtual): hierarchical 3 hosts x %d: sent %.4f of the model a step and rank, theory "
+        printf("PROMISE bytes (virtual): hierarchical 3 hosts x %d: sent %.4f of the model a step and rank, "
+               "theory "
                "%.4f; %.4f of it between hosts\n",
                local, (double)out->sent / model / steps, out->theory.sent, 1 / l);
         rig_fini(&r);
@@ -112,7 +114,8 @@ static void a_bound_between_hosts_is_reached_and_kept(void **state)
         assert_int_equal(out->clocks_ahead, bound);
         assert_true(out->theory.max_clocks_behind == bound);
         assert_int_equal(out->updates, out->pushes);
-        printf("PROMISE clocks (virtual): hierarchical:bound=%d, one host of 3 is 4x slower: %llu holds, at most %llu "
+        printf("PROMISE clocks (virtual): hierarchical:bound=%d, one host of 3 is 4x slower: %llu holds, at "
+               "most %llu "
                "ahead\n",
                bound, (unsigned long long)out->holds, (unsigned long long)out->clocks_ahead);
         rig_fini(&r);
@@ -134,9 +137,10 @@ static void buckets_are_in_flight_together(void **state)
         seconds[many] = (double)rig_run(&r)->virtual_ns * 1e-9;
         rig_fini(&r);
     }
-    /* the collectives inside a host take their turns; 13 round trips one after the other would be 26 ms more */
-    printf("PROMISE hierarchical (virtual): 10 steps of 1 bucket %.1f ms, of 13 buckets %.1f ms\n", 1e3 * seconds[0],
-           1e3 * seconds[1]);
+    /* the collectives inside a host take their turns; 13 round trips one after the other would be 26 ms more
+     */
+    printf("PROMISE hierarchical (virtual): 10 steps of 1 bucket %.1f ms, of 13 buckets %.1f ms\n",
+           1e3 * seconds[0], 1e3 * seconds[1]);
     assert_true(seconds[1] - seconds[0] < 10 * 13 * 3.1e-3);
 }
 
@@ -156,7 +160,8 @@ static void a_thousand_ranks(void **state)
         rig_fini(&r);
     }
     assert_string_equal(weights[0], weights[1]);
-    printf("PROMISE hierarchical (virtual): 125 hosts x 8 ranks end alike, twice the same: %.16s\n", weights[0]);
+    printf("PROMISE hierarchical (virtual): 125 hosts x 8 ranks end alike, twice the same: %.16s\n",
+           weights[0]);
 }
 
 int main(void)

@@ -136,7 +136,8 @@ static void weights_of(const char *spec, int nranks, int nshards, char *hex_out)
 static void the_way_changes_no_bit(void **state)
 {
     (void)state;
-    static const char *const specs[] = {"hybrid:ps=a", "hybrid:ps=c+b", "hybrid:ps=*", "hybrid:auto", "ps-sync"};
+    static const char *const specs[] = {"hybrid:ps=a", "hybrid:ps=c+b", "hybrid:ps=*", "hybrid:auto",
+                                        "ps-sync"};
     char ring[ENI_DIGEST_HEX], other[ENI_DIGEST_HEX];
     for (int world = 2; world <= 4; world++) {
         weights_of("ring", world, 1, ring);
@@ -144,7 +145,8 @@ static void the_way_changes_no_bit(void **state)
             weights_of(specs[i], world, 1 + (int)i % 3, other);
             assert_string_equal(ring, other);
         }
-        printf("PROMISE same bytes (virtual): hybrid by four rules = ring = ps-sync, W = %d, 250 steps, nesterov, "
+        printf("PROMISE same bytes (virtual): hybrid by four rules = ring = ps-sync, W = %d, 250 steps, "
+               "nesterov, "
                "ragged, straggler: %.16s\n",
                world, ring);
     }
@@ -161,13 +163,15 @@ static void bytes_are_those_of_the_theory(void **state)
         const double model = (double)m.rig.problem.problem.count * sizeof(float), steps = world * 20;
         double server = 0;
         for (int b = 0; b < BUCKETS; b++)
-            if (m.seen.server >> b & 1) server += (double)m.tensor[BUCKETS - 1 - b].count * sizeof(float) / model;
+            if (m.seen.server >> b & 1)
+                server += (double)m.tensor[BUCKETS - 1 - b].count * sizeof(float) / model;
         const double formula = server + (1 - server) * 2 * (world - 1) / world;
         assert_true(fabs(out->theory.sent - formula) < 1e-9 && fabs(out->theory.recv - formula) < 1e-9);
         assert_true(fabs((double)out->sent - formula * model * steps) < 0.001 * model * steps);
         assert_true(fabs((double)out->recv - formula * model * steps) < 0.001 * model * steps);
         if (world == 4)
-            printf("PROMISE bytes (virtual): hybrid W=4 with %.3f of the model to the server: sent %.4f of the model "
+            printf("PROMISE bytes (virtual): hybrid W=4 with %.3f of the model to the server: sent %.4f of "
+                   "the model "
                    "a step, theory %.4f\n",
                    server, (double)out->sent / model / steps, out->theory.sent);
         rig_fini(&m.rig);
@@ -180,7 +184,8 @@ static void bytes_are_those_of_the_theory(void **state)
 static void costs(const many *m, double server[BUCKETS], double ring[BUCKETS])
 {
     const eni_sim_config *c = &m->rig.config;
-    const double lat = (double)c->network.latency_ns, n = c->nranks, share = n / (c->nshards > 0 ? c->nshards : 1);
+    const double lat = (double)c->network.latency_ns, n = c->nranks,
+                 share = n / (c->nshards > 0 ? c->nshards : 1);
     for (int b = 0; b < BUCKETS; b++) {
         const double wire = (double)m->tensor[BUCKETS - 1 - b].count * 4 * 1e9 / c->network.bytes_per_s;
         server[b] = 2 * (lat + wire * (share > 1 ? share : 1));
@@ -220,7 +225,8 @@ static void auto_is_near_the_best_of_all_cuts(void **state)
             rig_fini(&m.rig);
         }
     assert_true(worst < 1.05);
-    printf("PROMISE hybrid:auto: the longer of the two ways is at most %.3f of the best of all 1024 cuts, and the best "
+    printf("PROMISE hybrid:auto: the longer of the two ways is at most %.3f of the best of all 1024 cuts, "
+           "and the best "
            "%d times of %d\n",
            worst, exact, all);
 }
@@ -248,8 +254,9 @@ static void auto_beats_both_parents(void **state)
         const double ring = seconds_of("ring", latency, 1), ps = seconds_of("ps-sync", latency, 1);
         const double both = seconds_of("hybrid:auto", latency, 1);
         assert_true(both < ring && both < ps);
-        printf("PROMISE hybrid:auto (virtual, 4 hosts, latency %d ns): %.2f ms; ring %.2f ms, ps-sync %.2f ms\n",
-               (int)latency, 1e3 * both, 1e3 * ring, 1e3 * ps);
+        printf(
+            "PROMISE hybrid:auto (virtual, 4 hosts, latency %d ns): %.2f ms; ring %.2f ms, ps-sync %.2f ms\n",
+            (int)latency, 1e3 * both, 1e3 * ring, 1e3 * ps);
     }
 }
 

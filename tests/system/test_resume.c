@@ -109,6 +109,7 @@ static void test_ps_sync(void **state)
 {
     (void)state;
     mode("ps-sync, 1 then 3 shards", 2, "--strategy=ps-sync --shards=1", "--strategy=ps-sync --shards=3");
+    mode("hierarchical, 1 then 2 shards", 2, "--strategy=hierarchical", "--strategy=hierarchical --shards=2");
     mode("hybrid, 1 then 3 shards", 2, HYBRID " --shards=1", HYBRID " --shards=3 --transport=tcp");
     mode("ps-sync over tcp, 3 then 2 shards", 2, "--strategy=ps-sync --shards=3 --transport=tcp",
          "--strategy=ps-sync --shards=2 --bucket-cap-mb=0.2");
