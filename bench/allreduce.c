@@ -6,13 +6,18 @@
  * rank; `time` is the median. algbw is bytes / time, busbw is algbw * 2 (n - 1) / n: what each rank's
  * connection has to carry, whatever the number of ranks. `#wrong` counts elements that are not exactly the
  * mean. With --contract=arena the vectors live in shared memory from the start, as a worker's gradients do;
- * with private they are copied in and out, as for a library that is handed a pointer. */
+ * with private they are the caller's own, as for a library that is handed a pointer.
+ *
+ * With --then-step a step of SGD with momentum follows: `after` it on every rank's own weights, or `fused`
+ * into one pass over one copy of the weights, as `entrain run --strategy=ring` has them on one host. `#wrong`
+ * then counts weights. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ops/mean.h"
+#include "ops/optimizer.h"
 #include "runtime/comm/coll.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/memory.h"
@@ -21,9 +26,15 @@
 
 enum { MAX_ITERATIONS = 10000, DEADLINE_MS = 600000 };
 
+enum { THEN_NOTHING, THEN_AFTER, THEN_FUSED };
+static const char *const then_names[] = {"none", "after", "fused"};
+
+enum { SLOT_GRAD, SLOT_PARAM, SLOT_MOMENTUM, NSLOTS };
+static const eni_hyper hyper = {.lr = 0.125f, .momentum = 0.9f};
+
 struct options {
     uint64_t begin, end, factor; /* bytes */
-    int warmup, iterations, check, is_json, nranks, algorithm, is_private;
+    int warmup, iterations, check, is_json, nranks, algorithm, is_private, then_step;
 };
 
 struct bench {
@@ -47,7 +58,9 @@ static const char usage[] = "usage: bench_allreduce [options]\n"
                             "      --ranks=N         processes, 2 .. 16 [2]\n"
                             "      --algorithm=A     auto, direct, ring (over TCP), naive [auto]\n"
                             "      --contract=C      arena: vectors live in shared memory; private: they are "
-                            "copied in and out [arena]\n"
+                            "the caller's own [arena]\n"
+                            "      --then-step=T     none, after: SGD with momentum on every rank's weights, "
+                            "fused: in one pass [none]\n"
                             "      --json            one object a line\n";
 
 static const struct option long_options[] = {
@@ -60,6 +73,7 @@ static const struct option long_options[] = {
     {"ranks", required_argument, NULL, 'r'},
     {"algorithm", required_argument, NULL, 'a'},
     {"contract", required_argument, NULL, 'C'},
+    {"then-step", required_argument, NULL, 's'},
     {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -75,9 +89,16 @@ static uint64_t parse_number(const char *text)
     return (uint64_t)value << (unit ? 10 * (unit - units + 1) : 0);
 }
 
+static int parse_then(const char *text)
+{
+    for (int t = THEN_NOTHING; t <= THEN_FUSED; t++)
+        if (strcmp(text, then_names[t]) == 0) return t;
+    return -1;
+}
+
 static int parse_options(int argc, char **argv, struct options *o)
 {
-    *o = (struct options){4096, 64 << 20, 4, 3, 30, 1, 0, 2, ENI_COLL_AUTO, 0};
+    *o = (struct options){4096, 64 << 20, 4, 3, 30, 1, 0, 2, ENI_COLL_AUTO, 0, THEN_NOTHING};
     for (int c; (c = getopt_long(argc, argv, "b:e:f:w:n:c:", long_options, NULL)) != -1;) {
         switch (c) {
         case 'b': o->begin = parse_number(optarg); break;
@@ -92,30 +113,51 @@ static int parse_options(int argc, char **argv, struct options *o)
             o->is_private = strcmp(optarg, "private") == 0;
             if (!o->is_private && strcmp(optarg, "arena") != 0) return 0;
             break;
+        case 's': o->then_step = parse_then(optarg); break;
         case 'j': o->is_json = 1; break;
         default: return 0;
         }
     }
     return optind == argc && o->begin >= 4 && o->end >= o->begin && o->factor >= 2 && o->iterations >= 1 &&
-           o->iterations <= MAX_ITERATIONS && o->nranks >= 2 && o->nranks <= CLUSTER_MAX && o->algorithm >= 0;
+           o->iterations <= MAX_ITERATIONS && o->nranks >= 2 && o->nranks <= CLUSTER_MAX &&
+           o->algorithm >= 0 && o->then_step >= 0 && (o->then_step == THEN_NOTHING || !o->is_private);
 }
 
 /* ---- one rank ---- */
 
 struct trial {
     eni_coll *coll;
-    float *shared;  /* (count) the vector in the arena */
-    float *private; /* (count) or NULL */
+    float *shared;           /* (count) the vector in the arena */
+    float *private;          /* (count) or NULL */
+    float *param, *momentum; /* (count) */
+    const eni_optimizer *optimizer;
     uint64_t count;
+    int then_step;
 };
 
-static en_status trial_once(const struct trial *trial)
+static void step_range(const struct trial *trial, uint64_t lo, uint64_t hi, const float *mean)
 {
-    const eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 0, .count = trial->count};
-    const size_t bytes = trial->count * sizeof *trial->shared;
-    if (trial->private) memcpy(trial->shared, trial->private, bytes);
+    float *slots[ENI_MAX_SLOTS] = {trial->momentum + lo};
+    trial->optimizer->step(trial->param + lo, slots, mean, hi - lo, &hyper);
+}
+
+static void take_mean(void *user, uint64_t lo, uint64_t hi, const float *mean, int is_last)
+{
+    (void)is_last;
+    step_range(user, lo, hi, mean);
+}
+
+static en_status trial_once(struct trial *trial)
+{
+    eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = SLOT_GRAD, .count = trial->count};
+    if (trial->private) return eni_coll_run_private(trial->coll, &op, trial->private);
+    if (trial->then_step == THEN_FUSED) {
+        op.op = ENI_COLL_MEAN_STEP;
+        op.take = take_mean;
+        op.take_user = trial;
+    }
     const en_status st = eni_coll_run(trial->coll, &op);
-    if (trial->private) memcpy(trial->private, trial->shared, bytes);
+    if (st == EN_OK && trial->then_step == THEN_AFTER) step_range(trial, 0, trial->count, trial->shared);
     return st;
 }
 
@@ -125,22 +167,39 @@ static float value_of(int rank, uint64_t i)
     return (float)((i * 7 + (uint64_t)rank * 13) % 101);
 }
 
+static void fill(const struct trial *trial, float *vector, int rank)
+{
+    for (uint64_t i = 0; i < trial->count; i++) {
+        vector[i] = value_of(rank, i);
+        if (trial->then_step == THEN_NOTHING) continue;
+        trial->param[i] = 1;
+        trial->momentum[i] = 0;
+    }
+}
+
 static uint64_t count_wrong(const struct trial *trial, int nranks)
 {
     const float *result = trial->private ? trial->private : trial->shared;
+    if (trial->then_step != THEN_NOTHING) result = trial->param;
     const float inv = 1.0f / (float)nranks;
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < trial->count; i++) {
         float sum = 0;
         for (int r = 0; r < nranks; r++)
             sum += value_of(r, i);
-        wrong += result[i] != sum * inv;
+        float expected = sum * inv, momentum = 0, *slots[ENI_MAX_SLOTS] = {&momentum};
+        if (trial->then_step != THEN_NOTHING) {
+            const float mean = expected;
+            expected = 1;
+            trial->optimizer->step(&expected, slots, &mean, 1, &hyper);
+        }
+        wrong += result[i] != expected;
     }
     return wrong;
 }
 
 /* Between iterations a rank writes to every page of its vector, as backward would. */
-static int time_size(const struct bench *b, const struct trial *trial, int rank)
+static int time_size(const struct bench *b, struct trial *trial, int rank)
 {
     const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
     float *vector = trial->private ? trial->private : trial->shared;
@@ -153,8 +212,7 @@ static int time_size(const struct bench *b, const struct trial *trial, int rank)
         if (i >= 0) b->times[i][rank] = eni_now_ns() - begin_ns;
     }
     if (!b->options.check) return 0;
-    for (uint64_t i = 0; i < trial->count; i++)
-        vector[i] = value_of(rank, i);
+    fill(trial, vector, rank);
     if (trial_once(trial) != EN_OK) return 1;
     b->wrong[rank] = count_wrong(trial, b->options.nranks);
     return 0;
@@ -186,12 +244,13 @@ static void report(const struct bench *b, uint64_t count)
     const double busbw = algbw * 2 * (o->nranks - 1) / o->nranks;
     if (o->is_json)
         printf("{\"bench\":\"allreduce\",\"algorithm\":\"%s\",\"transport\":\"%s\",\"contract\":\"%s\","
-               "\"ranks\":%d,"
+               "\"then_step\":\"%s\",\"ranks\":%d,"
                "\"bytes\":%llu,\"median_us\":%.2f,\"p99_us\":%.2f,\"algbw_gb_s\":%.6g,\"busbw_gb_s\":%.6g,"
                "\"wrong\":%llu}\n",
                eni_coll_algorithm_name(b->choice.algorithm),
                b->choice.transport == ENI_OVER_SHM ? "shm" : "tcp", o->is_private ? "private" : "arena",
-               o->nranks, bytes, median_us, p99_us, algbw, busbw, (unsigned long long)wrong);
+               then_names[o->then_step], o->nranks, bytes, median_us, p99_us, algbw, busbw,
+               (unsigned long long)wrong);
     else
         printf("%12llu %12llu %8s %7s %9.1f %8.2f %8.2f %7s\n", bytes, elements, "float", "avg", median_us,
                algbw, busbw, o->check ? (wrong ? "WRONG" : "0") : "N/A");
@@ -211,8 +270,17 @@ static int rank_main(int rank, int n, cluster_board *board, void *user)
                                     .arenas = b->arenas,
                                     .sockets = over_tcp ? b->pairs[rank] : NULL,
                                     .alive = {cluster_alive, board, -1}};
-    struct trial trial = {.shared = eni_arena_at(b->arenas[rank], 0, 0)};
+    struct trial trial = {.shared = eni_arena_at(b->arenas[rank], SLOT_GRAD, 0),
+                          .param = eni_arena_at(b->arenas[rank], SLOT_PARAM, 0),
+                          .momentum = eni_arena_at(b->arenas[rank], SLOT_MOMENTUM, 0),
+                          .optimizer = eni_optimizer_find("sgd"),
+                          .then_step = b->options.then_step};
     if (eni_coll_open(&config, &trial.coll) != EN_OK) return 1;
+    for (uint32_t slot = SLOT_PARAM; slot < NSLOTS && trial.then_step == THEN_FUSED; slot++)
+        if (eni_coll_share(trial.coll, slot) != EN_OK) {
+            fputs("bench_allreduce: --then-step=fused needs --algorithm=direct\n", stderr);
+            return 1;
+        }
     if (b->options.is_private) {
         trial.private = eni_alloc(b->options.end);
         if (!trial.private) return 1;
@@ -241,8 +309,10 @@ static en_status bench_open(struct bench *b)
     if (eni_arena_open(floats, 1, 1, &board) != EN_OK) return EN_ENOMEM;
     b->times = (void *)eni_arena_at(board, 0, 0);
     b->wrong = (uint64_t *)(b->times + MAX_ITERATIONS);
+    uint64_t count = o->end / sizeof(float);
+    if (o->is_private) count = ENI_COLL_STAGE;
     for (int r = 0; r < o->nranks; r++)
-        if (eni_arena_open(o->end / sizeof(float), 1, 1, &b->arenas[r]) != EN_OK) return EN_ENOMEM;
+        if (eni_arena_open(count, NSLOTS, 1, &b->arenas[r]) != EN_OK) return EN_ENOMEM;
     if (b->choice.transport == ENI_OVER_TCP && cluster_connect(o->nranks, b->pairs) != 0) return EN_EIO;
     return EN_OK;
 }
@@ -256,10 +326,10 @@ int main(int argc, char **argv)
     }
     if (bench_open(&b) != EN_OK) return 1;
     if (!b.options.is_json) {
-        printf("# %d ranks on %d cores, %s over %s (%s), vectors in %s memory\n", b.options.nranks,
-               eni_place_cores(), eni_coll_algorithm_name(b.choice.algorithm),
+        printf("# %d ranks on %d cores, %s over %s (%s), vectors in %s memory, then a step: %s\n",
+               b.options.nranks, eni_place_cores(), eni_coll_algorithm_name(b.choice.algorithm),
                b.choice.transport == ENI_OVER_SHM ? "shm" : "tcp", b.choice.why,
-               b.options.is_private ? "private" : "shared");
+               b.options.is_private ? "private" : "shared", then_names[b.options.then_step]);
         printf("#%11s %12s %8s %7s %9s %8s %8s %7s\n", "size", "count", "type", "redop", "time", "algbw",
                "busbw", "#wrong");
         printf("#%11s %12s %8s %7s %9s %8s %8s\n", "(B)", "(elements)", "", "", "(us)", "(GB/s)", "(GB/s)");

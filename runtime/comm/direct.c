@@ -234,7 +234,7 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
  * is written. The others read my part of the weights in place, so each of them has received it. */
 static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
 {
-    enum { BLOCK = 2048 };
+    enum { BLOCK = 1024 };
     _Alignas(ENI_LINE) float mean[BLOCK];
     direct *d = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;

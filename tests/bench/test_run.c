@@ -115,6 +115,15 @@ static void allreduce_runs(void **state)
     assert_int_equal(run_bench("allreduce --json -b 4K -e 4K -n 2 --algorithm=ring", visit_allreduce, &code),
                      1);
     assert_int_equal(code, 0);
+    static const char *const ways[] = {"--contract=private -e 4M",
+                                       "--contract=private --algorithm=ring -e 4M",
+                                       "--then-step=after -e 64K", "--then-step=fused -e 64K --ranks=3"};
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        char words[128];
+        snprintf(words, sizeof words, "allreduce --json -b 4 -f 262144 -n 2 -w 1 %s", ways[w]);
+        assert_true(run_bench(words, visit_allreduce, &code) >= 1);
+        assert_int_equal(code, 0);
+    }
 }
 
 /* Sizes, workers and shards as lists; a vector shorter than the period of the gradient, and one of several
