@@ -1,4 +1,5 @@
-/* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back. */
+/* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
+ * Where its backward passes would waste much, those of columns.c run. */
 #include "ops/cpu/cpu.h"
 #include "runtime/core/try.h"
 
@@ -28,6 +29,7 @@ static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 {
     const eni_dnnl_pass *pass = &plan->pass[ENI_BACKWARD_WEIGHTS];
     if (plan->op.flags & EN_OP_FUSE_RELU) eni_cpu_relu_mask(plan, args);
+    if (plan->images > 0) return eni_cpu_columns_backward_weights(plan, args);
     EN_TRY(eni_cpu_aim(plan, pass, args->x, args->dw, args->db, args->dy, args->workspace));
     const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_SRC, pass->source},
                                        {DNNL_ARG_DIFF_WEIGHTS, pass->picked},
@@ -41,6 +43,7 @@ static en_status conv_backward_weights(en_plan *plan, const en_args *args)
 static en_status conv_backward_data(en_plan *plan, const en_args *args)
 {
     const eni_dnnl_pass *pass = &plan->pass[ENI_BACKWARD_DATA];
+    if (plan->images > 0) return eni_cpu_columns_backward_data(plan, args);
     EN_TRY(eni_cpu_aim(plan, pass, args->dx, args->w, args->b, args->dy, args->workspace));
     EN_TRY(reorder(plan, pass, pass->weights, pass->picked));
     const dnnl_exec_arg_t tensors[] = {{DNNL_ARG_DIFF_SRC, pass->source},
@@ -50,9 +53,17 @@ static en_status conv_backward_data(en_plan *plan, const en_args *args)
     return eni_cpu_execute(plan, pass->primitive, 4, tensors);
 }
 
+static en_status conv_prepare(en_plan *plan)
+{
+    if (plan->op.flags & EN_OP_FORWARD_ONLY || !eni_cpu_columns_fit(&plan->op))
+        return eni_cpu_prepare_passes(plan);
+    EN_TRY(eni_cpu_prepare_forward(plan));
+    return eni_cpu_columns_prepare(plan);
+}
+
 const eni_cpu_kernel eni_cpu_conv = {
     .forward = conv_forward,
     .backward_weights = conv_backward_weights,
     .backward_data = conv_backward_data,
-    .prepare = eni_cpu_prepare_passes,
+    .prepare = conv_prepare,
 };

@@ -22,6 +22,9 @@ struct en_plan {
     en_ctx *ctx; /* borrowed; outlives us */
     const eni_cpu_kernel *kernel;
     eni_dnnl_pass pass[ENI_PASSES]; /* conv2d and linear; others leave them zeroed */
+    eni_dnnl_product
+        product[ENI_PASSES]; /* of a conv2d whose backward passes run in columns.c, else zeroed */
+    int64_t images;          /* and how many images it takes at a time; 0: it does not */
     en_plan_info info;
 };
 
@@ -37,6 +40,17 @@ extern const eni_cpu_kernel eni_cpu_conv, eni_cpu_linear, eni_cpu_relu, eni_cpu_
 
 /* Creates the passes that a plan's flags leave. On failure cpu_plan_free frees what was made. */
 en_status eni_cpu_prepare_passes(en_plan *plan);
+en_status eni_cpu_prepare_forward(en_plan *plan); /* the first of them alone */
+
+/* columns.c: the backward passes of a convolution whose channels fill oneDNN's registers badly. Its workspace
+ * does not overlap anything that the caller reads. */
+int eni_cpu_columns_fit(const en_op *op);
+en_status eni_cpu_columns_prepare(en_plan *plan);
+en_status eni_cpu_columns_backward_weights(en_plan *plan, const en_args *args);
+en_status eni_cpu_columns_backward_data(en_plan *plan, const en_args *args);
+
+/* Points a view at memory. */
+en_status eni_cpu_aim_view(dnnl_memory_t view, const void *data);
 
 /* Points a pass at the tensors of this run; the bias is looked at only with EN_OP_BIAS. */
 en_status eni_cpu_aim(const en_plan *plan, const eni_dnnl_pass *pass, const void *source, const void *weights,

@@ -78,8 +78,10 @@ static void describe_ref(en_plan *plan)
 static void cpu_plan_free(en_plan *plan)
 {
     if (!plan) return;
-    for (int which = 0; which < ENI_PASSES; which++)
+    for (int which = 0; which < ENI_PASSES; which++) {
         eni_dnnl_pass_fini(&plan->pass[which]);
+        eni_dnnl_product_fini(&plan->product[which]);
+    }
     eni_free(plan);
 }
 

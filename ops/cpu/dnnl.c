@@ -240,3 +240,70 @@ void eni_dnnl_pass_fini(eni_dnnl_pass *pass)
     eni_free(pass->picked_data);
     *pass = (eni_dnnl_pass){0};
 }
+
+/* ---- products ---- */
+
+static en_status product_attr(int adds, dnnl_primitive_attr_t *attr_out)
+{
+    dnnl_primitive_attr_t attr;
+    EN_TRY(scratch_attr(&attr));
+    dnnl_post_ops_t sum = NULL;
+    en_status st = DNNL(dnnl_post_ops_create(&sum));
+    if (st == EN_OK && adds) st = DNNL(dnnl_post_ops_append_sum(sum, 1.0f));
+    if (st == EN_OK) st = DNNL(dnnl_primitive_attr_set_post_ops(attr, sum));
+    if (sum) dnnl_post_ops_destroy(sum);
+    if (st == EN_OK)
+        *attr_out = attr;
+    else
+        dnnl_primitive_attr_destroy(attr);
+    return st;
+}
+
+static en_status fill_product(const eni_dnnl *dnnl, const dnnl_memory_desc_t *abc,
+                              const_dnnl_primitive_desc_t pd, eni_dnnl_product *product)
+{
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    const char *name = NULL;
+    EN_TRY(DNNL(dnnl_primitive_create(&product->primitive, pd)));
+    EN_TRY(view(dnnl, &abc[0], &product->a));
+    EN_TRY(view(dnnl, &abc[1], &product->b));
+    EN_TRY(view(dnnl, &abc[2], &product->c));
+    EN_TRY(view(dnnl, scratch, &product->scratch));
+    EN_TRY(DNNL(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name)));
+    product->scratch_bytes = dnnl_memory_desc_get_size(scratch);
+    snprintf(product->name, sizeof product->name, "%s", name);
+    return EN_OK;
+}
+
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+                                eni_dnnl_product *product_out)
+{
+    const dnnl_dims_t a = {shape->m, shape->k}, b = {shape->k, shape->n}, c = {shape->m, shape->n};
+    dnnl_memory_desc_t abc[3];
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t pd = NULL;
+    eni_dnnl_product product = {0};
+    *product_out = product;
+    EN_TRY(by_order(&abc[0], 2, a, shape->is_transposed ? dnnl_ba : dnnl_ab));
+    EN_TRY(by_order(&abc[1], 2, b, dnnl_ab));
+    EN_TRY(by_order(&abc[2], 2, c, dnnl_ab));
+    EN_TRY(DNNL(dnnl_matmul_desc_init(&desc, &abc[0], &abc[1], NULL, &abc[2])));
+    EN_TRY(product_attr(shape->adds, &attr));
+    en_status st = DNNL(dnnl_primitive_desc_create(&pd, &desc, attr, dnnl->engine, NULL));
+    dnnl_primitive_attr_destroy(attr);
+    if (st == EN_OK) st = fill_product(dnnl, abc, pd, &product);
+    if (pd) dnnl_primitive_desc_destroy(pd);
+    if (st != EN_OK) eni_dnnl_product_fini(&product);
+    *product_out = product;
+    return st;
+}
+
+void eni_dnnl_product_fini(eni_dnnl_product *product)
+{
+    dnnl_memory_t views[] = {product->a, product->b, product->c, product->scratch};
+    if (product->primitive) dnnl_primitive_destroy(product->primitive);
+    for (int i = 0; i < 4; i++)
+        if (views[i]) dnnl_memory_destroy(views[i]);
+    *product = (eni_dnnl_product){0};
+}

@@ -29,6 +29,21 @@ typedef struct eni_dnnl_pass {
     char name[48]; /* as oneDNN names the implementation */
 } eni_dnnl_pass;
 
+/* One product of matrices, c = a b or c += a b, ready to run. Rows of b and c are `stride` apart; a is
+ * packed, as (m, k) or transposed, (k, m). */
+typedef struct eni_product_shape {
+    int64_t m, n, k;
+    int is_transposed; /* a is (k, m) in memory */
+    int adds;          /* to what c holds */
+} eni_product_shape;
+
+typedef struct eni_dnnl_product {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, c, scratch;
+    uint64_t scratch_bytes;
+    char name[40];
+} eni_dnnl_product;
+
 /* EN_OK, or the failure logged with oneDNN's own word for it. */
 en_status eni_dnnl_check(dnnl_status_t status, const char *what);
 
@@ -39,5 +54,10 @@ void eni_dnnl_close(eni_dnnl *dnnl);
  * into it. On failure pass_out is left zeroed. */
 en_status eni_dnnl_pass_init(const eni_dnnl *dnnl, const en_op *op, int which, eni_dnnl_pass *pass_out);
 void eni_dnnl_pass_fini(eni_dnnl_pass *pass);
+
+/* The same for a product. */
+en_status eni_dnnl_product_init(const eni_dnnl *dnnl, const eni_product_shape *shape,
+                                eni_dnnl_product *product_out);
+void eni_dnnl_product_fini(eni_dnnl_product *product);
 
 #endif

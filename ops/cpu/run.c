@@ -4,25 +4,32 @@
 #include "ops/cpu/cpu.h"
 #include "runtime/core/try.h"
 
-en_status eni_cpu_prepare_passes(en_plan *plan)
+static en_status prepare_pass(en_plan *plan, int which)
 {
     char *const names[ENI_PASSES] = {plan->info.forward, plan->info.backward_weights,
                                      plan->info.backward_data};
-    const uint32_t flags = plan->op.flags;
-    for (int which = 0; which < ENI_PASSES; which++) {
-        if (which != ENI_FORWARD && flags & EN_OP_FORWARD_ONLY) break;
-        if (which == ENI_BACKWARD_DATA && flags & EN_OP_NO_DX) break;
-        eni_dnnl_pass *pass = &plan->pass[which];
-        EN_TRY(eni_dnnl_pass_init(&plan->ctx->dnnl, &plan->op, which, pass));
-        if (pass->scratch_bytes > plan->info.workspace_bytes)
-            plan->info.workspace_bytes = pass->scratch_bytes;
-        snprintf(names[which], sizeof plan->info.forward, "%s", pass->name);
-    }
+    eni_dnnl_pass *pass = &plan->pass[which];
+    EN_TRY(eni_dnnl_pass_init(&plan->ctx->dnnl, &plan->op, which, pass));
+    if (pass->scratch_bytes > plan->info.workspace_bytes) plan->info.workspace_bytes = pass->scratch_bytes;
+    snprintf(names[which], sizeof plan->info.forward, "%s", pass->name);
     return EN_OK;
 }
 
+en_status eni_cpu_prepare_forward(en_plan *plan)
+{
+    return prepare_pass(plan, ENI_FORWARD);
+}
+
+en_status eni_cpu_prepare_passes(en_plan *plan)
+{
+    EN_TRY(prepare_pass(plan, ENI_FORWARD));
+    if (plan->op.flags & EN_OP_FORWARD_ONLY) return EN_OK;
+    EN_TRY(prepare_pass(plan, ENI_BACKWARD_WEIGHTS));
+    return plan->op.flags & EN_OP_NO_DX ? EN_OK : prepare_pass(plan, ENI_BACKWARD_DATA);
+}
+
 /* Steps mostly run on the same memory: then nothing happens. */
-static en_status aim_view(dnnl_memory_t view, const void *data)
+en_status eni_cpu_aim_view(dnnl_memory_t view, const void *data)
 {
     void *old;
     dnnl_status_t status = dnnl_memory_get_data_handle(view, &old);
@@ -33,11 +40,11 @@ static en_status aim_view(dnnl_memory_t view, const void *data)
 en_status eni_cpu_aim(const en_plan *plan, const eni_dnnl_pass *pass, const void *source, const void *weights,
                       const void *bias, const void *target, void *workspace)
 {
-    EN_TRY(aim_view(pass->source, source));
-    EN_TRY(aim_view(pass->weights, weights));
-    EN_TRY(aim_view(pass->target, target));
-    EN_TRY(aim_view(pass->scratch, workspace));
-    return plan->op.flags & EN_OP_BIAS ? aim_view(pass->bias, bias) : EN_OK;
+    EN_TRY(eni_cpu_aim_view(pass->source, source));
+    EN_TRY(eni_cpu_aim_view(pass->weights, weights));
+    EN_TRY(eni_cpu_aim_view(pass->target, target));
+    EN_TRY(eni_cpu_aim_view(pass->scratch, workspace));
+    return plan->op.flags & EN_OP_BIAS ? eni_cpu_aim_view(pass->bias, bias) : EN_OK;
 }
 
 en_status eni_cpu_execute(const en_plan *plan, dnnl_primitive_t primitive, int nargs,

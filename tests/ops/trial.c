@@ -191,6 +191,9 @@ const en_op *trial_ops(int *count_out)
     ops[n++] = conv_op((en_extent){64, 12, 12, 20}, 50, 5, 1, 0, bias);
     ops[n++] = conv_op((en_extent){37, 12, 12, 20}, 50, 5, 1, 0, bias);
     ops[n++] = conv_op((en_extent){1, 12, 12, 20}, 50, 5, 1, 0, bias);
+    ops[n++] = conv_op((en_extent){6, 9, 8, 17}, 35, 3, 2, 1, bias | relu); /* windows over the edges */
+    ops[n++] = conv_op((en_extent){3, 4, 5, 18}, 33, 4, 3, 2, 0);
+    ops[n++] = conv_op((en_extent){4, 6, 5, 20}, 40, 3, 1, 1, bias | EN_OP_NO_DX);
     ops[n++] = conv_op((en_extent){3, 9, 9, 3}, 7, 3, 1, 1, 0);
     ops[n++] = conv_op((en_extent){2, 11, 7, 5}, 6, 3, 2, 1, bias | relu);
     ops[n++] = conv_op((en_extent){1, 8, 8, 16}, 32, 1, 2, 0, bias);
