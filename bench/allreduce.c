@@ -303,7 +303,7 @@ static en_status bench_open(struct bench *b)
 {
     const struct options *o = &b->options;
     const eni_coll_facts facts = {.asked = o->algorithm, .nranks = o->nranks, .nhosts = 1};
-    eni_arena *board; /* what the ranks write and rank 0 reads */
+    static eni_arena *board; /* what the ranks write and rank 0 reads, until the end */
     const uint64_t floats = (uint64_t)MAX_ITERATIONS * CLUSTER_MAX * 2 + CLUSTER_MAX * 2;
     if (eni_coll_choose(&facts, &b->choice) != EN_OK) return EN_EINVAL;
     if (eni_arena_open(floats, 1, 1, &board) != EN_OK) return EN_ENOMEM;
