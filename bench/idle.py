@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What waiting costs: a run of two workers of which one is stopped (SIGSTOP) in the middle of its training, so that the
-other, and psd, wait for it. 300 ms later their CPU time is read, and again after --seconds.
+other, and psd, wait for it. 100 ms later their CPU time is read, and again after --seconds.
 
     idle.py --build=build --strategy=ps-sync
 
@@ -42,26 +42,29 @@ def children(parent):
     return found
 
 
-def wait_until_training(parent, strategy, deadline):
-    """The processes of the run, when both workers have burned half a second in it."""
-    wanted = 3 if strategy.startswith("ps") else 2
+def wait_until_training(parent, folder, deadline):
+    """The processes of the run and its two workers, when both have trained for about 0.3 s."""
+    records = [pathlib.Path(folder, f"metrics-{rank}.jsonl") for rank in (0, 1)]
+    begin = None  # CPU time of the workers when both were about to train
     while time.monotonic() < deadline:
         found = children(parent)
         workers = [pid for pid, name in found if name == "worker"]
         try:
-            if len(found) == wanted and len(workers) == 2 and all(cpu_ns(pid) > 5e8 for pid in workers):
+            if begin is None and len(workers) == 2 and all(record.exists() for record in records):
+                begin = {pid: cpu_ns(pid) for pid in workers}
+            if begin and all(cpu_ns(pid) > begin[pid] + 3e8 for pid in workers):
                 return found, workers
         except OSError:
             pass
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise SystemExit("idle.py: the run did not begin to train in time")
 
 
-def measure(a, parent):
-    found, workers = wait_until_training(parent, a.strategy, time.monotonic() + 30)
+def measure(a, parent, folder):
+    found, workers = wait_until_training(parent, folder, time.monotonic() + 30)
     os.kill(workers[1], signal.SIGSTOP)
     try:
-        time.sleep(0.3)
+        time.sleep(0.1)
         waiting = [(pid, name) for pid, name in found if pid != workers[1]]
         begin, before = time.monotonic(), [cpu_ns(pid) for pid, _ in waiting]
         time.sleep(a.seconds)
@@ -82,7 +85,7 @@ def main():
         run = subprocess.Popen([f"{a.build}/entrain", "run", "-n", "2", f"--strategy={a.strategy}", "--threads=1",
                                 "--data=synthetic", "--steps=1000000", "--quiet", "--log-level=error", f"--out={folder}"])
         try:
-            measure(a, run.pid)
+            measure(a, run.pid, folder)
         finally:
             run.terminate()
             try:

@@ -28,9 +28,9 @@ def target(row):
     if row["target"]:
         return row["target"]
     if row["at_least"] is not None:
-        return ">= " + number(row["at_least"]) + ("x" if row.get("beside") else "")
+        return f">= {row['at_least']:g}" + ("x" if row.get("beside") else "")
     if row["at_most"] is not None:
-        return "<= " + number(row["at_most"]) + ("x" if row.get("beside") else "")
+        return f"<= {row['at_most']:g}" + ("x" if row.get("beside") else "")
     return ""
 
 
