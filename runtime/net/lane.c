@@ -2,6 +2,7 @@
 #include "runtime/net/lane.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <zmq.h>
@@ -23,16 +24,21 @@ enum { LOOPBACK_UNREAD = 512 << 10 };
 
 enum { HANDSHAKE_MS = 3000, RECONNECT_MS = 100, RECONNECT_MAX_MS = 2000, LINGER_MS = 2000 };
 
+/* What eni_packet.owner points to. Recycled. */
+typedef struct holder {
+    struct holder *next; /* among the idle ones */
+    eni_net *net;
+    zmq_msg_t message;
+    uint8_t *copy; /* (room) the payload where ZeroMQ's memory was not aligned */
+    uint64_t room;
+} holder;
+
 struct eni_net {
     void *context;
     atomic_bool is_aborted, has_crc;
+    pthread_mutex_t lock; /* of idle: packets are released by any thread */
+    holder *idle;
 };
-
-/* What eni_packet.owner points to. */
-typedef struct holder {
-    zmq_msg_t message;
-    uint8_t *copy; /* the payload where ZeroMQ's memory was not aligned */
-} holder;
 
 en_status eni_net_open(int io_threads, eni_net **net_out)
 {
@@ -44,6 +50,7 @@ en_status eni_net_open(int io_threads, eni_net **net_out)
         eni_free(net);
         return EN_ENOMEM;
     }
+    pthread_mutex_init(&net->lock, NULL);
     zmq_ctx_set(net->context, ZMQ_IO_THREADS, io_threads < 1 ? 1 : io_threads);
     zmq_ctx_set(net->context, ZMQ_MAX_MSGSZ, INT32_MAX);
     *net_out = net;
@@ -55,6 +62,12 @@ void eni_net_close(eni_net *net)
     if (net == NULL) return;
     while (zmq_ctx_term(net->context) != 0 && errno == EINTR) {
     }
+    for (holder *hold = net->idle, *next; hold != NULL; hold = next) {
+        next = hold->next;
+        eni_free(hold->copy);
+        eni_free(hold);
+    }
+    pthread_mutex_destroy(&net->lock);
     eni_free(net);
 }
 
@@ -165,12 +178,38 @@ static uint64_t frame_bytes(uint64_t body)
     return body + (body > 255 ? 9 : 2);
 }
 
+static holder *hold_take(eni_net *net)
+{
+    pthread_mutex_lock(&net->lock);
+    holder *hold = net->idle;
+    if (hold != NULL) net->idle = hold->next;
+    pthread_mutex_unlock(&net->lock);
+    if (hold == NULL) hold = eni_alloc(sizeof *hold);
+    if (hold != NULL) hold->net = net;
+    return hold;
+}
+
 static void hold_release(void *owner)
 {
     holder *hold = owner;
+    eni_net *net = hold->net;
     zmq_msg_close(&hold->message);
+    pthread_mutex_lock(&net->lock);
+    hold->next = net->idle;
+    net->idle = hold;
+    pthread_mutex_unlock(&net->lock);
+}
+
+/* Room for a copy of a payload. */
+static en_status hold_room(holder *hold, uint64_t bytes)
+{
+    if (hold->room >= bytes) return EN_OK;
     eni_free(hold->copy);
-    eni_free(hold);
+    hold->room = 0;
+    hold->copy = eni_alloc(bytes);
+    if (hold->copy == NULL) return EN_ENOMEM;
+    hold->room = bytes;
+    return EN_OK;
 }
 
 void eni_packet_release(eni_packet *packet)
@@ -202,9 +241,9 @@ static void drain(eni_socket *socket, zmq_msg_t *frame)
 
 /* Moves the frame into the packet as its payload. Tensors are float32: a frame that ZeroMQ keeps in the
  * middle of its receive buffer (below 8 KiB) may lie on any byte, and is copied. */
-static en_status hold_payload(zmq_msg_t *frame, eni_packet *packet)
+static en_status hold_payload(eni_net *net, zmq_msg_t *frame, eni_packet *packet)
 {
-    holder *hold = eni_alloc(sizeof *hold);
+    holder *hold = hold_take(net);
     if (hold == NULL) return EN_ENOMEM;
     zmq_msg_init(&hold->message);
     zmq_msg_move(&hold->message, frame);
@@ -212,8 +251,7 @@ static en_status hold_payload(zmq_msg_t *frame, eni_packet *packet)
     packet->payload = zmq_msg_data(&hold->message);
     packet->owner = hold;
     if ((uintptr_t)packet->payload % sizeof(float) == 0) return EN_OK;
-    hold->copy = eni_alloc(packet->bytes);
-    if (hold->copy == NULL) {
+    if (hold_room(hold, packet->bytes) != EN_OK) {
         eni_packet_release(packet);
         return EN_ENOMEM;
     }
@@ -259,7 +297,7 @@ static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *fram
     if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
     if (zmq_msg_size(frame) != packet->header.bytes)
         return drop(socket, frame, packet, "its payload has another length than its header says");
-    EN_TRY(hold_payload(frame, packet));
+    EN_TRY(hold_payload(socket->net, frame, packet));
     packet->is_damaged = (packet->header.flags & ENI_FLAG_CRC) != 0 &&
                          eni_crc32c(0, packet->payload, packet->bytes) != packet->header.crc;
     if (packet->is_damaged) eni_meter_add(&socket->meter.damaged, 1);

@@ -33,8 +33,8 @@ typedef void (*eni_release)(void *memory, void *hint);
 /* `io_threads`: ZeroMQ's copying threads; one carries about 2 GB/s. 0: one. */
 en_status eni_net_open(int io_threads, eni_net **net_out);
 
-/* Every socket must be closed before. Waits at most 2 s for what is still unsent (0 s after eni_net_abort).
- * NULL is fine. */
+/* Every packet must be released and every socket closed before. Waits at most 2 s for what is still unsent (0
+ * s after eni_net_abort). NULL is fine. */
 void eni_net_close(eni_net *net);
 
 /* Sockets opened from now on put a checksum on every payload. Without this only those do that were given an

@@ -1,0 +1,207 @@
+/* test_lane_alloc.c - a push-pull through a lane's socket: neither the lane nor the client allocates once it
+ * is warm, and a run that goes on and on does not grow. What ZeroMQ allocates is its own: a block for each
+ * frame over 33 bytes that it sends, and for what it receives. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/comm/client.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "server/lane.h"
+#include "tests/allocations.h"
+
+enum { ELEMENTS = 1024 + 32768, PAIRS = 20, CELLS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
+
+static const eni_pair pairs[PAIRS] = {{"strategy-name", "ps-sync"},
+                                      {"strategy-options", ""},
+                                      {"buckets", "1024,32768"},
+                                      {"bucket-offsets", "32768,0"},
+                                      {"elements", "33792"},
+                                      {"optimizer", "sgd"},
+                                      {"momentum", "0.9"},
+                                      {"weight-decay", "0"},
+                                      {"nesterov", "0"},
+                                      {"lr", "0.1"},
+                                      {"lr-schedule", "constant"},
+                                      {"lr-warmup", "0"},
+                                      {"lr-step", "0"},
+                                      {"lr-gamma", "1"},
+                                      {"total-samples", "320"},
+                                      {"sum-order", "rank"},
+                                      {"seed", "1"},
+                                      {"budget", "40"},
+                                      {"net-rate", "0"},
+                                      {"net-delay", "0"}};
+
+static eni_bucket_range ranges[CELLS] = {{.lo = 32768, .hi = ELEMENTS}, {.lo = 0, .hi = 32768}};
+static const eni_buckets buckets = {.n = CELLS, .count = ELEMENTS, .bucket = ranges};
+
+/* One lane with one client, in this process. */
+typedef struct rig {
+    eni_net *net;
+    eni_setup setup;
+    eni_arenas *arenas;
+    eni_lane *lane;
+    eni_token token;
+    eni_arena *arena;
+    eni_client *client;
+} rig;
+
+static void never(void *user, const char *reason)
+{
+    (void)user, (void)reason;
+    abort();
+}
+
+static void open_client(rig *r, const eni_address *address, int is_shared)
+{
+    char text[ENI_ADDRESS_TEXT];
+    const char *endpoints[] = {text}, *sockets[] = {eni_arenas_name(r->arenas)};
+    eni_address_format(address, text);
+    assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &r->arena), EN_OK);
+    const eni_client_config config = {.net = r->net,
+                                      .place = {.endpoints = endpoints,
+                                                .shards = 1,
+                                                .arena_sockets = sockets,
+                                                .servers = is_shared,
+                                                .epoch = 1},
+                                      .arena = r->arena,
+                                      .buckets = &buckets,
+                                      .token = &r->token,
+                                      .incarnation = 1,
+                                      .wake_fd = -1,
+                                      .join_deadline_ns = eni_now_ns() + 10 * ENI_SECOND};
+    assert_int_equal(eni_client_open(&config, &r->client), EN_OK);
+    assert_int_equal(eni_client_is_shared(r->client), is_shared);
+}
+
+static void call_all(rig *r, uint32_t type, int in_slot, uint64_t step)
+{
+    const int out_slot = type == ENI_MSG_CALL ? ENI_SLOT_GRAD : ENI_SLOT_PARAM;
+    const uint32_t kind = type == ENI_MSG_CALL, what = kind ? EN_GRAD : EN_WEIGHTS;
+    for (uint32_t b = 0; b < CELLS; b++)
+        assert_int_equal(eni_client_call(r->client, type, b, kind, what, out_slot, in_slot, kind, step),
+                         EN_OK);
+    for (uint32_t b = 0; b < CELLS; b++)
+        assert_int_equal(eni_client_wait(r->client, b), EN_OK);
+}
+
+static void do_rounds(rig *r, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        call_all(r, ENI_MSG_CALL, ENI_SLOT_PARAM, i);
+}
+
+static rig *open_rig(int is_shared)
+{
+    static const uint8_t everybody[] = {1};
+    rig *r = calloc(1, sizeof *r);
+    char why[ENI_REASON_MAX];
+    eni_address address;
+    eni_token_make(&r->token);
+    eni_memory_keep(); /* as psd does */
+    assert_int_equal(eni_net_open(1, &r->net), EN_OK);
+    assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, PAIRS, &r->setup, why), EN_OK);
+    assert_int_equal(eni_arenas_start(1, 1, ELEMENTS, &r->token, NULL, &r->arenas), EN_OK);
+    const eni_lane_config config = {.net = r->net,
+                                    .listen = {.host = "127.0.0.1"},
+                                    .setup = &r->setup,
+                                    .strategy = en_strategy_entry(EN_STRATEGY_ABI),
+                                    .nshards = 1,
+                                    .nranks = 1,
+                                    .is_client = everybody,
+                                    .epoch = 1,
+                                    .incarnation = 1,
+                                    .token = r->token,
+                                    .arenas = r->arenas,
+                                    .on_failure = never};
+    assert_int_equal(eni_lane_start(&config, &r->lane, &address), EN_OK);
+    open_client(r, &address, is_shared);
+    call_all(r, ENI_MSG_INIT, ENI_SLOT_NONE, 0);
+    do_rounds(r, WARM);
+    return r;
+}
+
+static void close_rig(rig *r)
+{
+    assert_int_equal(eni_client_finished(r->client), EN_OK);
+    eni_client_close(r->client);
+    eni_lane_stop(r->lane);
+    eni_arenas_stop(r->arenas);
+    eni_net_close(r->net);
+    eni_arena_close(r->arena);
+    eni_setup_fini(&r->setup);
+    free(r);
+}
+
+static void count(const char *transport, int is_shared)
+{
+    rig *r = open_rig(is_shared);
+    allocations some = {.own = 1};
+    for (int i = 0; i < TRIES && some.own > 0; i++) { /* the first may see more under way at once than ever */
+        allocations_begin();
+        do_rounds(r, ROUNDS);
+        some = allocations_end();
+    }
+    print_message("%s: %d push-pulls: %ld allocations of ours, %ld of ZeroMQ, %ld freed\n", transport,
+                  ROUNDS * CELLS, some.own, some.foreign, some.freed);
+    assert_int_equal(some.own, 0);
+    assert_true(some.foreign > 0); /* else the count would miss libraries */
+    close_rig(r);
+}
+
+static void through_messages(void **state)
+{
+    (void)state;
+    count("messages", 0);
+}
+
+static void through_shared_memory(void **state)
+{
+    (void)state;
+    count("shared memory", 1);
+}
+
+/* Pages that this process holds now. */
+static long resident_kb(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*d %ld", &pages), 1);
+    fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* EN_PUSH_PULLS of them, half of 4 KB and half of 128 KB; the first tenth is warm-up. */
+static void it_does_not_grow(void **state)
+{
+    (void)state;
+    const uint64_t rounds = EN_PUSH_PULLS / CELLS;
+    rig *r = open_rig(0);
+    do_rounds(r, rounds / 10);
+    const long before = resident_kb();
+    do_rounds(r, rounds - rounds / 10);
+    const long after = resident_kb();
+    print_message("%d push-pulls: %ld KB after a tenth of them, %ld KB after all\n", EN_PUSH_PULLS, before,
+                  after);
+    assert_true(after - before <= 1024); /* at 1e6 a byte each would show */
+    close_rig(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(through_messages),
+                                       cmocka_unit_test(through_shared_memory),
+                                       cmocka_unit_test(it_does_not_grow)};
+    eni_log_set_level(ENI_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
