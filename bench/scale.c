@@ -1,0 +1,287 @@
+/* scale.c - bench_scale: what an all-reduce and a push-pull take by the number of ranks and of shards, beside
+ * what the cost model (runtime/comm/cost_model.h) says.
+ *
+ * The model gets its numbers from the fewest processes that have an exchange (two ranks; one and two workers
+ * with one shard) and predicts all others, so where the curves part it is the model that is wrong:
+ * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces those of cli/lab.h; both check
+ * nothing here that their own benches do not check. */
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/figures.h"
+#include "cli/lab.h"
+#include "cli/plot.h"
+#include "cli/stats.h"
+#include "runtime/comm/coll.h"
+#include "runtime/core/clock.h"
+#include "runtime/net/place.h"
+
+enum { ROWS_MAX = 64, REPEATS = 3 };
+
+static const char usage[] =
+    "usage: bench_scale [options]\n"
+    "      --bytes=N       of the vector; K, M, G are 1024s [1724320, the MNIST convnet's weights]\n"
+    "      --ranks=LIST    processes of an all-reduce, 2 .. 64, and workers of a push-pull, 1 .. 16 "
+    "[1,2,4,8,16]\n"
+    "      --shards=LIST   lanes of psd, with 4 workers [1,2,4,8]\n"
+    "      --plot=FILE     also draws the curves, as SVG (gnuplot)\n"
+    "      --json          one object a line\n";
+
+typedef struct options {
+    uint64_t bytes;
+    figures ranks, shards;
+    const char *plot;
+    int is_json;
+} options;
+
+typedef struct row {
+    const char *what, *over; /* "all-reduce direct", "shm" */
+    int ranks, shards;
+    double measured, predicted; /* seconds */
+    int is_source;              /* the model has its numbers from this one */
+} row;
+
+typedef struct scale {
+    options o;
+    int cores;
+    double flag, move;
+    eni_cost_numbers tcp, store[2]; /* store: shm, tcp */
+    row rows[ROWS_MAX];
+    int nrows;
+    const char *program; /* of this bench, to find bench_pushpull beside it */
+} scale;
+
+static double max(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static row *add_row(scale *s, const char *what, const char *over, int ranks, int shards, double measured)
+{
+    row *r = &s->rows[s->nrows < ROWS_MAX - 1 ? s->nrows++ : s->nrows];
+    *r = (row){.what = what, .over = over, .ranks = ranks, .shards = shards, .measured = measured};
+    return r;
+}
+
+/* ---- all-reduce ---- */
+
+static int allreduces(scale *s, const char *what, int algorithm, int transport)
+{
+    for (int i = 0; i < s->o.ranks.n; i++) {
+        const int p = (int)s->o.ranks.value[i];
+        eni_cost_curve curve;
+        double barrier;
+        if (p < 2) continue;
+        if (eni_lab_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve, &barrier) !=
+            EN_OK)
+            return 1;
+        const double turns = max(1, (double)p / s->cores), bytes = (double)s->o.bytes;
+        const eni_cost_numbers hop = {s->tcp.alpha * turns, s->tcp.beta * turns, 0};
+        row *r = add_row(s, what, transport == ENI_OVER_SHM ? "shm" : "tcp", p, 0, curve.point[0].seconds);
+        r->is_source = p == 2;
+        r->predicted = algorithm == ENI_COLL_DIRECT ? eni_cost_direct(p, s->cores, bytes, s->flag, s->move)
+                                                    : eni_cost_ring(p, bytes, &hop);
+    }
+    return 0;
+}
+
+/* ---- push-pull ---- */
+
+/* The median of a few runs of bench_pushpull; negative: it failed. */
+static double push_pull(const scale *s, const char *over, int workers, int shards)
+{
+    char command[1400], line[2048];
+    double seconds[REPEATS];
+    const char *slash = strrchr(s->program, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash - s->program + 1);
+    for (int i = 0; i < REPEATS; i++) {
+        snprintf(command, sizeof command,
+                 "%.*sbench_pushpull --json --bytes=%llu --workers=%d --shards=%d --transport=%s -n 20 -c 0",
+                 folder, s->program, (unsigned long long)s->o.bytes, workers, shards, over);
+        FILE *out = popen(command, "r");
+        json_t *object =
+            out != NULL && fgets(line, sizeof line, out) != NULL ? json_loads(line, 0, NULL) : NULL;
+        seconds[i] = json_number_value(json_object_get(object, "median_us")) * 1e-6;
+        json_decref(object);
+        if (out == NULL || pclose(out) != 0 || seconds[i] <= 0) return -1;
+    }
+    return eni_stats_median(seconds, REPEATS);
+}
+
+/* Lanes serve at once only as far as the workers leave cores idle. */
+static double predict_store(const scale *s, int over, int workers, int shards)
+{
+    const int idle = s->cores - workers, lanes = idle < 1 ? 1 : shards < idle ? shards : idle;
+    const double turns = max(1, (double)(workers + 1) / s->cores);
+    return s->store[over].alpha * turns + workers / lanes * (double)s->o.bytes * s->store[over].beta;
+}
+
+static int push_pulls(scale *s, int over)
+{
+    static const char *const names[] = {"shm", "tcp"};
+    const double bytes = (double)s->o.bytes, one = push_pull(s, names[over], 1, 1),
+                 two = push_pull(s, names[over], 2, 1);
+    if (one < 0 || two < 0) return 1;
+    /* t(w) = alpha turns(w) + w S beta, through one and two workers; both numbers at least 0 */
+    const double a1 = max(1, 2.0 / s->cores), a2 = max(1, 3.0 / s->cores);
+    const double alpha = max(0, (2 * one - two) / (2 * a1 - a2));
+    s->store[over] = (eni_cost_numbers){alpha, max(0, (two - a2 * alpha) / (2 * bytes)), 0};
+    for (int i = 0; i < s->o.ranks.n; i++) {
+        const int w = (int)s->o.ranks.value[i];
+        const double t = w == 1 ? one : w == 2 ? two : w <= 16 ? push_pull(s, names[over], w, 1) : 0;
+        if (t < 0) return 1;
+        if (t <= 0) continue;
+        row *r = add_row(s, "push-pull", names[over], w, 1, t);
+        r->is_source = w <= 2;
+        r->predicted = predict_store(s, over, w, 1);
+    }
+    for (int i = 0; i < s->o.shards.n; i++) {
+        const int shards = (int)s->o.shards.value[i];
+        const double t = push_pull(s, names[over], 4, shards);
+        if (t < 0) return 1;
+        add_row(s, "push-pull, 4 workers", names[over], 4, shards, t)->predicted =
+            predict_store(s, over, 4, shards);
+    }
+    return 0;
+}
+
+/* ---- showing ---- */
+
+static void show(const scale *s)
+{
+    if (!s->o.is_json) {
+        printf("# %llu bytes, %d cores; the model's numbers come from the rows marked *\n",
+               (unsigned long long)s->o.bytes, s->cores);
+        printf("#%-22s %-4s %6s %7s %12s %12s %8s\n", "what", "over", "ranks", "shards", "measured us",
+               "model us", "model");
+    }
+    for (int i = 0; i < s->nrows; i++) {
+        const row *r = &s->rows[i];
+        if (s->o.is_json)
+            printf("{\"bench\":\"scale\",\"what\":\"%s\",\"transport\":\"%s\",\"ranks\":%d,\"shards\":%d,"
+                   "\"bytes\":%llu,"
+                   "\"median_us\":%.2f,\"model_us\":%.2f,\"is_source\":%s}\n",
+                   r->what, r->over, r->ranks, r->shards, (unsigned long long)s->o.bytes, r->measured * 1e6,
+                   r->predicted * 1e6, r->is_source ? "true" : "false");
+        else
+            printf(" %-22s %-4s %5d%s %7d %12.1f %12.1f %+7.0f%%\n", r->what, r->over, r->ranks,
+                   r->is_source ? "*" : " ", r->shards, r->measured * 1e6, r->predicted * 1e6,
+                   100 * (r->predicted / r->measured - 1));
+    }
+}
+
+/* One named block of data a curve. */
+static void print_block(const scale *s, FILE *script, const char *name, const char *what, const char *over,
+                        int by_shards)
+{
+    fprintf(script, "$%s << EOD\n", name);
+    for (int i = 0; i < s->nrows; i++) {
+        const row *r = &s->rows[i];
+        if (strcmp(r->what, what) == 0 && strcmp(r->over, over) == 0)
+            fprintf(script, "%d %g %g\n", by_shards ? r->shards : r->ranks, r->measured * 1e3,
+                    r->predicted * 1e3);
+    }
+    fputs("EOD\n", script);
+}
+
+static void print_panel(FILE *script, const char *title, const char *x, const char *first, const char *second,
+                        const char *shm, const char *tcp)
+{
+    fprintf(script,
+            "set title '%s'\nset xlabel '%s'\n"
+            "plot $%s using 1:2 with linespoints lc rgb '#0072b2' pt 7 ps 0.7 lw 1.5 title '%s', "
+            "$%s using 1:3 with linespoints lc rgb '#0072b2' pt 6 ps 0.7 lw 0.6 title 'model', "
+            "$%s using 1:2 with linespoints lc rgb '#d55e00' pt 5 ps 0.7 lw 1.5 title '%s', "
+            "$%s using 1:3 with linespoints lc rgb '#d55e00' pt 4 ps 0.7 lw 0.6 title 'model'\n",
+            title, x, shm, first, shm, tcp, second, tcp);
+}
+
+static int draw(const scale *s)
+{
+    char *text = NULL, reason[256];
+    size_t bytes;
+    FILE *script = open_memstream(&text, &bytes);
+    fputs("set terminal svg size 960,340 font 'sans,11' background 'white'\n", script);
+    print_block(s, script, "direct", "all-reduce direct", "shm", 0);
+    print_block(s, script, "ring", "all-reduce ring", "tcp", 0);
+    print_block(s, script, "shm", "push-pull", "shm", 0);
+    print_block(s, script, "tcp", "push-pull", "tcp", 0);
+    print_block(s, script, "shardshm", "push-pull, 4 workers", "shm", 1);
+    print_block(s, script, "shardtcp", "push-pull, 4 workers", "tcp", 1);
+    fputs("set multiplot layout 1,3\nset logscale x 2\nset logscale y 10\nset format y '%g'\nset ylabel "
+          "'milliseconds'\n"
+          "set key top left reverse Left samplen 2\nset grid lc rgb '#dddddd'\nset border 3\nset tics "
+          "nomirror\n"
+          "set xtics (1,2,4,8,16,32,64)\nset offsets graph 0.05, graph 0.05, graph 0.5, graph 0.05\n",
+          script);
+    print_panel(script, "All-reduce", "ranks", "direct, shared memory", "ring, TCP", "direct", "ring");
+    print_panel(script, "Push-pull, 1 shard", "workers", "shared memory", "TCP", "shm", "tcp");
+    print_panel(script, "Push-pull, 4 workers", "shards", "shared memory", "TCP", "shardshm", "shardtcp");
+    fclose(script);
+    eni_picture picture =
+        eni_plot_run("gnuplot", text, bytes, "<svg", 20 * ENI_SECOND, reason, sizeof reason);
+    FILE *file = picture.data == NULL ? NULL : fopen(s->o.plot, "we");
+    if (picture.data == NULL) fprintf(stderr, "bench_scale: no picture: %s\n", reason);
+    if (picture.data != NULL && file == NULL) perror(s->o.plot);
+    const int bad = file == NULL || fwrite(picture.data, 1, picture.bytes, file) != picture.bytes;
+    if (file != NULL && fclose(file) != 0) perror(s->o.plot);
+    free(picture.data);
+    free(text);
+    return bad;
+}
+
+/* ---- main ---- */
+
+static int parse(int argc, char **argv, options *o)
+{
+    static const struct option longs[] = {{"bytes", required_argument, NULL, 'b'},
+                                          {"ranks", required_argument, NULL, 'r'},
+                                          {"shards", required_argument, NULL, 's'},
+                                          {"plot", required_argument, NULL, 'p'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    *o = (options){.bytes = 1724320};
+    figures_list("1,2,4,8,16", 1, &o->ranks);
+    figures_list("1,2,4,8", 1, &o->shards);
+    int is_fine = 1;
+    for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
+        switch (c) {
+        case 'b': o->bytes = figures_number(optarg) / 64 * 64; break;
+        case 'r': is_fine &= figures_list(optarg, 1, &o->ranks); break;
+        case 's': is_fine &= figures_list(optarg, 1, &o->shards); break;
+        case 'p': o->plot = optarg; break;
+        case 'j': o->is_json = 1; break;
+        case 'h': fputs(usage, stdout); exit(0);
+        default: is_fine = 0;
+        }
+    }
+    for (int i = 0; i < o->ranks.n; i++)
+        is_fine &= o->ranks.value[i] <= ENI_LAB_MAX;
+    for (int i = 0; i < o->shards.n; i++)
+        is_fine &= o->shards.value[i] <= 256;
+    return is_fine && optind == argc && o->bytes >= 64;
+}
+
+int main(int argc, char **argv)
+{
+    static scale s;
+    s.program = argv[0];
+    s.cores = eni_place_cores();
+    if (!parse(argc, argv, &s.o)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (eni_lab_numbers(s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
+    if (allreduces(&s, "all-reduce direct", ENI_COLL_DIRECT, ENI_OVER_SHM) ||
+        allreduces(&s, "all-reduce ring", ENI_COLL_RING, ENI_OVER_TCP) || push_pulls(&s, 0) ||
+        push_pulls(&s, 1)) {
+        fputs("bench_scale: a measurement failed\n", stderr);
+        return 1;
+    }
+    show(&s);
+    return s.o.plot != NULL ? draw(&s) : 0;
+}
