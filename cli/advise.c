@@ -11,6 +11,7 @@
 
 #include "cli/check.h"
 #include "cli/lab.h"
+#include "cli/stats.h"
 #include "cli/trial.h"
 #include "config/units.h"
 #include "models/registry.h"
@@ -20,7 +21,7 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-enum { MOST_RANKS = 1024 };
+enum { MOST_RANKS = 1024, REPEATS_MAX = 99 };
 
 /* ---- measuring ---- */
 
@@ -115,37 +116,49 @@ static void predict(eni_advised *a)
 
 /* ---- checking ---- */
 
-static en_status check_one(const eni_command_context *context, eni_advised *a, const char *dir,
-                           const char *strategy, int workers)
+/* What the model says of a run on this one host. */
+static double predict_check(const eni_advised *a, const char *strategy, int workers)
 {
-    char run[128];
-    eni_trial_result result;
     eni_cost_place place = a->place;
-    const bool is_ring = strcmp(strategy, "ring") == 0;
-    const int64_t threads = context->config->threads > 0 ? context->config->threads : 1;
     place.ranks = place.ranks_on_host = workers;
     place.has_own_host = false;
     place.servers = 1;
-    const eni_cost_step step =
-        is_ring ? eni_cost_step_ring(&a->machine, &place) : eni_cost_step_ps(&a->machine, &place);
-    snprintf(run, sizeof run, "%s/%s-%d", dir, strategy, workers);
-    const eni_trial trial = {.strategy = strategy,
-                             .workers = workers,
-                             .batch = context->config->batch_size,
+    return strcmp(strategy, "ring") == 0 ? eni_cost_step_ring(&a->machine, &place).seconds
+                                         : eni_cost_step_ps(&a->machine, &place).seconds;
+}
+
+static en_status run_check(const eni_command_context *context, const char *dir, const eni_advice_check *check,
+                           int repeat, double *step_out)
+{
+    char run[128];
+    eni_trial_result result;
+    const eni_config *c = context->config;
+    const eni_trial trial = {.strategy = check->strategy,
+                             .workers = check->workers,
+                             .batch = c->batch_size,
                              .servers = 1,
-                             .threads = threads};
+                             .threads = c->threads > 0 ? c->threads : 1};
+    snprintf(run, sizeof run, "%s/%s-%d-%d", dir, check->strategy, check->workers, repeat);
     EN_TRY(eni_trial_run(context, &trial, run, &result));
-    a->check[a->nchecks++] = (eni_advice_check){strategy, workers, step.seconds, result.step};
+    *step_out = result.step;
     return EN_OK;
 }
 
+/* In turns: what else the machine does hits all alike. */
 static en_status check_all(const eni_command_context *context, eni_advised *a, const char *dir)
 {
-    static const int workers[] = {1, 2, 4};
-    for (int i = 0; i < 3; i++) {
-        EN_TRY(check_one(context, a, dir, "ring", workers[i]));
-        EN_TRY(check_one(context, a, dir, "ps-sync", workers[i]));
-    }
+    static const char *const strategies[] = {"ring", "ps-sync"};
+    static double steps[ENI_CHECKS_MAX][REPEATS_MAX];
+    const int repeats = (int)context->config->repeats;
+    for (int w = 1; w <= 4; w *= 2)
+        for (int k = 0; k < 2; k++)
+            a->check[a->nchecks++] =
+                (eni_advice_check){strategies[k], w, predict_check(a, strategies[k], w), 0};
+    for (int r = 0; r < repeats; r++)
+        for (int i = 0; i < a->nchecks; i++)
+            EN_TRY(run_check(context, dir, &a->check[i], r, &steps[i][r]));
+    for (int i = 0; i < a->nchecks; i++)
+        a->check[i].measured = eni_stats_median(steps[i], (size_t)repeats);
     return EN_OK;
 }
 

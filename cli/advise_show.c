@@ -82,9 +82,9 @@ void eni_advise_show_checks(const eni_advised *a, FILE *out)
                                                    {"error", true}};
     char cells[ENI_CHECKS_MAX * CHECK_COLS][ENI_TABLE_TEXT];
     double worst = 0;
-    fprintf(out, "\nThe same formulas and real runs of %lld steps on this host%s%s:\n\n",
+    fprintf(out, "\nThe same formulas and real runs of %lld steps on this host%s%s (medians of %lld):\n\n",
             (long long)a->config->steps, a->config->net != NULL ? ", over emulated " : "",
-            a->config->net != NULL ? a->config->net : "");
+            a->config->net != NULL ? a->config->net : "", (long long)a->config->repeats);
     for (int i = 0; i < a->nchecks; i++) {
         const eni_advice_check *check = &a->check[i];
         char(*row)[ENI_TABLE_TEXT] = &cells[i * CHECK_COLS];

@@ -14,6 +14,8 @@
 #include "cli/trial.h"
 #include "config/folders.h"
 #include "config/units.h"
+#include "runtime/comm/options.h"
+#include "runtime/comm/plugin.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -72,6 +74,23 @@ static en_status check_batches(const scaling *s)
                   "--global-batch-size, or other numbers to -n",
                   (long long)global, (long long)workers);
         return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* Before the first run, not in the middle of them. */
+static en_status check_strategies(const scaling *s)
+{
+    const eni_config *c = s->context->config;
+    for (int i = 0; i < c->scaled.count; i++) {
+        char word[ENI_STRATEGY_WORD_MAX];
+        const char *given;
+        const en_strategy *strategy;
+        eni_options *options;
+        EN_TRY(eni_plugin_split(c->scaled.item[i], word, &given));
+        EN_TRY(eni_plugin_find(s->context->plugin_dir, word, &strategy));
+        EN_TRY(eni_options_new(strategy, given, &options));
+        eni_options_free(options);
     }
     return EN_OK;
 }
@@ -209,6 +228,7 @@ static en_status scale(scaling *s)
 {
     bool is_any_crowded = false;
     EN_TRY(check_batches(s));
+    EN_TRY(check_strategies(s));
     make_rows(s);
     EN_TRY(run_all(s));
     conclude(s);

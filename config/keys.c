@@ -243,8 +243,8 @@ const eni_key eni_keys[] = {
      ENI_KEY_COMMAS, NULL, "how many workers, one row each"},
     {GROUP, "arms", "strategy", ENI_KEY_LIST, AT(scaled), "ring", 0, 0, "NAME,NAME,..", eni_check_strategy, NULL, S,
      ENI_KEY_COMMAS, NULL, "the strategies to scale"},
-    INT("repeats", "r", repeats, "3", 1, 99, "N", S, 0, NULL,
-        "runs of each row, in turns; the table has the median and the spread"),
+    INT("repeats", "r", repeats, "3", 1, 99, "N", S | A, 0, NULL,
+        "runs of each row, in turns; the table has the median"),
     BOOL("validate", NULL, validate, "on", A, 0, NULL,
          "compare the prediction with short runs of 1, 2 and 4 workers on this host"),
 

@@ -149,8 +149,8 @@ eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_place *
     const eni_cost_numbers *store = place->is_networked ? &m->store_tcp : &m->store_shm;
     const double slow = slowness(m, r), compute = m->compute_alone * slow, bytes = total_bytes(m);
     const double rate = place->rate > 0 ? 1 / place->rate : 0;
-    /* lanes on the host of the ranks find no core of their own when those are all taken */
-    const double lanes = place->has_own_host ? s : min(s, m->cores);
+    /* lanes on the host of the ranks serve at once only as far as the ranks leave cores idle */
+    const double lanes = place->has_own_host ? s : max(1, min(s, m->cores - r));
     const eni_cost_numbers wire = {0, rate, 0};
     double exchange = 0;
     times_of(m, compute, ready);

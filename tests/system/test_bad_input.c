@@ -200,7 +200,7 @@ static void test_commands(void **state)
         {"entrain", "advise --net=rate:0", {"--net", "rate:0", "rate:200MB"}},
         {"entrain", "advise --model=toi", {"toi", "nearest is toy"}},
         {"entrain", "advise -n 0", {"--workers", "\"0\"", "from 1"}},
-        {"entrain", "advise --repeats=2", {"--repeats", "entrain scale"}},
+        {"entrain", "advise --seeds=2", {"--seeds", "entrain compare"}},
         {"entrain", "scale -n 1,x", {"--ranks", "\"x\"", "1,2,4"}},
         {"entrain", "scale -n 0", {"--ranks", "\"0\"", "from 1 to 1024"}},
         {"entrain", "scale -n 1,3 --global-batch-size=64", {"64", "3 equal parts", "--global-batch-size"}},
