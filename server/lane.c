@@ -14,6 +14,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/core/turns.h"
 #include "server/lane_save.h"
 
 enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wakes it before */
@@ -95,6 +96,7 @@ static void *run_lane(void *user)
 {
     eni_lane *lane = user;
     en_status st = EN_OK;
+    eni_turns_ask(1); /* workers wait for it, and compute on the same cores */
     while (st == EN_OK && attend(lane) && (st = lane->status) == EN_OK)
         st = serve_once(lane);
     if (st == EN_OK) return NULL;

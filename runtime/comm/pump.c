@@ -12,6 +12,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/core/turns.h"
 #include "runtime/net/tcp.h"
 
 #define LINGER_NS ENI_SECOND
@@ -98,6 +99,7 @@ static void *pump_main(void *argument)
     eni_coll *coll = argument;
     eni_pump *p = coll->state;
     en_status st = EN_OK;
+    eni_turns_ask(1); /* every core may be computing */
     while (st == EN_OK && !atomic_load(&p->is_stopping)) {
         st = eni_traffic_advance(coll);
         if (st == EN_OK && p->oldest < p->nstarted) st = eni_alive_status(&coll->config.alive);

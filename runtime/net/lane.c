@@ -11,6 +11,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "runtime/core/turns.h"
 #include "runtime/net/lane_state.h"
 
 /* A sender of requests is slowed down by a lane that is behind; an answer must never be dropped, and there is
@@ -112,7 +113,9 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
 en_status eni_socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
                           eni_socket *socket_out)
 {
+    eni_turns_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
     void *zmq = zmq_socket(net->context, type);
+    eni_turns_ask(0);
     if (zmq == NULL) {
         eni_error("lane", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
         return EN_EIO;

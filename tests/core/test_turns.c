@@ -1,0 +1,53 @@
+/* Short turns are asked for, handed on to threads that are started, and given back. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* cmocka needs the four above */
+#include <cmocka.h>
+
+#include "runtime/core/turns.h"
+
+/* The length of a turn in ns, as the kernel has it; 0: it has none to say. */
+static uint64_t turn(void)
+{
+    uint64_t attributes[7] = {0}; /* runtime is the fourth of eight bytes; see turns.c */
+    if (syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) != 0) return 0;
+    return attributes[3];
+}
+
+static void *note_turn(void *out)
+{
+    *(uint64_t *)out = turn();
+    return NULL;
+}
+
+static void short_turns_are_inherited_and_given_back(void **state)
+{
+    (void)state;
+    const uint64_t usual = turn();
+    uint64_t child = 0;
+    pthread_t thread;
+    eni_turns_ask(1);
+    const uint64_t after = turn();
+    assert_int_equal(pthread_create(&thread, NULL, note_turn, &child), 0);
+    pthread_join(thread, NULL);
+    eni_turns_ask(0);
+    if (usual == 0) { /* an older kernel: nothing may have changed */
+        assert_int_equal(after, 0);
+        skip();
+    }
+    assert_true(after < usual);
+    assert_int_equal(child, after);
+    assert_int_equal(turn(), usual);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(short_turns_are_inherited_and_given_back)};
+    return cmocka_run_group_tests_name("core/turns", tests, NULL, NULL);
+}
