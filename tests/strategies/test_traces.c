@@ -9,11 +9,14 @@ static const struct {
     int nranks, nshards;
     uint64_t micro_batches;
     double slow;
+    int local_size;
 } traces[] = {
     {"ring", "ring", 2, 1, 4, 1.5},
     {"ps-sync", "ps-sync", 2, 2, 4, 1.5},
     {"ps-async", "ps-async", 2, 1, 6, 2.5},
     {"ssp", "ssp:bound=1", 2, 1, 8, 4},
+    {"hybrid", "hybrid:ps=c", 2, 2, 4, 1.5},
+    {"hierarchical", "hierarchical", 4, 1, 8, 1.5, 2},
     {"localsgd", RIG_PLUGINS "/localsgd.so:period=2", 2, 1, 8, 1.5},
 };
 enum { TRACES = sizeof traces / sizeof *traces };
@@ -40,6 +43,7 @@ static void make_trace(int i, text *out)
     memset(out, 0, sizeof *out);
     rig_init(&r, traces[i].spec, traces[i].nranks, traces[i].micro_batches);
     r.config.nshards = traces[i].nshards;
+    r.config.local_size = traces[i].local_size;
     r.config.bucket_cap_bytes = 512; /* two buckets */
     rig_slow(&r, 1, traces[i].slow);
     r.config.trace = write_line;
