@@ -25,10 +25,10 @@ forget() { # LABEL
 }
 
 # A cable from a host to the switch that takes so many Mbit/s each way.
-cable() { # LABEL DEVICE ADDRESS MBIT
+cable() { # LABEL DEVICE ADDRESS MBIT BRIDGE
     local port="$2-$1"
     ip link add "$2" netns "$NAME-$1" type veth peer name "$port" netns "$NAME-sw"
-    ip -n "$NAME-sw" link set dev "$port" master br0 up
+    ip -n "$NAME-sw" link set dev "$port" master "$5" up
     ip -n "$NAME-$1" addr add "$3/24" dev "$2"
     ip -n "$NAME-$1" link set dev "$2" up
     for end in "$NAME-$1 $2" "$NAME-sw $port"; do
@@ -36,28 +36,29 @@ cable() { # LABEL DEVICE ADDRESS MBIT
     done
 }
 
-# Hosts at 10.79.0.1, .2, ..; with a second cable each, to 10.80.0.100, the server is beyond that, and their
-# address stays the first cable's: so ranks reach each other by the first, and the server by the second.
+# Hosts at 10.79.0.1, .2, ..; with a second cable each, to another switch, the server is there, at 10.80.0.100, and
+# their address stays the first cable's: so ranks reach each other by the first, and the server by the second.
 make_hosts() { # HOSTS SERVER_RATIO CABLES
     ip netns add "$NAME-sw"
-    ip -n "$NAME-sw" link add br0 type bridge
-    ip -n "$NAME-sw" link set dev br0 up
+    for b in br1 br2; do
+        ip -n "$NAME-sw" link add $b type bridge
+        ip -n "$NAME-sw" link set dev $b up
+    done
     ip netns add "$NAME-s"
     ip -n "$NAME-s" link set dev lo up
     forget s
-    cable s eth0 "10.$((78 + $3)).0.100" "$((RATE * $2))"
+    cable s eth0 "10.$((78 + $3)).0.100" "$((RATE * $2))" "br$3"
     for ((h = 0; h < $1; h++)); do
         ip netns add "$NAME-$h"
         ip -n "$NAME-$h" link set dev lo up
         forget $h
-        cable $h eth0 "10.79.0.$((h + 1))" "$RATE"
+        cable $h eth0 "10.79.0.$((h + 1))" "$RATE" br1
         [ "$3" = 2 ] || continue
-        cable $h eth1 "10.80.0.$((h + 1))" "$RATE"
+        cable $h eth1 "10.80.0.$((h + 1))" "$RATE" br2
         ip -n "$NAME-$h" route add 10.80.0.100/32 dev eth1 src "10.79.0.$((h + 1))"
         ip -n "$NAME-s" route add "10.79.0.$((h + 1))/32" via "10.80.0.$((h + 1))"
         for n in "$h" s; do
             ip netns exec "$NAME-$n" sh -c 'for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done'
-            ip netns exec "$NAME-$n" sh -c 'echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore'
         done
     done
 }
