@@ -100,6 +100,14 @@ static void visit_limits(const json_t *object)
     expect_positive(object, (const char *const[]){is_sgemm ? "gflop_s" : "gb_s", NULL});
 }
 
+static void visit_scale(const json_t *object)
+{
+    expect_bench(object, "scale");
+    expect_texts(object, (const char *const[]){"what", "transport", NULL});
+    expect_positive(object, (const char *const[]){"ranks", "bytes", "median_us", "model_us", NULL});
+    assert_true(json_is_boolean(json_object_get(object, "is_source")));
+}
+
 static void visit_nothing(const json_t *object)
 {
     (void)object;
@@ -161,6 +169,17 @@ static void train_runs(void **state)
     assert_int_equal(code, 0);
 }
 
+/* Two all-reduces, and per transport two rows by workers and one by shards. */
+static void scale_runs(void **state)
+{
+    (void)state;
+    int code;
+    assert_int_equal(run_bench("scale --json --bytes=4K --ranks=1,2 --shards=2", visit_scale, &code), 8);
+    assert_int_equal(code, 0);
+    assert_int_equal(run_bench("scale --ranks=0 2>/dev/null", visit_nothing, &code), 0);
+    assert_int_equal(code, 2);
+}
+
 /* Sums through all three loops; messages of one frame and of several. */
 static void limits_run(void **state)
 {
@@ -205,11 +224,9 @@ static void a_wrong_flag_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allreduce_runs),
-        cmocka_unit_test(pushpull_runs),
-        cmocka_unit_test(train_runs),
-        cmocka_unit_test(limits_run),
-        cmocka_unit_test(a_wrong_flag_is_refused),
+        cmocka_unit_test(allreduce_runs), cmocka_unit_test(pushpull_runs),
+        cmocka_unit_test(train_runs),     cmocka_unit_test(scale_runs),
+        cmocka_unit_test(limits_run),     cmocka_unit_test(a_wrong_flag_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
