@@ -141,10 +141,11 @@ static void step_range(const struct trial *trial, uint64_t lo, uint64_t hi, cons
     trial->optimizer->step(trial->param + lo, slots, mean, hi - lo, &hyper);
 }
 
-static void take_mean(void *user, uint64_t lo, uint64_t hi, const float *mean, int is_last)
+static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
-    (void)is_last;
-    step_range(user, lo, hi, mean);
+    const struct trial *trial = user;
+    float *slots[ENI_MAX_SLOTS] = {trial->momentum + lo};
+    eni_mean_step(trial->optimizer, trial->param + lo, slots, from, hi - lo, &hyper);
 }
 
 static en_status trial_once(struct trial *trial)

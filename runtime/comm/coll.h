@@ -7,8 +7,8 @@
  *             bytes, 2 (n-1) hops. The order of each sum is ENI_SUM_RING.
  *     naive   everybody sends everything to everybody and sums alone: (n-1) vectors per rank.
  *
- * direct also has the mean and what follows it in one pass (ENI_COLL_MEAN_STEP): the owner of a slice hands
- * the mean, block by block and still in its cache, to a function that steps the one copy of the weights.
+ * direct also has the mean and what follows it in one pass (ENI_COLL_MEAN_STEP): the owner of a slice has a
+ * function that reads it from all ranks and steps the one copy of the weights.
  *
  * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
  * Every flag and every frame says epoch, sequence, operation, bucket, count and training step: ranks that
@@ -31,6 +31,7 @@
 #include "entrain/status.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
+#include "ops/mean_step.h"
 #include "runtime/comm/arena.h"
 #include "runtime/comm/sync.h"
 
@@ -118,10 +119,10 @@ enum {
 }; /* beside EN_ALLREDUCE (1) ..
       EN_BCAST (5) */
 
-/* Takes elements [lo, hi) of the mean, which are at `mean` and gone when it returns. The blocks of this
- * rank's slice come in order; is_last says the last one. A rank whose slice is empty hears nothing. On the
- * thread that is inside submit, test or wait; it must not call into the group. */
-typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const float *mean, int is_last);
+/* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
+ * operation, for this rank's slice; not for an empty one. On the thread that is inside submit, test or wait;
+ * it must not call into the group. */
+typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {
     int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),

@@ -46,6 +46,7 @@ typedef struct direct {
     float *scratch;                /* (max_count) naive only */
     const float **src;             /* (nranks) */
     float **dst;                   /* (nranks) */
+    float *scale;                  /* (nranks) */
     uint64_t *nsamples;            /* (nranks) */
     board *boards[];               /* (nranks) */
 } direct;
@@ -76,7 +77,8 @@ static en_status direct_open(eni_coll *coll)
     d->src = eni_alloc_array((size_t)n, sizeof *d->src);
     d->dst = eni_alloc_array((size_t)n, sizeof *d->dst);
     d->nsamples = eni_alloc_array((size_t)n, sizeof *d->nsamples);
-    if (!d->src || !d->dst || !d->nsamples) return EN_ENOMEM;
+    d->scale = eni_alloc_array((size_t)n, sizeof *d->scale);
+    if (!d->src || !d->dst || !d->scale || !d->nsamples) return EN_ENOMEM;
     if (coll->config.algorithm == ENI_COLL_NAIVE) {
         d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
         if (!d->scratch) return EN_ENOMEM;
@@ -93,6 +95,7 @@ static void direct_close(eni_coll *coll)
     eni_free(d->scratch);
     eni_free(d->src);
     eni_free(d->dst);
+    eni_free(d->scale);
     eni_free(d->nsamples);
     eni_free(d);
 }
@@ -230,24 +233,28 @@ static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
         tally(coll, rest + slice, others * slice, others * slice + slice);
 }
 
-/* My slice of the mean, block by block, to the function that steps the one copy of the weights: nothing else
- * is written. The others read my part of the weights in place, so each of them has received it. */
+/* My slice of all gradients, in the order of the sum, to the function that averages it and steps the one copy
+ * of the weights: nothing else is written. The others read my part of the weights in place, so each of them
+ * has received it. Of the ring's order it is chunk `rank`, whose sum begins there. */
 static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
 {
-    enum { BLOCK = 1024 };
-    _Alignas(ENI_LINE) float mean[BLOCK];
     direct *d = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
+    const int first = coll->config.sum_order == ENI_SUM_RING ? rank : 0;
     const uint64_t others = (uint64_t)n - 1;
     const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
     const uint64_t slice = hi - lo, rest = op->count - slice;
-    for (uint64_t at = lo; at < hi; at += BLOCK) {
-        const uint64_t end = hi - at < BLOCK ? hi : at + BLOCK;
-        for (int r = 0; r < n; r++)
-            d->src[r] = vector_of(coll, r, op) + at;
-        eni_mean_ranks(mean, d->src, d->nsamples, n, coll->config.sum_order, op->count, at, end);
-        op->take(op->take_user, at, end, mean, end == hi);
+    eni_sources from = {.src = d->src, .scale = d->scale};
+    uint64_t samples = 0;
+    for (int k = 0; k < n; k++) {
+        const int r = (first + k) % n;
+        if (d->nsamples[r] == 0) continue;
+        d->src[from.n] = vector_of(coll, r, op) + lo;
+        d->scale[from.n++] = (float)d->nsamples[r];
+        samples += d->nsamples[r];
     }
+    if (from.n > 0) from.inv = 1.0f / (float)samples;
+    if (slice > 0) op->take(op->take_user, lo, hi, &from);
     tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
 }
 

@@ -25,14 +25,13 @@ typedef struct eni_request {
     uint32_t slot;     /* REQ_COLL: of its vector */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
-    int is_fused;      /* mean_step in one pass with it, and what that takes */
+    int is_fused;      /* mean_step in one pass with it, at these rates */
     eni_hyper hyper;
-    int64_t update_ns;
-    int is_push;      /* REQ_CALL that carries a vector */
-    int is_grad;      /* and that is the gradient: it stands for the samples behind it */
-    int is_late;      /* and is not sent yet (host_call.c) */
+    int is_push; /* REQ_CALL that carries a vector */
+    int is_grad; /* and that is the gradient: it stands for the samples behind it */
+    int is_late; /* and is not sent yet (host_call.c) */
     uint32_t call_kind, call_what;
-    int out, in; /* slots, or ENI_SLOT_NONE */
+    int out, in;      /* slots, or ENI_SLOT_NONE */
     en_status failed; /* why it could not start; EN_OK: it did */
 } eni_request;
 
@@ -61,11 +60,11 @@ struct eni_host {
     int has_measured;      /* costs, or why there are none */
     en_status cost_status;
     eni_costs costs;
-    uint8_t *is_called;    /* (n) a store has been sent it, or asked for it */
+    uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
     uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
     int has_samples;        /* the next two were told */
     uint64_t local_samples, world_samples; /* of the step */
-    en_req *last_coll;      /* (n) the last collective on a vector of the bucket */
+    en_req *last_coll;                     /* (n) the last collective on a vector of the bucket */
     en_req late[ENI_HOST_REQUESTS];
     uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
     eni_host_counters counters;
@@ -118,8 +117,8 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
 /* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* Sends a call now. 1: r waits for a collective on its vector, and is queued. Sends what was queued: all of it,
- * or as far as that needs no waiting. host_call.c. */
+/* Sends a call now. 1: r waits for a collective on its vector, and is queued. Sends what was queued: all of
+ * it, or as far as that needs no waiting. host_call.c. */
 void eni_host_send(eni_host *host, eni_request *r);
 int eni_host_delay(eni_host *host, eni_request *r);
 void eni_host_send_late(eni_host *host, int may_block);

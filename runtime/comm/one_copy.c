@@ -2,7 +2,7 @@
  *
  * Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
  * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
- * all gradients, averages it block by block in its first-level cache, and steps that part of the one copy.
+ * all gradients, averages it in registers, and steps that part of the one copy (ops/mean_step.h).
  *
  *     two copies   read 2 slices, write the mean twice; then each rank reads it all, and steps all its
  * weights one copy     read 2 slices, step one
@@ -34,10 +34,11 @@ int eni_host_may_write(eni_host *host, const char *operation, en_vec v)
     return 0;
 }
 
-/* One block of the mean, on the compute thread. */
-static void take_mean(void *user, uint64_t lo, uint64_t hi, const float *mean, int is_last)
+/* This rank's slice, on the compute thread. The update's time is that of the pass: reading the gradients has
+ * none of its own. */
+static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
-    eni_request *r = user;
+    const eni_request *r = user;
     eni_host *host = r->host;
     const eni_host_config *c = &host->config;
     const uint64_t at = c->buckets->bucket[r->bucket->id].lo + lo;
@@ -45,14 +46,11 @@ static void take_mean(void *user, uint64_t lo, uint64_t hi, const float *mean, i
     const int64_t begin = eni_now_ns();
     for (int i = 0; i < host->noptimizer_slots; i++)
         slots[i] = eni_arena_at(c->arena, host->optimizer_slot + (uint32_t)i, at);
-    c->optimizer->step(eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, mean, hi - lo, &r->hyper);
+    eni_mean_step(c->optimizer, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo, &r->hyper);
     const int64_t end = eni_now_ns();
-    r->update_ns += end - begin;
-    if (!is_last) return;
-    host->counters.update_ns += r->update_ns;
-    /* Reading and stepping took turns: the length is exact, and so is the end. */
-    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", end - r->update_ns, end, (int64_t)host->step,
-                   (int)r->bucket->id, 0);
+    host->counters.update_ns += end - begin;
+    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step, (int)r->bucket->id,
+                   0);
 }
 
 void eni_host_fuse(eni_host *host, eni_request *request, eni_coll_op *op)
