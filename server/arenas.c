@@ -12,17 +12,22 @@
 #include "runtime/core/try.h"
 #include "runtime/net/wire.h"
 
+/* A worker comes again when psd 0 was lost and psd 1 was not. */
+enum { OLD_BELLS = 256, KICKS = ENI_FDPASS_MAX - 1 };
+
 struct eni_arenas {
-    int32_t nranks;
+    eni_arenas_config config;
     atomic_uint_least32_t epoch;
-    uint64_t elements;
-    eni_token token;
-    const eni_weights *weights; /* NULL: none to give */
     char name[ENI_FDPASS_NAME];
     int listen_fd, stop_fd;
     pthread_t thread;
     _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the lanes */
-    ino_t *inode;                /* (nranks) of the memory behind it */
+    _Atomic(eni_bells *) *bells; /* (nranks) written by the thread, read by the lanes */
+    ino_t *inode;                /* (nranks) of the memory behind the arena */
+    int kick_fd[KICKS];          /* (own_lanes) unless there are too many */
+    int nkicks;
+    eni_bells *old[OLD_BELLS]; /* a lane may be in them */
+    int nold;
 };
 
 /* Maps what a worker handed over; the status is the answer to it. */
@@ -30,13 +35,13 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
 {
     const uint32_t epoch = atomic_load(&arenas->epoch);
     struct stat info;
-    if (hello->rank < 0 || hello->rank >= arenas->nranks || hello->epoch != epoch ||
-        hello->count != arenas->elements) {
+    if (hello->rank < 0 || hello->rank >= arenas->config.nranks || hello->epoch != epoch ||
+        hello->count != arenas->config.elements) {
         eni_warn("arenas",
                  "refused an arena of %llu elements for rank %d, epoch %u: this run has %llu for "
                  "ranks below %d, epoch %u",
                  (unsigned long long)hello->count, hello->rank, hello->epoch,
-                 (unsigned long long)arenas->elements, arenas->nranks, epoch);
+                 (unsigned long long)arenas->config.elements, arenas->config.nranks, epoch);
         return EN_EMISMATCH;
     }
     if (fstat(fd, &info) != 0) return EN_EIO;
@@ -57,7 +62,19 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     return EN_OK;
 }
 
-/* One worker: a descriptor and a hello in; a status and perhaps our weights out. */
+/* Maps a worker's bells. 0: it goes on by socket. */
+static int take_bells(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
+{
+    eni_bells *bells, *old = atomic_load_explicit(&arenas->bells[hello->rank], memory_order_relaxed);
+    if (arenas->nkicks == 0 || (int32_t)hello->lanes != arenas->config.nlanes) return 0;
+    if (old && arenas->nold == OLD_BELLS) return 0;
+    if (eni_bells_map(fd, hello->lanes, hello->slots, &bells) != EN_OK) return 0;
+    if (old) arenas->old[arenas->nold++] = old;
+    atomic_store_explicit(&arenas->bells[hello->rank], bells, memory_order_release);
+    return 1;
+}
+
+/* One worker: its descriptors and a hello in; a status, our weights and kicks out. */
 static void serve(eni_arenas *arenas, int fd)
 {
     const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
@@ -66,13 +83,20 @@ static void serve(eni_arenas *arenas, int fd)
     eni_arena_hello hello;
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, deadline, arenas->stop_fd) != EN_OK)
         return;
-    eni_arena_answer answer = {.status = EN_EPROTO};
-    if (nfds == 1 && bytes == sizeof hello) answer.status = take_in(arenas, &hello, fds[0]);
+    eni_arena_answer answer = {.status = EN_EPROTO, .first_lane = (uint32_t)arenas->config.first_lane};
+    int gifts[ENI_FDPASS_MAX], ngifts = 0;
+    if (bytes == sizeof hello && nfds == 1 + (size_t)(hello.slots > 0))
+        answer.status = take_in(arenas, &hello, fds[0]);
+    if (answer.status == EN_OK && eni_weights_fd(arenas->config.weights) >= 0) {
+        gifts[ngifts++] = eni_weights_fd(arenas->config.weights);
+        answer.has_weights = 1;
+    }
+    if (answer.status == EN_OK && hello.slots > 0 && take_bells(arenas, &hello, fds[1]))
+        for (; (int)answer.nbells < arenas->nkicks; answer.nbells++)
+            gifts[ngifts++] = arenas->kick_fd[answer.nbells];
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
-    const int weights = eni_weights_fd(arenas->weights);
-    answer.has_weights = answer.status == EN_OK && weights >= 0;
-    eni_fdpass_send(fd, &weights, answer.has_weights, &answer, sizeof answer, deadline, arenas->stop_fd);
+    eni_fdpass_send(fd, gifts, (size_t)ngifts, &answer, sizeof answer, deadline, arenas->stop_fd);
 }
 
 static void *accept_workers(void *user)
@@ -81,7 +105,7 @@ static void *accept_workers(void *user)
     int fd;
     for (;;) {
         const en_status st =
-            eni_fdpass_accept(arenas->listen_fd, &arenas->token, INT64_MAX, arenas->stop_fd, &fd);
+            eni_fdpass_accept(arenas->listen_fd, &arenas->config.token, INT64_MAX, arenas->stop_fd, &fd);
         if (st == EN_ETIMEOUT) continue;
         if (st != EN_OK) return NULL; /* stopped; or the socket broke, which was logged */
         serve(arenas, fd);
@@ -89,34 +113,57 @@ static void *accept_workers(void *user)
     }
 }
 
-en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
-                           const eni_weights *weights, eni_arenas **arenas_out)
+/* With more lanes than fit into one message none has a bell. */
+static int open_kicks(eni_arenas *arenas)
 {
-    eni_arenas *arenas = eni_alloc(sizeof *arenas);
-    if (!arenas) return EN_ENOMEM;
-    *arenas = (eni_arenas){.nranks = nranks, .elements = elements, .token = *token, .weights = weights};
-    atomic_init(&arenas->epoch, epoch);
-    en_status st = EN_ENOMEM;
-    arenas->arena = eni_alloc_array((size_t)nranks, sizeof *arenas->arena);
-    arenas->inode = eni_alloc_array((size_t)nranks, sizeof *arenas->inode);
-    if (!arenas->arena || !arenas->inode) goto free_arenas;
-    EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_arenas);
-    st = EN_EIO;
-    arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (arenas->stop_fd < 0) goto close_listen;
-    if (pthread_create(&arenas->thread, NULL, accept_workers, arenas) != 0) goto close_stop;
-    *arenas_out = arenas;
-    return EN_OK;
+    if (arenas->config.own_lanes > KICKS) return 1;
+    for (int32_t k = 0; k < arenas->config.own_lanes; k++, arenas->nkicks++)
+        if ((arenas->kick_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return 0;
+    return 1;
+}
 
-close_stop:
-    close(arenas->stop_fd);
-close_listen:
-    close(arenas->listen_fd);
-    eni_error("arenas", "cannot start the thread that takes the workers' memory");
-free_arenas:
+static void free_arenas(eni_arenas *arenas)
+{
+    for (int32_t r = 0; r < arenas->config.nranks; r++) {
+        if (arenas->arena) eni_arena_close(atomic_load(&arenas->arena[r]));
+        if (arenas->bells) eni_bells_close(atomic_load(&arenas->bells[r]));
+    }
+    for (int i = 0; i < arenas->nold; i++)
+        eni_bells_close(arenas->old[i]);
+    for (int k = 0; k < arenas->nkicks; k++)
+        close(arenas->kick_fd[k]);
+    if (arenas->stop_fd >= 0) close(arenas->stop_fd);
+    if (arenas->listen_fd >= 0) close(arenas->listen_fd);
     eni_free(arenas->inode);
+    eni_free(arenas->bells);
     eni_free(arenas->arena);
     eni_free(arenas);
+}
+
+en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_out)
+{
+    const size_t nranks = (size_t)config->nranks;
+    eni_arenas *arenas = eni_alloc(sizeof *arenas);
+    if (!arenas) return EN_ENOMEM;
+    arenas->config = *config;
+    arenas->listen_fd = arenas->stop_fd = -1;
+    atomic_init(&arenas->epoch, config->epoch);
+    en_status st = EN_ENOMEM;
+    arenas->arena = eni_alloc_array(nranks, sizeof *arenas->arena);
+    arenas->bells = eni_alloc_array(nranks, sizeof *arenas->bells);
+    arenas->inode = eni_alloc_array(nranks, sizeof *arenas->inode);
+    if (!arenas->arena || !arenas->bells || !arenas->inode) goto free_all;
+    EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_all);
+    st = EN_EIO;
+    arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (arenas->stop_fd >= 0 && open_kicks(arenas) &&
+        pthread_create(&arenas->thread, NULL, accept_workers, arenas) == 0) {
+        *arenas_out = arenas;
+        return EN_OK;
+    }
+    eni_error("arenas", "cannot start the thread that takes the workers' memory");
+free_all:
+    free_arenas(arenas);
     return st;
 }
 
@@ -135,6 +182,16 @@ eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank)
     return atomic_load_explicit(&arenas->arena[rank], memory_order_acquire);
 }
 
+eni_bells *eni_arenas_bells(const eni_arenas *arenas, int32_t rank)
+{
+    return atomic_load_explicit(&arenas->bells[rank], memory_order_acquire);
+}
+
+int eni_arenas_kick_fd(const eni_arenas *arenas, int32_t lane)
+{
+    return arenas->nkicks > 0 ? arenas->kick_fd[lane - arenas->config.first_lane] : -1;
+}
+
 void eni_arenas_stop(eni_arenas *arenas)
 {
     if (!arenas) return;
@@ -142,11 +199,5 @@ void eni_arenas_stop(eni_arenas *arenas)
     while (write(arenas->stop_fd, &one, sizeof one) < 0) {
     }
     pthread_join(arenas->thread, NULL);
-    for (int32_t r = 0; r < arenas->nranks; r++)
-        eni_arena_close(atomic_load(&arenas->arena[r]));
-    close(arenas->stop_fd);
-    close(arenas->listen_fd);
-    eni_free(arenas->inode);
-    eni_free(arenas->arena);
-    eni_free(arenas);
+    free_arenas(arenas);
 }

@@ -3,7 +3,8 @@
  * A worker that shares psd's host hands over its arena (comm/arena.h) before its HELLO. psd then reads
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
  * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
- * worker gets psd's own weights, where they may be read (weights.h).
+ * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its lanes, if it
+ * handed over bells (comm/bells.h) too: then messages need no socket either.
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
  * anything from a socket. Its size cannot change: it is sealed. */
@@ -11,15 +12,23 @@
 #define SERVER_ARENAS_H
 
 #include "runtime/comm/arena.h"
+#include "runtime/comm/bells.h"
 #include "runtime/net/fdpass.h"
 #include "server/weights.h"
 
 typedef struct eni_arenas eni_arenas;
 
-/* Starts the thread. `elements` is the length that every arena must state. `weights` (borrowed, outlives the
- * arenas; NULL: none) are handed to every worker that hands over its own. */
-en_status eni_arenas_start(int32_t nranks, uint32_t epoch, uint64_t elements, const eni_token *token,
-                           const eni_weights *weights, eni_arenas **arenas_out);
+typedef struct eni_arenas_config {
+    int32_t nranks;
+    uint32_t epoch;
+    uint64_t elements; /* the length that every arena must state */
+    eni_token token;
+    const eni_weights *weights; /* for every worker that hands over its own; NULL: none; borrowed */
+    int32_t first_lane, own_lanes, nlanes; /* of this psd, so many; of all */
+} eni_arenas_config;
+
+/* Starts the thread. */
+en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_out);
 
 /* The socket's name, for the workers. Lives as long as the object. */
 const char *eni_arenas_name(const eni_arenas *arenas);
@@ -29,6 +38,12 @@ void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch);
 
 /* The arena of a rank, or NULL if it has not handed one over. Any thread; valid until stop. */
 eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
+
+/* The bells of a rank, or NULL. A worker that found psd again has new ones; the old stay mapped. */
+eni_bells *eni_arenas_bells(const eni_arenas *arenas, int32_t rank);
+
+/* The eventfd by which workers wake lane `lane`; -1: this psd takes no bells. Borrowed. */
+int eni_arenas_kick_fd(const eni_arenas *arenas, int32_t lane);
 
 /* Joins the thread and unmaps everything: no lane may run any more. NULL is fine. */
 void eni_arenas_stop(eni_arenas *arenas);

@@ -17,8 +17,6 @@
 #include "runtime/core/turns.h"
 #include "server/lane_save.h"
 
-enum { IDLE_MS = 60000 }; /* how long an idle lane blocks; whatever happens wakes it before */
-
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
 /* The store may answer to this, so it hears of it without the lock. */
@@ -72,21 +70,36 @@ static void arm(eni_lane *lane)
     timerfd_settime(lane->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-/* Waits for one thing to do and does it. */
-static en_status serve_once(eni_lane *lane)
+/* Takes a message from the socket if one is there or comes in time. What the same client has asked by bell
+ * before it sent this comes first. */
+static en_status serve_socket(eni_lane *lane, int timeout_ms)
 {
     eni_packet packet = {0};
     uint64_t expired;
-    eni_lane_save_tend(lane); /* before we block: what has become durable may be waited for */
-    arm(lane);
+    if (timeout_ms > 0) arm(lane);
     const int64_t begin = eni_now_ns();
-    const en_status st = eni_router_recv(lane->router, IDLE_MS, lane->wake_fd, &packet);
+    const en_status st = eni_router_recv(lane->router, timeout_ms, lane->wake_fd, &packet);
+    lane->figures.wait_ns += eni_now_ns() - begin;
+    if (st == EN_EINTR) { /* or they would wake us for ever */
+        (void)!read(lane->timer_fd, &expired, sizeof expired);
+        eni_lane_wake_up(lane);
+    }
+    if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
+    eni_lane_answer_bells(lane);
+    eni_lane_take(lane, &packet);
+    return EN_OK;
+}
+
+/* Waits for one thing to do and does it. */
+static en_status serve_once(eni_lane *lane)
+{
+    eni_lane_save_tend(lane); /* before we block: what has become durable may be waited for */
+    const int was_busy = eni_lane_answer_bells(lane) > 0;
+    if (lane->status == EN_OK) {
+        const int timeout_ms = eni_lane_rest(lane, was_busy);
+        if (timeout_ms >= 0) EN_TRY(serve_socket(lane, timeout_ms));
+    }
     const int64_t now = eni_now_ns();
-    lane->figures.wait_ns += now - begin;
-    if (st != EN_OK && st != EN_ETIMEOUT && st != EN_EINTR) return st;
-    if (st == EN_EINTR)
-        (void)!read(lane->timer_fd, &expired, sizeof expired); /* or it would wake us for ever */
-    if (st == EN_OK) eni_lane_take(lane, &packet);
     eni_lane_take_late(lane, now);
     eni_lane_tick(lane, now);
     return lane->status;
@@ -176,8 +189,10 @@ static en_status open_wake(eni_lane *lane)
     lane->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     lane->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     lane->wake_fd = epoll_create1(EPOLL_CLOEXEC);
+    const int kick_fd = eni_arenas_kick_fd(lane->config.arenas, lane->config.shard);
     if (lane->event_fd >= 0 && lane->timer_fd >= 0 && lane->wake_fd >= 0 &&
-        watch(lane->wake_fd, lane->event_fd) == 0 && watch(lane->wake_fd, lane->timer_fd) == 0)
+        watch(lane->wake_fd, lane->event_fd) == 0 && watch(lane->wake_fd, lane->timer_fd) == 0 &&
+        (kick_fd < 0 || watch(lane->wake_fd, kick_fd) == 0))
         return EN_OK;
     eni_error("lane", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
               lane->config.shard);

@@ -1,4 +1,10 @@
-/* lane_impl.h - what lane.c (the thread) and serve.c (the messages) share; nobody else includes it. */
+/* lane_impl.h - what the files of a lane share; nobody else includes it.
+ *
+ *     lane.c        the thread, and its life
+ *     serve.c       messages, and what the store makes of them
+ *     answer.c      answers
+ *     lane_bells.c  messages without a socket
+ *     lane_save.c   what is kept on disk */
 #ifndef SERVER_LANE_IMPL_H
 #define SERVER_LANE_IMPL_H
 
@@ -48,8 +54,10 @@ struct eni_lane {
     en_status status; /* of the last store step */
 
     pthread_t thread;
-    int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two */
-    atomic_int attention;            /* the thread should look at what follows */
+    int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the bells' kick */
+    int64_t rung_ns;                 /* when a bell rang last; 0: none since it slept */
+    uint32_t nlooks;
+    atomic_int attention; /* the thread should look at what follows */
     pthread_mutex_t lock;
     pthread_cond_t done;
     int is_stopping;      /* under lock, as the next three */
@@ -62,7 +70,36 @@ struct eni_lane {
 /* ---- lane.c; any thread */
 void eni_lane_call_attention(eni_lane *lane);
 
+/* ---- lane_bells.c; lane's thread */
+
+/* Handles what clients have asked by bell, so much at once that sockets are not kept waiting. How many. */
+int eni_lane_answer_bells(eni_lane *lane);
+/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the bells again. Yields while
+ * bells have rung a moment ago; then whoever rings kicks it. */
+int eni_lane_rest(eni_lane *lane, int was_busy);
+/* It was kicked, perhaps. */
+void eni_lane_wake_up(eni_lane *lane);
+
+/* ---- answer.c; lane's thread */
+
+/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
+ * this returns: lent weights keep their bytes, all else is copied. `to` without a route: by bell, to the
+ * header's rank. */
+void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data);
+void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void eni_lane_reply(eni_lane *lane, const eni_store_action *action);
+void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action);
+/* What the answer to a message must know of it. */
+uint64_t eni_lane_ticket(const eni_packet *packet);
+/* The packet-shaped address of a client: by socket. */
+eni_packet eni_lane_address(const eni_lane *lane, int32_t rank);
+float *eni_lane_arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket);
+
 /* ---- serve.c; lane's thread */
+
+/* A message from a client that is believed. Owns the packet from here on. */
+void eni_lane_handle(eni_lane *lane, eni_packet *packet);
 
 /* Takes in a message: checks who sent it, delays or handles it. Owns the packet from here on. */
 void eni_lane_take(eni_lane *lane, eni_packet *packet);

@@ -141,8 +141,15 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
         if (!psd->shaper) return EN_ENOMEM;
     }
     EN_TRY(share_weights(psd));
-    EN_TRY(eni_arenas_start(psd->nranks, world->epoch, psd->setup.elements, &psd->token, psd->weights,
-                            &psd->arenas));
+    const eni_arenas_config arenas = {.nranks = psd->nranks,
+                                      .epoch = world->epoch,
+                                      .elements = psd->setup.elements,
+                                      .token = psd->token,
+                                      .weights = psd->weights,
+                                      .first_lane = psd->first_lane,
+                                      .own_lanes = psd->own_lanes,
+                                      .nlanes = psd->nshards};
+    EN_TRY(eni_arenas_start(&arenas, &psd->arenas));
     for (int32_t i = 0; i < psd->own_lanes; i++)
         EN_TRY(open_lane(psd, world, i));
     for (int32_t r = 0; psd->past && r < psd->nranks; r++)

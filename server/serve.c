@@ -1,7 +1,5 @@
 /* What a lane does with a message. */
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,142 +15,6 @@ enum {
     LATE_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
     TRY_AGAIN_MS = 5    /* a call that is sent again waits so long for rank 0's INIT to be, too */
 };
-
-/* ---- answers ------------------------------------------------------------------------------------------- */
-
-/* The loan of `data`, if these are a cell's live weights and long enough for ZeroMQ to send them where they
- * lie. NULL: they are copied. */
-static eni_edition *lend(eni_lane *lane, const eni_header *header, const float *data)
-{
-    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
-    if (data != eni_store_weights(lane->store, header->bucket, NULL)) return NULL;
-    return eni_store_lend(lane->store, header->bucket);
-}
-
-/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
- * this returns: lent weights keep their bytes, all else is copied. */
-static void post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
-{
-    const uint64_t on_wire = data ? header->bytes : 0;
-    header->epoch = lane->config.epoch;
-    header->shard = (uint32_t)lane->config.shard;
-    header->incarnation = lane->config.incarnation;
-    header->dtype = ENI_DTYPE_F32;
-    header->codec = ENI_CODEC_NONE;
-    header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
-    eni_edition *loan = lend(lane, header, data);
-    const en_status st =
-        eni_router_send(lane->router, to, header, (void *)data, loan ? eni_store_take_back : NULL, loan);
-    if (st == EN_OK) return;
-    eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
-              en_status_str(st));
-    if (st == EN_ETIMEOUT && header->type == ENI_MSG_REPLY)
-        lane->config.on_failure(lane->config.user,
-                                "a worker does not read its answers: it would wait for ever");
-}
-
-static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-static void refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
-{
-    eni_header header = {.type = ENI_MSG_REFUSED,
-                         .rank = to->header.rank,
-                         .bucket = to->header.bucket,
-                         .seq = to->header.seq,
-                         .status = (uint32_t)status};
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(header.text, sizeof header.text, fmt, args);
-    va_end(args);
-    lane->figures.refused++;
-    eni_log_every(&lane->refused_limit, ENI_LOG_WARN, "lane", "shard %d refused: %s", lane->config.shard,
-                  header.text);
-    post(lane, to, &header, NULL);
-}
-
-/* The packet-shaped address of a client. */
-static eni_packet address_of(const eni_lane *lane, int32_t rank)
-{
-    eni_packet to = {.header = {.rank = rank}, .route_bytes = lane->route[rank].bytes};
-    memcpy(to.route, lane->route[rank].route, sizeof to.route);
-    return to;
-}
-
-/* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
- *
- *     seq: 48 bits | slot: 14 bits, all ones: nowhere | is_mapped | is_shared */
-enum { TICKET_SLOT = 0x3fff, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
-
-static uint64_t ticket_of(const eni_header *header)
-{
-    const uint64_t slot = header->into < TICKET_SLOT ? header->into : TICKET_SLOT;
-    return header->seq << 16 | slot << 2 | (header->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) |
-           (header->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
-}
-
-static uint64_t ticket_seq(uint64_t ticket)
-{
-    return ticket >> 16;
-}
-
-static float *arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket)
-{
-    const eni_setup *setup = lane->config.setup;
-    const uint64_t lo = eni_slice_lo(setup->counts[bucket], lane->config.shard, lane->config.nshards);
-    return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
-}
-
-/* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
- * slot of its call. 0: it must travel in the message. */
-static int put_into_arena(eni_lane *lane, const eni_store_action *action, eni_header *header)
-{
-    const uint64_t ticket = action->ticket;
-    const uint32_t slot = (uint32_t)(ticket >> 2) & TICKET_SLOT;
-    const eni_arena *arena = NULL;
-    if (ticket & TICKET_SHARED) arena = eni_arenas_find(lane->config.arenas, action->client);
-    if (!arena) return 0;
-    header->flags |= ENI_FLAG_SHM;
-    header->slot = ENI_INTO_NOTHING;
-    lane->figures.shm_bytes += header->bytes;
-    if (ticket & TICKET_MAPPED && lane->config.weights &&
-        action->data == eni_store_weights(lane->store, action->bucket, NULL)) {
-        header->flags |= ENI_FLAG_MAPPED;
-        return 1;
-    }
-    if (slot >= eni_arena_nslots(arena)) return 1; /* nobody wants it */
-    header->slot = slot;
-    memmove(arena_at(lane, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
-    return 1;
-}
-
-static void reply(eni_lane *lane, const eni_store_action *action)
-{
-    const eni_packet to = address_of(lane, action->client);
-    const float *data = action->data;
-    eni_header header = {.type = ENI_MSG_REPLY,
-                         .rank = action->client,
-                         .bucket = action->bucket,
-                         .seq = ticket_seq(action->ticket),
-                         .base_version = action->met,
-                         .version = action->version,
-                         .stable = eni_lane_stable(lane, action->client, action->bucket),
-                         .nsamples = action->samples,
-                         .step = action->steps,
-                         .count = action->count,
-                         .bytes = data ? action->count * sizeof(float) : 0};
-    if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
-    if (action->flags & ENI_STORE_IS_DATA) header.flags |= ENI_FLAG_DATA;
-    if (data && put_into_arena(lane, action, &header)) data = NULL;
-    post(lane, &to, &header, data);
-}
-
-static void refuse_call(eni_lane *lane, const eni_store_action *action)
-{
-    eni_packet to = address_of(lane, action->client);
-    to.header.bucket = action->bucket;
-    to.header.seq = ticket_seq(action->ticket);
-    refuse(lane, &to, action->status, "%s", action->text);
-}
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
@@ -170,8 +32,8 @@ static void step(eni_lane *lane, eni_store_event *event, const eni_header *heade
     for (uint32_t i = 0; i < lane->actions.n; i++) {
         const eni_store_action *action = &lane->actions.item[i];
         switch (action->type) {
-        case ENI_STORE_REPLY: reply(lane, action); break;
-        case ENI_STORE_REFUSE: refuse_call(lane, action); break;
+        case ENI_STORE_REPLY: eni_lane_reply(lane, action); break;
+        case ENI_STORE_REFUSE: eni_lane_refuse_call(lane, action); break;
         case ENI_STORE_TIMER_AT: lane->timer_ns = action->when_ns; break;
         }
     }
@@ -242,35 +104,37 @@ static int find_payload(eni_lane *lane, eni_packet *packet, eni_payload *payload
     if (h->bytes == 0 && (h->count == 0 || h->count == count)) return 1;
     if (packet->is_damaged) {
         lane->figures.refusals.damaged++;
-        refuse(lane, packet, EN_EPROTO,
-               "call %" PRIu64 " of rank %d to bucket %u was damaged on its way (checksum): memory, network "
-               "card or cable; it was not added",
-               h->seq, h->rank, h->bucket);
+        eni_lane_refuse(lane, packet, EN_EPROTO,
+                        "call %" PRIu64
+                        " of rank %d to bucket %u was damaged on its way (checksum): memory, network "
+                        "card or cable; it was not added",
+                        h->seq, h->rank, h->bucket);
         return 0;
     }
     if (h->dtype != ENI_DTYPE_F32 || h->codec != ENI_CODEC_NONE || h->bytes != count * sizeof(float) ||
         h->count != count || count == 0) {
         lane->figures.refusals.payload++;
-        refuse(lane, packet, EN_EPROTO,
-               "%" PRIu64 " elements in %" PRIu64
-               " bytes (type %u, codec %u) for bucket %u, of which shard %d has %" PRIu64 " elements",
-               h->count, h->bytes, h->dtype, h->codec, h->bucket, lane->config.shard, count);
+        eni_lane_refuse(lane, packet, EN_EPROTO,
+                        "%" PRIu64 " elements in %" PRIu64
+                        " bytes (type %u, codec %u) for bucket %u, of which shard %d has %" PRIu64
+                        " elements",
+                        h->count, h->bytes, h->dtype, h->codec, h->bucket, lane->config.shard, count);
         return 0;
     }
     if (!(h->flags & ENI_FLAG_SHM)) {
         if (payload_of_message(lane, packet, payload_out)) return 1;
-        refuse(lane, packet, EN_ENOMEM, "psd is out of memory");
+        eni_lane_refuse(lane, packet, EN_ENOMEM, "psd is out of memory");
         return 0;
     }
     const eni_arena *arena = eni_arenas_find(lane->config.arenas, h->rank);
     if (!arena || h->slot >= eni_arena_nslots(arena)) {
         lane->figures.refusals.payload++;
-        refuse(lane, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have", h->rank,
-               h->slot);
+        eni_lane_refuse(lane, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have",
+                        h->rank, h->slot);
         return 0;
     }
     lane->figures.shm_bytes += h->bytes;
-    *payload_out = (eni_payload){.data = arena_at(lane, arena, h->slot, h->bucket),
+    *payload_out = (eni_payload){.data = eni_lane_arena_at(lane, arena, h->slot, h->bucket),
                                  .count = count,
                                  .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY};
     return 1;
@@ -285,18 +149,19 @@ static void on_hello(eni_lane *lane, const eni_packet *packet)
     if ((eni_token_parse(h->text, &token) != EN_OK || !eni_token_equal(&token, &lane->config.token)) &&
         !eni_mutant("no-token-at-lane")) {
         lane->figures.refusals.token++;
-        refuse(lane, packet, EN_EDENIED, "the job token does not match: this psd belongs to another run");
+        eni_lane_refuse(lane, packet, EN_EDENIED,
+                        "the job token does not match: this psd belongs to another run");
         return;
     }
     if (h->rank < 0 || h->rank >= lane->config.nranks || h->epoch != lane->config.epoch ||
         h->incarnation != lane->config.incarnation || (int32_t)h->shard != lane->config.shard) {
         lane->figures.refusals.member++;
-        refuse(lane, packet, EN_EMEMBER,
-               "HELLO of rank %d, epoch %u, incarnation %" PRIu64
-               " to shard %u: this is shard %d of a run of %d "
-               "ranks in epoch %u",
-               h->rank, h->epoch, h->incarnation, h->shard, lane->config.shard, lane->config.nranks,
-               lane->config.epoch);
+        eni_lane_refuse(lane, packet, EN_EMEMBER,
+                        "HELLO of rank %d, epoch %u, incarnation %" PRIu64
+                        " to shard %u: this is shard %d of a run of %d "
+                        "ranks in epoch %u",
+                        h->rank, h->epoch, h->incarnation, h->shard, lane->config.shard, lane->config.nranks,
+                        lane->config.epoch);
         return;
     }
     eni_route *route = &lane->route[h->rank];
@@ -304,7 +169,7 @@ static void on_hello(eni_lane *lane, const eni_packet *packet)
     memcpy(route->route, packet->route, sizeof route->route);
     eni_router_admit(lane->router, packet);
     eni_header header = {.type = ENI_MSG_WELCOME, .rank = h->rank};
-    post(lane, packet, &header, NULL);
+    eni_lane_post(lane, packet, &header, NULL);
 }
 
 /* Whether the message came over the connection that said HELLO for its rank. */
@@ -333,10 +198,10 @@ static void on_finished(eni_lane *lane, const eni_packet *packet)
 
 void eni_lane_goodbye(eni_lane *lane, int32_t rank)
 {
-    const eni_packet to = address_of(lane, rank);
+    const eni_packet to = eni_lane_address(lane, rank);
     eni_header header = {
         .type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)eni_lane_is_secure(lane, rank)};
-    post(lane, &to, &header, NULL);
+    eni_lane_post(lane, &to, &header, NULL);
 }
 
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
@@ -353,7 +218,7 @@ static void answer_done(eni_lane *lane, const eni_packet *packet)
                          .stable = eni_lane_stable(lane, h->rank, h->bucket)};
     eni_store_weights(lane->store, h->bucket, &header.version);
     header.base_version = header.version;
-    post(lane, packet, &header, NULL);
+    eni_lane_post(lane, packet, &header, NULL);
 }
 
 static int delay(eni_lane *lane, const eni_packet *packet, int64_t ready_ns);
@@ -374,10 +239,10 @@ static int replay(eni_lane *lane, eni_packet *packet)
         return 1;
     }
     if (h->seq > taken + 1) {
-        refuse(lane, packet, EN_EPROTO,
-               "psd came back from an older state than it had promised: it has call %" PRIu64
-               " of rank %d to bucket %u, and the next one that the rank has kept is call %" PRIu64,
-               taken, h->rank, h->bucket, h->seq);
+        eni_lane_refuse(lane, packet, EN_EPROTO,
+                        "psd came back from an older state than it had promised: it has call %" PRIu64
+                        " of rank %d to bucket %u, and the next one that the rank has kept is call %" PRIu64,
+                        taken, h->rank, h->bucket, h->seq);
         return 1;
     }
     if (eni_store_weights(lane->store, h->bucket, NULL)) return 0;
@@ -393,7 +258,7 @@ static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type typ
         .type = type,
         .client = h.rank,
         .incarnation = h.incarnation,
-        .ticket = ticket_of(&h),
+        .ticket = eni_lane_ticket(packet),
         .bucket = h.bucket,
         .seq = type == ENI_STORE_INIT ? h.step : h.seq,
         .kind = h.kind,
@@ -409,8 +274,7 @@ static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type typ
     if (type == ENI_STORE_INIT) eni_lane_save_begun(lane);
 }
 
-/* A message from a client that is believed. */
-static void handle(eni_lane *lane, eni_packet *packet)
+void eni_lane_handle(eni_lane *lane, eni_packet *packet)
 {
     switch (packet->header.type) {
     case ENI_MSG_CALL: on_cell(lane, packet, ENI_STORE_CALL); break;
@@ -420,10 +284,12 @@ static void handle(eni_lane *lane, eni_packet *packet)
         if (packet->header.rank == 0)
             on_cell(lane, packet, ENI_STORE_INIT);
         else
-            refuse(lane, packet, EN_EPROTO, "initial weights are rank 0's to send, not rank %d's",
-                   packet->header.rank);
+            eni_lane_refuse(lane, packet, EN_EPROTO, "initial weights are rank 0's to send, not rank %d's",
+                            packet->header.rank);
         break;
-    default: refuse(lane, packet, EN_EPROTO, "a message of type %u is nothing for psd", packet->header.type);
+    default:
+        eni_lane_refuse(lane, packet, EN_EPROTO, "a message of type %u is nothing for psd",
+                        packet->header.type);
     }
     eni_packet_release(packet); /* unless it moved into a box */
 }
@@ -458,10 +324,10 @@ void eni_lane_take(eni_lane *lane, eni_packet *packet)
     }
     if (!is_believed(lane, packet)) {
         lane->figures.refusals.unknown++;
-        refuse(lane, packet, EN_EDENIED,
-               "a message for rank %d came over a connection that has not said HELLO "
-               "for it in this run",
-               packet->header.rank);
+        eni_lane_refuse(lane, packet, EN_EDENIED,
+                        "a message for rank %d came over a connection that has not said HELLO "
+                        "for it in this run",
+                        packet->header.rank);
         eni_packet_release(packet);
         return;
     }
@@ -471,13 +337,13 @@ void eni_lane_take(eni_lane *lane, eni_packet *packet)
         ready = eni_shaper_recv(lane->config.shaper, packet->header.deliver_ns,
                                 packet->bytes + ENI_HEADER_CHARGE);
     if (ready > latest) ready = latest;
-    if (ready <= now || !delay(lane, packet, ready)) handle(lane, packet);
+    if (ready <= now || !delay(lane, packet, ready)) eni_lane_handle(lane, packet);
 }
 
 void eni_lane_take_late(eni_lane *lane, int64_t now_ns)
 {
     while (lane->nlate > 0 && lane->late[lane->nlate - 1].ready_ns <= now_ns) {
         eni_packet packet = lane->late[--lane->nlate].packet;
-        handle(lane, &packet);
+        eni_lane_handle(lane, &packet);
     }
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/comm/bells.h"
 #include "runtime/comm/client.h"
 
 /* A CALL or INIT that psd may not have on disk, and its payload. Recycled within its cell. */
@@ -58,6 +59,9 @@ struct eni_client {
     int shards;
     uint32_t epoch;
     eni_dealer **dealers;       /* (shards) */
+    eni_bells *bells;           /* messages without a socket; NULL: psd takes none */
+    uint64_t by_socket;         /* messages under way that a socket will answer */
+    int is_quiet;               /* no bell rang in the last slice: a socket may have something to say */
     bool *is_ready;             /* (shards) scratch of poll */
     eni_client_cell *cells;     /* (buckets, shards) */
     eni_bucket_call *calls;     /* (buckets) */

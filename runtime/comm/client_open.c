@@ -9,32 +9,51 @@
 #include "runtime/core/try.h"
 #include "runtime/net/fdpass.h"
 
-/* Hands the arena to one server; afterwards payloads to it need no socket. */
+/* What psd gave in return. The descriptors become the client's. */
+static en_status take_gifts(eni_client *client, const eni_arena_answer *answer, const int *fds, size_t nfds)
+{
+    const uint32_t lanes = (uint32_t)client->shards;
+    size_t at = 0;
+    if (nfds != (size_t)(answer->has_weights != 0) + answer->nbells || answer->nbells > lanes ||
+        answer->first_lane > lanes - answer->nbells || (answer->nbells > 0 && client->bells == NULL)) {
+        for (; at < nfds; at++)
+            close(fds[at]);
+        eni_error("client", "psd answered to this rank's memory with %zu descriptors for %u bells", nfds,
+                  answer->nbells);
+        return EN_EPROTO;
+    }
+    if (answer->has_weights && client->weights_fd < 0 && !client->has_returned)
+        client->weights_fd = fds[at++];
+    else if (answer->has_weights)
+        close(fds[at++]);
+    for (uint32_t k = 0; k < answer->nbells; k++)
+        eni_bells_set_kick(client->bells, answer->first_lane + k, fds[at++]);
+    return EN_OK;
+}
+
+/* Hands the arena and the bells to one server; afterwards payloads to it need no socket. */
 static en_status share_arena(eni_client *client, const char *socket, int64_t deadline_ns)
 {
     const eni_client_config *config = &client->config;
-    eni_arena_hello hello = {config->rank, client->epoch, config->incarnation,
-                             eni_arena_count(config->arena)};
-    int fd, mine = eni_arena_fd(config->arena), fds[ENI_FDPASS_MAX];
+    eni_arena_hello hello = {config->rank,
+                             client->epoch,
+                             config->incarnation,
+                             eni_arena_count(config->arena),
+                             .lanes = (uint32_t)client->shards,
+                             .slots = client->bells == NULL ? 0 : eni_bells_slots(client->bells)};
+    int fd, mine[] = {eni_arena_fd(config->arena), client->bells == NULL ? -1 : eni_bells_fd(client->bells)};
+    int fds[ENI_FDPASS_MAX];
     size_t nfds, bytes;
     eni_arena_answer answer = {0};
     EN_TRY(eni_fdpass_connect(socket, config->token, deadline_ns, config->wake_fd, &fd));
-    en_status st = eni_fdpass_send(fd, &mine, 1, &hello, sizeof hello, deadline_ns, config->wake_fd);
+    en_status st = eni_fdpass_send(fd, mine, hello.slots > 0 ? 2 : 1, &hello, sizeof hello, deadline_ns,
+                                   config->wake_fd);
     if (st == EN_OK)
         st = eni_fdpass_recv(fd, fds, &nfds, &answer, sizeof answer, &bytes, deadline_ns, config->wake_fd);
     close(fd);
     EN_TRY(st);
-    if (bytes != sizeof answer || nfds != (answer.has_weights != 0)) {
-        for (size_t i = 0; i < nfds; i++)
-            close(fds[i]);
-        eni_error("client", "psd answered to this rank's memory with %zu bytes and %zu descriptors", bytes,
-                  nfds);
-        return EN_EPROTO;
-    }
-    if (answer.has_weights && client->weights_fd < 0 && !client->has_returned)
-        client->weights_fd = fds[0];
-    else if (answer.has_weights)
-        close(fds[0]);
+    if (bytes != sizeof answer) answer = (eni_arena_answer){.status = EN_EPROTO};
+    EN_TRY(take_gifts(client, &answer, fds, nfds));
     if (answer.status == EN_OK) return EN_OK;
     eni_error("client", "psd could not map this rank's memory: %s", en_status_str((en_status)answer.status));
     return (en_status)answer.status;
@@ -76,12 +95,17 @@ en_status eni_client_unmap_weights(eni_client *client)
 
 en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns)
 {
+    en_status st;
     client->epoch = place->epoch;
     client->greeted = 0;
     for (int k = 0; k < client->shards; k++) {
         eni_address lane;
         EN_TRY(eni_address_parse(place->endpoints[k], &lane));
         EN_TRY(eni_dealer_open(client->config.net, &lane, 0, &client->dealers[k]));
+    }
+    if (place->servers > 0) {
+        st = eni_bells_open((uint32_t)client->shards, client->config.buckets->n, &client->bells);
+        if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
     for (int k = 0; k < place->servers; k++)
         EN_TRY(share_arena(client, place->arena_sockets[k], deadline_ns));
@@ -111,6 +135,9 @@ void eni_client_disconnect(eni_client *client)
         eni_dealer_close(client->dealers[k]);
         client->dealers[k] = NULL;
     }
+    eni_bells_close(client->bells);
+    client->bells = NULL;
+    client->by_socket = 0;
 }
 
 static void lay_out_cells(eni_client *client)

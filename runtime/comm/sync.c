@@ -41,6 +41,12 @@ void eni_flag_set(eni_flag *flag, uint64_t value)
     if (atomic_load(&flag->sleepers) != 0) futex_wake(flag);
 }
 
+void eni_flag_add(eni_flag *flag)
+{
+    atomic_fetch_add(&flag->value, 1);
+    if (atomic_load(&flag->sleepers) != 0) futex_wake(flag);
+}
+
 en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const eni_alive *alive)
 {
     enum { LOOKS = 16 }; /* between two looks at the clock */

@@ -39,6 +39,9 @@ static inline uint64_t eni_flag_get(const eni_flag *flag)
 /* Everything written before is visible to whoever sees `value`. Wakes the sleepers. */
 void eni_flag_set(eni_flag *flag, uint64_t value);
 
+/* The same, one more than before; several may do it at once. */
+void eni_flag_add(eni_flag *flag);
+
 /* Waits until the flag is at least `want`: spins for spin_ns (0 when ranks share cores: whoever spins keeps
  * the other from arriving), yields for up to a millisecond, then sleeps. EN_OK, or what `alive` says. */
 en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const eni_alive *alive);

@@ -14,7 +14,7 @@
 #include "runtime/net/token.h"
 
 #define ENI_FDPASS_NAME 48u   /* printable, terminated: goes into a private pair at JOIN */
-#define ENI_FDPASS_MAX  8u    /* descriptors in one message */
+#define ENI_FDPASS_MAX  64u   /* descriptors in one message */
 #define ENI_FDPASS_BLOB 4096u /* bytes beside them */
 
 /* Listens under a fresh random name. *fd_out, pollable for POLLIN, is the caller's to close. */

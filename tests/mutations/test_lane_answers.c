@@ -100,7 +100,9 @@ static rig *open_rig(void)
     r->vector = calloc(ELEMENTS, sizeof *r->vector);
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(ps_async(), pairs, PAIRS, &r->setup, why), EN_OK);
-    assert_int_equal(eni_arenas_start(WORLD, 1, ELEMENTS, &r->token, NULL, &r->arenas), EN_OK);
+    const eni_arenas_config arenas = {
+        .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_lanes = 1, .nlanes = 1};
+    assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);
     const eni_lane_config config = {.net = r->net,
                                     .listen = {.host = "127.0.0.1"},
                                     .setup = &r->setup,

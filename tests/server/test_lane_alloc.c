@@ -110,7 +110,9 @@ static rig *open_rig(int is_shared)
     eni_memory_keep(); /* as psd does */
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, PAIRS, &r->setup, why), EN_OK);
-    assert_int_equal(eni_arenas_start(1, 1, ELEMENTS, &r->token, NULL, &r->arenas), EN_OK);
+    const eni_arenas_config arenas = {
+        .nranks = 1, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_lanes = 1, .nlanes = 1};
+    assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);
     const eni_lane_config config = {.net = r->net,
                                     .listen = {.host = "127.0.0.1"},
                                     .setup = &r->setup,

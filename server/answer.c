@@ -1,0 +1,158 @@
+/* What a lane answers, and by which way: a client hears by the way on which it asked. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/core/clock.h"
+#include "server/lane_save.h"
+
+/* The loan of `data`, if these are a cell's live weights and long enough for ZeroMQ to send them where they
+ * lie. NULL: they are copied. */
+static eni_edition *lend(eni_lane *lane, const eni_header *header, const float *data)
+{
+    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
+    if (data != eni_store_weights(lane->store, header->bucket, NULL)) return NULL;
+    return eni_store_lend(lane->store, header->bucket);
+}
+
+/* Through the client's bells. 0: it must go by socket. */
+static int post_by_bell(eni_lane *lane, const eni_header *header)
+{
+    eni_bells *bells = eni_arenas_bells(lane->config.arenas, header->rank);
+    return bells && eni_bells_answer(bells, (uint32_t)lane->config.shard, header) == EN_OK;
+}
+
+void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
+{
+    const uint64_t on_wire = data ? header->bytes : 0;
+    header->epoch = lane->config.epoch;
+    header->shard = (uint32_t)lane->config.shard;
+    header->incarnation = lane->config.incarnation;
+    header->dtype = ENI_DTYPE_F32;
+    header->codec = ENI_CODEC_NONE;
+    header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
+    eni_packet by_socket;
+    if (to->route_bytes == 0) {
+        if (!data && post_by_bell(lane, header)) return;
+        by_socket = eni_lane_address(lane, header->rank);
+        to = &by_socket;
+    }
+    eni_edition *loan = lend(lane, header, data);
+    const en_status st =
+        eni_router_send(lane->router, to, header, (void *)data, loan ? eni_store_take_back : NULL, loan);
+    if (st == EN_OK) return;
+    eni_debug("lane", "shard %d: no answer to rank %d: %s", lane->config.shard, header->rank,
+              en_status_str(st));
+    if (st == EN_ETIMEOUT && header->type == ENI_MSG_REPLY)
+        lane->config.on_failure(lane->config.user,
+                                "a worker does not read its answers: it would wait for ever");
+}
+
+void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
+{
+    eni_header header = {.type = ENI_MSG_REFUSED,
+                         .rank = to->header.rank,
+                         .bucket = to->header.bucket,
+                         .seq = to->header.seq,
+                         .status = (uint32_t)status};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(header.text, sizeof header.text, fmt, args);
+    va_end(args);
+    lane->figures.refused++;
+    eni_log_every(&lane->refused_limit, ENI_LOG_WARN, "lane", "shard %d refused: %s", lane->config.shard,
+                  header.text);
+    eni_lane_post(lane, to, &header, NULL);
+}
+
+eni_packet eni_lane_address(const eni_lane *lane, int32_t rank)
+{
+    eni_packet to = {.header = {.rank = rank}, .route_bytes = lane->route[rank].bytes};
+    memcpy(to.route, lane->route[rank].route, sizeof to.route);
+    return to;
+}
+
+/* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
+ *
+ *     seq: 47 bits | slot: 14 bits, all ones: nowhere | by_bell | is_mapped | is_shared */
+enum { TICKET_SLOT = 0x3fff, TICKET_BELL = 4, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
+
+uint64_t eni_lane_ticket(const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    const uint64_t slot = h->into < TICKET_SLOT ? h->into : TICKET_SLOT;
+    return h->seq << 17 | slot << 3 | (packet->route_bytes == 0 ? TICKET_BELL : 0) |
+           (h->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) | (h->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
+}
+
+static uint64_t ticket_seq(uint64_t ticket)
+{
+    return ticket >> 17;
+}
+
+/* Where the answer to an action goes. */
+static eni_packet address_of(const eni_lane *lane, const eni_store_action *action)
+{
+    if (action->ticket & TICKET_BELL) return (eni_packet){.header = {.rank = action->client}};
+    return eni_lane_address(lane, action->client);
+}
+
+float *eni_lane_arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket)
+{
+    const eni_setup *setup = lane->config.setup;
+    const uint64_t lo = eni_slice_lo(setup->counts[bucket], lane->config.shard, lane->config.nshards);
+    return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
+}
+
+/* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
+ * slot of its call. 0: it must travel in the message. */
+static int put_into_arena(eni_lane *lane, const eni_store_action *action, eni_header *header)
+{
+    const uint64_t ticket = action->ticket;
+    const uint32_t slot = (uint32_t)(ticket >> 3) & TICKET_SLOT;
+    const eni_arena *arena = NULL;
+    if (ticket & TICKET_SHARED) arena = eni_arenas_find(lane->config.arenas, action->client);
+    if (!arena) return 0;
+    header->flags |= ENI_FLAG_SHM;
+    header->slot = ENI_INTO_NOTHING;
+    lane->figures.shm_bytes += header->bytes;
+    if (ticket & TICKET_MAPPED && lane->config.weights &&
+        action->data == eni_store_weights(lane->store, action->bucket, NULL)) {
+        header->flags |= ENI_FLAG_MAPPED;
+        return 1;
+    }
+    if (slot >= eni_arena_nslots(arena)) return 1; /* nobody wants it */
+    header->slot = slot;
+    memmove(eni_lane_arena_at(lane, arena, slot, action->bucket), action->data,
+            header->bytes); /* may be its own */
+    return 1;
+}
+
+void eni_lane_reply(eni_lane *lane, const eni_store_action *action)
+{
+    const eni_packet to = address_of(lane, action);
+    const float *data = action->data;
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .rank = action->client,
+                         .bucket = action->bucket,
+                         .seq = ticket_seq(action->ticket),
+                         .base_version = action->met,
+                         .version = action->version,
+                         .stable = eni_lane_stable(lane, action->client, action->bucket),
+                         .nsamples = action->samples,
+                         .step = action->steps,
+                         .count = action->count,
+                         .bytes = data ? action->count * sizeof(float) : 0};
+    if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
+    if (action->flags & ENI_STORE_IS_DATA) header.flags |= ENI_FLAG_DATA;
+    if (data && put_into_arena(lane, action, &header)) data = NULL;
+    eni_lane_post(lane, &to, &header, data);
+}
+
+void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action)
+{
+    eni_packet to = address_of(lane, action);
+    to.header.bucket = action->bucket;
+    to.header.seq = ticket_seq(action->ticket);
+    eni_lane_refuse(lane, &to, action->status, "%s", action->text);
+}

@@ -1,0 +1,102 @@
+/* Messages without a socket (comm/bells.h): a lane looks for them while something has just happened, and has
+ * itself kicked when it goes to sleep. */
+#include <errno.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "server/lane_impl.h"
+
+enum {
+    AT_ONCE = 64,     /* messages, before anything else has its turn */
+    LINGER_US = 1000, /* it looks for so long after the last one */
+    CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
+    SOCKET_EVERY = 32, /* looks at the bells, between two at the socket */
+    IDLE_MS = 60000    /* how long an idle lane blocks; whatever happens wakes it before */
+};
+
+static eni_bells *bells_of(const eni_lane *lane, int32_t rank)
+{
+    return eni_arenas_bells(lane->config.arenas, rank);
+}
+
+/* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
+static int is_believed(const eni_lane *lane, int32_t rank, const eni_header *h)
+{
+    return h->rank == rank && h->epoch == lane->config.epoch && h->incarnation == lane->config.incarnation &&
+           (int32_t)h->shard == lane->config.shard && lane->route[rank].bytes > 0 &&
+           h->type != ENI_MSG_HELLO && (h->bytes == 0 || h->flags & ENI_FLAG_SHM);
+}
+
+static void refuse(eni_lane *lane, int32_t rank, const char *why)
+{
+    const eni_packet to = {.header = {.rank = rank}};
+    lane->figures.refusals.unknown++;
+    eni_lane_refuse(lane, &to, EN_EPROTO, "rank %d rang its bell with a message that is none: %s", rank, why);
+}
+
+/* One message of this rank's. 0: there was none. */
+static int take_one(eni_lane *lane, int32_t rank)
+{
+    eni_packet packet = {.source = -1};
+    const char *why = "it is not this rank's to send";
+    const en_status st =
+        eni_bells_take(bells_of(lane, rank), (uint32_t)lane->config.shard, &packet.header, &why);
+    if (st == EN_ETIMEOUT) return 0;
+    if (st == EN_OK && is_believed(lane, rank, &packet.header))
+        eni_lane_handle(lane, &packet);
+    else
+        refuse(lane, rank, why);
+    return 1;
+}
+
+int eni_lane_answer_bells(eni_lane *lane)
+{
+    int n = 0, before;
+    do {
+        before = n;
+        for (int32_t r = 0; r < lane->config.nranks && lane->status == EN_OK; r++) {
+            eni_bells *bells = bells_of(lane, r);
+            if (!bells) continue;
+            eni_bells_sleep(bells, (uint32_t)lane->config.shard, 0);
+            n += take_one(lane, r);
+        }
+    } while (n > before && n < AT_ONCE && lane->status == EN_OK);
+    if (n > 0) lane->rung_ns = eni_now_ns();
+    return n;
+}
+
+/* Says that it sleeps, and looks once more. */
+static int fall_asleep(eni_lane *lane)
+{
+    int is_asked = 0;
+    lane->rung_ns = 0;
+    for (int32_t r = 0; r < lane->config.nranks; r++) {
+        eni_bells *bells = bells_of(lane, r);
+        if (!bells) continue;
+        eni_bells_sleep(bells, (uint32_t)lane->config.shard, 1);
+        is_asked |= eni_bells_is_asked(bells, (uint32_t)lane->config.shard);
+    }
+    return !is_asked;
+}
+
+int eni_lane_rest(eni_lane *lane, int was_busy)
+{
+    if (++lane->nlooks % SOCKET_EVERY == 0) return 0;
+    if (was_busy) return -1;
+    if (lane->rung_ns == 0) return fall_asleep(lane) ? IDLE_MS : -1;
+    const int64_t begin = eni_now_ns();
+    sched_yield();
+    const int64_t end = eni_now_ns();
+    lane->figures.wait_ns += end - begin;
+    if (end - lane->rung_ns < LINGER_US * ENI_MICRO && end - begin < CROWDED_US * ENI_MICRO) return -1;
+    return fall_asleep(lane) ? IDLE_MS : -1;
+}
+
+void eni_lane_wake_up(eni_lane *lane)
+{
+    uint64_t kicks;
+    const int fd = eni_arenas_kick_fd(lane->config.arenas, lane->config.shard);
+    while (fd >= 0 && read(fd, &kicks, sizeof kicks) < 0 && errno == EINTR) {
+    }
+}
