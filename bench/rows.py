@@ -199,6 +199,15 @@ def convnet_two(tools):
     return Experiment("convnet-2", programs, rows)
 
 
+def overlap(tools):
+    """On a wire of 200 MB/s: what of the communication that could be hidden a step hides behind its backward."""
+    programs = {s: [tools.here("overlap.py"), f"--build={tools.build}", f"--strategy={s}", "--net=rate:200MB",
+                    "--repeat=1", "--steps=60", "--json"] for s in ("ring", "ps-sync")}
+    return Experiment("overlap", programs, [
+        Row(f"convnet, 2 workers, {s}, wire of 200 MB/s: communication hidden", Pick(s, "hidden", scale=100),
+            "% of what can be", at_least=80) for s in programs], deadline_s=120)
+
+
 def start_and_memory(tools):
     programs = {"ours": [tools.bench("train"), "--json", "--strategy=ring", "--workers=2", "-n", 21]}
     rows = [Row("start of a run of 2 workers to the end of its first step", Pick("ours", "startup_s"), "s", at_most=0.5,
@@ -247,5 +256,5 @@ def experiments(tools):
                              (KB4, "arena", "gloo", None)]),
         allreduce_tcp(tools, 2), allreduce_tcp(tools, 4),
         fused_step(tools), pushpull(tools), pushpull_small(tools), async_against_sync(tools),
-        convnet_one(tools), convnet_two(tools), start_and_memory(tools), idle(tools),
+        convnet_one(tools), convnet_two(tools), overlap(tools), start_and_memory(tools), idle(tools),
     ]
