@@ -144,7 +144,7 @@ static void test_flags(void **state)
         {"worker", "--strategy=", {"--strategy", "empty"}},
         {"worker", "--strategy=:bound=3", {"--strategy", ":bound=3", "ssp:bound=3"}},
         {"worker", "--strategy=ssp:", {"--strategy", "ssp:", "KEY=VALUE"}},
-        {"worker", "--strategy=ssp:bound", {"--strategy", "ssp:bound", "KEY=VALUE"}},
+        {"worker", "--strategy=ssp:bound", {"'bound'", "strategy ssp", "key=value"}},
         /* together */
         {"worker", "--rank=2 --world-size=2", {"--rank", "\"2\"", "count from 0"}},
         {"entrain", "run -n 2 --straggler=7:2", {"--straggler", "7:2", "from 0 to 1"}},
