@@ -339,6 +339,7 @@ def write_results(args, run):
 
 def main():
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs now is ended on the way out
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
