@@ -29,7 +29,7 @@ typedef struct eni_frame {
     uint16_t training;  /* step of training, the low bits */
     uint64_t lo, hi;    /* the range that this payload belongs to, within the operation */
     uint64_t at;        /* first element of the payload, within [lo, hi] */
-    uint64_t nsamples;  /* behind the payload; of a travelling sum: so far */
+    uint64_t nsamples;  /* behind the payload; of a sum: so far. Ring, step 0: not yet multiplied */
     int64_t deliver_ns; /* --net emulation: not before this time; 0: at once */
     uint32_t n;         /* elements of the payload */
     uint32_t crc;       /* CRC-32C of the header with a crc of 0, then the payload; 0 where it is not used */

@@ -66,6 +66,15 @@ static void visit_allreduce(const json_t *object)
     expect_no_wrong(object);
 }
 
+static void visit_tcp_limit(const json_t *object)
+{
+    expect_bench(object, "tcp_limit");
+    expect_texts(object, (const char *const[]){"algorithm", NULL});
+    expect_positive(object, (const char *const[]){"hosts", "ranks", "bytes", "limit_us", "cached_us",
+                                                  "median_us", "algbw_gb_s", "of_limit", NULL});
+    expect_no_wrong(object);
+}
+
 static void visit_pushpull(const json_t *object)
 {
     expect_bench(object, "pushpull");
@@ -132,6 +141,17 @@ static void allreduce_runs(void **state)
         assert_true(run_bench(words, visit_allreduce, &code) >= 1);
         assert_int_equal(code, 0);
     }
+}
+
+static void tcp_limit_runs(void **state)
+{
+    (void)state;
+    int code;
+    assert_int_equal(
+        run_bench("tcp_limit --json -b 4K -e 256K -f 64 -n 2 -w 1 --ranks=3", visit_tcp_limit, &code), 2);
+    assert_int_equal(code, 0);
+    assert_int_equal(run_bench("tcp_limit --json --hosts=none 2>/dev/null", visit_nothing, &code), 0);
+    assert_int_equal(code, 1);
 }
 
 /* Sizes, workers and shards as lists; a vector shorter than the period of the gradient, and one of several
@@ -224,9 +244,13 @@ static void a_wrong_flag_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allreduce_runs), cmocka_unit_test(pushpull_runs),
-        cmocka_unit_test(train_runs),     cmocka_unit_test(scale_runs),
-        cmocka_unit_test(limits_run),     cmocka_unit_test(a_wrong_flag_is_refused),
+        cmocka_unit_test(allreduce_runs),
+        cmocka_unit_test(tcp_limit_runs),
+        cmocka_unit_test(pushpull_runs),
+        cmocka_unit_test(train_runs),
+        cmocka_unit_test(scale_runs),
+        cmocka_unit_test(limits_run),
+        cmocka_unit_test(a_wrong_flag_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
