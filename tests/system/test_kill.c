@@ -59,7 +59,7 @@ static const char *flags_of(phase p)
         [EVALUATE] = "--model=convnet --data=synthetic --device=ref --threads=1 --batch-size=4 --steps=2 "
                      "--limit-train-samples=64 --limit-test-samples=20000 --eval-batch-size=16 --log-every=0 "
                      "--log-level=error ",
-        [FINISH] = TOY "--model=convnet --batch-size=1 --max-samples=40 --straggler=1:60",
+        [FINISH] = TOY "--model=convnet --batch-size=1 --max-samples=40 --straggler=1:100",
     };
     return flags[p];
 }
