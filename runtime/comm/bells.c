@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -44,6 +45,7 @@ struct eni_bells {
     uint64_t seen;       /* of the flag: the client's */
     int fd;              /* the client's; else -1 */
     int is_mine;         /* to unmap */
+    int is_patient;      /* the client's: it has slept in vain, and need not look closely at each new try */
     side side[];         /* (nlanes) */
 };
 
@@ -156,9 +158,11 @@ uint64_t eni_bells_unanswered(const eni_bells *bells)
 
 en_status eni_bells_await(eni_bells *bells, const eni_alive *alive)
 {
-    EN_TRY(eni_flag_await(flag_of(bells), bells->seen + 1, 0, alive));
-    bells->seen = eni_flag_get(flag_of(bells));
-    return EN_OK;
+    const en_status st =
+        eni_flag_await(flag_of(bells), bells->seen + 1, bells->is_patient ? -ENI_MILLI : 0, alive);
+    bells->is_patient = st != EN_OK;
+    if (st == EN_OK) bells->seen = eni_flag_get(flag_of(bells));
+    return st;
 }
 
 /* ---- the lanes' side ---- */
