@@ -45,7 +45,7 @@ static const char usage[] =
     "  -n, --iters=N           rounds that are [30]\n"
     "  -c, --check=0|1         compare every pulled weight with what it must be [1]\n"
     "      --workers=LIST      processes, 1 .. 16 [1,2]\n"
-    "      --shards=LIST       lanes of psd, 1 .. 256 [1]\n"
+    "      --shards=LIST       lanes of psd, 1 .. 256, or 0: as many as psd chooses [1]\n"
     "      --transport=LIST    shm, tcp: how payloads and messages travel [shm,tcp]\n"
     "      --strategy=LIST     ps-sync, ps-async, ssp [ps-sync]\n"
     "      --momentum=X        of psd's SGD, 0 .. 1; 0 where the server steps on every gradient [0.9]\n"
@@ -113,7 +113,7 @@ static int parse_option(int c, char *text, options *o)
     case 'n': return parse_count(text, 1, PUSHPULL_ROUNDS, &o->rounds);
     case 'c': return parse_count(text, 0, 1, &o->check);
     case 'W': return figures_list(text, 1, &o->workers) && is_at_most(&o->workers, PUSHPULL_WORKERS);
-    case 's': return figures_list(text, 1, &o->shards) && is_at_most(&o->shards, 256);
+    case 's': return figures_list(text, 0, &o->shards) && is_at_most(&o->shards, 256);
     case 't': return parse_words(text, transports, &o->transports);
     case 'S': return parse_words(text, strategies, &o->strategies);
     case 'm': o->momentum = strtod(text, &end); return *text && !*end && o->momentum >= 0 && o->momentum <= 1;

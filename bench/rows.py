@@ -105,7 +105,7 @@ def pushpull(tools):
     programs, rows = {}, []
     for size, rounds in ((RESNET, 8), (CONVNET, 60)):
         for transport in ("shm", "tcp"):
-            programs[f"{transport} {size}"] = [tools.bench("pushpull"), "--json", f"--bytes={size}", "--workers=2",
+            programs[f"{transport} {size}"] = [tools.bench("pushpull"), "--json", f"--bytes={size}", "--workers=2", "--shards=0",
                                                f"--transport={transport}", "-n", rounds, "-w", 3]
         programs[f"pslite {size}"] = tools.command("pslite", 2, [rounds, size])
         programs[f"copy {size}"] = [tools.bench("limits"), "--json", "--what=copy", "--processes=1", f"--bytes={MB64}"]

@@ -32,11 +32,12 @@ void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, con
     header->codec = ENI_CODEC_NONE;
     header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
     eni_packet by_socket;
-    if (to->route_bytes == 0) {
+    if (to->source == ENI_LANE_BELL) {
         if (!data && post_by_bell(lane, header)) return;
         by_socket = eni_lane_address(lane, header->rank);
         to = &by_socket;
     }
+    if (to->route_bytes == 0) return; /* it has not found this psd yet, and will ask again */
     eni_edition *loan = lend(lane, header, data);
     const en_status st =
         eni_router_send(lane->router, to, header, (void *)data, loan ? eni_store_take_back : NULL, loan);
@@ -67,7 +68,7 @@ void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, con
 
 eni_packet eni_lane_address(const eni_lane *lane, int32_t rank)
 {
-    eni_packet to = {.header = {.rank = rank}, .route_bytes = lane->route[rank].bytes};
+    eni_packet to = {.header = {.rank = rank}, .source = -1, .route_bytes = lane->route[rank].bytes};
     memcpy(to.route, lane->route[rank].route, sizeof to.route);
     return to;
 }
@@ -81,8 +82,13 @@ uint64_t eni_lane_ticket(const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const uint64_t slot = h->into < TICKET_SLOT ? h->into : TICKET_SLOT;
-    return h->seq << 17 | slot << 3 | (packet->route_bytes == 0 ? TICKET_BELL : 0) |
+    return h->seq << 17 | slot << 3 | (packet->source == ENI_LANE_BELL ? TICKET_BELL : 0) |
            (h->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) | (h->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
+}
+
+uint64_t eni_lane_old_ticket(uint64_t ticket)
+{
+    return ticket >> 17 << 17 | (uint64_t)TICKET_SLOT << 3;
 }
 
 static uint64_t ticket_seq(uint64_t ticket)
@@ -93,7 +99,8 @@ static uint64_t ticket_seq(uint64_t ticket)
 /* Where the answer to an action goes. */
 static eni_packet address_of(const eni_lane *lane, const eni_store_action *action)
 {
-    if (action->ticket & TICKET_BELL) return (eni_packet){.header = {.rank = action->client}};
+    if (action->ticket & TICKET_BELL)
+        return (eni_packet){.header = {.rank = action->client}, .source = ENI_LANE_BELL};
     return eni_lane_address(lane, action->client);
 }
 

@@ -86,8 +86,11 @@ static en_status serve_socket(eni_lane *lane, int timeout_ms)
     }
     if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
     eni_lane_answer_bells(lane);
-    eni_lane_take(lane, &packet);
-    return EN_OK;
+    if (lane->status == EN_OK)
+        eni_lane_take(lane, &packet);
+    else
+        eni_packet_release(&packet);
+    return lane->status;
 }
 
 /* Waits for one thing to do and does it. */
@@ -100,7 +103,9 @@ static en_status serve_once(eni_lane *lane)
         if (timeout_ms >= 0) EN_TRY(serve_socket(lane, timeout_ms));
     }
     const int64_t now = eni_now_ns();
+    EN_TRY(lane->status);
     eni_lane_take_late(lane, now);
+    EN_TRY(lane->status);
     eni_lane_tick(lane, now);
     return lane->status;
 }
@@ -219,6 +224,7 @@ static en_status open_store(eni_lane *lane)
         .stream = (uint32_t)config->shard,
         .weights = config->weights ? eni_weights_vector(config->weights) : NULL,
         .weight_offsets = setup->offsets,
+        .old_ticket = eni_lane_old_ticket,
     };
     return eni_store_new(&store, &lane->store);
 }

@@ -2,6 +2,7 @@
  * itself kicked when it goes to sleep. */
 #include <errno.h>
 #include <sched.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "runtime/core/clock.h"
@@ -11,8 +12,8 @@ enum {
     AT_ONCE = 64,     /* messages, before anything else has its turn */
     LINGER_US = 1000, /* it looks for so long after the last one */
     CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
-    SOCKET_EVERY = 32, /* looks at the bells, between two at the socket */
-    IDLE_MS = 60000    /* how long an idle lane blocks; whatever happens wakes it before */
+    SOCKET_EVERY = 32, /* idle looks at the bells, between two at the socket */
+    IDLE_MS = 1000     /* an idle lane blocks no longer, should a worker take a kick that was not its own */
 };
 
 static eni_bells *bells_of(const eni_lane *lane, int32_t rank)
@@ -30,7 +31,7 @@ static int is_believed(const eni_lane *lane, int32_t rank, const eni_header *h)
 
 static void refuse(eni_lane *lane, int32_t rank, const char *why)
 {
-    const eni_packet to = {.header = {.rank = rank}};
+    const eni_packet to = {.header = {.rank = rank}, .source = ENI_LANE_BELL};
     lane->figures.refusals.unknown++;
     eni_lane_refuse(lane, &to, EN_EPROTO, "rank %d rang its bell with a message that is none: %s", rank, why);
 }
@@ -38,7 +39,7 @@ static void refuse(eni_lane *lane, int32_t rank, const char *why)
 /* One message of this rank's. 0: there was none. */
 static int take_one(eni_lane *lane, int32_t rank)
 {
-    eni_packet packet = {.source = -1};
+    eni_packet packet = {.source = ENI_LANE_BELL};
     const char *why = "it is not this rank's to send";
     const en_status st =
         eni_bells_take(bells_of(lane, rank), (uint32_t)lane->config.shard, &packet.header, &why);
@@ -82,8 +83,7 @@ static int fall_asleep(eni_lane *lane)
 
 int eni_lane_rest(eni_lane *lane, int was_busy)
 {
-    if (++lane->nlooks % SOCKET_EVERY == 0) return 0;
-    if (was_busy) return -1;
+    if (was_busy || ++lane->nlooks % SOCKET_EVERY == 0) return 0; /* those on other hosts have their turn */
     if (lane->rung_ns == 0) return fall_asleep(lane) ? IDLE_MS : -1;
     const int64_t begin = eni_now_ns();
     sched_yield();
@@ -96,7 +96,9 @@ int eni_lane_rest(eni_lane *lane, int was_busy)
 void eni_lane_wake_up(eni_lane *lane)
 {
     uint64_t kicks;
+    const struct iovec to = {&kicks, sizeof kicks};
     const int fd = eni_arenas_kick_fd(lane->config.arenas, lane->config.shard);
-    while (fd >= 0 && read(fd, &kicks, sizeof kicks) < 0 && errno == EINTR) {
+    /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
+    while (fd >= 0 && preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno == EINTR) {
     }
 }

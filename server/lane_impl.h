@@ -32,6 +32,9 @@ typedef struct eni_late {
     int64_t ready_ns;
 } eni_late;
 
+/* eni_packet.source of a message that came, or an answer that goes, by a client's bell. */
+enum { ENI_LANE_BELL = -2 };
+
 /* Where a client is reached; bytes 0: it has not said HELLO. */
 typedef struct eni_route {
     uint8_t route[ENI_ROUTE_MAX];
@@ -92,6 +95,9 @@ void eni_lane_reply(eni_lane *lane, const eni_store_action *action);
 void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action);
 /* What the answer to a message must know of it. */
 uint64_t eni_lane_ticket(const eni_packet *packet);
+/* The same of a call in the state of a psd that is gone: nobody waits at that bell, and where its answer was
+ * wanted is somebody else's now. */
+uint64_t eni_lane_old_ticket(uint64_t ticket);
 /* The packet-shaped address of a client: by socket. */
 eni_packet eni_lane_address(const eni_lane *lane, int32_t rank);
 float *eni_lane_arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket);

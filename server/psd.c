@@ -205,9 +205,7 @@ static en_status count_servers(eni_psd *p)
     p->nranks = (int32_t)c->world_size;
     p->server = (int32_t)c->server_rank;
     p->nservers = (int32_t)c->servers;
-    p->own_lanes = (int32_t)c->shards;
-    p->nshards = p->nservers * p->own_lanes;
-    p->first_lane = p->server * p->own_lanes;
+    eni_psd_set_lanes(p, c->shards > 0 ? (int32_t)c->shards : 1);
     eni_peer_name(-1 - p->server, p->name);
     return EN_OK;
 }

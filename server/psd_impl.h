@@ -58,6 +58,8 @@ typedef struct eni_psd {
 
 /* ---- psd_lanes.c */
 
+/* How many lanes this psd has; not after they were opened. */
+void eni_psd_set_lanes(eni_psd *psd, int32_t own_lanes);
 /* Reads what rank 0 says of the run, opens the lanes, and fills the privates. `why_out` has the sentence on
  * failure. */
 en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX]);

@@ -76,6 +76,22 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     return EN_OK;
 }
 
+void eni_psd_set_lanes(eni_psd *psd, int32_t own_lanes)
+{
+    psd->own_lanes = own_lanes;
+    psd->nshards = psd->nservers * own_lanes;
+    psd->first_lane = psd->server * own_lanes;
+}
+
+/* Large weights are bound by what one core loads and stores, and while the workers wait theirs are idle; for
+ * small ones a second lane only means twice the messages (docs/performance.md). */
+static void choose_lanes(eni_psd *psd)
+{
+    enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
+    if (psd->config->shards > 0 || psd->nservers > 1 || psd->past) return;
+    if (psd->setup.elements >= LARGE && eni_place_cores() > 1) eni_psd_set_lanes(psd, 2);
+}
+
 static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
 {
     eni_lane_config config = {
@@ -169,6 +185,7 @@ en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why
     EN_TRY(eni_setup_read(psd->strategy, world->pairs, world->npairs, &psd->setup, why_out));
     const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
     EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &psd->setup, why_out));
+    choose_lanes(psd);
     const en_status st = open_all(psd, world);
     if (st != EN_OK)
         snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d lanes: %s", psd->own_lanes,

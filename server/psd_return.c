@@ -24,7 +24,7 @@ static en_status revive(eni_psd *psd)
 {
     const eni_run_file *past = psd->past;
     if (strcmp(past->facts.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
-        past->facts.nlanes != psd->nshards ||
+        (psd->config->shards > 0 && past->facts.nlanes != psd->nshards) ||
         (psd->version && strcmp(past->facts.version, psd->version) != 0))
         return other_run(psd);
     psd->revived = (eni_revived){.pairs = past->pairs,
@@ -35,6 +35,7 @@ static en_status revive(eni_psd *psd)
                                  .stop_step = ENI_STEP_NEVER};
     psd->revived.rank = eni_alloc_array((size_t)psd->nranks, sizeof *psd->revived.rank);
     if (!psd->revived.rank) return EN_ENOMEM;
+    eni_psd_set_lanes(psd, past->facts.nlanes);
     EN_TRY(eni_journal_open(psd->state, past->incarnation, psd->nranks, 0, &psd->journal));
     EN_TRY(eni_journal_fold(psd->journal, &psd->revived));
     eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",

@@ -267,7 +267,7 @@ static void add_identity(const eni_worker *w, json_t *result)
                         json_string(psd_transport != NULL ? psd_transport
                                     : w->coll != NULL     ? coll_transport
                                                           : "none"));
-    set_int(result, "shards", (uint64_t)(w->client == NULL ? 0 : c->shards));
+    set_int(result, "shards", (uint64_t)(w->client == NULL ? 0 : eni_client_shards(w->client)));
     set_int(result, "buckets", w->buckets->n);
     set_int(result, "batch_size", (uint64_t)c->batch_size);
     set_int(result, "global_batch_size", w->plan.global_batch);

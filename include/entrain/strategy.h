@@ -68,8 +68,8 @@ enum {
                                    coll, swap and call must not write param */
     EN_ROUNDS = 256 /* a cell's weights change only when every active client has pushed to it, calls
                        are answered with weights, and only call() writes param, between a bucket's
-                       submit and the end of its finish: so a client may map the store's own weights
-                       in place of a copy */
+                       submit and the end of its finish, and none sends it: so a client may map the
+                       store's own weights in place of a copy */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */

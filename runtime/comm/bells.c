@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -131,8 +132,10 @@ void eni_bells_ask(eni_bells *bells, uint32_t lane, const eni_header *header)
     bells->unanswered++;
     atomic_store(&b->asked, own->asked);
     if (!atomic_load(&b->is_asleep)) return;
-    while (write(own->kick_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
+    struct pollfd room = {.fd = own->kick_fd, .events = POLLOUT}; /* others have it, and may have filled it */
+    if (poll(&room, 1, 0) == 1)
+        while (write(own->kick_fd, &one, sizeof one) < 0 && errno == EINTR) {
+        }
 }
 
 en_status eni_bells_hear(eni_bells *bells, uint32_t lane, eni_header *header_out)

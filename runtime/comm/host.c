@@ -17,9 +17,8 @@ static en_status open_buckets(eni_host *host)
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
     host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
-    host->last_coll = eni_alloc_array(n, sizeof *host->last_coll);
     if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL ||
-        host->grad_samples == NULL || host->last_coll == NULL)
+        host->grad_samples == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -81,7 +80,6 @@ close_host:
 void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
-    eni_free(host->last_coll);
     eni_free(host->grad_samples);
     eni_free(host->is_called);
     eni_free(host->steps_taken);

@@ -27,17 +27,20 @@ void eni_host_send(eni_host *host, eni_request *r)
 /* The collective under way on the vector that the call sends, or NULL. */
 static const eni_request *holds_up(const eni_host *host, const eni_request *r)
 {
-    const en_req id = host->last_coll[r->bucket->id];
-    const eni_request *c = &host->requests[id % ENI_HOST_REQUESTS];
-    if (id == 0 || c->id != id || c->kind != REQ_COLL || c->failed != EN_OK || (int)c->slot != r->out)
-        return NULL;
-    return eni_coll_test(c->group, c->coll) ? NULL : c;
+    for (en_req id = r->id; id-- > host->first_request;) {
+        const eni_request *c = &host->requests[id % ENI_HOST_REQUESTS];
+        if (c->id != id || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->slot != r->out) continue;
+        return c->failed == EN_OK && eni_coll_test(c->group, c->coll) ? NULL : c;
+    }
+    return NULL;
 }
 
 int eni_host_delay(eni_host *host, eni_request *r)
 {
     const eni_request *before = holds_up(host, r);
     if (before == NULL) return 0;
+    r->failed = before->failed;
+    if (r->failed != EN_OK) return 1; /* never sent */
     r->is_late = 1;
     r->group = before->group;
     r->coll = before->coll;

@@ -237,7 +237,6 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     r->then_step = then_step;
     r->group = group;
     r->slot = op->slot;
-    host->last_coll[bucket->id] = r->id;
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
@@ -265,6 +264,8 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
+    if (host->config.strategy->flags & EN_ROUNDS && !eni_host_may_write(host, "mean_step", bucket->param))
+        return REQUEST_REFUSED;
     if (host->config.coll != NULL) {
         eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
         return start_coll(host, host->config.coll, &op, bucket, 1);
@@ -306,13 +307,21 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     return start_coll(host, coll, &in_place, bucket, 0);
 }
 
+/* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
+static int may_send(eni_host *host, const char *operation, en_vec v)
+{
+    if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return 1;
+    eni_host_misuse(host, "called %s to send the weights, which with EN_ROUNDS are the store's own", operation);
+    return 0;
+}
+
 static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0;
     if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
-        !eni_host_may_write(host, "swap", in))
+        !eni_host_may_write(host, "swap", in) || !may_send(host, "swap", out))
         return REQUEST_REFUSED;
     eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     if (eni_vec_slot(in) == ENI_SLOT_PARAM) host->writes_param = 1;
@@ -338,7 +347,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                                                  : "on servers, but this run has none");
         return REQUEST_REFUSED;
     }
-    if ((out != 0 && !is_vector_of(host, "call", bucket, out)) ||
+    if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
         (in != 0 && (!is_vector_of(host, "call", bucket, in) || !eni_host_may_write(host, "call", in))))
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);

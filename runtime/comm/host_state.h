@@ -64,7 +64,6 @@ struct eni_host {
     uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
     int has_samples;        /* the next two were told */
     uint64_t local_samples, world_samples; /* of the step */
-    en_req *last_coll;                     /* (n) the last collective on a vector of the bucket */
     en_req late[ENI_HOST_REQUESTS];
     uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
     eni_host_counters counters;

@@ -9,6 +9,8 @@
  *
  * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
+#include <string.h>
+
 #include "runtime/comm/host_state.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/try.h"
@@ -27,6 +29,10 @@ en_status eni_host_share(eni_host *host)
 int eni_host_may_write(eni_host *host, const char *operation, en_vec v)
 {
     const uint32_t slot = eni_vec_slot(v), first = host->optimizer_slot;
+    if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM && strcmp(operation, "call") != 0) {
+        eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
+        return 0;
+    }
     const int is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
     if (!(host->config.strategy->flags & EN_ONE_COPY) || (slot != ENI_SLOT_PARAM && !is_optimizer)) return 1;
     eni_host_misuse(host, "called %s on %s, which with EN_ONE_COPY only mean_step changes", operation,

@@ -280,6 +280,7 @@ static en_status place_call(eni_store *store, eni_cell *cell, eni_call *call)
 {
     const int is_staged = call->is_staged, was_absorbed = call->was_absorbed;
     call->is_staged = 0;
+    if (store->config.old_ticket) call->ticket = store->config.old_ticket(call->ticket);
     if (call->is_held) {
         eni_cell_hold(cell, call);
         if (!call->is_snapshot) cell->seat[call->msg.src].outstanding++;

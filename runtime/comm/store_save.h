@@ -31,7 +31,7 @@
  *              before would get into that round (ps-sync then sums two pushes of one rank; found by the storm).
  *              New calls come after the last replay is answered, and keep is_replay while their base_version
  *              is from an earlier life.
- *     Held calls keep their tickets; a repeat brings the new one. */
+ *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */
 #ifndef COMM_STORE_SAVE_H
 #define COMM_STORE_SAVE_H
 
