@@ -289,13 +289,21 @@ def parse_args():
     p.add_argument("--python", default="/usr/bin/python3", help="the Python whose torch is the peer [/usr/bin/python3]")
     p.add_argument("--torch", action="append", default=[], metavar="PYTHON", help="another one beside it")
     p.add_argument("--ps-lite", default="", metavar="PROGRAM", help="see bench/README.md")
-    p.add_argument("--out", default=str(HERE), help="folder of RESULTS.md and RESULTS.json [bench]")
+    p.add_argument("--out", help="folder of RESULTS.md and RESULTS.json [bench; of a part or a --quick look: nowhere]")
     args = p.parse_args()
     if args.repeat < 1:
         p.error("--repeat is at least 1")
     if args.quick:
         args.repeat = 1
-    args.out, args.build = os.path.abspath(args.out), os.path.relpath(args.build, HERE.parent)
+    try:
+        re.compile(args.only)
+    except re.error as wrong:
+        p.error(f"--only={args.only} is no pattern: {wrong}")
+    if not os.path.isfile(os.path.join(args.build, "bench", "bench_limits")):
+        p.error(f"--build={args.build} has no bench/bench_limits: run make first, or give the build folder")
+    if not args.out and not args.only and not args.quick:  # a part must not replace the whole
+        args.out = str(HERE)
+    args.out, args.build = args.out and os.path.abspath(args.out), os.path.relpath(args.build, HERE.parent)
     args.python, args.torch = shutil.which(args.python) or args.python, [shutil.which(t) or t for t in args.torch]
     args.ps_lite = os.path.abspath(args.ps_lite) if args.ps_lite else ""
     os.chdir(HERE.parent)
@@ -331,6 +339,8 @@ def commands_of(experiments, tools):
 
 
 def write_results(args, run):
+    if not args.out:
+        return
     out = pathlib.Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "RESULTS.json").write_text(json.dumps(run, indent=1) + "\n")
@@ -347,9 +357,12 @@ def main():
     with tempfile.TemporaryDirectory(prefix="entrain-bench-") as scratch:
         tools = Tools(args, scratch)
         experiments = [e for e in rows.experiments(tools) if re.search(args.only, e.name)]
-        if args.list or not experiments:
+        if not experiments:
+            say(f"--only={args.only}: there is no such experiment; --list says which there are")
+            return 2
+        if args.list:
             show_list(experiments)
-            return 0 if experiments else 2
+            return 0
         begin, date = time.monotonic(), datetime.datetime.now(datetime.timezone.utc)
         machine = describe_machine(args)
         results, skipped = measure(args, experiments, say)
