@@ -13,7 +13,7 @@ PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 .DEFAULT_GOAL := all
 
 all: configure ## build psd, worker and entrain into build/
-	@cmake --build $(BUILD) -j $(JOBS) -- --no-print-directory -s
+	@cmake --build $(BUILD) -j $(JOBS) $$([ ! -f $(BUILD)/Makefile ] || echo -- --no-print-directory -s)
 
 configure:
 	@tools/deps.sh --check-build $(BUILD_PACKAGES) $(TEST_PACKAGES)

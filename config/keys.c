@@ -167,7 +167,7 @@ const eni_key eni_keys[] = {
     INT("local-rank", NULL, local_rank, NULL, 0, 65535, "N", W, ENV, "LOCAL_RANK, or found out",
         "the number of this worker on its host"),
     INT("local-size", NULL, local_size, NULL, 1, 65536, "N", TRAIN | K, ENV, "LOCAL_WORLD_SIZE, or found out",
-        "workers per host; smaller than real: one machine plays several"),
+        "workers per host; with --host-id one machine plays several"),
     TEXT("host-id", NULL, host_id, NULL, "TEXT", NULL, NULL, W | P | K, 0, "found out",
          "workers with the same text share memory"),
     INT("nnodes", NULL, nnodes, "1", 1, 4096, "N", R, 0, NULL,

@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "runtime/core/log.h"
@@ -122,13 +124,19 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
     return EN_OK;
 }
 
+int eni_arena_can_hold(int fd)
+{
+    struct statfs where;
+    return fstatfs(fd, &where) == 0 && where.f_type == TMPFS_MAGIC;
+}
+
 /* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
 static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64_t *bytes_out)
 {
     struct stat file;
     shape said;
     const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) != 0) {
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !eni_arena_can_hold(fd) || fstat(fd, &file) != 0) {
         eni_error("arena", "a peer passed a descriptor that is not a sealed memfd");
         return EN_EPROTO;
     }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/comm/arena.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -267,7 +268,7 @@ en_status eni_bells_map(int fd, uint32_t nlanes, uint32_t slots, eni_bells **bel
     struct stat file;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (nlanes == 0 || nlanes > ENI_BELLS_LANES || slots == 0 || slots > ENI_BELLS_SLOTS || seals < 0 ||
-        !(seals & F_SEAL_SHRINK) || fstat(fd, &file) != 0 ||
+        !(seals & F_SEAL_SHRINK) || !eni_arena_can_hold(fd) || fstat(fd, &file) != 0 ||
         (uint64_t)file.st_size != all_bytes(nlanes, slots)) {
         eni_error("bells",
                   "a peer passed a descriptor that is not a sealed memfd for %u messages to %u lanes", slots,

@@ -295,6 +295,38 @@ static void timers_go_on_with_what_is_left(void **state)
     free(whole);
 }
 
+static uint64_t other_way(uint64_t ticket)
+{
+    return ticket + 1000;
+}
+
+/* What a ticket says of the way back was of the psd that is gone: the round may be complete before its client
+ * has asked again. */
+static void held_calls_are_answered_by_another_way(void **state)
+{
+    (void)state;
+    life l;
+    bytes *whole = malloc(sizeof *whole);
+    const float gradient[37] = {1};
+    begin(&l, "ps-sync", 1);
+    eni_store_config config = rig_config(l.config.strategy, 2, counts, 1);
+    config.options = l.options;
+    rig before = rig_new(&config), after = {0};
+    rig_push_owned(&before, 0, 0, 1, 0, 1, gradient, counts[0]);
+    assert_int_equal(before.actions.n, 0);
+    save(before.store, whole);
+    config.old_ticket = other_way;
+    assert_int_equal(eni_store_new(&config, &after.store), EN_OK);
+    assert_int_equal(eni_store_load(after.store, whole->data, whole->n, 0), EN_OK);
+    rig_push_owned(&after, 1, 0, 1, 0, 1, gradient, counts[0]);
+    assert_int_equal(rig_for(&after, 0)->ticket, other_way(before.ticket));
+    assert_int_equal(rig_for(&after, 1)->ticket, after.ticket);
+    rig_free(&before);
+    rig_free(&after);
+    end(&l);
+    free(whole);
+}
+
 /* ---- damage -------------------------------------------------------------------------------------------- */
 
 /* A small store with a bit of everything: held, staged, answered but staged, a peer vector, a timer. */
@@ -416,6 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loaded_store_goes_on_as_the_saved_one),
         cmocka_unit_test(timers_go_on_with_what_is_left),
+        cmocka_unit_test(held_calls_are_answered_by_another_way),
         cmocka_unit_test(damage_is_refused_or_harmless),
         cmocka_unit_test(of_another_run_is_named),
         cmocka_unit_test(a_full_disk_is_passed_on),
