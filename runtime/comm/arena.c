@@ -124,19 +124,24 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
     return EN_OK;
 }
 
-int eni_arena_can_hold(int fd)
+int eni_arena_is_sealed(int fd, uint64_t *bytes_out)
 {
     struct statfs where;
-    return fstatfs(fd, &where) == 0 && where.f_type == TMPFS_MAGIC;
+    struct stat file;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &where) != 0 || where.f_type != TMPFS_MAGIC ||
+        fstat(fd, &file) != 0)
+        return 0;
+    *bytes_out = (uint64_t)file.st_size;
+    return 1;
 }
 
 /* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
 static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64_t *bytes_out)
 {
-    struct stat file;
+    uint64_t there;
     shape said;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || !eni_arena_can_hold(fd) || fstat(fd, &file) != 0) {
+    if (!eni_arena_is_sealed(fd, &there)) {
         eni_error("arena", "a peer passed a descriptor that is not a sealed memfd");
         return EN_EPROTO;
     }
@@ -150,9 +155,9 @@ static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64
         return EN_EPROTO;
     }
     if (shape_make(count, said.nslots, layout_out, bytes_out) != EN_OK || said.stride != layout_out->stride ||
-        (uint64_t)file.st_size != *bytes_out) {
-        eni_error("arena", "a peer's arena of %u vectors has %lld bytes, which do not fit together",
-                  said.nslots, (long long)file.st_size);
+        there != *bytes_out) {
+        eni_error("arena", "a peer's arena of %u vectors has %llu bytes, which do not fit together",
+                  said.nslots, (unsigned long long)there);
         return EN_EPROTO;
     }
     return EN_OK;
@@ -215,9 +220,8 @@ static uint64_t slot_bytes(const eni_arena *arena)
 en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)
 {
     const uint64_t bytes = slot_bytes(arena);
-    const int seals = fcntl(fd, F_GET_SEALS);
-    struct stat file;
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &file) != 0 || (uint64_t)file.st_size < bytes) {
+    uint64_t there;
+    if (!eni_arena_is_sealed(fd, &there) || there < bytes) {
         eni_error("arena", "a peer passed a descriptor that is not a sealed memfd of %llu bytes",
                   (unsigned long long)bytes);
         return EN_EPROTO;

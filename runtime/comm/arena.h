@@ -60,9 +60,9 @@ float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
  */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
 
-/* 1 if the memory behind fd is ordinary: of huge pages that are reserved and not there (MFD_HUGETLB), whoever
- * touches it first is killed. */
-int eni_arena_can_hold(int fd);
+/* 1 if fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
+ * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
+int eni_arena_is_sealed(int fd, uint64_t *bytes_out);
 
 /* Lays `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
  * is not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against shrinking; it is

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/comm/arena.h"
@@ -265,11 +264,9 @@ close_bells:
 
 en_status eni_bells_map(int fd, uint32_t nlanes, uint32_t slots, eni_bells **bells_out)
 {
-    struct stat file;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (nlanes == 0 || nlanes > ENI_BELLS_LANES || slots == 0 || slots > ENI_BELLS_SLOTS || seals < 0 ||
-        !(seals & F_SEAL_SHRINK) || !eni_arena_can_hold(fd) || fstat(fd, &file) != 0 ||
-        (uint64_t)file.st_size != all_bytes(nlanes, slots)) {
+    uint64_t there;
+    if (nlanes == 0 || nlanes > ENI_BELLS_LANES || slots == 0 || slots > ENI_BELLS_SLOTS ||
+        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nlanes, slots)) {
         eni_error("bells",
                   "a peer passed a descriptor that is not a sealed memfd for %u messages to %u lanes", slots,
                   nlanes);
