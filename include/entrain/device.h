@@ -35,6 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "entrain/gpu.h"
 #include "entrain/status.h"
 #include "entrain/tensor.h"
 
@@ -63,6 +64,7 @@ enum {
     EN_OP_NLL = 8,           /* x (N, C) log-probabilities, target int32 (N) */
     EN_OP_CROSS_ENTROPY = 9, /* log_softmax and nll in one pass; x (N, C) logits, target int32 (N) */
     EN_OP_MSE = 10,          /* mean over all elements; target as x; y[1] is 0 */
+    EN_OP_CAST = 11,         /* x is float32, y and dy are op.dtype; EN_OP_NO_DX only */
     EN_OP_KINDS              /* one past the last that this header knows */
 };
 
@@ -75,6 +77,9 @@ enum {
     EN_OP_FORWARD_ONLY = 8, /* no backward at all (evaluation): saved_bytes is 0 */
 };
 
+/* Types. dtype is that of x, y, dy and dx. Weights, biases and their gradients are float32 always, and sums are
+ * taken in float32. With EN_BF16 and EN_F16 (which host devices refuse) two results are float32 all the same:
+ * y and dy of log_softmax, so that nll is an EN_F32 op; and the two numbers of a loss. */
 typedef struct en_op {
     uint32_t size; /* sizeof(en_op) */
     uint32_t kind, dtype, flags;
@@ -106,7 +111,8 @@ static inline en_status en_op_output(const en_op *op, en_extent *y_out)
         if (op->kind == EN_OP_CONV2D) y.c = op->channels;
         break;
     }
-    case EN_OP_RELU: break;
+    case EN_OP_RELU:
+    case EN_OP_CAST: break;
     case EN_OP_FLATTEN:
         y.c = op->x.h * op->x.w * op->x.c;
         y.h = y.w = 1;
@@ -168,6 +174,9 @@ typedef struct en_args {
     void *dx, *dw, *db;
     const void *target; /* losses */
     void *saved, *workspace;
+    const float *loss_scale; /* device address of a power of two, or NULL: 1. A loss multiplies its dx by it;
+                                backward_weights divides dw and db by it. Exact, unless something overflows:
+                                then dw or db is not finite */
 } en_args;
 
 /* ---- the device -------------------------------------------------------------------------------------- */
@@ -183,7 +192,13 @@ typedef struct en_device_config {
     int32_t index;   /* which one of several devices of this kind: cuda:1 */
     int32_t threads; /* host threads for compute, >= 1; results are repeatable at equal threads */
     const en_device_host *host;
+    uint32_t flags; /* EN_OPEN_* */
 } en_device_config;
+
+enum {
+    EN_OPEN_TF32 = 1,         /* float32 products may round their factors to 10 bits, where that is faster */
+    EN_OPEN_DETERMINISTIC = 2 /* the same bits in every run; host devices always do */
+};
 
 enum {
     EN_DEVICE_HOST = 1
@@ -225,6 +240,8 @@ typedef struct en_device {
     en_status (*forward)(en_plan *, const en_args *);
     en_status (*backward_weights)(en_plan *, const en_args *);
     en_status (*backward_data)(en_plan *, const en_args *);
+
+    const struct en_gpu *gpu; /* NULL if EN_DEVICE_HOST is set */
 } en_device;
 
 /* The one symbol that a device library exports. Returns NULL if it cannot serve that ABI. */

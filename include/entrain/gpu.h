@@ -1,0 +1,180 @@
+/* gpu.h - what a device offers whose memory is not the host's: queues, marks, memory that both sides reach,
+ * arithmetic on flat vectors, graphs, memory of other processes, and collectives among GPUs.
+ *
+ * The table hangs at en_device.gpu and is NULL on host devices, where everything is done on return.
+ *
+ * Queues. A context has three; each does its work in the order in which it was put in, and they run side by
+ * side:
+ *
+ *     EN_QUEUE_FEED      batches come in                        [batch t+1]
+ *     EN_QUEUE_COMPUTE   forward, backward       [ forward t | backward t: b0  b1  b2 ]  [ forward t+1
+ *     EN_QUEUE_EXCHANGE  gradients go out, weights come in,            [b0][b1][b2]
+ *                        collectives, steps; first when both could run
+ *
+ * The only order between queues is a mark: mark(m, COMPUTE), then after(EXCHANGE, m): what is put into
+ * EXCHANGE from now on begins when all that was in COMPUTE before the mark is done. The host looks with
+ * poll(): nothing in this table blocks, but for what says so. Who waits owns the deadline.
+ *
+ * Host memory. copy() takes host memory that is pinned, and nothing else: other memory would make it block, or
+ * read it later than the caller thinks. What is pinned must stay mapped as it is until unpin().
+ *
+ * Errors. A device that has failed stays failed: every later call returns EN_EIO, logged once with the
+ * library's own name of the error.
+ *
+ * Threads: a context belongs to one thread at a time, with one exception: group_abort may be called from any.
+ *
+ * Growth: as in device.h. */
+#ifndef ENTRAIN_GPU_H
+#define ENTRAIN_GPU_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct en_ctx;
+struct en_device_host;
+
+enum { EN_QUEUE_COMPUTE = 0, EN_QUEUE_FEED = 1, EN_QUEUE_EXCHANGE = 2, EN_QUEUES = 3 };
+
+typedef struct en_mark en_mark;   /* a point in a queue */
+typedef struct en_graph en_graph; /* a recorded piece of work */
+typedef struct en_group en_group; /* this rank's part in a collective of several GPUs */
+
+/* ---- what there is ----------------------------------------------------------------------------------- */
+
+typedef struct en_gpu_facts {
+    uint32_t size; /* in: sizeof(en_gpu_facts); out: the bytes that were filled */
+    int32_t index; /* as in cuda:INDEX: after CUDA_VISIBLE_DEVICES */
+    char name[64]; /* "NVIDIA H100 80GB HBM3" */
+    char uuid[48]; /* "GPU-5f1c..": the same in every process and every container */
+    char bus[16];  /* "0000:1b:00.0" */
+    uint64_t memory_bytes, free_bytes;
+    int32_t major, minor; /* compute capability */
+    int32_t cores;        /* multiprocessors */
+    double bytes_per_s;   /* peak of its memory; 0: not known */
+} en_gpu_facts;
+
+/* How two GPUs of this machine are linked. */
+enum { EN_LINK_NONE = 0, EN_LINK_HOST = 1 /* through the processor */, EN_LINK_PCIE = 2 /* peer to peer */,
+       EN_LINK_NVLINK = 3, EN_LINK_SAME = 4 };
+
+/* A process that has a context on a GPU. */
+typedef struct en_gpu_user {
+    int64_t pid;
+    uint64_t bytes; /* of its memory; 0: not known */
+} en_gpu_user;
+
+/* ---- arithmetic on flat vectors ------------------------------------------------------------------------ */
+
+enum { EN_GPU_SOURCES = 64, EN_GPU_SLOTS = 3 };
+
+/* The numbers of one step. They lie in device memory, so that a graph reads those of the step in which it is
+ * launched. In a world of W: scale[r] = samples of rank r, inv = 1 / their sum (ops/mean.h). */
+typedef struct en_gpu_rates {
+    float lr, momentum, weight_decay;
+    int32_t nesterov;
+    float inv;
+    float scale[EN_GPU_SOURCES];
+} en_gpu_rates;
+
+/* g[i] = (sum over k of source[k][i] * scale[k]) * inv, added in that order, each product and each sum
+ * rounded by itself: the bits of eni_mean. Then, with w, the optimizer's step with g: the bits of
+ * eni_optimizer.step. With mean, g is written there. All addresses but `source` itself are device addresses. */
+typedef struct en_gpu_step {
+    uint32_t size;
+    const char *optimizer; /* "sgd"; NULL: no step, w is NULL */
+    int32_t nsources;      /* 1 .. EN_GPU_SOURCES */
+    const float *const *source; /* (nsources) host array, read during the call; each (count) */
+    float *mean;                /* (count) or NULL; may be source[0] */
+    float *w;                   /* (count) or NULL */
+    float *slot[EN_GPU_SLOTS];  /* (count) or NULL each */
+    uint64_t count;
+    const en_gpu_rates *rates;
+    const float *total; /* NULL, or where the number of samples lies: then inv is 1 / *total, and nothing is
+                           stepped where it is 0 */
+} en_gpu_step;
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+enum { EN_GPU_HANDLE = 64, EN_GPU_GROUP_ID = 128 };
+
+typedef struct en_gpu {
+    uint32_t size;
+
+    /* How many GPUs this process sees. EN_EUNSUPPORTED: none, no driver, one that is too old: logged with the
+     * remedy. Needs no context, like the next three; any thread. */
+    en_status (*count)(const struct en_device_host *, int32_t *n_out);
+    en_status (*facts)(const struct en_device_host *, int32_t index, en_gpu_facts *facts_out);
+    int (*link)(int32_t a, int32_t b);
+    /* Who uses it now, this process included where it has a context: at most `max`. EN_EUNSUPPORTED: the driver
+     * does not tell (nothing is logged). */
+    en_status (*users)(int32_t index, en_gpu_user *users_out, int max, int *n_out);
+
+    /* Queues and marks. mark(): may be done again with the same mark; it then stands for the later point.
+     * poll: EN_OK once it is reached (a mark that was never set is), EN_ETIMEOUT before. */
+    en_status (*mark_new)(struct en_ctx *, en_mark **mark_out);
+    void (*mark_free)(en_mark *); /* NULL is fine */
+    en_status (*mark)(en_mark *, int queue);
+    en_status (*after)(struct en_ctx *, int queue, en_mark *);
+    en_status (*poll)(en_mark *);
+
+    /* As en_device.copy and zero, in any queue; the host's side is pinned. */
+    en_status (*copy)(struct en_ctx *, int queue, void *dst, const void *src, uint64_t bytes, int direction);
+    en_status (*zero)(struct en_ctx *, int queue, void *dst, uint64_t bytes);
+
+    /* Makes host memory reachable for the device. Page edges are the library's business: ranges that share a
+     * page may be pinned both. EN_EUNSUPPORTED, logged: this memory cannot be. */
+    en_status (*pin)(struct en_ctx *, void *memory, uint64_t bytes);
+    void (*unpin)(struct en_ctx *, void *memory);
+
+    en_status (*mean_step)(struct en_ctx *, int queue, const en_gpu_step *);
+    /* y = a * x + b * y on (count); b == 0 overwrites y whatever it held: the bits of eni_lin. */
+    en_status (*lin)(struct en_ctx *, int queue, float *y, float a, const float *x, float b, uint64_t count);
+    /* Sets *flag (device memory) to 1 if an element of v (count) is not finite; else leaves it. */
+    en_status (*check_finite)(struct en_ctx *, int queue, const float *v, uint64_t count, uint32_t *flag);
+
+    /* Graphs. Between the two calls what is put into COMPUTE, and into queues that were ordered after it, is
+     * recorded and not done; all of them must have been ordered before COMPUTE again at the end. Marks that are
+     * set inside can be polled after each launch. No plan may be made and no memory be taken meanwhile. launch
+     * puts the whole into COMPUTE. EN_EUNSUPPORTED from capture_end, logged: this work cannot be recorded, and
+     * nothing of it was done. */
+    en_status (*capture_begin)(struct en_ctx *);
+    en_status (*capture_end)(struct en_ctx *, en_graph **graph_out);
+    en_status (*launch)(en_graph *);
+    void (*graph_free)(en_graph *); /* NULL is fine */
+
+    /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave.
+     * EN_EUNSUPPORTED, at debug level: the system refuses it (some containers do). The exporter outlives the
+     * importers' use. */
+    en_status (*export_memory)(struct en_ctx *, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
+    en_status (*import_memory)(struct en_ctx *, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
+    void (*release_memory)(struct en_ctx *, void *memory); /* what import_memory gave */
+
+    /* Collectives among GPUs, one rank each (NCCL). group_id: rank 0's, to be carried to the others. group_open
+     * blocks until all are there; it asks alive(user) every few milliseconds and ends with what that says if it
+     * is not EN_OK. EN_EUNSUPPORTED, logged: there is no NCCL, or it refuses these GPUs. */
+    en_status (*group_id)(const struct en_device_host *, uint8_t id_out[EN_GPU_GROUP_ID]);
+    en_status (*group_open)(struct en_ctx *, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
+                            en_status (*alive)(void *user), void *user, en_group **group_out);
+    /* In place, in EXCHANGE: data = sum over the ranks of scale * data, (count) floats. scale: device address of
+     * this rank's own factor, or NULL: 1. All ranks make the same calls in the same order. */
+    en_status (*group_sum)(en_group *, float *data, uint64_t count, const float *scale);
+    /* In place, in EXCHANGE: rank 0's data on all ranks. */
+    en_status (*group_broadcast)(en_group *, float *data, uint64_t count);
+    /* EN_OK while all is well; EN_EPEER, EN_EIO (logged) once it is not. Ask it in every wait. */
+    en_status (*group_poll)(en_group *);
+    /* Ends what is under way, so that queues go on; results are undefined, and only group_close is left to be
+     * called. From any thread, in bounded time. */
+    void (*group_abort)(en_group *);
+    void (*group_close)(en_group *); /* NULL is fine; aborts what is under way */
+    const char *(*group_version)(void); /* "NCCL 2.28.9"; "" where there is none */
+} en_gpu;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
