@@ -42,6 +42,7 @@ typedef enum eni_program {
     ENI_STOP,       /* entrain stop RUN */
     ENI_ADVISE,     /* entrain advise */
     ENI_SCALE,      /* entrain scale */
+    ENI_GPUS,       /* entrain gpus */
     ENI_PROGRAMS
 } eni_program;
 
@@ -50,6 +51,7 @@ enum { ENI_ASSIGN_AUTO, ENI_ASSIGN_CLAIM, ENI_ASSIGN_FIXED }; /* auto: fixed if 
 enum { ENI_SCHEDULE_CONSTANT, ENI_SCHEDULE_STEP, ENI_SCHEDULE_COSINE };
 enum { ENI_SCALE_NONE, ENI_SCALE_LINEAR, ENI_SCALE_SQRT };
 enum { ENI_BACKEND_AUTO, ENI_BACKEND_HOST, ENI_BACKEND_NCCL };
+enum { ENI_PRECISION_FP32, ENI_PRECISION_BF16, ENI_PRECISION_FP16 };
 enum { ENI_ALLREDUCE_AUTO, ENI_ALLREDUCE_DIRECT, ENI_ALLREDUCE_RING, ENI_ALLREDUCE_NAIVE };
 enum { ENI_ORDER_RANK, ENI_ORDER_RING }; /* = eni_sum_order */
 enum { ENI_TRANSPORT_AUTO, ENI_TRANSPORT_SHM, ENI_TRANSPORT_TCP };
@@ -100,6 +102,8 @@ typedef struct eni_config {
     int64_t threads;                                  /* per worker, 0: cores / workers on this host */
     char *device;                                     /* "ref", "cpu", "cuda", "cuda:1", "auto" */
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
+    int64_t precision;                                /* ENI_PRECISION_* */
+    bool tf32, deterministic, graph, gpu_lease;
     double bucket_cap_mb;                             /* 2^20 bytes */
     bool overlap;
 
