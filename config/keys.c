@@ -336,6 +336,8 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
+    [ENI_GPUS] = {"entrain gpus", "[-n N]", "Lists this host's GPUs, how they are linked, and which rank uses which.", 0,
+                  0, ""},
     [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
                     "Replays a server's event log and compares the outcome.", 1, 1, ""},
 };
