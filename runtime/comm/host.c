@@ -104,6 +104,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->first_request = host->next_request;
     host->samples_before = samples_before;
     host->rand_calls = 0;
+    host->nfinished = 0;
     host->npushes = 0;
     host->counters.staleness = 0;
     if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
@@ -134,10 +135,34 @@ static void note_followed_step(eni_host *host)
     host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
 }
 
+/* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
+static en_status refuse_order(const eni_host *host, const char *what, uint32_t bucket)
+{
+    eni_error("host", "%s %u of step %llu, and bucket %u is the next to finish", what, bucket,
+              (unsigned long long)host->step, host->nfinished);
+    return EN_EBUG;
+}
+
+en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
+{
+    if (bucket != host->nfinished || bucket >= host->config.buckets->n)
+        return refuse_order(host, "finish of bucket", bucket);
+    EN_TRY(eni_hook_finish(host, bucket));
+    host->nfinished++;
+    return EN_OK;
+}
+
 en_status eni_host_finish(eni_host *host)
 {
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
-        EN_TRY(eni_hook_finish(host, b));
+        EN_TRY(eni_host_finish_bucket(host, b));
+    return eni_host_end(host);
+}
+
+en_status eni_host_end(eni_host *host)
+{
+    if (host->nfinished < host->config.buckets->n)
+        return refuse_order(host, "the end before bucket", host->config.buckets->n);
     if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
     if (host->config.has_store && host->config.client == NULL) note_followed_step(host);
     return eni_hook_after_step(host);

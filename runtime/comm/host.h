@@ -8,6 +8,9 @@
  *         eni_host_submit(host, bucket);             submit; returns at once
  *     eni_host_finish(host);                         finish of every bucket, in submit order; after_step
  *
+ * finish is finish_bucket for 0, 1, .. n - 1 and then end: for who carries a bucket's new weights on as soon as
+ * they are there.
+ *
  * After finish, the arena's param slot holds the weights of the next step. The host measures: staleness and
  * bytes are counted here and in the transport, alike for every strategy. */
 #ifndef COMM_HOST_H
@@ -88,6 +91,12 @@ void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
+
+/* The same in parts. Buckets in ascending order, each once a step: anything else is EN_EBUG, logged. When it
+ * returns, the bucket's weights in the arena are those of the next step, and nobody writes them before its next
+ * submit; but after_step may, of any bucket, if the strategy has one. end: after all of them. */
+en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
+en_status eni_host_end(eni_host *host);
 
 /* What the strategy says of the model to evaluate (EN_EVAL_*), and which arena slot this rank has of it: the
  * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */

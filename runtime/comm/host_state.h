@@ -54,6 +54,7 @@ struct eni_host {
     eni_request requests[ENI_HOST_REQUESTS];
     en_req next_request, first_request; /* the step's first one */
     uint64_t step, samples_before;      /* of the step in progress */
+    uint32_t nfinished;                 /* buckets of it */
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */

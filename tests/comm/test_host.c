@@ -232,6 +232,34 @@ static void test_hooks_in_order(void **state)
     assert_int_equal(world.errors, 1); /* plan's vector with the long name */
 }
 
+/* Who carries on each bucket's weights sees them between two finishes; what is out of order is refused. */
+static void test_finish_in_parts(void **state)
+{
+    (void)state;
+    open_host();
+    fill(ENI_SLOT_PARAM, 1);
+    fill(ENI_SLOT_GRAD, 0.5f);
+    probe.calls[0] = 0;
+    world.errors = 0;
+    assert_int_equal(eni_host_begin(world.host, 2, 10, 0), EN_OK);
+    assert_int_equal(eni_host_submit(world.host, 0), EN_OK);
+    assert_int_equal(eni_host_submit(world.host, 1), EN_OK);
+    assert_int_equal(eni_host_finish_bucket(world.host, 0), EN_OK);
+    assert_string_equal(probe.calls, "before2 submit0 submit1 finish0 ");
+    assert_true(*at(ENI_SLOT_PARAM, 64) != 1 + 0.01f * 64);
+    assert_int_equal(eni_host_finish_bucket(world.host, 0), EN_EBUG);
+    assert_int_equal(eni_host_end(world.host), EN_EBUG);
+    assert_int_equal(world.errors, 2);
+    assert_non_null(strstr(world.said, "bucket 1 is the next"));
+    assert_int_equal(eni_host_finish_bucket(world.host, 1), EN_OK);
+    assert_int_equal(eni_host_finish_bucket(world.host, 2), EN_EBUG);
+    assert_int_equal(eni_host_end(world.host), EN_OK);
+    assert_string_equal(probe.calls, "before2 submit0 submit1 finish0 finish1 after2 ");
+    eni_host_counters count;
+    eni_host_count(world.host, &count);
+    assert_int_equal(count.version, 1);
+}
+
 static void test_statuses_pass(void **state)
 {
     (void)state;
@@ -447,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_hooks_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_finish_in_parts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_statuses_pass, setup, teardown),
         cmocka_unit_test_setup_teardown(test_vectors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_room_for_vectors, setup, teardown),
