@@ -26,5 +26,6 @@ en_status eni_command_ps(const eni_command_context *context);         /* ps.c */
 en_status eni_command_stop(const eni_command_context *context);       /* ps.c */
 en_status eni_command_advise(const eni_command_context *context);     /* advise.c */
 en_status eni_command_scale(const eni_command_context *context);      /* scale.c */
+en_status eni_command_gpus(const eni_command_context *context);       /* gpus.c */
 
 #endif

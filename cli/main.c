@@ -30,6 +30,7 @@ static const command commands[] = {
     {"strategies", ENI_STRATEGIES, eni_command_strategies, "what --strategy takes, with options and papers"},
     {"models", ENI_MODELS, eni_command_models, "what --model takes"},
     {"data", ENI_DATA, eni_command_data, "what --data takes"},
+    {"gpus", ENI_GPUS, eni_command_gpus, "this host's GPUs, their links, and which rank uses which (-n N)"},
     {"ps", ENI_PS, eni_command_ps, "your runs on this host"},
     {"stop", ENI_STOP, eni_command_stop, "end one of them early, in good order"},
 };

@@ -167,7 +167,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "who takes part"
-    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A, 0,
+    INT("workers", "n nproc nproc-per-node", workers, "2", 1, 65536, "N", R | C | K | A | ON(ENI_GPUS), 0,
         "2; 1 for the strategy solo",
         "worker processes; of run, compare and check: started on this host"),
     INT("rank", NULL, rank, NULL, 0, 65535, "N", W, ENV, "RANK",

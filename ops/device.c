@@ -105,6 +105,17 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     return EN_OK;
 }
 
+const en_device_host *eni_device_host(void)
+{
+    return &host;
+}
+
+en_status eni_device_load(const char *name, const char *plugin_dir, const en_device **table_out)
+{
+    *table_out = eni_ref_device();
+    return strcmp(name, (*table_out)->name) == 0 ? EN_OK : load(name, plugin_dir, table_out);
+}
+
 /* "auto": the cpu device where it was built, else the one that is always there. */
 static const char *best_of(const char *plugin_dir)
 {

@@ -20,6 +20,11 @@ typedef struct eni_device {
  * EN_ENOENT, EN_EVERSION, EN_EUNSUPPORTED, logged with the remedy. A loaded library is never unloaded. */
 en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out);
 
+/* The checked table of the device NAME ("cuda"), without opening it: for what its `gpu` answers before there is
+ * a context. Same errors. What those calls take: the host. */
+en_status eni_device_load(const char *name, const char *plugin_dir, const en_device **table_out);
+const en_device_host *eni_device_host(void);
+
 /* Safe on a zeroed struct and twice. */
 void eni_device_close(eni_device *device);
 

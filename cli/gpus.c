@@ -1,0 +1,74 @@
+/* gpus.c - `entrain gpus`: see gpus.h. */
+#include "cli/gpus.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "ops/device.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* What /proc says the process is called; "" if it says nothing. */
+static void name_program(int64_t pid, char *name_out, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/comm", pid);
+    FILE *file = fopen(path, "re");
+    name_out[0] = 0;
+    if (file == NULL) return;
+    if (fgets(name_out, (int)bytes, file) == NULL) name_out[0] = 0;
+    name_out[strcspn(name_out, "\n")] = 0;
+    fclose(file);
+}
+
+static void ask_users(const en_gpu *gpu, int32_t index, eni_gpus_one *one)
+{
+    en_gpu_user users[ENI_GPUS_USERS];
+    one->nusers = -1;
+    if (gpu->users(index, users, ENI_GPUS_USERS, &one->nusers) != EN_OK) {
+        one->nusers = -1;
+        return;
+    }
+    for (int i = 0; i < one->nusers && i < ENI_GPUS_USERS; i++) {
+        one->users[i].user = users[i];
+        name_program(users[i].pid, one->users[i].program, sizeof one->users[i].program);
+    }
+}
+
+static en_status ask(const en_gpu *gpu, eni_gpus *gpus)
+{
+    int32_t n = 0;
+    EN_TRY(gpu->count(eni_device_host(), &n));
+    gpus->n = n < ENI_GPUS_MAX ? (int)n : ENI_GPUS_MAX;
+    for (int32_t i = 0; i < gpus->n; i++) {
+        eni_gpus_one *one = &gpus->gpu[i];
+        one->facts.size = sizeof one->facts;
+        EN_TRY(gpu->facts(eni_device_host(), i, &one->facts));
+        ask_users(gpu, i, one);
+        for (int32_t j = 0; j < gpus->n; j++)
+            gpus->link[i][j] = (uint8_t)gpu->link(i, j);
+    }
+    gpus->group = gpu->group_version();
+    return EN_OK;
+}
+
+en_status eni_command_gpus(const eni_command_context *context)
+{
+    const eni_config *c = context->config;
+    const en_device *device;
+    EN_TRY(eni_device_load("cuda", context->plugin_dir, &device));
+    if (device->gpu == NULL) {
+        eni_error("gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
+        return EN_EVERSION;
+    }
+    eni_gpus *gpus = eni_alloc(sizeof *gpus);
+    if (gpus == NULL) return EN_ENOMEM;
+    if (eni_config_is_given(c, "workers")) gpus->nranks = (int)c->workers;
+    const en_status st = ask(device->gpu, gpus);
+    if (st == EN_OK) eni_gpus_show(stdout, gpus);
+    eni_free(gpus);
+    return st == EN_EUNSUPPORTED ? EN_EINVAL : st; /* no GPU, no driver: said; the user's affair */
+}

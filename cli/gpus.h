@@ -1,0 +1,38 @@
+/* gpus.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use which.
+ *
+ *     gpus.c        asks the device library; no context is opened, so nobody's memory is taken
+ *     gpus_show.c   what was found, as text */
+#ifndef CLI_GPUS_H
+#define CLI_GPUS_H
+
+#include <stdio.h>
+
+#include "entrain/gpu.h"
+
+enum { ENI_GPUS_MAX = 64, ENI_GPUS_USERS = 4, ENI_GPUS_LINKED = 15 };
+
+typedef struct eni_gpus_user {
+    en_gpu_user user;
+    char program[32]; /* "" where another container hides it */
+} eni_gpus_user;
+
+typedef struct eni_gpus_one {
+    en_gpu_facts facts;
+    eni_gpus_user users[ENI_GPUS_USERS]; /* the first few */
+    int nusers;                          /* all of them; -1: the driver does not tell */
+} eni_gpus_one;
+
+typedef struct eni_gpus {
+    eni_gpus_one gpu[ENI_GPUS_MAX];
+    int n;
+    uint8_t link[ENI_GPUS_MAX][ENI_GPUS_MAX]; /* EN_LINK_* */
+    const char *group;                        /* "NCCL 2.28.9"; "": there is none */
+    int nranks;                               /* -n; 0: not asked */
+} eni_gpus;
+
+void eni_gpus_show(FILE *out, const eni_gpus *gpus);
+
+/* What `ring` does with `nranks` on these, one sentence. */
+void eni_gpus_verdict(const eni_gpus *gpus, char *text_out, size_t bytes);
+
+#endif
