@@ -252,7 +252,7 @@ static en_status bench_network(bench *b, const en_network *network)
     int has_weights = 0;
     x.n = b->options.batch;
     for (const en_layer *layer = network->layers; layer->op != 0; layer++) {
-        en_op op = eni_layer_op(layer, x);
+        en_op op = eni_layer_op(layer, x, EN_F32);
         if (!has_weights) op.flags |= EN_OP_NO_DX;
         has_weights |= en_op_weights(&op) > 0;
         if (!eni_layer_is_view(layer, x))

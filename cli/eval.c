@@ -44,7 +44,7 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
     EN_TRY(eni_device_open(c->device, plugin_dir, c->threads > 0 ? (int)c->threads : eni_place_cores(),
                            &e->device));
-    return en_model_new(&e->schema, e->device.ops, e->device.ctx, &e->model);
+    return en_model_new(&e->schema, e->device.ops, e->device.ctx, NULL, &e->model);
 }
 
 static en_status evaluate(evaluation *e)

@@ -77,7 +77,7 @@ static en_status open_bench(bench *b)
     EN_TRY(en_schema_init(network, &b->schema));
     EN_TRY(cut(b));
     EN_TRY(eni_device_open(c->device, b->order->plugin_dir, b->order->threads, &b->device));
-    EN_TRY(en_model_new(&b->schema, b->device.ops, b->device.ctx, &b->model));
+    EN_TRY(en_model_new(&b->schema, b->device.ops, b->device.ctx, NULL, &b->model));
     EN_TRY(en_model_prepare(b->model, c->batch_size, EN_MODEL_TRAIN));
     b->param = eni_alloc_array(b->schema.count, sizeof(float));
     b->grad = eni_alloc_array(b->schema.count, sizeof(float));

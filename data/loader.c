@@ -1,9 +1,9 @@
 /* loader.c - see loader.h.
  *
  * One mutex guards how many batches were filled and taken, and how the stream ended. Batch i lies in slot
- * i % nslots: the thread's until it counts as filled, the consumer's from the moment it takes it until its
- * next call. So the thread may fill batch `filled` while filled + 1 < taken + nslots: all slots but the one
- * in the consumer's hands. */
+ * i % nslots: the thread's until it counts as filled, the consumer's from the moment it takes it until it has
+ * taken `hold` more. So the thread may fill batch `filled` while filled + hold < taken + nslots: all slots
+ * but those in the consumer's hands. */
 #include "data/loader.h"
 
 #include <errno.h>
@@ -19,10 +19,12 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-enum { DEPTH_MAX = 64 };
+enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 
 typedef struct buffer {
     eni_batch batch;
+    void *memory; /* what follows lies in it */
+    bool is_pinned;
     float *x; /* (B, H, W, C) */
     int32_t *labels;
     float *targets;
@@ -34,15 +36,16 @@ struct eni_loader {
     eni_sampler *sampler; /* loader thread */
     uint32_t *indices;    /* loader thread, (B) */
     uint64_t next;        /* loader thread: the next m of a fixed assignment */
-    buffer slots[DEPTH_MAX + 1];
-    uint64_t nslots; /* depth + the consumer's own */
+    buffer slots[DEPTH_MAX + HOLD_MAX];
+    uint64_t nslots; /* depth + those in the consumer's hands */
+    uint64_t hold;
 
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t ready, room;
     uint64_t filled; /* batches that the thread has finished */
-    uint64_t taken;  /* batches that the consumer was given; the last of them is in its hands */
+    uint64_t taken;  /* batches that the consumer was given; the last `hold` of them are in its hands */
     bool is_aborted;
     en_status end; /* EN_OK while the stream goes on */
 
@@ -78,7 +81,7 @@ static void fill(eni_loader *loader, const eni_micro *micro, buffer *slot)
 static bool wait_for_room(eni_loader *loader, buffer **slot_out)
 {
     pthread_mutex_lock(&loader->mutex);
-    while (!loader->is_aborted && loader->filled + 1 >= loader->taken + loader->nslots)
+    while (!loader->is_aborted && loader->filled + loader->hold >= loader->taken + loader->nslots)
         pthread_cond_wait(&loader->room, &loader->mutex);
     bool go_on = !loader->is_aborted;
     *slot_out = &loader->slots[loader->filled % loader->nslots];
@@ -117,15 +120,48 @@ static en_status check_options(const eni_loader_options *o)
                   (unsigned long long)o->dataset->split[ENI_TRAIN].count);
         return EN_EINVAL;
     }
+    if (o->hold < 0 || o->hold > HOLD_MAX || (o->pin == NULL) != (o->unpin == NULL)) {
+        eni_error("loader", "%d batches held: 1 to %d are, and who pins unpins", o->hold, HOLD_MAX);
+        return EN_EINVAL;
+    }
     if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
     eni_error("loader", "depth %d and stride %llu: a depth of 1 to %d and a stride of at least 1 are needed",
               o->depth, (unsigned long long)o->stride, DEPTH_MAX);
     return EN_EINVAL;
 }
 
+/* One block: x, then labels or targets on a line of their own. */
+static en_status take_buffer(eni_loader *loader, uint64_t rows, buffer *slot)
+{
+    const eni_loader_options *o = &loader->options;
+    const eni_dataset *set = o->dataset;
+    const uint64_t wanted = set->classes > 0 ? 1 : (uint64_t)set->targets;
+    uint64_t x_bytes, target_bytes, bytes;
+    if (__builtin_mul_overflow(rows, set->sample_floats * sizeof *slot->x, &x_bytes) ||
+        __builtin_mul_overflow(rows, wanted * sizeof *slot->targets, &target_bytes) ||
+        __builtin_add_overflow(x_bytes, target_bytes, &bytes) || bytes > UINT64_MAX - ENI_LINE) {
+        eni_error("loader", "batches of %llu samples do not fit; give a smaller --batch-size",
+                  (unsigned long long)rows);
+        return EN_ENOMEM;
+    }
+    x_bytes = eni_round_up(x_bytes, ENI_LINE);
+    bytes = x_bytes + target_bytes;
+    slot->memory = o->pin != NULL ? eni_alloc_pages(bytes) : eni_alloc(bytes);
+    if (slot->memory == NULL) return EN_ENOMEM;
+    slot->x = slot->memory;
+    void *target = (char *)slot->memory + x_bytes;
+    if (set->classes > 0)
+        slot->labels = target;
+    else
+        slot->targets = target;
+    if (o->pin == NULL) return EN_OK;
+    EN_TRY(o->pin(o->pin_user, slot->memory, bytes));
+    slot->is_pinned = true;
+    return EN_OK;
+}
+
 static en_status take_memory(eni_loader *loader)
 {
-    const eni_dataset *set = loader->options.dataset;
     /* no micro-batch is longer than the set, however large --batch-size is */
     size_t rows =
         loader->plan.batch < loader->plan.train_samples ? loader->plan.batch : loader->plan.train_samples;
@@ -133,18 +169,8 @@ static en_status take_memory(eni_loader *loader)
         eni_sampler_new(loader->plan.train_samples, loader->options.seed, loader->options.shuffle != 0);
     loader->indices = eni_alloc_array(rows, sizeof *loader->indices);
     if (loader->sampler == NULL || loader->indices == NULL) return EN_ENOMEM;
-    for (uint64_t i = 0; i < loader->nslots; i++) {
-        buffer *slot = &loader->slots[i];
-        slot->x = eni_alloc_array(rows, set->sample_floats * sizeof *slot->x);
-        if (slot->x == NULL) return EN_ENOMEM;
-        if (set->classes > 0) {
-            slot->labels = eni_alloc_array(rows, sizeof *slot->labels);
-            if (slot->labels == NULL) return EN_ENOMEM;
-        } else {
-            slot->targets = eni_alloc_array(rows, (size_t)set->targets * sizeof *slot->targets);
-            if (slot->targets == NULL) return EN_ENOMEM;
-        }
-    }
+    for (uint64_t i = 0; i < loader->nslots; i++)
+        EN_TRY(take_buffer(loader, rows, &loader->slots[i]));
     return EN_OK;
 }
 
@@ -169,7 +195,8 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
     loader->plan = *options->plan;
     loader->options.plan = NULL; /* the copy counts */
     loader->next = options->first;
-    loader->nslots = (uint64_t)options->depth + 1;
+    loader->hold = options->hold > 0 ? (uint64_t)options->hold : 1;
+    loader->nslots = (uint64_t)options->depth + loader->hold;
     init_sync(loader);
     EN_TRY_GOTO(take_memory(loader), stop_loader);
     int code = pthread_create(&loader->thread, NULL, loader_main, loader);
@@ -236,9 +263,9 @@ void eni_loader_stop(eni_loader *loader)
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->mutex);
     for (uint64_t i = 0; i < loader->nslots; i++) {
-        eni_free(loader->slots[i].x);
-        eni_free(loader->slots[i].labels);
-        eni_free(loader->slots[i].targets);
+        buffer *slot = &loader->slots[i];
+        if (slot->is_pinned) loader->options.unpin(loader->options.pin_user, slot->memory);
+        eni_free(slot->memory);
     }
     eni_free(loader->indices);
     eni_sampler_free(loader->sampler);

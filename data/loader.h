@@ -3,12 +3,17 @@
  *     loader thread:  which micro-batch is next -> indices -> gather, normalise into a free buffer
  *     consumer:       eni_loader_next: waits for the oldest ready buffer, gives back the one it had
  *
+ * For a GPU the buffers are pinned, and the consumer holds two batches: one is copied to the device while the
+ * copy of the other may still be under way (`hold`):
+ *
+ *     next: b0, its copy begins | next: b1, its copy begins | b0's mark is reached | next: b2, b0 goes back
+ *
  * Which is next: with fixed assignment first, first + stride, ..; with claims whatever the callback says.
  * All memory is taken by eni_loader_start; the steady state allocates nothing.
  *
- * Prefetch and claims: up to `depth` micro-batches are claimed ahead of the one being computed. Claimed but
- * not computed when the run ends early (a death, an abort) they are samples not applied, which the report
- * shows; at a regular end none are left. */
+ * Prefetch and claims: up to `depth` micro-batches are claimed ahead of those in the consumer's hands.
+ * Claimed but not computed when the run ends early (a death, an abort) they are samples not applied, which
+ * the report shows; at a regular end none are left. */
 #ifndef DATA_LOADER_H
 #define DATA_LOADER_H
 
@@ -23,6 +28,13 @@
  * and is what eni_loader_next then returns. */
 typedef en_status (*eni_loader_claim)(void *user, uint64_t *micro_batch_out);
 
+/* Makes a buffer reachable for a device, and undoes it: gpu.h's pin and unpin. Called for each buffer, on
+ * whole pages, by eni_loader_start and eni_loader_stop on their caller's thread, so both on the thread that
+ * owns the device's context; stop comes before the context is closed. What pin returns other than EN_OK ends
+ * start. */
+typedef en_status (*eni_loader_pin)(void *user, void *memory, uint64_t bytes);
+typedef void (*eni_loader_unpin)(void *user, void *memory);
+
 typedef struct eni_loader_options {
     const eni_dataset *dataset; /* borrowed, outlives the loader */
     const eni_plan *plan;       /* copied */
@@ -32,6 +44,10 @@ typedef struct eni_loader_options {
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
     void *user;
+    int hold;           /* batches that are valid at once in the consumer's hands; 0: 1 */
+    eni_loader_pin pin; /* NULL: ordinary memory */
+    eni_loader_unpin unpin;
+    void *pin_user;
 } eni_loader_options;
 
 typedef struct eni_batch {
@@ -46,7 +62,8 @@ typedef struct eni_loader eni_loader;
 /* Starts the thread. EN_EINVAL, EN_ENOMEM, EN_EIO (no thread), logged. */
 en_status eni_loader_start(const eni_loader_options *options, eni_loader **loader_out);
 
-/* The next batch, in order; it stays valid until the next call. Consumer thread only. Blocks until
+/* The next batch, in order; it stays valid until as many further calls have given a batch as are held: until
+ * the next one with hold 1. A call that gives none gives nothing back. Consumer thread only. Blocks until
  * deadline_ns at most. EN_ESTOP: the stream has ended; EN_ETIMEOUT; EN_EINTR after an abort; or the status of
  * a claim that failed. With fixed assignment micro.count may be 0: a synchronous rank takes part in every
  * step. */

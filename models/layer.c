@@ -1,12 +1,12 @@
 /* layer.c - see layer.h. */
 #include "models/layer.h"
 
-en_op eni_layer_op(const en_layer *layer, en_extent x)
+en_op eni_layer_op(const en_layer *layer, en_extent x, uint32_t dtype)
 {
     return (en_op){
         .size = sizeof(en_op),
         .kind = layer->op,
-        .dtype = EN_F32,
+        .dtype = dtype,
         .flags = layer->flags,
         .x = x,
         .channels = layer->channels,
@@ -19,9 +19,29 @@ en_op eni_layer_op(const en_layer *layer, en_extent x)
     };
 }
 
+en_op eni_cast_op(en_extent x, uint32_t dtype)
+{
+    return (en_op){.size = sizeof(en_op), .kind = EN_OP_CAST, .dtype = dtype, .flags = EN_OP_NO_DX, .x = x};
+}
+
+uint32_t eni_op_x_dtype(const en_op *op)
+{
+    return op->kind == EN_OP_CAST ? (uint32_t)EN_F32 : op->dtype;
+}
+
+static int is_loss(uint32_t kind)
+{
+    return kind == EN_OP_NLL || kind == EN_OP_CROSS_ENTROPY || kind == EN_OP_MSE;
+}
+
+uint32_t eni_op_y_dtype(const en_op *op)
+{
+    return op->kind == EN_OP_LOG_SOFTMAX || is_loss(op->kind) ? (uint32_t)EN_F32 : op->dtype;
+}
+
 int eni_layer_is_loss(const en_layer *layer)
 {
-    return layer->op == EN_OP_NLL || layer->op == EN_OP_CROSS_ENTROPY || layer->op == EN_OP_MSE;
+    return is_loss(layer->op);
 }
 
 int eni_layer_is_view(const en_layer *layer, en_extent x)
@@ -42,6 +62,7 @@ const char *eni_layer_op_name(uint32_t op)
     case EN_OP_NLL: return "nll";
     case EN_OP_CROSS_ENTROPY: return "cross-entropy";
     case EN_OP_MSE: return "mse";
+    case EN_OP_CAST: return "cast";
     default: return "unknown";
     }
 }

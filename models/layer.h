@@ -4,8 +4,15 @@
 
 #include "entrain/model.h"
 
-/* The operation of `layer` on an input of extent x; flags as in the list. */
-en_op eni_layer_op(const en_layer *layer, en_extent x);
+/* The operation of `layer` on an input of extent x and type dtype; flags as in the list. */
+en_op eni_layer_op(const en_layer *layer, en_extent x, uint32_t dtype);
+
+/* What makes a batch, which is float32, the first layer's input of another type. */
+en_op eni_cast_op(en_extent x, uint32_t dtype);
+
+/* The types of an operation's input and output: its dtype, but where device.h says float32. */
+uint32_t eni_op_x_dtype(const en_op *op);
+uint32_t eni_op_y_dtype(const en_op *op);
 
 /* 1 if the layer is a loss, the end of a network. */
 int eni_layer_is_loss(const en_layer *layer);

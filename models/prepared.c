@@ -17,45 +17,62 @@ typedef struct need {
     uint64_t workspace_bytes;
 } need;
 
-static uint64_t extent_bytes(en_extent e)
+static uint64_t extent_bytes(en_extent e, uint32_t dtype)
 {
-    return (uint64_t)en_extent_count(e) * sizeof(float);
+    return (uint64_t)en_extent_count(e) * en_dtype_bytes(dtype);
 }
 
-static en_status stages_plan(eni_prepared *p, const en_schema *schema, const en_device *device, en_ctx *ctx,
-                             need *needs)
+/* Plans one operation. */
+static en_status stage_plan(eni_prepared *p, const en_schema *schema, const en_device *device, en_ctx *ctx,
+                            en_op *op, eni_stage *stage, need *need_out)
 {
-    en_extent x = schema->network->input;
-    x.n = p->n;
+    en_extent y;
+    en_plan_info info = {.size = sizeof info};
+    if (en_op_output(op, &y) != EN_OK) {
+        eni_error("prepared", "%s: a batch of %lld samples is too large", schema->network->name,
+                  (long long)p->n);
+        return EN_EINVAL;
+    }
+    if (p->mode == EN_MODEL_EVALUATE) op->flags |= EN_OP_FORWARD_ONLY;
+    EN_TRY(device->plan(ctx, op, &stage->plan));
+    device->plan_info(stage->plan, &info);
+    *need_out = (need){extent_bytes(op->x, eni_op_x_dtype(op)), extent_bytes(y, eni_op_y_dtype(op)),
+                       info.saved_bytes, info.workspace_bytes};
+    return EN_OK;
+}
+
+/* The layers from stage `i` on; the first of them gets x, of type dtype. */
+static en_status layers_plan(eni_prepared *p, const en_schema *schema, const en_device *device, en_ctx *ctx,
+                             int i, en_extent x, uint32_t dtype, need *needs)
+{
     uint32_t tensor = 0;
     p->first_weights = -1;
-    for (int i = 0; i < p->nstages; i++) {
-        const en_layer *layer = &schema->network->layers[i];
+    for (const en_layer *layer = schema->network->layers; layer->op != 0; layer++, i++) {
         eni_stage *stage = &p->stages[i];
-        en_op op = eni_layer_op(layer, x);
-        en_extent y;
-        if (en_op_output(&op, &y) != EN_OK) {
-            eni_error("prepared", "%s: a batch of %lld samples is too large", schema->network->name,
-                      (long long)p->n);
-            return EN_EINVAL;
-        }
+        en_op op = eni_layer_op(layer, x, dtype);
         if (en_op_weights(&op) > 0) {
             stage->first = tensor;
             stage->ntensors = op.flags & EN_OP_BIAS ? 2 : 1;
             tensor += stage->ntensors;
             if (p->first_weights < 0) p->first_weights = i;
         }
-        if (p->mode == EN_MODEL_EVALUATE) op.flags |= EN_OP_FORWARD_ONLY;
         if (p->first_weights < 0 || p->first_weights == i) op.flags |= EN_OP_NO_DX;
-        if (!eni_layer_is_view(layer, x)) {
-            en_plan_info info = {.size = sizeof info};
-            EN_TRY(device->plan(ctx, &op, &stage->plan));
-            device->plan_info(stage->plan, &info);
-            needs[i] = (need){extent_bytes(x), extent_bytes(y), info.saved_bytes, info.workspace_bytes};
-        }
-        x = y;
+        if (!eni_layer_is_view(layer, x)) EN_TRY(stage_plan(p, schema, device, ctx, &op, stage, &needs[i]));
+        (void)en_op_output(&op, &x); /* the schema was made of the same list */
+        dtype = eni_op_y_dtype(&op);
     }
     return EN_OK;
+}
+
+static en_status stages_plan(eni_prepared *p, const en_schema *schema, const en_device *device, en_ctx *ctx,
+                             uint32_t dtype, need *needs)
+{
+    en_extent x = schema->network->input;
+    x.n = p->n;
+    if (dtype == EN_F32) return layers_plan(p, schema, device, ctx, 0, x, dtype, needs);
+    en_op cast = eni_cast_op(x, dtype);
+    EN_TRY(stage_plan(p, schema, device, ctx, &cast, &p->stages[0], &needs[0]));
+    return layers_plan(p, schema, device, ctx, 1, x, dtype, needs);
 }
 
 /* Takes `bytes` from the block; its start moves on by whole lines of the device. */
@@ -111,17 +128,17 @@ static uint64_t layout(eni_prepared *p, const need *needs, uint64_t base, uint64
     return cursor - base;
 }
 
-en_status eni_prepared_init(const en_schema *schema, const en_device *device, en_ctx *ctx, int64_t n,
-                            int mode, eni_prepared *prepared_out)
+en_status eni_prepared_init(const en_schema *schema, const en_device *device, en_ctx *ctx, uint32_t dtype,
+                            int64_t n, int mode, eni_prepared *prepared_out)
 {
-    eni_prepared p = {.n = n, .mode = mode};
-    while (schema->network->layers[p.nstages].op != 0)
+    eni_prepared p = {.n = n, .mode = mode, .nstages = dtype == EN_F32 ? 0 : 1};
+    for (const en_layer *layer = schema->network->layers; layer->op != 0; layer++)
         p.nstages++;
     p.stages = eni_alloc_array((size_t)p.nstages, sizeof *p.stages);
     need *needs = eni_alloc_array((size_t)p.nstages, sizeof *needs);
     en_status st = p.stages != NULL && needs != NULL ? EN_OK : EN_ENOMEM;
     if (st != EN_OK) goto free_all;
-    EN_TRY_GOTO(stages_plan(&p, schema, device, ctx, needs), free_all);
+    EN_TRY_GOTO(stages_plan(&p, schema, device, ctx, dtype, needs), free_all);
     EN_TRY_GOTO(device->alloc(ctx, layout(&p, needs, 0, device->align), &p.memory), free_all);
     layout(&p, needs, (uint64_t)(uintptr_t)p.memory, device->align);
     eni_free(needs);

@@ -4,7 +4,7 @@
 
 #include "entrain/model.h"
 
-/* One layer. */
+/* One layer, or the cast in front of the first. */
 typedef struct eni_stage {
     en_plan *plan; /* NULL: a view, the output is the input */
     void *y;       /* own memory for the output; unset for a view */
@@ -15,8 +15,9 @@ typedef struct eni_stage {
 } eni_stage;
 
 typedef struct eni_prepared {
-    int64_t n; /* samples */
-    int mode;  /* EN_MODEL_TRAIN or EN_MODEL_EVALUATE */
+    int64_t n;   /* samples */
+    int mode;    /* EN_MODEL_TRAIN or EN_MODEL_EVALUATE */
+    int is_kept; /* EN_MODEL_KEEP */
     uint64_t used;
     int nstages;
     int first_weights; /* the first stage with weights: where backward ends */
@@ -26,9 +27,9 @@ typedef struct eni_prepared {
     void *memory;      /* the device memory that all of the above lie in */
 } eni_prepared;
 
-/* Plans and allocates. EN_ENOMEM, or what the device says (logged there). */
-en_status eni_prepared_init(const en_schema *schema, const en_device *device, en_ctx *ctx, int64_t n,
-                            int mode, eni_prepared *prepared_out);
+/* Plans and allocates, for activations of type dtype. EN_ENOMEM, or what the device says (logged there). */
+en_status eni_prepared_init(const en_schema *schema, const en_device *device, en_ctx *ctx, uint32_t dtype,
+                            int64_t n, int mode, eni_prepared *prepared_out);
 
 /* Safe on a zeroed struct. */
 void eni_prepared_fini(eni_prepared *prepared, const en_device *device, en_ctx *ctx);

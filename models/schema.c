@@ -91,7 +91,7 @@ static en_status layers_walk(en_schema *schema, int nlayers)
     for (int i = 0; i < nlayers; i++) {
         const en_layer *layer = &network->layers[i];
         EN_TRY(layer_check(network, i));
-        const en_op op = eni_layer_op(layer, x);
+        const en_op op = eni_layer_op(layer, x, EN_F32);
         en_extent y;
         if (en_op_output(&op, &y) != EN_OK) {
             eni_error("schema", "network %s: layer %d (%s %s) does not take an input of (%lld, %lld, %lld)",

@@ -164,7 +164,7 @@ static en_status open_device(eni_worker *w)
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
-    return en_model_new(&w->schema, w->device.ops, w->device.ctx, &w->model);
+    return en_model_new(&w->schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
 /* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */

@@ -63,7 +63,7 @@ enum {
      * gives the gradient of that mean and reads no dy. */
     EN_OP_NLL = 8,           /* x (N, C) log-probabilities, target int32 (N) */
     EN_OP_CROSS_ENTROPY = 9, /* log_softmax and nll in one pass; x (N, C) logits, target int32 (N) */
-    EN_OP_MSE = 10,          /* mean over all elements; target as x; y[1] is 0 */
+    EN_OP_MSE = 10,          /* mean over all elements; target of x's extent, float32; y[1] is 0 */
     EN_OP_CAST = 11,         /* x is float32, y and dy are op.dtype; EN_OP_NO_DX only */
     EN_OP_KINDS              /* one past the last that this header knows */
 };

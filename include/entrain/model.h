@@ -25,6 +25,18 @@
  *     en_model_backward(model, param, grad, on_ready, user);   buckets leave from within on_ready
  *     en_model_result(model, &score);                          mean loss, correct predictions
  *
+ * On a device whose memory is not the host's (EN_DEVICE_HOST unset) the first two enqueue and return, and
+ * en_model_result waits for all of it. Who does not want to wait takes en_model_fetch and looks behind a
+ * mark:
+ *
+ *     forward | backward | fetch -> pair[t % 2] | mark        the host reads pair[t % 2] in step t + 1
+ *
+ * Recorded work. Once a size is prepared, forward, backward and fetch of it only enqueue: they take no
+ * memory, plan nothing and wait for nothing, so they may stand between capture_begin and capture_end (gpu.h).
+ * What is recorded holds the addresses of that call: param, grad, batch, pair, loss_scale and the activations
+ * of the size, which is to be prepared with EN_MODEL_KEEP so that they stay. Launching it later is no call of
+ * the model: en_model_result and en_model_backward go by the last call, so the fetch belongs into the record.
+ *
  * A model belongs to one thread at a time, the one of its context. */
 #ifndef ENTRAIN_MODEL_H
 #define ENTRAIN_MODEL_H
@@ -116,8 +128,8 @@ void en_schema_init_param(const en_schema *schema, uint64_t seed, float *param);
 
 typedef struct en_model en_model;
 
-/* n samples; device addresses that stay valid until backward (or evaluate) has returned and, on a GPU, been
- * synchronised. The model reads them where they are. */
+/* n samples; device addresses that stay valid until backward (or evaluate) has returned and, on a GPU, is
+ * done there. The model reads them where they are; they are 32 bits wide whatever the model's type is. */
 typedef struct en_batch {
     int64_t n;          /* >= 1; a rank without a batch does not call the model */
     const float *x;     /* (n, H, W, C), normalised, on en_device.align bytes */
@@ -129,16 +141,31 @@ typedef struct en_score {
     int64_t correct; /* predictions that hit the label; 0 with MSE */
 } en_score;
 
-/* Plans nothing yet. Borrows schema, device and context: they outlive the model. */
-en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx, en_model **model_out);
+/* How it computes. */
+typedef struct en_model_options {
+    uint32_t size;  /* sizeof(en_model_options) */
+    uint32_t dtype; /* of activations and their gradients: EN_F32, EN_BF16, EN_F16; 0: EN_F32. Weights and
+                       their gradients are float32 always; a device that has no such type refuses it
+                       when a size is prepared */
+    const float *loss_scale; /* device address that lasts as long as the model, or NULL: 1. A power of two,
+                                read by every backward: the gradients of activations are so many times as
+                                large, those of the weights as large as ever, or not finite where a factor in
+                                between was not. The loss itself is never scaled */
+} en_model_options;
+
+/* Plans nothing yet. Borrows schema, device and context: they outlive the model. options: NULL is float32, no
+ * scale. EN_EINVAL (a type that is none), EN_ENOMEM. */
+en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx *ctx,
+                       const en_model_options *options, en_model **model_out);
 void en_model_free(en_model *model); /* NULL is fine; before the context is closed */
 
-enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1 };
+enum { EN_MODEL_TRAIN = 0, EN_MODEL_EVALUATE = 1, EN_MODEL_KEEP = 2 /* or'ed: see below */ };
 
 /* Plans all layers for batches of exactly n samples and sizes the activations: slow, allocates. Call it
  * before step 0 for each size that the run will use (batch size, last ragged batch, evaluation batch and its
  * ragged one): those steps then allocate nothing. Another size is prepared when it is first met. The last
- * EN_MODEL_SIZES sizes are kept. Never between forward and backward. */
+ * EN_MODEL_SIZES sizes are kept; one that was prepared with EN_MODEL_KEEP is never given up for another, and
+ * EN_EINVAL says that there is no place left. Never between forward and backward. */
 enum { EN_MODEL_SIZES = 8 };
 en_status en_model_prepare(en_model *model, int64_t n, int mode);
 
@@ -153,13 +180,17 @@ typedef en_status (*en_on_grad_ready)(void *user, uint32_t first, uint32_t n);
 
 /* Gradient of the mean loss of the last forward, with the same param: overwrites the weights' gradients in
  * `grad` (schema->count); padding and buffers are not touched. A layer's weight gradient comes first,
- * then the gradient of the layer's input, which reads the weights (and is not computed for the first layer with
- * weights), then on_ready (may be NULL). */
+ * then the gradient of the layer's input, which reads the weights (and is not computed for the first layer
+ * with weights), then on_ready (may be NULL). */
 en_status en_model_backward(en_model *model, const float *param, float *grad, en_on_grad_ready on_ready,
                             void *user);
 
-/* Mean loss and correct predictions of the last forward; blocks until the device has them. Any time before
- * the next forward or evaluate. */
+/* Enqueues the copy of two numbers of the last forward to the host: mean loss, correct predictions. `pair` is
+ * pinned, and written once the device gets there: set a mark behind this call and read them when it is
+ * reached. On host devices any memory, written on return. Any time before the next forward or evaluate. */
+en_status en_model_fetch(en_model *model, float pair[2]);
+
+/* The same two numbers; blocks until the device has done all that was enqueued. */
 en_status en_model_result(en_model *model, en_score *score_out);
 
 /* Forward only, over one batch; blocks. Add the results of several batches up. */

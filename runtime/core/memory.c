@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -12,18 +13,29 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-void *eni_alloc(size_t bytes)
+/* `bytes` rounded up to whole units, on a boundary of one. */
+static void *take(size_t bytes, size_t unit)
 {
     void *memory = NULL;
-    size_t rounded = bytes == 0 ? ENI_LINE : eni_round_up(bytes, ENI_LINE);
+    size_t rounded = bytes == 0 ? unit : eni_round_up(bytes, unit);
     const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
-    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : ENI_LINE, rounded) != 0) {
+    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) {
         eni_error("memory", "cannot allocate %zu bytes; ask for less (model, batch, set), or raise ulimit -v",
                   bytes);
         return NULL;
     }
     if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
     return memset(memory, 0, rounded);
+}
+
+void *eni_alloc(size_t bytes)
+{
+    return take(bytes, ENI_LINE);
+}
+
+void *eni_alloc_pages(size_t bytes)
+{
+    return take(bytes, (size_t)sysconf(_SC_PAGESIZE));
 }
 
 void *eni_alloc_array(size_t count, size_t size)

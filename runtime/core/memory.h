@@ -22,6 +22,9 @@ void *eni_alloc(size_t bytes);
 /* The same for count * size with an overflow check. */
 void *eni_alloc_array(size_t count, size_t size);
 
+/* The same on whole pages of its own, which a device may pin. Freed with eni_free. */
+void *eni_alloc_pages(size_t bytes);
+
 /* NULL is fine. */
 void eni_free(void *memory);
 

@@ -270,6 +270,111 @@ static void stop_ends_a_full_loader(void **state)
     eni_loader_stop(NULL);
 }
 
+/* ---- for a GPU ---- */
+
+/* With two in hand the one before stays as it is while the next is used, however far the thread is ahead. */
+static void held_batches_stay(void **state)
+{
+    (void)state;
+    eni_plan plan = plan_of(1, 8, 2);
+    for (int hold = 2; hold <= 3; hold++) {
+        const eni_batch *held[3] = {NULL, NULL, NULL};
+        eni_loader *loader;
+        eni_loader_options options = {
+            .dataset = set, .plan = &plan, .seed = SEED, .shuffle = 1, .depth = 1, .stride = 1, .hold = hold};
+        assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
+        uint64_t samples = 0, count = 0;
+        while (eni_loader_next(loader, soon(), &held[count % (uint64_t)hold]) == EN_OK) {
+            samples += held[count % (uint64_t)hold]->micro.count;
+            for (uint64_t back = 0; back < (uint64_t)hold && back <= count; back++) {
+                const eni_batch *batch = held[(count - back) % (uint64_t)hold];
+                assert_int_equal(batch->micro.index, count - back);
+                check_batch(batch);
+            }
+            count++;
+        }
+        assert_int_equal(samples, 2 * N);
+        eni_loader_stop(loader);
+    }
+}
+
+enum { PINS = 8 };
+
+typedef struct pins {
+    struct {
+        const char *memory;
+        uint64_t bytes;
+    } at[PINS];
+    int n, all, limit;
+    pthread_t owner;
+} pins;
+
+static en_status pin(void *user, void *memory, uint64_t bytes)
+{
+    pins *p = user;
+    assert_true(pthread_equal(p->owner, pthread_self()));
+    assert_int_equal((uintptr_t)memory % 4096, 0);
+    if (p->n == p->limit) return EN_EUNSUPPORTED;
+    p->at[p->n].memory = memory;
+    p->at[p->n++].bytes = bytes;
+    p->all++;
+    return EN_OK;
+}
+
+static void unpin(void *user, void *memory)
+{
+    pins *p = user;
+    int i = 0;
+    assert_true(pthread_equal(p->owner, pthread_self()));
+    while (i < p->n && p->at[i].memory != memory)
+        i++;
+    assert_true(i < p->n); /* pinned, and not unpinned yet */
+    p->at[i] = p->at[--p->n];
+}
+
+static int is_pinned(const pins *p, const void *from, uint64_t bytes)
+{
+    for (int i = 0; i < p->n; i++)
+        if ((const char *)from >= p->at[i].memory &&
+            (const char *)from + bytes <= p->at[i].memory + p->at[i].bytes)
+            return 1;
+    return 0;
+}
+
+static void every_buffer_is_pinned(void **state)
+{
+    (void)state;
+    eni_plan plan = plan_of(1, 8, 1);
+    pins p = {.limit = PINS, .owner = pthread_self()};
+    const eni_batch *batch;
+    eni_loader *loader;
+    eni_loader_options options = {.dataset = set,
+                                  .plan = &plan,
+                                  .seed = SEED,
+                                  .shuffle = 1,
+                                  .depth = 2,
+                                  .stride = 1,
+                                  .hold = 2,
+                                  .pin = pin,
+                                  .unpin = unpin,
+                                  .pin_user = &p};
+    assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
+    assert_int_equal(p.n, 4);
+    while (eni_loader_next(loader, soon(), &batch) == EN_OK) {
+        check_batch(batch);
+        assert_true(is_pinned(&p, batch->x, batch->micro.count * 16 * sizeof *batch->x));
+        assert_true(is_pinned(&p, batch->labels, batch->micro.count * sizeof *batch->labels));
+    }
+    eni_loader_stop(loader);
+    assert_int_equal(p.n, 0);
+    assert_int_equal(p.all, 4);
+
+    p.limit = 2; /* what cannot be pinned ends the start, and what was pinned is given back */
+    assert_int_equal(eni_loader_start(&options, &loader), EN_EUNSUPPORTED);
+    assert_int_equal(p.n, 0);
+    assert_int_equal(p.all, 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +384,8 @@ int main(void)
         cmocka_unit_test(a_failed_claim_reaches_the_consumer),
         cmocka_unit_test(deadlines_and_aborts_end_a_wait),
         cmocka_unit_test(stop_ends_a_full_loader),
+        cmocka_unit_test(held_batches_stay),
+        cmocka_unit_test(every_buffer_is_pinned),
     };
     return cmocka_run_group_tests(tests, open_set, close_set);
 }

@@ -33,7 +33,7 @@ void rig_open(rig *r, const en_network *network, const char *device)
     *r = (rig){0};
     assert_int_equal(eni_device_open(device, EN_BUILD_DIR "/plugins", 1, &r->device), EN_OK);
     assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
-    assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &r->model), EN_OK);
+    assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, NULL, &r->model), EN_OK);
     r->param = eni_alloc_array(r->schema.count, sizeof *r->param);
     r->grad = eni_alloc_array(r->schema.count, sizeof *r->grad);
     assert_non_null(r->param);

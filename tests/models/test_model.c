@@ -168,7 +168,7 @@ static void a_layer_is_ready_when_its_weights_are_not_read_again(void **state)
     rig_open(&r, &tiny, "ref");
     const en_device device = spy_on(r.device.ops);
     en_model *model;
-    assert_int_equal(en_model_new(&r.schema, &device, r.device.ctx, &model), EN_OK);
+    assert_int_equal(en_model_new(&r.schema, &device, r.device.ctx, NULL, &model), EN_OK);
     en_batch batch = batch_new(&r.schema, 4, 1);
     witness w = {&r, eni_alloc_array(r.schema.count, sizeof(float))};
     float *quiet = eni_alloc_array(r.schema.count, sizeof(float));
@@ -202,7 +202,7 @@ static void a_prepared_step_allocates_nothing(void **state)
     const en_device device = spy_on(r.device.ops);
     en_model *model;
     en_score score;
-    assert_int_equal(en_model_new(&r.schema, &device, r.device.ctx, &model), EN_OK);
+    assert_int_equal(en_model_new(&r.schema, &device, r.device.ctx, NULL, &model), EN_OK);
     en_batch batch = batch_new(&r.schema, 8, 1);
     const en_batch ragged = batch_part(&r.schema, &batch, 0, 3);
     assert_int_equal(en_model_prepare(model, 8, EN_MODEL_TRAIN), EN_OK);

@@ -54,7 +54,7 @@ static void learner_open(learner *l, const char *network)
     memset(l, 0, sizeof *l);
     assert_int_equal(en_schema_init(eni_network_find(network), &l->schema), EN_OK);
     assert_int_equal(eni_device_open("ref", RIG_PLUGINS, 1, &l->device), EN_OK);
-    assert_int_equal(en_model_new(&l->schema, l->device.ops, l->device.ctx, &l->model), EN_OK);
+    assert_int_equal(en_model_new(&l->schema, l->device.ops, l->device.ctx, NULL, &l->model), EN_OK);
     l->tensors = calloc(l->schema.ntensors, sizeof *l->tensors);
     l->init = calloc(l->schema.count, sizeof *l->init);
     l->trained = calloc(l->schema.count, sizeof *l->trained);
