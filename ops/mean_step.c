@@ -94,7 +94,7 @@ ENI_CLONES static void sgd_2(float *w, float *m, const eni_sources *from, int ki
 {
     const float *const src[] = {from->src[0], from->src[1]};
     const float scale[] = {from->scale[0], from->scale[1]};
-    const eni_sources two = {src, scale, 2, from->inv};
+    const eni_sources two = {.src = src, .scale = scale, .n = 2, .inv = from->inv};
     sgd_cases(w, m, &two, 2, kind, count, hyper);
 }
 

@@ -13,6 +13,7 @@ typedef struct eni_sources {
     const float *scale;
     int n;
     float inv;
+    const int *rank; /* (n) whose each one is; NULL: not known. Not looked at here */
 } eni_sources;
 
 /* w, slots: (count), stepped in place; they overlap no source. Optimizers and rates as eni_optimizer.step.

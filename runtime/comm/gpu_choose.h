@@ -1,5 +1,12 @@
 /* gpu_choose.h - where the vectors of a run on GPUs lie, and what carries them. Pure: the same facts give the
- * same choice on all ranks. */
+ * same choice on all ranks.
+ *
+ *     solo, or one rank whose weights change by mean_step alone      on the GPU, ALONE
+ *     EN_ONE_COPY (ring), one GPU per rank, NCCL everywhere          on the GPU, GROUP; hosts may differ
+ *     EN_ONE_COPY, all ranks on one GPU, CUDA IPC everywhere         on the GPU, SHARED
+ *     any other strategy; some ranks share and some do not; IPC or
+ *     NCCL missing; --backend=host; a network that is emulated or
+ *     an all-reduce that was asked for by name                       staged */
 #ifndef COMM_GPU_CHOOSE_H
 #define COMM_GPU_CHOOSE_H
 
@@ -15,24 +22,28 @@ enum {
 
 /* One rank's GPU, as it told the others. */
 typedef struct eni_gpu_seat {
-    char uuid[48];     /* empty: none */
+    char uuid[48]; /* empty: none */
     char host_id[64];
-    uint8_t can_share; /* CUDA IPC works in this process */
+    char host[64];     /* for people */
+    int32_t index;     /* cuda:INDEX there */
+    uint8_t can_share; /* CUDA IPC works between this process and the others on its GPU */
     uint8_t has_group; /* NCCL can be loaded */
 } eni_gpu_seat;
 
+enum { ENI_GPU_BACKEND_AUTO, ENI_GPU_BACKEND_HOST, ENI_GPU_BACKEND_NCCL };
+
 typedef struct eni_gpu_facts_of_run {
-    int nranks, nhosts;
+    int nranks;
     const eni_gpu_seat *seats; /* (nranks) */
     uint32_t strategy_flags;   /* EN_ONE_COPY .. */
-    int is_solo;               /* one rank, no store */
+    int is_solo;               /* the strategy is solo: its weights change by step alone */
+    int has_store;             /* weights live on servers */
+    int accumulate;            /* micro-batches that one process averages, >= 1 */
     int backend;               /* as asked: ENI_GPU_BACKEND_* */
-    int is_shaped;             /* --net */
     int allreduce;             /* as asked: ENI_COLL_* */
-    const char *no_shm;        /* as in eni_coll_facts */
+    int is_shaped;             /* --net */
+    const char *no_shm;        /* why memory cannot be shared although there is one host; NULL: it can */
 } eni_gpu_facts_of_run;
-
-enum { ENI_GPU_BACKEND_AUTO, ENI_GPU_BACKEND_HOST, ENI_GPU_BACKEND_NCCL };
 
 typedef struct eni_gpu_choice {
     int vectors;   /* ENI_VECTORS_STAGED or ON_GPU */
@@ -40,7 +51,11 @@ typedef struct eni_gpu_choice {
     char why[160]; /* one clause: "2 ranks share GPU-5f1c, which NCCL refuses: CUDA IPC" */
 } eni_gpu_choice;
 
-/* EN_EINVAL, logged, when what was asked cannot be (nccl for ranks that share a GPU). */
+/* EN_EINVAL, logged, when what was asked cannot be: --backend=nccl for ranks that share a GPU, without NCCL,
+ * or for a strategy that is not made of all-reduces. */
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *facts, eni_gpu_choice *choice_out);
+
+/* The first pair of ranks with the same GPU (same host, same uuid): 1, or 0 where every rank has its own. */
+int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out);
 
 #endif

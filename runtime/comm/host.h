@@ -27,6 +27,7 @@
 #include "runtime/comm/client.h"
 #include "runtime/comm/coll.h"
 #include "runtime/comm/costs.h"
+#include "runtime/comm/gpu_steps.h"
 #include "runtime/comm/options.h"
 #include "runtime/core/trace.h"
 
@@ -63,6 +64,11 @@ typedef struct eni_host_config {
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
     const eni_waits *waits; /* NULL: nobody wants to know */
+    /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are put
+     * into its queues, and the arena has old values until somebody copies them there. Only for a strategy with
+     * EN_ONE_COPY and without a client, or in a world of one (coll is NULL); there lin, coll, swap and call are
+     * misuse. SHARED takes a coll that can share. NULL: they lie in the arena. */
+    eni_gpu_steps *gpu;
     /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN. All
      * ranks' strategies ask alike, as they make the same collective calls. */
     en_status (*measure)(void *user, eni_costs *costs_out);
@@ -86,8 +92,13 @@ en_status eni_host_share(eni_host *host);
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
 
 /* Before begin: samples of the step behind the gradients of all ranks of this host, and of all hosts. What
- * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. */
+ * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. With `gpu`
+ * and a world of several: call it before every begin, `world` 0 where this rank cannot know (fp16). */
 void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
+
+/* Before begin, with `gpu` in a world of one: the samples of each micro-batch (as many as the steps have
+ * gradients). Kept for this step only; never called: the step has one. */
+void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n);
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
