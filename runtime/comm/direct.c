@@ -47,6 +47,7 @@ typedef struct direct {
     const float **src;             /* (nranks) */
     float **dst;                   /* (nranks) */
     float *scale;                  /* (nranks) */
+    int *whose;                    /* (nranks) ranks of src */
     uint64_t *nsamples;            /* (nranks) */
     board *boards[];               /* (nranks) */
 } direct;
@@ -78,7 +79,8 @@ static en_status direct_open(eni_coll *coll)
     d->dst = eni_alloc_array((size_t)n, sizeof *d->dst);
     d->nsamples = eni_alloc_array((size_t)n, sizeof *d->nsamples);
     d->scale = eni_alloc_array((size_t)n, sizeof *d->scale);
-    if (!d->src || !d->dst || !d->scale || !d->nsamples) return EN_ENOMEM;
+    d->whose = eni_alloc_array((size_t)n, sizeof *d->whose);
+    if (!d->src || !d->dst || !d->scale || !d->nsamples || !d->whose) return EN_ENOMEM;
     if (coll->config.algorithm == ENI_COLL_NAIVE) {
         d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
         if (!d->scratch) return EN_ENOMEM;
@@ -96,6 +98,7 @@ static void direct_close(eni_coll *coll)
     eni_free(d->src);
     eni_free(d->dst);
     eni_free(d->scale);
+    eni_free(d->whose);
     eni_free(d->nsamples);
     eni_free(d);
 }
@@ -244,12 +247,13 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
     const uint64_t others = (uint64_t)n - 1;
     const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
     const uint64_t slice = hi - lo, rest = op->count - slice;
-    eni_sources from = {.src = d->src, .scale = d->scale};
+    eni_sources from = {.src = d->src, .scale = d->scale, .rank = d->whose};
     uint64_t samples = 0;
     for (int k = 0; k < n; k++) {
         const int r = (first + k) % n;
         if (d->nsamples[r] == 0) continue;
         d->src[from.n] = vector_of(coll, r, op) + lo;
+        d->whose[from.n] = r;
         d->scale[from.n++] = (float)d->nsamples[r];
         samples += d->nsamples[r];
     }

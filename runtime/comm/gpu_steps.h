@@ -27,6 +27,7 @@
 #define COMM_GPU_STEPS_H
 
 #include "entrain/device.h"
+#include "ops/mean.h"
 #include "ops/mean_step.h"
 #include "runtime/comm/buckets.h"
 #include "runtime/comm/sync.h"

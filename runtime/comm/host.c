@@ -17,8 +17,9 @@ static en_status open_buckets(eni_host *host)
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
     host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
+    host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
     if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL ||
-        host->grad_samples == NULL)
+        host->grad_samples == NULL || host->is_stepping == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -64,7 +65,9 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->table.world = &host->config.world;
     host->nslots_used = ENI_SLOT_FREE;
     host->next_request = 1;
-    en_status st = EN_ENOMEM;
+    en_status st = EN_OK;
+    EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
+    st = EN_ENOMEM;
     host->state = eni_alloc(config->strategy->state);
     if (host->state == NULL) goto close_host;
     EN_TRY_GOTO(open_buckets(host), close_host);
@@ -80,6 +83,7 @@ close_host:
 void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
+    eni_free(host->is_stepping);
     eni_free(host->grad_samples);
     eni_free(host->is_called);
     eni_free(host->steps_taken);
@@ -98,6 +102,12 @@ void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
     host->world_samples = world;
 }
 
+void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
+{
+    host->nmicros = n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES;
+    memcpy(host->micros, samples, (size_t)host->nmicros * sizeof *samples);
+}
+
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
     host->step = step;
@@ -105,6 +115,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->samples_before = samples_before;
     host->rand_calls = 0;
     host->nfinished = 0;
+    host->next_offer = host->next_request;
     host->npushes = 0;
     host->counters.staleness = 0;
     if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
@@ -119,13 +130,16 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         memset(host->buckets[b].req, 0, sizeof host->buckets[b].req);
         host->given[b] = host->buckets[b];
     }
+    if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
     return eni_hook_before_step(host);
 }
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
     eni_host_send_late(host, 0);
-    return eni_hook_submit(host, bucket);
+    EN_TRY(eni_hook_submit(host, bucket));
+    eni_host_gpu_offer(host);
+    return EN_OK;
 }
 
 /* Of the store this rank knows what its leader hands on: weights once a step. */
@@ -148,6 +162,7 @@ en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
     if (bucket != host->nfinished || bucket >= host->config.buckets->n)
         return refuse_order(host, "finish of bucket", bucket);
     EN_TRY(eni_hook_finish(host, bucket));
+    if (host->is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
     host->nfinished++;
     return EN_OK;
 }

@@ -152,7 +152,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
     }
-    if (!eni_host_may_write(host, "lin", y)) return EN_EBUG;
+    if (!eni_host_may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
     if (eni_vec_slot(y) == ENI_SLOT_PARAM) host->writes_param = 1;
     int64_t begin = eni_now_ns();
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
@@ -200,7 +200,7 @@ static en_status host_step(en_host *table, en_bucket *bucket)
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
     if (!eni_host_may_write(host, "step", bucket->param)) return EN_EBUG;
-    return take_step(host, bucket);
+    return host->config.gpu != NULL ? eni_host_gpu_step(host, bucket) : take_step(host, bucket);
 }
 
 /* ---- requests ---- */
@@ -246,7 +246,7 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     return r->id;
 }
 
-static eni_coll_op bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
 {
     return (eni_coll_op){.op = op,
                          .what = what,
@@ -266,8 +266,14 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
     if (host->config.strategy->flags & EN_ROUNDS && !eni_host_may_write(host, "mean_step", bucket->param))
         return REQUEST_REFUSED;
+    if (host->config.gpu != NULL) {
+        eni_request *r = request_new(host, REQ_GPU, bucket);
+        if (r == NULL) return REQUEST_REFUSED;
+        eni_host_gpu_mean_step(host, r);
+        return r->id;
+    }
     if (host->config.coll != NULL) {
-        eni_coll_op op = bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
+        eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
         return start_coll(host, host->config.coll, &op, bucket, 1);
     }
     /* A world of one: the worker has already averaged (coll in host.h). */
@@ -297,13 +303,14 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
     eni_coll *coll = find_group(host, group, &is_alone);
     if (coll == NULL) return is_alone ? 0 : REQUEST_REFUSED;
+    if (!eni_host_gpu_may(host, "coll")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "coll", bucket, inout) || !eni_host_may_write(host, "coll", inout))
         return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
     if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
-    eni_coll_op in_place = bucket_op(host, op, what, bucket, inout);
+    eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     return start_coll(host, coll, &in_place, bucket, 0);
 }
 
@@ -320,10 +327,11 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0;
+    if (!eni_host_gpu_may(host, "swap")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
         !eni_host_may_write(host, "swap", in) || !may_send(host, "swap", out))
         return REQUEST_REFUSED;
-    eni_coll_op op = bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     if (eni_vec_slot(in) == ENI_SLOT_PARAM) host->writes_param = 1;
     op.to = to;
     op.from = from;
@@ -335,7 +343,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
                         en_vec in)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "call", bucket)) return REQUEST_REFUSED;
+    if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call")) return REQUEST_REFUSED;
     if (kind < 1 || kind > 255) {
         eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
         return REQUEST_REFUSED;
@@ -371,9 +379,8 @@ static uint64_t coll_wait_ns(const eni_coll *group)
     return now.wait_ns;
 }
 
-/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
-static void trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
-                       int64_t waited, int64_t end)
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end)
 {
     eni_trace *trace = host->config.trace;
     int64_t step = (int64_t)host->step;
@@ -383,8 +390,7 @@ static void trace_wait(const eni_host *host, const eni_request *r, const char *w
                    r->bucket->count * sizeof(float));
 }
 
-/* From here on this rank waits for others in request r; then no more. */
-static void wait_begins(const eni_host *host, const eni_request *r)
+void eni_host_wait_begins(const eni_host *host, const eni_request *r)
 {
     const eni_waits *waits = host->config.waits;
     if (waits == NULL) return;
@@ -393,7 +399,7 @@ static void wait_begins(const eni_host *host, const eni_request *r)
                  r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
 }
 
-static void wait_ends(const eni_host *host)
+void eni_host_wait_ends(const eni_host *host)
 {
     if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
 }
@@ -403,14 +409,14 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     uint64_t blocked = coll_wait_ns(r->group);
     EN_TRY(r->failed);
-    wait_begins(host, r);
+    eni_host_wait_begins(host, r);
     en_status st = eni_coll_wait(r->group, r->coll);
-    wait_ends(host);
+    eni_host_wait_ends(host);
     EN_TRY(st);
     int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(r->group) - blocked);
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
-    trace_wait(host, r, "all-reduce", begin, waited, end);
+    eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }
@@ -431,9 +437,9 @@ static en_status wait_call(eni_host *host, eni_request *r)
         return r->failed;
     }
     eni_client_count(host->config.client, &before);
-    wait_begins(host, r);
+    eni_host_wait_begins(host, r);
     en_status st = eni_client_wait(host->config.client, r->bucket->id);
-    wait_ends(host);
+    eni_host_wait_ends(host);
     EN_TRY(st);
     eni_client_count(host->config.client, &after);
     int64_t end = eni_now_ns(), waited = after.wait_ns - before.wait_ns;
@@ -442,7 +448,7 @@ static en_status wait_call(eni_host *host, eni_request *r)
     host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
     if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
     if (r->is_push) add_staleness(host, eni_client_staleness(host->config.client, r->bucket->id));
-    trace_wait(host, r, "pull", begin, waited, end);
+    eni_host_trace_wait(host, r, "pull", begin, waited, end);
     return EN_OK;
 }
 
@@ -460,7 +466,9 @@ static en_status host_wait(en_host *table, en_req req)
     }
     eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];
     if (r->kind == REQ_FREE || r->id != req) return EN_OK;
-    en_status st = r->kind == REQ_COLL ? wait_coll(host, r) : wait_call(host, r);
+    en_status st = r->kind == REQ_COLL  ? wait_coll(host, r)
+                   : r->kind == REQ_GPU ? eni_host_gpu_wait(host, r)
+                                        : wait_call(host, r);
     if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
     r->kind = REQ_FREE;
     return st;

@@ -1,5 +1,5 @@
-/* host_state.h - what host.c (life, one step), host_hooks.c (calls the strategy) and host_ops.c (what the
- * strategy may call) share.
+/* host_state.h - what host.c (life, one step), host_hooks.c (calls the strategy), host_ops.c (what the strategy
+ * may call) and host_gpu.c (the same where vectors lie on a GPU) share.
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
@@ -13,7 +13,7 @@
 
 enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_NAME = 48 };
 
-typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL } eni_request_kind;
+typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL, REQ_GPU } eni_request_kind;
 
 typedef struct eni_request {
     eni_request_kind kind;
@@ -23,7 +23,8 @@ typedef struct eni_request {
     eni_coll *group;   /* REQ_COLL: which; a late REQ_CALL: whose operation it waits for */
     uint64_t coll;     /* the group's own request */
     uint32_t slot;     /* REQ_COLL: of its vector */
-    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step: what to step */
+    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
+    int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there (group, coll) */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
     int is_fused;      /* mean_step in one pass with it, at these rates */
     eni_hyper hyper;
@@ -67,6 +68,10 @@ struct eni_host {
     uint64_t local_samples, world_samples; /* of the step */
     en_req late[ENI_HOST_REQUESTS];
     uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
+    uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, if they were told */
+    int nmicros;
+    uint8_t *is_stepping;           /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
+    en_req next_offer;              /* SHARED: requests before it are offered, or are none of REQ_GPU */
     eni_host_counters counters;
 };
 
@@ -122,6 +127,28 @@ int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucke
 void eni_host_send(eni_host *host, eni_request *r);
 int eni_host_delay(eni_host *host, eni_request *r);
 void eni_host_send_late(eni_host *host, int may_block);
+
+/* host_gpu.c. open: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
+ * begin: the step's rates. mean_step, wait: of a request; step: of a world of one, ordered by settle. */
+en_status eni_host_gpu_check(const eni_host *host);
+int eni_host_gpu_may(eni_host *host, const char *operation);
+en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
+void eni_host_gpu_mean_step(eni_host *host, eni_request *r);
+en_status eni_host_gpu_wait(eni_host *host, eni_request *r);
+en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket);
+en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket);
+void eni_host_gpu_offer(eni_host *host);
+
+/* host_ops.c: on the vector of a bucket, in place. */
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
+
+/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end);
+
+/* From here on this rank waits for others in request r; then no more. */
+void eni_host_wait_begins(const eni_host *host, const eni_request *r);
+void eni_host_wait_ends(const eni_host *host);
 
 /* All operations; .world is the host's own to fill in. */
 extern const en_host eni_host_operations;
