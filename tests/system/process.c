@@ -19,7 +19,7 @@
 
 enum { MAX_ARGS = 96, MAX_TEXT = 1 << 20 };
 
-static char folder[64];
+static char folder[64], plugins[4096];
 static int nstarted;
 
 double now_seconds(void)
@@ -72,6 +72,12 @@ static void clean_environment(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unsetenv(names[i]);
     setenv("XDG_RUNTIME_DIR", folder, 1);
+    if (plugins[0] != 0) setenv("ENTRAIN_PLUGIN_PATH", plugins, 1);
+}
+
+void system_use_plugins(const char *plugin_folder)
+{
+    snprintf(plugins, sizeof plugins, "%s", plugin_folder);
 }
 
 int system_run(const char *name, const struct CMUnitTest *tests, size_t n)

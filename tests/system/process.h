@@ -37,6 +37,9 @@ typedef struct process {
 #define system_main(tests) system_run(#tests, tests, sizeof(tests) / sizeof *(tests))
 int system_run(const char *name, const struct CMUnitTest *tests, size_t n);
 
+/* Before system_main: programs load their plugins from here, not from the build folder's plugins/. */
+void system_use_plugins(const char *plugin_folder);
+
 /* The folder, without a slash at the end and without spaces. */
 const char *system_folder(void);
 

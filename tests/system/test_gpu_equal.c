@@ -1,0 +1,127 @@
+/* test_gpu_equal.c - on a GPU, too, there is one idea of a step: ranks that share it, a server and one
+ * process end with the same bytes, however their work was interleaved.
+ *
+ *     solo --accumulate=W      ALONE    mean and step on the GPU
+ *     ring                     SHARED   each rank steps its slice, through CUDA IPC
+ *     ring, IPC refused        staged   through the pinned arena
+ *     ring --backend=host      staged
+ *     ps-sync                  staged   psd steps on the CPU
+ *
+ * each with the step recorded as a graph and without. 33 samples leave one in the last step of an epoch at
+ * every W here, so that all ranks but 0 have none. On the simulated GPU every run has another order of work.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/gpu.h"
+
+#define OPTIMIZER "--lr=0.02 --momentum=0.9 --nesterov --weight-decay=0.0005"
+#define EXACT     "--device=cuda --deterministic --data=synthetic --limit-test-samples=8 " OPTIMIZER
+
+typedef struct arm {
+    const char *name, *flags;
+    int has_no_ipc; /* simulated only */
+} arm;
+
+static const arm arms[] = {
+    {"ring", "--strategy=ring", 0},
+    {"ring --no-graph", "--strategy=ring --no-graph", 0},
+    {"ring --backend=host", "--strategy=ring --backend=host", 0},
+    {"ring without IPC", "--strategy=ring", 1},
+    {"ring without IPC --no-graph", "--strategy=ring --no-graph", 1},
+    {"ps-sync", "--strategy=ps-sync --shards=2", 0},
+    {"ps-sync --no-graph", "--strategy=ps-sync --shards=2 --no-graph", 0},
+};
+
+static const char *job(const char *model)
+{
+    static char text[320];
+    snprintf(text, sizeof text, "%s --model=%s --limit-train-samples=33 --batch-size=4 --steps=%d", EXACT,
+             model, gpu_steps(14, 60));
+    return text;
+}
+
+static const char *hash_of(int w, const char *flags, const char *model)
+{
+    gpu_next_seed();
+    return train_hash(120, "-n %d %s %s", w, flags, job(model));
+}
+
+static void expect_same(const char *model, int w)
+{
+    char flags[96];
+    int n = 0;
+    snprintf(flags, sizeof flags, "--strategy=solo --accumulate=%d", w);
+    const char *solo = hash_of(1, flags, model);
+    snprintf(flags, sizeof flags, "--strategy=solo --accumulate=%d --no-graph", w);
+    assert_string_equal(solo, hash_of(1, flags, model));
+    for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
+        if (arms[i].has_no_ipc && !gpu_is_simulated()) continue;
+        gpu_fake("FAKE_GPU_NO_IPC", arms[i].has_no_ipc ? "1" : NULL);
+        const char *hash = hash_of(w, arms[i].flags, model);
+        if (strcmp(solo, hash) != 0)
+            fail_msg("%s, W = %d: solo ends with %s, %s with %s", model, w, solo, arms[i].name, hash);
+        n++;
+    }
+    gpu_fake("FAKE_GPU_NO_IPC", NULL);
+    promise(
+        "same bytes on %s, %s, W = %d: solo --accumulate = ring (shared memory of the GPU, pinned memory) = "
+        "ps-sync, with and without graph, %d runs: sha256 %.8s..",
+        gpu_is_simulated() ? "the simulated GPU" : "one GPU", model, w, n + 2, solo);
+}
+
+static void test_mlp(void **state)
+{
+    (void)state;
+    for (int w = 1; w <= 4; w *= 2)
+        expect_same("mlp", w);
+}
+
+static void test_convnet(void **state)
+{
+    (void)state;
+    expect_same("convnet", 2);
+    if (!gpu_is_simulated()) expect_same("convnet", 4);
+}
+
+/* Three ranks share a step's seven samples unevenly; and one order of the work is not enough to see a race.
+ */
+static void test_orders(void **state)
+{
+    (void)state;
+    const char *first = hash_of(3, "--strategy=ring", "mlp");
+    const int n = gpu_steps(6, 3);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(first, hash_of(3, i % 2 == 0 ? "--strategy=ring" : "--strategy=ps-sync", "mlp"));
+}
+
+/* One GPU per rank: NCCL adds in an order of its own. */
+static void test_nccl(void **state)
+{
+    (void)state;
+    gpu_fake("FAKE_GPUS", "2");
+    if (gpu_count() < 2) {
+        print_message("one GPU: NCCL with two ranks is not run\n");
+        return;
+    }
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        gpu_next_seed();
+        json_t *r = train(120, "-n 2 %s %s", i == 0 ? "--strategy=ring --backend=nccl" : "--strategy=ps-sync",
+                          job("mlp"));
+        loss[i] = number_at(r, "test_loss");
+        json_decref(r);
+    }
+    if (loss[0] < loss[1] * 0.9999 || loss[0] > loss[1] * 1.0001)
+        fail_msg("NCCL ends with a test loss of %.7f, psd with %.7f", loss[0], loss[1]);
+    promise("two ranks on two GPUs under NCCL%s: test loss %.6f, ps-sync %.6f",
+            gpu_is_simulated() ? " (simulated)" : "", loss[0], loss[1]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {GPU_TEST(test_mlp), GPU_TEST(test_convnet), GPU_TEST(test_orders),
+                                       GPU_TEST(test_nccl)};
+    gpu_begin(argc, argv);
+    return system_main(tests);
+}

@@ -1,0 +1,118 @@
+/* test_gpu_kill.c - SIGKILL for a rank that computes on a GPU, in each way in which gradients meet: the
+ * others end within two seconds, name it once, and nothing is left: no process, no socket, no memory file. */
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/gpu.h"
+#include "tests/system/job.h"
+
+#define ENDLESS                                                                                              \
+    "--device=cuda --model=toy --data=synthetic --threads=1 --batch-size=4 --limit-train-samples=64 "        \
+    "--limit-test-samples=8 --log-every=0 --log-level=error --steps=100000000 "
+
+enum { STARTS_WITHIN = 90 };
+static const double ends_within = 2;
+
+typedef struct kill_case {
+    const char *way, *strategy, *more; /* flags */
+    const char *fake, *value;          /* an option of the simulated GPU that leads there; NULL: none */
+    int victim;
+} kill_case;
+
+static const kill_case cases[] = {
+    {"shared memory of the GPU", "ring", "", NULL, NULL, 1},
+    {"shared memory of the GPU", "ring", "", NULL, NULL, 0},
+    {"shared memory of the GPU", "ring", "--straggler=1:100", NULL, NULL, 1},
+    {"shared memory of the GPU", "ring", "--no-graph", NULL, NULL, 2},
+    {"pinned memory", "ring", "--backend=host", NULL, NULL, 1},
+    {"pinned memory", "ring", "--backend=host", NULL, NULL, 0},
+    {"IPC refused", "ring", "", "FAKE_GPU_NO_IPC", "1", 2},
+    {"NCCL", "ring", "--backend=nccl", "FAKE_GPUS", "3", 1},
+    {"NCCL", "ring", "--backend=nccl", "FAKE_GPUS", "3", 0},
+    {"NCCL", "ring", "--backend=nccl --no-graph --straggler=1:100", "FAKE_GPUS", "3", 2},
+    {"psd", "ps-sync", "", NULL, NULL, 1},
+    {"psd", "ps-sync", "", NULL, NULL, JOB_PSD},
+    {"psd", "ps-async", "", NULL, NULL, 0},
+    {"psd", "ssp:bound=1", "", NULL, NULL, 1},
+};
+
+static double worst;
+
+static int shared_memory_left(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/dev/shm");
+    for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
+        n += strstr(e->d_name, "entrain") != NULL;
+    if (dir != NULL) closedir(dir);
+    return n;
+}
+
+/* Until all ranks are past the steps that are not recorded, so that what is killed is what usually runs. */
+static void start(job *j, const kill_case *c)
+{
+    job_run(j, c->strategy, 3, ENDLESS "%s", c->more);
+    job_wait(j, 0, -1, NULL, 6, STARTS_WITHIN);
+    job_wait(j, 1, -1, NULL, 6, STARTS_WITHIN);
+    job_look(j);
+}
+
+static void kill_it(const kill_case *c)
+{
+    job j;
+    char title[128], name[32];
+    const int files = files_left("entrain");
+    snprintf(title, sizeof title, "%s through %s %s, %s", c->strategy, c->way, c->more,
+             job_name(c->victim, name));
+    if (c->fake != NULL) gpu_fake(c->fake, c->value);
+    gpu_next_seed();
+    start(&j, c);
+    const double begin = now_seconds();
+    assert_int_equal(kill(job_pid(&j, c->victim), SIGKILL), 0);
+    const int code = process_wait(&j.run, ends_within);
+    process_nobody_left(ends_within);
+    const double took = now_seconds() - begin;
+    if (code != 1) fail_msg("%s: entrain run ended with %d:\n%s", title, code, process_err(&j.run));
+    if (process_says(&j.run, name, "Killed (SIGKILL)") != 1)
+        fail_msg("%s: it should name the victim and the signal once; it said:\n%s", title,
+                 process_err(&j.run));
+    if (took > ends_within * SLOWNESS) fail_msg("%s: the last one ended after %.2f s", title, took);
+    if (sockets_left(j.sockets) != 0) fail_msg("%s: sockets are left", title);
+    assert_int_equal(shared_memory_left(), 0);
+    assert_int_equal(files_left("entrain"), files);
+    if (c->fake != NULL) gpu_fake(c->fake, NULL);
+    if (took > worst) worst = took;
+    printf("KILL %-72s %5.2f s\n", title, took);
+    fflush(stdout);
+}
+
+static void test_killed(void **state)
+{
+    int n = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int wants_gpus = cases[i].fake != NULL && strcmp(cases[i].fake, "FAKE_GPUS") == 0;
+        if (!gpu_is_simulated() && cases[i].fake != NULL && !(wants_gpus && gpu_count() >= 3)) continue;
+        kill_it(&cases[i]);
+        n++;
+    }
+    promise("SIGKILL on %s, %d cases: all others ended non-zero, named the victim once, left nothing; the "
+            "worst took "
+            "%.2f s (bound %g s)",
+            gpu_is_simulated() ? "the simulated GPU" : "a GPU", n, worst, ends_within);
+}
+
+static int clear(void **state)
+{
+    gpu_clear(state);
+    return job_clear(state);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_killed, clear)};
+    gpu_begin(argc, argv);
+    return system_main(tests);
+}

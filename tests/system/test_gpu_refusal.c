@@ -1,0 +1,98 @@
+/* test_gpu_refusal.c - what cannot run on this machine's GPUs is refused in one sentence, with exit code 2,
+ * before anything is trained. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/system/gpu.h"
+
+#define SHORT                                                                                                \
+    "--model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=8 --steps=5 --quiet "        \
+    "--log-level=warn"
+
+/* Everything that stderr has is about `cause` and has the remedy; several ranks may find it, and the leader
+ * may add that the run ends. */
+static void refuse(const char *env, const char *program, const char *flags, const char *cause,
+                   const char *remedy)
+{
+    process p;
+    process_start(&p, program, env, "%s", flags);
+    const int code = process_wait(&p, 60), n = process_says(&p, cause, remedy);
+    if (code != 2 || n < 1)
+        fail_msg("%s %s %s: exit %d, expected 2 and \"%s\" with \"%s\"; it said:\n%s", env == NULL ? "" : env,
+                 program, flags, code, cause, remedy, process_err(&p));
+    if (process_says(&p, "", "") != n + process_says(&p, "the run ends", ""))
+        fail_msg("%s %s: one sentence is enough; it said:\n%s", program, flags, process_err(&p));
+    process_nobody_left(5);
+}
+
+static void test_no_gpu(void **state)
+{
+    (void)state;
+    if (!gpu_is_simulated()) {
+        refuse("CUDA_VISIBLE_DEVICES=", "entrain", "run -n 1 --strategy=solo --device=cuda " SHORT, "GPU",
+               "");
+        return;
+    }
+    refuse("FAKE_GPU_DRIVER=none", "entrain", "gpus", "driver", "");
+    refuse("FAKE_GPU_DRIVER=none", "entrain", "run -n 1 --strategy=solo --device=cuda " SHORT, "driver",
+           "--device=cpu");
+    refuse("FAKE_GPU_DRIVER=none", "entrain", "run -n 2 --strategy=ring --device=cuda " SHORT, "driver",
+           "--device=cpu");
+    refuse("FAKE_GPU_DRIVER=old", "entrain", "run -n 1 --strategy=solo --device=cuda " SHORT, "driver", "");
+    refuse("FAKE_GPUS=0", "entrain", "run -n 1 --strategy=solo --device=cuda " SHORT, "GPU", "");
+    promise("no driver, an old driver, no GPU: one sentence and exit code 2");
+}
+
+static void test_wrong_gpu(void **state)
+{
+    (void)state;
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=cuda:77 " SHORT, "cuda:77", "");
+    refuse(NULL, "entrain", "run -n 2 --strategy=ring --device=cuda:77 " SHORT, "cuda:77", "");
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=cuda:x " SHORT, "cuda:x", "");
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=gpu " SHORT, "--device", "cuda");
+}
+
+static void test_wrong_precision(void **state)
+{
+    (void)state;
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=ref --precision=bf16 " SHORT, "bf16", "cuda");
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=ref --precision=fp16 " SHORT, "fp16", "cuda");
+    refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=cuda --precision=fp8 " SHORT, "fp8", "bf16");
+}
+
+static void test_nccl(void **state)
+{
+    (void)state;
+    if (gpu_is_simulated()) {
+        refuse("FAKE_GPUS=1", "entrain", "run -n 2 --strategy=ring --device=cuda --backend=nccl " SHORT,
+               "NCCL", "");
+        refuse("FAKE_GPUS=2 FAKE_NCCL=none", "entrain",
+               "run -n 2 --strategy=ring --device=cuda --backend=nccl " SHORT, "NCCL", "");
+    }
+    refuse(NULL, "entrain", "run -n 2 --strategy=ring --device=ref --backend=nccl " SHORT, "nccl", "cuda");
+    refuse(NULL, "entrain", "run -n 2 --strategy=ps-sync --device=cuda --backend=nccl " SHORT, "nccl", "");
+    promise("a GPU that is not there, bf16 on a CPU, NCCL for ranks that share a GPU: one sentence and exit "
+            "code 2");
+}
+
+/* Asked for nothing special, ranks that NCCL cannot pair train all the same. */
+static void test_falls_back(void **state)
+{
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    gpu_fake("FAKE_GPUS", "2");
+    gpu_fake("FAKE_NCCL", "none");
+    json_decref(train(60, "-n 2 --strategy=ring --device=cuda " SHORT));
+    gpu_fake("FAKE_NCCL", NULL);
+    json_decref(
+        train(60, "-n 3 --strategy=ring --device=cuda " SHORT)); /* two share one, the third has its own */
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu), GPU_TEST(test_wrong_gpu),
+                                       GPU_TEST(test_wrong_precision), GPU_TEST(test_nccl),
+                                       GPU_TEST(test_falls_back)};
+    gpu_begin(argc, argv);
+    return system_main(tests);
+}

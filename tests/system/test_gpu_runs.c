@@ -1,0 +1,177 @@
+/* test_gpu_runs.c - what else a run on a GPU promises: 16-bit precision trains, every strategy ends, a killed
+ * run goes on with the same bytes, a device that fails or is full is named, and a lease is a queue. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/system/gpu.h"
+#include "tests/system/resumed.h"
+
+#define SMALL                                                                                                \
+    "--device=cuda --model=mlp --data=synthetic --limit-train-samples=64 --limit-test-samples=32 "           \
+    "--batch-size=8 --lr=0.05 "
+
+/* ---- precision ---- */
+
+/* The mean loss of the first and the last three steps of rank 0. */
+static void expect_learned(const char *what)
+{
+    char path[200];
+    double first = 0, last = 0;
+    snprintf(path, sizeof path, "%s/metrics-0.jsonl", train_out());
+    json_t *lines = read_lines(path);
+    const size_t n = json_array_size(lines);
+    assert_true(n >= 12);
+    for (size_t i = 0; i < 3; i++) {
+        first += number_at(json_array_get(lines, i), "loss") / 3;
+        last += number_at(json_array_get(lines, n - 1 - i), "loss") / 3;
+    }
+    json_decref(lines);
+    if (!(last < first * 0.8)) fail_msg("%s: the loss went from %g to %g", what, first, last);
+    promise("%s%s: the loss falls from %.3f to %.3f", what, gpu_is_simulated() ? " (simulated)" : "", first,
+            last);
+}
+
+static void test_precision(void **state)
+{
+    static const char *const ways[] = {"--precision=bf16", "--precision=fp16", "--precision=fp16 --no-graph",
+                                       "--tf32"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        gpu_next_seed();
+        json_decref(train(120, "-n 1 --strategy=solo --steps=32 %s " SMALL, ways[i]));
+        expect_learned(ways[i]);
+    }
+    for (size_t i = 0; i < 2; i++)
+        json_decref(
+            train(120, "-n 2 --strategy=%s --steps=16 %s " SMALL, i == 0 ? "ring" : "ps-sync", ways[i]));
+    expect_learned("fp16, 2 ranks, ps-sync");
+}
+
+/* ---- every strategy ---- */
+
+static void test_every_strategy(void **state)
+{
+    static const char *const ways[] = {"ps-async", "ssp:bound=1", "hybrid:ps=fc1.*", "hierarchical", "ring"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        for (int graph = 0; graph < 2; graph++) {
+            gpu_next_seed();
+            json_t *r = train(120, "-n 2 --strategy=%s --steps=12 %s " SMALL, ways[i],
+                              graph ? "--graph" : "--no-graph");
+            assert_string_equal(text_at(r, "exit"), "ok");
+            assert_true(number_at(r, "samples_applied") > 0);
+            json_decref(r);
+        }
+    promise("ps-async, ssp, hybrid, hierarchical and ring end on %s, with and without graph",
+            gpu_is_simulated() ? "the simulated GPU" : "a GPU");
+}
+
+/* Micro-batches of another size than the recorded one, an evaluation and a checkpoint in between. */
+static void test_interrupted_steps(void **state)
+{
+    (void)state;
+    const char *plain = train_hash(120, "-n 2 --strategy=ring --deterministic --steps=20 " SMALL);
+    char flags[256];
+    snprintf(flags, sizeof flags,
+             "-n 2 --strategy=ring --deterministic --steps=20 --eval-every=48 --checkpoint-every=64 "
+             "--checkpoint-dir=%s/between " SMALL,
+             system_folder());
+    assert_string_equal(plain, train_hash(120, "%s", flags));
+}
+
+/* ---- killed and resumed ---- */
+
+#define LASTING                                                                                              \
+    "--device=cuda --deterministic --model=mlp " MADE_UP                                                     \
+    " --epochs=2 --batch-size=4 --lr=0.02 --momentum=0.9 --nesterov"
+
+static void resume(const char *ways)
+{
+    char text[700], out[160], path[256], again[160];
+    gpu_next_seed();
+    snprintf(text, sizeof text, "%s " LASTING, ways);
+    const char *expected = train_hash(120, "%s", text);
+    half_way(out, text, 100);
+    path_of_newest(out, path);
+    folder_for(again, "again");
+    gpu_next_seed();
+    snprintf(text, sizeof text, "%s " LASTING " --resume=%s", ways, path);
+    json_decref(finish_run(again, expected, text));
+}
+
+static void test_resumed(void **state)
+{
+    (void)state;
+    resume("-n 1 --strategy=solo --accumulate=2");
+    resume("-n 2 --strategy=ring");
+    resume("-n 2 --strategy=ring --backend=host --no-graph");
+    resume("-n 2 --strategy=ps-sync");
+    promise("killed on %s and resumed: the undisturbed bytes (solo, ring both ways, ps-sync)",
+            gpu_is_simulated() ? "the simulated GPU" : "a GPU");
+}
+
+/* ---- a device that fails ---- */
+
+static void test_device_fails(void **state)
+{
+    process p;
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    process_start(&p, "entrain", "FAKE_GPU_FAIL_AT=200",
+                  "run --quiet --log-level=warn -n 2 --strategy=ring --steps=1000 " SMALL);
+    assert_int_equal(process_wait(&p, 60), 1);
+    if (process_says(&p, "CUDA", "cuda:0") < 1)
+        fail_msg("it should name the error and the GPU:\n%s", process_err(&p));
+    process_nobody_left(5);
+}
+
+static void test_device_is_full(void **state)
+{
+    process p;
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    process_start(&p, "entrain", "FAKE_GPU_OOM_AFTER=100000",
+                  "run --quiet --log-level=warn -n 1 --strategy=solo --steps=10 " SMALL);
+    const int code = process_wait(&p, 60);
+    if (code == 0 || code > 2 || process_says(&p, "memory", "") < 1)
+        fail_msg("exit %d; it should say that the GPU's memory is full:\n%s", code, process_err(&p));
+    process_nobody_left(5);
+}
+
+/* ---- the lease ---- */
+
+static void test_lease(void **state)
+{
+    process first, second;
+    (void)state;
+    process_start(&first, "entrain", NULL,
+                  "run --quiet --gpu-lease -n 2 --strategy=ring --steps=100000000 --log-every=1 " SMALL);
+    wait_for_line(&first, "step 3", 60);
+    process_start(&second, "entrain", NULL, "run --quiet --gpu-lease -n 1 --strategy=solo --steps=4 " SMALL);
+    wait_for_line(&second, "lease", 60); /* it says for whom it waits */
+    process_kill(&first, SIGINT);
+    assert_int_equal(process_wait(&first, 20), 130);
+    const int code = process_wait(&second, 60);
+    if (code != 0) fail_msg("the second in the queue ended with %d:\n%s", code, process_err(&second));
+    process_nobody_left(5);
+    /* Who dies with the lease does not keep it. */
+    process_start(&first, "entrain", NULL,
+                  "run --quiet --gpu-lease -n 1 --strategy=solo --steps=100000000 --log-every=1 " SMALL);
+    wait_for_line(&first, "step 3", 60);
+    process_kill(&first, SIGKILL);
+    assert_int_equal(process_wait(&first, 20), 128 + SIGKILL);
+    json_decref(train(60, "--gpu-lease -n 1 --strategy=solo --steps=4 " SMALL));
+    promise("--gpu-lease: the second run waits, says so, and goes on when the first has ended or was killed");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        GPU_TEST(test_precision), GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
+        GPU_TEST(test_resumed),   GPU_TEST(test_device_fails),   GPU_TEST(test_device_is_full),
+        GPU_TEST(test_lease)};
+    gpu_begin(argc, argv);
+    return system_main(tests);
+}
