@@ -22,20 +22,22 @@ endif()
 add_library(en_flags INTERFACE)
 # -ffp-contract=off: a fused multiply-add would round once where the other rank rounds twice, and
 # "byte for byte" would end there. -fno-trapping-math lets gcc vectorise the max in pooling (see ops/).
-target_compile_options(en_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes
-  -Wmissing-prototypes -Wpointer-arith -Wno-missing-field-initializers -ffp-contract=off
-  -fno-trapping-math -fno-math-errno -fvisibility=hidden)
+set(EN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wpointer-arith -Wno-missing-field-initializers)
+set(EN_ARITHMETIC -ffp-contract=off -fno-trapping-math -fno-math-errno)
+target_compile_options(en_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:C,CXX>:${EN_WARNINGS};${EN_ARITHMETIC};-fvisibility=hidden>"
+  "$<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes;-Wmissing-prototypes>")
 target_compile_definitions(en_flags INTERFACE _GNU_SOURCE EN_VERSION="${PROJECT_VERSION}")
 target_include_directories(en_flags INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/include)
 if(EN_WERROR)
-  target_compile_options(en_flags INTERFACE -Werror)
+  target_compile_options(en_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 if(EN_SANITIZE)
-  add_compile_options(-fsanitize=${EN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${EN_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;-g>")
   add_link_options(-fsanitize=${EN_SANITIZE})
 endif()
 if(EN_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link) # the libraries report what they reach, else a fuzzer is blind
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>) # the libraries report what they reach, else a fuzzer is blind
 endif()
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
 

@@ -2,10 +2,12 @@
  * rest by kernels of our own (*.cu).
  *
  *     device.c     the table; a context's life; memory
- *     queues.c     queues, marks, copies, pinned memory
+ *     queues.c     queues, marks, copies
+ *     pins.c bounce.c   host memory that the GPU reaches, and the way of memory that it does not
  *     graph.c      recorded work
  *     share.c      memory of other processes
  *     facts.c      which GPUs there are, their links, who uses them (nvml.c)
+ *     gpu.c        the table of gpu.h; errors.c: the libraries' errors in a sentence
  *     group.c      collectives (nccl.c: libnccl, loaded when it is first needed)
  *     plan.c       one operation: finds its kernel
  *     conv.c linear.c relu.c pool.c flatten.c softmax.c loss.c cast.c
@@ -29,15 +31,25 @@ extern "C" {
 
 enum { ENI_CUDA_ALIGN = 256 };
 
+typedef struct eni_cuda_pins eni_cuda_pins;     /* which host memory is page-locked: queues.c */
+typedef struct eni_cuda_bounce eni_cuda_bounce; /* the way of memory that is not: bounce.c */
+
 struct en_ctx {
-    int index; /* cudaSetDevice before anything else: a process may hold contexts on several GPUs */
+    int index;      /* cudaSetDevice before anything else: a process may hold contexts on several GPUs */
     uint32_t flags; /* EN_OPEN_* */
     cudaStream_t queue[EN_QUEUES];
     cublasLtHandle_t blas;
     cudnnHandle_t dnn; /* bound to queue[EN_QUEUE_COMPUTE] */
-    int has_failed; /* a device error was logged: see eni_cuda_check */
+    int cores;         /* multiprocessors: how wide a kernel's grid may become */
+    int has_failed;    /* a device error was logged: see eni_cuda_check */
     int is_capturing;
-    char description[160];
+    int is_capture_broken; /* something in it failed: it will not become a graph */
+    uint32_t captured;     /* bit q: queue q is in the capture */
+    uint64_t capture;      /* number of the capture that is under way, or was last: marks know theirs */
+    eni_cuda_pins *pins;
+    eni_cuda_bounce *bounce;
+    char name[88]; /* "cuda:0 (NVIDIA H100 80GB HBM3)": for errors */
+    char description[256];
 };
 
 /* What a plan of one operation keeps is its kernel's: `own`. */
@@ -75,16 +87,87 @@ en_status eni_cuda_backward_data(en_plan *plan, const en_args *args);
 
 /* EN_OK, or logs what failed with the library's name for it ("forward of conv2d: CUDA error 700, an illegal
  * memory access was encountered, on cuda:0 (NVIDIA H100)") and returns EN_EIO, or EN_ENOMEM. After a first
- * error nothing more is logged. errors.c. */
+ * error nothing more is logged, and all calls fail. While work is recorded it is the recording that fails,
+ * not the device: EN_EUNSUPPORTED, and so says eni_cuda_capture_end. errors.c. */
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing);
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing);
 en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *doing);
+/* The same for a library that has no function of its own: what it said in `text`. */
+en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing);
+
+/* eni_error("cuda", ..) for .cu files, in which log.h does not compile. */
+void eni_cuda_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The stream that the run calls use. */
 static inline cudaStream_t eni_cuda_stream(const en_plan *plan)
 {
     return plan->ctx->queue[EN_QUEUE_COMPUTE];
 }
+
+/* device.c: makes the calling thread speak to this context's GPU. Cheap where it does so already. */
+en_status eni_cuda_select(en_ctx *ctx);
+/* The calls of en_device into which others reach. */
+en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out);
+void eni_cuda_free(en_ctx *ctx, void *memory);
+
+/* bounce.c: copies from and to host memory that is not page-locked, through memory that is. What is to go out
+ * arrives at eni_cuda_bounce_drain, which waits for COMPUTE. */
+en_status eni_cuda_bounce_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
+en_status eni_cuda_bounce_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
+en_status eni_cuda_bounce_drain(en_ctx *ctx);
+void eni_cuda_bounce_close(en_ctx *ctx);
+
+/* pins.c: how many bytes from `memory` on, at most `bytes`, lie in one registration. A copy must not cross
+ * from one into the next. */
+uint64_t eni_cuda_pinned_part(const en_ctx *ctx, const void *memory, uint64_t bytes);
+en_status eni_cuda_pin(en_ctx *ctx, void *memory, uint64_t bytes);
+void eni_cuda_unpin(en_ctx *ctx, void *memory);
+void eni_cuda_pins_close(en_ctx *ctx);
+
+/* queues.c */
+en_status eni_cuda_queue_copy(en_ctx *ctx, int queue, void *dst, const void *src, uint64_t bytes,
+                              int direction);
+en_status eni_cuda_queue_zero(en_ctx *ctx, int queue, void *dst, uint64_t bytes);
+en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out);
+void eni_cuda_mark_free(en_mark *mark);
+en_status eni_cuda_mark(en_mark *mark, int queue);
+en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark);
+en_status eni_cuda_poll(en_mark *mark);
+
+/* flat.cu */
+en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *step);
+en_status eni_cuda_lin(en_ctx *ctx, int queue, float *y, float a, const float *x, float b, uint64_t count);
+en_status eni_cuda_check_finite(en_ctx *ctx, int queue, const float *v, uint64_t count, uint32_t *flag);
+
+/* graph.c */
+en_status eni_cuda_capture_begin(en_ctx *ctx);
+en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out);
+en_status eni_cuda_launch(en_graph *graph);
+void eni_cuda_graph_free(en_graph *graph);
+
+/* share.c */
+en_status eni_cuda_export_memory(en_ctx *ctx, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
+en_status eni_cuda_import_memory(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
+void eni_cuda_release_memory(en_ctx *ctx, void *memory);
+
+/* facts.c */
+en_status eni_cuda_count(const en_device_host *host, int32_t *n_out);
+en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out);
+int eni_cuda_link(int32_t a, int32_t b);
+en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_out);
+/* The program's log becomes this library's. Every entry that may log without a context begins with it. */
+void eni_cuda_log_to(const en_device_host *host);
+
+/* group.c */
+en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID]);
+en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
+                              en_status (*alive)(void *user), void *user, en_group **group_out);
+en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale);
+en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count);
+en_status eni_cuda_group_poll(en_group *group);
+void eni_cuda_group_abort(en_group *group);
+void eni_cuda_group_close(en_group *group);
+const char *eni_cuda_group_version(void);
 
 extern const struct en_gpu eni_cuda_gpu; /* gpu.c */
 

@@ -1,0 +1,89 @@
+# Cuda.cmake: is NVIDIA's toolkit here? Included from the top, because a language is enabled there or nowhere.
+#
+#   ENTRAIN_CUDA=AUTO   the cuda device is built where nvcc and cuDNN are found, and left out elsewhere
+#   ENTRAIN_CUDA=ON     what is missing is an error
+#   ENTRAIN_CUDA=OFF    nobody looks
+#
+# EN_HAVE_CUDA_HEADERS: the headers are here, EN_CUDA_INCLUDE_DIRS has them (enough for tests/fake_gpu).
+# EN_HAVE_CUDA: so are a working nvcc and the libraries: plugins/device_cuda.so is built.
+#
+# For one GPU only, which is five times as fast to compile: -DCMAKE_CUDA_ARCHITECTURES=90-real
+set(ENTRAIN_CUDA AUTO CACHE STRING "the cuda device: AUTO, ON or OFF")
+set_property(CACHE ENTRAIN_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT ENTRAIN_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ENTRAIN_CUDA=${ENTRAIN_CUDA}: write AUTO, ON or OFF")
+endif()
+set(EN_HAVE_CUDA OFF)
+set(EN_HAVE_CUDA_HEADERS OFF)
+if(ENTRAIN_CUDA STREQUAL OFF)
+  return()
+endif()
+
+macro(en_no_cuda why)
+  if(ENTRAIN_CUDA STREQUAL ON)
+    message(FATAL_ERROR "ENTRAIN_CUDA=ON, but ${why}")
+  endif()
+  message(STATUS "no cuda device: ${why}")
+  return()
+endmacro()
+
+find_program(EN_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT EN_NVCC)
+  en_no_cuda("there is no nvcc on PATH or in /usr/local/cuda/bin (set CUDACXX)")
+endif()
+get_filename_component(en_cuda_bin ${EN_NVCC} DIRECTORY)
+if(NOT CUDAToolkit_ROOT)
+  get_filename_component(CUDAToolkit_ROOT ${en_cuda_bin} DIRECTORY)
+endif()
+find_package(CUDAToolkit 12.0 QUIET)
+if(NOT CUDAToolkit_FOUND)
+  en_no_cuda("the CUDA toolkit around ${EN_NVCC} is not complete, or older than 12.0")
+endif()
+
+# cuDNN and NCCL come with the toolkit, from a package of their own, or in a Python wheel, which has no libcudnn.so
+# without a number. NCCL is loaded when it is first needed, so that only its header matters here.
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT ${CUDAToolkit_LIBRARY_DIR}
+  PATH_SUFFIXES lib lib64)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_DIR}
+  PATH_SUFFIXES lib lib64)
+mark_as_advanced(EN_NVCC CUDNN_INCLUDE_DIR CUDNN_LIBRARY NCCL_INCLUDE_DIR NCCL_LIBRARY)
+if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY)
+  en_no_cuda("cuDNN 9 was not found (set CUDNN_ROOT)")
+endif()
+if(NOT NCCL_INCLUDE_DIR)
+  en_no_cuda("nccl.h was not found (set NCCL_ROOT)")
+endif()
+set(EN_CUDA_INCLUDE_DIRS ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+list(REMOVE_DUPLICATES EN_CUDA_INCLUDE_DIRS)
+set(EN_HAVE_CUDA_HEADERS ON)
+
+# What these builds look for is not in kernels, and their flags are not nvcc's.
+if(ENTRAIN_CUDA STREQUAL AUTO AND (EN_SANITIZE OR EN_FUZZ OR EN_MUTATIONS))
+  return()
+endif()
+
+# Turing to Hopper, and PTX from which newer ones are compiled when the library is first loaded. CMake's own words
+# for this (all, native) are wrong for a toolkit that is newer than CMake.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 89-real 90 CACHE STRING "GPUs to compile for")
+endif()
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  set(CMAKE_CUDA_COMPILER ${EN_NVCC})
+endif()
+if(CMAKE_C_COMPILER_LAUNCHER AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_C_COMPILER_LAUNCHER})
+endif()
+if(ENTRAIN_CUDA STREQUAL AUTO)
+  include(CheckLanguage)
+  check_language(CUDA) # an nvcc that does not like this gcc is no reason to refuse the rest
+  if(NOT CMAKE_CUDA_COMPILER)
+    en_no_cuda("${EN_NVCC} does not compile with this compiler; ENTRAIN_CUDA=ON shows why")
+  endif()
+endif()
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+set(EN_HAVE_CUDA ON)

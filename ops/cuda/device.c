@@ -1,0 +1,242 @@
+/* device.c - the table of the cuda device, and the life of a context.
+ *
+ * A context is a GPU, three streams and the handles of two libraries. The streams are of the kind that does
+ * not wait for CUDA's default stream, which nobody here uses. */
+#include "entrain/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/cuda/cuda.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+en_status eni_cuda_select(en_ctx *ctx)
+{
+    return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "selecting the GPU");
+}
+
+/* EXCHANGE goes first where both could run: who finishes an exchange late holds up the other ranks. */
+static en_status open_queues(en_ctx *ctx)
+{
+    int least = 0, greatest = 0;
+    EN_TRY(eni_cuda_check(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities"));
+    for (int q = 0; q < EN_QUEUES; q++) {
+        const int priority = q == EN_QUEUE_EXCHANGE ? greatest : least;
+        EN_TRY(eni_cuda_check(ctx,
+                              cudaStreamCreateWithPriority(&ctx->queue[q], cudaStreamNonBlocking, priority),
+                              "opening a queue"));
+    }
+    return EN_OK;
+}
+
+static en_status open_libraries(en_ctx *ctx)
+{
+    EN_TRY(eni_cuda_check_blas(ctx, cublasLtCreate(&ctx->blas), "opening cuBLASLt"));
+    EN_TRY(eni_cuda_check_dnn(ctx, cudnnCreate(&ctx->dnn), "opening cuDNN"));
+    return eni_cuda_check_dnn(ctx, cudnnSetStream(ctx->dnn, ctx->queue[EN_QUEUE_COMPUTE]), "opening cuDNN");
+}
+
+/* The first call that takes memory on the GPU: a driver makes its own context here, which can fail for want
+ * of memory, or because the GPU is reserved for one process. */
+static en_status open_gpu(en_ctx *ctx)
+{
+    const cudaError_t error = cudaSetDevice(ctx->index);
+    if (error == cudaSuccess) return EN_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorDevicesUnavailable)
+        eni_error("cuda",
+                  "%s is taken by another process and set to serve one alone: wait for it, pick another with "
+                  "--device=cuda:I, or let an administrator run nvidia-smi -c 0",
+                  ctx->name);
+    else if (error == cudaErrorMemoryAllocation)
+        eni_error("cuda", "%s has no memory left to begin with: see who has it with \"entrain gpus\"",
+                  ctx->name);
+    else
+        eni_error("cuda", "opening %s failed: CUDA error %d, %s; or use --device=cpu", ctx->name, (int)error,
+                  cudaGetErrorString(error));
+    return error == cudaErrorMemoryAllocation ? EN_ENOMEM : EN_EUNSUPPORTED;
+}
+
+static void describe(en_ctx *ctx, const en_gpu_facts *facts)
+{
+    int driver = 0, runtime = 0;
+    const int dnn = (int)cudnnGetVersion();
+    (void)cudaDriverGetVersion(&driver), (void)cudaRuntimeGetVersion(&runtime);
+    snprintf(ctx->name, sizeof ctx->name, "cuda:%d (%s)", ctx->index, facts->name);
+    snprintf(ctx->description, sizeof ctx->description,
+             "%s, compute capability %d.%d, %llu MiB, CUDA %d.%d (driver %d.%d), cuDNN %d.%d%s%s",
+             facts->name, facts->major, facts->minor, (unsigned long long)(facts->memory_bytes >> 20),
+             runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10, dnn / 10000,
+             dnn % 10000 / 100, ctx->flags & EN_OPEN_TF32 ? ", TF32" : "",
+             ctx->flags & EN_OPEN_DETERMINISTIC ? ", deterministic" : "");
+}
+
+static void cuda_close(en_ctx *ctx)
+{
+    if (!ctx) return;
+    (void)cudaSetDevice(ctx->index);
+    for (int q = 0; q < EN_QUEUES; q++)
+        if (ctx->queue[q]) (void)cudaStreamSynchronize(ctx->queue[q]);
+    if (ctx->dnn) (void)cudnnDestroy(ctx->dnn);
+    if (ctx->blas) (void)cublasLtDestroy(ctx->blas);
+    eni_cuda_bounce_close(ctx);
+    eni_cuda_pins_close(ctx);
+    for (int q = 0; q < EN_QUEUES; q++)
+        if (ctx->queue[q]) (void)cudaStreamDestroy(ctx->queue[q]);
+    (void)cudaGetLastError();
+    eni_free(ctx);
+}
+
+static en_status check_config(const en_device_config *config, int32_t count)
+{
+    if (config->index >= 0 && config->index < count) return EN_OK;
+    eni_error("cuda",
+              "cuda:%d: this process sees %d GPU%s, numbered from 0 (CUDA_VISIBLE_DEVICES hides the others)",
+              config->index, count, count == 1 ? "" : "s");
+    return EN_EINVAL;
+}
+
+static en_status cuda_open(const en_device_config *config, en_ctx **ctx_out)
+{
+    eni_cuda_log_to(config->host);
+    int32_t count = 0;
+    EN_TRY(eni_cuda_count(config->host, &count));
+    EN_TRY(check_config(config, count));
+    en_gpu_facts facts = {.size = sizeof facts};
+    EN_TRY(eni_cuda_facts(config->host, config->index, &facts));
+
+    en_ctx *ctx = eni_alloc(sizeof *ctx);
+    if (!ctx) return EN_ENOMEM;
+    ctx->index = config->index;
+    ctx->flags = config->flags;
+    ctx->cores = facts.cores > 0 ? facts.cores : 1;
+    describe(ctx, &facts);
+    en_status st = EN_OK;
+    EN_TRY_GOTO(open_gpu(ctx), close);
+    EN_TRY_GOTO(open_queues(ctx), close);
+    EN_TRY_GOTO(open_libraries(ctx), close);
+    *ctx_out = ctx;
+    return EN_OK;
+close:
+    cuda_close(ctx);
+    return st;
+}
+
+static const char *cuda_describe(en_ctx *ctx)
+{
+    return ctx->description;
+}
+
+static void log_no_memory(const en_ctx *ctx, uint64_t bytes)
+{
+    size_t free_bytes = 0, total = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total);
+    (void)cudaGetLastError();
+    eni_error(
+        "cuda",
+        "%s has no %llu MiB left: %llu of its %llu MiB are free; take a smaller --batch or fewer workers "
+        "per GPU (\"entrain gpus\" shows who has the rest)",
+        ctx->name, (unsigned long long)(bytes >> 20) + 1, (unsigned long long)(free_bytes >> 20),
+        (unsigned long long)(total >> 20));
+}
+
+/* Zeroed before it is given out, and not merely behind what is in COMPUTE: any queue may use it next. */
+en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    if (ctx->is_capturing)
+        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
+                             "recording");
+    void *memory = NULL;
+    if (bytes == 0) bytes = ENI_CUDA_ALIGN;
+    const cudaError_t error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        log_no_memory(ctx, bytes);
+        return EN_ENOMEM;
+    }
+    EN_TRY(eni_cuda_check(ctx, error, "taking memory"));
+    const cudaStream_t stream = ctx->queue[EN_QUEUE_FEED];
+    en_status st = eni_cuda_check(ctx, cudaMemsetAsync(memory, 0, bytes, stream), "zeroing memory");
+    if (st == EN_OK) st = eni_cuda_check(ctx, cudaStreamSynchronize(stream), "zeroing memory");
+    if (st != EN_OK) {
+        (void)cudaFree(memory);
+        return st;
+    }
+    *memory_out = memory;
+    return EN_OK;
+}
+
+void eni_cuda_free(en_ctx *ctx, void *memory)
+{
+    if (!memory || eni_cuda_select(ctx) != EN_OK) return;
+    (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
+}
+
+static int is_pinned(const en_ctx *ctx, const char *memory, uint64_t bytes)
+{
+    while (bytes > 0) {
+        const uint64_t part = eni_cuda_pinned_part(ctx, memory, bytes);
+        if (part == 0) return 0;
+        memory += part;
+        bytes -= part;
+    }
+    return 1;
+}
+
+/* Page-locked memory goes directly, other memory piece by piece through the context's own. */
+static en_status cuda_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
+{
+    const void *host = direction == EN_COPY_IN ? src : dst;
+    if (direction == EN_COPY_ON || is_pinned(ctx, host, bytes))
+        return eni_cuda_queue_copy(ctx, EN_QUEUE_COMPUTE, dst, src, bytes, direction);
+    return direction == EN_COPY_IN ? eni_cuda_bounce_in(ctx, dst, src, bytes)
+                                   : eni_cuda_bounce_out(ctx, dst, src, bytes);
+}
+
+static en_status cuda_zero(en_ctx *ctx, void *dst, uint64_t bytes)
+{
+    return eni_cuda_queue_zero(ctx, EN_QUEUE_COMPUTE, dst, bytes);
+}
+
+static en_status cuda_sync(en_ctx *ctx)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    EN_TRY(eni_cuda_bounce_drain(ctx));
+    for (int q = 0; q < EN_QUEUES; q++)
+        EN_TRY(eni_cuda_check(ctx, cudaStreamSynchronize(ctx->queue[q]), "waiting for the GPU"));
+    return EN_OK;
+}
+
+static const en_device cuda = {
+    .abi = EN_DEVICE_ABI,
+    .size = sizeof cuda,
+    .name = "cuda",
+    .help = "NVIDIA GPUs: cuBLASLt, cuDNN, and kernels of our own",
+    .flags = 0,
+    .align = ENI_CUDA_ALIGN,
+    .open = cuda_open,
+    .close = cuda_close,
+    .describe = cuda_describe,
+    .alloc = eni_cuda_alloc,
+    .free = eni_cuda_free,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .sync = cuda_sync,
+    .plan = eni_cuda_plan,
+    .plan_free = eni_cuda_plan_free,
+    .plan_info = eni_cuda_plan_info,
+    .forward = eni_cuda_forward,
+    .backward_weights = eni_cuda_backward_weights,
+    .backward_data = eni_cuda_backward_data,
+    .gpu = &eni_cuda_gpu,
+};
+
+__attribute__((visibility("default"))) const en_device *en_device_entry(uint32_t host_abi);
+
+const en_device *en_device_entry(uint32_t host_abi)
+{
+    return host_abi == EN_DEVICE_ABI ? &cuda : NULL;
+}

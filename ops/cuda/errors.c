@@ -1,0 +1,50 @@
+/* errors.c - what the libraries say, in a sentence that names the GPU. The first error of a context is
+ * logged; after that CUDA answers everything with the same one. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "ops/cuda/cuda.h"
+#include "runtime/core/log.h"
+
+en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing)
+{
+    int *said = ctx->is_capturing ? &ctx->is_capture_broken : &ctx->has_failed;
+    if (!*said)
+        eni_log(ctx->is_capturing ? ENI_LOG_WARN : ENI_LOG_ERROR, "cuda", "%s: %s error %d, %s, on %s", doing,
+                library, code, text, ctx->name);
+    *said = 1;
+    return ctx->is_capturing ? EN_EUNSUPPORTED : EN_EIO;
+}
+
+en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
+{
+    if (error == cudaSuccess) return ctx->has_failed ? EN_EIO : EN_OK;
+    (void)cudaGetLastError(); /* else the next launch would be blamed for it */
+    if (error == cudaErrorMemoryAllocation) {
+        eni_error("cuda", "%s: out of memory on %s", doing, ctx->name);
+        return EN_ENOMEM;
+    }
+    return eni_cuda_fail(ctx, "CUDA", (int)error, cudaGetErrorString(error), doing);
+}
+
+en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing)
+{
+    if (status == CUDNN_STATUS_SUCCESS) return ctx->has_failed ? EN_EIO : EN_OK;
+    return eni_cuda_fail(ctx, "cuDNN", (int)status, cudnnGetErrorString(status), doing);
+}
+
+en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *doing)
+{
+    if (status == CUBLAS_STATUS_SUCCESS) return ctx->has_failed ? EN_EIO : EN_OK;
+    return eni_cuda_fail(ctx, "cuBLASLt", (int)status, cublasLtGetStatusString(status), doing);
+}
+
+void eni_cuda_say(const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    eni_error("cuda", "%s", text);
+}

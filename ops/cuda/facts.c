@@ -1,0 +1,198 @@
+/* facts.c - which GPUs there are, how they are linked, who uses them. Nothing here opens a context: that
+ * would take half a gigabyte of each GPU that is only asked for its name. What the CUDA runtime does not tell
+ * without one, the driver's management library does (nvml.h); where that is missing, it stays unknown. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/nvml.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+enum { USERS_MAX = 128 };
+
+static void log_to_host(void *user, int level, const char *subsystem, const char *text)
+{
+    const en_device_host *host = user;
+    host->log(level, subsystem, text);
+}
+
+void eni_cuda_log_to(const en_device_host *host)
+{
+    if (!host) return;
+    eni_log_set_sink(log_to_host, (void *)host);
+    eni_log_set_level(ENI_LOG_TRACE); /* the program's own level decides */
+}
+
+/* ---- which there are ----------------------------------------------------------------------------------- */
+
+/* The oldest driver that carries a CUDA of this major version. */
+static const char *driver_for(int runtime)
+{
+    return runtime >= 13000 ? " (580 or later)" : runtime >= 12000 ? " (525 or later)" : "";
+}
+
+static void log_no_gpu(cudaError_t error)
+{
+    int driver = 0, runtime = 0;
+    (void)cudaDriverGetVersion(&driver), (void)cudaRuntimeGetVersion(&runtime);
+    const char *or_cpu = "or use --device=cpu";
+    if (error == cudaErrorNoDevice || error == cudaSuccess)
+        eni_error("cuda",
+                  "this process sees no GPU: none is in this machine, or CUDA_VISIBLE_DEVICES or the "
+                  "container hides "
+                  "it (a container needs --gpus=all); %s",
+                  or_cpu);
+    else if (driver == 0)
+        eni_error("cuda", "there is no NVIDIA driver on this host: install one for CUDA %d.%d%s, %s",
+                  runtime / 1000, runtime % 1000 / 10, driver_for(runtime), or_cpu);
+    else if (error == cudaErrorInsufficientDriver)
+        eni_error(
+            "cuda",
+            "the NVIDIA driver is for CUDA %d.%d and this program was built with CUDA %d.%d: install a newer "
+            "driver%s, build with an older CUDA, %s",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver_for(runtime),
+            or_cpu);
+    else
+        eni_error("cuda",
+                  "asking the NVIDIA driver for its GPUs failed: CUDA error %d, %s; see whether nvidia-smi "
+                  "works, %s",
+                  (int)error, cudaGetErrorString(error), or_cpu);
+}
+
+en_status eni_cuda_count(const en_device_host *host, int32_t *n_out)
+{
+    eni_cuda_log_to(host);
+    int n = 0; /* is left alone on errors */
+    const cudaError_t error = cudaGetDeviceCount(&n);
+    if (error == cudaSuccess && n > 0) {
+        *n_out = n;
+        return EN_OK;
+    }
+    (void)cudaGetLastError();
+    log_no_gpu(error);
+    return EN_EUNSUPPORTED;
+}
+
+/* ---- what one is --------------------------------------------------------------------------------------- */
+
+static int attribute(enum cudaDeviceAttr what, int index)
+{
+    int value = 0;
+    if (cudaDeviceGetAttribute(&value, what, index) == cudaSuccess) return value;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void write_uuid(char uuid_out[48], const cudaUUID_t *uuid)
+{
+    static const char hyphen_before[16] = {[4] = 1, [6] = 1, [8] = 1, [10] = 1};
+    char *at = uuid_out + sprintf(uuid_out, "GPU-");
+    for (int i = 0; i < 16; i++)
+        at += sprintf(at, "%s%02x", hyphen_before[i] ? "-" : "", (unsigned char)uuid->bytes[i]);
+}
+
+/* What is free, by the driver's management library. */
+static uint64_t free_bytes_of(const char *uuid)
+{
+    eni_nvml nvml;
+    eni_nvml_device device;
+    eni_nvml_memory memory = {0};
+    if (!eni_nvml_open(&nvml)) return 0;
+    if (nvml.by_uuid(uuid, &device) != ENI_NVML_OK || nvml.memory(device, &memory) != ENI_NVML_OK)
+        memory.free = 0;
+    eni_nvml_close(&nvml);
+    return memory.free;
+}
+
+static en_status uuid_of(int32_t index, char uuid_out[48])
+{
+    struct cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return EN_EUNSUPPORTED;
+    }
+    write_uuid(uuid_out, &properties.uuid);
+    return EN_OK;
+}
+
+en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out)
+{
+    eni_cuda_log_to(host);
+    struct cudaDeviceProp properties;
+    const cudaError_t error = cudaGetDeviceProperties(&properties, index);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        eni_error("cuda", "asking what cuda:%d is failed: CUDA error %d, %s", index, (int)error,
+                  cudaGetErrorString(error));
+        return EN_EUNSUPPORTED;
+    }
+    en_gpu_facts facts = {.index = index,
+                          .memory_bytes = properties.totalGlobalMem,
+                          .major = properties.major,
+                          .minor = properties.minor,
+                          .cores = properties.multiProcessorCount};
+    snprintf(facts.name, sizeof facts.name, "%.63s", properties.name);
+    write_uuid(facts.uuid, &properties.uuid);
+    if (cudaDeviceGetPCIBusId(facts.bus, sizeof facts.bus, index) != cudaSuccess) (void)cudaGetLastError();
+    for (char *c = facts.bus; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    facts.free_bytes = free_bytes_of(facts.uuid);
+    /* kHz, two transfers a clock, bits */
+    facts.bytes_per_s = 2e3 * attribute(cudaDevAttrMemoryClockRate, index) *
+                        attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
+
+    const uint32_t size = facts_out->size < sizeof facts ? facts_out->size : (uint32_t)sizeof facts;
+    facts.size = size;
+    memcpy(facts_out, &facts, size);
+    return EN_OK;
+}
+
+/* ---- links and users ----------------------------------------------------------------------------------- */
+
+static int has_nvlink(int32_t a, int32_t b)
+{
+    char uuid_a[48], uuid_b[48];
+    eni_nvml nvml;
+    eni_nvml_device device_a, device_b;
+    int status = -1;
+    if (uuid_of(a, uuid_a) != EN_OK || uuid_of(b, uuid_b) != EN_OK || !eni_nvml_open(&nvml)) return 0;
+    if (nvml.by_uuid(uuid_a, &device_a) != ENI_NVML_OK || nvml.by_uuid(uuid_b, &device_b) != ENI_NVML_OK ||
+        nvml.p2p(device_a, device_b, ENI_NVML_P2P_NVLINK, &status) != ENI_NVML_OK)
+        status = -1;
+    eni_nvml_close(&nvml);
+    return status == ENI_NVML_P2P_OK;
+}
+
+int eni_cuda_link(int32_t a, int32_t b)
+{
+    int can = 0;
+    if (a == b) return EN_LINK_SAME;
+    if (cudaDeviceCanAccessPeer(&can, a, b) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return EN_LINK_NONE;
+    }
+    if (!can) return EN_LINK_HOST;
+    return has_nvlink(a, b) ? EN_LINK_NVLINK : EN_LINK_PCIE;
+}
+
+en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_out)
+{
+    char uuid[48];
+    eni_nvml nvml;
+    eni_nvml_device device;
+    eni_nvml_process process[USERS_MAX];
+    unsigned int n = USERS_MAX;
+    EN_TRY(uuid_of(index, uuid));
+    if (!eni_nvml_open(&nvml)) return EN_EUNSUPPORTED;
+    const int is_told =
+        nvml.by_uuid(uuid, &device) == ENI_NVML_OK && nvml.processes(device, &n, process) == ENI_NVML_OK;
+    eni_nvml_close(&nvml);
+    if (!is_told) return EN_EUNSUPPORTED;
+    *n_out = (int)n < max ? (int)n : max;
+    for (int i = 0; i < *n_out; i++)
+        users_out[i] =
+            (en_gpu_user){process[i].pid, process[i].bytes == ENI_NVML_UNKNOWN ? 0 : process[i].bytes};
+    return EN_OK;
+}

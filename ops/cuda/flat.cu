@@ -1,0 +1,241 @@
+// flat.cu - arithmetic on flat vectors: the bits of ops/mean.c and ops/optimizer.c.
+//
+// There, every product and every sum is rounded by itself (-ffp-contract=off). nvcc would fuse a product and
+// a sum into one rounding, so each operation is written as the intrinsic that it must be: __fmul_rn and
+// __fadd_rn are never fused. x - y is __fadd_rn(x, -y): the same rounding. One element's arithmetic is one
+// function, which the path of four at a time and the path of one share.
+//
+// All of it is bound by memory: each element is read once and written once, four to a load where every vector
+// lies on 16 bytes, which the buckets and slices of a run do (multiples of 64 bytes); tails and odd addresses
+// go one by one.
+#include <string.h>
+
+#include "ops/cuda/launch.h"
+#include "runtime/core/try.h"
+
+namespace
+{
+
+enum { THREADS = 256, BLOCKS_PER_CORE = 16 };
+
+struct Sources {
+    const float *at[EN_GPU_SOURCES];
+    int count;
+};
+
+struct Step {
+    Sources sources;
+    float *mean, *w, *m; // NULL: not asked for
+    uint64_t count;
+    const en_gpu_rates *rates;
+    const float *total;
+};
+
+// What all elements of a step share, read once per thread.
+struct Rates {
+    float lr, momentum, decay, inv;
+    bool nesterov;
+};
+
+__device__ Rates read_rates(const Step &step)
+{
+    Rates r;
+    r.lr = step.rates->lr;
+    r.momentum = step.m ? step.rates->momentum : 0.0f;
+    r.decay = step.rates->weight_decay;
+    r.nesterov = step.rates->nesterov != 0;
+    r.inv = step.total ? 1.0f / *step.total : step.rates->inv;
+    return r;
+}
+
+// As sgd_step in ops/optimizer.c: a term that is 0 is left out, not added.
+__device__ void step_one(float &w, float &m, float g, const Rates &r)
+{
+    if (r.decay != 0.0f) g = __fadd_rn(g, __fmul_rn(r.decay, w));
+    if (r.momentum != 0.0f) {
+        m = __fadd_rn(__fmul_rn(r.momentum, m), g);
+        g = r.nesterov ? __fadd_rn(g, __fmul_rn(r.momentum, m)) : m;
+    }
+    w = __fadd_rn(w, -__fmul_rn(r.lr, g));
+}
+
+// Elements of width 1 or 4.
+template <int WIDTH> struct Lane {
+    float v[WIDTH];
+};
+
+template <int WIDTH> __device__ Lane<WIDTH> load(const float *at);
+template <> __device__ Lane<1> load<1>(const float *at)
+{
+    return {{*at}};
+}
+template <> __device__ Lane<4> load<4>(const float *at)
+{
+    const float4 x = *reinterpret_cast<const float4 *>(at);
+    return {{x.x, x.y, x.z, x.w}};
+}
+
+__device__ void store(float *at, const Lane<1> &x)
+{
+    *at = x.v[0];
+}
+__device__ void store(float *at, const Lane<4> &x)
+{
+    *reinterpret_cast<float4 *>(at) = make_float4(x.v[0], x.v[1], x.v[2], x.v[3]);
+}
+
+// (sum over k of source[k] * scale[k]) * inv, in that order. A source of scale 0 takes no part and is not
+// read, as in eni_mean_ranks; if none does the mean is 0.
+template <int WIDTH> __device__ Lane<WIDTH> mean_of(const Step &step, const Rates &r, uint64_t i)
+{
+    Lane<WIDTH> sum = {};
+    bool is_first = true;
+    for (int k = 0; k < step.sources.count; k++) {
+        const float scale = step.rates->scale[k];
+        if (scale == 0.0f) continue;
+        const Lane<WIDTH> x = load<WIDTH>(step.sources.at[k] + i);
+        for (int e = 0; e < WIDTH; e++) {
+            const float product = __fmul_rn(x.v[e], scale);
+            sum.v[e] = is_first ? product : __fadd_rn(sum.v[e], product);
+        }
+        is_first = false;
+    }
+    if (is_first) return sum;
+    for (int e = 0; e < WIDTH; e++)
+        sum.v[e] = __fmul_rn(sum.v[e], r.inv);
+    return sum;
+}
+
+template <int WIDTH> __device__ void step_at(const Step &step, const Rates &r, uint64_t i)
+{
+    const Lane<WIDTH> g = mean_of<WIDTH>(step, r, i);
+    if (step.mean) store(step.mean + i, g);
+    if (!step.w) return;
+    Lane<WIDTH> w = load<WIDTH>(step.w + i), m = {};
+    if (r.momentum != 0.0f) m = load<WIDTH>(step.m + i);
+    for (int e = 0; e < WIDTH; e++)
+        step_one(w.v[e], m.v[e], g.v[e], r);
+    if (r.momentum != 0.0f) store(step.m + i, m);
+    store(step.w + i, w);
+}
+
+// The grid walks over `count` elements: WIDTH at a time, then those that are left.
+template <int WIDTH> __global__ void mean_step(const __grid_constant__ Step step)
+{
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
+                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const uint64_t wide = step.count / WIDTH * WIDTH;
+    if (step.total && *step.total == 0.0f) { // nobody had a sample
+        if (step.mean)
+            for (uint64_t i = me; i < step.count; i += threads)
+                step.mean[i] = 0.0f;
+        return;
+    }
+    const Rates r = read_rates(step);
+    for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH)
+        step_at<WIDTH>(step, r, i);
+    if (wide + me < step.count) step_at<1>(step, r, wide + me);
+}
+
+template <int WIDTH> __global__ void lin(float *y, float a, const float *x, float b, uint64_t count)
+{
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
+                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const uint64_t wide = count / WIDTH * WIDTH;
+    for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH) {
+        Lane<WIDTH> v = load<WIDTH>(x + i);
+        for (int e = 0; e < WIDTH; e++)
+            v.v[e] = __fmul_rn(a, v.v[e]);
+        if (b != 0.0f) {
+            const Lane<WIDTH> old = load<WIDTH>(y + i);
+            for (int e = 0; e < WIDTH; e++)
+                v.v[e] = __fadd_rn(v.v[e], __fmul_rn(b, old.v[e]));
+        }
+        store(y + i, v);
+    }
+    const uint64_t i = wide + me;
+    if (i < count) y[i] = b != 0.0f ? __fadd_rn(__fmul_rn(a, x[i]), __fmul_rn(b, y[i])) : __fmul_rn(a, x[i]);
+}
+
+__device__ bool is_nonfinite(float x)
+{
+    return (__float_as_uint(x) & 0x7f800000u) == 0x7f800000u;
+}
+
+// Who finds one writes 1; that several do is no conflict.
+template <int WIDTH> __global__ void check_finite(const float *v, uint64_t count, uint32_t *flag)
+{
+    const uint64_t threads = (uint64_t)gridDim.x * blockDim.x,
+                   me = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const uint64_t wide = count / WIDTH * WIDTH;
+    bool found = wide + me < count && is_nonfinite(v[wide + me]);
+    for (uint64_t i = me * WIDTH; i < wide; i += threads * WIDTH) {
+        const Lane<WIDTH> x = load<WIDTH>(v + i);
+        for (int e = 0; e < WIDTH; e++)
+            found |= is_nonfinite(x.v[e]);
+    }
+    if (found) *flag = 1;
+}
+
+bool on_16(const void *memory)
+{
+    return ((uintptr_t)memory & 15u) == 0; // NULL is
+}
+
+// At least WIDTH blocks' worth of threads for the tail; no more blocks than keep the GPU busy.
+unsigned grid_of(const en_ctx *ctx, uint64_t count, int width)
+{
+    const uint64_t blocks = (count / (uint64_t)width + THREADS - 1) / THREADS;
+    const uint64_t most = (uint64_t)ctx->cores * BLOCKS_PER_CORE;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+} // namespace
+
+en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *given)
+{
+    if (given->size < sizeof *given || given->nsources < 1 || given->nsources > EN_GPU_SOURCES ||
+        !given->rates || (given->w && (!given->optimizer || strcmp(given->optimizer, "sgd") != 0))) {
+        eni_cuda_say("a step of %d sources with the optimizer \"%s\": 1 to %d sources and \"sgd\" are known",
+                     given->nsources, given->optimizer ? given->optimizer : "", EN_GPU_SOURCES);
+        return EN_EUNSUPPORTED;
+    }
+    if (given->count == 0) return EN_OK;
+    EN_TRY(eni_cuda_select(ctx));
+    Step step = {};
+    step.sources.count = given->nsources;
+    bool is_wide = on_16(given->mean) && on_16(given->w) && on_16(given->slot[0]);
+    for (int k = 0; k < given->nsources; k++) {
+        step.sources.at[k] = given->source[k];
+        is_wide = is_wide && on_16(given->source[k]);
+    }
+    step.mean = given->mean;
+    step.w = given->w;
+    step.m = given->slot[0];
+    step.count = given->count;
+    step.rates = given->rates;
+    step.total = given->total;
+    const cudaStream_t stream = ctx->queue[queue];
+    if (is_wide) return ENI_LAUNCH(ctx, mean_step<4>, grid_of(ctx, step.count, 4), THREADS, stream, step);
+    return ENI_LAUNCH(ctx, mean_step<1>, grid_of(ctx, step.count, 1), THREADS, stream, step);
+}
+
+en_status eni_cuda_lin(en_ctx *ctx, int queue, float *y, float a, const float *x, float b, uint64_t count)
+{
+    if (count == 0) return EN_OK;
+    EN_TRY(eni_cuda_select(ctx));
+    const cudaStream_t stream = ctx->queue[queue];
+    if (on_16(x) && on_16(y))
+        return ENI_LAUNCH(ctx, lin<4>, grid_of(ctx, count, 4), THREADS, stream, y, a, x, b, count);
+    return ENI_LAUNCH(ctx, lin<1>, grid_of(ctx, count, 1), THREADS, stream, y, a, x, b, count);
+}
+
+en_status eni_cuda_check_finite(en_ctx *ctx, int queue, const float *v, uint64_t count, uint32_t *flag)
+{
+    if (count == 0) return EN_OK;
+    EN_TRY(eni_cuda_select(ctx));
+    const cudaStream_t stream = ctx->queue[queue];
+    if (on_16(v))
+        return ENI_LAUNCH(ctx, check_finite<4>, grid_of(ctx, count, 4), THREADS, stream, v, count, flag);
+    return ENI_LAUNCH(ctx, check_finite<1>, grid_of(ctx, count, 1), THREADS, stream, v, count, flag);
+}

@@ -1,0 +1,96 @@
+/* graph.c - work that is recorded once and launched many times: a step of a small network is thirty kernels
+ * of a few microseconds each, which takes longer to put into a queue than to do.
+ *
+ * The recording is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
+ */
+#include "ops/cuda/cuda.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+struct en_graph {
+    en_ctx *ctx; /* borrowed; outlives us */
+    cudaGraphExec_t exec;
+};
+
+en_status eni_cuda_capture_begin(en_ctx *ctx)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    if (ctx->is_capturing) {
+        eni_error("cuda", "a recording was to begin inside of another");
+        return EN_EBUG;
+    }
+    EN_TRY(eni_cuda_check(
+        ctx, cudaStreamBeginCapture(ctx->queue[EN_QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal),
+        "recording"));
+    ctx->is_capturing = 1;
+    ctx->is_capture_broken = 0;
+    ctx->captured = 1u << EN_QUEUE_COMPUTE;
+    ctx->capture++;
+    return EN_OK;
+}
+
+/* What breaks a recording is no failure of the device: it goes on without. Said once. */
+static en_status refuse(en_ctx *ctx, cudaError_t error)
+{
+    (void)cudaGetLastError();
+    if (!ctx->is_capture_broken)
+        eni_warn("cuda", "recording on %s failed: CUDA error %d, %s", ctx->name, (int)error,
+                 error == cudaErrorStreamCaptureUnjoined ? "a queue was not ordered before COMPUTE again"
+                                                         : cudaGetErrorString(error));
+    return EN_EUNSUPPORTED;
+}
+
+en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
+{
+    if (!ctx->is_capturing) {
+        eni_error("cuda", "a recording was to end that did not begin");
+        return EN_EBUG;
+    }
+    (void)cudaSetDevice(ctx->index);
+    cudaGraph_t recorded = NULL;
+    cudaError_t error = cudaStreamEndCapture(ctx->queue[EN_QUEUE_COMPUTE], &recorded);
+    ctx->is_capturing = 0;
+    if (error != cudaSuccess || ctx->is_capture_broken) {
+        if (recorded) (void)cudaGraphDestroy(recorded);
+        return refuse(ctx, error);
+    }
+
+    en_graph *graph = eni_alloc(sizeof *graph);
+    if (!graph) {
+        (void)cudaGraphDestroy(recorded);
+        return EN_ENOMEM;
+    }
+    graph->ctx = ctx;
+    error = cudaGraphInstantiate(&graph->exec, recorded, 0);
+    (void)cudaGraphDestroy(recorded);
+    if (error != cudaSuccess) {
+        eni_free(graph);
+        return refuse(ctx, error);
+    }
+    /* Uploaded now, so that the first launch is not the one that pays. */
+    const en_status st = eni_cuda_check(ctx, cudaGraphUpload(graph->exec, ctx->queue[EN_QUEUE_COMPUTE]),
+                                        "uploading recorded work");
+    if (st != EN_OK) {
+        eni_cuda_graph_free(graph);
+        return st;
+    }
+    *graph_out = graph;
+    return EN_OK;
+}
+
+en_status eni_cuda_launch(en_graph *graph)
+{
+    en_ctx *ctx = graph->ctx;
+    EN_TRY(eni_cuda_select(ctx));
+    return eni_cuda_check(ctx, cudaGraphLaunch(graph->exec, ctx->queue[EN_QUEUE_COMPUTE]),
+                          "launching recorded work");
+}
+
+void eni_cuda_graph_free(en_graph *graph)
+{
+    if (!graph) return;
+    (void)cudaSetDevice(graph->ctx->index);
+    (void)cudaGraphExecDestroy(graph->exec);
+    eni_free(graph);
+}

@@ -1,0 +1,243 @@
+/* group.c - collectives among GPUs of which each has one rank: NCCL.
+ *
+ * NCCL has no timeout: a rank whose peer died waits forever, in a kernel that never ends. So communicators
+ * are of the non-blocking kind: each call returns at once, and until the communicator says that it is done we
+ * ask it and the caller's `alive` in turns. Once somebody says that the run is over, ncclCommAbort ends the
+ * kernels, and the queues go on.
+ *
+ *     compute thread     open .. sum sum sum ..  close          `lock` holds the communicator while a call of
+ *     any thread                       abort                     NCCL's is under way: abort frees it
+ *
+ * A graph that has a collective in it must be freed before the group is closed. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/nccl.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+_Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an id of NCCL's is an id of ours");
+
+struct en_group {
+    en_ctx *ctx; /* borrowed; outlives us */
+    eni_nccl nccl;
+    pthread_mutex_t lock;
+    ncclComm_t comm; /* NULL: aborted */
+    int has_failed;  /* an error was logged */
+    int rank, nranks;
+    en_status (*alive)(void *user);
+    void *user;
+};
+
+static en_status load(eni_nccl *nccl)
+{
+    const char *why = eni_nccl_load(nccl);
+    if (!why) return EN_OK;
+    eni_error("cuda",
+              "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
+              "the host "
+              "exchange with --backend=host",
+              why);
+    return EN_EUNSUPPORTED;
+}
+
+/* Between two questions to a communicator that is still busy. */
+static void breathe(void)
+{
+    eni_sleep_until(eni_now_ns() + ENI_MILLI / 5);
+}
+
+/* What NCCL says, as a status, logged once. `lock` is held, or nobody else knows the group. */
+static en_status say(en_group *group, ncclResult_t result, const char *doing)
+{
+    if (result == ncclSuccess || result == ncclInProgress) return EN_OK;
+    const eni_nccl *nccl = &group->nccl;
+    const char *more = group->comm ? nccl->get_last_error(group->comm) : NULL;
+    if (!group->has_failed)
+        eni_error("cuda", "%s, rank %d of %d on %s: NCCL error %d, %s%s%s", doing, group->rank, group->nranks,
+                  group->ctx->name, (int)result, nccl->get_error_string(result), more && *more ? ": " : "",
+                  more ? more : "");
+    group->has_failed = 1;
+    return result == ncclRemoteError ? EN_EPEER : EN_EIO;
+}
+
+/* The state of the communicator now: ncclInProgress while a call is under way. */
+static ncclResult_t state_of(en_group *group)
+{
+    ncclResult_t state = ncclInProgress;
+    const ncclResult_t asked = group->nccl.comm_get_async_error(group->comm, &state);
+    return asked == ncclSuccess ? state : asked;
+}
+
+/* Until the call that was made is done: NCCL connects at first use, which takes all ranks. */
+static en_status settle(en_group *group, const char *doing)
+{
+    for (;;) {
+        pthread_mutex_lock(&group->lock);
+        const ncclResult_t state = group->comm ? state_of(group) : ncclRemoteError;
+        const en_status st = !group->comm ? EN_EPEER : say(group, state, doing);
+        pthread_mutex_unlock(&group->lock);
+        if (st != EN_OK || state != ncclInProgress) return st;
+        EN_TRY(group->alive ? group->alive(group->user) : EN_OK);
+        breathe();
+    }
+}
+
+en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID])
+{
+    eni_cuda_log_to(host);
+    eni_nccl nccl;
+    ncclUniqueId id;
+    EN_TRY(load(&nccl));
+    const ncclResult_t result = nccl.get_unique_id(&id);
+    if (result != ncclSuccess) {
+        eni_error("cuda", "NCCL finds no way between hosts: error %d, %s: %s", (int)result,
+                  nccl.get_error_string(result), nccl.get_last_error(NULL));
+        return EN_EUNSUPPORTED;
+    }
+    memcpy(id_out, &id, sizeof id);
+    return EN_OK;
+}
+
+static en_status connect_all(en_group *group, const uint8_t *id)
+{
+    ncclUniqueId given;
+    memcpy(&given, id, sizeof given);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const char *doing = "connecting the GPUs";
+    const en_status st =
+        say(group, group->nccl.comm_init(&group->comm, group->nranks, given, group->rank, &config), doing);
+    return st == EN_OK ? settle(group, doing) : st;
+}
+
+en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
+                              en_status (*alive)(void *user), void *user, en_group **group_out)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    en_group *group = eni_alloc(sizeof *group);
+    if (!group) return EN_ENOMEM;
+    *group = (en_group){.ctx = ctx, .rank = rank, .nranks = nranks, .alive = alive, .user = user};
+    pthread_mutex_init(&group->lock, NULL);
+    en_status st = load(&group->nccl);
+    if (st == EN_OK) st = connect_all(group, id);
+    if (st != EN_OK) {
+        const int is_refused = group->has_failed && st == EN_EIO; /* NCCL said why */
+        eni_cuda_group_abort(group);
+        eni_cuda_group_close(group);
+        return is_refused ? EN_EUNSUPPORTED : st;
+    }
+    *group_out = group;
+    return EN_OK;
+}
+
+/* The scaled sum is an operation that NCCL keeps a pointer for; the kernel reads the factor when it runs, in
+ * a graph at each launch. The operation may go as soon as the call that was given it has returned. */
+static ncclResult_t all_reduce(en_group *group, float *data, uint64_t count, const float *scale)
+{
+    const eni_nccl *nccl = &group->nccl;
+    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
+    if (!scale) return nccl->all_reduce(data, data, count, ncclFloat, ncclSum, group->comm, stream);
+    ncclRedOp_t op;
+    ncclResult_t result =
+        nccl->create_scaled_sum(&op, (void *)scale, ncclFloat, ncclScalarDevice, group->comm);
+    if (result != ncclSuccess) return result;
+    result = nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream);
+    const ncclResult_t freed = nccl->destroy_op(op, group->comm);
+    return result == ncclSuccess || result == ncclInProgress ? (freed == ncclSuccess ? result : freed)
+                                                             : result;
+}
+
+en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale)
+{
+    if (count == 0) return EN_OK;
+    EN_TRY(eni_cuda_select(group->ctx));
+    pthread_mutex_lock(&group->lock);
+    const en_status st =
+        group->comm ? say(group, all_reduce(group, data, count, scale), "adding up") : EN_EPEER;
+    pthread_mutex_unlock(&group->lock);
+    return st == EN_OK ? settle(group, "adding up") : st;
+}
+
+en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count)
+{
+    if (count == 0) return EN_OK;
+    EN_TRY(eni_cuda_select(group->ctx));
+    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
+    pthread_mutex_lock(&group->lock);
+    const en_status st =
+        group->comm ? say(group, group->nccl.broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
+                          "spreading")
+                    : EN_EPEER;
+    pthread_mutex_unlock(&group->lock);
+    return st == EN_OK ? settle(group, "spreading") : st;
+}
+
+en_status eni_cuda_group_poll(en_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    const en_status st = group->comm ? say(group, state_of(group), "exchanging") : EN_EPEER;
+    pthread_mutex_unlock(&group->lock);
+    return st;
+}
+
+void eni_cuda_group_abort(en_group *group)
+{
+    pthread_mutex_lock(&group->lock);
+    if (group->comm) (void)group->nccl.comm_abort(group->comm);
+    group->comm = NULL;
+    pthread_mutex_unlock(&group->lock);
+}
+
+/* In friendship, if nothing is under way and nothing went wrong; but no longer than two seconds. */
+static int finalize(en_group *group)
+{
+    if (!group->comm || group->has_failed || group->ctx->has_failed) return 0;
+    if (cudaStreamQuery(group->ctx->queue[EN_QUEUE_EXCHANGE]) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
+    ncclResult_t state = group->nccl.comm_finalize(group->comm);
+    while (state == ncclInProgress && eni_now_ns() < deadline) {
+        breathe();
+        state = state_of(group);
+    }
+    return state == ncclSuccess;
+}
+
+void eni_cuda_group_close(en_group *group)
+{
+    if (!group) return;
+    (void)cudaSetDevice(group->ctx->index);
+    if (finalize(group)) {
+        (void)group->nccl.comm_destroy(group->comm);
+        group->comm = NULL;
+    }
+    eni_cuda_group_abort(group);
+    pthread_mutex_destroy(&group->lock);
+    eni_free(group);
+}
+
+/* Asked for a line to people, now and then: loaded each time, written into one place once. */
+static char version_text[32];
+static pthread_once_t version_once = PTHREAD_ONCE_INIT;
+
+static void ask_version(void)
+{
+    eni_nccl nccl;
+    int version = 0;
+    if (eni_nccl_load(&nccl) || nccl.get_version(&version) != ncclSuccess) return;
+    snprintf(version_text, sizeof version_text, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100,
+             version % 100);
+}
+
+const char *eni_cuda_group_version(void)
+{
+    pthread_once(&version_once, ask_version);
+    return version_text;
+}
