@@ -1,38 +1,229 @@
 /* evaluate.c - see evaluate.h. */
 #include "models/evaluate.h"
 
+#include <string.h>
+#include <time.h>
+
+#include "models/model.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-static en_status evaluate_all(en_model *model, const float *param, const eni_set *set, float *x, void *target,
-                              eni_set_score *sum)
+enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000, PATIENCE_S = 60 };
+
+struct eni_evaluation {
+    en_model *model; /* borrowed, as what `device` holds */
+    const en_schema *schema;
+    eni_device device;
+    eni_set set;
+    uint64_t target_at, pair_at, slot_bytes; /* in a slot: x, target, the two numbers of its batch */
+    int nslots;
+    int is_pinned;
+    unsigned char *host;  /* (nslots) slots */
+    unsigned char *batch; /* device memory of x and target; `host` on host devices */
+    float *param;         /* device memory for the weights, or NULL */
+    en_mark *mark;        /* behind the batch that is under way; NULL on host devices */
+    int is_marked;
+    const float *pending; /* its two numbers, or NULL: none is under way */
+    uint64_t pending_n;
+};
+
+/* ---- waiting ----------------------------------------------------------------------------------------- */
+
+static en_status ask_alive(const eni_set *set)
 {
-    for (uint64_t first = 0; first < set->count; first += set->batch) {
-        uint64_t n = set->count - first < set->batch ? set->count - first : set->batch;
-        en_score score;
-        if (set->alive != NULL) EN_TRY(set->alive(set->alive_user));
-        set->fill(set->user, first, n, x, target);
-        en_batch batch = {.n = (int64_t)n, .x = x, .target = target};
-        EN_TRY(en_model_evaluate(model, param, &batch, &score));
-        sum->loss += score.loss;
-        sum->correct += (uint64_t)score.correct;
+    return set->alive != NULL ? set->alive(set->alive_user) : EN_OK;
+}
+
+/* Until the device has come to the mark; `asks` whether the run is alive meanwhile. en_device.sync would wait
+ * for the other queues as well, and would not ask. */
+static en_status await(const eni_evaluation *e, int asks)
+{
+    const struct timespec nap = {0, NAP_NS};
+    const int64_t deadline = eni_now_ns() + PATIENCE_S * ENI_SECOND;
+    en_status st;
+    if (!e->is_marked) return EN_OK;
+    for (int spins = 0; (st = e->device.ops->gpu->poll(e->mark)) == EN_ETIMEOUT; spins++) {
+        if (spins < SPINS) continue;
+        if (asks) EN_TRY(ask_alive(&e->set));
+        if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline) {
+            eni_error("evaluate", "the GPU has not done a batch of %llu samples within %d s",
+                      (unsigned long long)e->set.batch, PATIENCE_S);
+            return EN_ETIMEOUT;
+        }
+        nanosleep(&nap, NULL);
     }
+    return st;
+}
+
+static en_status set_mark(eni_evaluation *e)
+{
+    if (e->mark == NULL) return EN_OK;
+    e->is_marked = 1;
+    return e->device.ops->gpu->mark(e->mark, EN_QUEUE_COMPUTE);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+static en_status take_host(eni_evaluation *e)
+{
+    const en_device *ops = e->device.ops;
+    const uint64_t align = ops->align;
+    const eni_set *set = &e->set;
+    uint64_t x_bytes, target_bytes, total;
+    if (__builtin_mul_overflow(set->batch, set->sample_bytes, &x_bytes) ||
+        __builtin_mul_overflow(set->batch, set->target_bytes, &target_bytes) ||
+        __builtin_add_overflow(x_bytes, target_bytes, &total) || total > UINT64_MAX / 4) {
+        eni_error("evaluate", "batches of %llu samples do not fit; give a smaller --eval-batch-size",
+                  (unsigned long long)set->batch);
+        return EN_ENOMEM;
+    }
+    e->target_at = eni_round_up(x_bytes, align);
+    e->pair_at = e->target_at + eni_round_up(target_bytes, align);
+    e->slot_bytes = e->pair_at + align;
+    total = (uint64_t)e->nslots * e->slot_bytes;
+    e->host = eni_alloc_pages(total);
+    if (e->host == NULL) return EN_ENOMEM;
+    if (ops->gpu == NULL) return EN_OK;
+    EN_TRY(ops->gpu->pin(e->device.ctx, e->host, total));
+    e->is_pinned = 1;
+    return EN_OK;
+}
+
+static en_status take_memory(eni_evaluation *e, int takes_host_param)
+{
+    const en_device *ops = e->device.ops;
+    EN_TRY(take_host(e));
+    e->batch = e->host;
+    if (ops->gpu == NULL) return EN_OK;
+    e->batch = NULL;
+    EN_TRY(ops->alloc(e->device.ctx, e->pair_at, (void **)&e->batch));
+    EN_TRY(ops->gpu->mark_new(e->device.ctx, &e->mark));
+    if (!takes_host_param) return EN_OK;
+    return ops->alloc(e->device.ctx, e->schema->count * sizeof *e->param, (void **)&e->param);
+}
+
+en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
+                              eni_evaluation **evaluation_out)
+{
+    eni_evaluation *e = eni_alloc(sizeof *e);
+    if (e == NULL) return EN_ENOMEM;
+    *e = (eni_evaluation){.model = model, .set = *set};
+    e->schema = eni_model_device(model, &e->device);
+    e->nslots = e->device.ops->gpu != NULL ? SLOTS : 1;
+    if (set->count < set->batch) e->set.batch = set->count > 0 ? set->count : 1;
+    const en_status st = take_memory(e, takes_host_param);
+    if (st != EN_OK)
+        eni_evaluation_close(e);
+    else
+        *evaluation_out = e;
+    return st;
+}
+
+/* What a GPU that hangs may still read is left to it. */
+void eni_evaluation_close(eni_evaluation *e)
+{
+    if (e == NULL) return;
+    if (await(e, 0) == EN_ETIMEOUT) return;
+    const en_device *ops = e->device.ops;
+    if (ops->gpu != NULL) {
+        ops->gpu->mark_free(e->mark);
+        ops->free(e->device.ctx, e->batch);
+        ops->free(e->device.ctx, e->param);
+        if (e->is_pinned) ops->gpu->unpin(e->device.ctx, e->host);
+    }
+    eni_free(e->host);
+    eni_free(e);
+}
+
+/* ---- evaluating -------------------------------------------------------------------------------------- */
+
+/* Host memory that is not pinned goes through the slots, a piece at a time. */
+static en_status bring_param(eni_evaluation *e, const float *param)
+{
+    const en_device *ops = e->device.ops;
+    const uint64_t count = e->schema->count, most = (uint64_t)e->nslots * e->slot_bytes / sizeof *param;
+    for (uint64_t lo = 0; lo < count; lo += most) {
+        const uint64_t bytes = (count - lo < most ? count - lo : most) * sizeof *param;
+        memcpy(e->host, param + lo, bytes);
+        EN_TRY(ops->copy(e->device.ctx, e->param + lo, e->host, bytes, EN_COPY_IN));
+        EN_TRY(set_mark(e));
+        EN_TRY(await(e, 1));
+    }
+    return EN_OK;
+}
+
+static en_status enqueue(eni_evaluation *e, const float *param, unsigned char *slot, uint64_t n)
+{
+    const en_device *ops = e->device.ops;
+    en_ctx *ctx = e->device.ctx;
+    float *pair = (float *)(void *)(slot + e->pair_at);
+    if (ops->gpu != NULL) {
+        EN_TRY(ops->copy(ctx, e->batch, slot, n * e->set.sample_bytes, EN_COPY_IN));
+        EN_TRY(ops->copy(ctx, e->batch + e->target_at, slot + e->target_at, n * e->set.target_bytes,
+                         EN_COPY_IN));
+    }
+    const en_batch batch = {
+        .n = (int64_t)n, .x = (const float *)(void *)e->batch, .target = e->batch + e->target_at};
+    EN_TRY(eni_model_forward_only(e->model, param, &batch));
+    EN_TRY(en_model_fetch(e->model, pair));
+    EN_TRY(set_mark(e));
+    e->pending = pair;
+    e->pending_n = n;
+    return EN_OK;
+}
+
+/* Waits for the batch that is under way and adds it up. */
+static en_status collect(eni_evaluation *e, eni_set_score *sum)
+{
+    if (e->pending == NULL) return EN_OK;
+    EN_TRY(await(e, 1));
+    sum->loss += (double)e->pending[0] * (double)e->pending_n;
+    sum->correct += (uint64_t)e->pending[1];
+    e->pending = NULL;
+    return EN_OK;
+}
+
+static en_status evaluate_all(eni_evaluation *e, const float *param, eni_set_score *sum)
+{
+    const eni_set *set = &e->set;
+    int turn = 0;
+    for (uint64_t first = 0; first < set->count; first += set->batch) {
+        const uint64_t n = set->count - first < set->batch ? set->count - first : set->batch;
+        unsigned char *slot = e->host + (uint64_t)turn * e->slot_bytes;
+        EN_TRY(ask_alive(set));
+        set->fill(set->user, first, n, (float *)(void *)slot, slot + e->target_at);
+        EN_TRY(collect(e, sum));
+        EN_TRY(enqueue(e, param, slot, n));
+        turn = (turn + 1) % e->nslots;
+    }
+    return collect(e, sum);
+}
+
+en_status eni_evaluation_run(eni_evaluation *e, const float *param, eni_set_score *score_out)
+{
+    eni_set_score sum = {.count = e->set.count};
+    EN_TRY(await(e, 1)); /* the last run may have ended early */
+    e->pending = NULL;
+    if (e->param != NULL) {
+        EN_TRY(bring_param(e, param));
+        param = e->param;
+    }
+    EN_TRY(evaluate_all(e, param, &sum));
+    const double n = sum.count > 0 ? (double)sum.count : 1;
+    sum.loss /= n;
+    sum.accuracy = (double)sum.correct / n;
+    *score_out = sum;
     return EN_OK;
 }
 
 en_status eni_model_evaluate_set(en_model *model, const float *param, const eni_set *set,
                                  eni_set_score *score_out)
 {
-    eni_set_score sum = {.count = set->count};
-    float *x = eni_alloc_array(set->batch, set->sample_bytes);
-    void *target = eni_alloc_array(set->batch, set->target_bytes);
-    en_status st = x == NULL || target == NULL ? EN_ENOMEM : evaluate_all(model, param, set, x, target, &sum);
-    eni_free(target);
-    eni_free(x);
-    if (st != EN_OK) return st;
-    double n = set->count > 0 ? (double)set->count : 1;
-    sum.loss /= n;
-    sum.accuracy = (double)sum.correct / n;
-    *score_out = sum;
-    return EN_OK;
+    eni_evaluation *e;
+    EN_TRY(eni_evaluation_open(model, set, 1, &e));
+    const en_status st = eni_evaluation_run(e, param, score_out);
+    eni_evaluation_close(e);
+    return st;
 }

@@ -1,4 +1,10 @@
-/* evaluate.h - a model on a whole set: every sample once, no padding, the ragged last batch as it is. */
+/* evaluate.h - a model on a whole set: every sample once, no padding, the ragged last batch as it is.
+ *
+ *     host device    fill | forward | fill | forward | ..
+ *     GPU            fill | fill    | fill    | fill          two pinned buffers take turns: the next batch
+ * is [ copy, forward ][ copy, forward ]  made while the GPU is busy with the one before
+ *
+ * Same sums in the same order on both. */
 #ifndef MODELS_EVALUATE_H
 #define MODELS_EVALUATE_H
 
@@ -16,7 +22,8 @@ typedef struct eni_set {
     uint64_t target_bytes; /* of one sample's target */
     eni_set_fill fill;
     void *user;
-    en_status (*alive)(void *user); /* asked before every batch; what is not EN_OK ends it. NULL: go on */
+    en_status (*alive)(void *user); /* asked before every batch and while a GPU is waited for; what is not
+                                       EN_OK ends it. NULL: go on, for a minute a batch */
     void *alive_user;
 } eni_set;
 
@@ -26,7 +33,21 @@ typedef struct eni_set_score {
     uint64_t correct, count;
 } eni_set_score;
 
-/* Blocks. Allocates two buffers for one batch on the host; for host devices. */
+/* Buffers for one set, to be used again and again. The model's thread. */
+typedef struct eni_evaluation eni_evaluation;
+
+/* Takes all memory that evaluations of this set need, on the host and on the device. The model is borrowed,
+ * and closed later. takes_host_param: eni_evaluation_run gets host memory, else addresses of the model's
+ * device (on a host device there is no difference). */
+en_status eni_evaluation_open(en_model *model, const eni_set *set, int takes_host_param,
+                              eni_evaluation **evaluation_out);
+
+/* Blocks. `param` (schema->count) is read as it is behind what was enqueued in COMPUTE before. */
+en_status eni_evaluation_run(eni_evaluation *evaluation, const float *param, eni_set_score *score_out);
+
+void eni_evaluation_close(eni_evaluation *evaluation); /* NULL is fine */
+
+/* The three for one time; param is host memory. */
 en_status eni_model_evaluate_set(en_model *model, const float *param, const eni_set *set,
                                  eni_set_score *score_out);
 

@@ -7,20 +7,40 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "far.h"
+#include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/rng.h"
 
-static const char *chosen = "ref";
+static const char *chosen = "ref", *plugins = EN_BUILD_DIR "/plugins";
+
+/* ---- the device -------------------------------------------------------------------------------------- */
+
+static void end_early(const char *why)
+{
+    printf("SKIP: %s\n", why);
+    exit(77);
+}
+
+static void check_gpu(void)
+{
+    const en_device *table;
+    int32_t n = 0;
+    eni_log_set_level(-1);
+    if (eni_device_load(chosen, plugins, &table) != EN_OK) end_early("the device library cannot be loaded");
+    if (table->gpu->count(eni_device_host(), &n) != EN_OK || n == 0) end_early("there is no GPU");
+    eni_log_set_level(ENI_LOG_INFO);
+}
 
 void rig_choose_device(int argc, char **argv)
 {
-    if (argc > 1) chosen = argv[1];
-    if (strcmp(chosen, "ref") == 0) return;
     char path[512];
-    snprintf(path, sizeof path, EN_BUILD_DIR "/plugins/device_%s.so", chosen);
-    if (access(path, R_OK) == 0) return;
-    printf("SKIP: the device %s is not part of this build\n", chosen);
-    exit(77);
+    if (argc > 1) chosen = argv[1];
+    if (argc > 2) plugins = argv[2];
+    if (strcmp(chosen, "ref") == 0 || strcmp(chosen, "far") == 0) return;
+    snprintf(path, sizeof path, "%s/device_%s.so", plugins, chosen);
+    if (access(path, R_OK) != 0) end_early("this device is not part of the build");
+    if (strcmp(chosen, "cuda") == 0) check_gpu();
 }
 
 const char *rig_device(void)
@@ -28,27 +48,101 @@ const char *rig_device(void)
     return chosen;
 }
 
+double rig_tolerance(void)
+{
+    return strcmp(chosen, "cuda") == 0 ? 5e-5 : 1e-5;
+}
+
+static void open_device(const char *name, eni_device *device)
+{
+    const int is_gpu = strcmp(name, "cuda") == 0;
+    if (!is_gpu && strcmp(name, "far") != 0) {
+        assert_int_equal(eni_device_open(name, plugins, 1, device), EN_OK);
+        return;
+    }
+    device->ops = far_device();
+    if (is_gpu) assert_int_equal(eni_device_load(name, plugins, &device->ops), EN_OK);
+    const en_device_config config = {
+        .size = sizeof config, .threads = 1, .host = eni_device_host(), .flags = EN_OPEN_DETERMINISTIC};
+    assert_int_equal(device->ops->open(&config, &device->ctx), EN_OK);
+}
+
+/* ---- memory of the device ---------------------------------------------------------------------------- */
+
+static void reserve(void **memory, uint64_t *bytes, uint64_t wanted, rig *r)
+{
+    if (bytes != NULL && *bytes >= wanted) return;
+    r->device.ops->free(r->device.ctx, *memory);
+    assert_int_equal(r->device.ops->alloc(r->device.ctx, wanted, memory), EN_OK);
+    if (bytes != NULL) *bytes = wanted;
+}
+
+static void reserve_pinned(rig *r, uint64_t bytes)
+{
+    const en_gpu *gpu = r->device.ops->gpu;
+    if (r->there.pinned_bytes >= bytes) return;
+    if (r->there.pinned != NULL) gpu->unpin(r->device.ctx, r->there.pinned);
+    eni_free(r->there.pinned);
+    r->there.pinned = eni_alloc_pages(bytes);
+    r->there.pinned_bytes = bytes;
+    assert_non_null(r->there.pinned);
+    assert_int_equal(gpu->pin(r->device.ctx, r->there.pinned, bytes), EN_OK);
+}
+
+static void send(rig *r, void *dst, const void *src, uint64_t bytes)
+{
+    reserve_pinned(r, bytes);
+    memcpy(r->there.pinned, src, bytes);
+    assert_int_equal(r->device.ops->copy(r->device.ctx, dst, r->there.pinned, bytes, EN_COPY_IN), EN_OK);
+    assert_int_equal(r->device.ops->sync(r->device.ctx), EN_OK);
+}
+
+/* ---- the rig ----------------------------------------------------------------------------------------- */
+
 void rig_open(rig *r, const en_network *network, const char *device)
 {
+    rig_open_as(r, network, device, EN_F32, 1);
+}
+
+void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale)
+{
     *r = (rig){0};
-    assert_int_equal(eni_device_open(device, EN_BUILD_DIR "/plugins", 1, &r->device), EN_OK);
+    open_device(device, &r->device);
     assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
-    assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, NULL, &r->model), EN_OK);
     r->param = eni_alloc_array(r->schema.count, sizeof *r->param);
     r->grad = eni_alloc_array(r->schema.count, sizeof *r->grad);
     assert_non_null(r->param);
     assert_non_null(r->grad);
     en_schema_init_param(&r->schema, 1, r->param);
+    if (r->device.ops->gpu != NULL) {
+        reserve((void **)&r->there.param, NULL, r->schema.count * sizeof(float), r);
+        reserve((void **)&r->there.grad, NULL, r->schema.count * sizeof(float), r);
+    }
+    if (loss_scale != 1) {
+        reserve((void **)&r->there.loss_scale, NULL, sizeof loss_scale, r);
+        send(r, r->there.loss_scale, &loss_scale, sizeof loss_scale);
+    }
+    const en_model_options options = {
+        .size = sizeof options, .dtype = dtype, .loss_scale = r->there.loss_scale};
+    assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &options, &r->model), EN_OK);
 }
 
 void rig_close(rig *r)
 {
+    const en_device *ops = r->device.ops;
     en_model_free(r->model);
     en_schema_fini(&r->schema);
+    void *const memory[] = {r->there.param, r->there.grad, r->there.loss_scale, r->there.x, r->there.target};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        ops->free(r->device.ctx, memory[i]);
+    if (r->there.pinned != NULL) ops->gpu->unpin(r->device.ctx, r->there.pinned);
     eni_device_close(&r->device);
+    eni_free(r->there.pinned);
     eni_free(r->param);
     eni_free(r->grad);
 }
+
+/* ---- batches ----------------------------------------------------------------------------------------- */
 
 /* Sum of four uniform numbers: near enough to a normal distribution of variance 1. */
 static float normal(const eni_rng_key *key, uint64_t i)
@@ -99,13 +193,78 @@ en_batch batch_part(const en_schema *schema, const en_batch *batch, int64_t firs
                       .target = (const float *)batch->target + first * per_target};
 }
 
-double rig_step(rig *r, const en_batch *batch)
+/* ---- steps ------------------------------------------------------------------------------------------- */
+
+en_batch rig_send_batch(rig *r, const en_batch *batch)
+{
+    const uint64_t n = (uint64_t)batch->n, x_bytes = n * sample_floats(&r->schema) * sizeof(float),
+                   wanted = r->schema.loss == EN_OP_MSE ? (uint64_t)r->schema.outputs : 1,
+                   target_bytes = n * wanted * sizeof(float);
+    if (r->device.ops->gpu == NULL) return *batch;
+    reserve(&r->there.x, &r->there.x_bytes, x_bytes, r);
+    reserve(&r->there.target, &r->there.target_bytes, target_bytes, r);
+    send(r, r->there.x, batch->x, x_bytes);
+    send(r, r->there.target, batch->target, target_bytes);
+    return (en_batch){.n = batch->n, .x = r->there.x, .target = r->there.target};
+}
+
+const float *rig_send_param(rig *r)
+{
+    if (r->device.ops->gpu == NULL) return r->param;
+    send(r, r->there.param, r->param, r->schema.count * sizeof(float));
+    return r->there.param;
+}
+
+float *rig_grad(rig *r)
+{
+    return r->device.ops->gpu == NULL ? r->grad : r->there.grad;
+}
+
+void rig_fetch_grad(rig *r)
+{
+    const uint64_t bytes = r->schema.count * sizeof(float);
+    if (r->device.ops->gpu == NULL) return;
+    reserve_pinned(r, bytes);
+    assert_int_equal(r->device.ops->copy(r->device.ctx, r->there.pinned, r->there.grad, bytes, EN_COPY_OUT),
+                     EN_OK);
+    assert_int_equal(r->device.ops->sync(r->device.ctx), EN_OK);
+    memcpy(r->grad, r->there.pinned, bytes);
+}
+
+void rig_forward(rig *r, const en_batch *batch)
+{
+    const en_batch there = rig_send_batch(r, batch);
+    assert_int_equal(en_model_forward(r->model, rig_send_param(r), &there), EN_OK);
+}
+
+en_status rig_backward(rig *r, en_on_grad_ready on_ready, void *user)
+{
+    const float *param = r->device.ops->gpu == NULL ? r->param : r->there.param;
+    const en_status st = en_model_backward(r->model, param, rig_grad(r), on_ready, user);
+    rig_fetch_grad(r);
+    return st;
+}
+
+en_score rig_result(rig *r)
 {
     en_score score;
-    assert_int_equal(en_model_forward(r->model, r->param, batch), EN_OK);
-    assert_int_equal(en_model_backward(r->model, r->param, r->grad, NULL, NULL), EN_OK);
     assert_int_equal(en_model_result(r->model, &score), EN_OK);
-    return score.loss;
+    return score;
+}
+
+en_score rig_evaluate(rig *r, const en_batch *batch)
+{
+    en_score score;
+    const en_batch there = rig_send_batch(r, batch);
+    assert_int_equal(en_model_evaluate(r->model, rig_send_param(r), &there, &score), EN_OK);
+    return score;
+}
+
+double rig_step(rig *r, const en_batch *batch)
+{
+    rig_forward(r, batch);
+    assert_int_equal(rig_backward(r, NULL, NULL), EN_OK);
+    return rig_result(r).loss;
 }
 
 double relative_gap(const float *a, const float *b, uint64_t count)
