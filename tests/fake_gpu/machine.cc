@@ -376,12 +376,13 @@ void Machine::start_pacemaker()
  * call, work goes on. */
 void Machine::pace()
 {
+    const std::chrono::milliseconds pause(option_number("FAKE_GPU_PAUSE_MS", 20));
     std::unique_lock<std::mutex> lock(mutex);
     uint64_t seen = calls;
     for (;;) {
         wake.wait(lock, [this] { return pending > 0; });
         lock.unlock();
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        std::this_thread::sleep_for(pause);
         lock.lock();
         if (seen == calls)
             progress(64);
