@@ -1,14 +1,16 @@
-/* gpus.h - which GPU this rank computes on, which ones the others have, and what of them is shared.
+/* gpus.h - which GPU this rank computes on, and which ones the others have.
  *
- *     after the join    eni_gpus_open     picks it, tells the others, prints the table, waits for the lease
- *                       (the device's context is opened with eni_gpus_index)
- *                       eni_gpus_choose   where vectors lie: comm/gpu_choose.h; tries CUDA IPC where it
- * matters vectors are there eni_gpus_join     opens the collective of GPUs, or maps the others' memory: the
- * steps' config training begins   eni_gpus_report   memory per rank; who else is there it has ended
- * eni_gpus_leave    nobody reads another's memory any more eni_gpus_close
+ *     before the join     eni_gpus_check    there is one, and --device names one that is there
+ *     after the join      eni_gpus_open     picks it, tells the others, prints the table, waits for the lease
+ *                         (the device's context is opened with eni_gpus_index)
+ *                         eni_gpus_choose   where vectors lie: comm/gpu_choose.h; tries CUDA IPC
+ *                         (vectors are opened: worker/vectors.h)
+ *     training begins     eni_gpus_report   memory per rank; who else is there
+ *     it has ended        eni_gpus_look     who is there now
+ *                         eni_gpus_close    gives the lease back
  *
- * All ranks make the calls in this order; open, choose, join, report and leave wait for each other (gathers).
- * Compute thread, but for eni_gpus_abort. */
+ * All ranks make the calls in this order; open, choose and report wait for each other (gathers). Compute
+ * thread. */
 #ifndef WORKER_GPUS_H
 #define WORKER_GPUS_H
 
@@ -17,7 +19,7 @@
 #include "entrain/device.h"
 #include "entrain/strategy.h"
 #include "runtime/comm/gpu_choose.h"
-#include "runtime/comm/gpu_steps.h"
+#include "runtime/comm/sync.h"
 #include "runtime/net/control.h"
 
 typedef struct eni_gpus eni_gpus;
@@ -42,25 +44,19 @@ typedef struct eni_gpus_config {
  * as en_gpu.count), EN_EINVAL ("cuda:3": with how many there are); logged. */
 en_status eni_gpus_check(const char *spec, const en_device *device, const en_device_host *host);
 
-/* Pure: the GPU of a rank among `count`. "cuda": the slice of n = max(1, count / nlocal) GPUs that is this
- * rank's, of which it uses the first: (local_rank * n) mod count. "cuda:I": I. EN_EINVAL, logged. */
+/* Pure: the GPU of a rank among `count`: "cuda": as ops/gpu_of_rank.h deals them out; "cuda:I": I. EN_EINVAL,
+ * logged. */
 en_status eni_gpus_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out);
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out);
 
 int32_t eni_gpus_index(const eni_gpus *gpus);
 const en_gpu_facts *eni_gpus_facts(const eni_gpus *gpus);
-const eni_gpu_seat *eni_gpus_seats(const eni_gpus *gpus); /* (nranks) */
+const eni_gpu_seat *eni_gpus_seats(const eni_gpus *gpus); /* (nranks); can_share after choose */
 
 /* `facts`: nranks and seats are filled in here. EN_EINVAL as eni_gpu_choose. */
 en_status eni_gpus_choose(eni_gpus *gpus, en_ctx *ctx, const eni_gpu_facts_of_run *facts,
                           eni_gpu_choice *choice_out);
-
-/* On the GPU only. `steps` comes with everything but way, rank, nranks, group and alive, which are filled in,
- * and for a rank by itself: `grads` are its own (GROUP, SHARED: one). SHARED: leaves with all ranks'
- * gradients and rank 0's param and slots; ranks other than 0 come with NULL there. Its arrays live until
- * close. */
-en_status eni_gpus_join(eni_gpus *gpus, eni_gpu_steps_config *steps);
 
 /* Who uses this rank's GPU now, apart from the ranks of this run. */
 typedef struct eni_gpus_use {
@@ -75,14 +71,7 @@ void eni_gpus_look(const eni_gpus *gpus, eni_gpus_use *use_out);
 /* Once, when everything is allocated: rank 0 says what each rank takes, and warns if others are there. */
 en_status eni_gpus_report(eni_gpus *gpus);
 
-/* Ends collectives that wait for a peer who is gone. Any thread, in bounded time; NULL is fine. */
-void eni_gpus_abort(eni_gpus *gpus);
-
-/* After the last step, with nothing enqueued that touches other ranks' memory: gives it back, and waits for
- * all to have done so: one's own may be freed then. */
-en_status eni_gpus_leave(eni_gpus *gpus);
-
-/* Before the context is closed and the own vectors are freed. NULL is fine. */
+/* NULL is fine. */
 void eni_gpus_close(eni_gpus *gpus);
 
 #endif

@@ -13,7 +13,7 @@
 
 static int is_same(const eni_gpu_seat *a, const eni_gpu_seat *b)
 {
-    return strcmp(a->uuid, b->uuid) == 0 && strcmp(a->host_id, b->host_id) == 0;
+    return strcmp(a->uuid, b->uuid) == 0;
 }
 
 int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out)
@@ -48,6 +48,13 @@ static int all_can_share(const eni_gpu_facts_of_run *f)
 {
     for (int r = 0; r < f->nranks; r++)
         if (!f->seats[r].can_share) return 0;
+    return 1;
+}
+
+static int all_on_one_host(const eni_gpu_facts_of_run *f)
+{
+    for (int r = 1; r < f->nranks; r++)
+        if (strcmp(f->seats[0].host_id, f->seats[r].host_id) != 0) return 0;
     return 1;
 }
 
@@ -92,6 +99,7 @@ static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, 
     const eni_gpu_seat *seat = &f->seats[first];
     const int length = short_length(seat->uuid);
     const char *obstacle = !all_can_share(f)            ? "CUDA IPC is refused here"
+                           : !all_on_one_host(f)        ? "they share no host memory"
                            : f->no_shm != NULL          ? f->no_shm
                            : f->nranks > EN_GPU_SOURCES ? "more than 64 ranks"
                                                         : NULL;

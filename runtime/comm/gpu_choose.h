@@ -22,8 +22,8 @@ enum {
 
 /* One rank's GPU, as it told the others. */
 typedef struct eni_gpu_seat {
-    char uuid[48]; /* empty: none */
-    char host_id[64];
+    char uuid[48];     /* empty: none */
+    char host_id[128]; /* as in net/place.h: who may share memory */
     char host[64];     /* for people */
     int32_t index;     /* cuda:INDEX there */
     uint8_t can_share; /* CUDA IPC works between this process and the others on its GPU */
@@ -55,7 +55,8 @@ typedef struct eni_gpu_choice {
  * or for a strategy that is not made of all-reduces. */
 en_status eni_gpu_choose(const eni_gpu_facts_of_run *facts, eni_gpu_choice *choice_out);
 
-/* The first pair of ranks with the same GPU (same host, same uuid): 1, or 0 where every rank has its own. */
+/* The first pair of ranks with the same GPU (the same uuid, whatever their hosts are called): 1, or 0 where
+ * every rank has its own. */
 int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int *second_out);
 
 #endif

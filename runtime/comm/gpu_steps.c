@@ -352,6 +352,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 
 en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
 {
+    if (s->is_replayed) return EN_OK;
     return may_block ? eni_gpu_steps_await(s, s->ready[bucket]) : s->gpu->poll(s->ready[bucket]);
 }
 

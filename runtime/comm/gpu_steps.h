@@ -7,8 +7,9 @@
  *     ALONE   a world of one: the mean of its own micro-batches (solo --accumulate=W)
  *     GROUP   one GPU per rank: NCCL adds the gradients in place, each rank steps its own weights
  *     SHARED  all ranks on one GPU, which NCCL refuses: each rank maps the others' gradients (CUDA IPC) and
- * rank 0's weights, and steps its slice of them. Who is ready, and who is done, travels through the flags of
- * the direct engine (comm/direct.c: ENI_COLL_MEAN_STEP, whose `take` starts the kernel)
+ *             rank 0's weights, and steps its slice of them. Who is ready, and who is done, travels through
+ *             the flags of the direct engine (comm/direct.c: ENI_COLL_MEAN_STEP, whose `take` starts the
+ *             kernel)
  *
  *     ALONE, GROUP   COMPUTE   rates | forward, backward b0 . b1 .            | forward ..
  *                    EXCHANGE                             '-> mean b0, step '-> mean b1, step -'
@@ -69,8 +70,10 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *steps, const eni_hyper *hyper, cons
                               uint64_t total);
 
 /* While `is_replayed`, submit and wait count and enqueue nothing: the step is in a graph that is launched by
- * somebody else (worker/graph.h). ALONE and GROUP, and only for steps whose total is known and in which every
- * gradient has samples: begin says EN_EBUG, logged, of another. */
+ * somebody else (worker/graph.h). ALONE, GROUP: only for steps whose total is known and in which every
+ * gradient has samples: begin says EN_EBUG, logged, of another. SHARED: submit is then called only for a
+ * bucket whose gradient is there (its caller has waited for the graph's own mark), and the others hear of it
+ * at once. */
 void eni_gpu_steps_replay(eni_gpu_steps *steps, int is_replayed);
 
 /* The bucket's gradient is what COMPUTE has by now. ALONE, GROUP: puts mean and step into EXCHANGE. SHARED:

@@ -15,9 +15,10 @@
 #include "runtime/core/log.h"
 
 enum { STAGED, ALONE, GROUP, SHARED, REFUSED };
-enum { NO_IPC = 1, NO_NCCL = 2, SOLO = 4, STORE = 8, SHAPED = 16, OTHER = 32, TCP = 64 };
+enum { NO_IPC = 1, NO_NCCL = 2, SOLO = 4, STORE = 8, SHAPED = 16, OTHER = 32, TCP = 64, PLAYED = 128 };
 
-/* gpus: one letter a rank; small letters are host x, capitals host y, the same letter the same GPU. */
+/* gpus: one letter a rank; small letters are host x, capitals host y, the same letter the same GPU. PLAYED:
+ * so do hosts x and y (--host-id on one machine). */
 static const struct row {
     const char *gpus;
     int facts, backend, allreduce, accumulate;
@@ -37,6 +38,8 @@ static const struct row {
     {"ab", NO_IPC, 0, 0, 1, GROUP, "NCCL"},
     {"ab", 0, ENI_GPU_BACKEND_NCCL, 0, 1, GROUP, "NCCL"},
     {"aA", 0, 0, 0, 1, GROUP, "NCCL"}, /* the same number on another host is another GPU */
+    {"aA", PLAYED, 0, 0, 1, STAGED, "share no host memory"},
+    {"aA", PLAYED, ENI_GPU_BACKEND_NCCL, 0, 1, REFUSED, "ranks 0 and 1"},
     {"abCD", 0, 0, 0, 1, GROUP, "4 ranks"},
     {"ab", NO_NCCL, 0, 0, 1, STAGED, "NCCL is not there"},
     {"ab", NO_NCCL, ENI_GPU_BACKEND_NCCL, 0, 1, REFUSED, "rank 1 on host x finds no libnccl.so.2"},
@@ -75,7 +78,8 @@ static eni_gpu_seat seat_of(char letter, int facts, int is_last)
     eni_gpu_seat seat = {.index = (letter | 32) - 'a',
                          .can_share = !(facts & NO_IPC && is_last), /* one is enough */
                          .has_group = !(facts & NO_NCCL && is_last)};
-    snprintf(seat.uuid, sizeof seat.uuid, "GPU-%c1%c1-xyz", letter | 32, letter | 32);
+    snprintf(seat.uuid, sizeof seat.uuid, "GPU-%c1%c1-xyz", facts & PLAYED ? letter | 32 : letter,
+             letter | 32);
     snprintf(seat.host, sizeof seat.host, "%s", is_far ? "y" : "x");
     snprintf(seat.host_id, sizeof seat.host_id, "id of %s", is_far ? "y" : "x");
     return seat;

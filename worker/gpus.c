@@ -1,0 +1,380 @@
+/* gpus.c - see gpus.h. */
+#include "worker/gpus.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/gpu_of_rank.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/lease.h"
+
+enum { USERS_MAX = 256, PROBE_BYTES = 4096 };
+
+/* What a rank tells the others of its GPU: ranks are of one version (agreement.h), so of one layout. */
+typedef struct told {
+    char uuid[48], name[64];
+    uint64_t memory_bytes, free_bytes;
+    int32_t index;
+    uint8_t has_group, takes_lease;
+} told;
+
+struct eni_gpus {
+    eni_gpus_config config;
+    const en_gpu *gpu;
+    int32_t index;
+    en_gpu_facts facts;
+    told *told;          /* (nranks) */
+    eni_gpu_seat *seats; /* (nranks) */
+    eni_lease *lease;    /* NULL: none, or another rank has it */
+};
+
+/* ---- which one ---- */
+
+en_status eni_gpus_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out)
+{
+    const char *colon = strchr(spec, ':');
+    const long index =
+        colon != NULL ? strtol(colon + 1, NULL, 10) : eni_gpu_of_rank(local_rank, nlocal, count);
+    if (index >= 0 && index < count) {
+        *index_out = (int32_t)index;
+        return EN_OK;
+    }
+    if (count == 1)
+        eni_error("gpu",
+                  "--device=%s: this host has one GPU, cuda:0 (`entrain gpus` lists it; CUDA_VISIBLE_DEVICES "
+                  "hides others)",
+                  spec);
+    else
+        eni_error("gpu",
+                  "--device=%s: this host has %d GPUs, cuda:0 to cuda:%d (`entrain gpus` lists them; "
+                  "CUDA_VISIBLE_DEVICES hides others)",
+                  spec, count, count - 1);
+    return EN_EINVAL;
+}
+
+en_status eni_gpus_check(const char *spec, const en_device *device, const en_device_host *host)
+{
+    int32_t count = 0, index;
+    EN_TRY(device->gpu->count(host, &count));
+    return eni_gpus_pick(spec, count, 0, 1, &index);
+}
+
+/* ---- what the others have ---- */
+
+static en_status look_at_own(eni_gpus *g)
+{
+    const eni_gpus_config *c = &g->config;
+    int32_t count = 0;
+    EN_TRY(g->gpu->count(c->host, &count));
+    EN_TRY(eni_gpus_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &g->index));
+    g->facts.size = sizeof g->facts;
+    return g->gpu->facts(c->host, g->index, &g->facts);
+}
+
+static void describe_own(const eni_gpus *g, told *own)
+{
+    *own = (told){.memory_bytes = g->facts.memory_bytes,
+                  .free_bytes = g->facts.free_bytes,
+                  .index = g->index,
+                  .has_group = g->gpu->group_version()[0] != 0,
+                  .takes_lease = g->config.takes_lease};
+    snprintf(own->uuid, sizeof own->uuid, "%s", g->facts.uuid);
+    snprintf(own->name, sizeof own->name, "%s", g->facts.name);
+}
+
+/* Gathers `bytes` of every rank into all_out, (nranks) of them. */
+static en_status gather(const eni_gpus *g, const char *tag, const void *own, size_t bytes, void *all_out)
+{
+    eni_blobs blobs = {0};
+    EN_TRY(g->config.gather(g->config.user, tag, own, bytes, &blobs));
+    en_status st = EN_OK;
+    for (int r = 0; r < g->config.world.nranks && st == EN_OK; r++) {
+        if (blobs.blob[r].bytes == bytes) {
+            memcpy((uint8_t *)all_out + (size_t)r * bytes, blobs.blob[r].data, bytes);
+            continue;
+        }
+        eni_error("gpu", "rank %d tells %zu bytes of its GPU, not %zu", r, blobs.blob[r].bytes, bytes);
+        st = EN_EPROTO;
+    }
+    eni_blobs_fini(&blobs);
+    return st;
+}
+
+static en_status meet(eni_gpus *g)
+{
+    const eni_gpus_config *c = &g->config;
+    told own;
+    describe_own(g, &own);
+    EN_TRY(gather(g, "GPUs", &own, sizeof own, g->told));
+    for (int r = 0; r < c->world.nranks; r++) {
+        told *t = &g->told[r];
+        eni_gpu_seat *seat = &g->seats[r];
+        t->uuid[sizeof t->uuid - 1] = t->name[sizeof t->name - 1] = 0;
+        seat->index = t->index;
+        seat->has_group = t->has_group;
+        snprintf(seat->uuid, sizeof seat->uuid, "%s", t->uuid);
+        snprintf(seat->host, sizeof seat->host, "%s", c->info->peers[r].host);
+        snprintf(seat->host_id, sizeof seat->host_id, "%s", c->info->peers[r].host_id);
+    }
+    return EN_OK;
+}
+
+static void print_table(const eni_gpus *g)
+{
+    const int n = g->config.world.nranks;
+    if (g->config.world.rank != 0 || (n == 1 && !g->config.is_told)) return;
+    for (int r = 0; r < n; r++) {
+        const told *t = &g->told[r];
+        eni_info("gpu", "rank %-3d %-16s cuda:%-2d %.12s  %s, %.1f of %.1f GB free", r, g->seats[r].host,
+                 (int)t->index, t->uuid, t->name, (double)t->free_bytes * 1e-9,
+                 (double)t->memory_bytes * 1e-9);
+    }
+}
+
+/* ---- the lease ---- */
+
+/* The next GPU after `after` in the order of uuids, and the first rank that has it: -1, none. All runs take
+ * theirs in this order, so that no two wait for each other. */
+static int next_leased(const eni_gpus *g, const char *after)
+{
+    int found = -1;
+    for (int r = 0; r < g->config.world.nranks; r++)
+        if (strcmp(g->told[r].uuid, after) > 0 &&
+            (found < 0 || strcmp(g->told[r].uuid, g->told[found].uuid) < 0))
+            found = r;
+    return found;
+}
+
+static en_status take_lease(eni_gpus *g)
+{
+    char what[80];
+    snprintf(what, sizeof what, "cuda:%d (%.12s)", (int)g->index, g->facts.uuid);
+    EN_TRY(eni_lease_open(g->config.lease_dir, g->facts.uuid, &g->lease));
+    return eni_lease_wait(g->lease, what, &g->config.alive);
+}
+
+static en_status take_leases(eni_gpus *g)
+{
+    int is_asked = 0;
+    const char *uuid = "";
+    for (int r = 0; r < g->config.world.nranks; r++)
+        is_asked |= g->told[r].takes_lease;
+    for (int r; is_asked && (r = next_leased(g, uuid)) >= 0; uuid = g->told[r].uuid) {
+        if (r == g->config.world.rank) EN_TRY(take_lease(g));
+        EN_TRY(g->config.gather(g->config.user, "GPU lease", NULL, 0, NULL));
+    }
+    return EN_OK;
+}
+
+/* ---- life ---- */
+
+en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out)
+{
+    const size_t n = (size_t)config->world.nranks;
+    en_status st = EN_ENOMEM;
+    eni_gpus *g = eni_alloc(sizeof *g);
+    if (g == NULL) return EN_ENOMEM;
+    g->config = *config;
+    g->gpu = config->device->gpu;
+    g->told = eni_alloc_array(n, sizeof *g->told);
+    g->seats = eni_alloc_array(n, sizeof *g->seats);
+    if (g->told == NULL || g->seats == NULL) goto close_gpus;
+    EN_TRY_GOTO(look_at_own(g), close_gpus);
+    EN_TRY_GOTO(meet(g), close_gpus);
+    print_table(g);
+    EN_TRY_GOTO(take_leases(g), close_gpus);
+    *gpus_out = g;
+    return EN_OK;
+close_gpus:
+    eni_gpus_close(g);
+    return st;
+}
+
+void eni_gpus_close(eni_gpus *g)
+{
+    if (g == NULL) return;
+    eni_lease_close(g->lease);
+    eni_free(g->told);
+    eni_free(g->seats);
+    eni_free(g);
+}
+
+int32_t eni_gpus_index(const eni_gpus *g)
+{
+    return g->index;
+}
+
+const en_gpu_facts *eni_gpus_facts(const eni_gpus *g)
+{
+    return &g->facts;
+}
+
+const eni_gpu_seat *eni_gpus_seats(const eni_gpus *g)
+{
+    return g->seats;
+}
+
+/* ---- can ranks reach each other's memory ---- */
+
+typedef struct probe {
+    uint8_t handle[EN_GPU_HANDLE];
+    uint8_t is_exported;
+} probe;
+
+/* The next rank on this rank's GPU, itself at last. */
+static int neighbour(const eni_gpus *g)
+{
+    const int n = g->config.world.nranks, rank = g->config.world.rank;
+    int r = (rank + 1) % n;
+    while (strcmp(g->seats[r].uuid, g->seats[rank].uuid) != 0)
+        r = (r + 1) % n;
+    return r;
+}
+
+/* A process cannot map its own: each maps its neighbour's. */
+static uint8_t can_map(const eni_gpus *g, en_ctx *ctx, const probe *all)
+{
+    void *memory = NULL;
+    const int r = neighbour(g);
+    if (r == g->config.world.rank) return 1;
+    if (!all[r].is_exported || g->gpu->import_memory(ctx, all[r].handle, &memory) != EN_OK) return 0;
+    g->gpu->release_memory(ctx, memory);
+    return 1;
+}
+
+static en_status exchange_probes(eni_gpus *g, en_ctx *ctx, void *memory, probe *all, uint8_t *can)
+{
+    probe own = {0};
+    own.is_exported = g->gpu->export_memory(ctx, memory, own.handle) == EN_OK;
+    EN_TRY(gather(g, "GPU memory of others", &own, sizeof own, all));
+    const uint8_t ours = can_map(g, ctx, all);
+    EN_TRY(gather(g, "GPU memory mapped", &ours, sizeof ours, can)); /* nobody maps the probe any more */
+    for (int r = 0; r < g->config.world.nranks; r++)
+        g->seats[r].can_share = can[r];
+    return EN_OK;
+}
+
+static en_status try_sharing(eni_gpus *g, en_ctx *ctx)
+{
+    const size_t n = (size_t)g->config.world.nranks;
+    void *memory = NULL;
+    probe *all = eni_alloc_array(n, sizeof *all);
+    uint8_t *can = eni_alloc_array(n, sizeof *can);
+    en_status st = all != NULL && can != NULL ? EN_OK : EN_ENOMEM;
+    if (st == EN_OK) st = g->config.device->alloc(ctx, PROBE_BYTES, &memory);
+    if (st == EN_OK) st = exchange_probes(g, ctx, memory, all, can);
+    g->config.device->free(ctx, memory);
+    eni_free(all);
+    eni_free(can);
+    return st;
+}
+
+en_status eni_gpus_choose(eni_gpus *g, en_ctx *ctx, const eni_gpu_facts_of_run *facts,
+                          eni_gpu_choice *choice_out)
+{
+    eni_gpu_facts_of_run filled = *facts;
+    int a, b;
+    filled.nranks = g->config.world.nranks;
+    filled.seats = g->seats;
+    if (eni_gpu_find_pair(g->seats, filled.nranks, &a, &b)) EN_TRY(try_sharing(g, ctx));
+    return eni_gpu_choose(&filled, choice_out);
+}
+
+/* ---- who is there ---- */
+
+/* 1 if the process is a rank of this run, on this GPU. */
+static int is_rank(const eni_gpus *g, int64_t pid)
+{
+    const char *uuid = g->seats[g->config.world.rank].uuid;
+    for (int r = 0; r < g->config.world.nranks; r++)
+        if (g->config.info->peers[r].pid == pid && strcmp(g->seats[r].uuid, uuid) == 0) return 1;
+    return 0;
+}
+
+static int count_ranks(const eni_gpus *g)
+{
+    int n = 0;
+    for (int r = 0; r < g->config.world.nranks; r++)
+        n += strcmp(g->seats[r].uuid, g->seats[g->config.world.rank].uuid) == 0;
+    return n;
+}
+
+/* In a container the driver may tell the pids of the host: then ours is not among them, and numbers are all
+ * that can be compared. */
+void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
+{
+    en_gpu_user users[USERS_MAX];
+    const int64_t own = g->config.info->peers[g->config.world.rank].pid;
+    en_gpu_facts facts = {.size = sizeof facts};
+    int n = 0, is_seen = 0;
+    *use_out = (eni_gpus_use){0};
+    if (g->gpu->facts(g->config.host, g->index, &facts) == EN_OK) use_out->free_bytes = facts.free_bytes;
+    if (g->gpu->users(g->index, users, USERS_MAX, &n) != EN_OK) return;
+    n = n < USERS_MAX ? n : USERS_MAX;
+    use_out->is_known = true;
+    for (int i = 0; i < n; i++) {
+        if (users[i].pid == own) {
+            is_seen = 1;
+            use_out->own_bytes = users[i].bytes;
+        } else if (!is_rank(g, users[i].pid)) {
+            use_out->others++;
+            use_out->pid = users[i].pid;
+        }
+    }
+    if (is_seen) return;
+    use_out->others = n > count_ranks(g) ? n - count_ranks(g) : 0;
+    use_out->pid = 0;
+}
+
+/* ---- what each rank takes ---- */
+
+static void print_memory(const eni_gpus *g, const eni_gpus_use *uses)
+{
+    const int n = g->config.world.nranks;
+    if (n == 1 && !g->config.is_told) return;
+    for (int r = 0; r < n; r++) {
+        if (uses[r].own_bytes > 0)
+            eni_info("gpu", "rank %d takes %.2f GB of cuda:%d, %.1f GB are left", r,
+                     (double)uses[r].own_bytes * 1e-9, (int)g->seats[r].index,
+                     (double)uses[r].free_bytes * 1e-9);
+        else
+            eni_info("gpu",
+                     "rank %d has its memory on cuda:%d, %.1f GB are left (the driver does not tell more)", r,
+                     (int)g->seats[r].index, (double)uses[r].free_bytes * 1e-9);
+    }
+}
+
+static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
+{
+    for (int r = 0; r < g->config.world.nranks; r++) {
+        char who[48] = "";
+        int is_told = uses[r].others == 0;
+        for (int q = 0; q < r && !is_told; q++)
+            is_told = strcmp(g->seats[q].uuid, g->seats[r].uuid) == 0;
+        if (is_told) continue;
+        if (uses[r].pid > 0) snprintf(who, sizeof who, ", pid %lld among them", (long long)uses[r].pid);
+        eni_warn(
+            "gpu",
+            "cuda:%d of %s is used by %d other process%s%s: times will say little (--gpu-lease waits for "
+            "runs that ask so)",
+            (int)g->seats[r].index, g->seats[r].host, uses[r].others, uses[r].others == 1 ? "" : "es", who);
+    }
+}
+
+en_status eni_gpus_report(eni_gpus *g)
+{
+    eni_gpus_use own, *uses = eni_alloc_array((size_t)g->config.world.nranks, sizeof *uses);
+    if (uses == NULL) return EN_ENOMEM;
+    memset(&own, 0, sizeof own);
+    eni_gpus_look(g, &own);
+    const en_status st = gather(g, "GPU memory in use", &own, sizeof own, uses);
+    if (st == EN_OK && g->config.world.rank == 0) {
+        print_memory(g, uses);
+        warn_of_others(g, uses);
+    }
+    eni_free(uses);
+    return st;
+}
