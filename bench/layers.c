@@ -1,11 +1,14 @@
 /* layers.c - times each layer of a network on a device, one pass at a time, beside the device's own peak.
  *
  *     bench_layers --model=convnet --batch=64 --threads=1
+ *     bench_layers --model=convnet --batch=1024 --device=cuda --precision=bf16
  *
  * One layer runs -n times in a row on the same memory, so its data is as warm as the caches allow; the sum is
  * what a step would take if nothing lay between its layers. The peak is the device's product of two square
- * matrices of 1024. `share` is a pass's flops per second over that peak; passes that mostly move memory have
- * none. The loader, the optimizer and the exchange are not in it: see bench_train. */
+ * matrices (--peak). `share` is a pass's flops per second over that peak. Passes that mostly move memory have
+ * none; on a GPU that tells the peak of its memory, `moved` is what a pass must read and write at least, per
+ * second, over that. There a pass is put into the queue many times before anybody waits, or the host's call
+ * would be what is measured. The loader, the optimizer and the exchange are not in it: see bench_train. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +23,19 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-enum { PASSES = 3, MAX_ROUNDS = 1000, PEAK_SIDE = 1024, PATH_BYTES = 4096 };
+enum {
+    PASSES = 3,
+    MAX_ROUNDS = 1000,
+    PEAK_SIDE = 1024,
+    GPU_PEAK_SIDE = 8192,
+    IN_A_ROW = 20,
+    PATH_BYTES = 4096
+};
 
 typedef struct options {
     const char *model, *device;
-    int batch, threads, rounds, is_json;
+    int batch, threads, rounds, peak_side, is_json, has_tf32;
+    uint32_t dtype;
 } options;
 
 /* One layer planned, with memory of its own. */
@@ -41,15 +52,19 @@ typedef struct bench_layer {
 typedef struct bench {
     options options;
     eni_device device;
-    double peak; /* flops a second */
-    double sum_us, sum_flops;
+    double peak;     /* flops a second */
+    double peak_mem; /* bytes a second; 0: not known */
+    int in_a_row;    /* runs between two looks at the clock */
+    double sum_us, sum_flops, sum_bytes;
 } bench;
 
 /* ---- options ---- */
 
 static const char usage[] = "usage: bench_layers [options]\n"
                             "      --model=NAME      of `entrain models` [convnet]\n"
-                            "      --device=D        ref, cpu, auto [auto]\n"
+                            "      --device=D        ref, cpu, cuda, cuda:1, auto [auto]\n"
+                            "      --precision=P     fp32, tf32, bf16, fp16: the last three on a GPU [fp32]\n"
+                            "      --peak=N          side of the matrices of the peak [1024; on a GPU 8192]\n"
                             "      --batch=N         samples [64]\n"
                             "      --threads=N       compute threads [1]\n"
                             "  -n, --iters=N         runs of each pass, 1 .. 1000; the median counts [30]\n"
@@ -59,7 +74,8 @@ static const struct option long_options[] = {
     {"model", required_argument, NULL, 'M'}, {"device", required_argument, NULL, 'D'},
     {"batch", required_argument, NULL, 'B'}, {"threads", required_argument, NULL, 'T'},
     {"iters", required_argument, NULL, 'n'}, {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0},
+    {"help", no_argument, NULL, 'h'},        {"precision", required_argument, NULL, 'p'},
+    {"peak", required_argument, NULL, 'P'},  {NULL, 0, NULL, 0},
 };
 
 static int parse_count(const char *text, int most, int *out)
@@ -69,9 +85,25 @@ static int parse_count(const char *text, int most, int *out)
     return value >= 1 && value <= (uint64_t)most;
 }
 
+static int parse_precision(const char *text, options *o)
+{
+    static const struct {
+        const char *name;
+        uint32_t dtype;
+    } known[] = {{"fp32", EN_F32}, {"tf32", EN_F32}, {"bf16", EN_BF16}, {"fp16", EN_F16}};
+    o->has_tf32 = strcmp(text, "tf32") == 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        o->dtype = known[i].dtype;
+        if (strcmp(text, known[i].name) == 0) return 1;
+    }
+    return 0;
+}
+
 static int parse_option(int c, options *o)
 {
     switch (c) {
+    case 'p': return parse_precision(optarg, o);
+    case 'P': return parse_count(optarg, 65536, &o->peak_side);
     case 'M': o->model = optarg; return 1;
     case 'D': o->device = optarg; return 1;
     case 'B': return parse_count(optarg, 65536, &o->batch);
@@ -85,7 +117,8 @@ static int parse_option(int c, options *o)
 /* 0: go on; else the exit code + 1. */
 static int parse_options(int argc, char **argv, options *o)
 {
-    *o = (options){.model = "convnet", .device = "auto", .batch = 64, .threads = 1, .rounds = 30};
+    *o = (options){
+        .model = "convnet", .device = "auto", .batch = 64, .threads = 1, .rounds = 30, .dtype = EN_F32};
     for (int c; (c = getopt_long(argc, argv, "n:h", long_options, NULL)) != -1;) {
         if (c == 'h') {
             fputs(usage, stdout);
@@ -103,18 +136,40 @@ static int parse_options(int argc, char **argv, options *o)
 
 /* ---- one layer ---- */
 
-/* Small numbers of both signs, so that a relu or a pooling finds something to choose. */
-static en_status tensor(bench *b, bench_layer *l, uint64_t count, void **out)
+/* Small numbers of both signs, so that a relu or a pooling finds something to choose; as bits of the type. */
+static void fill(void *memory, uint64_t count, uint32_t dtype)
 {
-    EN_TRY(b->device.ops->alloc(b->device.ctx, count * sizeof(float), out));
-    l->memory[l->nmemory++] = *out;
-    float *values = *out;
-    uint32_t state = 1;
+    uint32_t state = 1, bits;
     for (uint64_t i = 0; i < count; i++) {
         state = state * 1664525u + 1013904223u;
-        values[i] = (float)(int32_t)state * 0x1p-33f;
+        const float value = (float)(int32_t)state * 0x1p-33f;
+        memcpy(&bits, &value, sizeof bits);
+        if (dtype == EN_F32)
+            ((float *)memory)[i] = value;
+        else if (dtype == EN_BF16)
+            ((uint16_t *)memory)[i] = (uint16_t)(bits >> 16);
+        else /* 2^-3 and up to twice as much, of both signs */
+            ((uint16_t *)memory)[i] = (uint16_t)((state >> 16 & 0x8000u) | 0x3000u | (state >> 6 & 0x3ffu));
     }
-    return EN_OK;
+}
+
+static en_status tensor(bench *b, bench_layer *l, uint64_t count, uint32_t dtype, void **out)
+{
+    const en_device *device = b->device.ops;
+    const uint64_t bytes = count * en_dtype_bytes(dtype);
+    EN_TRY(device->alloc(b->device.ctx, bytes, out));
+    l->memory[l->nmemory++] = *out;
+    if (device->flags & EN_DEVICE_HOST) {
+        fill(*out, count, dtype);
+        return EN_OK;
+    }
+    void *values = eni_alloc(bytes + 1);
+    if (values == NULL) return EN_ENOMEM;
+    fill(values, count, dtype);
+    en_status st = device->copy(b->device.ctx, *out, values, bytes, EN_COPY_IN);
+    if (st == EN_OK) st = device->sync(b->device.ctx);
+    eni_free(values);
+    return st;
 }
 
 static en_status target(bench *b, bench_layer *l)
@@ -132,19 +187,20 @@ static en_status layer_open(bench *b, bench_layer *l)
     const en_device *device = b->device.ops;
     const uint64_t in = (uint64_t)en_extent_count(l->op.x), out = (uint64_t)en_extent_count(l->y);
     const uint64_t weights = (uint64_t)en_op_weights(&l->op);
+    const uint32_t x_dtype = eni_op_x_dtype(&l->op), y_dtype = eni_op_y_dtype(&l->op);
     void *x, *w, *bias;
     l->info.size = sizeof l->info;
     l->args.size = sizeof l->args;
     EN_TRY(device->plan(b->device.ctx, &l->op, &l->plan));
     device->plan_info(l->plan, &l->info);
-    EN_TRY(tensor(b, l, in, &x));
-    EN_TRY(tensor(b, l, out, &l->args.y));
-    EN_TRY(tensor(b, l, out, &l->args.dy));
-    EN_TRY(tensor(b, l, in, &l->args.dx));
-    EN_TRY(tensor(b, l, weights, &w));
-    EN_TRY(tensor(b, l, weights, &l->args.dw));
-    EN_TRY(tensor(b, l, (uint64_t)l->op.channels, &bias));
-    EN_TRY(tensor(b, l, (uint64_t)l->op.channels, &l->args.db));
+    EN_TRY(tensor(b, l, in, x_dtype, &x));
+    EN_TRY(tensor(b, l, out, y_dtype, &l->args.y));
+    EN_TRY(tensor(b, l, out, y_dtype, &l->args.dy));
+    EN_TRY(tensor(b, l, in, x_dtype, &l->args.dx));
+    EN_TRY(tensor(b, l, weights, EN_F32, &w));
+    EN_TRY(tensor(b, l, weights, EN_F32, &l->args.dw));
+    EN_TRY(tensor(b, l, (uint64_t)l->op.channels, EN_F32, &bias));
+    EN_TRY(tensor(b, l, (uint64_t)l->op.channels, EN_F32, &l->args.db));
     EN_TRY(target(b, l));
     l->args.x = x;
     l->args.w = w;
@@ -171,11 +227,13 @@ static en_status pass_time(bench *b, bench_layer *l, en_status (*run)(en_plan *,
     int64_t times[MAX_ROUNDS];
     double p99;
     EN_TRY(run(l->plan, &l->args)); /* first touch, and what a backward pass reads of it */
+    EN_TRY(b->device.ops->sync(b->device.ctx));
     for (int i = 0; i < b->options.rounds; i++) {
         const int64_t begin = eni_now_ns();
-        EN_TRY(run(l->plan, &l->args));
+        for (int k = 0; k < b->in_a_row; k++)
+            EN_TRY(run(l->plan, &l->args));
         EN_TRY(b->device.ops->sync(b->device.ctx));
-        times[i] = eni_now_ns() - begin;
+        times[i] = (eni_now_ns() - begin) / b->in_a_row;
     }
     figures_times(times, (size_t)b->options.rounds, us_out, &p99);
     return EN_OK;
@@ -188,16 +246,27 @@ static double pass_flops(const bench_layer *l)
     return 2 * outputs * (double)en_op_weights(&l->op);
 }
 
-/* ---- the table ---- */
+/* What a pass reads and writes at least: each of its tensors once. Forward x, w, y; the backward ones dy, and
+ * either x and dw or w and dx; where there are no weights y or what was saved stands for the choice made. */
+static double pass_bytes(const bench_layer *l, int pass)
+{
+    const double x = (double)en_extent_count(l->op.x) * (double)en_dtype_bytes(eni_op_x_dtype(&l->op));
+    const double y = (double)en_extent_count(l->y) * (double)en_dtype_bytes(eni_op_y_dtype(&l->op));
+    const double w = (double)en_op_weights(&l->op) * sizeof(float);
+    return x + y + w + (pass > 0 && w == 0 ? (l->info.saved_bytes > 0 ? (double)l->info.saved_bytes : y) : 0);
+}
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 static void print_pass(const bench *b, const char *layer, const char *pass, const char *how, double us,
-                       double flops)
+                       double flops, double bytes)
 {
     const double rate = flops / us * 1e-3, share = 100 * rate * 1e9 / b->peak;
+    const double moved = b->peak_mem > 0 ? 100 * bytes / (us * 1e-6) / b->peak_mem : 0;
     if (b->options.is_json)
-        printf("{\"layer\": \"%s\", \"pass\": \"%s\", \"how\": \"%s\", \"us\": %.1f, \"gflops\": %.1f, "
-               "\"share\": %.1f}\n",
-               layer, pass, how, us, rate, share);
+        printf("{\"layer\": \"%s\", \"pass\": \"%s\", \"how\": \"%s\", \"us\": %.2f, \"gflops\": %.1f, "
+               "\"share\": %.1f, \"gb_s\": %.1f, \"moved\": %.1f}\n",
+               layer, pass, how, us, rate, share, bytes / us * 1e-3, moved);
     else if (flops > 0)
         printf("%-14s %-17s %9.1f %9.1f %6.0f %%  %s\n", layer, pass, us, rate, share, how);
     else
@@ -221,7 +290,8 @@ static en_status bench_one(bench *b, const char *name, bench_layer *l)
         EN_TRY(pass_time(b, l, passes[i].run, &us));
         b->sum_us += us;
         b->sum_flops += pass_flops(l);
-        print_pass(b, name, passes[i].name, passes[i].how, us, pass_flops(l));
+        b->sum_bytes += pass_bytes(l, i);
+        print_pass(b, name, passes[i].name, passes[i].how, us, pass_flops(l), pass_bytes(l, i));
     }
     return EN_OK;
 }
@@ -249,15 +319,21 @@ static en_status take_peak(bench *b, const char *name, bench_layer *l)
 static en_status bench_network(bench *b, const en_network *network)
 {
     en_extent x = network->input;
+    uint32_t dtype = b->options.dtype;
     int has_weights = 0;
     x.n = b->options.batch;
+    if (dtype != EN_F32) {
+        const en_op cast = eni_cast_op(x, dtype);
+        EN_TRY(measure(b, "cast", &cast, bench_one));
+    }
     for (const en_layer *layer = network->layers; layer->op != 0; layer++) {
-        en_op op = eni_layer_op(layer, x, EN_F32);
+        en_op op = eni_layer_op(layer, x, dtype);
         if (!has_weights) op.flags |= EN_OP_NO_DX;
         has_weights |= en_op_weights(&op) > 0;
         if (!eni_layer_is_view(layer, x))
             EN_TRY(measure(b, layer->name ? layer->name : eni_layer_op_name(layer->op), &op, bench_one));
         EN_TRY(en_op_output(&op, &x));
+        dtype = eni_op_y_dtype(&op);
     }
     return EN_OK;
 }
@@ -265,11 +341,12 @@ static en_status bench_network(bench *b, const en_network *network)
 static en_status bench_all(bench *b)
 {
     const en_network *network;
+    const int side = b->options.peak_side;
     const en_op square = {.size = sizeof square,
                           .kind = EN_OP_LINEAR,
-                          .dtype = EN_F32,
-                          .x = {PEAK_SIDE, 1, 1, PEAK_SIDE},
-                          .channels = PEAK_SIDE};
+                          .dtype = b->options.dtype,
+                          .x = {side, 1, 1, side},
+                          .channels = side};
     EN_TRY(eni_network_get("--model", b->options.model, &network));
     EN_TRY(measure(b, "peak", &square, take_peak));
     if (!b->options.is_json)
@@ -277,18 +354,49 @@ static en_status bench_all(bench *b)
                b->options.batch, b->device.ops->describe(b->device.ctx), b->peak * 1e-9, "layer", "pass",
                "us", "GFLOP/s", "of peak", "how");
     EN_TRY(bench_network(b, network));
-    print_pass(b, "all", "sum", "", b->sum_us, b->sum_flops);
+    print_pass(b, "all", "sum", "", b->sum_us, b->sum_flops, b->sum_bytes);
     return EN_OK;
+}
+
+/* The one device that has more to ask for. */
+static en_status open_gpu(bench *b, const char *plugins)
+{
+    const char *colon = strchr(b->options.device, ':');
+    const en_device_config config = {.size = sizeof config,
+                                     .index = colon != NULL ? atoi(colon + 1) : 0,
+                                     .threads = 1,
+                                     .host = eni_device_host(),
+                                     .flags = b->options.has_tf32 ? EN_OPEN_TF32 : 0};
+    en_gpu_facts facts = {.size = sizeof facts};
+    EN_TRY(eni_device_load("cuda", plugins, &b->device.ops));
+    EN_TRY(b->device.ops->open(&config, &b->device.ctx));
+    EN_TRY(b->device.ops->gpu->facts(eni_device_host(), config.index, &facts));
+    b->peak_mem = facts.bytes_per_s;
+    b->in_a_row = IN_A_ROW;
+    if (b->options.peak_side == 0) b->options.peak_side = GPU_PEAK_SIDE;
+    return EN_OK;
+}
+
+static en_status open_device(bench *b)
+{
+    char built[PATH_BYTES];
+    const char *plugins = getenv("ENTRAIN_PLUGIN_PATH");
+    if (plugins == NULL) {
+        if (program_path("plugins", built, sizeof built) != 0) return EN_ENOENT;
+        plugins = built;
+    }
+    if (strncmp(b->options.device, "cuda", 4) == 0) return open_gpu(b, plugins);
+    b->in_a_row = 1;
+    if (b->options.peak_side == 0) b->options.peak_side = PEAK_SIDE;
+    return eni_device_open(b->options.device, plugins, b->options.threads, &b->device);
 }
 
 int main(int argc, char **argv)
 {
     bench b = {0};
-    char plugins[PATH_BYTES];
     int stop = parse_options(argc, argv, &b.options);
     if (stop) return stop - 1;
-    if (program_path("plugins", plugins, sizeof plugins) != 0) return 1;
-    en_status st = eni_device_open(b.options.device, plugins, b.options.threads, &b.device);
+    en_status st = open_device(&b);
     if (st == EN_OK) st = bench_all(&b);
     eni_device_close(&b.device);
     return st == EN_OK ? 0 : 1;

@@ -36,6 +36,7 @@ typedef struct options {
     words models, strategies;
     figures workers, threads, batches;
     const char *data, *transport, *device;
+    words more; /* flags of `entrain run`, passed on as they are */
     int steps, repeats, at_once, is_json;
     char entrain[PATH_BYTES];
     char folder[64]; /* where runs leave their files; removed at the end */
@@ -66,7 +67,8 @@ static const char usage[] =
     "      --batch=LIST      samples per worker and step [64]\n"
     "      --data=NAME       as of `entrain run` [fashion-mnist if it is installed, else synthetic]\n"
     "      --transport=T     auto, shm, tcp [auto]\n"
-    "      --device=D        ref, cpu: as of `entrain run` [auto: the table says what it was]\n"
+    "      --device=D        ref, cpu, cuda: as of `entrain run` [auto: the table says what it was]\n"
+    "      --flags=LIST      more flags of `entrain run`: --flags=--precision=bf16,--no-graph\n"
     "  -n, --iters=N         steps of every worker, the 20 before the clock starts included [150]\n"
     "  -r, --repeat=N        runs of every row, 1 .. 15 [1]\n"
     "      --at-once=N       so many runs of a row side by side, 1 .. 16, their samples/s added [1]\n"
@@ -82,6 +84,7 @@ static const struct option long_options[] = {
     {"transport", required_argument, NULL, 't'},
     {"iters", required_argument, NULL, 'n'},
     {"device", required_argument, NULL, 'D'},
+    {"flags", required_argument, NULL, 'f'},
     {"repeat", required_argument, NULL, 'r'},
     {"at-once", required_argument, NULL, 'a'},
     {"json", no_argument, NULL, 'j'},
@@ -108,6 +111,7 @@ static int parse_option(int c, char *text, options *o)
     case 'd': o->data = text; return *text != 0;
     case 't': o->transport = text; return *text != 0;
     case 'D': o->device = text; return *text != 0;
+    case 'f': return figures_words(text, &o->more);
     case 'n': return parse_count(text, CLOCK_STARTS + 1, 100000000, &o->steps);
     case 'r': return parse_count(text, 1, MAX_REPEATS, &o->repeats);
     case 'a': return parse_count(text, 1, MAX_AT_ONCE, &o->at_once);
@@ -201,7 +205,7 @@ static int start_run(const options *o, const row *r, const char *folder, program
 {
     enum { FLAGS = 11, FLAG_BYTES = 128 };
     char text[FLAGS][FLAG_BYTES];
-    char *argv[FLAGS + 8] = {(char *)o->entrain, "run"};
+    char *argv[FLAGS + 8 + FIGURES_MAX] = {(char *)o->entrain, "run"};
     int n = 0;
     snprintf(text[n++], FLAG_BYTES, "--model=%s", r->model);
     snprintf(text[n++], FLAG_BYTES, "--strategy=%s", r->strategy);
@@ -218,6 +222,8 @@ static int start_run(const options *o, const row *r, const char *folder, program
     argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not what is timed */
     argv[3 + n] = "--quiet";
     argv[4 + n] = "--log-level=warn";
+    for (int i = 0; i < o->more.n; i++)
+        argv[5 + n + i] = o->more.word[i];
     return program_start("entrain run", argv, NULL, 0, entrain);
 }
 
