@@ -517,6 +517,7 @@ template <typename T, typename Opaque> cublasStatus_t destroy(Opaque *handle, ui
 
 /* ---- the functions ------------------------------------------------------------------------------------- */
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle_out)
@@ -743,3 +744,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 }
 
 } /* extern "C" */
+#pragma GCC visibility pop

@@ -562,6 +562,7 @@ template <typename T> cudnnStatus_t create(T **out)
 /* ---- the functions ----------------------------------------------------------------------------------------
  */
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 size_t cudnnGetVersion(void)
@@ -1038,3 +1039,4 @@ cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void *alpha, const cudn
 }
 
 } /* extern "C" */
+#pragma GCC visibility pop
