@@ -11,8 +11,6 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-enum { MAX_NAME = 15 };
-
 static void log_for_device(int level, const char *subsystem, const char *text)
 {
     eni_log(level, subsystem, "%s", text);
@@ -21,15 +19,16 @@ static void log_for_device(int level, const char *subsystem, const char *text)
 static const en_device_host host = {.abi = EN_DEVICE_ABI, .size = sizeof host, .log = log_for_device};
 
 /* "cuda:1" to name "cuda" and index 1. */
-static en_status parse_spec(const char *spec, char name_out[MAX_NAME + 1], int *index_out)
+static en_status parse_spec(const char *spec, char name_out[ENI_DEVICE_NAME], int *index_out)
 {
     const size_t length = strcspn(spec, ":");
     const int letters = (int)strspn(spec, "abcdefghijklmnopqrstuvwxyz0123456789_");
     char *end = "";
-    long index = 0;
-    if (spec[length] == ':') index = strtol(spec + length + 1, &end, 10);
-    if (length == 0 || length > MAX_NAME || letters != (int)length || *end != '\0' || index < 0 ||
-        index > 1023 || spec[strlen(spec) - 1] == ':') {
+    long index = -1;
+    const int has_index = spec[length] == ':' && spec[length + 1] >= '0' && spec[length + 1] <= '9';
+    if (has_index) index = strtol(spec + length + 1, &end, 10);
+    if (length == 0 || length >= ENI_DEVICE_NAME || letters != (int)length || *end != '\0' || index > 1023 ||
+        (spec[length] == ':' && !has_index)) {
         eni_error("device", "\"%s\" is not a device; write ref, cpu, cuda or cuda:0", spec);
         return EN_EINVAL;
     }
@@ -55,8 +54,33 @@ static const char *remedy(const char *name)
 {
     if (strcmp(name, "cpu") == 0)
         return "install the package libdnnl-dev and build again, or use --device=ref";
-    if (strcmp(name, "cuda") == 0) return "this build has no GPU library; use --device=cpu or --device=ref";
+    if (strcmp(name, "cuda") == 0)
+        return "this build has none (it takes the CUDA toolkit and cuDNN: -DENTRAIN_CUDA=ON says what is "
+               "missing); "
+               "build it, or use --device=cpu";
     return "known are ref, cpu and cuda";
+}
+
+/* Why the loader said no. It names the library that it misses; where that comes from, we know. */
+static void log_not_loaded(const char *text)
+{
+    static const struct {
+        const char *library, *remedy;
+    } known[] = {
+        {"libcudnn",
+         "install cuDNN 9 (package libcudnn9-cuda-13, or python3 -m pip install nvidia-cudnn-cu13) and put "
+         "its folder into LD_LIBRARY_PATH, or use --device=cpu"},
+        {"libcublasLt",
+         "install cuBLAS of the CUDA toolkit (package libcublas-13-0) and put its folder, such as "
+         "/usr/local/cuda/lib64, into LD_LIBRARY_PATH, or use --device=cpu"},
+        {"libdnnl", "install the package libdnnl2, or use --device=ref"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strstr(text, known[i].library)) {
+            eni_error("device", "loading failed: %s; %s", text, known[i].remedy);
+            return;
+        }
+    eni_error("device", "loading failed: %s", text);
 }
 
 /* The version check comes before any other field of the table is believed. */
@@ -90,7 +114,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        eni_error("device", "loading failed: %s", dlerror());
+        log_not_loaded(dlerror());
         return EN_EUNSUPPORTED;
     }
     en_device_entry_fn entry;
@@ -124,25 +148,39 @@ static const char *best_of(const char *plugin_dir)
     return access(path, R_OK) == 0 ? "cpu" : "ref";
 }
 
-en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out)
+en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_out[ENI_DEVICE_NAME],
+                           int *index_out)
 {
-    char name[MAX_NAME + 1];
-    en_device_config config = {.size = sizeof config, .threads = threads, .host = &host};
-    EN_TRY(parse_spec(strcmp(spec, "auto") == 0 ? best_of(plugin_dir) : spec, name, &config.index));
-    if (threads < 1) {
-        eni_error("device", "%d threads for device %s: at least one is needed", threads, name);
+    return parse_spec(strcmp(spec, "auto") == 0 ? best_of(plugin_dir) : spec, name_out, index_out);
+}
+
+en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out)
+{
+    char name[ENI_DEVICE_NAME];
+    en_device_config config = {
+        .size = sizeof config, .threads = options->threads, .host = &host, .flags = options->flags};
+    EN_TRY(eni_device_parse(spec, options->plugin_dir, name, &config.index));
+    if (config.index < 0) config.index = options->index;
+    if (options->threads < 1) {
+        eni_error("device", "%d threads for device %s: at least one is needed", options->threads, name);
         return EN_EINVAL;
     }
 
     const en_device *table = eni_ref_device();
     if (strcmp(name, table->name) != 0) {
-        EN_TRY(set_thread_environment(threads));
-        EN_TRY(load(name, plugin_dir, &table));
+        if (strcmp(name, "cuda") != 0) EN_TRY(set_thread_environment(options->threads));
+        EN_TRY(load(name, options->plugin_dir, &table));
     }
     en_ctx *ctx;
     EN_TRY(table->open(&config, &ctx));
     *device_out = (eni_device){.ops = table, .ctx = ctx};
     return EN_OK;
+}
+
+en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out)
+{
+    const eni_device_options options = {.plugin_dir = plugin_dir, .threads = threads};
+    return eni_device_open_with(spec, &options, device_out);
 }
 
 void eni_device_close(eni_device *device)

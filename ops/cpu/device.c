@@ -160,6 +160,7 @@ static const en_device cpu = {
     .forward = cpu_forward,
     .backward_weights = cpu_backward_weights,
     .backward_data = cpu_backward_data,
+    .gpu = NULL,
 };
 
 __attribute__((visibility("default"))) const en_device *en_device_entry(uint32_t host_abi);

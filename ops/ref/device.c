@@ -102,6 +102,7 @@ static const en_device ref = {
     .forward = ref_forward,
     .backward_weights = ref_backward_weights,
     .backward_data = ref_backward_data,
+    .gpu = NULL,
 };
 
 const en_device *eni_ref_device(void)
