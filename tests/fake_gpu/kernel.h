@@ -10,6 +10,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -87,6 +88,10 @@ inline void __syncwarp(unsigned mask = 0xffffffffu)
 }
 inline void __threadfence()
 {
+}
+inline void __threadfence_system()
+{
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 inline void __threadfence_block()
 {

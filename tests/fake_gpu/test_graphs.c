@@ -90,10 +90,37 @@ static int launches(void *user)
 static void test_a_graph_is_launched(void **state)
 {
     (void)state;
+    setenv("FAKE_GPU_GRAPH_MARKS", "launch", 1);
     int race = 0;
     assert_int_equal(count_fine(SEEDS, launches, &race), SEEDS);
     race = 1;
     assert_true(count_fine(SEEDS, launches, &race) < SEEDS);
+    unsetenv("FAKE_GPU_GRAPH_MARKS");
+}
+
+/* Until the node has run, its event is as the launch before left it. */
+static int stale(void *user)
+{
+    (void)user;
+    struct rig r;
+    cudaGraphExec_t exec;
+    open_rig(&r);
+    record(&r, 0, &exec);
+    for (int i = 0; i < 2; i++) {
+        FINE(cudaGraphLaunch(exec, r.a));
+        FINE(cudaEventQuery(r.outside));
+        FINE(cudaStreamSynchronize(r.a));
+    }
+    FINE(cudaMemsetAsync(r.x, 1, BYTES, r.b));
+    FINE(cudaEventRecord(r.outside, r.b)); /* it can be recorded outside as well */
+    FINE(cudaEventSynchronize(r.outside));
+    return 0;
+}
+
+static void test_a_mark_of_a_graph_may_be_stale(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(stale, NULL), 0);
 }
 
 static int unjoined(void *user)
@@ -194,9 +221,8 @@ static void test_events_of_a_recording(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_graph_is_launched),
-        cmocka_unit_test(test_forks_must_be_joined),
-        cmocka_unit_test(test_what_spoils_a_recording),
+        cmocka_unit_test(test_a_graph_is_launched),   cmocka_unit_test(test_a_mark_of_a_graph_may_be_stale),
+        cmocka_unit_test(test_forks_must_be_joined),  cmocka_unit_test(test_what_spoils_a_recording),
         cmocka_unit_test(test_events_of_a_recording),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
