@@ -1,0 +1,384 @@
+/* conv.c - convolution: cuDNN's three passes, and the one file that speaks to cuDNN.
+ *
+ *     forward             w to (O, KH, KW, I)  ->  cuDNN, with bias and relu where it has them
+ *     backward_weights    mask and sum dy      ->  cuDNN  ->  dw to (O, I, KH, KW), db
+ *     backward_data       cuDNN, on the weights that forward left in `saved`
+ *
+ * Its legacy calls, which are the ones that can be used from C without describing graphs. Of the algorithms
+ * that its heuristic names (nothing is timed: all ranks and all runs choose alike) the first is taken that
+ * runs: each is tried once, while planning, on memory of its own. Those that transform (FFT, Winograd) are
+ * passed over: they round more, and have no NHWC. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ops/cuda/layer.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+enum { FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, PASSES };
+enum { MAX_CHOICES = 16 };
+static const uint64_t max_workspace = 256ull << 20;
+
+/* One algorithm of a pass; `algo` is the enum of that pass. */
+typedef struct conv_choice {
+    int algo, is_deterministic;
+    cudnnMathType_t math;
+    size_t bytes;
+} conv_choice;
+
+typedef struct conv {
+    eni_cuda_layer layer;
+    cudnnTensorDescriptor_t x, y, bias;
+    cudnnFilterDescriptor_t w;
+    cudnnActivationDescriptor_t activation;
+    cudnnConvolutionDescriptor_t how[PASSES]; /* one each: the kind of arithmetic is part of it */
+    conv_choice pass[PASSES];
+    int is_fused; /* forward does bias and relu */
+} conv;
+
+/* The memory on which algorithms are tried, and the addresses of a pass. */
+typedef struct conv_memory {
+    const void *x, *w, *b, *dy;
+    void *y, *dx, *dw, *workspace;
+} conv_memory;
+
+static cudnnDataType_t type_of(const en_plan *plan)
+{
+    return plan->op.dtype == EN_BF16  ? CUDNN_DATA_BFLOAT16
+           : plan->op.dtype == EN_F16 ? CUDNN_DATA_HALF
+                                      : CUDNN_DATA_FLOAT;
+}
+
+/* ---- descriptors --------------------------------------------------------------------------------------- */
+
+static cudnnMathType_t math_of(const en_plan *plan)
+{
+    if (plan->op.dtype != EN_F32) return CUDNN_TENSOR_OP_MATH;
+    return plan->ctx->flags & EN_OPEN_TF32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+}
+
+static cudnnStatus_t describe_pass(const en_plan *plan, cudnnConvolutionDescriptor_t *how)
+{
+    const en_op *op = &plan->op;
+    const int64_t h = op->x.h + 2 * op->pad_h, w = op->x.w + 2 * op->pad_w; /* a larger stride is this one */
+    const int stride_h = (int)(op->stride_h < h ? op->stride_h : h),
+              stride_w = (int)(op->stride_w < w ? op->stride_w : w);
+    cudnnStatus_t st = cudnnCreateConvolutionDescriptor(how);
+    if (!st)
+        st = cudnnSetConvolution2dDescriptor(*how, (int)op->pad_h, (int)op->pad_w, stride_h, stride_w, 1, 1,
+                                             CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT);
+    return st ? st : cudnnSetConvolutionMathType(*how, math_of(plan));
+}
+
+static cudnnStatus_t describe_tensor(const en_plan *plan, en_extent e, cudnnTensorDescriptor_t *tensor)
+{
+    cudnnStatus_t st = cudnnCreateTensorDescriptor(tensor);
+    return st ? st
+              : cudnnSetTensor4dDescriptor(*tensor, CUDNN_TENSOR_NHWC, type_of(plan), (int)e.n, (int)e.c,
+                                           (int)e.h, (int)e.w);
+}
+
+static cudnnStatus_t describe(const en_plan *plan, conv *own)
+{
+    const en_op *op = &plan->op;
+    const cudnnActivationMode_t mode =
+        op->flags & EN_OP_FUSE_RELU ? CUDNN_ACTIVATION_RELU : CUDNN_ACTIVATION_IDENTITY;
+    cudnnStatus_t st = describe_tensor(plan, op->x, &own->x);
+    if (!st) st = describe_tensor(plan, plan->y, &own->y);
+    if (!st) st = describe_tensor(plan, (en_extent){1, 1, 1, op->channels}, &own->bias);
+    if (!st) st = cudnnCreateFilterDescriptor(&own->w);
+    if (!st)
+        st = cudnnSetFilter4dDescriptor(own->w, type_of(plan), CUDNN_TENSOR_NHWC, (int)op->channels,
+                                        (int)op->x.c, (int)op->kernel_h, (int)op->kernel_w);
+    if (!st) st = cudnnCreateActivationDescriptor(&own->activation);
+    if (!st) st = cudnnSetActivationDescriptor(own->activation, mode, CUDNN_PROPAGATE_NAN, 0.0);
+    for (int i = 0; i < PASSES && !st; i++)
+        st = describe_pass(plan, &own->how[i]);
+    return st;
+}
+
+/* ---- running a pass ------------------------------------------------------------------------------------ */
+
+static cudnnStatus_t run_forward(const en_plan *plan, const conv *own, const conv_choice *c,
+                                 const conv_memory *m)
+{
+    const float one = 1.0f, zero = 0.0f;
+    if (own->is_fused)
+        return cudnnConvolutionBiasActivationForward(plan->ctx->dnn, &one, own->x, m->x, own->w, m->w,
+                                                     own->how[FORWARD], (cudnnConvolutionFwdAlgo_t)c->algo,
+                                                     m->workspace, c->bytes, &zero, own->y, m->y, own->bias,
+                                                     m->b, own->activation, own->y, m->y);
+    return cudnnConvolutionForward(plan->ctx->dnn, &one, own->x, m->x, own->w, m->w, own->how[FORWARD],
+                                   (cudnnConvolutionFwdAlgo_t)c->algo, m->workspace, c->bytes, &zero, own->y,
+                                   m->y);
+}
+
+static cudnnStatus_t run_pass(const en_plan *plan, const conv *own, int pass, const conv_choice *c,
+                              const conv_memory *m)
+{
+    const float one = 1.0f, zero = 0.0f;
+    cudnnHandle_t dnn = plan->ctx->dnn;
+    switch (pass) {
+    case FORWARD: return run_forward(plan, own, c, m);
+    case BACKWARD_WEIGHTS:
+        return cudnnConvolutionBackwardFilter(dnn, &one, own->x, m->x, own->y, m->dy, own->how[pass],
+                                              (cudnnConvolutionBwdFilterAlgo_t)c->algo, m->workspace,
+                                              c->bytes, &zero, own->w, m->dw);
+    default:
+        return cudnnConvolutionBackwardData(dnn, &one, own->w, m->w, own->y, m->dy, own->how[pass],
+                                            (cudnnConvolutionBwdDataAlgo_t)c->algo, m->workspace, c->bytes,
+                                            &zero, own->x, m->dx);
+    }
+}
+
+/* ---- choosing algorithms ------------------------------------------------------------------------------- */
+
+static int list_forward(const en_plan *plan, const conv *own, conv_choice *list)
+{
+    cudnnConvolutionFwdAlgoPerf_t found[MAX_CHOICES];
+    int nfound = 0, n = 0;
+    if (cudnnGetConvolutionForwardAlgorithm_v7(plan->ctx->dnn, own->x, own->w, own->how[FORWARD], own->y,
+                                               MAX_CHOICES, &nfound, found))
+        return 0;
+    for (int i = 0; i < nfound; i++)
+        if (!found[i].status && found[i].algo <= CUDNN_CONVOLUTION_FWD_ALGO_DIRECT)
+            list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,
+                                      found[i].mathType, found[i].memory};
+    return n;
+}
+
+static int list_backward_weights(const en_plan *plan, const conv *own, conv_choice *list)
+{
+    cudnnConvolutionBwdFilterAlgoPerf_t found[MAX_CHOICES];
+    int nfound = 0, n = 0;
+    if (cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+            plan->ctx->dnn, own->x, own->y, own->how[BACKWARD_WEIGHTS], own->w, MAX_CHOICES, &nfound, found))
+        return 0;
+    for (int i = 0; i < nfound; i++) {
+        const cudnnConvolutionBwdFilterAlgo_t algo = found[i].algo;
+        const int is_direct = algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
+                              algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 ||
+                              algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
+        if (!found[i].status && is_direct)
+            list[n++] = (conv_choice){(int)algo, found[i].determinism == CUDNN_DETERMINISTIC,
+                                      found[i].mathType, found[i].memory};
+    }
+    return n;
+}
+
+static int list_backward_data(const en_plan *plan, const conv *own, conv_choice *list)
+{
+    cudnnConvolutionBwdDataAlgoPerf_t found[MAX_CHOICES];
+    int nfound = 0, n = 0;
+    if (cudnnGetConvolutionBackwardDataAlgorithm_v7(plan->ctx->dnn, own->w, own->y, own->how[BACKWARD_DATA],
+                                                    own->x, MAX_CHOICES, &nfound, found))
+        return 0;
+    for (int i = 0; i < nfound; i++)
+        if (!found[i].status && found[i].algo <= CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)
+            list[n++] = (conv_choice){(int)found[i].algo, found[i].determinism == CUDNN_DETERMINISTIC,
+                                      found[i].mathType, found[i].memory};
+    return n;
+}
+
+static cudnnStatus_t size_of_workspace(const en_plan *plan, const conv *own, int pass, conv_choice *c)
+{
+    cudnnHandle_t dnn = plan->ctx->dnn;
+    switch (pass) {
+    case FORWARD:
+        return cudnnGetConvolutionForwardWorkspaceSize(dnn, own->x, own->w, own->how[pass], own->y,
+                                                       (cudnnConvolutionFwdAlgo_t)c->algo, &c->bytes);
+    case BACKWARD_WEIGHTS:
+        return cudnnGetConvolutionBackwardFilterWorkspaceSize(
+            dnn, own->x, own->y, own->how[pass], own->w, (cudnnConvolutionBwdFilterAlgo_t)c->algo, &c->bytes);
+    default:
+        return cudnnGetConvolutionBackwardDataWorkspaceSize(
+            dnn, own->w, own->y, own->how[pass], own->x, (cudnnConvolutionBwdDataAlgo_t)c->algo, &c->bytes);
+    }
+}
+
+/* EN_EUNSUPPORTED, nothing logged: not this one. */
+static en_status try_choice(en_plan *plan, conv *own, int pass, conv_choice *c, conv_memory memory)
+{
+    en_ctx *ctx = plan->ctx;
+    if (ctx->flags & EN_OPEN_DETERMINISTIC && !c->is_deterministic) return EN_EUNSUPPORTED;
+    /* Without TF32 the kind of arithmetic is ours to say, else the heuristic's. */
+    const int is_exact = math_of(plan) == CUDNN_FMA_MATH;
+    if (cudnnSetConvolutionMathType(own->how[pass], is_exact ? CUDNN_FMA_MATH : c->math))
+        return EN_EUNSUPPORTED;
+    if (size_of_workspace(plan, own, pass, c) || c->bytes > max_workspace) return EN_EUNSUPPORTED;
+    EN_TRY(
+        eni_cuda_check(ctx, cudaMalloc(&memory.workspace, c->bytes ? c->bytes : 1), "trying a convolution"));
+    const cudnnStatus_t st = run_pass(plan, own, pass, c, &memory);
+    const cudaError_t error = cudaStreamSynchronize(eni_cuda_stream(plan));
+    cudaFree(memory.workspace);
+    EN_TRY(eni_cuda_check(ctx, error, "trying a convolution"));
+    return st ? EN_EUNSUPPORTED : EN_OK;
+}
+
+static en_status choose(en_plan *plan, conv *own, int pass, const conv_memory *memory)
+{
+    conv_choice list[MAX_CHOICES];
+    if (cudnnSetConvolutionMathType(own->how[pass], math_of(plan))) return EN_EUNSUPPORTED;
+    const int n = pass == FORWARD            ? list_forward(plan, own, list)
+                  : pass == BACKWARD_WEIGHTS ? list_backward_weights(plan, own, list)
+                                             : list_backward_data(plan, own, list);
+    for (int i = 0; i < n; i++) {
+        const en_status st = try_choice(plan, own, pass, &list[i], *memory);
+        own->pass[pass] = list[i];
+        if (st != EN_EUNSUPPORTED) return st;
+    }
+    return EN_EUNSUPPORTED;
+}
+
+/* With bias and relu inside where some algorithm has that. */
+static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *memory)
+{
+    own->is_fused = (plan->op.flags & EN_OP_BIAS) != 0;
+    if (own->is_fused) {
+        const en_status st = choose(plan, own, FORWARD, memory);
+        if (st != EN_EUNSUPPORTED) return st;
+        own->is_fused = 0;
+    }
+    return choose(plan, own, FORWARD, memory);
+}
+
+static void name_pass(const en_plan *plan, const conv *own, int pass, char name[48])
+{
+    static const char *const names[PASSES][4] = {{"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
+                                                 {"algo_0", "algo_1", "", "algo_3"},
+                                                 {"algo_0", "algo_1"}};
+    const char *behind = pass != FORWARD || !own->is_fused  ? ""
+                         : plan->op.flags & EN_OP_FUSE_RELU ? "+bias+relu"
+                                                            : "+bias";
+    snprintf(name, 48, "cudnn:%s%s", names[pass][own->pass[pass].algo & 3], behind);
+}
+
+static en_status refuse(const en_plan *plan, int pass)
+{
+    static const char *const names[PASSES] = {"forward", "backward_weights", "backward_data"};
+    const en_op *op = &plan->op;
+    eni_error(
+        "cuda",
+        "cuDNN %zu has no %s%s for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, window %lld x "
+        "%lld, type %u",
+        cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "", names[pass],
+        (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
+        (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
+    return EN_EUNSUPPORTED;
+}
+
+static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
+{
+    char *const names[PASSES] = {plan->info.forward, plan->info.backward_weights, plan->info.backward_data};
+    const uint32_t flags = plan->op.flags;
+    const int npasses = flags & EN_OP_FORWARD_ONLY ? 1 : flags & EN_OP_NO_DX ? 2 : 3;
+    for (int pass = 0; pass < npasses; pass++) {
+        const en_status st =
+            pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
+        if (st != EN_OK) return st == EN_EUNSUPPORTED ? refuse(plan, pass) : st;
+        name_pass(plan, own, pass, names[pass]);
+    }
+    return EN_OK;
+}
+
+/* Two areas of zeros, one to read and one to write, each as large as the largest tensor. */
+static en_status choose_on_memory(en_plan *plan, conv *own)
+{
+    const en_op *op = &plan->op;
+    const int64_t counts[] = {en_extent_count(op->x), en_extent_count(plan->y), en_op_weights(op),
+                              op->channels};
+    int64_t largest = 0;
+    for (int i = 0; i < 4; i++)
+        if (counts[i] > largest) largest = counts[i];
+    const size_t bytes = (size_t)largest * en_dtype_bytes(op->dtype);
+    const char *doing = "memory to try convolutions on";
+    void *from = NULL, *to = NULL;
+    en_status st = eni_cuda_check(plan->ctx, cudaMalloc(&from, bytes), doing);
+    if (st == EN_OK) st = eni_cuda_check(plan->ctx, cudaMalloc(&to, bytes), doing);
+    if (st == EN_OK)
+        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(from, 0, bytes, eni_cuda_stream(plan)), doing);
+    if (st == EN_OK)
+        st = eni_cuda_check(plan->ctx, cudaMemsetAsync(to, 0, bytes, eni_cuda_stream(plan)), doing);
+    const conv_memory memory = {.x = from, .w = from, .b = from, .dy = from, .y = to, .dx = to, .dw = to};
+    if (st == EN_OK) st = choose_all(plan, own, &memory);
+    cudaStreamSynchronize(eni_cuda_stream(plan)); /* its error is sticky: the next call will tell */
+    cudaFree(from);
+    cudaFree(to);
+    return st;
+}
+
+/* ---- the kernel ---------------------------------------------------------------------------------------- */
+
+static en_status conv_prepare(en_plan *plan)
+{
+    conv *own = plan->own = eni_alloc(sizeof *own);
+    if (!own) return EN_ENOMEM;
+    EN_TRY(eni_cuda_check_dnn(plan->ctx, describe(plan, own), "describing a convolution"));
+    EN_TRY(choose_on_memory(plan, own));
+    uint64_t scratch = 0;
+    for (int i = 0; i < PASSES; i++)
+        if (own->pass[i].bytes > scratch) scratch = own->pass[i].bytes;
+    eni_cuda_layer_init(plan, plan->op.dtype, scratch, &own->layer);
+    return EN_OK;
+}
+
+static void conv_discard(en_plan *plan)
+{
+    conv *own = plan->own;
+    if (!own) return;
+    for (int i = 0; i < PASSES; i++)
+        if (own->how[i]) cudnnDestroyConvolutionDescriptor(own->how[i]);
+    if (own->activation) cudnnDestroyActivationDescriptor(own->activation);
+    if (own->w) cudnnDestroyFilterDescriptor(own->w);
+    cudnnTensorDescriptor_t const tensors[] = {own->x, own->y, own->bias};
+    for (int i = 0; i < 3; i++)
+        if (tensors[i]) cudnnDestroyTensorDescriptor(tensors[i]);
+    eni_free(own);
+}
+
+static en_status conv_forward(en_plan *plan, const en_args *args)
+{
+    const conv *own = plan->own;
+    conv_memory memory = {.x = args->x, .y = args->y, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &memory.w, &memory.b));
+    EN_TRY(eni_cuda_check_dnn(plan->ctx, run_pass(plan, own, FORWARD, &own->pass[FORWARD], &memory),
+                              "forward of conv2d"));
+    const int is_done = own->is_fused || !(plan->op.flags & (EN_OP_BIAS | EN_OP_FUSE_RELU));
+    return is_done ? EN_OK : eni_cuda_bias_relu(plan, args);
+}
+
+static en_status conv_backward_weights(en_plan *plan, const en_args *args)
+{
+    const conv *own = plan->own;
+    const int has_bias = (plan->op.flags & EN_OP_BIAS) != 0;
+    const conv_memory memory = {.x = args->x,
+                                .dy = args->dy,
+                                .dw = eni_cuda_layer_dw(&own->layer, args),
+                                .workspace = eni_cuda_layer_scratch(&own->layer, args)};
+    EN_TRY(eni_cuda_layer_columns(plan, &own->layer, args, has_bias));
+    EN_TRY(eni_cuda_check_dnn(plan->ctx,
+                              run_pass(plan, own, BACKWARD_WEIGHTS, &own->pass[BACKWARD_WEIGHTS], &memory),
+                              "backward_weights of conv2d"));
+    return eni_cuda_layer_out(plan, &own->layer, args, has_bias);
+}
+
+static en_status conv_backward_data(en_plan *plan, const en_args *args)
+{
+    const conv *own = plan->own;
+    const void *no_bias;
+    conv_memory memory = {
+        .dy = args->dy, .dx = args->dx, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &memory.w, &no_bias));
+    return eni_cuda_check_dnn(plan->ctx,
+                              run_pass(plan, own, BACKWARD_DATA, &own->pass[BACKWARD_DATA], &memory),
+                              "backward_data of conv2d");
+}
+
+const eni_cuda_kernel eni_cuda_conv = {
+    .prepare = conv_prepare,
+    .discard = conv_discard,
+    .forward = conv_forward,
+    .backward_weights = conv_backward_weights,
+    .backward_data = conv_backward_data,
+};

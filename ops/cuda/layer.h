@@ -1,0 +1,54 @@
+/* layer.h - what convolution and linear layers share: weights on their way in, gradients on their way out.
+ *
+ *     flat vector, float32, PyTorch's order        library: its order, the op's type, 16 byte bounds
+ *
+ *     w, b    --- as they are, or by a kernel -->  saved (if backward_data reads them too) or workspace
+ *     dw      <-- as they are, or by a kernel ---  dw, or workspace
+ *     db      <-- dy summed over the rows (columns.cu), in one part or several
+ *
+ * Workspace: [ weights | dw | parts of db | the library's own ]. */
+#ifndef OPS_CUDA_LAYER_H
+#define OPS_CUDA_LAYER_H
+
+#include "ops/cuda/kernels.h"
+
+typedef struct eni_cuda_layer {
+    uint32_t dw_dtype; /* as the library gives it */
+    int is_plain;      /* w goes in as it is, if it lies well */
+    int is_plain_dw;   /* dw comes out as it is, likewise */
+    int is_saved;      /* forward leaves what it converted for backward_data */
+    int64_t nparts;
+    uint64_t bias_at;                     /* behind converted weights */
+    uint64_t dw_at, parts_at, scratch_at; /* in the workspace; weights are at its start */
+} eni_cuda_layer;
+
+/* Fills plan->info.saved_bytes and workspace_bytes, the latter with `scratch_bytes` for the library. */
+void eni_cuda_layer_init(en_plan *plan, uint32_t dw_dtype, uint64_t scratch_bytes, eni_cuda_layer *layer);
+
+/* Weights and bias for a pass. backward_data has no use for b: NULL is fine there. */
+en_status eni_cuda_layer_weights(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
+                                 int is_forward, const void **w_out, const void **b_out);
+
+/* Where the library writes dw. */
+void *eni_cuda_layer_dw(const eni_cuda_layer *layer, const en_args *args);
+
+/* Masks dy and sums it, as far as the op asks for either. has_bias: db is wanted from here. */
+en_status eni_cuda_layer_columns(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
+                                 int has_bias);
+
+/* Brings out what is not yet in dw and db. has_bias as above. */
+en_status eni_cuda_layer_out(const en_plan *plan, const eni_cuda_layer *layer, const en_args *args,
+                             int has_bias);
+
+static inline void *eni_cuda_layer_scratch(const eni_cuda_layer *layer, const en_args *args)
+{
+    return (char *)args->workspace + layer->scratch_at;
+}
+
+/* True for addresses that vector loads of the libraries take. */
+static inline int eni_cuda_lies_well(const void *address)
+{
+    return (uintptr_t)address % 16 == 0;
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* linear.c - y = x w^T + b: three products of cuBLASLt, which reads our rows as columns:
+ *
+ *     forward             y^T  (O, N) = w^T' (O, C) x^T (C, N)     bias and relu in the epilogue
+ *     backward_weights    dw^T (C, O) = x^T  (C, N) dy^T' (N, O)   db in the epilogue, or by columns.cu
+ *     backward_data       dx^T (C, N) = w^T  (C, O) dy^T (O, N)
+ *
+ * The relu's own gradient stays with columns.cu: the contract has it applied to this layer's dy, which
+ * another operation wrote, so that the epilogue DRELU (of the product that writes dy) has no place. */
+#include <stdio.h>
+
+#include "ops/cuda/layer.h"
+#include "ops/cuda/product.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+typedef struct linear {
+    eni_cuda_layer layer;
+    eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, where cuBLASLt has that */
+    int is_fused;                            /* forward does bias and relu */
+} linear;
+
+static en_status refuse(const en_plan *plan)
+{
+    eni_error("cuda", "cuBLASLt has no product for (%lld, %lld) to %lld channels in type %u on this GPU",
+              (long long)plan->op.x.n, (long long)plan->op.x.c, (long long)plan->op.channels, plan->op.dtype);
+    return EN_EUNSUPPORTED;
+}
+
+static en_status prepare_forward(const en_plan *plan, linear *own)
+{
+    const cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+                                            CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS};
+    const uint32_t flags = plan->op.flags;
+    eni_cuda_factors factors = {.m = plan->op.channels,
+                                .n = plan->op.x.n,
+                                .k = plan->op.x.c,
+                                .is_a_transposed = 1,
+                                .dtype = plan->op.dtype,
+                                .bias_dtype = plan->op.dtype};
+    factors.epilogue = epilogues[(flags & EN_OP_BIAS ? 1 : 0) + (flags & EN_OP_FUSE_RELU ? 2 : 0)];
+    en_status st = eni_cuda_product_init(plan, &factors, &own->forward);
+    own->is_fused = st == EN_OK;
+    if (st != EN_EUNSUPPORTED) return st;
+    factors.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    st = eni_cuda_product_init(plan, &factors, &own->forward);
+    return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+}
+
+/* The epilogue that sums dy does it inside the product, where another algorithm adds in another order. */
+static int wants_db_in_product(const en_plan *plan)
+{
+    return plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU) &&
+           !(plan->ctx->flags & EN_OPEN_DETERMINISTIC);
+}
+
+static en_status prepare_backward(const en_plan *plan, linear *own)
+{
+    eni_cuda_factors factors = {.m = plan->op.x.c,
+                                .n = plan->op.channels,
+                                .k = plan->op.x.n,
+                                .is_b_transposed = 1,
+                                .dtype = EN_F32,
+                                .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                                .bias_dtype = EN_F32};
+    en_status st = eni_cuda_product_init(plan, &factors, &own->dw);
+    if (st != EN_OK) return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+    if (wants_db_in_product(plan)) {
+        factors.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+        st = eni_cuda_product_init(plan, &factors, &own->dw_db);
+        if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
+    }
+    if (plan->op.flags & EN_OP_NO_DX) return EN_OK;
+    const eni_cuda_factors data = {.m = plan->op.x.c,
+                                   .n = plan->op.x.n,
+                                   .k = plan->op.channels,
+                                   .dtype = plan->op.dtype,
+                                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
+                                   .bias_dtype = plan->op.dtype};
+    st = eni_cuda_product_init(plan, &data, &own->dx);
+    return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+}
+
+static en_status linear_prepare(en_plan *plan)
+{
+    linear *own = plan->own = eni_alloc(sizeof *own);
+    if (!own) return EN_ENOMEM;
+    EN_TRY(prepare_forward(plan, own));
+    if (!(plan->op.flags & EN_OP_FORWARD_ONLY)) EN_TRY(prepare_backward(plan, own));
+    const eni_cuda_product *const all[] = {&own->forward, &own->dw, &own->dw_db, &own->dx};
+    uint64_t scratch = 0;
+    for (int i = 0; i < 4; i++)
+        if (all[i]->workspace_bytes > scratch) scratch = all[i]->workspace_bytes;
+    eni_cuda_layer_init(plan, EN_F32, scratch, &own->layer);
+    snprintf(plan->info.forward, sizeof plan->info.forward, "%s", own->forward.name);
+    snprintf(plan->info.backward_weights, sizeof plan->info.backward_weights, "%s",
+             own->dw_db.product ? own->dw_db.name : own->dw.name);
+    snprintf(plan->info.backward_data, sizeof plan->info.backward_data, "%s", own->dx.name);
+    return EN_OK;
+}
+
+static void linear_discard(en_plan *plan)
+{
+    linear *own = plan->own;
+    if (!own) return;
+    eni_cuda_product_fini(&own->forward);
+    eni_cuda_product_fini(&own->dw);
+    eni_cuda_product_fini(&own->dw_db);
+    eni_cuda_product_fini(&own->dx);
+    eni_free(own);
+}
+
+static en_status linear_forward(en_plan *plan, const en_args *args)
+{
+    const linear *own = plan->own;
+    const void *w, *b;
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &w, &b));
+    EN_TRY(eni_cuda_product_run(plan, &own->forward, w, args->x, own->is_fused ? b : NULL, args->y,
+                                eni_cuda_layer_scratch(&own->layer, args), "forward of linear"));
+    const int is_done = own->is_fused || !(plan->op.flags & (EN_OP_BIAS | EN_OP_FUSE_RELU));
+    return is_done ? EN_OK : eni_cuda_bias_relu(plan, args);
+}
+
+static en_status linear_backward_weights(en_plan *plan, const en_args *args)
+{
+    const linear *own = plan->own;
+    const int sums_inside = own->dw_db.product && !args->loss_scale && eni_cuda_lies_well(args->db);
+    const int sums = plan->op.flags & EN_OP_BIAS && !sums_inside;
+    EN_TRY(eni_cuda_layer_columns(plan, &own->layer, args, sums));
+    EN_TRY(eni_cuda_product_run(plan, sums_inside ? &own->dw_db : &own->dw, args->x, args->dy,
+                                sums_inside ? args->db : NULL, eni_cuda_layer_dw(&own->layer, args),
+                                eni_cuda_layer_scratch(&own->layer, args), "backward_weights of linear"));
+    return eni_cuda_layer_out(plan, &own->layer, args, sums);
+}
+
+static en_status linear_backward_data(en_plan *plan, const en_args *args)
+{
+    const linear *own = plan->own;
+    const void *w, *b;
+    EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &w, &b));
+    return eni_cuda_product_run(plan, &own->dx, w, args->dy, NULL, args->dx,
+                                eni_cuda_layer_scratch(&own->layer, args), "backward_data of linear");
+}
+
+const eni_cuda_kernel eni_cuda_linear = {
+    .prepare = linear_prepare,
+    .discard = linear_discard,
+    .forward = linear_forward,
+    .backward_weights = linear_backward_weights,
+    .backward_data = linear_backward_data,
+};

@@ -1,0 +1,136 @@
+/* plan.c - one operation: finds its kernel, and calls it.
+ *
+ * Launches of one forward and backward of the convnet (models/convnet.c), f32; in brackets with bf16:
+ *
+ *     conv1      1 cuDNN (+1 weights to 16 bits)      + 1 sums of dy, 1 cuDNN, 1 dw and db out
+ *     pool1      1                                    + 1
+ *     conv2      1 weights, 1 cuDNN                   + 1 sums of dy, 1 cuDNN, 1 dw and db out, 1 cuDNN
+ *     pool2      1                                    + 1
+ *     flatten    1                                    + 1
+ *     fc1        1 cuBLASLt (+1 weights)              + 1 mask and sums of dy, 1 cuBLASLt, 1 cuBLASLt
+ *     fc2        1 cuBLASLt (+1 weights)              + 1 cuBLASLt, 1 cuBLASLt
+ *     softmax    1                                    + 1
+ *     nll        1                                    + 1
+ *
+ * 10 forward and 17 backward (13 and 17), counting each call of a library as one. --deterministic adds one:
+ * fc2's sums of dy are then not the product's. tests/ops/test_gpu_ops.c counts ours where launches can be
+ * counted. */
+#include <string.h>
+
+#include "ops/cuda/cuda.h"
+#include "ops/ref/ref.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+static const eni_cuda_kernel *const kernels[EN_OP_KINDS] = {
+    [EN_OP_CONV2D] = &eni_cuda_conv,
+    [EN_OP_LINEAR] = &eni_cuda_linear,
+    [EN_OP_RELU] = &eni_cuda_relu,
+    [EN_OP_MAXPOOL] = &eni_cuda_pool,
+    [EN_OP_RELU_MAXPOOL] = &eni_cuda_pool,
+    [EN_OP_FLATTEN] = &eni_cuda_flatten,
+    [EN_OP_LOG_SOFTMAX] = &eni_cuda_log_softmax,
+    [EN_OP_NLL] = &eni_cuda_nll,
+    [EN_OP_CROSS_ENTROPY] = &eni_cuda_cross_entropy,
+    [EN_OP_MSE] = &eni_cuda_mse,
+    [EN_OP_CAST] = &eni_cuda_cast,
+};
+
+static int has_type(const en_op *op)
+{
+    if (op->kind == EN_OP_NLL) return op->dtype == EN_F32;
+    return op->dtype == EN_F32 || op->dtype == EN_BF16 || op->dtype == EN_F16;
+}
+
+static en_status check(const en_op *op)
+{
+    EN_TRY(eni_ref_check_size(op, "cuda"));
+    if (op->kind >= EN_OP_KINDS || !kernels[op->kind] || !has_type(op)) {
+        eni_error(
+            "cuda",
+            "no operation of kind %u on type %u; kinds 1 to %d are known on float32, bfloat16 and float16",
+            op->kind, op->dtype, EN_OP_KINDS - 1);
+        return EN_EUNSUPPORTED;
+    }
+    EN_TRY(eni_ref_check_sense(op, "cuda"));
+    if (op->kind == EN_OP_CAST && !(op->flags & (EN_OP_NO_DX | EN_OP_FORWARD_ONLY))) {
+        eni_error("cuda", "a cast has no backward: it wants the flag EN_OP_NO_DX");
+        return EN_EUNSUPPORTED;
+    }
+    /* Kernels and cuDNN count in 32 bits. */
+    const int64_t nx = en_extent_count(op->x), ny = en_extent_count(eni_ref_output(op)),
+                  nw = en_op_weights(op);
+    const int64_t largest = nx > ny ? nx : ny;
+    if (largest > INT32_MAX || nw > INT32_MAX) {
+        eni_error("cuda", "a tensor of %lld elements in op %u: at most %d; use a smaller batch",
+                  (long long)(largest > nw ? largest : nw), op->kind, INT32_MAX);
+        return EN_EUNSUPPORTED;
+    }
+    return EN_OK;
+}
+
+static en_status use_gpu(en_ctx *ctx)
+{
+    return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "cudaSetDevice");
+}
+
+en_status eni_cuda_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
+{
+    EN_TRY(check(op));
+    EN_TRY(use_gpu(ctx));
+    en_plan *plan = eni_alloc(sizeof *plan);
+    if (!plan) return EN_ENOMEM;
+    *plan = (en_plan){.op = *op, .y = eni_ref_output(op), .ctx = ctx, .kernel = kernels[op->kind]};
+    plan->info.size = sizeof plan->info;
+    const en_status st = plan->kernel->prepare ? plan->kernel->prepare(plan) : EN_OK;
+    if (st != EN_OK) {
+        eni_cuda_plan_free(plan);
+        return st;
+    }
+    *plan_out = plan;
+    return EN_OK;
+}
+
+void eni_cuda_plan_free(en_plan *plan)
+{
+    if (!plan) return;
+    if (plan->kernel->discard) plan->kernel->discard(plan);
+    eni_free(plan);
+}
+
+static void name_pass(char name[48])
+{
+    if (name[0] == '\0') memcpy(name, "kernel", sizeof "kernel");
+}
+
+void eni_cuda_plan_info(const en_plan *plan, en_plan_info *info_out)
+{
+    const uint32_t flags = plan->op.flags;
+    const int trains = !(flags & EN_OP_FORWARD_ONLY), has_dx = trains && !(flags & EN_OP_NO_DX);
+    en_plan_info info = plan->info;
+    name_pass(info.forward);
+    if (trains && plan->kernel->backward_weights) name_pass(info.backward_weights);
+    if (has_dx) name_pass(info.backward_data);
+    eni_ref_give_info(&info, info_out);
+}
+
+en_status eni_cuda_forward(en_plan *plan, const en_args *args)
+{
+    EN_TRY(use_gpu(plan->ctx));
+    return plan->kernel->forward(plan, args);
+}
+
+en_status eni_cuda_backward_weights(en_plan *plan, const en_args *args)
+{
+    if (!plan->kernel->backward_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
+    EN_TRY(use_gpu(plan->ctx));
+    return plan->kernel->backward_weights(plan, args);
+}
+
+en_status eni_cuda_backward_data(en_plan *plan, const en_args *args)
+{
+    if (plan->op.flags & (EN_OP_FORWARD_ONLY | EN_OP_NO_DX)) return EN_EUNSUPPORTED;
+    EN_TRY(use_gpu(plan->ctx));
+    return plan->kernel->backward_data(plan, args);
+}

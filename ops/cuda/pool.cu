@@ -1,0 +1,163 @@
+/* pool.cu - the largest value of each window, with or without relu; a byte per output says which place of the
+ * window it was (ops/ref/pool.c). A thread has up to four neighbouring channels of one pixel:
+ *
+ *     forward    one output pixel: reads its window
+ *     backward   one input pixel: adds what the windows over it send there, in ref's order; no atomics, and
+ *                pixels that no window covers become 0 on the way */
+#include "ops/cuda/element.h"
+#include "ops/cuda/kernels.h"
+
+enum { NOWHERE = 255 }; /* with relu: no value was positive */
+
+typedef struct pool_shape {
+    uint32_t h, w, out_h, out_w, packs; /* packs of channels per pixel */
+    uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+} pool_shape;
+
+/* K: the side of a square window that is known when this is compiled, or 0. */
+template <typename T, int V, int K, int RELU>
+__global__ void pool_forward(const T *x, T *y, uint8_t *saved, pool_shape s, uint32_t count)
+{
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t c = i % s.packs, pixel = i / s.packs;
+    const uint32_t q = pixel % s.out_w, p = pixel / s.out_w % s.out_h, n = pixel / s.out_w / s.out_h;
+    const int top = (int)(p * s.stride_h) - (int)s.pad_h, left = (int)(q * s.stride_w) - (int)s.pad_w;
+    const int kh = K ? K : (int)s.kernel_h, kw = K ? K : (int)s.kernel_w;
+    float best[V];
+    uint8_t place[V];
+    for (int k = 0; k < V; k++) {
+        best[k] = -INFINITY;
+        place[k] = NOWHERE;
+    }
+    for (int r = 0; r < kh; r++)
+        for (int t = 0; t < kw; t++) {
+            const int row = top + r, col = left + t;
+            if (row < 0 || row >= (int)s.h || col < 0 || col >= (int)s.w) continue;
+            const eni_pack<T, V> v =
+                ((const eni_pack<T, V> *)x)[((n * s.h + (uint32_t)row) * s.w + (uint32_t)col) * s.packs + c];
+            for (int k = 0; k < V; k++) {
+                const float value = to_float(v.at[k]);
+                if (place[k] != NOWHERE && !(value > best[k]) && value == value) continue;
+                best[k] = value;
+                place[k] = (uint8_t)(r * kw + t);
+            }
+        }
+    eni_pack<T, V> to;
+    eni_pack<uint8_t, V> places;
+    for (int k = 0; k < V; k++) {
+        const int is_cut = RELU && best[k] <= 0.0f;
+        from_float(is_cut ? 0.0f : best[k], &to.at[k]);
+        places.at[k] = is_cut ? (uint8_t)NOWHERE : place[k];
+    }
+    ((eni_pack<T, V> *)y)[i] = to;
+    if (saved) ((eni_pack<uint8_t, V> *)saved)[i] = places;
+}
+
+template <typename T, int V>
+__global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, pool_shape s, uint32_t count)
+{
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const uint32_t c = i % s.packs, pixel = i / s.packs;
+    const uint32_t col = pixel % s.w + s.pad_w, row = pixel / s.w % s.h + s.pad_h, n = pixel / s.w / s.h;
+    float sum[V];
+    for (int k = 0; k < V; k++)
+        sum[k] = 0.0f;
+    /* The windows that cover (row, col), both counted from the edge of the padding. */
+    const uint32_t first_p = row < s.kernel_h ? 0 : (row - s.kernel_h) / s.stride_h + 1;
+    const uint32_t first_q = col < s.kernel_w ? 0 : (col - s.kernel_w) / s.stride_w + 1;
+    for (uint32_t p = first_p; p < s.out_h && p * s.stride_h <= row; p++)
+        for (uint32_t q = first_q; q < s.out_w && q * s.stride_w <= col; q++) {
+            const uint32_t at = ((n * s.out_h + p) * s.out_w + q) * s.packs + c;
+            const uint32_t here = (row - p * s.stride_h) * s.kernel_w + col - q * s.stride_w;
+            const eni_pack<uint8_t, V> places = ((const eni_pack<uint8_t, V> *)saved)[at];
+            const eni_pack<T, V> d = ((const eni_pack<T, V> *)dy)[at];
+            for (int k = 0; k < V; k++)
+                if (places.at[k] == here) sum[k] += to_float(d.at[k]);
+        }
+    eni_pack<T, V> to;
+    for (int k = 0; k < V; k++)
+        from_float(sum[k], &to.at[k]);
+    ((eni_pack<T, V> *)dx)[i] = to;
+}
+
+static pool_shape shape_of(const en_plan *plan, int width)
+{
+    const en_op *op = &plan->op;
+    pool_shape s;
+    s.h = (uint32_t)op->x.h;
+    s.w = (uint32_t)op->x.w;
+    s.out_h = (uint32_t)plan->y.h;
+    s.out_w = (uint32_t)plan->y.w;
+    s.packs = (uint32_t)(op->x.c / width);
+    s.kernel_h = (uint32_t)op->kernel_h;
+    s.kernel_w = (uint32_t)op->kernel_w;
+    s.stride_h = (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
+    s.stride_w = (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
+    s.pad_h = (uint32_t)op->pad_h;
+    s.pad_w = (uint32_t)op->pad_w;
+    return s;
+}
+
+template <typename T, int V, int K, int RELU>
+static en_status run_forward(const en_plan *plan, const en_args *args)
+{
+    const int64_t count = en_extent_count(plan->y) / V;
+    uint8_t *saved = plan->op.flags & EN_OP_FORWARD_ONLY ? NULL : (uint8_t *)args->saved;
+    return ENI_LAUNCH(plan->ctx, (pool_forward<T, V, K, RELU>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
+                      eni_cuda_stream(plan), (const T *)args->x, (T *)args->y, saved, shape_of(plan, V),
+                      (uint32_t)count);
+}
+
+template <typename T, int V> static en_status run_forward(const en_plan *plan, const en_args *args)
+{
+    const int is_two = plan->op.kernel_h == 2 && plan->op.kernel_w == 2;
+    if (plan->op.kind == EN_OP_RELU_MAXPOOL)
+        return is_two ? run_forward<T, V, 2, 1>(plan, args) : run_forward<T, V, 0, 1>(plan, args);
+    return is_two ? run_forward<T, V, 2, 0>(plan, args) : run_forward<T, V, 0, 0>(plan, args);
+}
+
+template <typename T> static en_status run_forward(const en_plan *plan, const en_args *args)
+{
+    switch (eni_pack_width(plan->y.c)) {
+    case 4: return run_forward<T, 4>(plan, args);
+    case 2: return run_forward<T, 2>(plan, args);
+    default: return run_forward<T, 1>(plan, args);
+    }
+}
+
+template <typename T, int V> static en_status run_backward(const en_plan *plan, const en_args *args)
+{
+    const int64_t count = en_extent_count(plan->op.x) / V;
+    return ENI_LAUNCH(plan->ctx, (pool_backward<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
+                      eni_cuda_stream(plan), (const T *)args->dy, (const uint8_t *)args->saved, (T *)args->dx,
+                      shape_of(plan, V), (uint32_t)count);
+}
+
+template <typename T> static en_status run_backward(const en_plan *plan, const en_args *args)
+{
+    switch (eni_pack_width(plan->y.c)) {
+    case 4: return run_backward<T, 4>(plan, args);
+    case 2: return run_backward<T, 2>(plan, args);
+    default: return run_backward<T, 1>(plan, args);
+    }
+}
+
+en_status eni_cuda_pool_forward(en_plan *plan, const en_args *args)
+{
+    switch (plan->op.dtype) {
+    case EN_BF16: return run_forward<eni_bf16>(plan, args);
+    case EN_F16: return run_forward<eni_f16>(plan, args);
+    default: return run_forward<float>(plan, args);
+    }
+}
+
+en_status eni_cuda_pool_backward(en_plan *plan, const en_args *args)
+{
+    switch (plan->op.dtype) {
+    case EN_BF16: return run_backward<eni_bf16>(plan, args);
+    case EN_F16: return run_backward<eni_f16>(plan, args);
+    default: return run_backward<float>(plan, args);
+    }
+}

@@ -1,0 +1,38 @@
+/* kinds.c - which operations a host device has. */
+#include "ops/ref/ref.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+static const eni_ref_kernel *const kernels[EN_OP_KINDS] = {
+    [EN_OP_CONV2D] = &eni_ref_conv,
+    [EN_OP_LINEAR] = &eni_ref_linear,
+    [EN_OP_RELU] = &eni_ref_relu,
+    [EN_OP_MAXPOOL] = &eni_ref_maxpool,
+    [EN_OP_RELU_MAXPOOL] = &eni_ref_relu_maxpool,
+    [EN_OP_FLATTEN] = &eni_ref_flatten,
+    [EN_OP_LOG_SOFTMAX] = &eni_ref_log_softmax,
+    [EN_OP_NLL] = &eni_ref_nll,
+    [EN_OP_CROSS_ENTROPY] = &eni_ref_cross_entropy,
+    [EN_OP_MSE] = &eni_ref_mse,
+};
+
+const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind)
+{
+    return kind < EN_OP_KINDS ? kernels[kind] : NULL;
+}
+
+en_status eni_ref_check(const en_op *op, const char *device)
+{
+    EN_TRY(eni_ref_check_size(op, device));
+    if (op->kind == EN_OP_CAST || op->dtype == EN_BF16 || op->dtype == EN_F16) {
+        eni_error(device, "the device %s computes in float32 only; bf16 and fp16 take a GPU: --device=cuda",
+                  device);
+        return EN_EUNSUPPORTED;
+    }
+    if (!eni_ref_kernel_find(op->kind) || op->dtype != EN_F32) {
+        eni_error(device, "no operation of kind %u on type %u; float32 and kinds 1 to %d are known", op->kind,
+                  op->dtype, EN_OP_MSE);
+        return EN_EUNSUPPORTED;
+    }
+    return eni_ref_check_sense(op, device);
+}
