@@ -40,10 +40,10 @@ __global__ void columns(T *dy, const T *y, float *sums, uint32_t rows, uint32_t 
     if (!sums) return;
     sum_of[threadIdx.x] = sum;
     for (uint32_t n = groups; n > 1;) {
-        const uint32_t half = (n + 1) / 2;
+        const uint32_t rest = (n + 1) / 2;
         __syncthreads();
-        if (group < n - half) sum_of[threadIdx.x] += sum_of[threadIdx.x + half * width];
-        n = half;
+        if (group < n - rest) sum_of[threadIdx.x] += sum_of[threadIdx.x + rest * width];
+        n = rest;
     }
     if (group == 0 && c < cols)
         sums[(size_t)blockIdx.y * cols + c] = sum_of[threadIdx.x] / scale_of(loss_scale);
