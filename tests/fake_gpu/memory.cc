@@ -7,6 +7,7 @@
  * never used twice: a pointer to freed memory stays one. Between pieces of work all of it is PROT_NONE. */
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -255,11 +256,46 @@ void do_copy(Machine &m, const char *who, void *dst, const void *src, size_t byt
         m.fail(cudaErrorIllegalAddress);
 }
 
+/* ---- a fault in device memory says whose it is --------------------------------------------------------- */
+
+struct sigaction earlier;
+
+void put_text(const char *text)
+{
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return;
+}
+
+/* Says it and lets the fault happen again, for whoever else wants to know. */
+void explain(int, siginfo_t *info, void *)
+{
+    Machine &m = machine();
+    const uintptr_t at = (uintptr_t)info->si_addr;
+    if (at >= m.arena && at < m.arena_end) {
+        if (m.running) {
+            put_text("fake_gpu: ");
+            put_text(m.running);
+            put_text(": touches device memory that it was not given (out of bounds, or freed)\n");
+        } else {
+            put_text("fake_gpu: the host touches device memory\n");
+        }
+    }
+    sigaction(SIGSEGV, &earlier, NULL);
+}
+
+void explain_faults()
+{
+    struct sigaction action = {};
+    action.sa_sigaction = explain;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, &earlier);
+}
+
 } // namespace
 
 uintptr_t take_space(Machine &m, size_t map_bytes)
 {
     if (!m.arena) {
+        explain_faults();
         void *got = mmap(NULL, arena_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (got == MAP_FAILED) return 0;
         m.arena = m.arena_next = (uintptr_t)got;

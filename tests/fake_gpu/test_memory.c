@@ -196,6 +196,79 @@ static void test_two_processes_share(void **state)
     assert_int_equal(status, 0);
 }
 
+/* ---- who uses a GPU --------------------------------------------------------------------------------------
+ */
+
+struct process {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+};
+int nvmlInit_v2(void);
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device_out);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes);
+
+static unsigned count_users(struct process *users, unsigned room)
+{
+    struct cudaDeviceProp p;
+    char uuid[48];
+    void *device;
+    FINE(cudaGetDeviceProperties(&p, 0));
+    const unsigned char *u = (const unsigned char *)p.uuid.bytes;
+    snprintf(uuid, sizeof uuid, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+             u[15]);
+    CLAIM(nvmlInit_v2() == 0 && nvmlDeviceGetHandleByUUID(uuid, &device) == 0);
+    unsigned n = room;
+    CLAIM(nvmlDeviceGetComputeRunningProcesses_v3(device, &n, users) == (n > room ? 7 : 0));
+    return n;
+}
+
+static int one_user(void *user)
+{
+    const struct channel *pipes = user;
+    char *x;
+    FINE(cudaMalloc((void **)&x, 1 << 20));
+    CLAIM(write(pipes->up[1], "x", 1) == 1);
+    return read(pipes->down[0], &(char){0}, 1) == 0 ? 0 : 7; /* until the other is done */
+}
+
+static int look_for_users(void *user)
+{
+    const struct channel *pipes = user;
+    struct process users[4];
+    CLAIM(close(pipes->down[0]) == 0);
+    CLAIM(read(pipes->up[0], users, 1) == 1);
+    CLAIM(count_users(users, 4) == 1 && users[0].bytes == 1 << 20); /* a look is no use */
+    CLAIM(count_users(users, 0) == 1);
+    FINE(cudaSetDevice(0));
+    CLAIM(count_users(users, 4) == 2);
+    return 0;
+}
+
+static void test_users_of_a_gpu_are_seen(void **state)
+{
+    (void)state;
+    struct channel pipes;
+    assert_int_equal(pipe(pipes.down), 0);
+    assert_int_equal(pipe(pipes.up), 0);
+    char name[32];
+    snprintf(name, sizeof name, "test.%d", (int)getpid()); /* nobody else's */
+    setenv("FAKE_GPU_MACHINE", name, 1);
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(pipes.down[1]);
+        _exit(one_user(&pipes));
+    }
+    assert_int_equal(in_child(look_for_users, &pipes), 0);
+    close(pipes.down[1]);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    unsetenv("FAKE_GPU_MACHINE");
+}
+
 static int refused(void *user)
 {
     (void)user;
@@ -242,7 +315,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_host_cannot_touch_it), cmocka_unit_test(test_bounds_and_freed_memory),
         cmocka_unit_test(test_pages_are_pinned_once),    cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_two_processes_share),      cmocka_unit_test(test_sharing_is_refused),
+        cmocka_unit_test(test_two_processes_share),      cmocka_unit_test(test_users_of_a_gpu_are_seen),
+        cmocka_unit_test(test_sharing_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
