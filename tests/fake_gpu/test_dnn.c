@@ -33,21 +33,16 @@ struct conv {
     int p, q; /* of y */
 };
 
-static size_t size_of(cudnnDataType_t type)
-{
-    return type == CUDNN_DATA_FLOAT ? 4 : 2;
-}
-
 /* Whole numbers of a few bits: exact in every type, so 16 bits can be written by hand. */
 static void put(void *array, cudnnDataType_t type, int64_t i, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, 4);
-    const uint16_t half = type == CUDNN_DATA_BFLOAT16 ? (uint16_t)(bits >> 16)
-                          : value == 0
-                              ? 0
-                              : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 |
-                                           (bits >> 13 & 0x3ff));
+    const uint16_t half =
+        type == CUDNN_DATA_BFLOAT16 ? (uint16_t)(bits >> 16)
+        : value == 0
+            ? 0
+            : (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 | (bits >> 13 & 0x3ff));
     if (type == CUDNN_DATA_FLOAT)
         memcpy((char *)array + 4 * i, &value, 4);
     else
@@ -71,7 +66,8 @@ static float get(const void *array, cudnnDataType_t type, int64_t i)
 }
 
 /* Element (a, b, c, d) of sizes (., C, H, W), named in cuDNN's order. */
-static int64_t at(cudnnTensorFormat_t format, int64_t a, int64_t b, int64_t c, int64_t d, int C, int H, int Wd)
+static int64_t at(cudnnTensorFormat_t format, int64_t a, int64_t b, int64_t c, int64_t d, int C, int H,
+                  int Wd)
 {
     return format == CUDNN_TENSOR_NHWC ? ((a * H + c) * Wd + d) * C + b : ((a * C + b) * H + c) * Wd + d;
 }
@@ -99,12 +95,14 @@ static void fill(const struct conv *v, int what, float scale)
         seed = seed * 1664525u + 1013904223u;
         put(rig.host[what], v->type, i, ((float)(seed >> 30) - 1) * scale);
     }
-    assert_int_equal(cudaMemcpyAsync(rig.device[what], rig.host[what], MOST, cudaMemcpyDefault, rig.stream), 0);
+    assert_int_equal(cudaMemcpyAsync(rig.device[what], rig.host[what], MOST, cudaMemcpyDefault, rig.stream),
+                     0);
 }
 
 static void fetch(int what)
 {
-    assert_int_equal(cudaMemcpyAsync(rig.host[what], rig.device[what], MOST, cudaMemcpyDefault, rig.stream), 0);
+    assert_int_equal(cudaMemcpyAsync(rig.host[what], rig.device[what], MOST, cudaMemcpyDefault, rig.stream),
+                     0);
     assert_int_equal(cudaStreamSynchronize(rig.stream), 0);
 }
 
@@ -127,8 +125,8 @@ static void by_definition(const struct conv *v, int target, float *sum)
                                     at(v->format, k, c, r, s, cg, v->r, v->s),
                                     at(v->format, n, k, p, q, v->k, v->p, v->q)};
                                 const int a = order[target][0], b = order[target][1];
-                                sum[where[target]] += get(rig.host[a], v->type, where[a]) *
-                                                      get(rig.host[b], v->type, where[b]);
+                                sum[where[target]] +=
+                                    get(rig.host[a], v->type, where[a]) * get(rig.host[b], v->type, where[b]);
                             }
 }
 
@@ -222,9 +220,9 @@ static void bias_and_activation(void **state)
     const float one = 1, zero = 0;
     const cudnnConvolutionFwdAlgo_t algo = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
     char *const *d = rig.device;
-    assert_int_equal(cudnnConvolutionBiasActivationForward(rig.handle, &one, rig.x, d[X], rig.w, d[W], rig.conv,
-                                                           algo, NULL, 0, &zero, rig.y, d[Y], rig.b, d[B], relu,
-                                                           rig.y, d[Y]),
+    assert_int_equal(cudnnConvolutionBiasActivationForward(rig.handle, &one, rig.x, d[X], rig.w, d[W],
+                                                           rig.conv, algo, NULL, 0, &zero, rig.y, d[Y], rig.b,
+                                                           d[B], relu, rig.y, d[Y]),
                      0);
     fetch(Y);
     for (int64_t i = 0; i < count_of(&v, Y); i++) {
@@ -232,9 +230,9 @@ static void bias_and_activation(void **state)
         assert_float_equal(get(rig.host[Y], v.type, i), value > 0 ? value : 0, 0);
     }
     cudnnSetActivationDescriptor(relu, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, 0);
-    assert_int_equal(cudnnConvolutionBiasActivationForward(rig.handle, &one, rig.x, d[X], rig.w, d[W], rig.conv,
-                                                           algo, NULL, 0, &zero, rig.y, d[Y], rig.b, d[B], relu,
-                                                           rig.y, d[Y]),
+    assert_int_equal(cudnnConvolutionBiasActivationForward(rig.handle, &one, rig.x, d[X], rig.w, d[W],
+                                                           rig.conv, algo, NULL, 0, &zero, rig.y, d[Y], rig.b,
+                                                           d[B], relu, rig.y, d[Y]),
                      CUDNN_STATUS_NOT_SUPPORTED); /* identity goes with PRECOMP_GEMM alone */
     cudnnDestroyActivationDescriptor(relu);
 
@@ -297,8 +295,8 @@ static void some_algorithms_add_in_another_order(void **state)
 
     cudnnConvolutionBwdFilterAlgoPerf_t list[8];
     int count;
-    assert_int_equal(cudnnGetConvolutionBackwardFilterAlgorithm_v7(rig.handle, rig.x, rig.y, rig.conv, rig.w, 8,
-                                                                   &count, list),
+    assert_int_equal(cudnnGetConvolutionBackwardFilterAlgorithm_v7(rig.handle, rig.x, rig.y, rig.conv, rig.w,
+                                                                   8, &count, list),
                      0);
     assert_true(count >= 3);
     assert_int_equal(list[0].determinism, CUDNN_NON_DETERMINISTIC);
@@ -344,9 +342,9 @@ static void what_is_refused(void **state)
     const cudnnConvolutionFwdAlgo_t precomp = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
     char *const *d = rig.device;
     describe(&v);
-#define FORWARD(x, y, algo, bytes)                                                                           \
-    cudnnConvolutionForward(rig.handle, &one, rig.x, x, rig.w, d[W], rig.conv, algo, rig.workspace, bytes,   \
-                            &zero, rig.y, y)
+#define FORWARD(from, to, algo, bytes)                                                                       \
+    cudnnConvolutionForward(rig.handle, &one, rig.x, from, rig.w, d[W], rig.conv, algo, rig.workspace,       \
+                            bytes, &zero, rig.y, to)
     assert_int_equal(FORWARD(d[X], d[Y], precomp, WORKSPACE), 0);
     assert_int_not_equal(FORWARD(d[X], d[Y], precomp, 16), 0);
     assert_int_not_equal(FORWARD(d[X] + 4, d[Y], precomp, WORKSPACE), 0);
@@ -375,7 +373,8 @@ static int open_all(void **state)
         cudnnSetStream(rig.handle, rig.stream) || cudaMalloc((void **)&rig.workspace, WORKSPACE))
         return 1;
     for (int i = 0; i < 4; i++)
-        if (cudaMalloc((void **)&rig.device[i], MOST) || cudaMallocHost((void **)&rig.host[i], MOST)) return 1;
+        if (cudaMalloc((void **)&rig.device[i], MOST) || cudaMallocHost((void **)&rig.host[i], MOST))
+            return 1;
     return cudnnCreateTensorDescriptor(&rig.x) || cudnnCreateTensorDescriptor(&rig.y) ||
            cudnnCreateTensorDescriptor(&rig.b) || cudnnCreateFilterDescriptor(&rig.w) ||
            cudnnCreateConvolutionDescriptor(&rig.conv);
