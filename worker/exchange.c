@@ -10,6 +10,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "worker/save.h"
+#include "worker/vectors.h"
 
 static en_status open_shaper(eni_worker *w)
 {
@@ -201,6 +202,7 @@ static en_status share_weights(eni_worker *w)
 {
     int is_mapped = 0;
     if (w->client == NULL || !(w->strategy->flags & EN_ROUNDS)) return EN_OK;
+    if (w->vectors != NULL) return EN_OK; /* pinned memory stays as it is mapped */
     EN_TRY(eni_client_map_weights(w->client, &is_mapped));
     eni_debug("exchange", "weights are %s", is_mapped ? "read where psd has them" : "copied from psd");
     return EN_OK;
@@ -312,6 +314,7 @@ en_status eni_exchange_open(eni_worker *w)
     eni_member_wait_end(w->member);
     EN_TRY(st);
     EN_TRY(check_same_start(w, deadline));
+    EN_TRY(eni_vectors_open(w));
     w->waits = (eni_waits){wait_begins, wait_ends, w->member};
     eni_host_config config = {.strategy = w->strategy,
                               .options = w->options,
@@ -330,6 +333,7 @@ en_status eni_exchange_open(eni_worker *w)
                               .schedule = w->schedule,
                               .trace = w->trace,
                               .waits = &w->waits,
+                              .gpu = eni_vectors_steps(w),
                               .measure = eni_exchange_measure,
                               .measure_user = w,
                               .alive_status = eni_worker_alive,
@@ -341,7 +345,8 @@ en_status eni_exchange_open(eni_worker *w)
     st = eni_host_share(w->strategy_host);
     eni_member_wait_end(w->member);
     EN_TRY(st);
-    return share_weights(w);
+    EN_TRY(share_weights(w));
+    return eni_vectors_start(w);
 }
 
 void eni_exchange_close(eni_worker *w)

@@ -7,7 +7,12 @@
 #include "entrain/status.h"
 
 /* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
- * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest. */
+ * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest.
+ *
+ * On a GPU compute is the thread's time too: to put the step into the queues, and to wait for the GPU, be it for a
+ * gradient (staged) or, where vectors stay on the GPU, for the step before this one. So steps add up to the time
+ * of the run, and compute to what the GPU needed where it is the bottleneck. There send is putting the exchange
+ * into the queues; the GPU's own time for exchange and update hides behind compute. */
 typedef struct eni_step {
     double t;      /* seconds on the training clock at the end of the step */
     uint64_t step; /* of this rank */
@@ -23,6 +28,15 @@ typedef struct eni_step {
     uint64_t payload_bytes, wire_bytes; /* of this step */
     double staleness;                   /* versions between base and application, mean over the cells */
 } eni_step;
+
+/* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
+typedef struct eni_late_step {
+    int is_there;
+    eni_step step; /* but for loss and correct */
+    int set;       /* where they will be (scores.h) */
+    double loss;   /* sum over the samples */
+    uint64_t correct;
+} eni_late_step;
 
 typedef struct eni_recorder eni_recorder;
 

@@ -196,6 +196,7 @@ static en_status save_at(eni_worker *w, uint64_t samples)
     eni_saver *s = w->saver;
     int is_alone = w->is_claiming; /* rank 0 asks the store, nobody else is needed */
     eni_member_note(w->member, (int64_t)w->tally.steps, "checkpoint");
+    EN_TRY(eni_train_settle(w));
     EN_TRY(settle_records(w));
     if (w->world.rank == 0) end_write(s);
     s->last = samples;

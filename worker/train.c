@@ -4,7 +4,8 @@
  *            ->  finish: the strategy's exchange ends, param holds the next weights  ->  record
  *
  * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
- * (runtime/comm/host.c). */
+ * (runtime/comm/host.c). On a GPU the same path is put into queues (step_gpu.c), and where nothing waits for the
+ * GPU in between (vectors.h) a step is recorded when its loss comes, which is one step later. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,66 +16,69 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "worker/feed.h"
 #include "worker/save.h"
+#include "worker/scores.h"
+#include "worker/step.h"
+#include "worker/vectors.h"
 
 enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primitives, caches */
 
-/* One step in progress. */
-typedef struct step_run {
-    eni_worker *w;
-    uint64_t step, epoch, nsamples, samples_before;
-    uint32_t submitted; /* buckets that are the strategy's */
-    int64_t mark_ns;    /* end of the last piece of compute */
-    int64_t data_ns, compute_ns;
-    double loss; /* sum over the samples */
-    uint64_t correct;
-} step_run;
-
-static void compute_begins(step_run *run)
+void eni_step_compute_begins(eni_step_run *run)
 {
     run->mark_ns = eni_now_ns();
 }
 
-/* A piece of compute has ended: this rank may be a slow one, and has to look it. */
-static void compute_ends(step_run *run, const char *what)
+void eni_step_compute_ends(eni_step_run *run, const char *what)
 {
-    int64_t now = eni_now_ns();
-    eni_straggler_after(&run->w->straggler, now - run->mark_ns);
-    int64_t after = eni_now_ns();
-    run->compute_ns += after - run->mark_ns;
-    eni_trace_span(run->w->trace, ENI_TRACE_COMPUTE, what, run->mark_ns, after, (int64_t)run->step, -1, 0);
-    run->mark_ns = after;
+    const int64_t now = eni_now_ns();
+    run->compute_ns += now - run->mark_ns;
+    eni_trace_span(run->w->trace, ENI_TRACE_COMPUTE, what, run->mark_ns, now, (int64_t)run->step, -1, 0);
+    run->mark_ns = now;
+}
+
+/* On the host it is this rank that has computed: it may be a slow one, and has to look it. */
+static void compute_ends(eni_step_run *run, const char *what)
+{
+    eni_straggler_after(&run->w->straggler, eni_now_ns() - run->mark_ns);
+    eni_step_compute_ends(run, what);
 }
 
 /* ---- submit, while backward runs ---- */
 
-static en_status submit_until(step_run *run, uint32_t end)
+static en_status submit_until(eni_step_run *run, uint32_t end)
 {
     while (run->submitted < end)
         EN_TRY(eni_host_submit(run->w->strategy_host, run->submitted++));
     return EN_OK;
 }
 
+uint32_t eni_step_complete(const eni_step_run *run, uint32_t first)
+{
+    const eni_buckets *buckets = run->w->buckets;
+    uint32_t complete = run->submitted;
+    while (complete < buckets->n && buckets->bucket[complete].first >= first)
+        complete++;
+    return complete;
+}
+
 /* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave: from
  * submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
-    step_run *run = user;
-    const eni_buckets *buckets = run->w->buckets;
-    uint32_t complete = run->submitted;
+    eni_step_run *run = user;
+    const uint32_t complete = eni_step_complete(run, first);
     (void)n;
-    while (complete < buckets->n && buckets->bucket[complete].first >= first)
-        complete++;
     if (!run->w->config->overlap || complete == run->submitted) return EN_OK;
     compute_ends(run, "backward");
     EN_TRY(submit_until(run, complete));
-    compute_begins(run);
+    eni_step_compute_begins(run);
     return EN_OK;
 }
 
 /* ---- the gradient ---- */
 
-static en_status forward_backward(step_run *run, const eni_batch *batch, float *grad,
+static en_status forward_backward(eni_step_run *run, const eni_batch *batch, float *grad,
                                   en_on_grad_ready on_ready)
 {
     eni_worker *w = run->w;
@@ -85,7 +89,7 @@ static en_status forward_backward(step_run *run, const eni_batch *batch, float *
                           batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
     en_score score;
     eni_member_note(w->member, (int64_t)run->step, "forward");
-    compute_begins(run);
+    eni_step_compute_begins(run);
     EN_TRY(en_model_forward(w->model, param, &input));
     compute_ends(run, "forward");
     eni_member_note(w->member, (int64_t)run->step, "backward");
@@ -100,7 +104,7 @@ static en_status forward_backward(step_run *run, const eni_batch *batch, float *
 
 /* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
  * be, in rank order, by the same function. */
-static void average_micro_grads(step_run *run, const uint64_t *nsamples)
+void eni_step_average(eni_step_run *run, const uint64_t *nsamples)
 {
     eni_worker *w = run->w;
     const float *source[ENI_MEAN_MAX];
@@ -113,14 +117,15 @@ static void average_micro_grads(step_run *run, const uint64_t *nsamples)
     }
 }
 
-static en_status next_batch(step_run *run, const eni_batch **batch_out)
+en_status eni_step_next_batch(eni_step_run *run, const eni_batch **batch_out)
 {
     eni_worker *w = run->w;
     int64_t begin = eni_now_ns();
     eni_member_note(w->member, (int64_t)run->step, "data");
     en_status st;
     do {
-        st = eni_loader_next(w->loader, eni_now_ns() + ENI_SECOND / 2, batch_out);
+        const int64_t until = eni_now_ns() + ENI_SECOND / 2;
+        st = w->feed != NULL ? eni_feed_next(w->feed, until, batch_out) : eni_loader_next(w->loader, until, batch_out);
         if (st == EN_ETIMEOUT) EN_TRY(eni_worker_alive(w));
     } while (st == EN_ETIMEOUT);
     int64_t end = eni_now_ns();
@@ -129,24 +134,37 @@ static en_status next_batch(step_run *run, const eni_batch **batch_out)
     return st;
 }
 
-/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. */
-static en_status note_group_samples(step_run *run)
+/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps on GPUs take
+ * the mean over all samples: with fp16 nobody knows whose will not count. */
+static en_status note_samples(eni_step_run *run, const uint64_t *samples, int n)
 {
     eni_worker *w = run->w;
-    uint64_t local;
-    if (w->local.coll == NULL) return EN_OK;
-    EN_TRY(eni_local_group_samples(w, run->step, &local));
-    eni_host_note_samples(w->strategy_host, local, eni_plan_step_samples(&w->plan, run->step));
+    const int is_on_gpu = eni_worker_is_on_gpu(w);
+    uint64_t local = 0, world;
+    if (is_on_gpu && w->world.nranks == 1) eni_host_note_micros(w->strategy_host, samples, n);
+    if (w->local.coll == NULL && (!is_on_gpu || w->world.nranks == 1)) return EN_OK;
+    world = w->scaler != NULL ? 0 : eni_plan_step_samples(&w->plan, run->step);
+    if (w->local.coll != NULL) EN_TRY(eni_local_group_samples(w, run->step, &local));
+    eni_host_note_samples(w->strategy_host, local, world);
     return EN_OK;
+}
+
+en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += samples[i];
+    EN_TRY(note_samples(run, samples, n));
+    EN_TRY(eni_host_begin(run->w->strategy_host, run->step, sum, run->samples_before));
+    return eni_vectors_begun(run->w);
 }
 
 /* One micro-batch of this rank; its buckets leave while backward runs. A rank without samples takes part with
  * a weight of zero. */
-static en_status gradient_of_rank(step_run *run, const eni_batch *batch)
+static en_status gradient_of_rank(eni_step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
-    EN_TRY(note_group_samples(run));
-    EN_TRY(eni_host_begin(w->strategy_host, run->step, batch->micro.count, run->samples_before));
+    EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
     float *grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     if (batch->micro.count > 0)
         EN_TRY(forward_backward(run, batch, grad, on_grad_ready));
@@ -155,17 +173,17 @@ static en_status gradient_of_rank(step_run *run, const eni_batch *batch)
     return submit_until(run, w->buckets->n);
 }
 
-static en_status gradient_of_one_process(step_run *run, const eni_batch *batch)
+static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
     uint64_t nsamples[ENI_MEAN_MAX];
     for (int64_t i = 0; i < w->accumulate; i++) {
-        if (i > 0) EN_TRY(next_batch(run, &batch));
+        if (i > 0) EN_TRY(eni_step_next_batch(run, &batch));
         nsamples[i] = batch->micro.count;
         if (batch->micro.count > 0) EN_TRY(forward_backward(run, batch, w->micro_grads[i], NULL));
     }
-    average_micro_grads(run, nsamples);
-    EN_TRY(eni_host_begin(w->strategy_host, run->step, run->nsamples, run->samples_before));
+    eni_step_average(run, nsamples);
+    EN_TRY(eni_step_begin(run, nsamples, (int)w->accumulate));
     return submit_until(run, w->buckets->n);
 }
 
@@ -216,16 +234,24 @@ eni_moved eni_count_moved(const eni_worker *w)
 }
 
 /* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
-static uint64_t samples_after(const step_run *run)
+static uint64_t samples_after(const eni_step_run *run)
 {
     const eni_worker *w = run->w;
     return run->samples_before +
            (w->is_claiming ? run->nsamples : eni_plan_step_samples(&w->plan, run->step));
 }
 
+static void warn_if_diverged(eni_worker *w, const eni_step *s)
+{
+    if (isfinite(s->loss) || w->tally.has_diverged) return;
+    w->tally.has_diverged = 1;
+    eni_warn("train", "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
+             (unsigned long long)s->step, w->schedule.base);
+}
+
 /* What the step cost, from the host's counters before and after it. */
-static void record_step(step_run *run, int64_t begin, const eni_host_counters *before,
-                        const eni_moved *moved_before)
+static void note_step(eni_step_run *run, int64_t begin, const eni_host_counters *before,
+                      const eni_moved *moved_before)
 {
     eni_worker *w = run->w;
     eni_tally *t = &w->tally;
@@ -233,60 +259,77 @@ static void record_step(step_run *run, int64_t begin, const eni_host_counters *b
     eni_moved now = eni_count_moved(w), moved = {now.payload_sent - moved_before->payload_sent,
                                                  now.payload_received - moved_before->payload_received,
                                                  now.wire - moved_before->wire, now.shm - moved_before->shm};
-    uint64_t samples = samples_after(run);
     int64_t end = eni_now_ns();
     eni_host_count(w->strategy_host, &after);
-    float loss = run->nsamples > 0 ? (float)(run->loss / (double)run->nsamples) : 0;
-    if (!isfinite(loss) && !t->has_diverged) {
-        t->has_diverged = 1;
-        eni_warn("train",
-                 "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
-                 (unsigned long long)run->step, w->schedule.base);
-    }
-    eni_step s = {.t = clock_seconds(w, end),
-                  .step = run->step,
-                  .epoch = run->epoch,
-                  .samples = samples,
-                  .nsamples = run->nsamples,
-                  .update = after.version,
-                  .base_version = after.base_version,
-                  .loss = loss,
-                  .correct = run->correct,
-                  .lr = after.lr,
-                  .step_ns = end - begin,
-                  .data_ns = run->data_ns,
-                  .compute_ns = run->compute_ns,
-                  .send_ns = after.send_ns - before->send_ns,
-                  .wait_ns = after.wait_ns - before->wait_ns,
-                  .update_ns = after.update_ns - before->update_ns,
-                  .payload_bytes = moved.payload_sent + moved.payload_received,
-                  .wire_bytes = moved.wire,
-                  .staleness = after.staleness};
-    eni_recorder_add(w->recorder, &s);
-    if (w->config->log_every < 2 || t->steps % (uint64_t)w->config->log_every == 0)
-        eni_board_step(w->board, &s);
+    const eni_step s = {.t = clock_seconds(w, end),
+                        .step = run->step,
+                        .epoch = run->epoch,
+                        .samples = samples_after(run),
+                        .nsamples = run->nsamples,
+                        .update = after.version,
+                        .base_version = after.base_version,
+                        .lr = after.lr,
+                        .step_ns = end - begin,
+                        .data_ns = run->data_ns,
+                        .compute_ns = run->compute_ns,
+                        .send_ns = after.send_ns - before->send_ns,
+                        .wait_ns = after.wait_ns - before->wait_ns,
+                        .update_ns = after.update_ns - before->update_ns,
+                        .payload_bytes = moved.payload_sent + moved.payload_received,
+                        .wire_bytes = moved.wire,
+                        .staleness = after.staleness};
+    w->late = (eni_late_step){.is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
     t->steps++;
     t->samples += run->nsamples;
     t->moved.payload_sent += moved.payload_sent;
     t->moved.payload_received += moved.payload_received;
     t->moved.wire += moved.wire;
     t->moved.shm += moved.shm;
-    if (run->epoch + 1 >= (w->plan.samples + w->plan.epoch_samples - 1) / w->plan.epoch_samples) {
-        t->last_loss += run->loss;
-        t->last_correct += run->correct;
-        t->last_samples += run->nsamples;
-    }
-    if (t->clock_begin_ns != 0) {
-        t->clock_steps++;
-        t->step_ns += s.step_ns;
-        t->data_ns += s.data_ns;
-        t->compute_ns += s.compute_ns;
-        t->send_ns += s.send_ns;
-        t->wait_ns += s.wait_ns;
-        t->update_ns += s.update_ns;
+    if (t->clock_begin_ns == 0) return;
+    t->clock_steps++;
+    t->step_ns += s.step_ns;
+    t->data_ns += s.data_ns;
+    t->compute_ns += s.compute_ns;
+    t->send_ns += s.send_ns;
+    t->wait_ns += s.wait_ns;
+    t->update_ns += s.update_ns;
+}
+
+/* The step that waits for its loss is recorded. On a GPU this blocks until the loss is there. */
+static en_status conclude_step(eni_worker *w)
+{
+    eni_late_step *late = &w->late;
+    eni_tally *t = &w->tally;
+    eni_step *s = &late->step;
+    if (!late->is_there) return EN_OK;
+    if (w->scores != NULL) EN_TRY(eni_scores_read(w, late->set, &late->loss, &late->correct));
+    late->is_there = 0;
+    s->loss = s->nsamples > 0 ? (float)(late->loss / (double)s->nsamples) : 0;
+    s->correct = late->correct;
+    warn_if_diverged(w, s);
+    eni_recorder_add(w->recorder, s);
+    if (w->config->log_every < 2 || (t->steps - 1) % (uint64_t)w->config->log_every == 0)
+        eni_board_step(w->board, s);
+    if (s->epoch + 1 >= (w->plan.samples + w->plan.epoch_samples - 1) / w->plan.epoch_samples) {
+        t->last_loss += late->loss;
+        t->last_correct += late->correct;
+        t->last_samples += s->nsamples;
     }
     eni_member_note_samples(w->member, t->samples);
-    if (w->world.rank == 0) eni_progress_step(&w->progress, run->step, samples, loss);
+    if (w->world.rank == 0) eni_progress_step(&w->progress, s->step, s->samples, s->loss);
+    return EN_OK;
+}
+
+/* Nothing waits for the GPU in between: the step before this one is recorded now, this one in the next. */
+static int is_recorded_late(const eni_worker *w)
+{
+    return eni_worker_is_on_gpu(w);
+}
+
+en_status eni_train_settle(eni_worker *w)
+{
+    EN_TRY(conclude_step(w));
+    return eni_vectors_bring(w, 1);
 }
 
 /* The clock starts after the warm-up; runs too short for one have it from the start. */
@@ -323,6 +366,7 @@ en_status eni_snapshot(eni_worker *w)
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
+    EN_TRY(eni_vectors_bring(w, 0));
     memcpy(eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->arena, slot, 0),
            w->schema.count * sizeof(float));
     if (which == EN_EVAL_MEAN) return average_into_eval(w);
@@ -346,6 +390,7 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     if (!eni_curve_is_due(w->curve, samples) || (w->world.rank != 0 && !is_collective)) return EN_OK;
     int64_t begin = eni_now_ns(), evaluated;
     eni_host_counters now;
+    EN_TRY(conclude_step(w));
     eni_member_note(w->member, (int64_t)w->tally.steps, "snapshot");
     EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
@@ -389,27 +434,48 @@ en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, d
 
 /* ---- the run ---- */
 
+/* Of this step it takes the time in which the GPU is ahead of nobody. */
+static en_status conclude_last(eni_step_run *run)
+{
+    eni_step_compute_begins(run);
+    EN_TRY(conclude_step(run->w));
+    eni_step_compute_ends(run, "gpu");
+    return EN_OK;
+}
+
+/* A run that ends before its time: what has come by now is recorded, nothing is waited for. */
+static void conclude_if_there(eni_worker *w)
+{
+    if (w->late.is_there && w->scores != NULL && !eni_scores_are_there(w, w->late.set)) return;
+    en_status ignored = conclude_step(w);
+    (void)ignored;
+}
+
 static en_status train_step(eni_worker *w, uint64_t step)
 {
     eni_host_counters before;
     eni_moved moved = eni_count_moved(w);
     int64_t begin = eni_now_ns();
     const eni_batch *batch;
-    step_run run = {.w = w, .step = step};
+    eni_step_run run = {.w = w, .step = step};
     eni_host_count(w->strategy_host, &before);
-    EN_TRY(next_batch(&run, &batch));
+    EN_TRY(eni_step_next_batch(&run, &batch));
     run.epoch = batch->micro.epoch;
     run.samples_before = eni_plan_samples_before(&w->plan, batch->micro.step);
     if (w->is_claiming) run.samples_before += batch->micro.rank * batch->micro.count;
     maybe_start_clock(w, run.samples_before);
     eni_straggler_begin_step(&w->straggler, step);
-    if (w->micro_grads == NULL)
+    if (w->vectors != NULL)
+        EN_TRY(eni_step_on_gpu(&run, batch));
+    else if (w->micro_grads == NULL)
         EN_TRY(gradient_of_rank(&run, batch));
     else
         EN_TRY(gradient_of_one_process(&run, batch));
     eni_member_note(w->member, (int64_t)step, "exchange");
-    EN_TRY(eni_host_finish(w->strategy_host));
-    record_step(&run, begin, &before, &moved);
+    EN_TRY(eni_vectors_finish(w));
+    if (is_recorded_late(w)) EN_TRY(conclude_last(&run));
+    note_step(&run, begin, &before, &moved);
+    if (!is_recorded_late(w)) EN_TRY(conclude_step(w));
     if (w->tally.startup_ns == 0) w->tally.startup_ns = eni_startup_ns(w->config->result_fd >= 0);
     uint64_t samples = samples_after(&run);
     EN_TRY(maybe_snapshot(w, samples));
@@ -424,6 +490,8 @@ en_status eni_train(eni_worker *w)
         if (st == EN_OK && !w->is_claiming) st = eni_member_enter(w->member, step); /* or all end before it */
         if (st == EN_OK) st = train_step(w, step);
     }
+    if (st == EN_ESTOP) EN_TRY(conclude_step(w));
+    if (st != EN_ESTOP) conclude_if_there(w);
     eni_progress_done(&w->progress);
     if (st != EN_ESTOP) return st;
     w->is_concluding = 1;

@@ -1,35 +1,80 @@
 /* vectors.h - where a rank's weights and gradients are, and how they get to where they are needed.
  *
- *     on the host     the device computes in the arena itself: nothing to do
- *     staged          model | weights, gradient on the GPU        strategy | weights, gradient in the arena, pinned
- *                     a finished bucket's gradient is copied out while backward runs; its new weights are copied
- *                     in, and the next forward begins behind them
- *     on the GPU      the strategy's mean_step works there (comm/gpu_steps.h); the arena sees them when somebody
- *                     asks: a snapshot, a checkpoint, the end
+ *     on the host     the device computes in the arena itself: w->vectors is NULL, nothing here does anything
+ *     staged          model | weights, gradient on the GPU        strategy | weights, gradient in the arena,
+ * pinned a finished bucket's gradient is copied out while backward runs; its new weights are copied in, and
+ * the next forward begins behind them on the GPU      the strategy's mean_step works there
+ * (comm/gpu_steps.h); the arena sees them when somebody asks: a snapshot, a checkpoint, the end
  *
- * Which of the three: comm/gpu_choose.h. Compute thread only. */
+ * Which of the three: comm/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
+ * because who reads it cannot wait for a mark of this GPU; on the GPU that is the business of the steps:
+ *
+ *     staged        send_out(b) | await(b) | submit(b) ... finish: finish_bucket(b), its weights in
+ *     on the GPU                             submit(b) ... finish
+ *
+ * Compute thread only. */
 #ifndef WORKER_VECTORS_H
 #define WORKER_VECTORS_H
 
+#include "runtime/comm/gpu_choose.h"
+#include "runtime/comm/gpu_steps.h"
 #include "worker/worker.h"
 
-/* After the exchange's vectors are in place and before the first step: takes device memory, pins the arena. */
+typedef struct eni_vectors eni_vectors;
+
+/* Before the strategy is opened: takes device memory, meets the other ranks' GPUs. Nothing on host devices.
+ */
 en_status eni_vectors_open(eni_worker *w);
+/* Once all that the arena holds is in place and it is mapped as it will be: pins it, and sends it. */
+en_status eni_vectors_start(eni_worker *w);
+/* Waits for what is under way, but not for ever: a GPU that does not answer keeps its memory until the
+ * process ends (w->is_stuck). Safe on a worker that has none. */
 void eni_vectors_close(eni_worker *w);
 
-/* What the model reads and writes: device addresses. `micro` < accumulate. */
+/* ENI_VECTORS_ON_HOST ..; the choice, or NULL on the host; the steps, or NULL unless ON_GPU. */
+int eni_vectors_where(const eni_worker *w);
+const eni_gpu_choice *eni_vectors_choice(const eni_worker *w);
+eni_gpu_steps *eni_vectors_steps(const eni_worker *w);
+
+/* What the model reads and writes: device addresses. `micro` < accumulate; staged there is one gradient for
+ * all of them. */
 const float *eni_vectors_param(const eni_worker *w);
 float *eni_vectors_grad(const eni_worker *w, int64_t micro);
+/* Makes it zero, on the GPU and, staged, in the arena: for a rank that has no samples in this step. */
+en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro);
 
-/* Staged: puts the copy of a bucket's gradient behind backward; blocks until it has arrived (asking whether the
- * run is alive); puts the copy of its new weights in front of the next forward. */
+/* See above. send_out enqueues, behind what is in COMPUTE by now; await blocks until the gradient is where
+ * the strategy finds it. */
 en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket);
 en_status eni_vectors_await(eni_worker *w, uint32_t bucket);
-en_status eni_vectors_take_in(eni_worker *w, uint32_t bucket);
+/* In a recorded step, at its end: what was put into EXCHANGE comes back to COMPUTE. */
+en_status eni_vectors_join(eni_worker *w);
 
-/* On the GPU: the arena's param and optimizer slots become what the GPU has; blocks. The other way round, after
- * something on the host has changed them (init, resume). Nothing to do on the host, or staged (bring). */
-en_status eni_vectors_bring(eni_worker *w);
+/* Staged, in a world of one: the same for the whole gradient of one of its micro-batches, to be averaged on
+ * the host (w->micro_grads). The next backward begins behind it. await_micros: all of them are there. */
+en_status eni_vectors_send_micro(eni_worker *w, int64_t micro);
+en_status eni_vectors_await_micros(eni_worker *w);
+
+/* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them.
+ */
+en_status eni_vectors_finish(eni_worker *w);
+/* Staged, after before_step: a strategy that has one may have changed the weights there. */
+en_status eni_vectors_begun(eni_worker *w);
+
+/* On the GPU: the arena's weights (and, with `and_slots`, the optimizer's) become what the GPU has; blocks.
+ * Nothing to do on the host, or staged. */
+en_status eni_vectors_bring(eni_worker *w, int and_slots);
+/* The other way round, after something on the host has changed them. */
 en_status eni_vectors_send(eni_worker *w);
+
+/* Bytes that were copied out and in for the exchange. */
+uint64_t eni_vectors_copied(const eni_worker *w);
+
+/* Blocks until the device has reached the mark, as long as the run, and the group of GPUs, is alive. */
+en_status eni_gpu_wait(eni_worker *w, en_mark *mark);
+
+/* Host memory that the device reaches, zeroed; NULL when it cannot be had (logged). */
+void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes);
+void eni_gpu_host_free(eni_worker *w, void *memory);
 
 #endif

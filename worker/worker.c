@@ -19,6 +19,11 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/obituary.h"
+#include "worker/feed.h"
+#include "worker/graph.h"
+#include "worker/scaler.h"
+#include "worker/scores.h"
+#include "worker/vectors.h"
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
 
@@ -157,14 +162,70 @@ static en_status cut_buckets(eni_worker *w)
 
 /* ---- how it computes ---- */
 
+static int is_gpu(const char *spec)
+{
+    return strncmp(spec, "cuda", 4) == 0;
+}
+
+/* A host computes in 32 bits, the same bits in every run: --deterministic is so already, and --tf32 has nothing to
+ * round. */
+static en_status check_precision(const eni_config *c)
+{
+    static const char *const names[] = {"fp32", "bf16", "fp16"};
+    if (is_gpu(c->device) || c->precision == ENI_PRECISION_FP32) return EN_OK;
+    eni_error("worker", "--precision=%s is for GPUs, and --device=%s is none: use --device=cuda, or leave it away",
+              names[c->precision], c->device);
+    return EN_EINVAL;
+}
+
+/* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
+ * one it will be depends on who else is on this host. */
 static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
+    EN_TRY(check_precision(c));
+    if (is_gpu(c->device)) {
+        EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
+        int32_t n;
+        return w->device.ops->gpu->count(eni_device_host(), &n);
+    }
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, NULL, &w->model);
+}
+
+static en_status choose_gpu(eni_worker *w, int32_t *index_out)
+{
+    const int is_solo = w->world.nranks == 1 && !eni_worker_has_store(w);
+    *index_out = 0;
+    w->gpu = (eni_gpu_choice){.vectors = is_solo ? ENI_VECTORS_ON_GPU : ENI_VECTORS_STAGED, .way = ENI_GPU_ALONE};
+    return EN_OK;
+}
+
+/* After the join: this rank's GPU, and the model on it. */
+static en_status open_gpu(eni_worker *w)
+{
+    static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
+    const eni_config *c = w->config;
+    int32_t index;
+    if (!is_gpu(c->device)) return EN_OK;
+    EN_TRY(choose_gpu(w, &index));
+    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
+    const en_device_config config = {.size = sizeof config,
+                                     .index = index,
+                                     .threads = w->threads,
+                                     .host = eni_device_host(),
+                                     .flags = flags};
+    EN_TRY(w->device.ops->open(&config, &w->device.ctx));
+    EN_TRY(eni_scaler_open(w));
+    EN_TRY(eni_scores_open(w));
+    EN_TRY(eni_graphs_open(w));
+    const en_model_options options = {.size = sizeof options,
+                                      .dtype = types[c->precision],
+                                      .loss_scale = eni_scaler_address(w->scaler)};
+    return en_model_new(&w->schema, w->device.ops, w->device.ctx, &options, &w->model);
 }
 
 /* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
@@ -173,7 +234,8 @@ static en_status prepare_model(eni_worker *w)
     uint64_t test = w->dataset->split[ENI_TEST].count, batch = (uint64_t)w->config->eval_batch_size;
     uint64_t last = w->plan.steps - 1,
              ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
-    EN_TRY(en_model_prepare(w->model, (int64_t)w->plan.batch, EN_MODEL_TRAIN));
+    const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
+    EN_TRY(en_model_prepare(w->model, (int64_t)w->plan.batch, EN_MODEL_TRAIN | keep));
     for (int i = 0; i < 2; i++)
         for (uint64_t r = 0; r < w->plan.world && r < 2; r++) {
             eni_micro micro;
@@ -192,7 +254,7 @@ static en_status open_vectors(eni_worker *w)
 {
     int is_alone = w->world.nranks == 1 && !(w->strategy->flags & EN_STORE_ON_SERVERS);
     EN_TRY(eni_arena_open(w->schema.count, ENI_ARENA_NSLOTS, !is_alone, &w->arena));
-    if (!is_alone) return EN_OK;
+    if (!is_alone || eni_worker_is_on_gpu(w)) return EN_OK;
     w->micro_grads = eni_alloc_array((size_t)w->accumulate, sizeof *w->micro_grads);
     if (w->micro_grads == NULL) return EN_ENOMEM;
     for (int64_t i = 0; i < w->accumulate; i++) {
@@ -218,6 +280,39 @@ static en_status claim(void *user, uint64_t *micro_batch_out)
     return EN_OK;
 }
 
+static en_status pin(void *user, void *memory, uint64_t bytes)
+{
+    const eni_device *d = user;
+    return d->ops->gpu->pin(d->ctx, memory, bytes);
+}
+
+static void unpin(void *user, void *memory)
+{
+    const eni_device *d = user;
+    d->ops->gpu->unpin(d->ctx, memory);
+}
+
+static en_status await(void *user, en_mark *mark)
+{
+    return eni_gpu_wait(user, mark);
+}
+
+static en_status open_feed(eni_worker *w)
+{
+    const eni_dataset *d = w->dataset;
+    const uint64_t count = d->split[ENI_TRAIN].count;
+    if (w->device.ops->gpu == NULL) return EN_OK;
+    const eni_feed_config config = {.device = w->device.ops,
+                                    .ctx = w->device.ctx,
+                                    .loader = w->loader,
+                                    .rows = w->plan.batch < count ? w->plan.batch : count,
+                                    .sample_bytes = d->sample_floats * sizeof(float),
+                                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
+                                    .await = await,
+                                    .user = w};
+    return eni_feed_open(&config, &w->feed);
+}
+
 static en_status start_loader(eni_worker *w)
 {
     eni_loader_options options = {.dataset = w->dataset,
@@ -229,7 +324,14 @@ static en_status start_loader(eni_worker *w)
                                   .stride = (uint64_t)w->world.nranks,
                                   .user = w};
     if (w->is_claiming) options.claim = claim;
-    return eni_loader_start(&options, &w->loader);
+    if (w->device.ops->gpu != NULL) {
+        options.hold = 2;
+        options.pin = pin;
+        options.unpin = unpin;
+        options.pin_user = &w->device;
+    }
+    EN_TRY(eni_loader_start(&options, &w->loader));
+    return open_feed(w);
 }
 
 static void open_straggler(eni_worker *w)
@@ -366,6 +468,7 @@ static en_status run(eni_worker *w)
     EN_TRY(eni_worker_join(w));
     eni_ending_watch(w->ending, w->member);
     open_straggler(w);
+    EN_TRY(open_gpu(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
     EN_TRY(open_trace(w));
@@ -388,23 +491,37 @@ static en_status run(eni_worker *w)
                              : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->abort_fd);
 }
 
+/* What is on a GPU, once nothing is under way there; before the memory that it reaches. */
+static void close_gpu(eni_worker *w)
+{
+    if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
+    eni_vectors_close(w);
+    eni_graphs_close(w);
+    eni_scores_close(w);
+    eni_scaler_close(w);
+    if (w->is_stuck) return;
+    eni_feed_close(w->feed);
+    eni_loader_stop(w->loader); /* it unpins */
+}
+
 static void close_all(eni_worker *w)
 {
-    eni_loader_stop(w->loader);
+    if (w->device.ops == NULL || w->device.ops->gpu == NULL) eni_loader_stop(w->loader);
     eni_save_close(w);
     eni_exchange_close(w);
+    close_gpu(w);
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);
     eni_board_close(w->board);
     eni_trace_free(w->trace);
-    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
+    for (int64_t i = 0; w->micro_grads != NULL && !w->is_stuck && i < w->accumulate; i++)
         eni_free(w->micro_grads[i]);
-    eni_free(w->micro_grads);
+    if (!w->is_stuck) eni_free(w->micro_grads);
     eni_free(w->init);
-    eni_arena_close(w->arena);
+    if (!w->is_stuck) eni_arena_close(w->arena);
     eni_worker_leave(w);
-    en_model_free(w->model);
-    eni_device_close(&w->device);
+    if (!w->is_stuck) en_model_free(w->model);
+    if (!w->is_stuck) eni_device_close(&w->device);
     eni_buckets_free(w->buckets);
     eni_dataset_close(w->dataset);
     en_schema_fini(&w->schema);

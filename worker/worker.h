@@ -7,6 +7,7 @@
  *     exchange.c     arena, collectives, store client: how vectors travel
  *     local_group.c  collectives inside one of several hosts
  *     train.c     the steps: read this first
+ *     step_gpu.c  the same on a GPU; vectors.h, feed.h, scores.h, graph.h, scaler.h
  *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
  *     curve.c     snapshots and their evaluation
@@ -26,6 +27,7 @@
 #include "ops/device.h"
 #include "runtime/comm/client.h"
 #include "runtime/comm/coll.h"
+#include "runtime/comm/gpu_choose.h"
 #include "runtime/comm/host.h"
 #include "runtime/comm/lanes.h"
 #include "runtime/comm/mesh.h"
@@ -132,6 +134,17 @@ typedef struct eni_worker {
     eni_loader *loader;
     float *
         *micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    /* on a GPU; NULL on the host */
+    struct eni_gpus *gpus;       /* gpus.h */
+    eni_gpu_choice gpu;          /* where vectors lie */
+    struct eni_vectors *vectors; /* vectors.h */
+    struct eni_feed *feed;       /* feed.h */
+    struct eni_scores *scores;   /* scores.h */
+    struct eni_graphs *graphs;   /* graph.h */
+    struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
+    int score_set;               /* of the step in progress */
+    int is_stuck;                /* it does not answer: what it may still write is not freed */
+    eni_late_step late;
     eni_straggler straggler;
     eni_trace *trace;
     eni_recorder *recorder;
@@ -162,6 +175,12 @@ static inline int eni_worker_has_store(const eni_worker *w)
 static inline int eni_worker_has_leaders(const eni_worker *w)
 {
     return (w->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+}
+
+/* Weights and gradients stay on a GPU (vectors.h). */
+static inline int eni_worker_is_on_gpu(const eni_worker *w)
+{
+    return w->gpu.vectors == ENI_VECTORS_ON_GPU;
 }
 
 /* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such
@@ -211,6 +230,9 @@ en_status eni_snapshot(eni_worker *worker);
 
 /* train.c: nanoseconds on the training clock so far, those before a resume included. */
 int64_t eni_train_clock(const eni_worker *worker);
+
+/* train.c: the last step is recorded, and the arena has what a GPU has: before a checkpoint. */
+en_status eni_train_settle(eni_worker *worker);
 
 /* startup.c: nanoseconds since this process started or, where it was launched by `entrain run`, since that one
  * did; on a grid of 10 ms. 0 where /proc does not say. */

@@ -1,0 +1,137 @@
+/* scaler.c - see scaler.h. */
+#include "worker/scaler.h"
+
+#include <math.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/vectors.h"
+
+struct eni_scaler {
+    const en_gpu *gpu;
+    eni_scale scale;
+    int64_t nmicros;
+    float *there;             /* on the device */
+    uint32_t *flags_there;    /* (nmicros) */
+    volatile float *here;     /* pinned: what goes there next */
+    volatile uint32_t *flags; /* (nmicros) pinned: what came from there */
+    en_mark *mark;
+};
+
+int eni_scale_step(eni_scale *s, int has_overflown)
+{
+    if (has_overflown) {
+        s->overflows++;
+        s->good = 0;
+        if (s->scale <= 1) return 0;
+        s->scale /= 2;
+        return 1;
+    }
+    if (++s->good < ENI_SCALE_GROWTH) return 0;
+    s->good = 0;
+    if (!isfinite(s->scale * 2)) return 0;
+    s->scale *= 2;
+    return 1;
+}
+
+/* The copy reads `here` when it gets there: it is not changed before the flags of a later step have come. */
+static en_status send_scale(eni_worker *w)
+{
+    eni_scaler *s = w->scaler;
+    *s->here = s->scale.scale;
+    return s->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, s->there, (const void *)(uintptr_t)s->here,
+                        sizeof *s->there, EN_COPY_IN);
+}
+
+en_status eni_scaler_open(eni_worker *w)
+{
+    if (w->config->precision != ENI_PRECISION_FP16) return EN_OK;
+    eni_scaler *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    w->scaler = s;
+    s->gpu = w->device.ops->gpu;
+    s->nmicros = w->accumulate;
+    s->scale.scale = ENI_SCALE_FIRST;
+    const uint64_t bytes = (uint64_t)s->nmicros * sizeof *s->flags;
+    s->here = eni_gpu_host_alloc(w, sizeof *s->here);
+    s->flags = eni_gpu_host_alloc(w, bytes);
+    if (s->here == NULL || s->flags == NULL) return EN_ENOMEM;
+    EN_TRY(w->device.ops->alloc(w->device.ctx, sizeof *s->there, (void **)&s->there));
+    EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&s->flags_there));
+    EN_TRY(s->gpu->mark_new(w->device.ctx, &s->mark));
+    return send_scale(w);
+}
+
+void eni_scaler_close(eni_worker *w)
+{
+    eni_scaler *s = w->scaler;
+    if (s == NULL || w->is_stuck) return;
+    w->device.ops->free(w->device.ctx, s->there);
+    w->device.ops->free(w->device.ctx, s->flags_there);
+    eni_gpu_host_free(w, (void *)(uintptr_t)s->here);
+    eni_gpu_host_free(w, (void *)(uintptr_t)s->flags);
+    s->gpu->mark_free(s->mark);
+    eni_free(s);
+    w->scaler = NULL;
+}
+
+const float *eni_scaler_address(const eni_scaler *s)
+{
+    return s == NULL ? NULL : s->there;
+}
+
+const eni_scale *eni_scaler_scale(const eni_scaler *s)
+{
+    return s == NULL ? NULL : &s->scale;
+}
+
+en_status eni_scaler_set(eni_worker *w, const eni_scale *scale)
+{
+    w->scaler->scale = *scale;
+    EN_TRY(w->scaler->gpu->mark(w->scaler->mark, EN_QUEUE_COMPUTE));
+    EN_TRY(eni_gpu_wait(w, w->scaler->mark));
+    return send_scale(w);
+}
+
+void eni_scaler_begin(eni_scaler *s)
+{
+    for (int64_t i = 0; s != NULL && i < s->nmicros; i++)
+        s->flags[i] = 0;
+}
+
+en_status eni_scaler_check(eni_worker *w, int64_t micro, const float *grad)
+{
+    eni_scaler *s = w->scaler;
+    uint32_t *flag = s->flags_there + micro;
+    EN_TRY(s->gpu->zero(w->device.ctx, EN_QUEUE_COMPUTE, flag, sizeof *flag));
+    EN_TRY(s->gpu->check_finite(w->device.ctx, EN_QUEUE_COMPUTE, grad, w->schema.count, flag));
+    return s->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, (void *)(uintptr_t)(s->flags + micro), flag,
+                        sizeof *flag, EN_COPY_OUT);
+}
+
+static void tell_first(const eni_worker *w)
+{
+    const eni_scale *s = &w->scaler->scale;
+    eni_log(s->overflows == 1 ? ENI_LOG_INFO : ENI_LOG_DEBUG, "scaler",
+            "rank %d: a gradient was too large for fp16 and is left out; the loss scale is %g from here on",
+            w->world.rank, (double)s->scale);
+}
+
+en_status eni_scaler_await(eni_worker *w)
+{
+    eni_scaler *s = w->scaler;
+    int has_overflown = 0;
+    EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE));
+    EN_TRY(eni_gpu_wait(w, s->mark));
+    for (int64_t i = 0; i < s->nmicros; i++)
+        has_overflown |= s->flags[i] != 0;
+    const int has_changed = eni_scale_step(&s->scale, has_overflown);
+    if (has_overflown) tell_first(w);
+    return has_changed ? send_scale(w) : EN_OK;
+}
+
+int eni_scaler_has_overflown(const eni_scaler *s, int64_t micro)
+{
+    return s != NULL && s->flags[micro] != 0;
+}

@@ -1,0 +1,341 @@
+/* vectors.c - see vectors.h. */
+#include "worker/vectors_state.h"
+
+#include <string.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+
+/* ---- waiting for a GPU ---- */
+
+en_status eni_gpu_wait(eni_worker *w, en_mark *mark)
+{
+    eni_gpu_steps *steps = eni_vectors_steps(w);
+    const eni_alive alive = {eni_worker_alive, w, -1};
+    return steps != NULL ? eni_gpu_steps_await(steps, mark) : eni_gpu_await(w->device.ops->gpu, mark, &alive);
+}
+
+/* ---- memory that both sides reach ---- */
+
+void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes)
+{
+    void *memory = eni_alloc_pages(bytes);
+    if (memory == NULL) return NULL;
+    if (w->device.ops->gpu->pin(w->device.ctx, memory, bytes) == EN_OK) return memory;
+    eni_free(memory);
+    return NULL;
+}
+
+void eni_gpu_host_free(eni_worker *w, void *memory)
+{
+    if (memory == NULL) return;
+    if (!w->is_stuck) w->device.ops->gpu->unpin(w->device.ctx, memory);
+    if (!w->is_stuck) eni_free(memory); /* what a stuck GPU may still write stays */
+}
+
+/* ---- which ---- */
+
+int eni_vectors_where(const eni_worker *w)
+{
+    return w->vectors == NULL ? ENI_VECTORS_ON_HOST : w->gpu.vectors;
+}
+
+const eni_gpu_choice *eni_vectors_choice(const eni_worker *w)
+{
+    return w->vectors == NULL ? NULL : &w->gpu;
+}
+
+eni_gpu_steps *eni_vectors_steps(const eni_worker *w)
+{
+    return w->vectors == NULL ? NULL : w->vectors->steps;
+}
+
+static int is_staged(const eni_worker *w)
+{
+    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
+}
+
+/* ---- life ---- */
+
+static en_status new_marks(eni_worker *w, eni_vectors *v)
+{
+    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->computed));
+    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->left));
+    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->taken));
+    v->arrived = eni_alloc_array(v->nbuckets, sizeof *v->arrived);
+    if (v->arrived == NULL) return EN_ENOMEM;
+    for (uint32_t b = 0; b < v->nbuckets; b++)
+        EN_TRY(v->gpu->mark_new(w->device.ctx, &v->arrived[b]));
+    return EN_OK;
+}
+
+static en_status open_staged(eni_worker *w, eni_vectors *v)
+{
+    const uint64_t bytes = w->schema.count * sizeof(float);
+    v->grads = eni_alloc_array(1, sizeof *v->grads);
+    if (v->grads == NULL) return EN_ENOMEM;
+    v->ngrads = 1;
+    EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->param));
+    EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->grads[0]));
+    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
+        EN_TRY(v->gpu->pin(w->device.ctx, w->micro_grads[i], bytes));
+    return EN_OK;
+}
+
+en_status eni_vectors_open(eni_worker *w)
+{
+    if (w->device.ops->gpu == NULL) return EN_OK;
+    eni_vectors *v = eni_alloc(sizeof *v);
+    if (v == NULL) return EN_ENOMEM;
+    w->vectors = v;
+    v->gpu = w->device.ops->gpu;
+    v->nslots = w->optimizer->slots(&w->hyper);
+    v->nbuckets = w->buckets->n;
+    EN_TRY(new_marks(w, v));
+    return w->gpu.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : eni_vectors_open_on_gpu(w, v);
+}
+
+static en_status pin_slot(eni_worker *w, uint32_t slot)
+{
+    eni_vectors *v = w->vectors;
+    void *memory = eni_arena_at(w->arena, slot, 0);
+    EN_TRY(v->gpu->pin(w->device.ctx, memory, w->schema.count * sizeof(float)));
+    v->pinned[v->npinned++] = memory;
+    return EN_OK;
+}
+
+en_status eni_vectors_start(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    uint32_t first;
+    if (v == NULL) return EN_OK;
+    EN_TRY(pin_slot(w, ENI_SLOT_PARAM));
+    EN_TRY(pin_slot(w, ENI_SLOT_GRAD));
+    if (!is_staged(w)) {
+        eni_host_optimizer_slots(w->strategy_host, &first);
+        for (int i = 0; i < v->nslots; i++)
+            EN_TRY(pin_slot(w, first + (uint32_t)i));
+    }
+    return eni_vectors_send(w);
+}
+
+/* eni_alive.status: until a deadline. */
+static en_status is_early(void *deadline_ns)
+{
+    return eni_now_ns() < *(const int64_t *)deadline_ns ? EN_OK : EN_ETIMEOUT;
+}
+
+/* What was put into the queues may still read and write what is about to go. */
+static int has_settled(const eni_vectors *v)
+{
+    en_mark *const marks[EN_QUEUES] = {v->computed, v->left, v->taken};
+    int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
+    const eni_alive alive = {is_early, &deadline, -1};
+    for (int q = 0; q < EN_QUEUES; q++) {
+        if (marks[q] == NULL) return 1; /* nothing can be under way yet */
+        if (v->gpu->mark(marks[q], q) == EN_OK && eni_gpu_await(v->gpu, marks[q], &alive) == EN_ETIMEOUT)
+            return 0;
+    }
+    return 1;
+}
+
+void eni_vectors_close(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    if (v == NULL) return;
+    if (!has_settled(v)) {
+        eni_warn("gpu", "the GPU does not answer: its memory is given back when the process ends");
+        w->is_stuck = 1;
+        return;
+    }
+    eni_vectors_close_on_gpu(w, v);
+    for (int i = 0; i < v->npinned; i++)
+        v->gpu->unpin(w->device.ctx, v->pinned[i]);
+    for (int64_t i = 0; is_staged(w) && w->micro_grads != NULL && i < w->accumulate; i++)
+        if (w->micro_grads[i] != NULL) v->gpu->unpin(w->device.ctx, w->micro_grads[i]);
+    if (!v->is_guest) {
+        w->device.ops->free(w->device.ctx, v->param);
+        for (int i = 0; i < ENI_MAX_SLOTS; i++)
+            w->device.ops->free(w->device.ctx, v->slot[i]);
+    }
+    for (int i = 0; v->grads != NULL && i < v->ngrads; i++)
+        w->device.ops->free(w->device.ctx, v->grads[i]);
+    eni_free(v->grads);
+    for (uint32_t b = 0; v->arrived != NULL && b < v->nbuckets; b++)
+        v->gpu->mark_free(v->arrived[b]);
+    eni_free(v->arrived);
+    v->gpu->mark_free(v->computed);
+    v->gpu->mark_free(v->left);
+    v->gpu->mark_free(v->taken);
+    eni_free(v);
+    w->vectors = NULL;
+}
+
+/* ---- addresses ---- */
+
+const float *eni_vectors_param(const eni_worker *w)
+{
+    return w->vectors == NULL ? eni_arena_at(w->arena, ENI_SLOT_PARAM, 0) : w->vectors->param;
+}
+
+float *eni_vectors_grad(const eni_worker *w, int64_t micro)
+{
+    if (w->vectors != NULL) return w->vectors->grads[is_staged(w) ? 0 : micro];
+    return w->micro_grads != NULL ? w->micro_grads[micro] : eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
+}
+
+en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
+{
+    const uint64_t bytes = w->schema.count * sizeof(float);
+    if (w->vectors == NULL || is_staged(w)) memset(eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), 0, bytes);
+    if (w->vectors == NULL) return EN_OK;
+    return w->vectors->gpu->zero(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, micro), bytes);
+}
+
+/* ---- gradients go out ---- */
+
+/* What is put into EXCHANGE from now on begins behind what is in COMPUTE. */
+static en_status exchange_behind_compute(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    return v->gpu->after(w->device.ctx, EN_QUEUE_EXCHANGE, v->computed);
+}
+
+en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
+{
+    eni_vectors *v = w->vectors;
+    const eni_bucket_range *range = &w->buckets->bucket[bucket];
+    const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
+    EN_TRY(exchange_behind_compute(w));
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, eni_arena_at(w->arena, ENI_SLOT_GRAD, range->lo),
+                        eni_vectors_grad(w, 0) + range->lo, bytes, EN_COPY_OUT));
+    return v->gpu->mark(v->arrived[bucket], EN_QUEUE_EXCHANGE);
+}
+
+en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
+{
+    const eni_bucket_range *range = &w->buckets->bucket[bucket];
+    EN_TRY(eni_gpu_wait(w, w->vectors->arrived[bucket]));
+    w->vectors->copied += (range->hi - range->lo) * sizeof(float);
+    return EN_OK;
+}
+
+en_status eni_vectors_join(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    if (!is_staged(w)) return EN_OK;
+    EN_TRY(v->gpu->mark(v->left, EN_QUEUE_EXCHANGE));
+    return v->gpu->after(w->device.ctx, EN_QUEUE_COMPUTE, v->left);
+}
+
+en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
+{
+    eni_vectors *v = w->vectors;
+    const uint64_t bytes = w->schema.count * sizeof(float);
+    if (!is_staged(w)) return EN_OK;
+    EN_TRY(exchange_behind_compute(w));
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
+                        EN_COPY_OUT));
+    v->copied += bytes;
+    return eni_vectors_join(w);
+}
+
+en_status eni_vectors_await_micros(eni_worker *w)
+{
+    return is_staged(w) ? eni_gpu_wait(w, w->vectors->left) : EN_OK;
+}
+
+/* ---- weights come in ---- */
+
+static en_status take_in(eni_worker *w, uint32_t bucket)
+{
+    eni_vectors *v = w->vectors;
+    const eni_bucket_range *range = &w->buckets->bucket[bucket];
+    const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
+    v->copied += bytes;
+    return v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, v->param + range->lo,
+                        eni_arena_at(w->arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
+}
+
+/* What is put into COMPUTE from now on begins behind them. */
+static en_status have_taken(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    EN_TRY(v->gpu->mark(v->taken, EN_QUEUE_EXCHANGE));
+    return v->gpu->after(w->device.ctx, EN_QUEUE_COMPUTE, v->taken);
+}
+
+static en_status take_in_all(eni_worker *w)
+{
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        EN_TRY(take_in(w, b));
+    return have_taken(w);
+}
+
+/* Bucket by bucket, each while the next is waited for. What after_step may change, nobody has before it. */
+en_status eni_vectors_finish(eni_worker *w)
+{
+    const int is_late = w->strategy->after_step != NULL;
+    if (!is_staged(w)) return eni_host_finish(w->strategy_host);
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        EN_TRY(eni_host_finish_bucket(w->strategy_host, b));
+        if (!is_late) EN_TRY(take_in(w, b));
+    }
+    EN_TRY(eni_host_end(w->strategy_host));
+    if (is_late) return take_in_all(w);
+    EN_TRY(have_taken(w));
+    /* before_step may write what is being read */
+    return w->strategy->before_step != NULL ? eni_gpu_wait(w, w->vectors->taken) : EN_OK;
+}
+
+en_status eni_vectors_begun(eni_worker *w)
+{
+    return is_staged(w) && w->strategy->before_step != NULL ? take_in_all(w) : EN_OK;
+}
+
+/* ---- all of it, now and then ---- */
+
+/* Every vector of this rank, as `direction` says; in COMPUTE, which is behind all steps. */
+static en_status copy_all(eni_worker *w, int direction, int and_slots)
+{
+    eni_vectors *v = w->vectors;
+    const uint64_t bytes = w->schema.count * sizeof(float);
+    uint32_t first;
+    eni_host_optimizer_slots(w->strategy_host, &first);
+    for (int i = -1; i < (and_slots ? v->nslots : 0); i++) {
+        float *there = i < 0 ? v->param : v->slot[i];
+        float *here = eni_arena_at(w->arena, i < 0 ? ENI_SLOT_PARAM : first + (uint32_t)i, 0);
+        const int is_in = direction == EN_COPY_IN;
+        EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, is_in ? there : here, is_in ? here : there,
+                            bytes, direction));
+    }
+    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    return eni_gpu_wait(w, v->computed);
+}
+
+en_status eni_vectors_bring(eni_worker *w, int and_slots)
+{
+    return eni_worker_is_on_gpu(w) ? copy_all(w, EN_COPY_OUT, and_slots) : EN_OK;
+}
+
+en_status eni_vectors_send(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    if (v == NULL) return EN_OK;
+    if (is_staged(w)) {
+        EN_TRY(take_in_all(w));
+        return eni_gpu_wait(w, v->taken);
+    }
+    if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, 1));
+    if (w->gpu.way != ENI_GPU_SHARED) return EN_OK;
+    /* the others compute with rank 0's: not before they are there */
+    return eni_member_gather(w->member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
+}
+
+uint64_t eni_vectors_copied(const eni_worker *w)
+{
+    return w->vectors == NULL ? 0 : w->vectors->copied;
+}
