@@ -145,6 +145,8 @@ void eni_vectors_close(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
     if (v == NULL) return;
+    if (v->group != NULL) v->gpu->group_close(v->group); /* and what is under way in it ends */
+    v->group = NULL;
     if (!has_settled(v)) {
         eni_warn("gpu", "the GPU does not answer: its memory is given back when the process ends");
         w->is_stuck = 1;
@@ -175,6 +177,12 @@ void eni_vectors_close(eni_worker *w)
 
 /* ---- addresses ---- */
 
+static int own_grad(const eni_worker *w, int64_t micro)
+{
+    if (is_staged(w)) return 0;
+    return w->gpu.way == ENI_GPU_SHARED ? w->world.rank : (int)micro;
+}
+
 const float *eni_vectors_param(const eni_worker *w)
 {
     return w->vectors == NULL ? eni_arena_at(w->arena, ENI_SLOT_PARAM, 0) : w->vectors->param;
@@ -182,7 +190,7 @@ const float *eni_vectors_param(const eni_worker *w)
 
 float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 {
-    if (w->vectors != NULL) return w->vectors->grads[is_staged(w) ? 0 : micro];
+    if (w->vectors != NULL) return w->vectors->grads[own_grad(w, micro)];
     return w->micro_grads != NULL ? w->micro_grads[micro] : eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
 }
 

@@ -27,6 +27,11 @@ typedef struct eni_vectors eni_vectors;
 en_status eni_vectors_open(eni_worker *w);
 /* Once all that the arena holds is in place and it is mapped as it will be: pins it, and sends it. */
 en_status eni_vectors_start(eni_worker *w);
+/* After the last step of a run that ends well: nobody reads another's memory any more or waits for another's
+ * GPU, so that all may go. */
+en_status eni_vectors_leave(eni_worker *w);
+/* What waits on the GPU for a peer who is gone goes on. Any thread. */
+void eni_vectors_abort(const eni_worker *w);
 /* Waits for what is under way, but not for ever: a GPU that does not answer keeps its memory until the
  * process ends (w->is_stuck). Safe on a worker that has none. */
 void eni_vectors_close(eni_worker *w);

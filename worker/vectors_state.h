@@ -12,11 +12,12 @@ struct eni_vectors {
 
     /* device memory: own, or, SHARED, rank 0's */
     float *param, *slot[ENI_MAX_SLOTS];
-    float **grads; /* (ngrads) by micro-batch; SHARED: by rank */
+    float **grads; /* (ngrads) ALONE: by micro-batch; SHARED: by rank */
     int ngrads;
     int is_guest; /* param and slots are rank 0's */
 
     eni_gpu_steps *steps;
+    en_group *group;
 
     /* the host's side of a copy */
     void *pinned[2 + ENI_MAX_SLOTS]; /* of the arena */

@@ -20,6 +20,7 @@
 #include "runtime/core/try.h"
 #include "runtime/net/obituary.h"
 #include "worker/feed.h"
+#include "worker/gpus.h"
 #include "worker/graph.h"
 #include "worker/scaler.h"
 #include "worker/scores.h"
@@ -167,17 +168,6 @@ static int is_gpu(const char *spec)
     return strncmp(spec, "cuda", 4) == 0;
 }
 
-/* A host computes in 32 bits, the same bits in every run: --deterministic is so already, and --tf32 has nothing to
- * round. */
-static en_status check_precision(const eni_config *c)
-{
-    static const char *const names[] = {"fp32", "bf16", "fp16"};
-    if (is_gpu(c->device) || c->precision == ENI_PRECISION_FP32) return EN_OK;
-    eni_error("worker", "--precision=%s is for GPUs, and --device=%s is none: use --device=cuda, or leave it away",
-              names[c->precision], c->device);
-    return EN_EINVAL;
-}
-
 /* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
  * one it will be depends on who else is on this host. */
 static en_status open_device(eni_worker *w)
@@ -186,44 +176,80 @@ static en_status open_device(eni_worker *w)
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
-    EN_TRY(check_precision(c));
     if (is_gpu(c->device)) {
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
-        int32_t n;
-        return w->device.ops->gpu->count(eni_device_host(), &n);
+        return eni_gpus_check(c->device, w->device.ops, eni_device_host());
     }
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
-static en_status choose_gpu(eni_worker *w, int32_t *index_out)
+static en_status gather(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out)
 {
-    const int is_solo = w->world.nranks == 1 && !eni_worker_has_store(w);
-    *index_out = 0;
-    w->gpu = (eni_gpu_choice){.vectors = is_solo ? ENI_VECTORS_ON_GPU : ENI_VECTORS_STAGED, .way = ENI_GPU_ALONE};
+    return eni_member_gather(user, tag, blob, bytes, blobs_out, INT64_MAX);
+}
+
+/* The same on all ranks. */
+static en_status choose_vectors(eni_worker *w)
+{
+    static const int allreduce[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
+                                    [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
+                                    [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
+                                    [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
+    static const int backend[] = {[ENI_BACKEND_AUTO] = ENI_GPU_BACKEND_AUTO,
+                                  [ENI_BACKEND_HOST] = ENI_GPU_BACKEND_HOST,
+                                  [ENI_BACKEND_NCCL] = ENI_GPU_BACKEND_NCCL};
+    const eni_config *c = w->config;
+    const eni_gpu_facts_of_run facts = {.strategy_flags = w->strategy->flags,
+                                        .is_solo = strcmp(w->strategy->name, "solo") == 0,
+                                        .has_store = eni_worker_has_store(w),
+                                        .accumulate = (int)w->accumulate,
+                                        .backend = backend[c->backend],
+                                        .allreduce = allreduce[c->allreduce],
+                                        .is_shaped = c->net != NULL,
+                                        .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+    EN_TRY(eni_gpus_choose(w->gpus, w->device.ctx, &facts, &w->gpu));
+    eni_log(w->world.rank == 0 && !c->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu", "vectors %s: %s",
+            eni_worker_is_on_gpu(w) ? "stay on the GPU" : "are staged through the host", w->gpu.why);
     return EN_OK;
+}
+
+static en_status open_context(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    const eni_gpus_config gpus = {.spec = c->device,
+                                  .device = w->device.ops,
+                                  .host = eni_device_host(),
+                                  .world = w->world,
+                                  .info = w->info,
+                                  .is_told = c->verbose,
+                                  .takes_lease = c->gpu_lease,
+                                  .lease_dir = eni_env_lease_dir(),
+                                  .gather = gather,
+                                  .user = w->member,
+                                  .alive = {eni_worker_alive, w, eni_member_fd(w->member)}};
+    EN_TRY(eni_gpus_open(&gpus, &w->gpus));
+    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
+    const en_device_config config = {.size = sizeof config,
+                                     .index = eni_gpus_index(w->gpus),
+                                     .threads = w->threads,
+                                     .host = eni_device_host(),
+                                     .flags = flags};
+    return w->device.ops->open(&config, &w->device.ctx);
 }
 
 /* After the join: this rank's GPU, and the model on it. */
 static en_status open_gpu(eni_worker *w)
 {
     static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
-    const eni_config *c = w->config;
-    int32_t index;
-    if (!is_gpu(c->device)) return EN_OK;
-    EN_TRY(choose_gpu(w, &index));
-    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
-    const en_device_config config = {.size = sizeof config,
-                                     .index = index,
-                                     .threads = w->threads,
-                                     .host = eni_device_host(),
-                                     .flags = flags};
-    EN_TRY(w->device.ops->open(&config, &w->device.ctx));
+    if (!is_gpu(w->config->device)) return EN_OK;
+    EN_TRY(open_context(w));
+    EN_TRY(choose_vectors(w));
     EN_TRY(eni_scaler_open(w));
     EN_TRY(eni_scores_open(w));
     EN_TRY(eni_graphs_open(w));
     const en_model_options options = {.size = sizeof options,
-                                      .dtype = types[c->precision],
+                                      .dtype = types[w->config->precision],
                                       .loss_scale = eni_scaler_address(w->scaler)};
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, &options, &w->model);
 }
@@ -449,7 +475,7 @@ static en_status prepare(eni_worker *w)
                           .rank = (int32_t)w->config->rank,
                           .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
     if (w->world.nranks == 1 && w->world.rank < 0) w->world.rank = 0;
-    EN_TRY(eni_refuse_unbuilt(w->config));
+    EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
     EN_TRY(eni_inputs_check(w));
@@ -479,11 +505,13 @@ static en_status run(eni_worker *w)
         EN_TRY(eni_check(w));
     } else {
         EN_TRY(start_loader(w));
+        if (w->gpus != NULL) EN_TRY(eni_gpus_report(w->gpus));
         w->has_begun = 1;
         EN_TRY(eni_train(w));
         EN_TRY(eni_result(w));
         EN_TRY(write_trace(w));
     }
+    EN_TRY(eni_vectors_leave(w));
     EN_TRY(close_records(w));
     EN_TRY(eni_member_bye(w->member, answer_by(w, 10 * ENI_SECOND)));
     /* The leader stays until the last has left: its end would look like a death to the others. */
@@ -522,6 +550,7 @@ static void close_all(eni_worker *w)
     eni_worker_leave(w);
     if (!w->is_stuck) en_model_free(w->model);
     if (!w->is_stuck) eni_device_close(&w->device);
+    eni_gpus_close(w->gpus);
     eni_buckets_free(w->buckets);
     eni_dataset_close(w->dataset);
     en_schema_fini(&w->schema);
@@ -556,6 +585,7 @@ static void give_up(eni_worker *w, en_status st)
     const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
     eni_ending_heard(w->ending);
     if (w->loader != NULL) eni_loader_abort(w->loader);
+    eni_vectors_abort(w);
     if (w->net != NULL) eni_net_abort(w->net); /* nobody may take it: unsent messages would cost 2 s */
     if (w->member != NULL) {
         eni_member_reason(w->member, reason);

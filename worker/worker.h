@@ -194,8 +194,8 @@ en_status eni_worker_run(eni_worker *worker);
  * kernel. On any thread; `code` is the exit code to come. */
 void eni_worker_abandon(eni_worker *worker, int code);
 
-/* refuse.c: EN_EINVAL, logged, for a flag that nothing stands behind yet. */
-en_status eni_refuse_unbuilt(const eni_config *config);
+/* refuse.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
+en_status eni_refuse_without_gpu(const eni_config *config);
 
 /* inputs.c: the files and folders that the command names; reads --init into `init`. EN_EINVAL and what
  * eni_weights_load says. */
