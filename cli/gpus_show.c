@@ -10,7 +10,10 @@ enum { COLUMNS = 8 };
 
 static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
 {
-    snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
+    if (bytes < 100000000)
+        snprintf(text, ENI_TABLE_TEXT, "%.1f MB", (double)bytes * 1e-6);
+    else
+        snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
 }
 
 /* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it. */
@@ -22,14 +25,15 @@ static void format_uuid(const en_gpu_facts *facts, char text[ENI_TABLE_TEXT])
 static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
 {
     size_t at = 0;
+    char bytes[ENI_TABLE_TEXT];
     snprintf(text, ENI_TABLE_TEXT, g->nusers < 0 ? "not told" : "nobody");
     for (int i = 0; i < g->nusers && i < ENI_GPUS_USERS && at < ENI_TABLE_TEXT; i++) {
         const eni_gpus_user *u = &g->users[i];
         at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, "%s%s%spid %" PRId64, i > 0 ? ", " : "",
                                u->program, u->program[0] != 0 ? " " : "", u->user.pid);
+        format_bytes(u->user.bytes, bytes);
         if (u->user.bytes > 0 && at < ENI_TABLE_TEXT)
-            at +=
-                (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, " (%.2f GB)", (double)u->user.bytes * 1e-9);
+            at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, " (%s)", bytes);
     }
     if (g->nusers > ENI_GPUS_USERS && at < ENI_TABLE_TEXT)
         snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - ENI_GPUS_USERS);
