@@ -31,7 +31,8 @@ extern "C" {
 
 enum { ENI_CUDA_ALIGN = 256 };
 
-typedef struct eni_cuda_pins eni_cuda_pins;     /* which host memory is page-locked: queues.c */
+typedef struct eni_cuda_marks eni_cuda_marks;   /* what marks in graphs need: queues.c */
+typedef struct eni_cuda_pins eni_cuda_pins;     /* which host memory is page-locked: pins.c */
 typedef struct eni_cuda_bounce eni_cuda_bounce; /* the way of memory that is not: bounce.c */
 
 struct en_ctx {
@@ -46,6 +47,7 @@ struct en_ctx {
     int is_capture_broken; /* something in it failed: it will not become a graph */
     uint32_t captured;     /* bit q: queue q is in the capture */
     uint64_t capture;      /* number of the capture that is under way, or was last: marks know theirs */
+    eni_cuda_marks *marks;
     eni_cuda_pins *pins;
     eni_cuda_bounce *bounce;
     char name[88]; /* "cuda:0 (NVIDIA H100 80GB HBM3)": for errors */
@@ -133,6 +135,18 @@ void eni_cuda_mark_free(en_mark *mark);
 en_status eni_cuda_mark(en_mark *mark, int queue);
 en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark);
 en_status eni_cuda_poll(en_mark *mark);
+
+en_status eni_cuda_marks_open(en_ctx *ctx);
+void eni_cuda_marks_close(en_ctx *ctx);
+void eni_cuda_marks_begin(en_ctx *ctx); /* a capture begins */
+/* The marks that were set in the capture that has just ended, each as often as it was set: the caller's from
+ * now on, freed with eni_free. A launch of the graph tells them so. */
+en_mark **eni_cuda_marks_take(en_ctx *ctx, int *n_out);
+void eni_cuda_marks_launched(en_mark *const *marks, int n, cudaEvent_t behind);
+/* The graph with this event is about to be freed. */
+void eni_cuda_marks_let_go(en_ctx *ctx, en_mark *const *marks, int n, cudaEvent_t behind);
+/* tick.cu: *word += 1, seen by the host. */
+en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
 
 /* flat.cu */
 en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *step);

@@ -12,6 +12,10 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
+/* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
+ * whole block. What is worth sharing has blocks of its own. */
+enum { SHARED_BYTES = 64 << 10, BLOCK_BYTES = 2 << 20 };
+
 en_status eni_cuda_select(en_ctx *ctx)
 {
     return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "selecting the GPU");
@@ -83,6 +87,7 @@ static void cuda_close(en_ctx *ctx)
     if (ctx->blas) (void)cublasLtDestroy(ctx->blas);
     eni_cuda_bounce_close(ctx);
     eni_cuda_pins_close(ctx);
+    eni_cuda_marks_close(ctx);
     for (int q = 0; q < EN_QUEUES; q++)
         if (ctx->queue[q]) (void)cudaStreamDestroy(ctx->queue[q]);
     (void)cudaGetLastError();
@@ -116,6 +121,7 @@ static en_status cuda_open(const en_device_config *config, en_ctx **ctx_out)
     en_status st = EN_OK;
     EN_TRY_GOTO(open_gpu(ctx), close);
     EN_TRY_GOTO(open_queues(ctx), close);
+    EN_TRY_GOTO(eni_cuda_marks_open(ctx), close);
     EN_TRY_GOTO(open_libraries(ctx), close);
     *ctx_out = ctx;
     return EN_OK;
@@ -138,8 +144,8 @@ static void log_no_memory(const en_ctx *ctx, uint64_t bytes)
         "cuda",
         "%s has no %llu MiB left: %llu of its %llu MiB are free; take a smaller --batch or fewer workers "
         "per GPU (\"entrain gpus\" shows who has the rest)",
-        ctx->name, (unsigned long long)(bytes >> 20) + 1, (unsigned long long)(free_bytes >> 20),
-        (unsigned long long)(total >> 20));
+        ctx->name, (unsigned long long)((bytes + (1 << 20) - 1) >> 20),
+        (unsigned long long)(free_bytes >> 20), (unsigned long long)(total >> 20));
 }
 
 /* Zeroed before it is given out, and not merely behind what is in COMPUTE: any queue may use it next. */
@@ -150,7 +156,7 @@ en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
                              "recording");
     void *memory = NULL;
-    if (bytes == 0) bytes = ENI_CUDA_ALIGN;
+    bytes = bytes == 0 ? ENI_CUDA_ALIGN : bytes >= SHARED_BYTES ? eni_round_up(bytes, BLOCK_BYTES) : bytes;
     const cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();

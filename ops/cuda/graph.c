@@ -11,6 +11,9 @@
 struct en_graph {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaGraphExec_t exec;
+    en_mark **marks; /* (nmarks) borrowed: those that a launch sets; they outlive us */
+    int nmarks;
+    cudaEvent_t launched; /* behind the latest launch */
 };
 
 en_status eni_cuda_capture_begin(en_ctx *ctx)
@@ -25,6 +28,7 @@ en_status eni_cuda_capture_begin(en_ctx *ctx)
         "recording"));
     ctx->is_capturing = 1;
     ctx->is_capture_broken = 0;
+    eni_cuda_marks_begin(ctx);
     ctx->captured = 1u << EN_QUEUE_COMPUTE;
     ctx->capture++;
     return EN_OK;
@@ -41,6 +45,26 @@ static en_status refuse(en_ctx *ctx, cudaError_t error)
     return EN_EUNSUPPORTED;
 }
 
+/* Uploaded now, so that the first launch is not the one that pays. */
+static cudaError_t prepare(en_graph *graph, cudaGraph_t recorded)
+{
+    cudaError_t error = cudaEventCreateWithFlags(&graph->launched, cudaEventDisableTiming);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&graph->exec, recorded, 0);
+    if (error == cudaSuccess) error = cudaGraphUpload(graph->exec, graph->ctx->queue[EN_QUEUE_COMPUTE]);
+    return error;
+}
+
+static en_graph *new_graph(en_ctx *ctx)
+{
+    en_graph *graph = eni_alloc(sizeof *graph);
+    if (!graph) return NULL;
+    graph->ctx = ctx;
+    graph->marks = eni_cuda_marks_take(ctx, &graph->nmarks);
+    if (graph->marks) return graph;
+    eni_free(graph);
+    return NULL;
+}
+
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 {
     if (!ctx->is_capturing) {
@@ -55,25 +79,13 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
         if (recorded) (void)cudaGraphDestroy(recorded);
         return refuse(ctx, error);
     }
-
-    en_graph *graph = eni_alloc(sizeof *graph);
-    if (!graph) {
-        (void)cudaGraphDestroy(recorded);
-        return EN_ENOMEM;
-    }
-    graph->ctx = ctx;
-    error = cudaGraphInstantiate(&graph->exec, recorded, 0);
+    en_graph *graph = new_graph(ctx);
+    if (graph) error = prepare(graph, recorded);
     (void)cudaGraphDestroy(recorded);
+    if (!graph) return EN_ENOMEM;
     if (error != cudaSuccess) {
-        eni_free(graph);
-        return refuse(ctx, error);
-    }
-    /* Uploaded now, so that the first launch is not the one that pays. */
-    const en_status st = eni_cuda_check(ctx, cudaGraphUpload(graph->exec, ctx->queue[EN_QUEUE_COMPUTE]),
-                                        "uploading recorded work");
-    if (st != EN_OK) {
         eni_cuda_graph_free(graph);
-        return st;
+        return refuse(ctx, error);
     }
     *graph_out = graph;
     return EN_OK;
@@ -82,15 +94,20 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 en_status eni_cuda_launch(en_graph *graph)
 {
     en_ctx *ctx = graph->ctx;
+    const cudaStream_t stream = ctx->queue[EN_QUEUE_COMPUTE];
     EN_TRY(eni_cuda_select(ctx));
-    return eni_cuda_check(ctx, cudaGraphLaunch(graph->exec, ctx->queue[EN_QUEUE_COMPUTE]),
-                          "launching recorded work");
+    EN_TRY(eni_cuda_check(ctx, cudaGraphLaunch(graph->exec, stream), "launching recorded work"));
+    eni_cuda_marks_launched(graph->marks, graph->nmarks, graph->launched);
+    return eni_cuda_check(ctx, cudaEventRecord(graph->launched, stream), "launching recorded work");
 }
 
 void eni_cuda_graph_free(en_graph *graph)
 {
     if (!graph) return;
     (void)cudaSetDevice(graph->ctx->index);
-    (void)cudaGraphExecDestroy(graph->exec);
+    eni_cuda_marks_let_go(graph->ctx, graph->marks, graph->nmarks, graph->launched);
+    if (graph->exec) (void)cudaGraphExecDestroy(graph->exec);
+    if (graph->launched) (void)cudaEventDestroy(graph->launched);
+    eni_free(graph->marks);
     eni_free(graph);
 }

@@ -1,26 +1,90 @@
 /* queues.c - what is put into queues, and the order between them.
  *
- * A mark is two events, because in a capture CUDA has two meanings for "record":
+ * A mark outside of a capture is an event. In a capture CUDA has two meanings for "record", and a mark needs
+ * both, and a third thing besides:
  *
- *     join    says to the capture where the other queue goes on from here; it exists only in there
- *     event   a node of the graph, recorded anew by each launch; can be polled, and waited for outside of it
+ *     event   a node of the graph (an external record): when it says that it is done, the host sees what was
+ *             copied before. But what it says between a launch and its node's turn is not written down: it
+ * may still speak of the launch before tick    so a kernel of one thread counts in a word that the host can
+ * read; launch() says how far it must come, and only then the event is asked join    says to the capture
+ * where another queue goes on from here; it exists only in there. It comes last: what came after it would be
+ * left behind when the queue is ordered before COMPUTE again, and the capture would count as not joined
  *
- * In a capture a mark records both, `event` first: what comes after `join` alone would be left behind when
- * the queue is ordered before COMPUTE again, and the capture would count as not joined. */
+ *     COMPUTE   .. backward b1 ..  [event][tick](join)  ..
+ *     EXCHANGE                                  `---> copy b1 ..
+ *
+ * From outside of the graph, after() on such a mark is ordered behind the whole launch. */
 #include "ops/cuda/cuda.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
+enum { WORDS = 1024, ROOM_AT_FIRST = 64 };
+
 struct en_mark {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaEvent_t event, join;
-    uint64_t capture; /* in which it was last set; 0: in none */
+    uint64_t capture;   /* in which it was last set; 0: in none */
+    int is_counted;     /* its latest point is in a graph that was launched */
+    cudaEvent_t behind; /* then: behind that launch. The graph's */
+    int word;           /* its place in `words` */
+    uint32_t expected;  /* what its word will be once all launches are done */
 };
+
+struct eni_cuda_marks {
+    uint32_t *words; /* (WORDS), page-locked; ticks write them */
+    uint8_t is_taken[WORDS];
+    cudaEvent_t launched; /* behind all launches of graphs that were freed */
+    en_mark **set;        /* (room) set in the capture that is under way */
+    int nset, room;
+};
+
+en_status eni_cuda_marks_open(en_ctx *ctx)
+{
+    eni_cuda_marks *marks = ctx->marks = eni_alloc(sizeof *marks);
+    if (!marks) return EN_ENOMEM;
+    marks->room = ROOM_AT_FIRST;
+    marks->set = eni_alloc_array(ROOM_AT_FIRST, sizeof *marks->set);
+    if (!marks->set) return EN_ENOMEM;
+    EN_TRY(eni_cuda_check(
+        ctx, cudaHostAlloc((void **)&marks->words, WORDS * sizeof *marks->words, cudaHostAllocMapped),
+        "taking page-locked memory"));
+    memset(marks->words, 0, WORDS * sizeof *marks->words);
+    return eni_cuda_check(ctx, cudaEventCreateWithFlags(&marks->launched, cudaEventDisableTiming), "a mark");
+}
+
+void eni_cuda_marks_close(en_ctx *ctx)
+{
+    eni_cuda_marks *marks = ctx->marks;
+    if (!marks) return;
+    if (marks->words) (void)cudaFreeHost(marks->words);
+    if (marks->launched) (void)cudaEventDestroy(marks->launched);
+    eni_free(marks->set);
+    eni_free(marks);
+    ctx->marks = NULL;
+}
 
 static int is_in_capture(const en_ctx *ctx, int queue)
 {
     return ctx->is_capturing && (ctx->captured >> queue & 1u);
+}
+
+static en_status take_word(en_mark *mark)
+{
+    eni_cuda_marks *marks = mark->ctx->marks;
+    for (int i = 0; i < WORDS; i++) {
+        if (marks->is_taken[i]) continue;
+        marks->is_taken[i] = 1;
+        mark->word = i;
+        mark->expected = marks->words[i];
+        return EN_OK;
+    }
+    eni_error("cuda", "more than %d marks at a time", WORDS);
+    return EN_ENOMEM;
 }
 
 en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
@@ -29,8 +93,10 @@ en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
     en_mark *mark = eni_alloc(sizeof *mark);
     if (!mark) return EN_ENOMEM;
     mark->ctx = ctx;
-    en_status st =
-        eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "a mark");
+    mark->word = -1;
+    en_status st = take_word(mark);
+    if (st == EN_OK)
+        st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "a mark");
     if (st == EN_OK)
         st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->join, cudaEventDisableTiming), "a mark");
     if (st != EN_OK) {
@@ -46,50 +112,121 @@ void eni_cuda_mark_free(en_mark *mark)
     if (!mark) return;
     if (mark->event) (void)cudaEventDestroy(mark->event);
     if (mark->join) (void)cudaEventDestroy(mark->join);
+    if (mark->word >= 0) mark->ctx->marks->is_taken[mark->word] = 0;
     eni_free(mark);
+}
+
+static en_status remember(eni_cuda_marks *marks, en_mark *mark)
+{
+    if (marks->nset == marks->room) {
+        en_mark **larger = eni_alloc_array((size_t)marks->room * 2, sizeof(en_mark *));
+        if (!larger) return EN_ENOMEM;
+        memcpy(larger, marks->set, (size_t)marks->nset * sizeof(en_mark *));
+        eni_free(marks->set);
+        marks->set = larger;
+        marks->room *= 2;
+    }
+    marks->set[marks->nset++] = mark;
+    return EN_OK;
+}
+
+static en_status mark_in_capture(en_mark *mark, cudaStream_t stream)
+{
+    en_ctx *ctx = mark->ctx;
+    const char *doing = "marking a queue that is recorded";
+    EN_TRY(remember(ctx->marks, mark));
+    mark->capture = ctx->capture;
+    EN_TRY(
+        eni_cuda_check(ctx, cudaEventRecordWithFlags(mark->event, stream, cudaEventRecordExternal), doing));
+    EN_TRY(eni_cuda_tick(ctx, stream, &ctx->marks->words[mark->word]));
+    return eni_cuda_check(ctx, cudaEventRecord(mark->join, stream), doing);
 }
 
 en_status eni_cuda_mark(en_mark *mark, int queue)
 {
     en_ctx *ctx = mark->ctx;
-    const cudaStream_t stream = ctx->queue[queue];
     EN_TRY(eni_cuda_select(ctx));
-    if (!is_in_capture(ctx, queue)) {
-        mark->capture = 0;
-        return eni_cuda_check(ctx, cudaEventRecord(mark->event, stream), "marking a queue");
+    if (is_in_capture(ctx, queue)) return mark_in_capture(mark, ctx->queue[queue]);
+    mark->capture = 0;
+    mark->is_counted = 0;
+    return eni_cuda_check(ctx, cudaEventRecord(mark->event, ctx->queue[queue]), "marking a queue");
+}
+
+void eni_cuda_marks_begin(en_ctx *ctx)
+{
+    ctx->marks->nset = 0;
+}
+
+en_mark **eni_cuda_marks_take(en_ctx *ctx, int *n_out)
+{
+    eni_cuda_marks *marks = ctx->marks;
+    const int n = marks->nset;
+    en_mark **taken = eni_alloc_array((size_t)(n > 0 ? n : 1), sizeof(en_mark *));
+    if (taken && n > 0) memcpy(taken, marks->set, (size_t)n * sizeof(en_mark *));
+    *n_out = n;
+    return taken;
+}
+
+void eni_cuda_marks_launched(en_mark *const *marks, int n, cudaEvent_t behind)
+{
+    for (int i = 0; i < n; i++) {
+        marks[i]->expected++;
+        marks[i]->is_counted = 1;
+        marks[i]->behind = behind;
     }
-    mark->capture = ctx->capture;
-    EN_TRY(eni_cuda_check(ctx, cudaEventRecordWithFlags(mark->event, stream, cudaEventRecordExternal),
-                          "marking a queue that is recorded"));
-    return eni_cuda_check(ctx, cudaEventRecord(mark->join, stream), "marking a queue that is recorded");
+}
+
+void eni_cuda_marks_let_go(en_ctx *ctx, en_mark *const *marks, int n, cudaEvent_t behind)
+{
+    (void)cudaEventRecord(ctx->marks->launched, ctx->queue[EN_QUEUE_COMPUTE]);
+    for (int i = 0; i < n; i++)
+        if (marks[i]->behind == behind) marks[i]->behind = ctx->marks->launched;
 }
 
 en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark)
 {
+    if (mark->ctx != ctx) {
+        eni_error("cuda", "a queue was to wait for a mark of another context");
+        return EN_EINVAL;
+    }
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing && mark->capture == ctx->capture) {
         ctx->captured |= 1u << queue;
         return eni_cuda_check(ctx, cudaStreamWaitEvent(ctx->queue[queue], mark->join, cudaEventWaitDefault),
                               "ordering a queue that is recorded");
     }
-    if (is_in_capture(ctx, queue)) {
+    if (is_in_capture(ctx, queue))
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureIsolation,
                              "the mark is from before the recording", "ordering a queue that is recorded");
-    }
-    return eni_cuda_check(ctx, cudaStreamWaitEvent(ctx->queue[queue], mark->event, cudaEventWaitDefault),
+    const cudaEvent_t event = mark->is_counted ? mark->behind : mark->event;
+    return eni_cuda_check(ctx, cudaStreamWaitEvent(ctx->queue[queue], event, cudaEventWaitDefault),
                           "ordering a queue");
+}
+
+/* Has the tick of the latest launch been counted? The question to the queue finds a device that has failed,
+ * whose ticks never come. */
+static en_status poll_count(en_mark *mark)
+{
+    en_ctx *ctx = mark->ctx;
+    const volatile uint32_t *word = &ctx->marks->words[mark->word];
+    const int is_reached = (int32_t)(*word - mark->expected) >= 0;
+    atomic_thread_fence(memory_order_acquire);
+    if (is_reached) return EN_OK;
+    const cudaError_t error = cudaStreamQuery(ctx->queue[EN_QUEUE_COMPUTE]);
+    if (error == cudaSuccess || error == cudaErrorNotReady) return ctx->has_failed ? EN_EIO : EN_ETIMEOUT;
+    return eni_cuda_check(ctx, error, "the recorded work before a mark");
 }
 
 en_status eni_cuda_poll(en_mark *mark)
 {
-    EN_TRY(eni_cuda_select(mark->ctx));
-    if (mark->ctx->is_capturing) {
-        eni_error("cuda", "a mark was polled while work is recorded");
-        return EN_EBUG;
-    }
+    en_ctx *ctx = mark->ctx;
+    EN_TRY(eni_cuda_select(ctx));
+    if (ctx->is_capturing)
+        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorCapturedEvent, "a mark was polled", "recording");
+    if (mark->is_counted) EN_TRY(poll_count(mark));
     const cudaError_t error = cudaEventQuery(mark->event);
     if (error == cudaErrorNotReady) return EN_ETIMEOUT;
-    return eni_cuda_check(mark->ctx, error, "the work before a mark");
+    return eni_cuda_check(ctx, error, "the work before a mark");
 }
 
 static en_status copy_part(en_ctx *ctx, int queue, void *dst, const void *src, uint64_t bytes, int direction)
