@@ -3,11 +3,11 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
+#include "cli/compute.h"
 #include "data/dataset.h"
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
-#include "ops/device.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -18,8 +18,7 @@ typedef struct evaluation {
     const eni_config *config;
     en_schema schema;
     eni_dataset *dataset;
-    eni_device device;
-    en_model *model;
+    eni_compute compute;
     float *flat;
 } evaluation;
 
@@ -42,9 +41,8 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     e->flat = eni_alloc_array(e->schema.count, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
-    EN_TRY(eni_device_open(c->device, plugin_dir, c->threads > 0 ? (int)c->threads : eni_place_cores(),
-                           &e->device));
-    return en_model_new(&e->schema, e->device.ops, e->device.ctx, NULL, &e->model);
+    const int threads = c->threads > 0 ? (int)c->threads : eni_place_cores();
+    return eni_compute_open(c, plugin_dir, threads, 0, 1, &e->schema, &e->compute);
 }
 
 static en_status evaluate(evaluation *e)
@@ -58,7 +56,7 @@ static en_status evaluate(evaluation *e)
                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
     eni_set_score score;
     int64_t begin = eni_now_ns();
-    EN_TRY(eni_model_evaluate_set(e->model, e->flat, &set, &score));
+    EN_TRY(eni_model_evaluate_set(e->compute.model, e->flat, &set, &score));
     double seconds = (double)(eni_now_ns() - begin) * 1e-9;
     if (d->classes > 0)
         printf("Test set: Average loss: %.4f, Accuracy: %" PRIu64 "/%" PRIu64 " (%.2f%%)\n", score.loss,
@@ -66,7 +64,7 @@ static en_status evaluate(evaluation *e)
     else
         printf("Test set: Average loss: %.6f\n", score.loss);
     printf("Time elapsed: %.2f s, %.0f samples/s on %s\n", seconds, (double)score.count / seconds,
-           e->device.ops->describe(e->device.ctx));
+           e->compute.device.ops->describe(e->compute.device.ctx));
     return EN_OK;
 }
 
@@ -76,8 +74,7 @@ en_status eni_command_eval(const eni_command_context *context)
     en_status st = open_all(&e, context->plugin_dir);
     if (st == EN_EIO || st == EN_ENONFINITE || st == EN_ENOMEM) st = EN_EINVAL; /* a file, or the machine */
     if (st == EN_OK) st = evaluate(&e);
-    en_model_free(e.model);
-    eni_device_close(&e.device);
+    eni_compute_close(&e.compute);
     eni_free(e.flat);
     eni_dataset_close(e.dataset);
     en_schema_fini(&e.schema);

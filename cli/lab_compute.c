@@ -1,11 +1,15 @@
-/* lab_compute.c - what a micro-batch of a model takes, and when its buckets leave, in n processes at once. */
+/* lab_compute.c - what a micro-batch of a model takes, and when its buckets leave, in n processes at once.
+ *
+ * On a GPU a bucket leaves when its gradient lies in host memory, and the weights come in from there, as when
+ * the host exchanges them (worker/vectors.h, staged). */
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cli/compute.h"
 #include "cli/lab.h"
 #include "entrain/model.h"
 #include "models/registry.h"
-#include "ops/device.h"
 #include "ops/optimizer.h"
 #include "runtime/comm/buckets.h"
 #include "runtime/comm/probe.h"
@@ -27,11 +31,15 @@ typedef struct order {
 typedef struct bench {
     const order *order;
     en_schema schema;
-    eni_device device;
-    en_model *model;
+    eni_compute compute;
     eni_buckets *buckets;
-    float *param, *grad, *x, *slot;
+    float *param, *grad, *x, *slot; /* host memory; on a GPU pinned, but for the slots */
     void *target;
+    struct {
+        float *param, *grad, *x;
+        void *target;
+    } there;           /* addresses of the device: the same on host devices */
+    en_mark **marks;   /* (buckets) on a GPU: the gradient has arrived */
     uint32_t complete; /* buckets whose gradient is there, in this backward */
     int64_t begin_ns;
     double ready[ENI_COST_BUCKETS]; /* seconds after the begin, summed over the rounds */
@@ -55,36 +63,99 @@ static en_status cut(bench *b)
 }
 
 /* Noise, as images are: zeros would take other paths through ReLU and pooling. */
-static en_status make_data(bench *b)
+static void make_data(bench *b, uint64_t count)
 {
-    const uint64_t n = (uint64_t)b->order->config->batch_size;
-    const uint64_t in = (uint64_t)en_extent_count(b->schema.network->input),
-                   out = (uint64_t)b->schema.outputs;
     const eni_rng_key key = {1, ENI_RNG_SYNTHETIC, 7, 0};
-    b->x = eni_alloc_array(n * in, sizeof(float));
-    b->target = eni_alloc_array(n * (out > 0 ? out : 1), sizeof(float));
-    if (b->x == NULL || b->target == NULL) return EN_ENOMEM;
-    for (uint64_t i = 0; i < n * in; i++)
+    for (uint64_t i = 0; i < count; i++)
         b->x[i] = (float)(eni_rng_u64(&key, i) >> 40) * 0x1p-23f - 1;
+}
+
+/* Host memory for `count` floats, and the device's beside it. */
+static en_status take(const bench *b, uint64_t count, float **host_out, float **there_out)
+{
+    const en_device *ops = b->compute.device.ops;
+    en_ctx *ctx = b->compute.device.ctx;
+    void *there = NULL;
+    *host_out = eni_alloc_pages(count * sizeof(float));
+    if (*host_out == NULL) return EN_ENOMEM;
+    *there_out = *host_out;
+    if (ops->gpu == NULL) return EN_OK;
+    EN_TRY(ops->gpu->pin(ctx, *host_out, count * sizeof(float)));
+    EN_TRY(ops->alloc(ctx, count * sizeof(float), &there));
+    *there_out = there;
     return EN_OK;
 }
 
-static en_status open_bench(bench *b)
+static en_status take_vectors(bench *b)
+{
+    const uint64_t n = (uint64_t)b->order->config->batch_size, count = b->schema.count;
+    const uint64_t in = (uint64_t)en_extent_count(b->schema.network->input),
+                   out = b->schema.outputs > 0 ? (uint64_t)b->schema.outputs : 1;
+    float *target, *target_there;
+    EN_TRY(take(b, count, &b->param, &b->there.param));
+    EN_TRY(take(b, count, &b->grad, &b->there.grad));
+    EN_TRY(take(b, n * in, &b->x, &b->there.x));
+    EN_TRY(take(b, n * out, &target, &target_there));
+    b->target = target;
+    b->there.target = target_there;
+    b->slot = eni_alloc_array(count * ENI_MAX_SLOTS, sizeof(float));
+    if (b->slot == NULL) return EN_ENOMEM;
+    en_schema_init_param(&b->schema, 1, b->param);
+    make_data(b, n * in);
+    const en_device *ops = b->compute.device.ops;
+    if (ops->gpu == NULL) return EN_OK;
+    EN_TRY(ops->copy(b->compute.device.ctx, b->there.x, b->x, n * in * sizeof(float), EN_COPY_IN));
+    EN_TRY(ops->copy(b->compute.device.ctx, b->there.target, b->target, n * out * sizeof(float), EN_COPY_IN));
+    b->marks = eni_alloc_array(b->buckets->n, sizeof *b->marks);
+    if (b->marks == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < b->buckets->n; i++)
+        EN_TRY(ops->gpu->mark_new(b->compute.device.ctx, &b->marks[i]));
+    return EN_OK;
+}
+
+static en_status open_bench(bench *b, const eni_lab_crew *crew)
 {
     const eni_config *c = b->order->config;
     const en_network *network;
     EN_TRY(eni_network_get("--model", c->model, &network));
     EN_TRY(en_schema_init(network, &b->schema));
     EN_TRY(cut(b));
-    EN_TRY(eni_device_open(c->device, b->order->plugin_dir, b->order->threads, &b->device));
-    EN_TRY(en_model_new(&b->schema, b->device.ops, b->device.ctx, NULL, &b->model));
-    EN_TRY(en_model_prepare(b->model, c->batch_size, EN_MODEL_TRAIN));
-    b->param = eni_alloc_array(b->schema.count, sizeof(float));
-    b->grad = eni_alloc_array(b->schema.count, sizeof(float));
-    b->slot = eni_alloc_array(b->schema.count * ENI_MAX_SLOTS, sizeof(float));
-    if (b->param == NULL || b->grad == NULL || b->slot == NULL) return EN_ENOMEM;
-    en_schema_init_param(&b->schema, 1, b->param);
-    return make_data(b);
+    EN_TRY(eni_compute_open(c, b->order->plugin_dir, b->order->threads, crew->rank, crew->n, &b->schema,
+                            &b->compute));
+    EN_TRY(en_model_prepare(b->compute.model, c->batch_size, EN_MODEL_TRAIN));
+    return take_vectors(b);
+}
+
+static void note_ready(bench *b, uint32_t bucket)
+{
+    if (bucket < ENI_COST_BUCKETS) b->ready[bucket] += (double)(eni_now_ns() - b->begin_ns) * 1e-9;
+}
+
+/* Behind what backward has enqueued by now. */
+static en_status send_out(bench *b, uint32_t bucket)
+{
+    const en_gpu *gpu = b->compute.device.ops->gpu;
+    const uint64_t lo = b->buckets->bucket[bucket].lo, hi = b->buckets->bucket[bucket].hi;
+    en_mark *mark = b->marks[bucket];
+    EN_TRY(gpu->mark(mark, EN_QUEUE_COMPUTE));
+    EN_TRY(gpu->after(b->compute.device.ctx, EN_QUEUE_EXCHANGE, mark));
+    EN_TRY(gpu->copy(b->compute.device.ctx, EN_QUEUE_EXCHANGE, b->grad + lo, b->there.grad + lo,
+                     (hi - lo) * sizeof(float), EN_COPY_OUT));
+    return gpu->mark(mark, EN_QUEUE_EXCHANGE);
+}
+
+/* They arrive in the order in which they left. Who started this process ends it when it takes too long. */
+static en_status await_buckets(bench *b)
+{
+    const en_gpu *gpu = b->compute.device.ops->gpu;
+    for (uint32_t i = 0; i < b->buckets->n; i++) {
+        en_status st;
+        while ((st = gpu->poll(b->marks[i])) == EN_ETIMEOUT)
+            sched_yield();
+        EN_TRY(st);
+        note_ready(b, i);
+    }
+    return EN_OK;
 }
 
 /* A bucket leaves when the layer before it comes back: as in worker/train.c. */
@@ -92,21 +163,30 @@ static en_status on_ready(void *user, uint32_t first, uint32_t n)
 {
     bench *b = user;
     (void)n;
-    const double now = (double)(eni_now_ns() - b->begin_ns) * 1e-9;
-    for (; b->complete < b->buckets->n && b->buckets->bucket[b->complete].first >= first; b->complete++)
-        if (b->complete < ENI_COST_BUCKETS) b->ready[b->complete] += now;
+    for (; b->complete < b->buckets->n && b->buckets->bucket[b->complete].first >= first; b->complete++) {
+        if (b->marks != NULL)
+            EN_TRY(send_out(b, b->complete));
+        else
+            note_ready(b, b->complete);
+    }
     return EN_OK;
 }
 
 static en_status one_batch(bench *b, double *seconds_out)
 {
-    const en_batch batch = {.n = b->order->config->batch_size, .x = b->x, .target = b->target};
+    const en_batch batch = {.n = b->order->config->batch_size, .x = b->there.x, .target = b->there.target};
+    const eni_device *device = &b->compute.device;
+    en_model *model = b->compute.model;
     en_score score;
     b->complete = 0;
     b->begin_ns = eni_now_ns();
-    EN_TRY(en_model_forward(b->model, b->param, &batch));
-    EN_TRY(en_model_backward(b->model, b->param, b->grad, on_ready, b));
-    EN_TRY(en_model_result(b->model, &score));
+    if (b->marks != NULL)
+        EN_TRY(device->ops->copy(device->ctx, b->there.param, b->param, b->schema.count * sizeof(float),
+                                 EN_COPY_IN));
+    EN_TRY(en_model_forward(model, b->there.param, &batch));
+    EN_TRY(en_model_backward(model, b->there.param, b->there.grad, on_ready, b));
+    if (b->marks != NULL) EN_TRY(await_buckets(b));
+    EN_TRY(en_model_result(model, &score));
     *seconds_out = (double)(eni_now_ns() - b->begin_ns) * 1e-9;
     return EN_OK;
 }
@@ -181,7 +261,7 @@ static int compute_main(const eni_lab_crew *crew)
     bench *b = eni_alloc(sizeof *b);
     if (b == NULL) return 1;
     b->order = crew->user;
-    const en_status st = open_bench(b);
+    const en_status st = open_bench(b, crew);
     return st != EN_OK || measure(b, crew) != EN_OK;
 }
 

@@ -1,0 +1,111 @@
+/* test_compute.c - what eval and advise compute with: the options that reach the device, and the measurement
+ * of a micro-batch, on ref and on a GPU. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/compute.h"
+#include "cli/lab.h"
+#include "models/registry.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+
+static const char *device = "ref", *plugins = EN_BUILD_DIR "/plugins";
+
+static void config_of(eni_config *c, const char *precision)
+{
+    assert_int_equal(eni_config_init(ENI_ADVISE, c), EN_OK);
+    assert_int_equal(eni_config_set(c, "device", device, "test"), EN_OK);
+    assert_int_equal(eni_config_set(c, "precision", precision, "test"), EN_OK);
+    assert_int_equal(eni_config_set(c, "batch-size", "2", "test"), EN_OK);
+    assert_int_equal(eni_config_set(c, "bucket-cap-mb", "0.05", "test"), EN_OK);
+    assert_int_equal(eni_config_set(c, "deterministic", "on", "test"), EN_OK);
+}
+
+/* What a host device does not have is refused before anything is planned. */
+static void options_reach_the_device(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"fp32", "bf16", "fp16"};
+    const int is_gpu = strcmp(device, "cuda") == 0;
+    en_schema schema;
+    assert_int_equal(en_schema_init(eni_network_find("toy"), &schema), EN_OK);
+    for (int p = 0; p < 3; p++) {
+        eni_config c;
+        eni_compute compute = {0};
+        config_of(&c, precisions[p]);
+        eni_log_set_level(-1);
+        const en_status st = eni_compute_open(&c, plugins, 1, 1, 2, &schema, &compute);
+        eni_log_set_level(ENI_LOG_INFO);
+        assert_int_equal(st, p == 0 || is_gpu ? EN_OK : EN_EINVAL);
+        if (st == EN_OK) {
+            const char *text = compute.device.ops->describe(compute.device.ctx);
+            if (is_gpu) assert_non_null(strstr(text, "deterministic"));
+            assert_int_equal(en_model_prepare(compute.model, 3, EN_MODEL_TRAIN), EN_OK);
+        }
+        eni_compute_close(&compute);
+        eni_compute_close(&compute);
+        eni_config_fini(&c);
+    }
+    en_schema_fini(&schema);
+}
+
+/* Two processes at once; the last layers' buckets leave before the first ones', and all within the batch. */
+static void buckets_leave_one_after_the_other(void **state)
+{
+    (void)state;
+    eni_config c;
+    config_of(&c, "fp32");
+    assert_int_equal(eni_config_set(&c, "model", "mlp", "test"), EN_OK);
+    eni_lab_model *m = eni_alloc(sizeof *m);
+    assert_int_equal(eni_lab_compute(2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
+    assert_true(m->nbuckets > 1);
+    assert_true(m->compute > 0 && m->update > 0);
+    for (int i = 0; i < m->nbuckets; i++) {
+        assert_true(m->bytes[i] > 0);
+        assert_true(m->ready[i] > (i > 0 ? m->ready[i - 1] - 1e-9 : 0));
+    }
+    assert_true(m->ready[m->nbuckets - 1] <= 1);
+    eni_free(m);
+    eni_config_fini(&c);
+}
+
+/* In a process of its own: CUDA does not survive a fork, and the lab forks. */
+static int has_gpu(void)
+{
+    int status = 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        const en_device *table;
+        int32_t n = 0;
+        eni_log_set_level(-1);
+        _exit(eni_device_load(device, plugins, &table) != EN_OK ||
+              table->gpu->count(eni_device_host(), &n) != EN_OK || n == 0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* [NAME [PLUGINS]] */
+int main(int argc, char **argv)
+{
+    if (argc > 1) device = argv[1];
+    if (argc > 2) plugins = argv[2];
+    if (strcmp(device, "cuda") == 0 && !has_gpu()) {
+        printf("SKIP: there is no GPU\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_leave_one_after_the_other), /* forks: first */
+        cmocka_unit_test(options_reach_the_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
