@@ -122,17 +122,17 @@ static void test_asking_makes_work_go_on(void **state)
 /* Work goes on while the host does something else: here it waits for a host function's word. */
 static void say(void *user)
 {
-    *(volatile int *)user = 1;
+    __atomic_store_n((int *)user, 1, __ATOMIC_RELEASE);
 }
 
 static int pause_without_calls(void *user)
 {
     (void)user;
-    static volatile int said;
+    static int said;
     unsetenv("FAKE_GPU_PAUSE_MS");
     cudaStream_t a;
     FINE(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
-    FINE(cudaLaunchHostFunc(a, say, (void *)&said));
+    FINE(cudaLaunchHostFunc(a, say, &said));
     while (!__atomic_load_n(&said, __ATOMIC_ACQUIRE))
         usleep(1000); /* alarm() is the deadline */
     return 0;
