@@ -37,6 +37,12 @@ uint64_t device_bytes()
     return (uint64_t)option_number("FAKE_GPU_MEMORY", (int64_t)8 << 30);
 }
 
+/* What this process can have of it. */
+uint64_t usable_bytes()
+{
+    return std::min(device_bytes(), (uint64_t)option_number("FAKE_GPU_OOM_AFTER", INT64_MAX));
+}
+
 /* A handle's 64 bytes. */
 struct Handle {
     uint64_t magic, id;
@@ -486,7 +492,7 @@ FAKE_GPU_API cudaError_t cudaMemGetInfo(size_t *free_out, size_t *total_out)
     return call("cudaMemGetInfo", [&](Machine &m, Lock &) {
         make_context(m, chosen_device());
         const uint64_t used = m.devices[(size_t)chosen_device()].allocated;
-        if (free_out) *free_out = device_bytes() - std::min(used, device_bytes());
+        if (free_out) *free_out = usable_bytes() - std::min(used, usable_bytes());
         if (total_out) *total_out = device_bytes();
         return cudaSuccess;
     });

@@ -137,7 +137,9 @@ FAKE_GPU_API int nvmlDeviceGetMemoryInfo(void *device, Memory *memory_out)
     memory_out->used = 0;
     for (const Process &user : find_users(uuid))
         memory_out->used += user.bytes;
-    memory_out->free = memory_out->total - memory_out->used;
+    const unsigned long long usable =
+        std::min(memory_out->total, (unsigned long long)option_number("FAKE_GPU_OOM_AFTER", INT64_MAX));
+    memory_out->free = usable - std::min(usable, memory_out->used);
     return ok;
 }
 
