@@ -65,6 +65,19 @@ static const char *folder;
 
 /* ---- the strategy ---- */
 
+static struct {
+    en_host *table;
+    en_bucket *bucket;
+} probe;
+
+static en_status plan(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    probe.table = host;
+    probe.bucket = bucket;
+    return EN_OK;
+}
+
 static en_status submit_mean(en_host *host, void *state, en_bucket *bucket)
 {
     (void)state;
@@ -83,8 +96,11 @@ static const en_strategy one = {.abi = EN_STRATEGY_ABI,
                                 .name = "one",
                                 .flags = EN_ONE_COPY,
                                 .submit = submit_mean};
-static const en_strategy alone = {
-    .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = "alone", .submit = submit_step};
+static const en_strategy alone = {.abi = EN_STRATEGY_ABI,
+                                  .size = sizeof(en_strategy),
+                                  .name = "alone",
+                                  .plan = plan,
+                                  .submit = submit_step};
 
 /* ---- what must come out ---- */
 
@@ -448,25 +464,50 @@ static int trains(int rank, int n, cluster_board *board, void *user)
 
 /* ---- the tests ---- */
 
+static int count_gpus(int rank, int n, cluster_board *board, void *user);
+
 /* The number of ranks that did not end well. */
-static int run(trial t, int n)
+static int run_main(trial t, int n, cluster_main body)
 {
     static int seed;
     struct cluster cluster;
     char text[16];
     snprintf(text, sizeof text, "%d", ++seed);
     setenv("FAKE_GPU_SEED", text, 1);
+    setenv("FAKE_GPUS", "4", 1);
     if (n > 1) assert_int_equal(fixture_open(&t.fixture, &ways[0], n), 0);
     t.shared = mmap(NULL, sizeof *t.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(t.shared != MAP_FAILED);
     t.epoch = 1;
     if (t.ngrads == 0) t.ngrads = n;
-    const int bad = cluster_run(&cluster, n, trains, &t, 120000);
+    int bad = cluster_run(&cluster, n, body, &t, 120000);
+    if (body == count_gpus) bad = cluster.exit_code[0];
     if (t.dies > 0) assert_int_equal(cluster.exit_code[1], 128 + SIGKILL);
     cluster_close(&cluster);
     munmap(t.shared, sizeof *t.shared);
     if (n > 1) fixture_close(&t.fixture);
     return bad;
+}
+
+static int run(trial t, int n)
+{
+    return run_main(t, n, trains);
+}
+
+/* In a process of its own: CUDA does not outlive a fork. */
+static int count_gpus(int rank, int n, cluster_board *board, void *user)
+{
+    const en_device *device;
+    int32_t count = 0;
+    (void)rank, (void)n, (void)board, (void)user;
+    if (eni_device_load("cuda", folder, &device) != EN_OK) return 0;
+    return device->gpu->count(eni_device_host(), &count) == EN_OK ? count : 0;
+}
+
+/* As many ranks have a GPU each here. */
+static int has_gpus(int n)
+{
+    return run_main((trial){0}, 1, count_gpus) >= n;
 }
 
 static void test_alone(void **state)
@@ -510,13 +551,69 @@ static void test_shared_death(void **state)
     assert_int_equal(run((trial){.way = ENI_GPU_SHARED, .kind = 1, .dies = 3}, 3), 1);
 }
 
+static void test_group(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 4};
+    for (int kind = 0; kind < NKINDS; kind++)
+        for (int i = 0; i < 3; i++)
+            for (int is_counted = 0; is_counted < 2 && has_gpus(sizes[i]); is_counted++)
+                assert_int_equal(
+                    run((trial){.way = ENI_GPU_GROUP, .kind = kind, .is_counted = is_counted}, sizes[i]), 0);
+}
+
+static void test_group_replayed(void **state)
+{
+    (void)state;
+    assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_recorded = 1}, 1), 0);
+    if (has_gpus(2)) assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_recorded = 1}, 2), 0);
+}
+
+static void test_group_death(void **state)
+{
+    (void)state;
+    if (!has_gpus(3)) skip();
+    assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 1, .dies = 3}, 3), 1);
+}
+
+/* What the host cannot keep its word for is refused: a strategy that lin's, a bucket in part, a world that
+ * the steps are not for. */
+static int misuse(int rank, int n, cluster_board *board, void *user)
+{
+    trial *t = user;
+    rig r = {0};
+    if (open_device(&r, rank, 0) != 0 || open_vectors(&r, rank, n, board, t) != 0 ||
+        open_host(&r, rank, n, board, t) != 0)
+        return 1;
+    en_host *h = probe.table;
+    CLUSTER_CHECK(h->lin(h, probe.bucket->param, 1, probe.bucket->grad, 1) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->call(h, EN_SERVERS, 1, EN_GRAD, probe.bucket, 0, 0)) == EN_EBUG);
+    CLUSTER_CHECK(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, probe.bucket, probe.bucket->grad) == 0);
+    eni_host_close(r.host);
+    r.host = NULL;
+    /* replayed, and a micro-batch has no samples */
+    eni_gpu_steps_replay(r.steps, 1);
+    CLUSTER_CHECK(eni_gpu_steps_begin(r.steps, &kinds[0], (uint64_t[]){8, 0}, 0) == EN_EBUG);
+    CLUSTER_CHECK(eni_gpu_steps_begin(r.steps, &kinds[0], (uint64_t[]){8, 3}, 0) == EN_OK);
+    rig_close(&r, rank);
+    return 0;
+}
+
+static void test_misuse(void **state)
+{
+    (void)state;
+    assert_int_equal(run_main((trial){.way = ENI_GPU_ALONE, .ngrads = 2}, 1, misuse), 0);
+}
+
 int main(int argc, char **argv)
 {
     char path[1024];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),          cmocka_unit_test(test_alone_in_ring_order),
         cmocka_unit_test(test_alone_replayed), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_shared_death),
+        cmocka_unit_test(test_shared_death),   cmocka_unit_test(test_group),
+        cmocka_unit_test(test_group_replayed), cmocka_unit_test(test_group_death),
+        cmocka_unit_test(test_misuse),
     };
     folder = argc > 1 ? argv[1] : getenv("ENTRAIN_PLUGIN_PATH");
     snprintf(path, sizeof path, "%s/device_cuda.so", folder != NULL ? folder : "");
