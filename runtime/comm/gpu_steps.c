@@ -40,7 +40,7 @@ struct eni_gpu_steps {
     uint64_t samples[EN_GPU_SOURCES];
     int has_total, has_counted; /* GROUP: total is known; its sum is in the queue */
     int is_replayed;
-    en_status status; /* the first failure of a take */
+    en_status status; /* the first failure; nothing is enqueued any more */
 };
 
 /* ---- open and close ---- */
@@ -164,6 +164,14 @@ en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive
     return st;
 }
 
+/* From here on nothing is asked of a group that may be in the middle of something. */
+static en_status fail(eni_gpu_steps *s, en_status st)
+{
+    if (s->status == EN_OK) s->status = st;
+    if (s->config.group != NULL) s->gpu->group_abort(s->config.group);
+    return s->status;
+}
+
 /* eni_alive.status: the run, and the group that a peer may have left. */
 static en_status is_group_alive(void *user)
 {
@@ -176,8 +184,7 @@ en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark)
 {
     const eni_alive alive = {.status = is_group_alive, .user = s, .fd = -1};
     const en_status st = eni_gpu_await(s->gpu, mark, &alive);
-    if (st != EN_OK && s->config.group != NULL) s->gpu->group_abort(s->config.group);
-    return st;
+    return st == EN_OK ? EN_OK : fail(s, st);
 }
 
 /* ---- the numbers of a step ---- */
@@ -332,15 +339,22 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
     return enqueue(s, source, 1, s->there->rates, s->has_total ? NULL : &s->there->total, range->lo, count);
 }
 
-en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
+static en_status submit(eni_gpu_steps *s, uint32_t bucket)
 {
     const eni_bucket_range *range = &s->config.buckets->bucket[bucket];
-    if (s->is_replayed) return EN_OK;
     EN_TRY(s->gpu->mark(s->ready[bucket], EN_QUEUE_COMPUTE));
     if (s->config.way == ENI_GPU_SHARED) return EN_OK;
     EN_TRY(s->gpu->after(s->config.ctx, EN_QUEUE_EXCHANGE, s->ready[bucket]));
     EN_TRY(s->config.way == ENI_GPU_ALONE ? step_alone(s, range) : step_group(s, range));
     return s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE);
+}
+
+en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
+{
+    EN_TRY(s->status);
+    if (s->is_replayed) return EN_OK;
+    const en_status st = submit(s, bucket);
+    return st == EN_OK ? EN_OK : fail(s, st);
 }
 
 en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
@@ -387,7 +401,8 @@ static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t h
 
 void eni_gpu_steps_take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
-    if (s->status == EN_OK) s->status = take(s, bucket, lo, hi, from);
+    const en_status st = s->status == EN_OK ? take(s, bucket, lo, hi, from) : s->status;
+    if (st != EN_OK) fail(s, st);
 }
 
 en_status eni_gpu_steps_status(const eni_gpu_steps *s)

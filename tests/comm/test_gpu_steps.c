@@ -440,13 +440,15 @@ static int trains(int rank, int n, cluster_board *board, void *user)
     if (meet(&r, rank) != 0) return 1;
     for (int s = 0; s < (t->is_recorded ? 2 : STEPS); s++) {
         if (t->dies == s && s > 0 && rank == 1) raise(SIGKILL);
-        const en_status st = plain_step(&r, rank, n, s, t);
-        if (t->dies > 0 && s >= t->dies) { /* the host may be steps ahead of the GPU */
-            const int64_t begin = eni_now_ns();
-            CLUSTER_CHECK((st == EN_OK ? drain(&r) : st) == EN_EPEER);
+        const int64_t begin = eni_now_ns();
+        en_status st = plain_step(&r, rank, n, s, t);
+        if (t->dies > 0 && s >= t->dies && st == EN_OK) st = drain(&r); /* the host may be ahead of the GPU */
+        if (t->dies > 0 && st == EN_EPEER) {
             CLUSTER_CHECK(eni_now_ns() - begin < 5 * ENI_SECOND);
+            CLUSTER_CHECK(is_shared || eni_gpu_steps_submit(r.steps, 0) == EN_EPEER); /* for good */
             return 0;
         }
+        CLUSTER_CHECK(s < t->dies || t->dies == 0);
         CLUSTER_CHECK(st == EN_OK);
     }
     if (t->is_recorded && recorded_steps(&r, rank, n, t) != 0) return 1;

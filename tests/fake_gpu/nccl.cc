@@ -121,7 +121,7 @@ struct Core {
     uint64_t tag = 0;
     char *map = nullptr;
     ncclResult_t state = ncclInProgress; /* what ncclCommGetAsyncError says */
-    bool is_ready = false;
+    bool is_ready = false, is_launching = false;
     int questions = 0; /* since something was begun */
     std::vector<std::pair<cudaStream_t, std::vector<Task>>> unlaunched;
     std::chrono::steady_clock::time_point begun;
@@ -494,7 +494,7 @@ void go_on(const CoreRef &core, bool is_impatient)
     std::vector<std::pair<cudaStream_t, std::vector<Task>>> ready;
     {
         std::lock_guard<std::mutex> guard(core->mutex);
-        if (core->state != ncclInProgress) return;
+        if (core->state != ncclInProgress || core->is_launching) return;
         if (core->is_aborted) return;
         if (!core->is_ready) {
             const ncclResult_t result = look_around(*core);
@@ -508,11 +508,13 @@ void go_on(const CoreRef &core, bool is_impatient)
         if (!is_impatient && ++core->questions < 2) return;
         if (core->is_finalized && core->running > 0) return;
         ready.swap(core->unlaunched);
+        core->is_launching = true; /* until it is in its stream, nobody else says that it is */
     }
     ncclResult_t result = ncclSuccess;
     for (auto &one : ready)
         if (result == ncclSuccess) result = launch(core, one.first, one.second);
     std::lock_guard<std::mutex> guard(core->mutex);
+    core->is_launching = false;
     if (core->state == ncclInProgress) core->state = result;
 }
 
