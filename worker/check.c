@@ -9,7 +9,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
-#include "worker/worker.h"
+#include "worker/vectors.h"
 
 static void fill(const eni_worker *w, uint32_t slot, float value)
 {
@@ -61,11 +61,15 @@ static en_status try_step(eni_worker *w, double *us_out)
     const float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
     before[0] = param[0];
     fill(w, ENI_SLOT_GRAD, (float)(w->world.rank + 1));
+    EN_TRY(eni_vectors_send_grad(w));
     int64_t begin = eni_now_ns();
+    if (eni_worker_is_on_gpu(w) && w->world.nranks > 1)
+        eni_host_note_samples(w->strategy_host, 0, (uint64_t)w->world.nranks);
     EN_TRY(eni_host_begin(w->strategy_host, 0, 1, 0));
     for (uint32_t b = 0; b < w->buckets->n; b++)
         EN_TRY(eni_host_submit(w->strategy_host, b));
-    EN_TRY(eni_host_finish(w->strategy_host));
+    EN_TRY(eni_vectors_finish(w));
+    EN_TRY(eni_vectors_bring(w, 0));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     float expected = before[0] - (float)w->schedule.base * mean;
     if (fabsf(param[0] - expected) <= 1e-5f * (1 + fabsf(expected))) return EN_OK;

@@ -343,6 +343,14 @@ en_status eni_vectors_send(eni_worker *w)
     return eni_member_gather(w->member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
 }
 
+en_status eni_vectors_send_grad(eni_worker *w)
+{
+    const uint64_t bytes = w->schema.count * sizeof(float);
+    if (!eni_worker_is_on_gpu(w)) return EN_OK;
+    return w->vectors->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, 0),
+                                 eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), bytes, EN_COPY_IN);
+}
+
 uint64_t eni_vectors_copied(const eni_worker *w)
 {
     return w->vectors == NULL ? 0 : w->vectors->copied;

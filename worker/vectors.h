@@ -71,6 +71,8 @@ en_status eni_vectors_begun(eni_worker *w);
 en_status eni_vectors_bring(eni_worker *w, int and_slots);
 /* The other way round, after something on the host has changed them. */
 en_status eni_vectors_send(eni_worker *w);
+/* The same for the gradient, of a rank in a world of several or of the only micro-batch: `entrain check`. */
+en_status eni_vectors_send_grad(eni_worker *w);
 
 /* Bytes that were copied out and in for the exchange. */
 uint64_t eni_vectors_copied(const eni_worker *w);
