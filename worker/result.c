@@ -16,6 +16,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/tcp.h"
+#include "worker/result_gpu.h"
 #include "worker/save.h"
 
 static void set_int(json_t *object, const char *key, uint64_t value)
@@ -115,6 +116,12 @@ static const json_t *report_of(const json_t *reports, int rank)
     return NULL;
 }
 
+/* Whose gradients fp16 had no room for: computed, and applied nowhere. */
+static double overflown(const json_t *report)
+{
+    return json_number_value(json_object_get(json_object_get(report, "gpu"), "samples_overflown"));
+}
+
 /* A synchronous step applies what everybody computed; a store says itself what it applied. */
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
@@ -127,13 +134,14 @@ static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *r
         double own = json_number_value(json_object_get(report, "samples_computed"));
         double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) +
                                                   (double)own_samples_before(w, r)
-                                            : own;
+                                            : own - overflown(report);
         set_int(o, "rank", (uint64_t)r);
         set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
         set_int(o, "samples_computed", (uint64_t)own);
         set_int(o, "samples_applied", (uint64_t)own_applied);
         applied += own_applied;
         dropped += client != NULL ? json_number_value(json_object_get(client, "samples_dropped")) : 0;
+        dropped += overflown(report);
         json_array_append_new(list, o);
     }
     json_object_set_new(result, "per_worker", list);
@@ -242,7 +250,11 @@ static void add_identity(const eni_worker *w, json_t *result)
 {
     const eni_config *c = w->config;
     const char *psd_transport = w->client == NULL ? NULL : eni_client_is_shared(w->client) ? "shm" : "tcp";
-    const char *coll_transport = w->choice.transport == ENI_OVER_SHM ? "shm" : "tcp";
+    const char *gpu_transport = eni_result_gpu_transport(w);
+    const char *coll_transport = gpu_transport != NULL                     ? gpu_transport
+                                 : w->choice.transport == ENI_OVER_SHM ? "shm"
+                                                                       : "tcp";
+    const int is_nccl = gpu_transport != NULL && w->gpu.way == ENI_GPU_GROUP;
     json_t *argv = json_array();
     for (int i = 0; i < w->argc; i++)
         json_array_append_new(argv, json_string(w->argv[i]));
@@ -261,8 +273,9 @@ static void add_identity(const eni_worker *w, json_t *result)
     if (w->coll != NULL && psd_transport == NULL)
         json_object_set_new(result, "collective",
                             json_pack("{s:s, s:s, s:s}", "algorithm",
-                                      eni_coll_algorithm_name(w->choice.algorithm), "transport",
-                                      coll_transport, "why", w->choice.why));
+                                      is_nccl ? "nccl" : eni_coll_algorithm_name(w->choice.algorithm),
+                                      "transport", coll_transport, "why",
+                                      gpu_transport != NULL ? w->gpu.why : w->choice.why));
     json_object_set_new(result, "transport",
                         json_string(psd_transport != NULL ? psd_transport
                                     : w->coll != NULL     ? coll_transport
@@ -369,6 +382,7 @@ static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
     add_bytes(w, reports, result);
     json_object_set(result, "roles", reports);
     add_environment(w, result);
+    eni_result_gpu_run(w, reports, result);
     add_checkpoints(w, result);
     json_object_set_new(result, "exit", json_string(eni_ending_is_asked(w->ending) ? "interrupted" : "ok"));
     en_status st = w->config->out != NULL ? write_json(w, result, ".result.json") : EN_OK;
@@ -391,6 +405,7 @@ void eni_result_cut_short(const eni_worker *w, const char *exit, const char *cau
     json_t *result = json_object();
     add_identity(w, result);
     add_environment(w, result);
+    eni_result_gpu_run(w, NULL, result);
     json_object_set_new(result, "exit", json_string(exit));
     if (cause[0] != 0) json_object_set_new(result, "cause", json_string(cause));
     write_json(w, result, ".result-cut-short.json");

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/net/tcp.h"
-#include "worker/worker.h"
+#include "worker/result_gpu.h"
 
 static double cpu_seconds(void)
 {
@@ -94,6 +94,7 @@ char *eni_rank_report(const eni_worker *w)
     set_int(o, "data_bytes", eni_dataset_bytes(w->dataset));
     json_object_set_new(o, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
     add_transport(w, o);
+    eni_result_gpu_rank(w, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     return text;

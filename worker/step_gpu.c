@@ -176,6 +176,7 @@ static en_status drop_overflown(eni_step_run *run, uint64_t *samples, int is_sen
     eni_step_compute_ends(run, "gpu");
     for (int64_t i = 0; i < w->accumulate; i++) {
         if (!eni_scaler_has_overflown(w->scaler, i)) continue;
+        w->tally.overflown += samples[i];
         samples[i] = 0;
         EN_TRY(eni_vectors_zero_grad(w, i));
     }

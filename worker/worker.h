@@ -53,6 +53,7 @@ typedef struct eni_moved {
 typedef struct eni_tally {
     uint64_t steps, samples;             /* computed by this rank */
     uint64_t last_samples, last_correct; /* of the last epoch */
+    uint64_t overflown;                  /* fp16: samples whose gradient did not count (scaler.h) */
     double last_loss;                    /* sum over the samples of the last epoch */
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
     uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
