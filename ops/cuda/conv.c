@@ -92,7 +92,11 @@ static cudnnStatus_t describe(const en_plan *plan, conv *own)
         st = cudnnSetFilter4dDescriptor(own->w, type_of(plan), CUDNN_TENSOR_NHWC, (int)op->channels,
                                         (int)op->x.c, (int)op->kernel_h, (int)op->kernel_w);
     if (!st) st = cudnnCreateActivationDescriptor(&own->activation);
-    if (!st) st = cudnnSetActivationDescriptor(own->activation, mode, CUDNN_PROPAGATE_NAN, 0.0);
+    /* A fused call takes no other option than NOT_PROPAGATE_NAN. Without a relu it says nothing; with one we
+     * would rather do the relu ourselves than lose what is not a number. */
+    const cudnnNanPropagation_t nan =
+        op->flags & EN_OP_FUSE_RELU ? CUDNN_PROPAGATE_NAN : CUDNN_NOT_PROPAGATE_NAN;
+    if (!st) st = cudnnSetActivationDescriptor(own->activation, mode, nan, 0.0);
     for (int i = 0; i < PASSES && !st; i++)
         st = describe_pass(plan, &own->how[i]);
     return st;
