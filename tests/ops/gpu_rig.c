@@ -135,6 +135,13 @@ void gpu_rig_close(gpu_rig *rig)
     eni_device_close(&rig->device);
 }
 
+int gpu_is_simulated(const gpu_rig *rig)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libfake_gpu.so", rig->plugins);
+    return access(path, F_OK) == 0;
+}
+
 float *gpu_put(gpu_rig *rig, const float *values, uint64_t count)
 {
     void *memory = NULL;
@@ -146,6 +153,7 @@ float *gpu_put(gpu_rig *rig, const float *values, uint64_t count)
 
 void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count)
 {
+    GPU_OK(rig->ops->sync(rig->ctx)); /* the copy is in COMPUTE, and what it reads may come from another queue */
     GPU_OK(rig->ops->copy(rig->ctx, values, memory, count * sizeof *values, EN_COPY_OUT));
     GPU_OK(rig->ops->sync(rig->ctx));
 }

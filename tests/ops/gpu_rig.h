@@ -27,6 +27,9 @@ int gpu_rig_find(gpu_rig *rig, int argc, char **argv, int *ngpus_out);
 void gpu_rig_open(gpu_rig *rig, int index, uint32_t flags);
 void gpu_rig_close(gpu_rig *rig);
 
+/* 1 on the simulated GPU: its failures can be switched on by the environment (tests/fake_gpu/README.md). */
+int gpu_is_simulated(const gpu_rig *rig);
+
 /* Device memory with these floats, and back: blocking. */
 float *gpu_put(gpu_rig *rig, const float *values, uint64_t count);
 void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count);

@@ -1,0 +1,334 @@
+/* test_gpu_group.c - collectives: the sum on all ranks, in graphs too; ranks that share a GPU are refused;
+ * and a rank that dies ends the others in time. One process a rank, one GPU a rank: with one GPU what takes
+ * two is skipped. */
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/core/clock.h"
+#include "tests/ops/gpu_rig.h"
+
+enum { COUNT = 40003, RANKS_MAX = 4, SECONDS = 60 };
+
+static gpu_rig rig;
+static int gpus;
+
+typedef struct board {
+    uint8_t id[EN_GPU_GROUP_ID];
+    _Atomic int has_id, over;
+} board;
+
+static board *shared;
+
+/* What a group is asked to obey. */
+static en_status alive(void *user)
+{
+    const int64_t *deadline = user;
+    if (shared->over) return EN_EPEER;
+    return eni_now_ns() < *deadline ? EN_OK : EN_ETIMEOUT;
+}
+
+static int64_t deadline;
+
+static en_status open_group(int rank, int nranks, en_group **group_out)
+{
+    deadline = eni_now_ns() + SECONDS * ENI_SECOND;
+    if (rank == 0) {
+        GPU_OK(rig.gpu->group_id(eni_device_host(), shared->id));
+        shared->has_id = 1;
+    }
+    while (!shared->has_id && eni_now_ns() < deadline)
+        eni_sleep_until(eni_now_ns() + ENI_MILLI / 10);
+    return rig.gpu->group_open(rig.ctx, shared->id, rank, nranks, alive, &deadline, group_out);
+}
+
+/* Small whole numbers, of which every sum is exact in any order. */
+static float value(int rank, uint64_t i)
+{
+    return (float)((int)(i % 97) - 48 + rank * 3);
+}
+
+static void put_values(float *memory, int rank)
+{
+    float values[COUNT];
+    for (uint64_t i = 0; i < COUNT; i++)
+        values[i] = value(rank, i);
+    GPU_OK(rig.ops->copy(rig.ctx, memory, values, sizeof values, EN_COPY_IN));
+    GPU_OK(rig.ops->sync(rig.ctx));
+}
+
+static void expect_sum(const float *memory, int nranks, const float *scale)
+{
+    float got[COUNT];
+    gpu_get(&rig, got, memory, COUNT);
+    for (uint64_t i = 0; i < COUNT; i++) {
+        float want = 0;
+        for (int r = 0; r < nranks; r++)
+            want += value(r, i) * scale[r];
+        if (got[i] != want) fprintf(stderr, "element %d: %g for %g\n", (int)i, (double)got[i], (double)want);
+        GPU_REQUIRE(got[i] == want);
+    }
+}
+
+static const float ones[RANKS_MAX] = {1, 1, 1, 1}, scales[RANKS_MAX] = {64, 32, 0, 5},
+                   others[RANKS_MAX] = {2, 4, 8, 16};
+
+static void send_scale(float *memory, const float *scale)
+{
+    GPU_OK(rig.ops->copy(rig.ctx, memory, scale, sizeof *scale, EN_COPY_IN));
+    GPU_OK(rig.ops->sync(rig.ctx));
+}
+
+static int add_up(void *user, int rank)
+{
+    const int nranks = *(const int *)user;
+    const float zero = 0;
+    float all[COUNT] = {0};
+    en_group *group = NULL;
+    gpu_rig_open(&rig, rank, 0);
+    GPU_OK(open_group(rank, nranks, &group));
+    float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
+    for (int round = 0; round < 3; round++) {
+        put_values(data, rank);
+        GPU_OK(rig.gpu->group_sum(group, data, COUNT, NULL));
+        expect_sum(data, nranks, ones);
+    }
+    send_scale(scale, &scales[rank]);
+    put_values(data, rank);
+    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
+    expect_sum(data, nranks, scales);
+
+    put_values(data, rank);
+    GPU_OK(rig.gpu->group_broadcast(group, data, COUNT));
+    expect_sum(data, 1, ones); /* rank 0's on all ranks */
+    GPU_OK(rig.gpu->group_sum(group, data, 0, NULL));
+    GPU_OK(rig.gpu->group_poll(group));
+    rig.gpu->group_close(group);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+/* In a graph, with the factor of the day. */
+static int replay(void *user, int rank)
+{
+    const int nranks = *(const int *)user;
+    const float zero = 0;
+    float all[COUNT] = {0};
+    en_group *group = NULL;
+    en_graph *graph = NULL;
+    en_mark *ready, *done;
+    gpu_rig_open(&rig, rank, 0);
+    GPU_OK(open_group(rank, nranks, &group));
+    GPU_OK(rig.gpu->mark_new(rig.ctx, &ready));
+    GPU_OK(rig.gpu->mark_new(rig.ctx, &done));
+    float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
+    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale)); /* connected before it is recorded */
+    GPU_OK(rig.ops->sync(rig.ctx));
+    GPU_OK(rig.gpu->capture_begin(rig.ctx));
+    GPU_OK(rig.gpu->mark(ready, EN_QUEUE_COMPUTE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, ready));
+    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
+    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, done));
+    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
+    for (int round = 0; round < 4; round++) {
+        const float *with = round % 2 ? scales : others;
+        send_scale(scale, &with[rank]);
+        put_values(data, rank);
+        GPU_OK(rig.gpu->launch(graph));
+        gpu_await(&rig, done);
+        expect_sum(data, nranks, with);
+    }
+    rig.gpu->graph_free(graph);
+    rig.gpu->mark_free(ready);
+    rig.gpu->mark_free(done);
+    rig.gpu->group_close(group);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void run(int nranks, int (*body)(void *, int))
+{
+    memset(shared, 0, sizeof *shared);
+    if (!gpu_processes(nranks, SECONDS, body, &nranks)) fail_msg("%d ranks", nranks);
+}
+
+static void every_rank_has_the_sum(void **state)
+{
+    (void)state;
+    for (int nranks = 1; nranks <= RANKS_MAX && nranks <= gpus; nranks++)
+        run(nranks, add_up);
+}
+
+static void a_sum_in_a_graph_reads_the_factor_of_the_day(void **state)
+{
+    (void)state;
+    for (int nranks = 1; nranks <= RANKS_MAX && nranks <= gpus; nranks++)
+        run(nranks, replay);
+}
+
+static int share_one(void *user, int rank)
+{
+    (void)user;
+    en_group *group = NULL;
+    gpu_rig_open(&rig, 0, 0);
+    const int64_t begin = eni_now_ns();
+    const en_status st = open_group(rank, 2, &group);
+    if (st != EN_EUNSUPPORTED) fprintf(stderr, "status %d, %s\n", st, gpu_last_error());
+    GPU_REQUIRE(st == EN_EUNSUPPORTED && group == NULL);
+    GPU_REQUIRE(strstr(gpu_last_error(), "NCCL") != NULL);
+    GPU_REQUIRE(eni_now_ns() - begin < 30 * ENI_SECOND);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void two_ranks_on_one_gpu_are_refused(void **state)
+{
+    (void)state;
+    run(2, share_one);
+}
+
+/* ---- a rank that dies ---------------------------------------------------------------------------------- */
+
+static void *abort_it(void *user)
+{
+    rig.gpu->group_abort(user);
+    return NULL;
+}
+
+/* Rank 1 dies instead of adding up. Rank 0 hears of it (as the worker does, from its launcher), and another
+ * thread aborts: the queue goes on and everything closes. */
+static int lose_a_peer(void *user, int rank)
+{
+    const int nranks = *(const int *)user;
+    float values[COUNT] = {0};
+    en_group *group = NULL;
+    en_mark *done;
+    pthread_t thread;
+    gpu_rig_open(&rig, rank, 0);
+    GPU_OK(open_group(rank, nranks, &group));
+    float *data = gpu_put(&rig, values, COUNT);
+    GPU_OK(rig.gpu->mark_new(rig.ctx, &done));
+    put_values(data, rank);
+    GPU_OK(rig.gpu->group_sum(group, data, COUNT, NULL));
+    expect_sum(data, nranks, ones);
+    if (rank == 1) {
+        shared->over = 1;
+        _exit(0);
+    }
+    while (!shared->over) {
+    }
+    const en_status st = rig.gpu->group_sum(group, data, COUNT, NULL); /* may hear of it already */
+    GPU_REQUIRE(st == EN_OK || st == EN_EPEER);
+    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
+    const int64_t begin = eni_now_ns();
+    pthread_create(&thread, NULL, abort_it, group);
+    pthread_join(thread, NULL);
+    GPU_REQUIRE(eni_now_ns() - begin < 10 * ENI_SECOND);
+    gpu_await(&rig, done); /* ten seconds at most */
+    GPU_REQUIRE(rig.gpu->group_poll(group) == EN_EPEER);
+    GPU_REQUIRE(rig.gpu->group_sum(group, data, COUNT, NULL) == EN_EPEER);
+    rig.gpu->group_abort(group); /* twice is fine */
+    rig.gpu->group_close(group);
+    put_values(data, 0); /* the GPU is well */
+    rig.gpu->mark_free(done);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void a_rank_that_dies_ends_the_others_in_time(void **state)
+{
+    (void)state;
+    if (gpus < 2) {
+        print_message("this takes two GPUs\n");
+        skip();
+    }
+    run(2, lose_a_peer);
+}
+
+/* Nobody else comes: the caller's `alive` ends the wait. */
+static int wait_in_vain(void *user, int rank)
+{
+    (void)user, (void)rank;
+    en_group *group = NULL;
+    int64_t soon = eni_now_ns() + ENI_SECOND / 2;
+    gpu_rig_open(&rig, 0, 0);
+    GPU_OK(rig.gpu->group_id(eni_device_host(), shared->id));
+    GPU_REQUIRE(rig.gpu->group_open(rig.ctx, shared->id, 0, 2, alive, &soon, &group) == EN_ETIMEOUT);
+    GPU_REQUIRE(group == NULL);
+    GPU_REQUIRE(eni_now_ns() < soon + 10 * ENI_SECOND);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void opening_ends_when_the_caller_says_so(void **state)
+{
+    (void)state;
+    run(1, wait_in_vain);
+}
+
+static int have_no_nccl(void *user, int rank)
+{
+    (void)user, (void)rank;
+    uint8_t id[EN_GPU_GROUP_ID];
+    setenv("FAKE_NCCL", "none", 1);
+    gpu_rig_open(&rig, 0, 0);
+    GPU_REQUIRE(rig.gpu->group_id(eni_device_host(), id) == EN_EUNSUPPORTED);
+    GPU_REQUIRE(strstr(gpu_last_error(), "NCCL") && strstr(gpu_last_error(), "--backend=host"));
+    GPU_REQUIRE(rig.gpu->group_version()[0] == '\0');
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void where_there_is_no_nccl_it_is_told(void **state)
+{
+    (void)state;
+    if (!gpu_is_simulated(&rig)) skip();
+    run(1, have_no_nccl);
+}
+
+static int tell_version(void *user, int rank)
+{
+    (void)user, (void)rank;
+    int part[3];
+    gpu_rig_open(&rig, 0, 0);
+    GPU_REQUIRE(sscanf(rig.gpu->group_version(), "NCCL %d.%d.%d", &part[0], &part[1], &part[2]) == 3);
+    gpu_rig_close(&rig);
+    return 0;
+}
+
+static void the_version_is_told(void **state)
+{
+    (void)state;
+    run(1, tell_version);
+}
+
+int main(int argc, char **argv)
+{
+    setenv("FAKE_GPUS", "4", 0); /* of simulated ones there may be as many as it takes */
+    const int code = gpu_rig_find(&rig, argc, argv, &gpus);
+    if (code != 0) return code;
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_has_the_sum),
+        cmocka_unit_test(a_sum_in_a_graph_reads_the_factor_of_the_day),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_refused),
+        cmocka_unit_test(a_rank_that_dies_ends_the_others_in_time),
+        cmocka_unit_test(opening_ends_when_the_caller_says_so),
+        cmocka_unit_test(where_there_is_no_nccl_it_is_told),
+        cmocka_unit_test(the_version_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
