@@ -7,11 +7,13 @@
  * Its legacy calls, which are the ones that can be used from C without describing graphs. Of the algorithms
  * that its heuristic names (nothing is timed: all ranks and all runs choose alike) the first is taken that
  * runs: each is tried once, while planning, on memory of its own. Those that transform (FFT, Winograd) are
- * passed over: they round more, and have no NHWC. */
+ * passed over: they round more, and have no NHWC. A pass for which nothing is left is a product of windows
+ * (unfold.h). */
 #include <stdio.h>
 #include <string.h>
 
 #include "ops/cuda/layer.h"
+#include "ops/cuda/unfold.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -34,7 +36,8 @@ typedef struct conv {
     cudnnActivationDescriptor_t activation;
     cudnnConvolutionDescriptor_t how[PASSES]; /* one each: the kind of arithmetic is part of it */
     conv_choice pass[PASSES];
-    int is_fused; /* forward does bias and relu */
+    eni_cuda_unfold unfold[PASSES]; /* where it has bytes, it takes the place of cuDNN */
+    int is_fused;                   /* forward does bias and relu */
 } conv;
 
 /* The memory on which algorithms are tried, and the addresses of a pass. */
@@ -247,28 +250,43 @@ static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *mem
     return choose(plan, own, FORWARD, memory);
 }
 
+static en_status fall_back(const en_plan *plan, conv *own, int pass)
+{
+    switch (pass) {
+    case FORWARD: {
+        const en_status st = eni_cuda_unfold_forward_init(plan, &own->unfold[pass]);
+        own->is_fused = own->unfold[pass].is_fused;
+        return st;
+    }
+    case BACKWARD_WEIGHTS: return eni_cuda_unfold_weights_init(plan, &own->unfold[pass]);
+    default: return eni_cuda_unfold_data_init(plan, &own->unfold[pass]);
+    }
+}
+
 static void name_pass(const en_plan *plan, const conv *own, int pass, char name[48])
 {
     static const char *const names[PASSES][4] = {{"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
                                                  {"algo_0", "algo_1", "", "algo_3"},
                                                  {"algo_0", "algo_1"}};
-    const char *behind = pass != FORWARD || !own->is_fused  ? ""
-                         : plan->op.flags & EN_OP_FUSE_RELU ? "+bias+relu"
-                                                            : "+bias";
-    snprintf(name, 48, "cudnn:%s%s", names[pass][own->pass[pass].algo & 3], behind);
+    const int has_relu = (plan->op.flags & EN_OP_FUSE_RELU) != 0;
+    const char *behind = pass != FORWARD || !own->is_fused ? "" : has_relu ? "+bias+relu" : "+bias";
+    if (own->unfold[pass].bytes > 0)
+        snprintf(name, 48, "unfold:%s", own->unfold[pass].product.name);
+    else
+        snprintf(name, 48, "cudnn:%s%s", names[pass][own->pass[pass].algo & 3], behind);
 }
 
 static en_status refuse(const en_plan *plan, int pass)
 {
     static const char *const names[PASSES] = {"forward", "backward_weights", "backward_data"};
     const en_op *op = &plan->op;
-    eni_error(
-        "cuda",
-        "cuDNN %zu has no %s%s for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, window %lld x "
-        "%lld, type %u",
-        cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "", names[pass],
-        (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
-        (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
+    eni_error("cuda",
+              "neither cuDNN %zu nor cuBLASLt has a %s%s for a convolution of (%lld, %lld, %lld, %lld) to "
+              "%lld channels, window %lld x "
+              "%lld, type %u",
+              cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "",
+              names[pass], (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
+              (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
     return EN_EUNSUPPORTED;
 }
 
@@ -278,8 +296,8 @@ static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
     const uint32_t flags = plan->op.flags;
     const int npasses = flags & EN_OP_FORWARD_ONLY ? 1 : flags & EN_OP_NO_DX ? 2 : 3;
     for (int pass = 0; pass < npasses; pass++) {
-        const en_status st =
-            pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
+        en_status st = pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
+        if (st == EN_EUNSUPPORTED) st = fall_back(plan, own, pass);
         if (st != EN_OK) return st == EN_EUNSUPPORTED ? refuse(plan, pass) : st;
         name_pass(plan, own, pass, names[pass]);
     }
@@ -321,9 +339,12 @@ static en_status conv_prepare(en_plan *plan)
     EN_TRY(eni_cuda_check_dnn(plan->ctx, describe(plan, own), "describing a convolution"));
     EN_TRY(choose_on_memory(plan, own));
     uint64_t scratch = 0;
-    for (int i = 0; i < PASSES; i++)
-        if (own->pass[i].bytes > scratch) scratch = own->pass[i].bytes;
-    eni_cuda_layer_init(plan, plan->op.dtype, scratch, &own->layer);
+    for (int i = 0; i < PASSES; i++) {
+        const uint64_t bytes = own->unfold[i].bytes > 0 ? own->unfold[i].bytes : own->pass[i].bytes;
+        if (bytes > scratch) scratch = bytes;
+    }
+    const int is_wide = own->unfold[BACKWARD_WEIGHTS].bytes > 0; /* cuDNN gives dw in the type of dy */
+    eni_cuda_layer_init(plan, is_wide ? (uint32_t)EN_F32 : plan->op.dtype, scratch, &own->layer);
     return EN_OK;
 }
 
@@ -331,8 +352,10 @@ static void conv_discard(en_plan *plan)
 {
     conv *own = plan->own;
     if (!own) return;
-    for (int i = 0; i < PASSES; i++)
+    for (int i = 0; i < PASSES; i++) {
         if (own->how[i]) cudnnDestroyConvolutionDescriptor(own->how[i]);
+        eni_cuda_unfold_fini(&own->unfold[i]);
+    }
     if (own->activation) cudnnDestroyActivationDescriptor(own->activation);
     if (own->w) cudnnDestroyFilterDescriptor(own->w);
     cudnnTensorDescriptor_t const tensors[] = {own->x, own->y, own->bias};
@@ -341,13 +364,25 @@ static void conv_discard(en_plan *plan)
     eni_free(own);
 }
 
+static en_status run_chosen(const en_plan *plan, const conv *own, int pass, const conv_memory *m,
+                            const char *doing)
+{
+    const eni_cuda_unfold *unfold = &own->unfold[pass];
+    if (unfold->bytes == 0)
+        return eni_cuda_check_dnn(plan->ctx, run_pass(plan, own, pass, &own->pass[pass], m), doing);
+    switch (pass) {
+    case FORWARD: return eni_cuda_unfold_forward(plan, unfold, m->x, m->w, m->b, m->y, m->workspace);
+    case BACKWARD_WEIGHTS: return eni_cuda_unfold_weights(plan, unfold, m->x, m->dy, m->dw, m->workspace);
+    default: return eni_cuda_unfold_data(plan, unfold, m->w, m->dy, m->dx, m->workspace);
+    }
+}
+
 static en_status conv_forward(en_plan *plan, const en_args *args)
 {
     const conv *own = plan->own;
     conv_memory memory = {.x = args->x, .y = args->y, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &memory.w, &memory.b));
-    EN_TRY(eni_cuda_check_dnn(plan->ctx, run_pass(plan, own, FORWARD, &own->pass[FORWARD], &memory),
-                              "forward of conv2d"));
+    EN_TRY(run_chosen(plan, own, FORWARD, &memory, "forward of conv2d"));
     const int is_done = own->is_fused || !(plan->op.flags & (EN_OP_BIAS | EN_OP_FUSE_RELU));
     return is_done ? EN_OK : eni_cuda_bias_relu(plan, args);
 }
@@ -361,9 +396,7 @@ static en_status conv_backward_weights(en_plan *plan, const en_args *args)
                                 .dw = eni_cuda_layer_dw(&own->layer, args),
                                 .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_columns(plan, &own->layer, args, has_bias));
-    EN_TRY(eni_cuda_check_dnn(plan->ctx,
-                              run_pass(plan, own, BACKWARD_WEIGHTS, &own->pass[BACKWARD_WEIGHTS], &memory),
-                              "backward_weights of conv2d"));
+    EN_TRY(run_chosen(plan, own, BACKWARD_WEIGHTS, &memory, "backward_weights of conv2d"));
     return eni_cuda_layer_out(plan, &own->layer, args, has_bias);
 }
 
@@ -374,9 +407,7 @@ static en_status conv_backward_data(en_plan *plan, const en_args *args)
     conv_memory memory = {
         .dy = args->dy, .dx = args->dx, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 0, &memory.w, &no_bias));
-    return eni_cuda_check_dnn(plan->ctx,
-                              run_pass(plan, own, BACKWARD_DATA, &own->pass[BACKWARD_DATA], &memory),
-                              "backward_data of conv2d");
+    return run_chosen(plan, own, BACKWARD_DATA, &memory, "backward_data of conv2d");
 }
 
 const eni_cuda_kernel eni_cuda_conv = {

@@ -46,6 +46,10 @@ en_status eni_cuda_weights_out(const en_plan *plan, const void *dw_from, uint32_
 en_status eni_cuda_columns(const en_plan *plan, const en_args *args, float *sums, int64_t nparts);
 int64_t eni_cuda_columns_parts(const en_plan *plan); /* how many are good for speed */
 
+/* unfold.h: x to windows (N*P*Q, KH*KW*I), and the sum of windows to dx. */
+en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows);
+en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx);
+
 /* y += b, then relu, whatever the op's flags ask for, in place. */
 en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args);
 

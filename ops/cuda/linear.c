@@ -29,16 +29,13 @@ static en_status refuse(const en_plan *plan)
 
 static en_status prepare_forward(const en_plan *plan, linear *own)
 {
-    const cublasLtEpilogue_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
-                                            CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS};
-    const uint32_t flags = plan->op.flags;
     eni_cuda_factors factors = {.m = plan->op.channels,
                                 .n = plan->op.x.n,
                                 .k = plan->op.x.c,
                                 .is_a_transposed = 1,
                                 .dtype = plan->op.dtype,
+                                .epilogue = eni_cuda_product_epilogue(&plan->op),
                                 .bias_dtype = plan->op.dtype};
-    factors.epilogue = epilogues[(flags & EN_OP_BIAS ? 1 : 0) + (flags & EN_OP_FUSE_RELU ? 2 : 0)];
     en_status st = eni_cuda_product_init(plan, &factors, &own->forward);
     own->is_fused = st == EN_OK;
     if (st != EN_EUNSUPPORTED) return st;

@@ -11,6 +11,13 @@
 
 enum { MAX_WORKSPACE = 32 << 20, MIN_ALIGN = 16 };
 
+cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op)
+{
+    const int has_bias = (op->flags & EN_OP_BIAS) != 0;
+    if (op->flags & EN_OP_FUSE_RELU) return has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    return has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static cudaDataType_t type_of(uint32_t dtype)
 {
     return dtype == EN_BF16 ? CUDA_R_16BF : dtype == EN_F16 ? CUDA_R_16F : CUDA_R_32F;

@@ -22,6 +22,9 @@ typedef struct eni_cuda_product {
     char name[48];
 } eni_cuda_product;
 
+/* What does the bias and the relu that the op asks for. */
+cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op);
+
 /* EN_EUNSUPPORTED, nothing logged: cuBLASLt has nothing for it; try less in the epilogue. After a failure
  * there is nothing to free. */
 en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,

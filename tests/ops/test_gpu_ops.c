@@ -303,6 +303,26 @@ static void what_overflows_is_not_finite(void **state)
     }
 }
 
+/* What the environment took from the libraries (tests/fake_gpu) is not used, and nothing else changes. */
+static void what_libraries_lack_is_done_otherwise(void **state)
+{
+    (void)state;
+    if (!getenv("FAKE_CUDNN_REFUSE") || !getenv("FAKE_CUBLAS_REFUSE")) skip();
+    const en_op conv = conv_op((en_extent){2, 4, 4, 4}, 4, 3, 1, 1, EN_OP_BIAS | EN_OP_FUSE_RELU);
+    const en_op linear = linear_op(5, 4, 3, EN_OP_BIAS);
+    gpu_trial t;
+    gpu_trial_init(&t, &plain, &ref, &conv, 0, 0.0f);
+    assert_string_equal(t.info.forward, "unfold:cublaslt");
+    assert_string_equal(t.info.backward_weights, "unfold:cublaslt");
+    assert_string_equal(t.info.backward_data, "unfold:cublaslt");
+    gpu_trial_fini(&t);
+    gpu_trial_init(&t, &plain, &ref, &linear, 0, 0.0f);
+    assert_string_equal(t.info.forward, "cublaslt");
+    assert_string_equal(t.info.backward_weights, "cublaslt");
+    gpu_trial_fini(&t);
+    for_all(agrees);
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -365,9 +385,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(forward_only_saves_nothing),
         cmocka_unit_test(not_a_number_passes),
         cmocka_unit_test(what_overflows_is_not_finite),
+        cmocka_unit_test(what_libraries_lack_is_done_otherwise),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(calls_that_an_op_lacks_are_refused),
     };
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     eni_device_close(&ref);
     gpu_rig_close(&exact);
