@@ -17,7 +17,7 @@
  *
  * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, is a
  * second plan. The three run calls never allocate and never change the plan; they are enqueued in call
- * order on the context's one stream (on host devices: done when they return).
+ * order, as copy and zero are, on a GPU in EN_QUEUE_COMPUTE (gpu.h; on host devices: done when they return).
  *
  * Layouts. Activations are (N, H, W, C). Weights, biases and their gradients have PyTorch's shapes and order
  * (convolution (O, I, KH, KW), linear (O, I)), because the flat vector is what is exchanged and saved;
@@ -77,9 +77,9 @@ enum {
     EN_OP_FORWARD_ONLY = 8, /* no backward at all (evaluation): saved_bytes is 0 */
 };
 
-/* Types. dtype is that of x, y, dy and dx. Weights, biases and their gradients are float32 always, and sums are
- * taken in float32. With EN_BF16 and EN_F16 (which host devices refuse) two results are float32 all the same:
- * y and dy of log_softmax, so that nll is an EN_F32 op; and the two numbers of a loss. */
+/* Types. dtype is that of x, y, dy and dx. Weights, biases and their gradients are float32 always, and sums
+ * are taken in float32. With EN_BF16 and EN_F16 (which host devices refuse) two results are float32 all the
+ * same: y and dy of log_softmax, so that nll is an EN_F32 op; and the two numbers of a loss. */
 typedef struct en_op {
     uint32_t size; /* sizeof(en_op) */
     uint32_t kind, dtype, flags;
@@ -219,14 +219,18 @@ typedef struct en_device {
     /* One line for people: library, version, instruction set, threads. Valid until close. */
     const char *(*describe)(en_ctx *);
 
-    /* Zeroed, on `align` bytes; bytes 0 gives a valid address. free takes NULL. */
+    /* Zeroed for every queue, on `align` bytes; bytes 0 gives a valid address. free takes NULL, and may wait
+     * until nothing uses the memory. */
     en_status (*alloc)(en_ctx *, uint64_t bytes, void **memory_out);
     void (*free)(en_ctx *, void *memory);
-    /* Enqueued like an operation. With EN_COPY_OUT, dst holds the data after sync; the areas never overlap.
-     */
+    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is pinned (gpu.h) is
+     * read or written when the copy's turn comes: leave it alone until a mark behind it is reached. Other
+     * host memory is read during the call, and with EN_COPY_OUT holds the data after sync; not while work is
+     * recorded. */
     en_status (*copy)(en_ctx *, void *dst, const void *src, uint64_t bytes, int direction);
     en_status (*zero)(en_ctx *, void *dst, uint64_t bytes);
-    /* Blocks until all that was enqueued is done; reports an error of any of it. Host devices: at once. */
+    /* Blocks until all that was enqueued is done, in every queue and without a deadline: not for where a
+     * collective of GPUs may be under way. Reports an error of any of it. Host devices: at once. */
     en_status (*sync)(en_ctx *);
 
     /* EN_EUNSUPPORTED: not this kind, type or flag on this device (logged). Freed by plan_free. */
@@ -241,7 +245,7 @@ typedef struct en_device {
     en_status (*backward_weights)(en_plan *, const en_args *);
     en_status (*backward_data)(en_plan *, const en_args *);
 
-    const struct en_gpu *gpu; /* NULL if EN_DEVICE_HOST is set */
+    const struct en_gpu *gpu; /* NULL exactly if EN_DEVICE_HOST is set */
 } en_device;
 
 /* The one symbol that a device library exports. Returns NULL if it cannot serve that ABI. */

@@ -139,8 +139,10 @@ typedef struct en_gpu {
 
     /* Graphs. Between the two calls what is put into COMPUTE, and into queues that were ordered after it, is
      * recorded and not done; all of them must have been ordered before COMPUTE again at the end. Marks that are
-     * set inside can be polled after each launch. No plan may be made and no memory be taken meanwhile. launch
-     * puts the whole into COMPUTE. EN_EUNSUPPORTED from capture_end, logged: this work cannot be recorded, and
+     * set inside can be polled after each launch, and then answer for the latest. Addresses and numbers in
+     * arguments are recorded as they are, the contents of memory are not. No plan may be made, no memory be
+     * taken, given back or pinned, and nothing be synchronised meanwhile; what the record uses outlives it.
+     * launch puts the whole into COMPUTE. EN_EUNSUPPORTED from capture_end, logged: this work cannot be recorded, and
      * nothing of it was done. */
     en_status (*capture_begin)(struct en_ctx *);
     en_status (*capture_end)(struct en_ctx *, en_graph **graph_out);
