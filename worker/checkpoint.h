@@ -48,6 +48,13 @@ typedef struct eni_image {
     float *flat; /* (schema->count) */
 } eni_image;
 
+/* fp16 on a GPU: a rank's loss scale (worker/scaler.h). */
+typedef struct eni_scale_facts {
+    double scale; /* a power of two; 0: there is none */
+    uint64_t good, overflows;
+    uint64_t samples; /* whose gradients did not count */
+} eni_scale_facts;
+
 /* What one rank had done; sums over the whole run so far. */
 typedef struct eni_rank_facts {
     uint64_t steps, samples;
@@ -55,6 +62,7 @@ typedef struct eni_rank_facts {
     double last_loss;                    /* NaN: diverged */
     uint8_t *state;                      /* (state_bytes) the strategy's, or NULL */
     size_t state_bytes;
+    eni_scale_facts scale;
 } eni_rank_facts;
 
 /* Everything of one checkpoint. Zeroed memory is an empty one. */
@@ -66,7 +74,7 @@ typedef struct eni_checkpoint {
     /* what must match, always; and what must where ranks have state of their own */
     eni_fact facts[ENI_CHECKPOINT_FACTS];
     uint32_t nfacts;
-    char version[24], strategy[64], options[256], device[16];
+    char version[24], strategy[64], options[256], device[16]; /* device: "cuda, fp16" */
     uint64_t world, accumulate, batch, shards;
     char order_sha256[ENI_DIGEST_HEX], init_sha256[ENI_DIGEST_HEX];
 

@@ -33,6 +33,10 @@ static json_t *rank_json(const eni_rank_facts *rank)
     set_int(o, "last_correct", rank->last_correct);
     json_object_set_new(o, "last_loss", isfinite(rank->last_loss) ? json_real(rank->last_loss) : json_null());
     set_int(o, "state", rank->state_bytes);
+    if (rank->scale.scale > 0)
+        json_object_set_new(o, "loss_scale",
+                            json_pack("[f, I, I, I]", rank->scale.scale, (json_int_t)rank->scale.good,
+                                      (json_int_t)rank->scale.overflows, (json_int_t)rank->scale.samples));
     return o;
 }
 
@@ -191,6 +195,23 @@ static en_status take_stretches(const json_t *o, const en_schema *schema, eni_ch
     return EN_OK;
 }
 
+/* A rank without fp16 has none. */
+static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *why_out)
+{
+    json_int_t good = 0, overflows = 0, samples = 0;
+    int exponent;
+    if (found == NULL) return EN_OK;
+    const int is_read =
+        json_unpack((json_t *)(uintptr_t)found, "[F, I, I, I]", &scale->scale, &good, &overflows, &samples) == 0;
+    if (!is_read || !(scale->scale >= 1 && scale->scale <= 0x1p127) || frexp(scale->scale, &exponent) != 0.5 ||
+        good < 0 || overflows < 0 || samples < 0)
+        return bad(why_out, "a rank's loss scale is none");
+    scale->good = (uint64_t)good;
+    scale->overflows = (uint64_t)overflows;
+    scale->samples = (uint64_t)samples;
+    return EN_OK;
+}
+
 static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
 {
     uint64_t bytes = 0;
@@ -200,6 +221,7 @@ static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
     EN_TRY(whole(o, "last_samples", &rank->last_samples, why_out));
     EN_TRY(whole(o, "last_correct", &rank->last_correct, why_out));
     EN_TRY(whole(o, "state", &bytes, why_out));
+    EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
     if (bytes > STATE_MAX) return bad(why_out, "a rank's state has %llu bytes", (unsigned long long)bytes);
     rank->last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
     rank->state_bytes = (size_t)bytes;

@@ -152,7 +152,7 @@ static const char *rank_thing(const eni_checkpoint *c, char name_out[ENI_CHECKPO
 static en_status check_strategy(const eni_worker *w)
 {
     const eni_checkpoint *c = &w->past;
-    char name[ENI_CHECKPOINT_NAME];
+    char name[ENI_CHECKPOINT_NAME], device[sizeof c->device];
     const char *thing = rank_thing(c, name), *options = eni_options_canonical(w->options);
     int is_other = strcmp(c->strategy, w->strategy->name) != 0,
         has_options = strcmp(c->options, options) == 0;
@@ -168,9 +168,9 @@ static en_status check_strategy(const eni_worker *w)
     if (is_other || !has_options)
         eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options, w->strategy->name,
                  options);
-    if (strcmp(c->device, w->device.ops->name) != 0)
-        eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device,
-                 w->device.ops->name);
+    eni_save_device(w, device, sizeof device);
+    if (strcmp(c->device, device) != 0)
+        eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device, device);
     return EN_OK;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "worker/save.h"
+#include "worker/scaler.h"
 
 static void put(const eni_worker *w, uint32_t slot, const eni_image *image)
 {
@@ -155,6 +156,18 @@ static en_status restore_state(eni_worker *w)
     return EN_OK;
 }
 
+/* As the rank had it; of another number of workers, rank 0's. */
+static en_status restore_scale(eni_worker *w)
+{
+    const eni_checkpoint *c = &w->past;
+    const int is_same_world = c->world == (uint64_t)w->world.nranks;
+    const uint32_t r = is_same_world ? (uint32_t)w->world.rank : 0;
+    if (r >= c->nranks) return EN_OK;
+    eni_scale_facts facts = c->ranks[r].scale;
+    if (!is_same_world) facts.overflows = facts.samples = 0; /* nobody's here */
+    return eni_scaler_resume(w, &facts);
+}
+
 /* Sums go to the ranks that had them; with another number of workers rank 0 carries them. */
 static void restore_tally(eni_worker *w)
 {
@@ -185,6 +198,7 @@ en_status eni_resume_state(eni_worker *w)
     EN_TRY(restore_slots(w));
     EN_TRY(restore_vectors(w));
     EN_TRY(restore_state(w));
+    EN_TRY(restore_scale(w));
     for (uint32_t b = 0; b < w->buckets->n; b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b];
         eni_host_set_steps_taken(w->strategy_host, b, behind(&w->past, range->lo, range->hi).steps);

@@ -244,6 +244,14 @@ void eni_save_count(const eni_worker *w, uint64_t *written_out, uint64_t *failed
     *last_out = s == NULL ? "" : s->path;
 }
 
+void eni_save_device(const eni_worker *w, char *text_out, size_t bytes)
+{
+    static const char *const types[] = {"", ", bf16", ", fp16"};
+    const int64_t precision = w->config->precision;
+    snprintf(text_out, bytes, "%.8s%s%s", w->device.ops->name, types[precision],
+             precision == ENI_PRECISION_FP32 && w->config->tf32 && w->device.ops->gpu != NULL ? ", tf32" : "");
+}
+
 void eni_save_close(eni_worker *w)
 {
     eni_saver *s = w->saver;

@@ -42,6 +42,9 @@ en_status eni_save_finish(eni_worker *w);
 /* For result.json: how many were written, how many not; the last one's path, or "". */
 void eni_save_count(const eni_worker *w, uint64_t *written_out, uint64_t *failed_out, const char **last_out);
 
+/* What decides the bytes of a step beside the program: "cpu", "cuda", "cuda, fp16". */
+void eni_save_device(const eni_worker *w, char *text_out, size_t bytes);
+
 void eni_save_close(eni_worker *w); /* waits for the write under way */
 
 /* Where checkpoints go: --checkpoint-dir, else OUT/checkpoints. EN_ENOENT (not logged): neither is given. */

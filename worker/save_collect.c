@@ -16,12 +16,14 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "worker/save.h"
+#include "worker/scaler.h"
 
 /* What a rank says of itself: words, then `buckets` triples (lo, hi, steps), then the strategy's state. */
 typedef struct card {
     uint64_t steps, samples, last_samples, last_correct;
     double last_loss;
     uint64_t writes_param;
+    eni_scale_facts scale;
     uint64_t prints[ENI_ARENA_NSLOTS]; /* param, optimizer slots */
 } card;
 
@@ -89,7 +91,8 @@ static void fill_blob(const collection *k, uint8_t *blob)
                 .last_samples = t->last_samples,
                 .last_correct = t->last_correct,
                 .last_loss = t->last_loss,
-                .writes_param = (uint64_t)eni_host_writes_param(w->strategy_host)};
+                .writes_param = (uint64_t)eni_host_writes_param(w->strategy_host),
+                .scale = eni_scaler_facts(w)};
     own.prints[0] = fingerprint(own_flat(k, ENI_SLOT_PARAM), w->schema.count);
     for (int i = 0; i < k->nslots; i++)
         own.prints[1 + i] = fingerprint(own_flat(k, k->first_slot + (uint32_t)i), w->schema.count);
@@ -374,11 +377,22 @@ static en_status note_ranks(collection *k)
     c->ranks = eni_alloc_array((size_t)n, sizeof *c->ranks);
     if (c->ranks == NULL) return EN_ENOMEM;
     if (k->w->is_claiming)
-        k->cards[0] = (card){t->steps, t->samples, t->last_samples, t->last_correct, t->last_loss, 0, {0}};
+        k->cards[0] = (card){.steps = t->steps,
+                             .samples = t->samples,
+                             .last_samples = t->last_samples,
+                             .last_correct = t->last_correct,
+                             .last_loss = t->last_loss,
+                             .scale = eni_scaler_facts(k->w)};
     for (int r = 0; r < n; r++) {
         const card *from = &k->cards[r];
-        c->ranks[r] = (eni_rank_facts){from->steps,     from->samples, from->last_samples, from->last_correct,
-                                       from->last_loss, k->states[r],  k->state_bytes};
+        c->ranks[r] = (eni_rank_facts){.steps = from->steps,
+                                       .samples = from->samples,
+                                       .last_samples = from->last_samples,
+                                       .last_correct = from->last_correct,
+                                       .last_loss = from->last_loss,
+                                       .state = k->states[r],
+                                       .state_bytes = k->state_bytes,
+                                       .scale = from->scale};
         k->states[r] = NULL; /* the checkpoint's now */
     }
     c->nranks = (uint32_t)n;
@@ -423,7 +437,7 @@ static en_status note_facts(collection *k)
     snprintf(c->version, sizeof c->version, "%s", w->version);
     snprintf(c->strategy, sizeof c->strategy, "%s", w->strategy->name);
     snprintf(c->options, sizeof c->options, "%s", eni_options_canonical(w->options));
-    snprintf(c->device, sizeof c->device, "%s", w->device.ops->name);
+    eni_save_device(w, c->device, sizeof c->device);
     c->world = (uint64_t)w->world.nranks;
     c->accumulate = (uint64_t)w->accumulate;
     c->batch = w->plan.batch;

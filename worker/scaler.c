@@ -86,11 +86,21 @@ const eni_scale *eni_scaler_scale(const eni_scaler *s)
     return s == NULL ? NULL : &s->scale;
 }
 
-en_status eni_scaler_set(eni_worker *w, const eni_scale *scale)
+eni_scale_facts eni_scaler_facts(const eni_worker *w)
 {
-    w->scaler->scale = *scale;
-    EN_TRY(w->scaler->gpu->mark(w->scaler->mark, EN_QUEUE_COMPUTE));
-    EN_TRY(eni_gpu_wait(w, w->scaler->mark));
+    if (w->scaler == NULL) return (eni_scale_facts){0};
+    const eni_scale *s = &w->scaler->scale;
+    return (eni_scale_facts){(double)s->scale, s->good, s->overflows, w->tally.overflown};
+}
+
+en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts)
+{
+    eni_scaler *s = w->scaler;
+    if (s == NULL || facts->scale <= 0) return EN_OK;
+    s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};
+    w->tally.overflown = facts->samples;
+    EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE)); /* the first one has been sent */
+    EN_TRY(eni_gpu_wait(w, s->mark));
     return send_scale(w);
 }
 

@@ -37,8 +37,10 @@ void eni_scaler_close(eni_worker *w);
 const float *eni_scaler_address(const eni_scaler *scaler);   /* on the device; NULL: 1 */
 const eni_scale *eni_scaler_scale(const eni_scaler *scaler); /* NULL for NULL */
 
-/* A run goes on from a checkpoint. */
-en_status eni_scaler_set(eni_worker *w, const eni_scale *scale);
+/* For a checkpoint; zeroes where there is none. A run goes on from one: nothing happens where either has
+ * none. */
+eni_scale_facts eni_scaler_facts(const eni_worker *w);
+en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts);
 
 /* Before the first check of a step. */
 void eni_scaler_begin(eni_scaler *scaler); /* NULL is fine */
