@@ -355,7 +355,9 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
         for (int q = 0; q < r && !is_told; q++)
             is_told = strcmp(g->seats[q].uuid, g->seats[r].uuid) == 0;
         if (is_told) continue;
-        if (uses[r].pid > 0) snprintf(who, sizeof who, ", pid %lld among them", (long long)uses[r].pid);
+        if (uses[r].pid > 0)
+            snprintf(who, sizeof who, uses[r].others == 1 ? " (pid %lld)" : " (one is pid %lld)",
+                     (long long)uses[r].pid);
         eni_warn(
             "gpu",
             "cuda:%d of %s is used by %d other process%s%s: times will say little (--gpu-lease waits for "

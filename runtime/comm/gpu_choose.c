@@ -28,13 +28,6 @@ int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int
     return 0;
 }
 
-/* "GPU-5f1c": as much of a uuid as people compare. */
-static int short_length(const char *uuid)
-{
-    const size_t dash = strcspn(uuid, "-");
-    return (int)(strlen(uuid) > dash + 5 ? dash + 5 : strlen(uuid));
-}
-
 /* ---- why not NCCL, why not IPC ---- */
 
 static int all_have_group(const eni_gpu_facts_of_run *f)
@@ -97,7 +90,6 @@ static void keep(eni_gpu_choice *choice, int way)
 static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, eni_gpu_choice *choice)
 {
     const eni_gpu_seat *seat = &f->seats[first];
-    const int length = short_length(seat->uuid);
     const char *obstacle = !all_can_share(f)            ? "CUDA IPC is refused here"
                            : !all_on_one_host(f)        ? "they share no host memory"
                            : f->no_shm != NULL          ? f->no_shm
@@ -106,16 +98,16 @@ static void choose_shared(const eni_gpu_facts_of_run *f, int first, int second, 
     if (!all_same(f)) {
         choice->vectors = ENI_VECTORS_STAGED;
         snprintf(choice->why, sizeof choice->why,
-                 "ranks %d and %d share %.*s, which NCCL refuses, and others do not", first, second, length,
+                 "ranks %d and %d share %.12s, which NCCL refuses, and others do not", first, second,
                  seat->uuid);
     } else if (obstacle != NULL) {
         choice->vectors = ENI_VECTORS_STAGED;
-        snprintf(choice->why, sizeof choice->why, "%d ranks share %.*s, which NCCL refuses; %.80s", f->nranks,
-                 length, seat->uuid, obstacle);
+        snprintf(choice->why, sizeof choice->why, "%d ranks share %.12s, which NCCL refuses; %.80s",
+                 f->nranks, seat->uuid, obstacle);
     } else {
         keep(choice, ENI_GPU_SHARED);
-        snprintf(choice->why, sizeof choice->why, "%d ranks share %.*s, which NCCL refuses: CUDA IPC",
-                 f->nranks, length, seat->uuid);
+        snprintf(choice->why, sizeof choice->why, "%d ranks share %.12s, which NCCL refuses: CUDA IPC",
+                 f->nranks, seat->uuid);
     }
 }
 

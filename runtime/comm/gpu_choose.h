@@ -48,7 +48,7 @@ typedef struct eni_gpu_facts_of_run {
 typedef struct eni_gpu_choice {
     int vectors;   /* ENI_VECTORS_STAGED or ON_GPU */
     int way;       /* ON_GPU: ENI_GPU_ALONE .. */
-    char why[160]; /* one clause: "2 ranks share GPU-5f1c, which NCCL refuses: CUDA IPC" */
+    char why[160]; /* one clause: "2 ranks share GPU-5f1c2a3b, which NCCL refuses: CUDA IPC" */
 } eni_gpu_choice;
 
 /* EN_EINVAL, logged, when what was asked cannot be: --backend=nccl for ranks that share a GPU, without NCCL,

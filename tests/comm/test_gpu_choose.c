@@ -43,16 +43,16 @@ static const struct row {
     {"abCD", 0, 0, 0, 1, GROUP, "4 ranks"},
     {"ab", NO_NCCL, 0, 0, 1, STAGED, "NCCL is not there"},
     {"ab", NO_NCCL, ENI_GPU_BACKEND_NCCL, 0, 1, REFUSED, "rank 1 on host x finds no libnccl.so.2"},
-    {"aa", 0, 0, 0, 1, SHARED, "2 ranks share GPU-a1a1, which NCCL refuses: CUDA IPC"},
+    {"aa", 0, 0, 0, 1, SHARED, "2 ranks share GPU-a1a1-xyz, which NCCL refuses: CUDA IPC"},
     {"aaaa", NO_NCCL, 0, 0, 1, SHARED, "4 ranks"},
     {"aa", NO_IPC, 0, 0, 1, STAGED, "CUDA IPC is refused"},
     {"aa", TCP, 0, 0, 1, STAGED, "--transport=tcp"},
-    {"aab", 0, 0, 0, 1, STAGED, "ranks 0 and 1 share GPU-a1a1, which NCCL refuses, and others do not"},
+    {"aab", 0, 0, 0, 1, STAGED, "ranks 0 and 1 share GPU-a1a1-xyz, which NCCL refuses, and others do not"},
     {"abA", 0, 0, 0, 1, GROUP, "NCCL"},
     {"baAA", 0, 0, 0, 1, STAGED, "ranks 2 and 3 share"},
     {"aa", 0, ENI_GPU_BACKEND_HOST, 0, 1, STAGED, "--backend=host"},
     {"aba", 0, ENI_GPU_BACKEND_NCCL, 0, 1, REFUSED,
-     "ranks 0 and 2 are both on cuda:0 of host x (GPU-a1a1-xyz)"},
+     "ranks 0 and 2 are both on cuda:0 of host x (GPU-a1a1-xyz-more)"},
     {"ab", SHAPED, 0, 0, 1, STAGED, "--net"},
     {"aa", SHAPED, 0, 0, 1, STAGED, "--net"},
     {"ab", SHAPED, ENI_GPU_BACKEND_NCCL, 0, 1, REFUSED, "--net"},
@@ -78,7 +78,7 @@ static eni_gpu_seat seat_of(char letter, int facts, int is_last)
     eni_gpu_seat seat = {.index = (letter | 32) - 'a',
                          .can_share = !(facts & NO_IPC && is_last), /* one is enough */
                          .has_group = !(facts & NO_NCCL && is_last)};
-    snprintf(seat.uuid, sizeof seat.uuid, "GPU-%c1%c1-xyz", facts & PLAYED ? letter | 32 : letter,
+    snprintf(seat.uuid, sizeof seat.uuid, "GPU-%c1%c1-xyz-more", facts & PLAYED ? letter | 32 : letter,
              letter | 32);
     snprintf(seat.host, sizeof seat.host, "%s", is_far ? "y" : "x");
     snprintf(seat.host_id, sizeof seat.host_id, "id of %s", is_far ? "y" : "x");

@@ -1,0 +1,351 @@
+/* test_gpus.c - which rank uses which GPU, what ranks learn of each other's, and who else is there: on a
+ * table that says what the test wants, with ranks as processes. */
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "entrain/strategy.h"
+#include "runtime/comm/gpu_steps.h"
+#include "runtime/comm/sync.h"
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "tests/cluster.h"
+#include "worker/gpus.h"
+
+enum { MAX_RANKS = 5, BLOB = 4096 };
+
+/* ---- a machine ---- */
+
+static struct {
+    int count;
+    int has_group;
+    int rank;       /* of this process */
+    int cannot_map; /* this rank; -1: all can */
+    int allocated;
+    en_gpu_user users[MAX_RANKS + 2];
+    int nusers; /* -1: the driver does not tell */
+} machine;
+
+static char said[8192];
+
+static void listen_in(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)level, (void)subsystem;
+    const size_t used = strlen(said);
+    snprintf(said + used, sizeof said - used, "%s\n", text);
+}
+
+static en_status fake_count(const en_device_host *host, int32_t *n_out)
+{
+    (void)host;
+    *n_out = machine.count;
+    return machine.count > 0 ? EN_OK : EN_EUNSUPPORTED;
+}
+
+static en_status fake_facts(const en_device_host *host, int32_t index, en_gpu_facts *facts_out)
+{
+    (void)host;
+    facts_out->index = index;
+    facts_out->memory_bytes = 8000000000u;
+    facts_out->free_bytes = 7000000000u;
+    snprintf(facts_out->name, sizeof facts_out->name, "Test GPU");
+    snprintf(facts_out->uuid, sizeof facts_out->uuid, "GPU-%c0000000-test",
+             'f' - index); /* not in their order */
+    return EN_OK;
+}
+
+static const char *fake_version(void)
+{
+    return machine.has_group ? "NCCL 2.28.9" : "";
+}
+
+static en_status fake_users(int32_t index, en_gpu_user *users_out, int max, int *n_out)
+{
+    (void)index, (void)max;
+    if (machine.nusers < 0) return EN_EUNSUPPORTED;
+    memcpy(users_out, machine.users, sizeof machine.users);
+    *n_out = machine.nusers;
+    return EN_OK;
+}
+
+static en_status fake_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
+{
+    (void)ctx;
+    machine.allocated++;
+    *memory_out = malloc(bytes);
+    return EN_OK;
+}
+
+static void fake_free(en_ctx *ctx, void *memory)
+{
+    (void)ctx;
+    machine.allocated -= memory != NULL;
+    free(memory);
+}
+
+/* A handle names its rank; nobody can map what nobody has exported, nor his own. */
+static en_status fake_export(en_ctx *ctx, void *memory, uint8_t handle_out[EN_GPU_HANDLE])
+{
+    (void)ctx, (void)memory;
+    handle_out[0] = (uint8_t)(100 + machine.rank);
+    return EN_OK;
+}
+
+static en_status fake_import(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], void **memory_out)
+{
+    (void)ctx;
+    if (handle[0] < 100 || handle[0] == 100 + machine.rank) return EN_EINVAL;
+    if (machine.rank == machine.cannot_map) return EN_EUNSUPPORTED;
+    machine.allocated++;
+    *memory_out = malloc(1);
+    return EN_OK;
+}
+
+static const en_gpu table = {.size = sizeof table,
+                             .count = fake_count,
+                             .facts = fake_facts,
+                             .users = fake_users,
+                             .export_memory = fake_export,
+                             .import_memory = fake_import,
+                             .release_memory = fake_free,
+                             .group_version = fake_version};
+static const en_device device = {.name = "cuda", .gpu = &table, .alloc = fake_alloc, .free = fake_free};
+
+/* ---- a control plane ---- */
+
+typedef struct plane {
+    _Atomic uint64_t arrived;
+    struct {
+        size_t bytes;
+        uint8_t data[BLOB];
+    } own[2][MAX_RANKS]; /* by the parity of the gather */
+} plane;
+
+typedef struct world {
+    plane *plane;
+    int rank, n;
+    uint64_t ngathers;
+} world;
+
+static en_status gather(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out)
+{
+    world *w = user;
+    const int64_t deadline = eni_now_ns() + 20 * ENI_SECOND;
+    const uint64_t turn = w->ngathers++ % 2;
+    (void)tag;
+    if (bytes > BLOB) return EN_EINVAL;
+    w->plane->own[turn][w->rank].bytes = bytes;
+    if (bytes > 0) memcpy(w->plane->own[turn][w->rank].data, blob, bytes);
+    w->plane->arrived++;
+    while (w->plane->arrived < w->ngathers * (uint64_t)w->n) {
+        if (eni_now_ns() > deadline) return EN_ETIMEOUT;
+        sched_yield();
+    }
+    if (blobs_out == NULL) return EN_OK;
+    blobs_out->count = (size_t)w->n + 1;
+    blobs_out->blob = eni_alloc_array((size_t)w->n + 1, sizeof *blobs_out->blob);
+    for (int r = 0; r < w->n; r++) {
+        uint8_t *copy = eni_alloc(BLOB);
+        memcpy(copy, w->plane->own[turn][r].data, BLOB);
+        blobs_out->blob[r] = (eni_blob){copy, w->plane->own[turn][r].bytes};
+    }
+    return EN_OK;
+}
+
+/* ---- one rank ---- */
+
+typedef struct trial {
+    plane *plane;
+    int ngpus, has_group, cannot_map; /* rank; -1: all can */
+    const char *spec;
+    uint32_t flags;
+    int vectors, way;  /* that must be chosen */
+    const char *says;  /* why */
+    const char *lease; /* folder: with --gpu-lease of rank 1 */
+} trial;
+
+static int meets(int rank, int n, cluster_board *board, void *user)
+{
+    const trial *t = user;
+    static eni_peer peers[MAX_RANKS];
+    world w = {.plane = t->plane, .rank = rank, .n = n};
+    eni_world_info info = {.rank = rank, .nranks = n, .peers = peers};
+    eni_gpus *gpus = NULL;
+    eni_gpu_choice choice = {0};
+    machine.count = t->ngpus;
+    machine.has_group = t->has_group;
+    machine.rank = rank;
+    machine.cannot_map = t->cannot_map;
+    for (int r = 0; r < n; r++)
+        peers[r] = (eni_peer){.rank = r, .pid = 1000 + r, .host = "here", .host_id = "the same"};
+    const eni_gpus_config config = {.spec = t->spec,
+                                    .device = &device,
+                                    .world = {.rank = rank, .nranks = n, .local_rank = rank, .nlocal = n},
+                                    .info = &info,
+                                    .takes_lease = t->lease != NULL && rank == 1, /* one who asks is enough */
+                                    .lease_dir = t->lease,
+                                    .gather = gather,
+                                    .user = &w,
+                                    .alive = {cluster_alive, board, -1}};
+    CLUSTER_CHECK(eni_gpus_open(&config, &gpus) == EN_OK);
+    const int index = strcmp(t->spec, "cuda") == 0 ? rank % t->ngpus : atoi(t->spec + 5);
+    CLUSTER_CHECK(eni_gpus_index(gpus) == index && eni_gpus_facts(gpus)->index == index);
+    for (int r = 0; r < n; r++)
+        CLUSTER_CHECK(eni_gpus_seats(gpus)[r].index == (strcmp(t->spec, "cuda") == 0 ? r % t->ngpus : index));
+    CLUSTER_CHECK((strstr(said, "rank 1 ") != NULL && strstr(said, "7.0 of 8.0 GB free") != NULL) ==
+                  (rank == 0));
+    const eni_gpu_facts_of_run facts = {.strategy_flags = t->flags, .accumulate = 1};
+    CLUSTER_CHECK(eni_gpus_choose(gpus, NULL, &facts, &choice) == EN_OK);
+    CLUSTER_CHECK(choice.vectors == t->vectors && choice.way == t->way &&
+                  strstr(choice.why, t->says) != NULL);
+    CLUSTER_CHECK(machine.allocated == 0); /* what was tried is given back */
+
+    /* two ranks share each GPU at most; the rest of the users is none of ours */
+    machine.users[0] = (en_gpu_user){1000 + rank, 500000000};
+    machine.users[1] = (en_gpu_user){77, 1};
+    machine.nusers = rank == 1 ? -1 : 2;
+    eni_gpus_use use;
+    eni_gpus_look(gpus, &use);
+    CLUSTER_CHECK(use.is_known == (rank != 1) && use.free_bytes == 7000000000u);
+    CLUSTER_CHECK(use.others == (rank != 1) && use.pid == (rank != 1 ? 77 : 0));
+    CLUSTER_CHECK(use.own_bytes == (rank != 1 ? 500000000u : 0));
+    said[0] = 0;
+    CLUSTER_CHECK(eni_gpus_report(gpus) == EN_OK);
+    CLUSTER_CHECK((strstr(said, "rank 0 takes 0.50 GB") != NULL) == (rank == 0));
+    CLUSTER_CHECK((strstr(said, "used by 1 other process (pid 77)") != NULL) == (rank == 0));
+
+    /* pids of another container's numbering: numbers are compared */
+    int sharers = 0;
+    for (int r = 0; r < n; r++)
+        sharers += eni_gpus_seats(gpus)[r].index == index;
+    for (int i = 0; i < sharers + 1; i++)
+        machine.users[i] = (en_gpu_user){20 + i, 1};
+    machine.nusers = sharers;
+    eni_gpus_look(gpus, &use);
+    CLUSTER_CHECK(use.is_known && use.others == 0 && use.own_bytes == 0);
+    machine.nusers = sharers + 1;
+    eni_gpus_look(gpus, &use);
+    CLUSTER_CHECK(use.others == 1 && use.pid == 0);
+    CLUSTER_CHECK(gather(&w, "end", NULL, 0, NULL) == EN_OK); /* nobody's lease goes before */
+    eni_gpus_close(gpus);
+    return 0;
+}
+
+static void run(trial t, int n)
+{
+    struct cluster cluster;
+    said[0] = 0;
+    eni_log_set_sink(listen_in, NULL);
+    t.plane = mmap(NULL, sizeof *t.plane, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(t.plane != MAP_FAILED);
+    assert_int_equal(cluster_run(&cluster, n, meets, &t, 30000), 0);
+    cluster_close(&cluster);
+    munmap(t.plane, sizeof *t.plane);
+    eni_log_set_sink(NULL, NULL);
+}
+
+/* ---- the tests ---- */
+
+static void test_pick(void **state)
+{
+    (void)state;
+    int32_t index = -1;
+    eni_log_set_sink(listen_in, NULL);
+    assert_int_equal(eni_gpus_pick("cuda", 4, 1, 2, &index), EN_OK);
+    assert_int_equal(index, 2);
+    assert_int_equal(eni_gpus_pick("cuda", 2, 2, 3, &index), EN_OK);
+    assert_int_equal(index, 0);
+    assert_int_equal(eni_gpus_pick("cuda:3", 4, 0, 4, &index), EN_OK);
+    assert_int_equal(index, 3);
+    said[0] = 0;
+    assert_int_equal(eni_gpus_pick("cuda:4", 4, 0, 1, &index), EN_EINVAL);
+    assert_non_null(strstr(said, "--device=cuda:4: this host has 4 GPUs, cuda:0 to cuda:3"));
+    said[0] = 0;
+    assert_int_equal(eni_gpus_pick("cuda:1", 1, 0, 1, &index), EN_EINVAL);
+    assert_non_null(strstr(said, "one GPU, cuda:0"));
+    assert_int_equal(index, 3);
+    machine.count = 2;
+    assert_int_equal(eni_gpus_check("cuda", &device, NULL), EN_OK);
+    assert_int_equal(eni_gpus_check("cuda:2", &device, NULL), EN_EINVAL);
+    machine.count = 0;
+    assert_int_equal(eni_gpus_check("cuda", &device, NULL), EN_EUNSUPPORTED);
+    eni_log_set_sink(NULL, NULL);
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    const trial shared = {.ngpus = 1,
+                          .cannot_map = -1,
+                          .spec = "cuda",
+                          .flags = EN_ONE_COPY,
+                          .vectors = ENI_VECTORS_ON_GPU,
+                          .way = ENI_GPU_SHARED,
+                          .says = "CUDA IPC"};
+    run(shared, 2);
+    run(shared, 5);
+    trial t = shared;
+    t.cannot_map = 2; /* one of them is enough, and all know it */
+    t.vectors = ENI_VECTORS_STAGED;
+    t.way = 0;
+    t.says = "CUDA IPC is refused";
+    run(t, 4);
+    t = shared;
+    t.ngpus = 4;
+    t.spec = "cuda:3";
+    run(t, 2);
+    t = (trial){.ngpus = 2,
+                .has_group = 1,
+                .cannot_map = -1,
+                .spec = "cuda",
+                .flags = EN_ONE_COPY,
+                .vectors = ENI_VECTORS_ON_GPU,
+                .way = ENI_GPU_GROUP,
+                .says = "a GPU for each"};
+    run(t, 2);
+    t.vectors = ENI_VECTORS_STAGED;
+    t.way = 0;
+    t.says = "others do not";
+    run(t, 3);
+}
+
+/* One rank asks, and the run takes both GPUs of it, in the order of their uuids and not of ranks: whoever
+ * else comes finds both taken. */
+static void test_lease(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/entrain-gpus-XXXXXX", path[128];
+    assert_non_null(mkdtemp(dir));
+    run((trial){.ngpus = 2,
+                .has_group = 1,
+                .cannot_map = -1,
+                .spec = "cuda",
+                .flags = EN_ONE_COPY,
+                .vectors = ENI_VECTORS_ON_GPU,
+                .way = ENI_GPU_GROUP,
+                .says = "NCCL",
+                .lease = dir},
+        2);
+    for (char gpu = 'e'; gpu <= 'f'; gpu++) {
+        snprintf(path, sizeof path, "%s/entrain-GPU-%c0000000-test.lease", dir, gpu);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pick), cmocka_unit_test(test_choices),
+                                       cmocka_unit_test(test_lease)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
