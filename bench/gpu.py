@@ -19,6 +19,7 @@ import os
 import pathlib
 import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -39,41 +40,42 @@ class Torch:
     """The peer's process. ask() gives its answer, or an object with "error"."""
 
     def __init__(self, python, on_cpu):
-        self.child, self.why = None, None
+        self.child, self.dead_ways = None, {}
+        self.command = [python, str(HERE / "peers" / "torch_gpu.py")] + (["--cpu"] if on_cpu else [])
+        self.why = None  # there is none at all
         if not shutil.which(python):
             self.why = f"{python} is not here"
-            return
-        has = subprocess.run([python, "-c", "import torch"], capture_output=True)
-        if has.returncode != 0:
+        elif subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
             self.why = f"{python} has no torch"
-            return
-        command = [python, str(HERE / "peers" / "torch_gpu.py")] + (["--cpu"] if on_cpu else [])
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def ask(self, way, batch, precision, seconds, deadline_s):
+        why = self.why or self.dead_ways.get(way)
+        if why:
+            return {"error": why}
         if self.child is None:
-            return {"error": self.why}
+            self.child = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                          stderr=subprocess.DEVNULL, text=True)
         try:
             self.child.stdin.write(f"{way} {batch} {precision} {seconds}\n")
             self.child.stdin.flush()
+            if not select.select([self.child.stdout], [], [], deadline_s)[0]:
+                return self.give_up(way, f"torch, {way}: no answer within {deadline_s:.0f} s")
+            line = self.child.stdout.readline()
         except OSError:
-            return self.ended()
-        if not select.select([self.child.stdout], [], [], deadline_s)[0]:
-            self.close(f"torch, {way}: no answer within {deadline_s:.0f} s")
-            return {"error": self.why}
-        line = self.child.stdout.readline()
-        return json.loads(line) if line.startswith("{") else self.ended()
+            line = ""
+        return json.loads(line) if line.startswith("{") else self.give_up(way, f"torch, {way}: it ended with {self.child.wait()}")
 
-    def ended(self):
-        said = (self.child.stderr.read().strip().splitlines() or ["it said nothing"])[-1]
-        self.close(f"torch ended: {said[:200]}")
-        return {"error": self.why}
+    def give_up(self, way, why):
+        """One that hung or died is asked no more; the others get a new process."""
+        self.close()
+        self.dead_ways[way] = why
+        return {"error": why}
 
-    def close(self, why="closed"):
+    def close(self):
         if self.child is not None:
             self.child.kill()
             self.child.wait()
-        self.child, self.why = None, why
+        self.child = None
 
 
 class Ours:
@@ -171,12 +173,12 @@ def beside_torch(args, ours, torch, batch, precision, clock):
 def sharing(args, ours, clock):
     """Ranks that share one GPU beside one rank with all their samples."""
     precision = "fp32" if args.cpu else "tf32"
-    programs = {"one": lambda: ours.run("solo", 1, RANKS * SHARE, precision)}
+    programs = {"one": lambda: ours.run("solo", 1, RANKS * args.share, precision)}
     for strategy in ("ring", "ps-sync"):
-        programs[strategy] = lambda strategy=strategy: ours.run(strategy, RANKS, SHARE, precision)
+        programs[strategy] = lambda strategy=strategy: ours.run(strategy, RANKS, args.share, precision)
     rates, failed = take_turns(programs, args.repeat, clock)
     where = "CPU" if args.cpu else "GPU"
-    rows = [row(f"convnet, {RANKS} ranks of batch {SHARE} on one {where}, {s}, {precision}", f"one rank, batch {RANKS * SHARE}",
+    rows = [row(f"convnet, {RANKS} ranks of batch {args.share} on one {where}, {s}, {precision}", f"one rank, batch {RANKS * args.share}",
                 rates, failed, s, "one") for s in ("ring", "ps-sync")]
     for r in rows:
         r["is_our_fault"] = bool(failed)
@@ -216,8 +218,9 @@ def parse_args():
     args.few = args.cpu or args.fake
     if args.cpu:
         args.precision, args.batch = "fp32", "64"
+    args.share = 4 if args.fake else SHARE
     if args.fake:
-        args.batch = "64"
+        args.batch = "8"
         os.environ["ENTRAIN_PLUGIN_PATH"] = os.path.join(args.build, "fake", "plugins")
     if not os.path.isfile(os.path.join(args.build, "bench", "bench_train")):
         p.error(f"--build={args.build} has no bench/bench_train: run make first, or give the build folder")
@@ -226,6 +229,7 @@ def parse_args():
 
 def main():
     args = parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs now is ended on the way out
     clock, ours = Clock(args.seconds), Ours(args)
     torch = Torch(args.python, args.cpu or args.fake)
     device = "cpu" if args.cpu else "simulated" if args.fake else "cuda:0"
@@ -239,11 +243,13 @@ def main():
             print(json.dumps(r) if args.json else f"{r['figure']}{beside}: {r['text']}", flush=True)
 
     configurations = [(int(b), p) for b in args.batch.split(",") for p in args.precision.split(",")]
-    add(sharing(args, ours, Clock(args.seconds / 5)))
-    for i, (batch, precision) in enumerate(configurations):
-        add(beside_torch(args, ours, torch, batch, precision, Clock(clock.left() / (len(configurations) - i) * 0.9)))
-        add(layers(args, batch, precision))
-    torch.close()
+    try:
+        add(sharing(args, ours, Clock(args.seconds / 5)))
+        for i, (batch, precision) in enumerate(configurations):
+            add(beside_torch(args, ours, torch, batch, precision, Clock(clock.left() / (len(configurations) - i) * 0.9)))
+            add(layers(args, batch, precision))
+    finally:
+        torch.close()
     return 1 if any(r.get("is_our_fault") for r in results) else 0
 
 
