@@ -213,7 +213,8 @@ typedef struct en_device {
     uint32_t flags;
     uint32_t align; /* of tensors and buckets, bytes: 64, on a GPU 256 */
 
-    /* May be slow; logs the cause when it fails. close releases everything, plans and memory included. */
+    /* May be slow; logs the cause when it fails. Before close, memory and plans, and what gpu.h has, are freed by
+     * those who have them. */
     en_status (*open)(const en_device_config *, en_ctx **ctx_out);
     void (*close)(en_ctx *);
     /* One line for people: library, version, instruction set, threads. Valid until close. */

@@ -15,11 +15,15 @@
  * EXCHANGE from now on begins when all that was in COMPUTE before the mark is done. The host looks with
  * poll(): nothing in this table blocks, but for what says so. Who waits owns the deadline.
  *
- * Host memory. copy() takes host memory that is pinned, and nothing else: other memory would make it block, or
- * read it later than the caller thinks. What is pinned must stay mapped as it is until unpin().
+ * Host memory. copy() takes host memory that is pinned, and nothing else: other memory would make it block,
+ * or read it later than the caller thinks. It is read or written until a mark behind the copy is reached.
+ * What is pinned must stay mapped as it is until unpin().
  *
- * Errors. A device that has failed stays failed: every later call returns EN_EIO, logged once with the
- * library's own name of the error.
+ * Errors. A device that has failed stays failed: every later call with a status returns EN_EIO, logged once
+ * with the library's own name of the error. What frees, unpins, aborts and closes may still be called.
+ *
+ * Life. Before the context is closed its marks, graphs, groups and imported memory are freed. A graph keeps
+ * the addresses of what was recorded: plans, memory, marks, rates and groups are freed after it.
  *
  * Threads: a context belongs to one thread at a time, with one exception: group_abort may be called from any.
  *
@@ -47,20 +51,25 @@ typedef struct en_group en_group; /* this rank's part in a collective of several
 /* ---- what there is ----------------------------------------------------------------------------------- */
 
 typedef struct en_gpu_facts {
-    uint32_t size; /* in: sizeof(en_gpu_facts); out: the bytes that were filled */
-    int32_t index; /* as in cuda:INDEX: after CUDA_VISIBLE_DEVICES */
-    char name[64]; /* "NVIDIA H100 80GB HBM3" */
-    char uuid[48]; /* "GPU-5f1c..": the same in every process and every container */
-    char bus[16];  /* "0000:1b:00.0" */
-    uint64_t memory_bytes, free_bytes;
-    int32_t major, minor; /* compute capability */
-    int32_t cores;        /* multiprocessors */
-    double bytes_per_s;   /* peak of its memory; 0: not known */
+    uint32_t size;                     /* in: sizeof(en_gpu_facts); out: the bytes that were filled */
+    int32_t index;                     /* as in cuda:INDEX: after CUDA_VISIBLE_DEVICES */
+    char name[64];                     /* "NVIDIA H100 80GB HBM3" */
+    char uuid[48];                     /* "GPU-5f1c..": the same in every process and every container */
+    char bus[16];                      /* "0000:1b:00.0" */
+    uint64_t memory_bytes, free_bytes; /* free 0: not known */
+    int32_t major, minor;              /* compute capability */
+    int32_t cores;                     /* multiprocessors */
+    double bytes_per_s;                /* peak of its memory; 0: not known */
 } en_gpu_facts;
 
 /* How two GPUs of this machine are linked. */
-enum { EN_LINK_NONE = 0, EN_LINK_HOST = 1 /* through the processor */, EN_LINK_PCIE = 2 /* peer to peer */,
-       EN_LINK_NVLINK = 3, EN_LINK_SAME = 4 };
+enum {
+    EN_LINK_NONE = 0,
+    EN_LINK_HOST = 1 /* through the processor */,
+    EN_LINK_PCIE = 2 /* peer to peer */,
+    EN_LINK_NVLINK = 3,
+    EN_LINK_SAME = 4
+};
 
 /* A process that has a context on a GPU. */
 typedef struct en_gpu_user {
@@ -73,7 +82,8 @@ typedef struct en_gpu_user {
 enum { EN_GPU_SOURCES = 64, EN_GPU_SLOTS = 3 };
 
 /* The numbers of one step. They lie in device memory, so that a graph reads those of the step in which it is
- * launched. In a world of W: scale[r] = samples of rank r, inv = 1 / their sum (ops/mean.h). */
+ * launched. In a world of W: scale[r] = samples of rank r, inv = 1 / their sum (ops/mean.h). Frozen with the
+ * ABI: an optimizer that needs more gets a struct of its own. */
 typedef struct en_gpu_rates {
     float lr, momentum, weight_decay;
     int32_t nesterov;
@@ -82,20 +92,22 @@ typedef struct en_gpu_rates {
 } en_gpu_rates;
 
 /* g[i] = (sum over k of source[k][i] * scale[k]) * inv, added in that order, each product and each sum
- * rounded by itself: the bits of eni_mean. Then, with w, the optimizer's step with g: the bits of
- * eni_optimizer.step. With mean, g is written there. All addresses but `source` itself are device addresses. */
+ * rounded by itself: the bits of eni_mean. A source of scale 0 takes no part and is not read, as in
+ * eni_mean_ranks; if none takes part g is 0. Then, with w, the optimizer's step with g: the bits of
+ * eni_optimizer.step. With mean, g is written there. All addresses but `source` itself are device addresses.
+ * An unknown optimizer, or more sources: EN_EUNSUPPORTED, logged; a step of count 0 asks without doing. */
 typedef struct en_gpu_step {
     uint32_t size;
-    const char *optimizer; /* "sgd"; NULL: no step, w is NULL */
-    int32_t nsources;      /* 1 .. EN_GPU_SOURCES */
+    const char *optimizer;      /* "sgd"; NULL: no step, w is NULL */
+    int32_t nsources;           /* 1 .. EN_GPU_SOURCES */
     const float *const *source; /* (nsources) host array, read during the call; each (count) */
     float *mean;                /* (count) or NULL; may be source[0] */
     float *w;                   /* (count) or NULL */
     float *slot[EN_GPU_SLOTS];  /* (count) or NULL each */
     uint64_t count;
     const en_gpu_rates *rates;
-    const float *total; /* NULL, or where the number of samples lies: then inv is 1 / *total, and nothing is
-                           stepped where it is 0 */
+    const float *total; /* NULL, or where the number of samples lies: then inv is 1 / *total, and where it is
+                           0 nothing is stepped, and mean is 0 */
 } en_gpu_step;
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
@@ -110,12 +122,13 @@ typedef struct en_gpu {
     en_status (*count)(const struct en_device_host *, int32_t *n_out);
     en_status (*facts)(const struct en_device_host *, int32_t index, en_gpu_facts *facts_out);
     int (*link)(int32_t a, int32_t b);
-    /* Who uses it now, this process included where it has a context: at most `max`. EN_EUNSUPPORTED: the driver
-     * does not tell (nothing is logged). */
+    /* Who uses it now, this process included where it has a context: at most `max`. EN_EUNSUPPORTED: the
+     * driver does not tell (nothing is logged). */
     en_status (*users)(int32_t index, en_gpu_user *users_out, int max, int *n_out);
 
     /* Queues and marks. mark(): may be done again with the same mark; it then stands for the later point.
-     * poll: EN_OK once it is reached (a mark that was never set is), EN_ETIMEOUT before. */
+     * poll: EN_OK once it is reached (a mark that was never set is), EN_ETIMEOUT before. after() a mark of
+     * another context: EN_EINVAL. */
     en_status (*mark_new)(struct en_ctx *, en_mark **mark_out);
     void (*mark_free)(en_mark *); /* NULL is fine */
     en_status (*mark)(en_mark *, int queue);
@@ -127,7 +140,8 @@ typedef struct en_gpu {
     en_status (*zero)(struct en_ctx *, int queue, void *dst, uint64_t bytes);
 
     /* Makes host memory reachable for the device. Page edges are the library's business: ranges that share a
-     * page may be pinned both. EN_EUNSUPPORTED, logged: this memory cannot be. */
+     * page may be pinned both. Each pin has its unpin, by the same address. EN_EUNSUPPORTED, logged: this
+     * memory cannot be. */
     en_status (*pin)(struct en_ctx *, void *memory, uint64_t bytes);
     void (*unpin)(struct en_ctx *, void *memory);
 
@@ -138,41 +152,49 @@ typedef struct en_gpu {
     en_status (*check_finite)(struct en_ctx *, int queue, const float *v, uint64_t count, uint32_t *flag);
 
     /* Graphs. Between the two calls what is put into COMPUTE, and into queues that were ordered after it, is
-     * recorded and not done; all of them must have been ordered before COMPUTE again at the end. Marks that are
-     * set inside can be polled after each launch, and then answer for the latest. Addresses and numbers in
-     * arguments are recorded as they are, the contents of memory are not. No plan may be made, no memory be
-     * taken, given back or pinned, and nothing be synchronised meanwhile; what the record uses outlives it.
-     * launch puts the whole into COMPUTE. EN_EUNSUPPORTED from capture_end, logged: this work cannot be recorded, and
-     * nothing of it was done. */
+     * recorded and not done; all of them must have been ordered before COMPUTE again at the end. launch puts
+     * the whole into COMPUTE.
+     *
+     * A mark that is set inside stands for the latest launch: poll() answers for that one, and after()
+     * outside orders behind the whole launch. (Until the first launch it is as if never set.) Inside, after()
+     * takes marks that were set inside. A mark may be set in several graphs, and outside of them in between.
+     *
+     * Meanwhile no plan is made, no memory taken, freed, pinned, unpinned, exported or opened, and nothing
+     * polled or waited for; and numbers of a call (lin's a and b, a count) are recorded as they are. What
+     * cannot be recorded returns EN_EUNSUPPORTED, logged as a warning once, and so does capture_end, which is
+     * to be called all the same: nothing was done, and the device is well. */
     en_status (*capture_begin)(struct en_ctx *);
     en_status (*capture_end)(struct en_ctx *, en_graph **graph_out);
     en_status (*launch)(en_graph *);
     void (*graph_free)(en_graph *); /* NULL is fine */
 
-    /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave.
+    /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave, 64 KiB
+     * or more: smaller pieces share a block with others, all of which the importer could read.
      * EN_EUNSUPPORTED, at debug level: the system refuses it (some containers do). The exporter outlives the
      * importers' use. */
     en_status (*export_memory)(struct en_ctx *, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
     en_status (*import_memory)(struct en_ctx *, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
     void (*release_memory)(struct en_ctx *, void *memory); /* what import_memory gave */
 
-    /* Collectives among GPUs, one rank each (NCCL). group_id: rank 0's, to be carried to the others. group_open
-     * blocks until all are there; it asks alive(user) every few milliseconds and ends with what that says if it
-     * is not EN_OK. EN_EUNSUPPORTED, logged: there is no NCCL, or it refuses these GPUs. */
+    /* Collectives among GPUs, one rank each (NCCL). group_id: rank 0's, to be carried to the others.
+     * group_open blocks until all are there; it asks alive(user) every few milliseconds and ends with what
+     * that says if it is not EN_OK. EN_EUNSUPPORTED, logged: there is no NCCL, or it refuses these GPUs.
+     * `alive` and `user` are kept: the first sum or broadcast, which connects, asks too. */
     en_status (*group_id)(const struct en_device_host *, uint8_t id_out[EN_GPU_GROUP_ID]);
     en_status (*group_open)(struct en_ctx *, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
                             en_status (*alive)(void *user), void *user, en_group **group_out);
-    /* In place, in EXCHANGE: data = sum over the ranks of scale * data, (count) floats. scale: device address of
-     * this rank's own factor, or NULL: 1. All ranks make the same calls in the same order. */
+    /* In place, in EXCHANGE: data = sum over the ranks of scale * data, (count) floats. scale: device address
+     * of this rank's own factor, or NULL: 1. All ranks make the same calls in the same order. */
     en_status (*group_sum)(en_group *, float *data, uint64_t count, const float *scale);
     /* In place, in EXCHANGE: rank 0's data on all ranks. */
     en_status (*group_broadcast)(en_group *, float *data, uint64_t count);
     /* EN_OK while all is well; EN_EPEER, EN_EIO (logged) once it is not. Ask it in every wait. */
     en_status (*group_poll)(en_group *);
-    /* Ends what is under way, so that queues go on; results are undefined, and only group_close is left to be
-     * called. From any thread, in bounded time. */
+    /* Ends what is under way, so that queues go on; results are undefined, other calls return EN_EPEER, and
+     * group_close is left to be called. From any thread, in bounded time, but not beside group_close: the
+     * owner takes the pointer away from the others first. */
     void (*group_abort)(en_group *);
-    void (*group_close)(en_group *); /* NULL is fine; aborts what is under way */
+    void (*group_close)(en_group *);    /* NULL is fine; aborts what is under way */
     const char *(*group_version)(void); /* "NCCL 2.28.9"; "" where there is none */
 } en_gpu;
 

@@ -135,32 +135,39 @@ en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], in
     return EN_OK;
 }
 
-/* The scaled sum is an operation that NCCL keeps a pointer for; the kernel reads the factor when it runs, in
- * a graph at each launch. The operation may go as soon as the call that was given it has returned. */
-static ncclResult_t all_reduce(en_group *group, float *data, uint64_t count, const float *scale)
+/* ncclSum, or the sum of what was multiplied before: an operation for which NCCL keeps the factor's address,
+ * so that the kernel reads it when it runs, in a graph at each launch. It may be freed once the call that was
+ * given it is done. */
+static ncclResult_t make_op(en_group *group, const float *scale, ncclRedOp_t *op_out)
 {
-    const eni_nccl *nccl = &group->nccl;
-    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
-    if (!scale) return nccl->all_reduce(data, data, count, ncclFloat, ncclSum, group->comm, stream);
-    ncclRedOp_t op;
-    ncclResult_t result =
-        nccl->create_scaled_sum(&op, (void *)scale, ncclFloat, ncclScalarDevice, group->comm);
-    if (result != ncclSuccess) return result;
-    result = nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream);
-    const ncclResult_t freed = nccl->destroy_op(op, group->comm);
-    return result == ncclSuccess || result == ncclInProgress ? (freed == ncclSuccess ? result : freed)
-                                                             : result;
+    *op_out = ncclSum;
+    if (!scale) return ncclSuccess;
+    return group->nccl.create_scaled_sum(op_out, (void *)scale, ncclFloat, ncclScalarDevice, group->comm);
+}
+
+static void free_op(en_group *group, const float *scale, ncclRedOp_t op)
+{
+    pthread_mutex_lock(&group->lock);
+    if (scale && group->comm) (void)group->nccl.destroy_op(op, group->comm);
+    pthread_mutex_unlock(&group->lock);
 }
 
 en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const float *scale)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
+    const eni_nccl *nccl = &group->nccl;
+    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
+    ncclRedOp_t op = ncclSum;
     pthread_mutex_lock(&group->lock);
-    const en_status st =
-        group->comm ? say(group, all_reduce(group, data, count, scale), "adding up") : EN_EPEER;
+    en_status st = group->comm ? say(group, make_op(group, scale, &op), "adding up") : EN_EPEER;
+    const int is_made = st == EN_OK;
+    if (st == EN_OK)
+        st = say(group, nccl->all_reduce(data, data, count, ncclFloat, op, group->comm, stream), "adding up");
     pthread_mutex_unlock(&group->lock);
-    return st == EN_OK ? settle(group, "adding up") : st;
+    if (st == EN_OK) st = settle(group, "adding up");
+    if (is_made) free_op(group, scale, op);
+    return st;
 }
 
 en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count)
