@@ -250,7 +250,7 @@ static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *mem
     return choose(plan, own, FORWARD, memory);
 }
 
-static en_status fall_back(const en_plan *plan, conv *own, int pass)
+static en_status init_unfold(const en_plan *plan, conv *own, int pass)
 {
     switch (pass) {
     case FORWARD: {
@@ -276,18 +276,28 @@ static void name_pass(const en_plan *plan, const conv *own, int pass, char name[
         snprintf(name, 48, "cudnn:%s%s", names[pass][own->pass[pass].algo & 3], behind);
 }
 
-static en_status refuse(const en_plan *plan, int pass)
+static void name_shape(const en_plan *plan, int pass, char text[256])
 {
     static const char *const names[PASSES] = {"forward", "backward_weights", "backward_data"};
     const en_op *op = &plan->op;
-    eni_error("cuda",
-              "neither cuDNN %zu nor cuBLASLt has a %s%s for a convolution of (%lld, %lld, %lld, %lld) to "
-              "%lld channels, window %lld x "
-              "%lld, type %u",
-              cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "",
-              names[pass], (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
-              (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
-    return EN_EUNSUPPORTED;
+    snprintf(text, 256,
+             "cuDNN %zu has no %s%s here for a convolution of (%lld, %lld, %lld, %lld) to %lld channels, "
+             "window %lld x "
+             "%lld, type %u",
+             cudnnGetVersion(), plan->ctx->flags & EN_OPEN_DETERMINISTIC ? "deterministic " : "", names[pass],
+             (long long)op->x.n, (long long)op->x.h, (long long)op->x.w, (long long)op->x.c,
+             (long long)op->channels, (long long)op->kernel_h, (long long)op->kernel_w, op->dtype);
+}
+
+static en_status fall_back(const en_plan *plan, conv *own, int pass)
+{
+    char shape[256];
+    name_shape(plan, pass, shape);
+    const en_status st = init_unfold(plan, own, pass);
+    if (st == EN_OK) eni_info("cuda", "%s: it is done as a matrix product, which is slow", shape);
+    if (st == EN_EUNSUPPORTED)
+        eni_error("cuda", "%s, and it is too large for a matrix product: a smaller batch", shape);
+    return st;
 }
 
 static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
@@ -298,7 +308,7 @@ static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
     for (int pass = 0; pass < npasses; pass++) {
         en_status st = pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
         if (st == EN_EUNSUPPORTED) st = fall_back(plan, own, pass);
-        if (st != EN_OK) return st == EN_EUNSUPPORTED ? refuse(plan, pass) : st;
+        if (st != EN_OK) return st;
         name_pass(plan, own, pass, names[pass]);
     }
     return EN_OK;

@@ -10,7 +10,6 @@
 
 #include "ops/cuda/layer.h"
 #include "ops/cuda/product.h"
-#include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
@@ -19,13 +18,6 @@ typedef struct linear {
     eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, where cuBLASLt has that */
     int is_fused;                            /* forward does bias and relu */
 } linear;
-
-static en_status refuse(const en_plan *plan)
-{
-    eni_error("cuda", "cuBLASLt has no product for (%lld, %lld) to %lld channels in type %u on this GPU",
-              (long long)plan->op.x.n, (long long)plan->op.x.c, (long long)plan->op.channels, plan->op.dtype);
-    return EN_EUNSUPPORTED;
-}
 
 static en_status prepare_forward(const en_plan *plan, linear *own)
 {
@@ -40,8 +32,7 @@ static en_status prepare_forward(const en_plan *plan, linear *own)
     own->is_fused = st == EN_OK;
     if (st != EN_EUNSUPPORTED) return st;
     factors.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    st = eni_cuda_product_init(plan, &factors, &own->forward);
-    return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+    return eni_cuda_product_init(plan, &factors, &own->forward);
 }
 
 /* The epilogue that sums dy does it inside the product, where another algorithm adds in another order. */
@@ -60,11 +51,10 @@ static en_status prepare_backward(const en_plan *plan, linear *own)
                                 .dtype = EN_F32,
                                 .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
                                 .bias_dtype = EN_F32};
-    en_status st = eni_cuda_product_init(plan, &factors, &own->dw);
-    if (st != EN_OK) return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+    EN_TRY(eni_cuda_product_init(plan, &factors, &own->dw));
     if (wants_db_in_product(plan)) {
         factors.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-        st = eni_cuda_product_init(plan, &factors, &own->dw_db);
+        const en_status st = eni_cuda_product_init(plan, &factors, &own->dw_db);
         if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
     if (plan->op.flags & EN_OP_NO_DX) return EN_OK;
@@ -74,8 +64,7 @@ static en_status prepare_backward(const en_plan *plan, linear *own)
                                    .dtype = plan->op.dtype,
                                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT,
                                    .bias_dtype = plan->op.dtype};
-    st = eni_cuda_product_init(plan, &data, &own->dx);
-    return st == EN_EUNSUPPORTED ? refuse(plan) : st;
+    return eni_cuda_product_init(plan, &data, &own->dx);
 }
 
 static en_status linear_prepare(en_plan *plan)

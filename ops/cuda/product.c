@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
 enum { MAX_WORKSPACE = 32 << 20, MIN_ALIGN = 16 };
@@ -21,6 +23,11 @@ cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op)
 static cudaDataType_t type_of(uint32_t dtype)
 {
     return dtype == EN_BF16 ? CUDA_R_16BF : dtype == EN_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static int has_bias(cublasLtEpilogue_t epilogue)
+{
+    return epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_RELU;
 }
 
 /* A dense (rows, cols), column by column. */
@@ -49,8 +56,7 @@ static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, e
                {CUBLASLT_MATMUL_DESC_EPILOGUE, &f->epilogue, sizeof f->epilogue},
                {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof bias},
                {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &somewhere, sizeof somewhere}};
-    const int has_bias = f->epilogue != CUBLASLT_EPILOGUE_DEFAULT && f->epilogue != CUBLASLT_EPILOGUE_RELU;
-    for (size_t i = 0; i < (has_bias ? 5 : 3) && !st; i++)
+    for (size_t i = 0; i < (has_bias(f->epilogue) ? 5 : 3) && !st; i++)
         st = cublasLtMatmulDescSetAttribute(p->product, set[i].name, set[i].value, set[i].size);
     const uint32_t dtype = plan->op.dtype;
     if (!st) st = f->is_a_transposed ? layout(&p->a, dtype, f->k, f->m) : layout(&p->a, dtype, f->m, f->k);
@@ -110,19 +116,67 @@ static const char *name_of(cublasLtEpilogue_t epilogue)
     }
 }
 
+static cublasStatus_t multiply(const en_plan *plan, const eni_cuda_product *p, const void *a, const void *b,
+                               const void *bias, void *d, void *workspace)
+{
+    const float one = 1.0f, zero = 0.0f;
+    if (bias) {
+        const cublasStatus_t st =
+            cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+        if (st) return st;
+    }
+    return cublasLtMatmul(plan->ctx->blas, p->product, &one, a, p->a, b, p->b, &zero, d, p->d, d, p->d,
+                          &p->algo, workspace, p->workspace_bytes, eni_cuda_stream(plan));
+}
+
+/* Once, on zeros: what the heuristic offers may still be refused when it is run. *status_out: what it said.
+ */
+static en_status try_once(const en_plan *plan, const eni_cuda_product *p, cublasStatus_t *status_out)
+{
+    const eni_cuda_factors *f = &p->factors;
+    const int64_t counts[] = {f->m * f->k, f->k * f->n, f->m * f->n, f->m > f->n ? f->m : f->n};
+    uint64_t at[5], bytes = 0;
+    for (int i = 0; i < 5; i++) {
+        at[i] = bytes;
+        if (i < 4) bytes += eni_round_up((uint64_t)counts[i] * sizeof(float), ENI_CUDA_ALIGN);
+    }
+    bytes += p->workspace_bytes;
+    const char *doing = "memory to try a matrix product on";
+    void *memory = NULL;
+    EN_TRY(eni_cuda_check(plan->ctx, cudaMalloc(&memory, bytes), doing));
+    char *of = memory;
+    en_status st = eni_cuda_check(plan->ctx, cudaMemsetAsync(memory, 0, bytes, eni_cuda_stream(plan)), doing);
+    if (st == EN_OK)
+        *status_out = multiply(plan, p, of + at[0], of + at[1], has_bias(f->epilogue) ? of + at[3] : NULL,
+                               of + at[2], of + at[4]);
+    if (st == EN_OK) st = eni_cuda_check(plan->ctx, cudaStreamSynchronize(eni_cuda_stream(plan)), doing);
+    cudaFree(memory);
+    return st;
+}
+
+static en_status take_plain(const eni_cuda_factors *f, eni_cuda_product *product)
+{
+    eni_info("cuda", "cuBLASLt has no product of (%lld, %lld) and (%lld, %lld) here: ours is slow",
+             (long long)f->m, (long long)f->k, (long long)f->k, (long long)f->n);
+    *product = (eni_cuda_product){.factors = *f, .is_plain = 1, .name = "kernel"};
+    return EN_OK;
+}
+
 en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,
                                 eni_cuda_product *product)
 {
-    memset(product, 0, sizeof *product);
-    cublasStatus_t st = describe(plan, factors, product);
-    if (!st) st = choose(plan, product);
-    if (!st) {
+    *product = (eni_cuda_product){.factors = *factors};
+    cublasStatus_t status = describe(plan, factors, product);
+    en_status st = EN_OK;
+    if (!status) status = choose(plan, product);
+    if (!status) st = try_once(plan, product, &status);
+    if (st == EN_OK && !status) {
         snprintf(product->name, sizeof product->name, "cublaslt%s", name_of(factors->epilogue));
         return EN_OK;
     }
     eni_cuda_product_fini(product);
-    const int is_refusal = st == CUBLAS_STATUS_NOT_SUPPORTED || st == CUBLAS_STATUS_INVALID_VALUE;
-    return is_refusal ? EN_EUNSUPPORTED : eni_cuda_check_blas(plan->ctx, st, "planning a matrix product");
+    if (st != EN_OK) return st;
+    return factors->epilogue == CUBLASLT_EPILOGUE_DEFAULT ? take_plain(factors, product) : EN_EUNSUPPORTED;
 }
 
 void eni_cuda_product_fini(eni_cuda_product *product)
@@ -137,16 +191,6 @@ void eni_cuda_product_fini(eni_cuda_product *product)
 en_status eni_cuda_product_run(const en_plan *plan, const eni_cuda_product *product, const void *a,
                                const void *b, const void *bias, void *d, void *workspace, const char *doing)
 {
-    const float one = 1.0f, zero = 0.0f;
-    if (bias)
-        EN_TRY(eni_cuda_check_blas(plan->ctx,
-                                   cublasLtMatmulDescSetAttribute(product->product,
-                                                                  CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                                  sizeof bias),
-                                   doing));
-    return eni_cuda_check_blas(plan->ctx,
-                               cublasLtMatmul(plan->ctx->blas, product->product, &one, a, product->a, b,
-                                              product->b, &zero, d, product->d, d, product->d, &product->algo,
-                                              workspace, product->workspace_bytes, eni_cuda_stream(plan)),
-                               doing);
+    if (product->is_plain) return eni_cuda_product_plain(plan, &product->factors, a, b, d);
+    return eni_cuda_check_blas(plan->ctx, multiply(plan, product, a, b, bias, d, workspace), doing);
 }

@@ -18,7 +18,7 @@ typedef struct eni_cuda_unfold {
     int is_fused;        /* forward: with bias and relu */
 } eni_cuda_unfold;
 
-/* EN_EUNSUPPORTED, nothing logged: cuBLASLt does not have it either. Passes of weights give float32. */
+/* EN_EUNSUPPORTED, nothing logged: more than 2^31 elements of windows. Passes of weights give float32. */
 en_status eni_cuda_unfold_forward_init(const en_plan *plan, eni_cuda_unfold *unfold);
 en_status eni_cuda_unfold_weights_init(const en_plan *plan, eni_cuda_unfold *unfold);
 en_status eni_cuda_unfold_data_init(const en_plan *plan, eni_cuda_unfold *unfold);

@@ -7,7 +7,8 @@
  *
  * "Header" below is cublasLt.h, "manual" the page of cublasLtMatmul(). What the manual leaves open is refused
  * here, so that nobody builds on it. FAKE_CUBLAS_REFUSE=bgradb,relu_aux_bias,.. makes the heuristic find
- * nothing for these epilogues (or for tf32, bf16, f16), as it does on some GPUs. */
+ * nothing for these epilogues (or for tf32, bf16, f16), as it does on some GPUs;
+ * FAKE_CUBLAS_REFUSE_RUN=default,.. lets it find something that is refused when it is run. */
 #include <cublasLt.h>
 
 #include <cmath>
@@ -737,6 +738,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                       nullptr, nullptr, 0.0f, 0.0f};
     TRY(check_scalars(problem, alpha, beta, &args));
     TRY(check_arguments(problem, algo, args, workspace_bytes));
+    if (switched_on("FAKE_CUBLAS_REFUSE_RUN", problem.epilogue->name))
+        REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "refused when run, as was asked for");
     const cudaError_t error =
         enqueue(stream, "cublasLtMatmul", [problem, algo, args] { run(problem, algo, args); });
     if (error != cudaSuccess) REFUSE(CUBLAS_STATUS_EXECUTION_FAILED, "the stream says %d", (int)error);
