@@ -10,7 +10,8 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000, PATIENCE_S = 60 };
+enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
+enum { PATIENCE_S = 60, PATIENCE_AT_CLOSE_S = 2 }; /* with a run that may be over */
 
 struct eni_evaluation {
     en_model *model; /* borrowed, as what `device` holds */
@@ -41,7 +42,8 @@ static en_status ask_alive(const eni_set *set)
 static en_status await(const eni_evaluation *e, int asks)
 {
     const struct timespec nap = {0, NAP_NS};
-    const int64_t deadline = eni_now_ns() + PATIENCE_S * ENI_SECOND;
+    const int seconds = asks ? PATIENCE_S : PATIENCE_AT_CLOSE_S;
+    const int64_t deadline = eni_now_ns() + seconds * ENI_SECOND;
     en_status st;
     if (!e->is_marked) return EN_OK;
     for (int spins = 0; (st = e->device.ops->gpu->poll(e->mark)) == EN_ETIMEOUT; spins++) {
@@ -49,7 +51,7 @@ static en_status await(const eni_evaluation *e, int asks)
         if (asks) EN_TRY(ask_alive(&e->set));
         if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline) {
             eni_error("evaluate", "the GPU has not done a batch of %llu samples within %d s",
-                      (unsigned long long)e->set.batch, PATIENCE_S);
+                      (unsigned long long)e->set.batch, seconds);
             return EN_ETIMEOUT;
         }
         nanosleep(&nap, NULL);

@@ -413,20 +413,32 @@ static en_status may_evaluate(void *worker)
     return eni_worker_alive(w);
 }
 
+static eni_set test_set(eni_worker *w)
+{
+    const eni_dataset *d = w->dataset;
+    return (eni_set){.count = d->split[ENI_TEST].count,
+                     .batch = (uint64_t)w->config->eval_batch_size,
+                     .sample_bytes = d->sample_floats * sizeof(float),
+                     .fill = eni_dataset_fill_test,
+                     .user = w->dataset,
+                     .alive = may_evaluate,
+                     .alive_user = w,
+                     .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+}
+
+en_status eni_evaluate_open(eni_worker *w)
+{
+    const eni_set set = test_set(w);
+    return w->device.ops->gpu != NULL ? eni_evaluation_open(w->model, &set, 1, &w->evaluation) : EN_OK;
+}
+
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
 {
     eni_worker *w = worker;
-    const eni_dataset *d = w->dataset;
-    eni_set set = {.count = d->split[ENI_TEST].count,
-                   .batch = (uint64_t)w->config->eval_batch_size,
-                   .sample_bytes = d->sample_floats * sizeof(float),
-                   .fill = eni_dataset_fill_test,
-                   .user = w->dataset,
-                   .alive = may_evaluate,
-                   .alive_user = w,
-                   .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+    const eni_set set = test_set(w);
     eni_set_score score;
-    EN_TRY(eni_model_evaluate_set(w->model, flat, &set, &score));
+    EN_TRY(w->evaluation != NULL ? eni_evaluation_run(w->evaluation, flat, &score)
+                                 : eni_model_evaluate_set(w->model, flat, &set, &score));
     *loss_out = score.loss;
     *accuracy_out = score.accuracy;
     return EN_OK;

@@ -11,6 +11,7 @@
 #include "config/env.h"
 #include "config/units.h"
 #include "data/sampler.h"
+#include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "runtime/comm/plugin.h"
@@ -273,7 +274,10 @@ static en_status prepare_model(eni_worker *w)
             EN_TRY(en_model_prepare(w->model, (int64_t)micro.count, EN_MODEL_TRAIN));
         }
     if (w->world.rank != 0 || test == 0) return EN_OK;
-    return en_model_prepare(w->model, (int64_t)(test < batch ? test : batch), EN_MODEL_EVALUATE);
+    EN_TRY(en_model_prepare(w->model, (int64_t)(test < batch ? test : batch), EN_MODEL_EVALUATE));
+    if (keep && test > batch && test % batch != 0)
+        EN_TRY(en_model_prepare(w->model, (int64_t)(test % batch), EN_MODEL_EVALUATE));
+    return eni_evaluate_open(w);
 }
 
 static en_status open_vectors(eni_worker *w)
@@ -528,6 +532,7 @@ static void close_gpu(eni_worker *w)
     eni_scores_close(w);
     eni_scaler_close(w);
     if (w->is_stuck) return;
+    eni_evaluation_close(w->evaluation);
     eni_feed_close(w->feed);
     eni_loader_stop(w->loader); /* it unpins */
 }

@@ -142,6 +142,7 @@ typedef struct eni_worker {
     struct eni_feed *feed;       /* feed.h */
     struct eni_scores *scores;   /* scores.h */
     struct eni_graphs *graphs;   /* graph.h */
+    struct eni_evaluation *evaluation; /* models/evaluate.h; rank 0 of a run on GPUs */
     struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
     int score_set;               /* of the step in progress */
     int is_stuck;                /* it does not answer: what it may still write is not freed */
@@ -242,7 +243,9 @@ int64_t eni_startup_ns(bool is_launched);
 /* train.c: what all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_worker *worker);
 
-/* train.c: loss and accuracy of `flat` on the test set; an eni_evaluate. */
+/* train.c. On a GPU: takes what evaluations need, before step 0. Nothing to do on the host. */
+en_status eni_evaluate_open(eni_worker *w);
+/* Loss and accuracy of `flat` on the test set; an eni_evaluate. */
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out);
 
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */
