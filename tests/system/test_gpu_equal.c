@@ -21,16 +21,18 @@
 typedef struct arm {
     const char *name, *flags;
     int has_no_ipc; /* simulated only */
+    const char
+        *vectors; /* as result.json says; of one rank "ring" lies on the GPU in any case but --backend=host */
 } arm;
 
 static const arm arms[] = {
-    {"ring", "--strategy=ring", 0},
-    {"ring --no-graph", "--strategy=ring --no-graph", 0},
-    {"ring --backend=host", "--strategy=ring --backend=host", 0},
-    {"ring without IPC", "--strategy=ring", 1},
-    {"ring without IPC --no-graph", "--strategy=ring --no-graph", 1},
-    {"ps-sync", "--strategy=ps-sync --shards=2", 0},
-    {"ps-sync --no-graph", "--strategy=ps-sync --shards=2 --no-graph", 0},
+    {"ring", "--strategy=ring", 0, "gpu"},
+    {"ring --no-graph", "--strategy=ring --no-graph", 0, "gpu"},
+    {"ring --backend=host", "--strategy=ring --backend=host", 0, "staged"},
+    {"ring without IPC", "--strategy=ring", 1, "staged"},
+    {"ring without IPC --no-graph", "--strategy=ring --no-graph", 1, "staged"},
+    {"ps-sync", "--strategy=ps-sync --shards=2", 0, "staged"},
+    {"ps-sync --no-graph", "--strategy=ps-sync --shards=2 --no-graph", 0, "staged"},
 };
 
 static const char *job(const char *model)
@@ -41,10 +43,20 @@ static const char *job(const char *model)
     return text;
 }
 
-static const char *hash_of(int w, const char *flags, const char *model)
+/* The hash of its weights; the run must have gone the way that was meant. */
+static const char *hash_of(int w, const char *flags, const char *model, const char *vectors)
 {
+    static char hashes[4][72];
+    static int next;
+    char *hash = hashes[next++ % 4];
     gpu_next_seed();
-    return train_hash(120, "-n %d %s %s", w, flags, job(model));
+    json_t *r = train(120, "-n %d %s %s", w, flags, job(model));
+    snprintf(hash, sizeof hashes[0], "%s", text_at(r, "params_sha256"));
+    assert_string_equal(text_at(r, "gpu.vectors"), vectors);
+    if (w > 1 && strcmp(vectors, "gpu") == 0)
+        assert_string_equal(text_at(r, "collective.transport"), "cuda-ipc");
+    json_decref(r);
+    return hash;
 }
 
 static void expect_same(const char *model, int w)
@@ -52,13 +64,14 @@ static void expect_same(const char *model, int w)
     char flags[96];
     int n = 0;
     snprintf(flags, sizeof flags, "--strategy=solo --accumulate=%d", w);
-    const char *solo = hash_of(1, flags, model);
+    const char *solo = hash_of(1, flags, model, "gpu");
     snprintf(flags, sizeof flags, "--strategy=solo --accumulate=%d --no-graph", w);
-    assert_string_equal(solo, hash_of(1, flags, model));
+    assert_string_equal(solo, hash_of(1, flags, model, "gpu"));
     for (size_t i = 0; i < sizeof arms / sizeof *arms; i++) {
         if (arms[i].has_no_ipc && !gpu_is_simulated()) continue;
         gpu_fake("FAKE_GPU_NO_IPC", arms[i].has_no_ipc ? "1" : NULL);
-        const char *hash = hash_of(w, arms[i].flags, model);
+        const int is_one = w == 1 && arms[i].has_no_ipc; /* there is nobody to share memory with */
+        const char *hash = hash_of(w, arms[i].flags, model, is_one ? "gpu" : arms[i].vectors);
         if (strcmp(solo, hash) != 0)
             fail_msg("%s, W = %d: solo ends with %s, %s with %s", model, w, solo, arms[i].name, hash);
         n++;
@@ -89,10 +102,12 @@ static void test_convnet(void **state)
 static void test_orders(void **state)
 {
     (void)state;
-    const char *first = hash_of(3, "--strategy=ring", "mlp");
+    const char *first = hash_of(3, "--strategy=ring", "mlp", "gpu");
     const int n = gpu_steps(6, 3);
-    for (int i = 0; i < n; i++)
-        assert_string_equal(first, hash_of(3, i % 2 == 0 ? "--strategy=ring" : "--strategy=ps-sync", "mlp"));
+    for (int i = 0; i < n; i += 2) {
+        assert_string_equal(first, hash_of(3, "--strategy=ring", "mlp", "gpu"));
+        assert_string_equal(first, hash_of(3, "--strategy=ps-sync", "mlp", "staged"));
+    }
 }
 
 /* One GPU per rank: NCCL adds in an order of its own. */
@@ -104,24 +119,35 @@ static void test_nccl(void **state)
         print_message("one GPU: NCCL with two ranks is not run\n");
         return;
     }
-    double loss[2];
-    for (int i = 0; i < 2; i++) {
+    double loss[4];
+    static const char *const ways[] = {"--strategy=ps-sync", "--strategy=ring",
+                                       "--strategy=ring --backend=nccl", "--strategy=ring --no-graph"};
+    for (int i = 0; i < 4; i++) {
         gpu_next_seed();
-        json_t *r = train(120, "-n 2 %s %s", i == 0 ? "--strategy=ring --backend=nccl" : "--strategy=ps-sync",
-                          job("mlp"));
+        json_t *r = train(120, "-n 2 %s %s", ways[i], job("mlp"));
         loss[i] = number_at(r, "test_loss");
+        if (i > 0) assert_string_equal(text_at(r, "collective.transport"), "nccl");
         json_decref(r);
+        if (loss[i] < loss[0] * 0.9999 || loss[i] > loss[0] * 1.0001)
+            fail_msg("%s ends with a test loss of %.7f, psd with %.7f", ways[i], loss[i], loss[0]);
     }
-    if (loss[0] < loss[1] * 0.9999 || loss[0] > loss[1] * 1.0001)
-        fail_msg("NCCL ends with a test loss of %.7f, psd with %.7f", loss[0], loss[1]);
     promise("two ranks on two GPUs under NCCL%s: test loss %.6f, ps-sync %.6f",
-            gpu_is_simulated() ? " (simulated)" : "", loss[0], loss[1]);
+            gpu_is_simulated() ? " (simulated)" : "", loss[1], loss[0]);
+}
+
+/* What rank 0 says of a group of one. */
+static void test_nccl_alone(void **state)
+{
+    (void)state;
+    json_t *r = train(120, "-n 1 --strategy=ring --backend=nccl %s", job("mlp"));
+    assert_string_equal(text_at(r, "gpu.vectors"), "gpu");
+    json_decref(r);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {GPU_TEST(test_mlp), GPU_TEST(test_convnet), GPU_TEST(test_orders),
-                                       GPU_TEST(test_nccl)};
+                                       GPU_TEST(test_nccl), GPU_TEST(test_nccl_alone)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -49,6 +49,26 @@ static void test_precision(void **state)
     expect_learned("fp16, 2 ranks, ps-sync");
 }
 
+/* One sample a batch: its gradient times 65536 is more than fp16 holds. The step counts without it. */
+static void test_overflow(void **state)
+{
+    static const char *const ways[] = {"-n 1 --strategy=solo", "-n 1 --strategy=solo --no-graph",
+                                       "-n 2 --strategy=ring", "-n 2 --strategy=ps-sync"};
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        gpu_next_seed();
+        json_t *r =
+            train(120, "%s --steps=16 --precision=fp16 --deterministic " SMALL " --batch-size=1 --lr=0.01",
+                  ways[i]);
+        const double overflows = number_at(r, "gpu.overflows");
+        if (overflows < 1) fail_msg("%s: nothing has overflown, so nothing is tested", ways[i]);
+        if (!(number_at(r, "test_loss") < 4))
+            fail_msg("%s: a test loss of %g", ways[i], number_at(r, "test_loss"));
+        json_decref(r);
+    }
+    promise("fp16: a gradient that overflows is left out of its step, the scale is halved, training goes on");
+}
+
 /* ---- every strategy ---- */
 
 static void test_every_strategy(void **state)
@@ -151,6 +171,10 @@ static void test_lease(void **state)
     wait_for_line(&first, "vectors stay", 60); /* it has it */
     process_start(&second, "entrain", NULL, "run --quiet --gpu-lease -n 1 --strategy=solo --steps=4 " SMALL);
     wait_for_line(&second, "lease", 60); /* it says for whom it waits */
+    /* Who does not ask is not kept out, and its times are marked. */
+    json_t *r = train(60, "-n 1 --strategy=solo --steps=4 " SMALL);
+    assert_true(number_at(r, "gpu.others") >= 1);
+    json_decref(r);
     process_kill(&first, SIGINT);
     assert_int_equal(process_wait(&first, 20), 130);
     const int code = process_wait(&second, 60);
@@ -168,10 +192,10 @@ static void test_lease(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        GPU_TEST(test_precision), GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
-        GPU_TEST(test_resumed),   GPU_TEST(test_device_fails),   GPU_TEST(test_device_is_full),
-        GPU_TEST(test_lease)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_precision),      GPU_TEST(test_overflow),
+                                       GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
+                                       GPU_TEST(test_resumed),        GPU_TEST(test_device_fails),
+                                       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }
