@@ -49,7 +49,8 @@ en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
     const eni_hyper hyper = eni_host_rates(host, 0);
     const uint64_t *samples = host->nmicros > 0 ? host->micros : &nsamples;
-    const uint64_t total = host->has_samples ? host->world_samples : 0;
+    const uint64_t alone = host->config.world.nranks == 1 ? nsamples : 0; /* a group of one */
+    const uint64_t total = host->has_samples ? host->world_samples : alone;
     const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, samples, total);
     host->nmicros = 0;
     return st;
