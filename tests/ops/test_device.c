@@ -85,6 +85,60 @@ static void a_file_that_is_no_library_is_refused(void **state)
     remove(folder);
 }
 
+/* wrong5 needs a library that is called libcudnn_absent.so, which is not where the loader looks. */
+static void a_library_that_misses_another_names_the_package(void **state)
+{
+    (void)state;
+    refuse("wrong5", EN_BUILD_DIR "/test/devices", 1, EN_EUNSUPPORTED, "libcudnn_absent.so");
+    assert_non_null(strstr(last_error, "install cuDNN"));
+    assert_non_null(strstr(last_error, "--device=cpu"));
+}
+
+static void a_spec_says_which_one_or_leaves_it_open(void **state)
+{
+    (void)state;
+    char name[ENI_DEVICE_NAME];
+    int index = 5;
+    assert_int_equal(eni_device_parse("cuda", "", name, &index), EN_OK);
+    assert_string_equal(name, "cuda");
+    assert_int_equal(index, -1);
+    assert_int_equal(eni_device_parse("cuda:0", "", name, &index), EN_OK);
+    assert_int_equal(index, 0);
+    assert_int_equal(eni_device_parse("cuda:17", "", name, &index), EN_OK);
+    assert_string_equal(name, "cuda");
+    assert_int_equal(index, 17);
+    assert_int_equal(eni_device_parse("auto", "/nonexistent", name, &index), EN_OK);
+    assert_string_equal(name, "ref");
+    assert_int_equal(index, -1);
+    assert_int_equal(eni_device_parse("cuda: 1", "", name, &index), EN_EINVAL);
+    assert_int_equal(eni_device_parse("cuda:+1", "", name, &index), EN_EINVAL);
+    assert_int_equal(eni_device_parse("cuda:1024", "", name, &index), EN_EINVAL);
+}
+
+static void host_devices_say_that_short_floats_take_a_gpu(void **state)
+{
+    (void)state;
+    eni_device devices[2];
+    int n = 1;
+    assert_int_equal(eni_device_open("ref", "", 1, &devices[0]), EN_OK);
+    n += open_cpu(&devices[1], 1);
+    for (int d = 0; d < n; d++) {
+        assert_null(devices[d].ops->gpu);
+        en_op ops[3] = {linear_op(4, 5, 6, 0), plain_op(EN_OP_RELU, (en_extent){2, 3, 4, 5}),
+                        plain_op(EN_OP_CAST, (en_extent){2, 3, 4, 5})};
+        ops[0].dtype = EN_BF16;
+        ops[1].dtype = EN_F16;
+        for (int i = 0; i < 3; i++) {
+            en_plan *plan = NULL;
+            last_error[0] = '\0';
+            assert_int_equal(devices[d].ops->plan(devices[d].ctx, &ops[i], &plan), EN_EUNSUPPORTED);
+            assert_null(plan);
+            if (!strstr(last_error, "GPU")) fail_msg("%s, %d: \"%s\"", devices[d].ops->name, i, last_error);
+        }
+        eni_device_close(&devices[d]);
+    }
+}
+
 static void ref_opens_without_a_plugin(void **state)
 {
     (void)state;
@@ -157,6 +211,9 @@ int main(void)
         cmocka_unit_test(an_absent_library_names_the_remedy),
         cmocka_unit_test(a_wrong_library_is_refused),
         cmocka_unit_test(a_file_that_is_no_library_is_refused),
+        cmocka_unit_test(a_library_that_misses_another_names_the_package),
+        cmocka_unit_test(a_spec_says_which_one_or_leaves_it_open),
+        cmocka_unit_test(host_devices_say_that_short_floats_take_a_gpu),
         cmocka_unit_test(ref_opens_without_a_plugin),
         cmocka_unit_test(cpu_gets_its_threads_and_says_so),
         cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
