@@ -394,7 +394,8 @@ FAKE_GPU_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *
             member->capture_tail.clear();
         }
         m.captures.erase(capture.get());
-        if (capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
+        if (capture->is_invalid || option_number("FAKE_GPU_NO_CAPTURE", 0))
+            return cudaErrorStreamCaptureInvalidated;
         if (!joined) {
             complain("cudaStreamEndCapture",
                      "work was recorded that the stream which began does not wait for");

@@ -100,6 +100,31 @@ static void test_interrupted_steps(void **state)
     assert_string_equal(plain, train_hash(120, "%s", flags));
 }
 
+/* What the device refuses to record is put in call by call, and said. */
+static void test_no_capture(void **state)
+{
+    static const char *const ways[] = {"-n 1 --strategy=solo", "-n 2 --strategy=ring",
+                                       "-n 2 --strategy=ps-sync", "-n 2 --strategy=ring --precision=fp16"};
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        json_t *r = train(120, "%s --deterministic --steps=12 " SMALL, ways[i]);
+        char expected[80];
+        snprintf(expected, sizeof expected, "%s", text_at(r, "params_sha256"));
+        if (json_is_false(json_object_get(json_object_get(r, "gpu"), "graph")))
+            fail_msg("%s: no graph", ways[i]);
+        json_decref(r);
+        gpu_fake("FAKE_GPU_NO_CAPTURE", "1");
+        r = train(120, "%s --deterministic --steps=12 " SMALL, ways[i]);
+        gpu_fake("FAKE_GPU_NO_CAPTURE", NULL);
+        assert_string_equal(expected, text_at(r, "params_sha256"));
+        assert_true(json_is_false(json_object_get(json_object_get(r, "gpu"), "graph")));
+        assert_non_null(strstr(text_at(r, "gpu.no_graph_because"), "cannot record"));
+        json_decref(r);
+    }
+    promise("a GPU that cannot record a step ends with the same bytes without a graph");
+}
+
 /* ---- killed and resumed ---- */
 
 #define LASTING                                                                                              \
@@ -191,10 +216,10 @@ static void test_lease(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_precision),      GPU_TEST(test_overflow),
-                                       GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
-                                       GPU_TEST(test_resumed),        GPU_TEST(test_device_fails),
-                                       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
+    const struct CMUnitTest tests[] = {
+        GPU_TEST(test_precision),         GPU_TEST(test_overflow),       GPU_TEST(test_every_strategy),
+        GPU_TEST(test_interrupted_steps), GPU_TEST(test_no_capture),     GPU_TEST(test_resumed),
+        GPU_TEST(test_device_fails),      GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }
