@@ -57,6 +57,7 @@ typedef struct trial {
     int way, kind, order, ngrads;
     int is_counted;  /* GROUP: no rank is told the samples of all */
     int is_recorded; /* steps 0 and 1 as they are, 2 recorded, the others replayed; everybody has samples */
+    int is_awaited;  /* SHARED: the caller waits for gradients, as behind a graph */
     int dies;        /* rank 1 dies before this step; 0: nobody */
     uint32_t epoch;
 } trial;
@@ -358,7 +359,7 @@ static en_status begin_step(rig *r, int rank, int n, int s, const trial *t)
 }
 
 /* Forward reads the weights, backward writes the gradients bucket by bucket: `from` and `seen` are pinned. */
-static en_status enqueue_step(rig *r, const float *from, float *seen)
+static en_status enqueue_step(rig *r, const float *from, float *seen, int is_awaited)
 {
     en_status st = r->gpu->copy(r->ctx, EN_QUEUE_COMPUTE, seen, r->param, bytes_of(r), EN_COPY_OUT);
     for (uint32_t b = 0; b < NBUCKETS && st == EN_OK; b++) {
@@ -366,15 +367,19 @@ static en_status enqueue_step(rig *r, const float *from, float *seen)
         for (int i = 0; i < r->nown && st == EN_OK; i++)
             st = r->gpu->copy(r->ctx, EN_QUEUE_COMPUTE, r->own[i] + range->lo, from + i * COUNT + range->lo,
                               (range->hi - range->lo) * sizeof(float), EN_COPY_IN);
-        if (st == EN_OK) st = eni_host_submit(r->host, b);
+        if (st == EN_OK && !is_awaited) st = eni_host_submit(r->host, b);
     }
+    if (st == EN_OK && is_awaited) st = drain(r);
+    for (uint32_t b = 0; b < NBUCKETS && st == EN_OK && is_awaited; b++)
+        st = eni_host_submit(r->host, b);
     return st == EN_OK ? eni_host_finish(r->host) : st;
 }
 
 static en_status plain_step(rig *r, int rank, int n, int s, const trial *t)
 {
     const en_status st = begin_step(r, rank, n, s, t);
-    return st == EN_OK ? enqueue_step(r, r->in + s * r->nown * COUNT, r->seen + s * COUNT) : st;
+    return st == EN_OK ? enqueue_step(r, r->in + s * r->nown * COUNT, r->seen + s * COUNT, t->is_awaited)
+                       : st;
 }
 
 /* The graph reads the gradients of step 2 and writes what it saw of step 2: they are changed between
@@ -390,7 +395,7 @@ static int recorded_steps(rig *r, int rank, int n, const trial *t)
         CLUSTER_CHECK(begin_step(r, rank, n, s, t) == EN_OK);
         if (s == RECORDED) {
             CLUSTER_CHECK(r->gpu->capture_begin(r->ctx) == EN_OK);
-            CLUSTER_CHECK(enqueue_step(r, from, seen) == EN_OK);
+            CLUSTER_CHECK(enqueue_step(r, from, seen, 0) == EN_OK);
             CLUSTER_CHECK(r->gpu->capture_end(r->ctx, &graph) == EN_OK);
             eni_gpu_steps_replay(r->steps, 1);
         } else {
@@ -438,6 +443,7 @@ static int trains(int rank, int n, cluster_board *board, void *user)
     reference(t, t->ngrads, w);
     if ((rank == 0 || !is_shared) && send_start(&r, rank, w[0]) != 0) return 1;
     if (meet(&r, rank) != 0) return 1;
+    if (t->is_awaited) eni_gpu_steps_replay(r.steps, 1);
     for (int s = 0; s < (t->is_recorded ? 2 : STEPS); s++) {
         if (t->dies == s && s > 0 && rank == 1) raise(SIGKILL);
         const int64_t begin = eni_now_ns();
@@ -547,6 +553,12 @@ static void test_shared(void **state)
             assert_int_equal(run((trial){.way = ENI_GPU_SHARED, .kind = kind}, n), 0);
 }
 
+static void test_shared_behind_graphs(void **state)
+{
+    (void)state;
+    assert_int_equal(run((trial){.way = ENI_GPU_SHARED, .kind = 2, .is_awaited = 1}, 3), 0);
+}
+
 static void test_shared_death(void **state)
 {
     (void)state;
@@ -593,6 +605,15 @@ static int misuse(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, probe.bucket, probe.bucket->grad) == 0);
     eni_host_close(r.host);
     r.host = NULL;
+    /* a world that may change its weights otherwise */
+    eni_host_config several = {.strategy = &alone,
+                               .options = r.options,
+                               .world = {.size = sizeof(en_world), .nranks = 2},
+                               .buckets = r.buckets,
+                               .arena = r.own_arena,
+                               .optimizer = eni_optimizer_find("sgd"),
+                               .gpu = r.steps};
+    CLUSTER_CHECK(eni_host_open(&several, &r.host) == EN_EBUG && r.host == NULL);
     /* replayed, and a micro-batch has no samples */
     eni_gpu_steps_replay(r.steps, 1);
     CLUSTER_CHECK(eni_gpu_steps_begin(r.steps, &kinds[0], (uint64_t[]){8, 0}, 0) == EN_EBUG);
@@ -613,9 +634,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),          cmocka_unit_test(test_alone_in_ring_order),
         cmocka_unit_test(test_alone_replayed), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_shared_death),   cmocka_unit_test(test_group),
-        cmocka_unit_test(test_group_replayed), cmocka_unit_test(test_group_death),
-        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_shared_death),   cmocka_unit_test(test_shared_behind_graphs),
+        cmocka_unit_test(test_group),          cmocka_unit_test(test_group_replayed),
+        cmocka_unit_test(test_group_death),    cmocka_unit_test(test_misuse),
     };
     folder = argc > 1 ? argv[1] : getenv("ENTRAIN_PLUGIN_PATH");
     snprintf(path, sizeof path, "%s/device_cuda.so", folder != NULL ? folder : "");
