@@ -20,7 +20,6 @@
 typedef struct run {
     uintptr_t lo, hi; /* page edges */
     int users;        /* ranges that touch it */
-    int is_ours;      /* 0: somebody else in this process had registered it */
 } run;
 
 typedef struct range {
@@ -64,7 +63,7 @@ static en_status grow(void **array, int used, int *room, size_t size)
 
 static void drop_run(eni_cuda_pins *pins, int i)
 {
-    if (pins->runs[i].is_ours && cudaHostUnregister((void *)pins->runs[i].lo) != cudaSuccess)
+    if (cudaHostUnregister((void *)pins->runs[i].lo) != cudaSuccess)
         (void)cudaGetLastError(); /* the device has failed, which somebody has said; the pages end with us */
     pins->runs[i] = pins->runs[--pins->nruns];
 }
@@ -80,14 +79,13 @@ static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
     eni_cuda_pins *pins = ctx->pins;
     EN_TRY(grow((void **)&pins->runs, pins->nruns, &pins->run_room, sizeof *pins->runs));
     const cudaError_t error = cudaHostRegister((void *)lo, hi - lo, cudaHostRegisterPortable);
-    if (error != cudaSuccess && error != cudaErrorHostMemoryAlreadyRegistered) {
+    if (error != cudaSuccess) {
         (void)cudaGetLastError();
         eni_error("cuda", "page-locking %llu KiB of host memory for %s failed: CUDA error %d, %s",
                   (unsigned long long)((hi - lo) >> 10), ctx->name, (int)error, cudaGetErrorString(error));
         return EN_EUNSUPPORTED;
     }
-    if (error != cudaSuccess) (void)cudaGetLastError();
-    pins->runs[pins->nruns++] = (run){lo, hi, 0, error == cudaSuccess};
+    pins->runs[pins->nruns++] = (run){lo, hi, 0};
     return EN_OK;
 }
 

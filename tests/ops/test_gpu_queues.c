@@ -132,6 +132,25 @@ static void ranges_that_share_a_page_are_pinned_both(void **state)
     munmap(host, 4 * page);
 }
 
+/* One in the middle first, then one around it: what was registered already is left out. */
+static void a_range_may_lie_around_another(void **state)
+{
+    (void)state;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), all = 5 * page;
+    char *host = gpu_pages(all);
+    void *memory = take(all);
+    memset(host, 3, all);
+    GPU_OK(rig.gpu->pin(rig.ctx, host + 2 * page, page));
+    GPU_OK(rig.gpu->pin(rig.ctx, host, all));
+    assert_int_equal(round_trip(host, all, memory), EN_OK);
+    rig.gpu->unpin(rig.ctx, host + 2 * page);
+    assert_int_equal(round_trip(host, all, memory), EN_OK);
+    rig.gpu->unpin(rig.ctx, host);
+    assert_int_equal(round_trip(host + 2 * page, 1, memory), EN_EINVAL);
+    rig.ops->free(rig.ctx, memory);
+    munmap(host, all);
+}
+
 /* As a run pins an arena of many buckets, in any order. */
 static void many_ranges_come_and_go(void **state)
 {
@@ -310,6 +329,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_mark_that_was_never_set_is_reached),
         cmocka_unit_test(a_mark_of_another_context_is_refused),
         cmocka_unit_test(ranges_that_share_a_page_are_pinned_both),
+        cmocka_unit_test(a_range_may_lie_around_another),
         cmocka_unit_test(many_ranges_come_and_go),
         cmocka_unit_test(memory_that_is_not_pinned_is_copied_too),
         cmocka_unit_test(many_small_results_arrive_at_one_sync),
