@@ -8,8 +8,12 @@
  *     compute thread     open .. sum sum sum ..  close          `lock` holds the communicator while a call of
  *     any thread                       abort                     NCCL's is under way: abort frees it
  *
- * A graph that has a collective in it must be freed before the group is closed. */
+ * A graph that has a collective in it must be freed before the group is closed: NCCL frees no communicator
+ * that a graph could still use. Its ncclCommAbort, too, ends the kernels at once but returns only when such
+ * graphs are gone (commDestroySync in its src/init.cc), and the caller of abort may be the one who would free
+ * them. So it is called on a thread of its own, which close joins. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,6 +33,9 @@ struct en_group {
     ncclComm_t comm; /* NULL: aborted */
     int has_failed;  /* an error was logged */
     int rank, nranks;
+    ncclComm_t leaving; /* being aborted, by `farewell` */
+    pthread_t farewell;
+    atomic_int has_left;
     en_status (*alive)(void *user);
     void *user;
 };
@@ -192,12 +199,39 @@ en_status eni_cuda_group_poll(en_group *group)
     return st;
 }
 
+static void *say_farewell(void *user)
+{
+    en_group *group = user;
+    (void)cudaSetDevice(group->ctx->index);
+    (void)group->nccl.comm_abort(group->leaving);
+    atomic_store(&group->has_left, 1);
+    return NULL;
+}
+
+/* Until NCCL has let go of everything: the kernels have ended long before. */
+static int wait_until_left(en_group *group, int64_t ns)
+{
+    const int64_t deadline = eni_now_ns() + ns;
+    while (!atomic_load(&group->has_left) && eni_now_ns() < deadline)
+        breathe();
+    return atomic_load(&group->has_left);
+}
+
 void eni_cuda_group_abort(en_group *group)
 {
     pthread_mutex_lock(&group->lock);
-    if (group->comm) (void)group->nccl.comm_abort(group->comm);
+    const ncclComm_t comm = group->comm;
     group->comm = NULL;
+    if (comm) {
+        group->leaving = comm;
+        if (pthread_create(&group->farewell, NULL, say_farewell, group) != 0) {
+            group->leaving = NULL;
+            (void)group->nccl.comm_abort(comm); /* better late than not */
+        }
+    }
+    const int is_leaving = group->leaving != NULL;
     pthread_mutex_unlock(&group->lock);
+    if (is_leaving) (void)wait_until_left(group, ENI_SECOND / 4);
 }
 
 /* In friendship, if nothing is under way and nothing went wrong; but no longer than two seconds. */
@@ -226,6 +260,15 @@ void eni_cuda_group_close(en_group *group)
         group->comm = NULL;
     }
     eni_cuda_group_abort(group);
+    if (group->leaving) {
+        if (!wait_until_left(group, 2 * ENI_SECOND)) { /* it is still in there, with the group in its hands */
+            eni_warn("cuda", "NCCL does not let go of %s: its memory is given back when the process ends",
+                     group->ctx->name);
+            (void)pthread_detach(group->farewell);
+            return;
+        }
+        (void)pthread_join(group->farewell, NULL);
+    }
     pthread_mutex_destroy(&group->lock);
     eni_free(group);
 }

@@ -128,6 +128,7 @@ struct Core {
     std::vector<RedOp> ops;
     std::atomic<bool> is_aborted{false}, is_gone{false};
     std::atomic<int> running{0}; /* kernels that are on the device */
+    std::atomic<int> graphs{0};  /* recorded kernels that could be launched again */
     std::atomic<int> inside{0};  /* threads within a call */
     std::atomic<const void *> turn{nullptr};
     uint64_t piece = 0; /* the next; only within work */
@@ -422,10 +423,25 @@ Poll begin_kernel(const CoreRef &core, const std::vector<Task> &tasks)
     };
 }
 
+/* src/enqueue.cc, persistentDestructor: a graph keeps the communicators of its kernels from being freed. */
+struct Hold {
+    CoreRef core;
+
+    explicit Hold(const CoreRef &held) : core(held)
+    {
+        core->graphs++;
+    }
+    ~Hold()
+    {
+        core->graphs--;
+    }
+};
+
 ncclResult_t launch(const CoreRef &core, cudaStream_t stream, const std::vector<Task> &tasks)
 {
-    const cudaError_t error =
-        enqueue_polled(stream, names[tasks[0].kind], [core, tasks] { return begin_kernel(core, tasks); });
+    const std::shared_ptr<Hold> hold = is_capturing(stream) ? std::make_shared<Hold>(core) : nullptr;
+    const cudaError_t error = enqueue_polled(stream, names[tasks[0].kind],
+                                             [core, tasks, hold] { return begin_kernel(core, tasks); });
     if (error == cudaSuccess) return ncclSuccess;
     return warn(ncclUnhandledCudaError, "Cuda failure %d", (int)error);
 }
@@ -506,7 +522,7 @@ void go_on(const CoreRef &core, bool is_impatient)
             core->is_ready = true;
         }
         if (!is_impatient && ++core->questions < 2) return;
-        if (core->is_finalized && core->running > 0) return;
+        if (core->is_finalized && (core->running > 0 || core->graphs > 0)) return;
         ready.swap(core->unlaunched);
         core->is_launching = true; /* until it is in its stream, nobody else says that it is */
     }
@@ -745,10 +761,11 @@ ncclResult_t init(ncclComm_t *comm_out, int nranks, ncclUniqueId unique, int ran
     return result;
 }
 
-/* Waits until the kernels have left the device. */
+/* Waits until the kernels have left the device, and (src/init.cc, commDestroySync) "until all graphs
+ * referencing us die": an abort, too, does not return before cudaGraphExecDestroy. */
 void wait_idle(Core &core)
 {
-    while (core.running > 0) {
+    while (core.running > 0 || core.graphs > 0) {
         progress();
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     }

@@ -1,5 +1,6 @@
 /* The simulated NCCL among processes: results, the order of sums, what a non-blocking communicator makes of a
  * caller that does not wait, recorded collectives, a peer that dies, two ranks on one GPU. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -355,6 +356,43 @@ static void collectives_can_be_recorded(void **state)
 /* ---- what goes wrong
  * -------------------------------------------------------------------------------------------- */
 
+static void *abort_it(void *user)
+{
+    return (void *)(intptr_t)ncclCommAbort(user);
+}
+
+/* ncclCommAbort ends the kernels at once, and returns when no graph could start one again. */
+static int holds_on(struct rank *r)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    pthread_t thread;
+    void *result;
+    FINE(cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
+    BEGUN(ncclAllReduce(r->data, r->data, COUNT, ncclFloat, ncclSum, r->comm, r->stream));
+    OK(settle(r->comm));
+    FINE(cudaStreamEndCapture(r->stream, &graph));
+    FINE(cudaGraphInstantiate(&exec, graph, 0));
+    FINE(cudaGraphDestroy(graph));
+    if (r->rank == 1) raise(SIGKILL);
+    FINE(cudaGraphLaunch(exec, r->stream));
+    CLAIM(pthread_create(&thread, NULL, abort_it, r->comm) == 0);
+    FINE(cudaStreamSynchronize(r->stream));
+    const struct timespec wait = {.tv_nsec = 100000000};
+    nanosleep(&wait, NULL);
+    CLAIM(pthread_tryjoin_np(thread, &result) != 0);
+    FINE(cudaGraphExecDestroy(exec));
+    CLAIM(pthread_join(thread, &result) == 0);
+    OK((ncclResult_t)(intptr_t)result);
+    return 0;
+}
+
+static void a_graph_holds_its_communicator(void **state)
+{
+    (void)state;
+    assert_int_equal(in_ranks(2, holds_on), 1);
+}
+
 static int dies(struct rank *r)
 {
     const int has_notice = getenv("FAKE_NCCL_NOTICE") != NULL;
@@ -466,6 +504,7 @@ int main(void)
         cmocka_unit_test(who_does_not_wait_is_found_out),
         cmocka_unit_test(work_is_done_unasked),
         cmocka_unit_test(collectives_can_be_recorded),
+        cmocka_unit_test(a_graph_holds_its_communicator),
         cmocka_unit_test(a_dead_peer_is_waited_for_until_abort),
         cmocka_unit_test(a_rank_that_never_comes),
         cmocka_unit_test(two_ranks_on_one_gpu),
