@@ -179,7 +179,8 @@ static void test_device_is_full(void **state)
     process_start(&p, "entrain", "FAKE_GPU_OOM_AFTER=100000",
                   "run --quiet --log-level=warn -n 1 --strategy=solo --steps=10 " SMALL);
     const int code = process_wait(&p, 60);
-    if (code == 0 || code > 2 || process_says(&p, "left", "take a smaller") < 1)
+    if (code == 0 || code > 2 ||
+        process_says(&p, "cuda:0", "memory") + process_says(&p, "cuda:0", "MiB left") < 1)
         fail_msg("exit %d; it should say that the GPU's memory is full:\n%s", code, process_err(&p));
     process_nobody_left(5);
 }
