@@ -254,22 +254,40 @@ static void run_backward(gpu_trial *t, const en_args *args)
     if (!(t->op.flags & EN_OP_NO_DX)) GPU_OK(ops->backward_data(t->plan, args));
 }
 
+static en_args args_of(gpu_trial *t)
+{
+    gpu_tensor *of = t->tensor;
+    return (en_args){.size = sizeof(en_args),
+                     .x = address(&of[GPU_X]),
+                     .y = address(&of[GPU_Y]),
+                     .w = address(&of[GPU_W]),
+                     .b = address(&of[GPU_B]),
+                     .dy = address(&of[GPU_DY]),
+                     .dx = address(&of[GPU_DX]),
+                     .dw = address(&of[GPU_DW]),
+                     .db = address(&of[GPU_DB]),
+                     .target = address(&of[GPU_TARGET]),
+                     .saved = address(&of[GPU_SAVED]),
+                     .workspace = address(&of[GPU_WORK]),
+                     .loss_scale = t->scale != 0.0f ? address(&t->loss_scale) : NULL};
+}
+
+void gpu_trial_enqueue(gpu_trial *t)
+{
+    const en_args args = args_of(t);
+    GPU_OK(t->rig->ops->forward(t->plan, &args));
+    run_backward(t, &args);
+}
+
+void gpu_trial_look(gpu_trial *t, int which)
+{
+    look(t, &t->tensor[which]);
+}
+
 void gpu_trial_run(gpu_trial *t, float *y_out)
 {
     gpu_tensor *of = t->tensor;
-    const en_args args = {.size = sizeof args,
-                          .x = address(&of[GPU_X]),
-                          .y = address(&of[GPU_Y]),
-                          .w = address(&of[GPU_W]),
-                          .b = address(&of[GPU_B]),
-                          .dy = address(&of[GPU_DY]),
-                          .dx = address(&of[GPU_DX]),
-                          .dw = address(&of[GPU_DW]),
-                          .db = address(&of[GPU_DB]),
-                          .target = address(&of[GPU_TARGET]),
-                          .saved = address(&of[GPU_SAVED]),
-                          .workspace = address(&of[GPU_WORK]),
-                          .loss_scale = t->scale != 0.0f ? address(&t->loss_scale) : NULL};
+    const en_args args = args_of(t);
     put(t, &of[GPU_DY]);
     GPU_OK(t->rig->ops->forward(t->plan, &args));
     check_tensor(t, GPU_Y, "y", 1);

@@ -57,6 +57,10 @@ void gpu_trial_set(gpu_trial *t, int which, const float *values);
  * gave (want.ny floats), or NULL. */
 void gpu_trial_run(gpu_trial *t, float *y_out);
 
+/* The calls alone: forward, then backward on this y. Nothing is looked at until gpu_trial_look. */
+void gpu_trial_enqueue(gpu_trial *t);
+void gpu_trial_look(gpu_trial *t, int which);
+
 /* The numbers of a tensor as they were when the run ended; freed with eni_free. */
 float *gpu_trial_floats(const gpu_trial *t, int which);
 const void *gpu_trial_bits(const gpu_trial *t, int which); /* tensor[which].bytes of them */

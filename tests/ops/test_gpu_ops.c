@@ -232,6 +232,43 @@ static void two_runs_give_the_same_bits(void **state)
     for_all(same_bits, 0);
 }
 
+static void look_at_results(gpu_trial *t)
+{
+    const int results[] = {GPU_Y, GPU_DX, GPU_DW, GPU_DB};
+    for (int i = 0; i < 4; i++)
+        gpu_trial_look(t, results[i]);
+}
+
+/* Nothing that an operation does when it runs is forbidden in a recording. */
+static void same_bits_recorded(const en_op *op)
+{
+    gpu_trial a, b;
+    en_graph *graph = NULL;
+    gpu_trial_init(&a, &exact, &ref, op, 0, 2.0f);
+    gpu_trial_init(&b, &exact, &ref, op, 0, 2.0f);
+    gpu_trial_enqueue(&a);
+    look_at_results(&a);
+    GPU_OK(exact.gpu->capture_begin(exact.ctx));
+    gpu_trial_enqueue(&b);
+    GPU_OK(exact.gpu->capture_end(exact.ctx, &graph));
+    GPU_OK(exact.gpu->launch(graph));
+    GPU_OK(exact.gpu->launch(graph));
+    look_at_results(&b);
+    assert_same(&a, &b, GPU_Y, "y");
+    assert_same(&a, &b, GPU_DX, "dx");
+    assert_same(&a, &b, GPU_DW, "dw");
+    assert_same(&a, &b, GPU_DB, "db");
+    exact.gpu->graph_free(graph);
+    gpu_trial_fini(&a);
+    gpu_trial_fini(&b);
+}
+
+static void a_recording_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for_all(same_bits_recorded, 0);
+}
+
 static void forward_only(const en_op *op)
 {
     en_op eval = *op;
@@ -401,6 +438,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_loss_scale_goes_in_and_comes_out),
         cmocka_unit_test(tf32_is_as_close_as_ten_bits),
         cmocka_unit_test(two_runs_give_the_same_bits),
+        cmocka_unit_test(a_recording_gives_the_same_bits),
         cmocka_unit_test(forward_only_saves_nothing),
         cmocka_unit_test(not_a_number_passes),
         cmocka_unit_test(what_overflows_is_not_finite),
