@@ -141,17 +141,20 @@ static int has_settled(const eni_vectors *v)
     return 1;
 }
 
-void eni_vectors_close(eni_worker *w)
+void eni_vectors_settle(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
     if (v == NULL) return;
-    if (v->group != NULL) v->gpu->group_close(v->group); /* and what is under way in it ends */
-    v->group = NULL;
-    if (!has_settled(v)) {
+    w->is_stuck = !has_settled(v); /* what waited for a peer who is gone has been aborted (give_up) */
+    if (w->is_stuck)
         eni_warn("gpu", "the GPU does not answer: its memory is given back when the process ends");
-        w->is_stuck = 1;
-        return;
-    }
+}
+
+void eni_vectors_close(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    if (v == NULL || w->is_stuck) return;
+    if (v->group != NULL) v->gpu->group_close(v->group);
     eni_vectors_close_on_gpu(w, v);
     for (int i = 0; i < v->npinned; i++)
         v->gpu->unpin(w->device.ctx, v->pinned[i]);

@@ -32,8 +32,10 @@ en_status eni_vectors_start(eni_worker *w);
 en_status eni_vectors_leave(eni_worker *w);
 /* What waits on the GPU for a peer who is gone goes on. Any thread. */
 void eni_vectors_abort(const eni_worker *w);
-/* Waits for what is under way, but not for ever: a GPU that does not answer keeps its memory until the
- * process ends (w->is_stuck). Safe on a worker that has none. */
+/* Before anything on the GPU is closed: waits for what is under way, but not for ever. A GPU that does not
+ * answer keeps its memory until the process ends (w->is_stuck). */
+void eni_vectors_settle(eni_worker *w);
+/* Safe on a worker that has none. */
 void eni_vectors_close(eni_worker *w);
 
 /* ENI_VECTORS_ON_HOST ..; the choice, or NULL on the host; the steps, or NULL unless ON_GPU. */

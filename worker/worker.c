@@ -528,7 +528,8 @@ static en_status run(eni_worker *w)
 static void close_gpu(eni_worker *w)
 {
     if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
-    eni_graphs_close(w); /* first: they hold the group's communicator and the marks */
+    eni_vectors_settle(w);
+    eni_graphs_close(w); /* they hold the group's communicator, and marks of the vectors */
     eni_vectors_close(w);
     eni_scores_close(w);
     eni_scaler_close(w);
