@@ -32,14 +32,14 @@ struct en_mark {
     int is_counted;     /* its latest point is in a graph that was launched */
     cudaEvent_t behind; /* then: behind that launch. The graph's */
     int word;           /* its place in `words` */
-    uint32_t expected;  /* what its word will be once all launches are done */
 };
 
 struct eni_cuda_marks {
     uint32_t *words; /* (WORDS), page-locked; ticks write them */
     uint8_t is_taken[WORDS];
-    cudaEvent_t launched; /* behind all launches of graphs that were freed */
-    en_mark **set;        /* (room) set in the capture that is under way */
+    uint32_t expected[WORDS]; /* what each word will be once all launches are done */
+    cudaEvent_t launched;     /* behind all launches of graphs that were freed */
+    en_mark **set;            /* (room) set in the capture that is under way */
     int nset, room;
 };
 
@@ -73,14 +73,15 @@ static int is_in_capture(const en_ctx *ctx, int queue)
     return ctx->is_capturing && (ctx->captured >> queue & 1u);
 }
 
+/* A word whose mark was freed is not given out before its last tick has come. */
 static en_status take_word(en_mark *mark)
 {
     eni_cuda_marks *marks = mark->ctx->marks;
+    const volatile uint32_t *words = marks->words;
     for (int i = 0; i < WORDS; i++) {
-        if (marks->is_taken[i]) continue;
+        if (marks->is_taken[i] || words[i] != marks->expected[i]) continue;
         marks->is_taken[i] = 1;
         mark->word = i;
-        mark->expected = marks->words[i];
         return EN_OK;
     }
     eni_error("cuda", "more than %d marks at a time", WORDS);
@@ -170,7 +171,7 @@ en_mark **eni_cuda_marks_take(en_ctx *ctx, int *n_out)
 void eni_cuda_marks_launched(en_mark *const *marks, int n, cudaEvent_t behind)
 {
     for (int i = 0; i < n; i++) {
-        marks[i]->expected++;
+        marks[i]->ctx->marks->expected[marks[i]->word]++;
         marks[i]->is_counted = 1;
         marks[i]->behind = behind;
     }
@@ -209,7 +210,7 @@ static en_status poll_count(en_mark *mark)
 {
     en_ctx *ctx = mark->ctx;
     const volatile uint32_t *word = &ctx->marks->words[mark->word];
-    const int is_reached = (int32_t)(*word - mark->expected) >= 0;
+    const int is_reached = *word == ctx->marks->expected[mark->word];
     atomic_thread_fence(memory_order_acquire);
     if (is_reached) return EN_OK;
     const cudaError_t error = cudaStreamQuery(ctx->queue[EN_QUEUE_COMPUTE]);

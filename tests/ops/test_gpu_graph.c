@@ -214,6 +214,43 @@ static void queues_outside_wait_for_marks_inside(void **state)
     munmap(copy, BYTES);
 }
 
+/* Copies x to `out` and marks. */
+static en_graph *record_copy(float *out, en_mark *mark)
+{
+    en_graph *graph = NULL;
+    GPU_OK(rig.gpu->capture_begin(rig.ctx));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, out, s.x, BYTES, EN_COPY_OUT));
+    GPU_OK(rig.gpu->mark(mark, EN_QUEUE_COMPUTE));
+    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
+    return graph;
+}
+
+/* A mark and its graph are freed while the launch is under way: its tick, when it comes, is not that of the
+ * next. */
+static void a_new_mark_does_not_inherit(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        en_mark *old, *new;
+        GPU_OK(rig.gpu->mark_new(rig.ctx, &old));
+        en_graph *graph = record_copy(s.out_w, old);
+        GPU_OK(rig.gpu->launch(graph));
+        rig.gpu->graph_free(graph);
+        rig.gpu->mark_free(old);
+
+        GPU_OK(rig.gpu->mark_new(rig.ctx, &new));
+        graph = record_copy(s.out_g, new);
+        memset(s.out_g, 0, BYTES);
+        feed(i);
+        GPU_OK(rig.gpu->launch(graph));
+        gpu_await(&rig, new);
+        assert_memory_equal(s.out_g, s.in, BYTES);
+        GPU_OK(rig.ops->sync(rig.ctx));
+        rig.gpu->graph_free(graph);
+        rig.gpu->mark_free(new);
+    }
+}
+
 /* ---- what cannot be recorded --------------------------------------------------------------------------- */
 
 static void take_memory(void)
@@ -331,6 +368,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(graphs_and_plain_steps_take_turns),
         cmocka_unit_test(launches_that_are_under_way_add_up),
         cmocka_unit_test(queues_outside_wait_for_marks_inside),
+        cmocka_unit_test(a_new_mark_does_not_inherit),
         cmocka_unit_test(what_cannot_be_recorded_is_refused_without_harm),
         cmocka_unit_test(a_recording_has_one_beginning_and_one_end),
     };
