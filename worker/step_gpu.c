@@ -185,13 +185,21 @@ static en_status drop_overflown(eni_step_run *run, uint64_t *samples, int is_sen
 
 /* ---- a step ---- */
 
+/* With a full batch on every rank: a record may hold a collective, and NCCL wants each recorded by all ranks
+ * or by none. So no rank may decide by its own batch alone. */
+static int is_full_step(const eni_worker *w, const eni_batch *batch)
+{
+    return batch->micro.count == w->plan.batch &&
+           eni_plan_step_samples(&w->plan, batch->micro.step) == w->plan.global_batch;
+}
+
 /* One micro-batch: its buckets leave while backward runs. */
 static en_status gradient_of_rank(eni_step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
     work k = {.run = run, .batch = batch};
     uint64_t n = batch->micro.count;
-    const int is_due = n > 0 && eni_graphs_is_due(w, n == w->plan.batch);
+    const int is_due = n > 0 && eni_graphs_is_due(w, is_full_step(w, batch));
     const int is_sent_out = n > 0 && is_staged(w);
     if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
         eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_recorded(w));

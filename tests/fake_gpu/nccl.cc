@@ -50,6 +50,7 @@ enum : uint64_t { PIECE = 1 << 20, BOX = 1 << 16, TAG = 0xfa4e0cc1fa4e0cc1ull };
 /* What a rank says it is doing, so that a mismatch is found and not computed. */
 struct Key {
     uint64_t kind, count, type, op, root, offset;
+    uint64_t is_recorded; /* NCCL's guide, CUDA graphs: a collective is captured by all ranks or by none */
 
     bool operator==(const Key &other) const
     {
@@ -181,6 +182,7 @@ struct Task {
     ncclDataType_t type;
     RedOp op;
     int root; /* or the peer */
+    bool is_recorded = false;
     /* progress of one run: */
     uint64_t at = 0; /* elements that are finished */
     bool is_posted = false;
@@ -316,6 +318,9 @@ bool do_all_agree(const Core &core, const Key &key, const Task &task)
     for (int r = 0; r < core.nranks; r++) {
         const Key &other = core.shared()->member[r].key[core.piece % 2];
         if (other == key) continue;
+        if (other.is_recorded != key.is_recorded)
+            complain("nccl", "%s: one of ranks %d and %d has recorded it in a graph, the other has not",
+                     names[task.kind], core.rank, r);
         complain("nccl",
                  "rank %d is in %s of %llu from %llu on, rank %d in %s of %llu from %llu on: real ranks "
                  "would hang",
@@ -332,8 +337,8 @@ Turn step_collective(Core &core, Task &task)
     Member &self = core.shared()->member[core.rank];
     while (task.at < total) {
         const uint64_t count = std::min(total - task.at, PIECE / size);
-        const Key key = {(uint64_t)task.kind,    task.count,          (uint64_t)task.type,
-                         (uint64_t)task.op.kind, (uint64_t)task.root, task.at};
+        const Key key = {(uint64_t)task.kind, task.count, (uint64_t)task.type,       (uint64_t)task.op.kind,
+                         (uint64_t)task.root, task.at,    (uint64_t)task.is_recorded};
         if (!task.is_posted) {
             if (core.piece >= 2 && !all(core, &Member::done, core.piece - 1)) return Turn::not_yet;
             self.key[core.piece % 2] = key;
@@ -401,9 +406,11 @@ Turn step_kernel(Core &core, std::vector<Task> &tasks)
     return is_done ? Turn::done : Turn::not_yet;
 }
 
-Poll begin_kernel(const CoreRef &core, const std::vector<Task> &tasks)
+Poll begin_kernel(const CoreRef &core, const std::vector<Task> &tasks, bool is_recorded)
 {
     auto mine = std::make_shared<std::vector<Task>>(tasks);
+    for (Task &task : *mine)
+        task.is_recorded = is_recorded;
     core->running++;
     return [core, mine]() -> Turn {
         if (core->is_gone && !core->is_aborted)
@@ -440,8 +447,9 @@ struct Hold {
 ncclResult_t launch(const CoreRef &core, cudaStream_t stream, const std::vector<Task> &tasks)
 {
     const std::shared_ptr<Hold> hold = is_capturing(stream) ? std::make_shared<Hold>(core) : nullptr;
-    const cudaError_t error = enqueue_polled(stream, names[tasks[0].kind],
-                                             [core, tasks, hold] { return begin_kernel(core, tasks); });
+    const cudaError_t error = enqueue_polled(stream, names[tasks[0].kind], [core, tasks, hold] {
+        return begin_kernel(core, tasks, hold != nullptr);
+    });
     if (error == cudaSuccess) return ncclSuccess;
     return warn(ncclUnhandledCudaError, "Cuda failure %d", (int)error);
 }
@@ -716,7 +724,7 @@ ncclResult_t submit(Kind kind, const void *from, void *to, size_t count, ncclDat
 {
     Call call(comm, names[kind]);
     if (call.result != ncclSuccess) return call.result;
-    Task task = {kind, (const char *)from, (char *)to, count, type, RedOp(), root, 0, false};
+    Task task = {kind, (const char *)from, (char *)to, count, type, RedOp(), root, false, 0, false};
     group.depth++;
     ncclResult_t result = ensure_ready(call.core);
     if (result == ncclSuccess) result = check_arguments(*call.core, task, stream);
