@@ -78,17 +78,20 @@ void complain(const char *who, const char *format, ...)
     fprintf(stderr, "fake_gpu: %s: %s\n", who, text);
 }
 
+/* All of them, once: no mutex, which a fork might find taken. */
 const char *option(const char *name)
 {
-    static std::mutex mutex;
-    static auto &known = *new std::map<std::string, std::string>;
-    std::lock_guard<std::mutex> guard(mutex);
-    auto found = known.find(name);
-    if (found == known.end()) {
-        const char *value = getenv(name);
-        found = known.emplace(name, value ? value : "").first;
-    }
-    return found->second.c_str();
+    static const auto &known = *[] {
+        auto *all = new std::map<std::string, std::string>;
+        for (char **at = environ; *at; at++) {
+            const char *equals = strchr(*at, '=');
+            if (equals && strncmp(*at, "FAKE_", 5) == 0)
+                all->emplace(std::string(*at, (size_t)(equals - *at)), equals + 1);
+        }
+        return all;
+    }();
+    const auto found = known.find(name);
+    return found == known.end() ? "" : found->second.c_str();
 }
 
 int64_t option_number(const char *name, int64_t otherwise)
@@ -134,7 +137,7 @@ cudaError_t last_error(bool clear)
 {
     cudaError_t error = thread_error;
     Machine &m = machine();
-    {
+    if (m.pid == getpid()) { /* after a fork, the mutex may be somebody's who is not here */
         std::lock_guard<std::mutex> guard(m.mutex);
         if (m.sticky != cudaSuccess) return m.sticky;
     }

@@ -109,6 +109,8 @@ struct Area {
     int opened = 0;       /* imported: how often */
     std::string source;   /* imported: whose */
     bool is_ours = false; /* pinned: by cudaMallocHost */
+    std::string backing;  /* pinned: what was mapped there then */
+    mutable unsigned copies = 0;
 };
 
 struct Device {

@@ -154,6 +154,36 @@ cudaError_t take_memory(Machine &m, size_t bytes, void **memory_out)
 
 /* ---- pinned memory ------------------------------------------------------------------------------------- */
 
+/* Which files, at which offsets, are mapped in [lo, hi). */
+std::string backing_of(uintptr_t lo, uintptr_t hi)
+{
+    std::string text;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    if (!maps) return text;
+    unsigned long begin, end, offset, inode, last_inode = ~0ul;
+    unsigned long to_file = 0, last_to_file = 0; /* offset - address: one mapping may be cut in parts */
+    char device[16], line[512];
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %*s %lx %15s %lu", &begin, &end, &offset, device, &inode) != 5) continue;
+        if (end <= lo || begin >= hi) continue;
+        to_file = inode ? offset - begin : 0;
+        if (inode == last_inode && to_file == last_to_file) continue;
+        last_inode = inode;
+        last_to_file = to_file;
+        text += std::string(device) + " " + std::to_string(inode) + " " + std::to_string(to_file) + ";";
+    }
+    fclose(maps);
+    return text;
+}
+
+/* A GPU goes on with the pages that were pinned, whatever is mapped there by now. */
+bool is_remapped(const char *who, const Area &area)
+{
+    if (backing_of(area.map, area.map + area.map_bytes) == area.backing) return false;
+    complain(who, "pinned memory at %p: other pages are mapped there now", (void *)area.begin);
+    return true;
+}
+
 /* What is pinned are pages: a second range may not share one with the first. */
 cudaError_t pin(Machine &m, const char *who, void *memory, size_t bytes, bool is_ours)
 {
@@ -183,6 +213,7 @@ cudaError_t pin(Machine &m, const char *who, void *memory, size_t bytes, bool is
             return cudaErrorInvalidValue;
         }
     make_context(m, area.device);
+    area.backing = backing_of(area.map, area.map + area.map_bytes);
     m.areas[area.begin] = area;
     return cudaSuccess;
 }
@@ -256,7 +287,14 @@ cudaError_t check_copy(Machine &m, const char *who, const void *dst, const void 
 /* What was freed after it had been put in is an error when its turn comes. */
 void do_copy(Machine &m, const char *who, void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
 {
-    if (check_copy(m, who, dst, src, bytes, kind, true) == cudaSuccess)
+    bool is_well = check_copy(m, who, dst, src, bytes, kind, true) == cudaSuccess;
+    for (const void *side : {(const void *)dst, src}) {
+        std::string why;
+        const Area *area = is_well ? find_area(m, side, bytes, &why) : NULL;
+        if (area && area->kind == Kind::pinned && area->copies++ % 32 == 0) /* it takes a while to look */
+            is_well = !is_remapped(who, *area);
+    }
+    if (is_well)
         memcpy(dst, src, bytes);
     else
         m.fail(cudaErrorIllegalAddress);
@@ -454,8 +492,9 @@ FAKE_GPU_API cudaError_t cudaHostUnregister(void *memory)
             return cudaErrorHostMemoryNotRegistered;
         }
         if (!m.settle(lock, nullptr)) return m.sticky;
+        const bool is_wrong = is_remapped("cudaHostUnregister", m.areas[(uintptr_t)memory]);
         m.areas.erase((uintptr_t)memory);
-        return cudaSuccess;
+        return is_wrong ? cudaErrorInvalidValue : cudaSuccess;
     });
 }
 

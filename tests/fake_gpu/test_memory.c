@@ -102,6 +102,32 @@ static void test_pages_are_pinned_once(void **state)
     assert_int_equal(in_child(pinning, NULL), 0);
 }
 
+static int remapping(void *user)
+{
+    (void)user;
+    cudaStream_t a;
+    char *x;
+    char *pages = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int fd = memfd_create("other", 0);
+    CLAIM(pages != MAP_FAILED && fd >= 0 && ftruncate(fd, 4096) == 0);
+    FINE(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    FINE(cudaMalloc((void **)&x, BYTES));
+    FINE(cudaHostRegister(pages, 3 * 4096, 0));
+    CLAIM(mprotect(pages + 4096, 4096, PROT_READ) == 0); /* the same pages */
+    FINE(cudaHostUnregister(pages));
+    FINE(cudaHostRegister(pages, 3 * 4096, 0));
+    CLAIM(mmap(pages, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == pages);
+    FINE(cudaMemcpyAsync(x, pages, 100, cudaMemcpyHostToDevice, a));
+    CLAIM(cudaStreamSynchronize(a) == cudaErrorIllegalAddress);
+    return 0;
+}
+
+static void test_pinned_pages_stay(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(remapping, NULL), 0);
+}
+
 static int out_of_memory(void *user)
 {
     (void)user;
@@ -315,8 +341,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_host_cannot_touch_it), cmocka_unit_test(test_bounds_and_freed_memory),
         cmocka_unit_test(test_pages_are_pinned_once),    cmocka_unit_test(test_memory_runs_out),
-        cmocka_unit_test(test_two_processes_share),      cmocka_unit_test(test_users_of_a_gpu_are_seen),
-        cmocka_unit_test(test_sharing_is_refused),
+        cmocka_unit_test(test_pinned_pages_stay),        cmocka_unit_test(test_two_processes_share),
+        cmocka_unit_test(test_users_of_a_gpu_are_seen),  cmocka_unit_test(test_sharing_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

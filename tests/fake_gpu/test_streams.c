@@ -174,7 +174,10 @@ static int misuse(void *user)
     FINE(cudaStreamSynchronize(a));
     CLAIM(within == cudaErrorNotPermitted);
     const pid_t pid = fork();
-    if (pid == 0) _exit(cudaStreamSynchronize(a) == cudaErrorInitializationError ? 0 : 1);
+    if (pid == 0) {
+        alarm(60);
+        _exit(cudaStreamSynchronize(a) == cudaErrorInitializationError ? 0 : 1);
+    }
     int status;
     CLAIM(waitpid(pid, &status, 0) == pid && status == 0);
     return 0;
