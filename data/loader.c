@@ -254,11 +254,18 @@ void eni_loader_abort(eni_loader *loader)
     pthread_mutex_unlock(&loader->mutex);
 }
 
-void eni_loader_stop(eni_loader *loader)
+void eni_loader_halt(eni_loader *loader)
 {
     if (loader == NULL) return;
     eni_loader_abort(loader);
     if (loader->has_thread) pthread_join(loader->thread, NULL);
+    loader->has_thread = false;
+}
+
+void eni_loader_stop(eni_loader *loader)
+{
+    if (loader == NULL) return;
+    eni_loader_halt(loader);
     pthread_cond_destroy(&loader->room);
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->mutex);

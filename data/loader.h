@@ -76,7 +76,11 @@ int64_t eni_loader_waited_ns(const eni_loader *loader);
  * never blocks, safe twice. */
 void eni_loader_abort(eni_loader *loader);
 
-/* Aborts, joins the thread (waits for a running claim to return) and frees. NULL is fine. */
+/* Aborts and joins the thread (waits for a running claim to return); the buffers stay. Safe twice, NULL is
+ * fine. Before anything goes that the thread uses: the dataset, what `claim` asks. */
+void eni_loader_halt(eni_loader *loader);
+
+/* The same, and frees. NULL is fine. */
 void eni_loader_stop(eni_loader *loader);
 
 #endif

@@ -92,8 +92,10 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
     EN_TRY(eni_coll_open(&config, &w->coll));
     eni_free(w->sockets); /* the group has them now */
     w->sockets = NULL;
-    /* once, where it was ours to choose and not plain from the command */
-    eni_log(w->world.rank == 0 && facts.asked == ENI_COLL_AUTO && !w->config->check ? ENI_LOG_INFO : ENI_LOG_DEBUG,
+    /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs was
+     * said when their vectors were placed */
+    const int is_news = facts.asked == ENI_COLL_AUTO && !w->config->check && !eni_worker_is_on_gpu(w);
+    eni_log(w->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG,
             "exchange", "all-reduce %s: %s", eni_coll_algorithm_name(w->choice.algorithm), w->choice.why);
     return EN_OK;
 }

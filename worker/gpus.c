@@ -11,7 +11,7 @@
 #include "runtime/core/try.h"
 #include "worker/lease.h"
 
-enum { USERS_MAX = 256, PROBE_BYTES = 4096 };
+enum { USERS_MAX = 256 };
 
 /* What a rank tells the others of its GPU: ranks are of one version (agreement.h), so of one layout. */
 typedef struct told {
@@ -264,7 +264,7 @@ static en_status try_sharing(eni_gpus *g, en_ctx *ctx)
     probe *all = eni_alloc_array(n, sizeof *all);
     uint8_t *can = eni_alloc_array(n, sizeof *can);
     en_status st = all != NULL && can != NULL ? EN_OK : EN_ENOMEM;
-    if (st == EN_OK) st = g->config.device->alloc(ctx, PROBE_BYTES, &memory);
+    if (st == EN_OK) st = g->config.device->alloc(ctx, EN_GPU_EXPORT_MIN, &memory);
     if (st == EN_OK) st = exchange_probes(g, ctx, memory, all, can);
     g->config.device->free(ctx, memory);
     eni_free(all);

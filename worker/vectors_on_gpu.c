@@ -16,7 +16,9 @@
 
 static en_status take(const eni_worker *w, float **vector_out)
 {
-    return w->device.ops->alloc(w->device.ctx, w->schema.count * sizeof(float), (void **)vector_out);
+    uint64_t bytes = w->schema.count * sizeof(float);
+    if (w->gpu.way == ENI_GPU_SHARED && bytes < EN_GPU_EXPORT_MIN) bytes = EN_GPU_EXPORT_MIN;
+    return w->device.ops->alloc(w->device.ctx, bytes, (void **)vector_out);
 }
 
 static en_status take_own(eni_worker *w, eni_vectors *v)

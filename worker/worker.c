@@ -536,15 +536,15 @@ static void close_gpu(eni_worker *w)
     if (w->is_stuck) return;
     eni_evaluation_close(w->evaluation);
     eni_feed_close(w->feed);
-    eni_loader_stop(w->loader); /* it unpins */
 }
 
 static void close_all(eni_worker *w)
 {
-    if (w->device.ops == NULL || w->device.ops->gpu == NULL) eni_loader_stop(w->loader);
+    eni_loader_halt(w->loader);
     eni_save_close(w);
     eni_exchange_close(w);
     close_gpu(w);
+    if (!w->is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);
     eni_board_close(w->board);

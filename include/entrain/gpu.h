@@ -112,7 +112,7 @@ typedef struct en_gpu_step {
 
 /* ---- the table ----------------------------------------------------------------------------------------- */
 
-enum { EN_GPU_HANDLE = 64, EN_GPU_GROUP_ID = 128 };
+enum { EN_GPU_HANDLE = 64, EN_GPU_EXPORT_MIN = 64 << 10, EN_GPU_GROUP_ID = 128 };
 
 typedef struct en_gpu {
     uint32_t size;
@@ -168,8 +168,9 @@ typedef struct en_gpu {
     en_status (*launch)(en_graph *);
     void (*graph_free)(en_graph *); /* NULL is fine */
 
-    /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave, 64 KiB
-     * or more: smaller pieces share a block with others, all of which the importer could read.
+    /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave for
+     * EN_GPU_EXPORT_MIN bytes or more: smaller pieces share a block with others, all of which the importer could
+     * read.
      * EN_EUNSUPPORTED, at debug level: the system refuses it (some containers do). The exporter outlives the
      * importers' use. */
     en_status (*export_memory)(struct en_ctx *, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);

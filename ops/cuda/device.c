@@ -13,8 +13,8 @@
 #include "runtime/core/try.h"
 
 /* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
- * whole block. What is worth sharing has blocks of its own. */
-enum { SHARED_BYTES = 64 << 10, BLOCK_BYTES = 2 << 20 };
+ * whole block. What may be shared has blocks of its own. */
+enum { BLOCK_BYTES = 2 << 20 };
 
 en_status eni_cuda_select(en_ctx *ctx)
 {
@@ -156,7 +156,7 @@ en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
                              "recording");
     void *memory = NULL;
-    bytes = bytes == 0 ? ENI_CUDA_ALIGN : bytes >= SHARED_BYTES ? eni_round_up(bytes, BLOCK_BYTES) : bytes;
+    bytes = bytes == 0 ? ENI_CUDA_ALIGN : bytes >= EN_GPU_EXPORT_MIN ? eni_round_up(bytes, BLOCK_BYTES) : bytes;
     const cudaError_t error = cudaMalloc(&memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();

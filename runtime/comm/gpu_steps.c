@@ -354,7 +354,8 @@ en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
     EN_TRY(s->status);
     if (s->is_replayed) return EN_OK;
     const en_status st = submit(s, bucket);
-    return st == EN_OK ? EN_OK : fail(s, st);
+    /* what cannot be recorded was not done: the step is put in again, without a record */
+    return st == EN_OK || st == EN_EUNSUPPORTED ? st : fail(s, st);
 }
 
 en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)

@@ -104,8 +104,8 @@ void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
 
 void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
 {
-    host->nmicros = n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES;
-    memcpy(host->micros, samples, (size_t)host->nmicros * sizeof *samples);
+    memcpy(host->micros, samples, (size_t)(n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES) * sizeof *samples);
+    host->has_micros = 1;
 }
 
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)

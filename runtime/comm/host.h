@@ -97,7 +97,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
 
 /* Before begin, with `gpu` in a world of one: the samples of each micro-batch (as many as the steps have
- * gradients). Kept for this step only; never called: the step has one. */
+ * gradients). Kept for this step only; never called: the first of them has all. */
 void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n);
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket);

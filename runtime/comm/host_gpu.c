@@ -9,6 +9,9 @@
  *     [mark b0]  [mark b1; b0 is there: offer] [b1 is there: offer; all have offered b0: take, step]  [take,
  * step] */
 #include "runtime/comm/host_state.h"
+
+#include <string.h>
+
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
@@ -48,11 +51,12 @@ int eni_host_gpu_may(eni_host *host, const char *operation)
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
     const eni_hyper hyper = eni_host_rates(host, 0);
-    const uint64_t *samples = host->nmicros > 0 ? host->micros : &nsamples;
     const uint64_t alone = host->config.world.nranks == 1 ? nsamples : 0; /* a group of one */
     const uint64_t total = host->has_samples ? host->world_samples : alone;
-    const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, samples, total);
-    host->nmicros = 0;
+    if (!host->has_micros) host->micros[0] = nsamples;
+    const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, host->micros, total);
+    memset(host->micros, 0, sizeof host->micros);
+    host->has_micros = 0;
     return st;
 }
 

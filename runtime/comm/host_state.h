@@ -68,8 +68,8 @@ struct eni_host {
     uint64_t local_samples, world_samples; /* of the step */
     en_req late[ENI_HOST_REQUESTS];
     uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
-    uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, if they were told */
-    int nmicros;
+    uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, 0 behind them */
+    int has_micros;
     uint8_t *is_stepping;           /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
     en_req next_offer;              /* SHARED: requests before it are offered, or are none of REQ_GPU */
     eni_host_counters counters;

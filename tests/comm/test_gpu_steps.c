@@ -590,6 +590,22 @@ static void test_group_death(void **state)
     assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 1, .dies = 3}, 3), 1);
 }
 
+/* A step that the device cannot record may be put in after all. */
+static int break_record(rig *r, int rank)
+{
+    const en_gpu *gpu = r->gpu;
+    en_graph *graph = NULL, *none = NULL;
+    CLUSTER_CHECK(gpu->capture_begin(r->ctx) == EN_OK && gpu->capture_end(r->ctx, &graph) == EN_OK);
+    CLUSTER_CHECK(gpu->capture_begin(r->ctx) == EN_OK);
+    CLUSTER_CHECK(gpu->launch(graph) == EN_EUNSUPPORTED);
+    CLUSTER_CHECK(eni_gpu_steps_submit(r->steps, 0) == EN_EUNSUPPORTED);
+    CLUSTER_CHECK(gpu->capture_end(r->ctx, &none) == EN_EUNSUPPORTED && none == NULL);
+    CLUSTER_CHECK(eni_gpu_steps_submit(r->steps, 0) == EN_OK);
+    CLUSTER_CHECK(eni_gpu_steps_wait(r->steps, 0) == EN_OK);
+    gpu->graph_free(graph);
+    return 0;
+}
+
 /* What the host cannot keep its word for is refused: a strategy that lin's, a bucket in part, a world that
  * the steps are not for. */
 static int misuse(int rank, int n, cluster_board *board, void *user)
@@ -603,6 +619,13 @@ static int misuse(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(h->lin(h, probe.bucket->param, 1, probe.bucket->grad, 1) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->call(h, EN_SERVERS, 1, EN_GRAD, probe.bucket, 0, 0)) == EN_EBUG);
     CLUSTER_CHECK(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, probe.bucket, probe.bucket->grad) == 0);
+    /* who does not tell of micro-batches has one */
+    eni_gpu_steps_replay(r.steps, 1);
+    CLUSTER_CHECK(eni_host_begin(r.host, 0, 8, 0) == EN_EBUG);
+    eni_host_note_micros(r.host, (uint64_t[]){8, 3}, 2);
+    CLUSTER_CHECK(eni_host_begin(r.host, 0, 11, 0) == EN_OK);
+    eni_gpu_steps_replay(r.steps, 0);
+    if (break_record(&r, rank) != 0) return 1;
     eni_host_close(r.host);
     r.host = NULL;
     /* a world that may change its weights otherwise */

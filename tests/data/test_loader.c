@@ -268,6 +268,7 @@ static void stop_ends_a_full_loader(void **state)
     assert_int_equal(eni_loader_next(loader, soon(), &batch), EN_OK);
     eni_loader_stop(loader);
     eni_loader_stop(NULL);
+    eni_loader_halt(NULL);
 }
 
 /* ---- for a GPU ---- */
