@@ -1,8 +1,9 @@
 /* evaluate.h - a model on a whole set: every sample once, no padding, the ragged last batch as it is.
  *
- *     host device    fill | forward | fill | forward | ..
- *     GPU            fill | fill    | fill    | fill          two pinned buffers take turns: the next batch
- * is [ copy, forward ][ copy, forward ]  made while the GPU is busy with the one before
+ *     host device   fill | forward | fill | forward | ..
+ *
+ *     GPU, host     fill | fill           | fill           | fill      two pinned buffers take turns: the
+ *          queue           [copy, forward]  [copy, forward]  ..       next batch is made meanwhile
  *
  * Same sums in the same order on both. */
 #ifndef MODELS_EVALUATE_H

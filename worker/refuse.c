@@ -1,7 +1,6 @@
 /* refuse.c - flags that are for GPUs, on a device that is none: refused, because a run that takes them and
  * does nothing is found out when it is too late. What a host does anyway is passed over: it computes in 32
- * bits, so
- * --tf32 has nothing to round, and in the same bits every time, so it is --deterministic. */
+ * bits, so --tf32 has nothing to round; and in the same bits every time, so it is --deterministic. */
 #include <string.h>
 
 #include "runtime/core/log.h"

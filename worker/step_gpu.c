@@ -1,8 +1,8 @@
 /* step_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's queues, call by call
  * or as a record (graph.h); then the host does what is its own:
  *
- *     put in     forward | backward, each finished bucket on its way | loss   (the next batch follows:
- * feed.h) the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
+ *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: feed.h)
+ *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
  * before the flag is known. */

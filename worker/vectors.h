@@ -1,10 +1,13 @@
 /* vectors.h - where a rank's weights and gradients are, and how they get to where they are needed.
  *
- *     on the host     the device computes in the arena itself: w->vectors is NULL, nothing here does anything
- *     staged          model | weights, gradient on the GPU        strategy | weights, gradient in the arena,
- * pinned a finished bucket's gradient is copied out while backward runs; its new weights are copied in, and
- * the next forward begins behind them on the GPU      the strategy's mean_step works there
- * (comm/gpu_steps.h); the arena sees them when somebody asks: a snapshot, a checkpoint, the end
+ *     on the host   the device computes in the arena itself: w->vectors is NULL, nothing here does anything
+ *
+ *     staged        the model has weights and gradient on the GPU, the strategy in the arena, pinned: a
+ *                   finished bucket's gradient is copied out while backward runs; its new weights are
+ *                   copied in, and the next forward begins behind them
+ *
+ *     on the GPU    the strategy's mean_step works there (comm/gpu_steps.h); the arena sees the weights when
+ *                   somebody asks: a snapshot, a checkpoint, the end
  *
  * Which of the three: comm/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
  * because who reads it cannot wait for a mark of this GPU; on the GPU that is the business of the steps:
@@ -30,7 +33,7 @@ en_status eni_vectors_start(eni_worker *w);
 /* After the last step of a run that ends well: nobody reads another's memory any more or waits for another's
  * GPU, so that all may go. */
 en_status eni_vectors_leave(eni_worker *w);
-/* What waits on the GPU for a peer who is gone goes on. Any thread. */
+/* What waits on the GPU for a peer who is gone goes on. */
 void eni_vectors_abort(const eni_worker *w);
 /* Before anything on the GPU is closed: waits for what is under way, but not for ever. A GPU that does not
  * answer keeps its memory until the process ends (w->is_stuck). */

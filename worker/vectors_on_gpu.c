@@ -2,8 +2,8 @@
  *
  *     ALONE    own weights, one gradient per micro-batch
  *     GROUP    own weights, own gradient; NCCL adds the gradients up. Rank 0's id opens the group
- *     SHARED   rank 0's weights and optimizer slots on all ranks, and everybody's gradients: their handles
- * (CUDA IPC) are gathered */
+ *     SHARED   rank 0's weights and optimizer slots on all ranks, and everybody's gradients, by handles
+ *              (CUDA IPC) that are gathered */
 #include <string.h>
 
 #include "runtime/core/clock.h"

@@ -2,7 +2,7 @@
  * rest by kernels of our own (*.cu).
  *
  *     device.c     the table; a context's life; memory
- *     queues.c     queues, marks, copies
+ *     queues.c     queues, marks (tick.cu), copies
  *     pins.c bounce.c   host memory that the GPU reaches, and the way of memory that it does not
  *     graph.c      recorded work
  *     share.c      memory of other processes
@@ -10,8 +10,9 @@
  *     gpu.c        the table of gpu.h; errors.c: the libraries' errors in a sentence
  *     group.c      collectives (nccl.c: libnccl, loaded when it is first needed)
  *     plan.c       one operation: finds its kernel
- *     conv.c linear.c relu.c pool.c flatten.c softmax.c loss.c cast.c
- *                  one file an operation, as in ops/ref and ops/cpu; X.c plans, X.cu has the kernels
+ *     conv.c linear.c   what libraries compute (layer.c, weights.cu, columns.cu: around them; unfold.c:
+ *                  a convolution without cuDNN; product.cu: a product without cuBLASLt)
+ *     kernels.c    what kernels of our own compute: relu.cu (cast too) pool.cu flatten.cu softmax.cu loss.cu
  *     flat.cu      mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c
  *
  * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through launch.h,

@@ -4,19 +4,14 @@
  *     forward    one output pixel: reads its window
  *     backward   one input pixel: adds what the windows over it send there, in ref's order; no atomics, and
  *                pixels that no window covers become 0 on the way */
-#include "ops/cuda/element.h"
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/window.h"
 
 enum { NOWHERE = 255 }; /* with relu: no value was positive */
 
-typedef struct pool_shape {
-    uint32_t h, w, out_h, out_w, packs; /* packs of channels per pixel */
-    uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-} pool_shape;
-
 /* K: the side of a square window that is known when this is compiled, or 0. */
 template <typename T, int V, int K, int RELU>
-__global__ void pool_forward(const T *x, T *y, uint8_t *saved, pool_shape s, uint32_t count)
+__global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -55,7 +50,7 @@ __global__ void pool_forward(const T *x, T *y, uint8_t *saved, pool_shape s, uin
 }
 
 template <typename T, int V>
-__global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, pool_shape s, uint32_t count)
+__global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, eni_window s, uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -82,31 +77,13 @@ __global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, pool_sha
     ((eni_pack<T, V> *)dx)[i] = to;
 }
 
-static pool_shape shape_of(const en_plan *plan, int width)
-{
-    const en_op *op = &plan->op;
-    pool_shape s;
-    s.h = (uint32_t)op->x.h;
-    s.w = (uint32_t)op->x.w;
-    s.out_h = (uint32_t)plan->y.h;
-    s.out_w = (uint32_t)plan->y.w;
-    s.packs = (uint32_t)(op->x.c / width);
-    s.kernel_h = (uint32_t)op->kernel_h;
-    s.kernel_w = (uint32_t)op->kernel_w;
-    s.stride_h = (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
-    s.stride_w = (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
-    s.pad_h = (uint32_t)op->pad_h;
-    s.pad_w = (uint32_t)op->pad_w;
-    return s;
-}
-
 template <typename T, int V, int K, int RELU>
 static en_status run_forward(const en_plan *plan, const en_args *args)
 {
     const int64_t count = en_extent_count(plan->y) / V;
     uint8_t *saved = plan->op.flags & EN_OP_FORWARD_ONLY ? NULL : (uint8_t *)args->saved;
     return ENI_LAUNCH(plan->ctx, (pool_forward<T, V, K, RELU>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)args->x, (T *)args->y, saved, shape_of(plan, V),
+                      eni_cuda_stream(plan), (const T *)args->x, (T *)args->y, saved, eni_window_of(plan, V),
                       (uint32_t)count);
 }
 
@@ -132,7 +109,7 @@ template <typename T, int V> static en_status run_backward(const en_plan *plan, 
     const int64_t count = en_extent_count(plan->op.x) / V;
     return ENI_LAUNCH(plan->ctx, (pool_backward<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
                       eni_cuda_stream(plan), (const T *)args->dy, (const uint8_t *)args->saved, (T *)args->dx,
-                      shape_of(plan, V), (uint32_t)count);
+                      eni_window_of(plan, V), (uint32_t)count);
 }
 
 template <typename T> static en_status run_backward(const en_plan *plan, const en_args *args)

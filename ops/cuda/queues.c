@@ -5,10 +5,12 @@
  *
  *     event   a node of the graph (an external record): when it says that it is done, the host sees what was
  *             copied before. But what it says between a launch and its node's turn is not written down: it
- * may still speak of the launch before tick    so a kernel of one thread counts in a word that the host can
- * read; launch() says how far it must come, and only then the event is asked join    says to the capture
- * where another queue goes on from here; it exists only in there. It comes last: what came after it would be
- * left behind when the queue is ordered before COMPUTE again, and the capture would count as not joined
+ *             may still speak of the launch before
+ *     tick    so a kernel of one thread counts in a word that the host can read; launch() says how far it
+ *             must come, and only then the event is asked
+ *     join    says to the capture where another queue goes on from here; it exists only in there. It comes
+ *             last: what came after it would be left behind when the queue is ordered before COMPUTE again,
+ *             and the capture would count as not joined
  *
  *     COMPUTE   .. backward b1 ..  [event][tick](join)  ..
  *     EXCHANGE                                  `---> copy b1 ..

@@ -1,15 +1,10 @@
 /* unfold.cu - images to rows of windows, and the sum of windows back to images. A thread has up to four
  * neighbouring channels. */
-#include "ops/cuda/element.h"
 #include "ops/cuda/kernels.h"
-
-typedef struct window_shape {
-    uint32_t h, w, out_h, out_w, packs; /* packs of channels per pixel */
-    uint32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-} window_shape;
+#include "ops/cuda/window.h"
 
 /* `count` packs of windows (N, P, Q, KH, KW, I). */
-template <typename T, int V> __global__ void unfold(const T *x, T *windows, window_shape s, uint32_t count)
+template <typename T, int V> __global__ void unfold(const T *x, T *windows, eni_window s, uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -27,7 +22,7 @@ template <typename T, int V> __global__ void unfold(const T *x, T *windows, wind
 }
 
 /* `count` packs of dx: each adds what all windows over its pixel have for it, row by row. */
-template <typename T, int V> __global__ void fold(const T *windows, T *dx, window_shape s, uint32_t count)
+template <typename T, int V> __global__ void fold(const T *windows, T *dx, eni_window s, uint32_t count)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
@@ -53,37 +48,20 @@ template <typename T, int V> __global__ void fold(const T *windows, T *dx, windo
     ((eni_pack<T, V> *)dx)[i] = to;
 }
 
-static window_shape shape_of(const en_plan *plan, int width)
-{
-    const en_op *op = &plan->op;
-    window_shape s;
-    s.h = (uint32_t)op->x.h;
-    s.w = (uint32_t)op->x.w;
-    s.out_h = (uint32_t)plan->y.h;
-    s.out_w = (uint32_t)plan->y.w;
-    s.packs = (uint32_t)(op->x.c / width);
-    s.kernel_h = (uint32_t)op->kernel_h;
-    s.kernel_w = (uint32_t)op->kernel_w;
-    s.stride_h = (uint32_t)eni_least(op->stride_h, INT32_MAX / 2);
-    s.stride_w = (uint32_t)eni_least(op->stride_w, INT32_MAX / 2);
-    s.pad_h = (uint32_t)op->pad_h;
-    s.pad_w = (uint32_t)op->pad_w;
-    return s;
-}
-
 template <typename T, int V> static en_status run_unfold(const en_plan *plan, const void *x, void *windows)
 {
     const en_op *op = &plan->op;
     const int64_t count = plan->y.n * plan->y.h * plan->y.w * op->kernel_h * op->kernel_w * (op->x.c / V);
     return ENI_LAUNCH(plan->ctx, (unfold<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK,
-                      eni_cuda_stream(plan), (const T *)x, (T *)windows, shape_of(plan, V), (uint32_t)count);
+                      eni_cuda_stream(plan), (const T *)x, (T *)windows, eni_window_of(plan, V),
+                      (uint32_t)count);
 }
 
 template <typename T, int V> static en_status run_fold(const en_plan *plan, const void *windows, void *dx)
 {
     const int64_t count = en_extent_count(plan->op.x) / V;
     return ENI_LAUNCH(plan->ctx, (fold<T, V>), eni_blocks(count, ENI_BLOCK), ENI_BLOCK, eni_cuda_stream(plan),
-                      (const T *)windows, (T *)dx, shape_of(plan, V), (uint32_t)count);
+                      (const T *)windows, (T *)dx, eni_window_of(plan, V), (uint32_t)count);
 }
 
 template <typename T> static en_status run_unfold(const en_plan *plan, const void *x, void *windows)

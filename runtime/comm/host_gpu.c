@@ -5,9 +5,10 @@
  * host can tell them. So a request is offered, in the order of submit, once its mark is reached: looked at in
  * every submit, waited for in wait.
  *
- *     submit b0  submit b1                     wait b0                                   wait b1
- *     [mark b0]  [mark b1; b0 is there: offer] [b1 is there: offer; all have offered b0: take, step]  [take,
- * step] */
+ *     submit b0   mark b0
+ *     submit b1   mark b1; b0 is there: offer it
+ *     wait b0     b1 is there: offer it; all have offered b0: take (this rank's slice is stepped), all have
+ *     wait b1     all have offered b1: take, all have */
 #include "runtime/comm/host_state.h"
 
 #include <string.h>

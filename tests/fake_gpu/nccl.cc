@@ -1,9 +1,9 @@
 /* nccl.cc - the part of NCCL 2.28 that ops/cuda uses, among processes of one machine.
  *
- *     rank 0                         rank 1                    one memfd, found through the unique id:
- *     ncclGetUniqueId                                          /proc/PID/fd/FD of rank 0; gone with its last
- * user posted 7 | done 6              posted 7 | done 7      counters, one line of them for each rank [ piece
- * 6 ][ piece 7 ]         [ piece 6 ][ piece 7 ] what each rank gives, in pieces of 1 MiB
+ *     rank 0                   rank 1                  one memfd, found through the unique id as
+ *                                                      /proc/PID/fd/FD of rank 0; gone with its last user:
+ *     posted 7 | done 6        posted 7 | done 7       counters, a line of them for each rank
+ *     [ piece 6 ][ piece 7 ]   [ piece 6 ][ piece 7 ]  what each rank gives, in pieces of 1 MiB
  *
  * A collective runs piece by piece: a rank copies its own piece in and counts `posted`; when all have, each
  * computes the result for itself and counts `done`; a slot is written again when all are done with it. A rank
