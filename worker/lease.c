@@ -175,6 +175,15 @@ en_status eni_lease_poll(eni_lease *l, eni_lease_holder *holder_out)
 
 /* ---- life ---- */
 
+en_status eni_lease_check(const char *dir)
+{
+    struct stat s;
+    if (stat(dir, &s) == 0 && S_ISDIR(s.st_mode)) return EN_OK;
+    eni_error("lease",
+              "--gpu-lease: %.200s is no folder for the queue (ENTRAIN_LEASE_DIR names it; else /tmp)", dir);
+    return EN_EINVAL;
+}
+
 en_status eni_lease_open(const char *dir, const char *uuid, eni_lease **lease_out)
 {
     eni_lease *l = eni_alloc(sizeof *l);

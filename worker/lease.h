@@ -30,6 +30,9 @@ typedef struct eni_lease_holder {
     int ahead;       /* who will have it before us, the holder included */
 } eni_lease_holder;
 
+/* Before anybody is met: there is such a folder. EN_EINVAL, logged. */
+en_status eni_lease_check(const char *dir);
+
 /* Opens the queue of a GPU in a folder that others may write, too. EN_EDENIED, EN_EINVAL (something else lies
  * there), EN_EIO; logged with path and remedy. */
 en_status eni_lease_open(const char *dir, const char *uuid, eni_lease **lease_out);

@@ -23,6 +23,7 @@
 #include "worker/feed.h"
 #include "worker/gpus.h"
 #include "worker/graph.h"
+#include "worker/lease.h"
 #include "worker/scaler.h"
 #include "worker/scores.h"
 #include "worker/vectors.h"
@@ -178,6 +179,7 @@ static en_status open_device(eni_worker *w)
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (is_gpu(c->device)) {
+        if (c->gpu_lease) EN_TRY(eni_lease_check(eni_env_lease_dir()));
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
         return eni_gpus_check(c->device, w->device.ops, eni_device_host());
     }

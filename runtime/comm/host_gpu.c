@@ -49,6 +49,11 @@ int eni_host_gpu_may(eni_host *host, const char *operation)
     return 0;
 }
 
+int eni_host_gpu_has_failed(const eni_host *host)
+{
+    return host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK;
+}
+
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
     const eni_hyper hyper = eni_host_rates(host, 0);

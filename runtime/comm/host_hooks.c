@@ -84,9 +84,11 @@ static en_status end_hook(eni_host *host, en_status st)
     host->hook = NULL;
     host->hook_bucket = NULL;
     if (host->has_misused) return EN_EBUG;
-    /* A death, a signal and a new membership have a line of their own: the strategy is not to blame. */
-    if (st != EN_OK && st != EN_EPEER && st != EN_EINTR && st != EN_EMEMBER)
-        eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
+    /* A death, a signal and a new membership have a line of their own: the strategy is not to blame. Nor is
+     * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
+     * cause. */
+    const int is_said = st == EN_EPEER || st == EN_EINTR || st == EN_EMEMBER || eni_host_gpu_has_failed(host);
+    if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
     return st;
 }
 

@@ -131,6 +131,7 @@ void eni_host_send_late(eni_host *host, int may_block);
 /* host_gpu.c. open: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
  * begin: the step's rates. mean_step, wait: of a request; step: of a world of one, ordered by settle. */
 en_status eni_host_gpu_check(const eni_host *host);
+int eni_host_gpu_has_failed(const eni_host *host); /* and has said so */
 int eni_host_gpu_may(eni_host *host, const char *operation);
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r);

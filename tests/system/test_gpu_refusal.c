@@ -52,6 +52,18 @@ static void test_wrong_gpu(void **state)
     refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=gpu " SHORT, "--device", "cuda");
 }
 
+/* All ranks refuse, so that none of them is taken for the victim of another. */
+static void test_no_queue(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 3; n++)
+        refuse("ENTRAIN_LEASE_DIR=/no/such/folder", "entrain",
+               "run -n 2 --strategy=ring --device=cuda --gpu-lease " SHORT, "/no/such/folder",
+               "ENTRAIN_LEASE_DIR");
+    refuse("ENTRAIN_LEASE_DIR=/dev/null", "entrain",
+           "run -n 2 --strategy=ps-async --device=cuda --gpu-lease " SHORT, "/dev/null", "ENTRAIN_LEASE_DIR");
+}
+
 static void test_wrong_precision(void **state)
 {
     (void)state;
@@ -90,9 +102,9 @@ static void test_falls_back(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu), GPU_TEST(test_wrong_gpu),
-                                       GPU_TEST(test_wrong_precision), GPU_TEST(test_nccl),
-                                       GPU_TEST(test_falls_back)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu),   GPU_TEST(test_wrong_gpu),
+                                       GPU_TEST(test_no_queue), GPU_TEST(test_wrong_precision),
+                                       GPU_TEST(test_nccl),     GPU_TEST(test_falls_back)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

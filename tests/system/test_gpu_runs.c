@@ -168,6 +168,10 @@ static void test_device_fails(void **state)
     assert_int_equal(process_wait(&p, 60), 1);
     if (process_says(&p, "CUDA", "cuda:0") < 1)
         fail_msg("it should name the error and the GPU:\n%s", process_err(&p));
+    if (process_says(&p, "the run ends", "CUDA error") != 1)
+        fail_msg("the others should hear the cause:\n%s", process_err(&p));
+    if (process_says(&p, "finish of ring", "") != 0)
+        fail_msg("the strategy is not to blame:\n%s", process_err(&p));
     process_nobody_left(5);
 }
 
