@@ -2,6 +2,7 @@
 #include "cli/check.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/launch.h"
 #include "runtime/core/clock.h"
@@ -9,10 +10,10 @@
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {
-    const char *const fixed[][2] = {{"strategy", "ps-sync"},
+    const char *const fixed[][2] = {{"strategy", job->strategy != NULL ? job->strategy : "ps-sync"},
                                     {"model", job->model},
                                     {"data", "synthetic"},
-                                    {"device", "ref"},
+                                    {"device", job->device != NULL ? job->device : "ref"},
                                     {"steps", "1"},
                                     {"lr", "1"},
                                     {"momentum", "0"},
@@ -23,6 +24,7 @@ static en_status set_job(const eni_command_context *context, const eni_check_job
         EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
     config->workers = job->workers;
     config->shards = job->shards;
+    config->backend = job->backend;
     config->quiet = true;
     config->log_level =
         eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
@@ -45,6 +47,22 @@ en_status eni_check_run(const eni_command_context *context, const eni_check_job 
     return st;
 }
 
+/* On GPUs vectors travel in two ways (docs/gpu.md): staged through the host, as every strategy with a store
+ * does, and from GPU to GPU, as ring does. */
+static en_status check_gpus(const eni_command_context *context, const eni_check_job *staged)
+{
+    eni_check_job on_gpu = *staged;
+    on_gpu.strategy = staged->workers == 1 ? "solo" : "ring";
+    on_gpu.backend = context->config->backend;
+    on_gpu.shards = 0;
+    return eni_check_run(context, &on_gpu);
+}
+
+static int is_gpu(const char *device)
+{
+    return strncmp(device, "cuda", 4) == 0;
+}
+
 /* The smallest job that uses everything: the workers join psd, add known numbers up over the all-reduce and
  * through the server, and leave. */
 en_status eni_command_check(const eni_command_context *context)
@@ -54,8 +72,12 @@ en_status eni_command_check(const eni_command_context *context)
     eni_costs costs = {0};
     const eni_check_job job = {
         .workers = c->workers, .shards = c->shards, .model = "toy", .transport = "auto", .net = c->net};
-    EN_TRY(eni_check_run(context, &job));
-    printf("check: all ranks reached each other (%.2f s)\n", (double)(eni_now_ns() - begin) * 1e-9);
+    eni_check_job first = job;
+    if (eni_config_is_given(c, "device")) first.device = c->device;
+    EN_TRY(eni_check_run(context, &first));
+    if (is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
+    printf("check: all ranks%s reached each other (%.2f s)\n", is_gpu(c->device) ? " and their GPUs" : "",
+           (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
     eni_check_job measured = job;
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/gpu_here.h"
 #include "cli/launch.h"
 #include "cli/live.h"
 #include "cli/merge_trace.h"
@@ -106,6 +107,14 @@ static en_status check_strategy(const comparison *c, const eni_config *run)
     return EN_OK;
 }
 
+/* The same; each device is asked for once. */
+static en_status check_gpu(const comparison *c, const eni_config *run)
+{
+    for (const eni_config *other = c->arm; other < run; other++)
+        if (strcmp(other->device, run->device) == 0) return EN_OK;
+    return eni_gpu_here(run->device, c->context->plugin_dir, c->context->signal_fd);
+}
+
 static en_status add_arm(comparison *c, const char *text)
 {
     if (c->narms == MAX_ARMS) {
@@ -119,7 +128,8 @@ static en_status add_arm(comparison *c, const char *text)
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(c->context->config, "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
-    return check_strategy(c, &c->arm[c->narms - 1]);
+    EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
+    return check_gpu(c, &c->arm[c->narms - 1]);
 }
 
 /* "slow", or "slow@1": with the first seed only. */
@@ -299,6 +309,7 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
     eni_launch launch = {.config = &run,
                          .plugin_dir = c->context->plugin_dir,
                          .signal_fd = c->context->signal_fd,
+                         .has_gpus = true,
                          .on_progress = on_progress,
                          .user = &c->live};
     eni_live_begin(&c->live, c->line[cell][arm]);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/cause.h"
+#include "cli/gpu_here.h"
 #include "cli/launch_impl.h"
 #include "cli/nodes.h"
 #include "cli/servers.h"
@@ -211,6 +212,7 @@ static en_status start_all(eni_launcher *l)
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
     EN_TRY(check_options(strategy, options)); /* said once, not by every worker */
     EN_TRY(eni_servers_check(c, strategy));
+    if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
     EN_TRY(choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) {

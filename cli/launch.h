@@ -22,6 +22,7 @@ typedef struct eni_launch {
     int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
+    bool has_gpus;           /* it was asked before whether this host has the GPU of --device (gpu_here.h) */
     bool is_check;           /* the workers only join, test the exchange, and leave */
     struct eni_costs *costs; /* with is_check: they also measure what it takes (comm/costs.h); or NULL */
 } eni_launch;

@@ -140,7 +140,7 @@ const eni_key eni_keys[] = {
 #define GROUP "compute and transport"
     INT("threads", NULL, threads, "0", 0, 4096, "N", TRAIN | E, 0, "cores / workers of this host",
         "compute threads per worker"),
-    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", eni_check_device, NULL, TRAIN | E, 0, NULL,
+    TEXT("device", NULL, device, "auto", "auto|ref|cpu|cuda[:I]", eni_check_device, NULL, TRAIN | E | K, 0, NULL,
          "ref: plain loops, the same bits everywhere; cpu: oneDNN; cuda: a GPU, by the rank on its host"),
     CHOICE("precision", NULL, precision, "fp32", "fp32|bf16|fp16", TRAIN | E, MATCH, NULL,
            "what a GPU multiplies; weights, gradients and sums are 32 bits always"),

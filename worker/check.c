@@ -9,6 +9,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
+#include "worker/gpus.h"
 #include "worker/vectors.h"
 
 static void fill(const eni_worker *w, uint32_t slot, float value)
@@ -53,29 +54,58 @@ static en_status try_all_reduce(eni_worker *w, double *us_out)
     return expect(w, ENI_SLOT_EVAL, mean, "the all-reduce");
 }
 
+static int is_staged(const eni_worker *w)
+{
+    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
+}
+
+/* As a step does; but nothing else is under way. */
+static en_status send_out(eni_worker *w, uint32_t bucket)
+{
+    EN_TRY(eni_vectors_send_out(w, bucket));
+    return eni_vectors_await(w, bucket);
+}
+
+/* Every weight in `slot` is what a step with the mean gradient makes of it. */
+static en_status expect_step(const eni_worker *w, const float *before, uint32_t slot)
+{
+    const float change = (float)w->schedule.base * (float)(w->world.nranks + 1) / 2;
+    const float *param = eni_arena_at(w->arena, slot, 0);
+    for (uint32_t b = 0; b < w->buckets->n; b++)
+        for (uint64_t i = w->buckets->bucket[b].lo; i < w->buckets->bucket[b].hi; i++) {
+            const float expected = before[i] - change;
+            if (fabsf(param[i] - expected) <= 1e-5f * (1 + fabsf(expected))) continue;
+            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g", w->strategy->name,
+                      i, (double)before[i], (double)param[i], (double)expected);
+            return EN_EPROTO;
+        }
+    return EN_OK;
+}
+
 /* One step of the strategy: all weights start equal, so after it they are lower by lr times the mean
  * gradient. */
 static en_status try_step(eni_worker *w, double *us_out)
 {
-    float mean = (float)(w->world.nranks + 1) / 2, before[1];
-    const float *param = eni_arena_at(w->arena, ENI_SLOT_PARAM, 0);
-    before[0] = param[0];
+    const float *before = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
+    memcpy(eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->arena, ENI_SLOT_PARAM, 0),
+           w->schema.count * sizeof(float));
     fill(w, ENI_SLOT_GRAD, (float)(w->world.rank + 1));
     EN_TRY(eni_vectors_send_grad(w));
     int64_t begin = eni_now_ns();
     if (eni_worker_is_on_gpu(w) && w->world.nranks > 1)
         eni_host_note_samples(w->strategy_host, 0, (uint64_t)w->world.nranks);
     EN_TRY(eni_host_begin(w->strategy_host, 0, 1, 0));
-    for (uint32_t b = 0; b < w->buckets->n; b++)
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        if (is_staged(w)) EN_TRY(send_out(w, b));
         EN_TRY(eni_host_submit(w->strategy_host, b));
+    }
     EN_TRY(eni_vectors_finish(w));
     EN_TRY(eni_vectors_bring(w, 0));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
-    float expected = before[0] - (float)w->schedule.base * mean;
-    if (fabsf(param[0] - expected) <= 1e-5f * (1 + fabsf(expected))) return EN_OK;
-    eni_error("check", "%s: a weight of %g became %g and should be %g", w->strategy->name, (double)before[0],
-              (double)param[0], (double)expected);
-    return EN_EPROTO;
+    EN_TRY(expect_step(w, before, ENI_SLOT_PARAM));
+    if (!is_staged(w)) return EN_OK;
+    EN_TRY(eni_vectors_fetch_param(w)); /* what the next forward would read there */
+    return expect_step(w, before, ENI_SLOT_GRAD);
 }
 
 static void tell(const eni_worker *w, const char *what, const eni_cost_curve *curve)
@@ -102,10 +132,22 @@ static en_status tell_costs(eni_worker *w)
     return EN_OK;
 }
 
+/* Which GPU, and how its vectors travel. */
+static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t bytes)
+{
+    static const char *const ways[] = {
+        [ENI_GPU_ALONE] = "alone", [ENI_GPU_GROUP] = "NCCL", [ENI_GPU_SHARED] = "CUDA IPC"};
+    const eni_gpu_choice *choice = eni_vectors_choice(w);
+    if (choice == NULL) return;
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpus);
+    snprintf(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
+             facts->name, facts->uuid, is_staged(w) ? "staged" : ways[choice->way], step_us, choice->why);
+}
+
 en_status eni_check(eni_worker *w)
 {
     double reduce_us = 0, step_us = 0;
-    char text[640];
+    char text[960];
     if (w->coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
     if (w->config->probe) EN_TRY(tell_costs(w));
@@ -119,6 +161,7 @@ en_status eni_check(eni_worker *w)
     if (w->client != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; push-pull (%s): sum ok, %.0f us",
                               eni_client_is_shared(w->client) ? "shared memory" : "tcp", step_us);
+    tell_gpu(w, step_us, text + n, sizeof text - n);
     if (!w->config->probe) puts(text); /* who measures has said so already */
     fflush(stdout);
     EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));

@@ -2,7 +2,6 @@
 #include "worker/gpus.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ops/gpu_of_rank.h"
@@ -31,37 +30,6 @@ struct eni_gpus {
     eni_lease *lease;    /* NULL: none, or another rank has it */
 };
 
-/* ---- which one ---- */
-
-en_status eni_gpus_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out)
-{
-    const char *colon = strchr(spec, ':');
-    const long index =
-        colon != NULL ? strtol(colon + 1, NULL, 10) : eni_gpu_of_rank(local_rank, nlocal, count);
-    if (index >= 0 && index < count) {
-        *index_out = (int32_t)index;
-        return EN_OK;
-    }
-    if (count == 1)
-        eni_error("gpu",
-                  "--device=%s: this host has one GPU, cuda:0 (`entrain gpus` lists it; CUDA_VISIBLE_DEVICES "
-                  "hides others)",
-                  spec);
-    else
-        eni_error("gpu",
-                  "--device=%s: this host has %d GPUs, cuda:0 to cuda:%d (`entrain gpus` lists them; "
-                  "CUDA_VISIBLE_DEVICES hides others)",
-                  spec, count, count - 1);
-    return EN_EINVAL;
-}
-
-en_status eni_gpus_check(const char *spec, const en_device *device, const en_device_host *host)
-{
-    int32_t count = 0, index;
-    EN_TRY(device->gpu->count(host, &count));
-    return eni_gpus_pick(spec, count, 0, 1, &index);
-}
-
 /* ---- what the others have ---- */
 
 static en_status look_at_own(eni_gpus *g)
@@ -69,7 +37,7 @@ static en_status look_at_own(eni_gpus *g)
     const eni_gpus_config *c = &g->config;
     int32_t count = 0;
     EN_TRY(g->gpu->count(c->host, &count));
-    EN_TRY(eni_gpus_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &g->index));
+    EN_TRY(eni_gpu_pick(c->spec, count, c->world.local_rank, c->world.nlocal, &g->index));
     g->facts.size = sizeof g->facts;
     return g->gpu->facts(c->host, g->index, &g->facts);
 }

@@ -1,6 +1,7 @@
 /* gpus.h - which GPU this rank computes on, and which ones the others have.
  *
- *     before the join     eni_gpus_check    there is one, and --device names one that is there
+ *     before the join     eni_gpu_check     there is one, and --device names one that is there
+ *                                           (ops/gpu_of_rank.h)
  *     after the join      eni_gpus_open     picks it, tells the others, prints the table, waits for the lease
  *                         (the device's context is opened with eni_gpus_index)
  *                         eni_gpus_choose   where vectors lie: comm/gpu_choose.h; tries CUDA IPC
@@ -39,14 +40,6 @@ typedef struct eni_gpus_config {
     void *user;
     eni_alive alive; /* its fd is readable when the run ends */
 } eni_gpus_config;
-
-/* How many GPUs this process sees, and whether `spec` is one of them: before the join. EN_EUNSUPPORTED (none;
- * as en_gpu.count), EN_EINVAL ("cuda:3": with how many there are); logged. */
-en_status eni_gpus_check(const char *spec, const en_device *device, const en_device_host *host);
-
-/* Pure: the GPU of a rank among `count`: "cuda": as ops/gpu_of_rank.h deals them out; "cuda:I": I. EN_EINVAL,
- * logged. */
-en_status eni_gpus_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out);
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out);
 

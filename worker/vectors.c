@@ -349,9 +349,23 @@ en_status eni_vectors_send(eni_worker *w)
 en_status eni_vectors_send_grad(eni_worker *w)
 {
     const uint64_t bytes = w->schema.count * sizeof(float);
-    if (!eni_worker_is_on_gpu(w)) return EN_OK;
-    return w->vectors->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, 0),
-                                 eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), bytes, EN_COPY_IN);
+    eni_vectors *v = w->vectors;
+    float *here = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
+    if (v == NULL) return EN_OK;
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
+    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    EN_TRY(eni_gpu_wait(w, v->computed));
+    if (is_staged(w)) memset(here, 0, bytes);
+    return EN_OK;
+}
+
+en_status eni_vectors_fetch_param(eni_worker *w)
+{
+    eni_vectors *v = w->vectors;
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), v->param,
+                        w->schema.count * sizeof(float), EN_COPY_OUT));
+    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    return eni_gpu_wait(w, v->computed);
 }
 
 uint64_t eni_vectors_copied(const eni_worker *w)

@@ -76,8 +76,11 @@ en_status eni_vectors_begun(eni_worker *w);
 en_status eni_vectors_bring(eni_worker *w, int and_slots);
 /* The other way round, after something on the host has changed them. */
 en_status eni_vectors_send(eni_worker *w);
-/* The same for the gradient, of a rank in a world of several or of the only micro-batch: `entrain check`. */
+/* For `entrain check`: the arena's gradient becomes that of the GPU (of a rank in a world of several or of the
+ * only micro-batch), and, staged, is zero in the arena; and, staged, the weights that the GPU has go where the
+ * arena has its gradient. Both block. */
 en_status eni_vectors_send_grad(eni_worker *w);
+en_status eni_vectors_fetch_param(eni_worker *w);
 
 /* Bytes that were copied out and in for the exchange. */
 uint64_t eni_vectors_copied(const eni_worker *w);

@@ -14,6 +14,7 @@
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
+#include "ops/gpu_of_rank.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -181,7 +182,7 @@ static en_status open_device(eni_worker *w)
     if (is_gpu(c->device)) {
         if (c->gpu_lease) EN_TRY(eni_lease_check(eni_env_lease_dir()));
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
-        return eni_gpus_check(c->device, w->device.ops, eni_device_host());
+        return eni_gpu_check(c->device, w->device.ops, eni_device_host());
     }
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, NULL, &w->model);

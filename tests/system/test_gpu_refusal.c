@@ -64,6 +64,37 @@ static void test_no_queue(void **state)
            "run -n 2 --strategy=ps-async --device=cuda --gpu-lease " SHORT, "/dev/null", "ENTRAIN_LEASE_DIR");
 }
 
+/* Who starts several processes asks before it starts any: one line, whatever n is. */
+static void refuse_once(const char *env, const char *flags, const char *cause)
+{
+    process p;
+    process_start(&p, "entrain", env, "%s", flags);
+    const int code = process_wait(&p, 60);
+    if (code != 2 || process_says(&p, cause, "") != 1 || process_says(&p, "", "") != 1)
+        fail_msg("%s entrain %s: exit %d, expected 2 and one line on \"%s\"; it said:\n%s",
+                 env == NULL ? "" : env, flags, code, cause, process_err(&p));
+    if (process_out(&p)[0] != 0) fail_msg("entrain %s: it has begun:\n%s", flags, process_out(&p));
+    process_nobody_left(5);
+}
+
+static void test_once(void **state)
+{
+    const char *none = gpu_is_simulated() ? "FAKE_GPU_DRIVER=none" : "CUDA_VISIBLE_DEVICES=";
+    const char *cause = gpu_is_simulated() ? "driver" : "GPU";
+    char compare[256];
+    (void)state;
+    snprintf(compare, sizeof compare, "compare --arm=ring --arm=ps-sync --device=cuda --out=%s/never " SHORT,
+             system_folder());
+    refuse_once(none, "run -n 4 --strategy=ring --device=cuda " SHORT, cause);
+    refuse_once(none, "run -n 4 --strategy=ps-sync --device=cuda " SHORT, cause);
+    refuse_once(none, "check -n 4 --device=cuda", cause);
+    refuse_once(none, compare, cause);
+    if (files_left("never") != 0) fail_msg("compare has made its folder");
+    refuse_once(NULL, "run -n 4 --strategy=ps-sync --device=cuda:99 " SHORT, "cuda:99");
+    refuse_once(NULL, "check -n 4 --device=cuda:99", "cuda:99");
+    promise("run, compare and check -n 4 without a usable GPU: one line, exit code 2, nothing is started");
+}
+
 static void test_wrong_precision(void **state)
 {
     (void)state;
@@ -102,9 +133,9 @@ static void test_falls_back(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu),   GPU_TEST(test_wrong_gpu),
-                                       GPU_TEST(test_no_queue), GPU_TEST(test_wrong_precision),
-                                       GPU_TEST(test_nccl),     GPU_TEST(test_falls_back)};
+    const struct CMUnitTest tests[] = {
+        GPU_TEST(test_no_gpu),          GPU_TEST(test_wrong_gpu), GPU_TEST(test_no_queue), GPU_TEST(test_once),
+        GPU_TEST(test_wrong_precision), GPU_TEST(test_nccl),      GPU_TEST(test_falls_back)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

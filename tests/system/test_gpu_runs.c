@@ -125,6 +125,43 @@ static void test_no_capture(void **state)
     promise("a GPU that cannot record a step ends with the same bytes without a graph");
 }
 
+/* ---- check ---- */
+
+/* `entrain check` with this many ranks ends well, and `n` lines name the GPU and this way. */
+static void check(int nranks, const char *flags, const char *way, int n)
+{
+    char expected[64];
+    int found = 0;
+    process p;
+    process_start(&p, "entrain", NULL, "check -n %d --device=cuda %s", nranks, flags);
+    if (process_wait(&p, 60) != 0) fail_msg("check -n %d %s:\n%s", nranks, flags, process_err(&p));
+    snprintf(expected, sizeof expected, "), %s: step ok", way);
+    for (const char *at = process_out(&p); (at = strstr(at, expected)) != NULL; at++)
+        found++;
+    if (found != n || strstr(process_out(&p), "; cuda:0 ") == NULL)
+        fail_msg("check -n %d %s: \"%s\" %d times, not %d:\n%s", nranks, flags, way, found, n,
+                 process_out(&p));
+    process_nobody_left(5);
+}
+
+static void test_check(void **state)
+{
+    (void)state;
+    gpu_next_seed();
+    check(1, "", "alone", 1);
+    check(1, "", "staged", 1);
+    check(2, "--backend=host", "staged", 4);
+    if (!gpu_is_simulated()) return;
+    check(2, "", "CUDA IPC", 2);
+    gpu_fake("FAKE_GPU_NO_IPC", "1");
+    check(2, "", "staged", 4);
+    gpu_fake("FAKE_GPU_NO_IPC", NULL);
+    gpu_fake("FAKE_GPUS", "2");
+    check(2, "", "NCCL", 2);
+    check(3, "", "staged", 6); /* two share one, the third has its own */
+    promise("entrain check --device=cuda tries staging and what ring would use, and names GPU and way");
+}
+
 /* ---- killed and resumed ---- */
 
 #define LASTING                                                                                              \
@@ -221,10 +258,11 @@ static void test_lease(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        GPU_TEST(test_precision),         GPU_TEST(test_overflow),       GPU_TEST(test_every_strategy),
-        GPU_TEST(test_interrupted_steps), GPU_TEST(test_no_capture),     GPU_TEST(test_resumed),
-        GPU_TEST(test_device_fails),      GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_precision),      GPU_TEST(test_overflow),
+                                       GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
+                                       GPU_TEST(test_no_capture),     GPU_TEST(test_check),
+                                       GPU_TEST(test_resumed),        GPU_TEST(test_device_fails),
+                                       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

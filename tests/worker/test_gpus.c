@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "entrain/strategy.h"
+#include "ops/gpu_of_rank.h"
 #include "runtime/comm/gpu_steps.h"
 #include "runtime/comm/sync.h"
 #include "runtime/core/clock.h"
@@ -261,24 +262,24 @@ static void test_pick(void **state)
     (void)state;
     int32_t index = -1;
     eni_log_set_sink(listen_in, NULL);
-    assert_int_equal(eni_gpus_pick("cuda", 4, 1, 2, &index), EN_OK);
+    assert_int_equal(eni_gpu_pick("cuda", 4, 1, 2, &index), EN_OK);
     assert_int_equal(index, 2);
-    assert_int_equal(eni_gpus_pick("cuda", 2, 2, 3, &index), EN_OK);
+    assert_int_equal(eni_gpu_pick("cuda", 2, 2, 3, &index), EN_OK);
     assert_int_equal(index, 0);
-    assert_int_equal(eni_gpus_pick("cuda:3", 4, 0, 4, &index), EN_OK);
+    assert_int_equal(eni_gpu_pick("cuda:3", 4, 0, 4, &index), EN_OK);
     assert_int_equal(index, 3);
     said[0] = 0;
-    assert_int_equal(eni_gpus_pick("cuda:4", 4, 0, 1, &index), EN_EINVAL);
+    assert_int_equal(eni_gpu_pick("cuda:4", 4, 0, 1, &index), EN_EINVAL);
     assert_non_null(strstr(said, "--device=cuda:4: this host has 4 GPUs, cuda:0 to cuda:3"));
     said[0] = 0;
-    assert_int_equal(eni_gpus_pick("cuda:1", 1, 0, 1, &index), EN_EINVAL);
+    assert_int_equal(eni_gpu_pick("cuda:1", 1, 0, 1, &index), EN_EINVAL);
     assert_non_null(strstr(said, "one GPU, cuda:0"));
     assert_int_equal(index, 3);
     machine.count = 2;
-    assert_int_equal(eni_gpus_check("cuda", &device, NULL), EN_OK);
-    assert_int_equal(eni_gpus_check("cuda:2", &device, NULL), EN_EINVAL);
+    assert_int_equal(eni_gpu_check("cuda", &device, NULL), EN_OK);
+    assert_int_equal(eni_gpu_check("cuda:2", &device, NULL), EN_EINVAL);
     machine.count = 0;
-    assert_int_equal(eni_gpus_check("cuda", &device, NULL), EN_EUNSUPPORTED);
+    assert_int_equal(eni_gpu_check("cuda", &device, NULL), EN_EUNSUPPORTED);
     eni_log_set_sink(NULL, NULL);
 }
 
