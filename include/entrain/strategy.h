@@ -156,7 +156,10 @@ struct en_host {
 
     /* y = a*x + b*y; b == 0 ignores y's old contents. Both of one bucket. Ordered after earlier calls. */
     en_status (*lin)(en_host *, en_vec y, double a, en_vec x, double b);
-    /* One optimizer step on [lo, hi) of bucket->param with bucket->grad as the mean gradient. */
+    /* One optimizer step on [lo, hi) of bucket->param with bucket->grad as the mean gradient. If it is known
+     * that no sample is behind it (this rank's own, nsamples 0; a mean of ranks of which none has samples),
+     * weights and optimizer state stay as they are; the step is counted. Whatever else the strategy has put
+     * into grad is stepped. */
     en_status (*step)(en_host *, en_bucket *);
     double (*lr)(en_host *); /* the rate step() would take now */
 
@@ -168,7 +171,8 @@ struct en_host {
      * (ring and direct all-reduce: 2(n-1)/n; naive: n-1). For theory(). */
     double (*coll_bytes)(en_host *, int op, int group);
 
-    /* All-reduce of grad, then the optimizer step, in one pass where the host can. */
+    /* All-reduce of grad, then the optimizer step, in one pass where the host can. As with step, nothing
+     * moves where no rank has samples. */
     en_req (*mean_step)(en_host *, en_bucket *);
     /* A collective in place on inout. EN_REDUCE_SCATTER and EN_ALLGATHER work on the ranks' [lo, hi). All
      * ranks of the group make the same calls in the same order. */
@@ -220,7 +224,8 @@ struct en_store {
     /* Stages weight * data for the next step of this cell. Inside on_push only, at most once per message. */
     en_status (*absorb)(en_store *, en_cell *, const en_msg *, double weight);
     /* Mean of what is staged, added in (rank, clock) order and weighted by nsamples; one optimizer step;
-     * version + 1; nothing stays staged. A mean that is not finite is dropped: EN_ENONFINITE. */
+     * version + 1; nothing stays staged. Where nothing staged has samples, weights and optimizer state stay
+     * as they are. A mean that is not finite is dropped: EN_ENONFINITE. */
     en_status (*step)(en_store *, en_cell *);
     /* The hook wrote cell->w: version + 1. */
     void (*touch)(en_store *, en_cell *);

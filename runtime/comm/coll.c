@@ -89,13 +89,15 @@ en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, cons
 /* ---- a group of one ---- */
 
 /* The mean of one contribution goes through the same two multiplications as that of many. */
-static void alone_run(const eni_coll *coll, const eni_coll_op *op)
+static void alone_run(eni_coll *coll, const eni_coll_op *op)
 {
     float *vector = eni_group_vector(coll, op);
     const uint64_t weight = eni_group_weight(op);
     const float *const src[] = {vector};
-    if (op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE)
+    if (eni_group_is_reduction(op)) {
         eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
+        eni_group_note_samples(coll, coll->nsubmitted, weight);
+    }
     if (op->op == ENI_COLL_SWAP && op->slot_in != op->slot)
         memcpy(eni_arena_at(coll->arenas[0], op->slot_in, op->offset), vector, op->count * sizeof *vector);
 }
@@ -204,6 +206,7 @@ en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_o
 {
     EN_TRY(eni_group_status(coll));
     EN_TRY(op_check(coll, op));
+    eni_group_note_samples(coll, coll->nsubmitted, UINT64_MAX);
     if (!coll->engine) {
         alone_run(coll, op);
         *req_out = ++coll->nsubmitted;
@@ -235,6 +238,14 @@ en_status eni_coll_wait(eni_coll *coll, uint64_t req)
     const en_status st = coll->engine->wait(coll, req - 1);
     eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
+}
+
+uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req)
+{
+    const uint64_t seq = req - 1;
+    return seq < coll->nsubmitted && coll->nsubmitted - seq <= ENI_COLL_KEPT
+               ? coll->samples[seq % ENI_COLL_KEPT]
+               : UINT64_MAX;
 }
 
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)

@@ -120,7 +120,8 @@ enum {
       EN_BCAST (5) */
 
 /* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
- * operation, for this rank's slice; not for an empty one. On the thread that is inside submit, test or wait;
+ * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
+ * stepped. On the thread that is inside submit, test or wait;
  * it must not call into the group. */
 typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
@@ -154,6 +155,11 @@ int eni_coll_test(eni_coll *coll, uint64_t req);
 /* Waits until the operation is done on this rank: its result may be read, and its vectors written. Any
  * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or what eni_alive said. */
 en_status eni_coll_wait(eni_coll *coll, uint64_t req);
+
+/* Of a reduction that is done: the samples behind the contributions of all ranks. UINT64_MAX: not known, as
+ * of an operation of another kind, or more than ENI_COLL_KEPT operations ago. */
+#define ENI_COLL_KEPT 1024
+uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
 
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);

@@ -59,11 +59,6 @@ static uint64_t stamp(const eni_coll *coll, uint64_t seq)
     return (uint64_t)coll->config.epoch << SEQ_BITS | (seq + 1);
 }
 
-static int is_reduction(const eni_coll_op *op)
-{
-    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
-}
-
 static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
 {
     return eni_arena_at(coll->arenas[rank], op->slot, op->offset);
@@ -258,7 +253,7 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
         samples += d->nsamples[r];
     }
     if (from.n > 0) from.inv = 1.0f / (float)samples;
-    if (slice > 0) op->take(op->take_user, lo, hi, &from);
+    if (slice > 0 && from.n > 0) op->take(op->take_user, lo, hi, &from);
     tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
 }
 
@@ -298,6 +293,15 @@ static void perform_swap(eni_coll *coll, const eni_coll_op *op)
     tally(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
 }
 
+static void note_samples(eni_coll *coll, uint64_t seq)
+{
+    const direct *d = coll->state;
+    uint64_t samples = 0;
+    for (int r = 0; r < coll->config.nranks; r++)
+        samples += d->nsamples[r];
+    eni_group_note_samples(coll, seq, samples);
+}
+
 /* Naive reads everything and sums alone, like the one over sockets; the result waits in the scratch until
  * all have read. */
 static void perform_naive(eni_coll *coll, const eni_coll_op *op)
@@ -314,7 +318,7 @@ static void perform_naive(eni_coll *coll, const eni_coll_op *op)
 static void perform(eni_coll *coll, const eni_coll_op *op)
 {
     const direct *d = coll->state;
-    if (d->scratch && is_reduction(op)) {
+    if (d->scratch && eni_group_is_reduction(op)) {
         perform_naive(coll, op);
         return;
     }
@@ -336,7 +340,7 @@ static void settle(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
-    if (d->scratch && is_reduction(op))
+    if (d->scratch && eni_group_is_reduction(op))
         memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
     d->nsettled = seq + 1;
     eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
@@ -393,6 +397,7 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         const eni_coll_op *op = eni_group_op(coll, seq);
         const int64_t begin_ns = eni_now_ns();
         perform(coll, op);
+        if (eni_group_is_reduction(op)) note_samples(coll, seq);
         const int64_t end_ns = eni_now_ns();
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));

@@ -294,15 +294,7 @@ static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, co
     return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_QUEUE_EXCHANGE, &step);
 }
 
-/* Nobody has samples: the mean is 0, whatever the gradients hold. Nobody reads this part of the own one. */
-static en_status enqueue_nothing(eni_gpu_steps *s, float *grad, uint64_t at, uint64_t count)
-{
-    const float *const source[] = {grad + at};
-    EN_TRY(s->gpu->zero(s->config.ctx, EN_QUEUE_EXCHANGE, grad + at, count * sizeof *grad));
-    return enqueue(s, source, 1, s->there->rates, NULL, at, count);
-}
-
-/* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. */
+/* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Where none has samples it stays. */
 static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi)
 {
     const float *source[EN_GPU_SOURCES];
@@ -311,7 +303,7 @@ static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi
         const int i = (first + k) % s->config.ngrads;
         if (s->samples[i] > 0) source[n++] = s->grads[i] + lo;
     }
-    if (n == 0) return enqueue_nothing(s, s->grads[0], lo, hi - lo);
+    if (n == 0) return EN_OK;
     return enqueue(s, source, n, &s->there->rates[s->nrates > 1 ? first : 0], NULL, lo, hi - lo);
 }
 
@@ -380,7 +372,7 @@ static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
     set_rates(&slot->rates[0], &s->hyper);
     for (int k = 0; k < from->n; k++)
         slot->rates[0].scale[k] = from->scale[k];
-    if (from->n > 0) slot->rates[0].inv = from->inv;
+    slot->rates[0].inv = from->inv;
     if (s->ncopied > 0 && memcmp(s->pinned + last * s->bytes, slot, s->bytes) == 0) return EN_OK;
     return copy_slot(s, slot, EN_QUEUE_EXCHANGE);
 }
@@ -392,10 +384,7 @@ static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t h
     EN_TRY(send_numbers(s, from));
     for (int k = 0; k < from->n; k++)
         source[k] = s->grads[from->rank[k]] + at;
-    if (from->n == 0)
-        EN_TRY(enqueue_nothing(s, s->grads[s->config.rank], at, hi - lo));
-    else
-        EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
+    EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
     EN_TRY(s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE));
     return eni_gpu_steps_await(s, s->done[bucket]);
 }

@@ -16,8 +16,8 @@
  *     SHARED         host      polls b0's mark, tells the others; once all have told: take, polls, is done
  *
  * ALONE and SHARED add in the order of ops/mean.h: the bits of eni_mean and the optimizer, and so of psd.
- * NCCL adds in an order of its own; with two ranks there is only one. A step in which nobody has samples has
- * a mean of zero, as on the host; only GROUP without a known total leaves it out.
+ * NCCL adds in an order of its own; with two ranks there is only one. A step in which nobody has samples
+ * changes nothing (strategy.h, mean_step): GROUP finds that out on the GPU, where the total is.
  *
  * Only for strategies whose weights change through mean_step alone (EN_ONE_COPY), or through step in a world
  * of one (solo). Every other strategy runs on the host's vectors, to which gradients are copied bucket by
@@ -88,8 +88,8 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *steps, uint32_t bucket);
 en_status eni_gpu_steps_ready(eni_gpu_steps *steps, uint32_t bucket, int may_block);
 
 /* SHARED: an eni_coll_take for bucket-relative elements [lo, hi): runs the kernel on this slice and blocks
- * until it is done. from->rank says whose each source is; from->src is not looked at. What went wrong in it,
- * eni_gpu_steps_status says. */
+ * until it is done. from->rank says whose each source is, of one at least; from->src is not looked at. What
+ * went wrong in it, eni_gpu_steps_status says. */
 void eni_gpu_steps_take(eni_gpu_steps *steps, uint32_t bucket, uint64_t lo, uint64_t hi,
                         const eni_sources *from);
 en_status eni_gpu_steps_status(const eni_gpu_steps *steps);

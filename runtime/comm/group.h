@@ -31,6 +31,7 @@ struct eni_coll {
     _Atomic int status;       /* the first failure, kept */
     eni_coll_op ops[ENI_COLL_DEPTH];
     int64_t begin_ns[ENI_COLL_DEPTH]; /* when submitted */
+    uint64_t samples[ENI_COLL_KEPT];  /* behind all contributions, of operations that are done */
 
     _Atomic uint64_t payload_sent, payload_recv, wire_sent, wire_recv, shm_bytes, wait_ns;
 };
@@ -47,10 +48,21 @@ static inline float *eni_group_vector(const eni_coll *coll, const eni_coll_op *o
     return eni_arena_at(coll->arenas[coll->config.rank], op->slot, op->offset);
 }
 
+static inline int eni_group_is_reduction(const eni_coll_op *op)
+{
+    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
+}
+
 /* What this rank's contribution weighs: its samples, or 1 where the mean is unweighted. */
 static inline uint64_t eni_group_weight(const eni_coll_op *op)
 {
     return op->what == EN_WEIGHTS ? 1 : op->nsamples;
+}
+
+/* What all contributions to operation seq weigh together: before it is done. */
+static inline void eni_group_note_samples(eni_coll *coll, uint64_t seq, uint64_t samples)
+{
+    coll->samples[seq % ENI_COLL_KEPT] = samples;
 }
 
 static inline void eni_group_tally(_Atomic uint64_t *counter, uint64_t more)

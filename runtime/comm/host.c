@@ -16,10 +16,12 @@ static en_status open_buckets(eni_host *host)
     host->given = eni_alloc_array(n, sizeof *host->given);
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
+    host->is_empty = eni_alloc_array(n, sizeof *host->is_empty);
     host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
     host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
-    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL || host->is_called == NULL ||
-        host->grad_samples == NULL || host->is_stepping == NULL)
+    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL ||
+        host->is_called == NULL || host->is_empty == NULL || host->grad_samples == NULL ||
+        host->is_stepping == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -85,6 +87,7 @@ void eni_host_close(eni_host *host)
     if (host == NULL) return;
     eni_free(host->is_stepping);
     eni_free(host->grad_samples);
+    eni_free(host->is_empty);
     eni_free(host->is_called);
     eni_free(host->steps_taken);
     eni_free(host->given);
@@ -125,6 +128,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     }
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->grad_samples[b] = nsamples;
+        host->is_empty[b] = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
         memset(host->buckets[b].req, 0, sizeof host->buckets[b].req);

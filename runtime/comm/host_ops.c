@@ -145,6 +145,13 @@ static const void *host_extension(en_host *table, const char *id)
 
 /* ---- arithmetic ---- */
 
+/* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
+static void note_write(eni_host *host, en_vec v)
+{
+    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->is_empty[eni_vec_bucket(v)] = 0;
+}
+
 static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
 {
     eni_host *host = host_of(table);
@@ -153,7 +160,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         return EN_EBUG;
     }
     if (!eni_host_may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
-    if (eni_vec_slot(y) == ENI_SLOT_PARAM) host->writes_param = 1;
+    note_write(host, y);
     int64_t begin = eni_now_ns();
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
             host->buckets[eni_vec_bucket(x)].count);
@@ -177,6 +184,7 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
     if (bucket == 0) host->counters.steps++;
 }
 
+/* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
 static en_status take_step(eni_host *host, en_bucket *bucket)
 {
     int64_t begin = eni_now_ns();
@@ -184,9 +192,10 @@ static en_status take_step(eni_host *host, en_bucket *bucket)
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->noptimizer_slots; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
-                                 vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
-                                 &hyper);
+    if (!host->is_empty[bucket->id])
+        host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
+                                     vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
+                                     &hyper);
     int64_t end = eni_now_ns();
     host->counters.update_ns += end - begin;
     eni_host_stepped(host, bucket->id, &hyper);
@@ -237,6 +246,10 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     r->then_step = then_step;
     r->group = group;
     r->slot = op->slot;
+    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS &&
+                 (op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE);
+    if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SWAP)
+        host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
@@ -332,7 +345,7 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
         !eni_host_may_write(host, "swap", in) || !may_send(host, "swap", out))
         return REQUEST_REFUSED;
     eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
-    if (eni_vec_slot(in) == ENI_SLOT_PARAM) host->writes_param = 1;
+    note_write(host, in);
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
@@ -361,6 +374,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
     host->is_called[bucket->id] = 1;
+    if (in == bucket->grad) host->is_empty[bucket->id] = 0;
     r->is_push = out != 0;
     r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
@@ -417,6 +431,7 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
     eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
+    if (r->is_mean) host->is_empty[r->bucket->id] = eni_coll_samples(r->group, r->coll) == 0;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }

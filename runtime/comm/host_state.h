@@ -26,6 +26,7 @@ typedef struct eni_request {
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
     int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there (group, coll) */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
+    int is_mean;       /* REQ_COLL: leaves a mean of gradients in grad */
     int is_fused;      /* mean_step in one pass with it, at these rates */
     eni_hyper hyper;
     int is_push; /* REQ_CALL that carries a vector */
@@ -63,6 +64,7 @@ struct eni_host {
     en_status cost_status;
     eni_costs costs;
     uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
+    uint8_t *is_empty;      /* (n) grad is known to have no sample behind it: a step on it is none */
     uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
     int has_samples;        /* the next two were told */
     uint64_t local_samples, world_samples; /* of the step */

@@ -4,12 +4,6 @@
 
 #include "runtime/comm/pump.h"
 
-static int is_reduction(const eni_coll_op *op)
-{
-    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE ||
-           op->op == ENI_COLL_BARRIER;
-}
-
 /* Who sends to whom. A reduce-scatter sends whole vectors: nobody knows the others' ranges. */
 static int sends(const eni_coll_op *op, int from, int to)
 {
@@ -59,7 +53,7 @@ static int naive_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_
     if (frame->lo != leg->lo || frame->hi != leg->hi || frame->at != leg->at ||
         frame->n != eni_segment_at(coll, leg->hi - leg->lo, leg->at))
         return 0;
-    float *base = is_reduction(flight->op) ? eni_pump_scratch(coll, peer) : flight->vector;
+    float *base = eni_group_is_reduction(flight->op) ? eni_pump_scratch(coll, peer) : flight->vector;
     *data_out = base + leg->lo + leg->at;
     return 1;
 }
@@ -93,11 +87,14 @@ static void naive_end(eni_coll *coll, eni_flight *flight)
     const float *src[ENI_MEAN_MAX];
     uint64_t nsamples[ENI_MEAN_MAX];
     const int is_mine = flight->op->op != EN_REDUCE || rank == 0;
-    if (!is_reduction(flight->op) || !is_mine) return;
+    if (!eni_group_is_reduction(flight->op) || !is_mine) return;
+    uint64_t samples = 0;
     for (int r = 0; r < n; r++) {
         src[r] = r == rank ? flight->vector : eni_pump_scratch(coll, r);
         nsamples[r] = r == rank ? eni_group_weight(flight->op) : flight->in[r].nsamples;
+        samples += nsamples[r];
     }
+    eni_group_note_samples(coll, flight->seq, samples);
     eni_mean_ranks(flight->vector, src, nsamples, n, coll->config.sum_order, flight->op->count, 0,
                    flight->op->count);
 }

@@ -199,6 +199,14 @@ static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
     return (peer == right && flight->nsends > 0) || ring_awaits(coll, flight, peer);
 }
 
+/* The chunk whose sum ends here has seen everybody's samples. */
+static void ring_end(eni_coll *coll, eni_flight *flight)
+{
+    if (eni_group_is_reduction(flight->op))
+        eni_group_note_samples(coll, flight->seq,
+                               chunk_received_at(coll, flight, coll->config.nranks - 2)->nsamples);
+}
+
 const eni_course eni_ring_course = {
     .start = ring_start,
     .next = ring_next,
@@ -206,4 +214,5 @@ const eni_course eni_ring_course = {
     .arrived = ring_arrived,
     .awaits = ring_awaits,
     .needs = ring_needs,
+    .end = ring_end,
 };

@@ -35,7 +35,8 @@
  * out. The weight that a strategy gives to absorb() scales the numerator only: weight 0.5 on every
  * contribution is half the mean gradient. With weight 1 the bytes are those of eni_mean_ranks, hence of
  * `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to this cell before the step).
- * If no contribution has samples the mean is 0, as in eni_mean_ranks, and the step is taken.
+ * If no contribution has samples, weights and optimizer state stay as they are; the step is counted, and the
+ * version goes on, so that nobody waits.
  *
  * Not finite. The mean is made in an accumulator and checked before anything changes. If it is not finite
  * the contributions are dropped and counted, and the calls that brought them are refused with

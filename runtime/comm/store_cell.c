@@ -116,14 +116,10 @@ static void mean_range(eni_store *store, const eni_cell *cell, int32_t rank, flo
     eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean = the mean of what is staged; the bits of eni_mean_ranks. */
+/* store->mean = the mean of what is staged, over at least one sample; the bits of eni_mean_ranks. */
 static void mean_of_staged(eni_store *store, const eni_cell *cell, uint64_t samples)
 {
     const uint64_t count = cell->pub.count, end = cell->lo + count;
-    if (samples == 0) {
-        memset(store->mean, 0, count * sizeof(float));
-        return;
-    }
     const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)cell->nstaged : (float)samples);
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, cell, 0, inv, 0, count);
@@ -154,27 +150,34 @@ static en_status count_staged(eni_store *store, const eni_cell *cell, int was_ap
     return EN_OK;
 }
 
-en_status eni_cell_step(eni_store *store, eni_cell *cell)
+static en_status apply_mean(eni_store *store, eni_cell *cell)
 {
-    if (cell->nstaged == 0) return EN_OK;
-    uint64_t samples = 0;
-    for (uint32_t i = 0; i < cell->nstaged; i++)
-        samples += cell->staged[i]->msg.nsamples;
-    EN_TRY(room_for_sources(store, cell->nstaged));
-    mean_of_staged(store, cell, samples);
-    const int is_finite = eni_all_finite(store->mean, cell->pub.count);
-    EN_TRY(count_staged(store, cell, is_finite));
-    if (!is_finite) {
-        store->stats.nonfinite++;
-        unstage_all(store, cell, EN_ENONFINITE);
-        return EN_ENONFINITE;
-    }
     EN_TRY(eni_cell_own(store, cell));
     eni_hyper hyper = store->config.hyper;
     hyper.lr =
         eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? cell->steps : cell->samples);
     hyper.step = cell->steps;
     store->config.optimizer->step(cell->pub.w, cell->slot, store->mean, cell->pub.count, &hyper);
+    return EN_OK;
+}
+
+/* Where nobody has samples the step is counted, and nothing else. */
+en_status eni_cell_step(eni_store *store, eni_cell *cell)
+{
+    if (cell->nstaged == 0) return EN_OK;
+    uint64_t samples = 0;
+    for (uint32_t i = 0; i < cell->nstaged; i++)
+        samples += cell->staged[i]->msg.nsamples;
+    if (samples > 0) EN_TRY(room_for_sources(store, cell->nstaged));
+    if (samples > 0) mean_of_staged(store, cell, samples);
+    const int is_finite = samples == 0 || eni_all_finite(store->mean, cell->pub.count);
+    EN_TRY(count_staged(store, cell, is_finite));
+    if (!is_finite) {
+        store->stats.nonfinite++;
+        unstage_all(store, cell, EN_ENONFINITE);
+        return EN_ENONFINITE;
+    }
+    if (samples > 0) EN_TRY(apply_mean(store, cell));
     cell->steps++;
     cell->samples += samples;
     cell->pub.version++;

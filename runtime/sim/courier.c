@@ -374,6 +374,7 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
                           .count = bucket->count,
                           .nsamples = bucket->nsamples};
     uint32_t parts = 0;
+    if (to) eni_rank_note_write(rank, to->data);
     for (int32_t k = 0; k < call.n; k++)
         parts += eni_slice_lo(bucket->count, k + 1, call.n) > eni_slice_lo(bucket->count, k, call.n);
     call.request = eni_rank_begin(rank, parts, "the answer to its call", bucket->id, dest);

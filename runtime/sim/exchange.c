@@ -67,8 +67,9 @@ static void reduce(eni_sim *sim, eni_collective *c)
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->bucket->lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->bucket->hi : c->count;
         memcpy(e->data + lo, sim->scratch + lo, (hi - lo) * sizeof(float));
-        if (e->data == e->rank->grad + sim->buckets->bucket[c->bucket].lo)
-            e->rank->grad_samples[c->bucket] = samples_of(c);
+        if (e->data != e->rank->grad + sim->buckets->bucket[c->bucket].lo) continue;
+        e->rank->grad_samples[c->bucket] = samples_of(c);
+        e->rank->is_empty[c->bucket] = c->what != EN_WEIGHTS && samples_of(c) == 0;
     }
 }
 
@@ -82,6 +83,8 @@ static void copy_parts(eni_collective *c)
             if (k != i) memcpy(c->entries[k].data + lo, from->data + lo, (hi - lo) * sizeof(float));
         if (c->op == EN_BCAST) break;
     }
+    for (int32_t k = 0; k < c->n; k++)
+        eni_rank_note_write(c->entries[k].rank, c->entries[k].data);
 }
 
 /* Payload of each rank by the direct algorithm: a slice from everyone, a slice to everyone. */
@@ -237,6 +240,7 @@ static void deliver(eni_sim *sim, eni_swap *sent, eni_swap *wanted)
     eni_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
+    eni_rank_note_write(to, wanted->in);
     eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
                                                     .type = ENI_SIM_SWAP,
                                                     .rank = wanted->to,

@@ -136,6 +136,7 @@ static en_status backward(eni_rank *rank)
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
         bucket->step = rank->step;
         bucket->nsamples = rank->grad_samples[b] = rank->nsamples;
+        rank->is_empty[b] = rank->nsamples == 0;
         memset(bucket->req, 0, sizeof bucket->req);
         EN_TRY(strategy->submit(&rank->host, rank->state, bucket));
     }

@@ -87,6 +87,13 @@ static en_vec host_vec(en_host *host, const char *name, const en_bucket *like)
     return 0;
 }
 
+void eni_rank_note_write(eni_rank *rank, const float *data)
+{
+    const eni_buckets *buckets = rank->sim->buckets;
+    for (uint32_t b = 0; b < buckets->n; b++)
+        if (data == rank->grad + buckets->bucket[b].lo) rank->is_empty[b] = 0;
+}
+
 /* Optimizer state is a flat vector like param, made when first used. */
 static float *slot_data(eni_rank *rank, int i)
 {
@@ -114,6 +121,7 @@ static en_status host_lin(en_host *host, en_vec y, double a, en_vec x, double b)
     const eni_vector *from = to ? eni_rank_vector(rank, x, to->count) : NULL;
     if (!from) return EN_EBUG;
     eni_lin(to->data, (float)a, from->data, (float)b, to->count);
+    eni_rank_note_write(rank, to->data);
     return EN_OK;
 }
 
@@ -137,7 +145,8 @@ en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
     eni_hyper hyper = sim->config->hyper;
     hyper.lr = lr_at(rank, bucket->id);
     hyper.step = rank->steps_taken[bucket->id]++;
-    sim->optimizer->step(rank->param + at, slots, rank->grad + at, bucket->hi - bucket->lo, &hyper);
+    if (!rank->is_empty[bucket->id])
+        sim->optimizer->step(rank->param + at, slots, rank->grad + at, bucket->hi - bucket->lo, &hyper);
     rank->samples[bucket->id] += nsamples;
     return EN_OK;
 }

@@ -59,6 +59,7 @@ struct eni_rank {
     float *slots[ENI_MAX_SLOTS];
     en_bucket *buckets;     /* (nbuckets) */
     uint64_t *samples;      /* (nbuckets) applied, as far as this rank knows: the learning rate's argument */
+    uint8_t *is_empty;      /* (nbuckets) grad is known to have no sample behind it */
     uint64_t *grad_samples; /* (nbuckets) behind grad: the rank's own, or a whole group's after a reduction */
     uint64_t *steps_taken;  /* (nbuckets) optimizer steps by this rank */
     eni_vector *vectors;
@@ -167,8 +168,11 @@ void eni_rank_part_done(eni_rank *rank, en_req request, en_status status);
 /* The request while it is in progress, else NULL. */
 eni_request *eni_rank_request(eni_rank *rank, en_req request);
 
-/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. Of 0
- * samples the mean is 0, and the step is taken, as in ops/mean.h and in the store. */
+/* The strategy has written these elements: what it makes of grad may stand for anybody's samples. */
+void eni_rank_note_write(eni_rank *rank, const float *data);
+
+/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. Where grad
+ * is_empty it is counted, and nothing moves, as in the store. */
 en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples);
 
 /* ---- exchange.c ---------------------------------------------------------------------------------------- */

@@ -115,6 +115,39 @@ static void reduce_broadcast_barrier(void **state)
     by_every_way(rooted, 4);
 }
 
+/* How many samples are behind a reduction, on whoever has its result. */
+static int counts_samples(int rank, int n, cluster_board *board, void *user)
+{
+    static const int ops[] = {EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_REDUCE, EN_BCAST};
+    struct fixture *fixture = user;
+    eni_coll *coll = fixture_group(fixture, rank, board, 1);
+    CLUSTER_CHECK(coll);
+    for (int i = 0; i < 8; i++) {
+        const int op_kind = ops[i / 2], has_samples = i % 2;
+        const uint64_t all = has_samples ? (uint64_t)(n * (n - 1) / 2) * 3 : 0;
+        eni_coll_op op = {.op = op_kind, .what = EN_GRAD, .slot = 1, .count = COUNT};
+        op.nsamples = has_samples ? (uint64_t)rank * 3 : 0;
+        op.hi = rank == n - 1 ? COUNT : 0;
+        uint64_t req;
+        CLUSTER_CHECK(eni_coll_submit(coll, &op, &req) == EN_OK && eni_coll_wait(coll, req) == EN_OK);
+        if (op_kind == EN_BCAST)
+            CLUSTER_CHECK(eni_coll_samples(coll, req) == UINT64_MAX);
+        else if (op_kind != EN_REDUCE || rank == 0)
+            CLUSTER_CHECK(eni_coll_samples(coll, req) == all);
+        CLUSTER_CHECK(eni_coll_samples(coll, req + 1) == UINT64_MAX);
+    }
+    eni_coll_close(coll);
+    return 0;
+}
+
+static void samples_behind_a_reduction(void **state)
+{
+    (void)state;
+    by_every_way(counts_samples, 1);
+    by_every_way(counts_samples, 2);
+    by_every_way(counts_samples, 4);
+}
+
 /* A ring of swaps (D-PSGD): to the right from the left and the other way, both under way at once. */
 static int swaps(int rank, int n, cluster_board *board, void *user)
 {
@@ -370,15 +403,11 @@ static void the_emulated_network_takes_its_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reduce_scatter_and_allgather),
-        cmocka_unit_test(reduce_broadcast_barrier),
-        cmocka_unit_test(swap_with_neighbours),
-        cmocka_unit_test(many_buckets_in_flight),
-        cmocka_unit_test(a_rank_that_waits_in_between),
-        cmocka_unit_test(ten_thousand_do_not_grow),
-        cmocka_unit_test(bytes_are_the_theory),
-        cmocka_unit_test(a_new_epoch_starts_afresh),
-        cmocka_unit_test(the_emulated_network_takes_its_time),
+        cmocka_unit_test(reduce_scatter_and_allgather), cmocka_unit_test(reduce_broadcast_barrier),
+        cmocka_unit_test(samples_behind_a_reduction),   cmocka_unit_test(swap_with_neighbours),
+        cmocka_unit_test(many_buckets_in_flight),       cmocka_unit_test(a_rank_that_waits_in_between),
+        cmocka_unit_test(ten_thousand_do_not_grow),     cmocka_unit_test(bytes_are_the_theory),
+        cmocka_unit_test(a_new_epoch_starts_afresh),    cmocka_unit_test(the_emulated_network_takes_its_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

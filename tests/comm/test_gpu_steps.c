@@ -135,7 +135,7 @@ static void reference(const trial *t, int n, float (*w)[COUNT])
             for (int i = 0; i < COUNT; i++)
                 g[r][i] = grad_value(t, r, s, i);
         }
-        if (t->way == ENI_GPU_GROUP && total == 0) continue;
+        if (total == 0) continue; /* nothing moves, momentum neither */
         for (int b = 0; b < NBUCKETS; b++) {
             const float *from[MAX_RANKS];
             const uint64_t count = (uint64_t)(hi[b] - lo[b]);

@@ -260,6 +260,31 @@ static void test_finish_in_parts(void **state)
     assert_int_equal(count.version, 1);
 }
 
+/* All micro-batches of a process alone may be left out (fp16): then nothing moves, and the step counts. */
+static void test_no_samples_no_step(void **state)
+{
+    float before[2];
+    (void)state;
+    open_host();
+    fill(ENI_SLOT_PARAM, 1);
+    fill(ENI_SLOT_GRAD, 0.5f);
+    one_step(0, 0);
+    const uint32_t momentum = (probe.table->slot(probe.table, probe.bucket[0], 0) - 1) >> 16;
+    before[0] = *at(ENI_SLOT_PARAM, 70);
+    before[1] = *at(momentum, 70);
+    assert_true(before[1] != 0);
+    assert_int_equal(eni_host_begin(world.host, 1, 0, 10), EN_OK);
+    for (uint32_t b = 0; b < 2; b++)
+        assert_int_equal(eni_host_submit(world.host, b), EN_OK);
+    assert_int_equal(eni_host_finish(world.host), EN_OK);
+    assert_true(*at(ENI_SLOT_PARAM, 70) == before[0] && *at(momentum, 70) == before[1]);
+    eni_host_counters count;
+    eni_host_count(world.host, &count);
+    assert_true(count.version == 2 && count.steps == 2);
+    one_step(2, 10);
+    assert_true(*at(ENI_SLOT_PARAM, 70) != before[0] && *at(momentum, 70) != before[1]);
+}
+
 static void test_statuses_pass(void **state)
 {
     (void)state;
@@ -476,6 +501,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_hooks_in_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_finish_in_parts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_samples_no_step, setup, teardown),
         cmocka_unit_test_setup_teardown(test_statuses_pass, setup, teardown),
         cmocka_unit_test_setup_teardown(test_vectors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_room_for_vectors, setup, teardown),

@@ -99,7 +99,7 @@ static void rank_close(struct rank *me)
 
 static uint64_t samples_of(int rank, int step)
 {
-    return (uint64_t)((rank + step) % 4) * 8; /* now and then none */
+    return step == 3 ? 0 : (uint64_t)((rank + step) % 4) * 8; /* now and then none, once nobody has any */
 }
 
 static void reference(const eni_host_config *config, float *w)
@@ -111,11 +111,14 @@ static void reference(const eni_host_config *config, float *w)
     for (int i = 0; i < COUNT; i++)
         w[i] = 0.5f;
     for (int t = 0; t < STEPS; t++) {
+        uint64_t total = 0;
         for (int r = 0; r < RANKS; r++) {
             fixture_fill(g[r], r, (uint64_t)t, COUNT);
             from[r] = g[r];
             nsamples[r] = samples_of(r, t);
+            total += nsamples[r];
         }
+        if (total == 0) continue; /* nothing moves, momentum neither */
         eni_mean_ranks(mean, from, nsamples, RANKS, ENI_SUM_RANK, COUNT, 0, COUNT);
         eni_hyper hyper = config->hyper;
         hyper.lr = 0.1f;
@@ -147,6 +150,38 @@ static int trains(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(memcmp(param, expected, sizeof expected) == 0); /* byte for byte */
     en_host *h = view.table;
     CLUSTER_CHECK(fabs(h->coll_bytes(h, EN_ALLREDUCE, EN_WORLD) - 4.0 / 3) < 1e-12);
+    rank_close(&me);
+    return 0;
+}
+
+/* In parts: a reduction and a step say the same as mean_step, and what a strategy has made of grad
+ * itself is stepped, whatever was behind it. */
+static int steps_on_nothing(int rank, int n, cluster_board *board, void *user)
+{
+    struct fixture *fixture = user;
+    struct rank me;
+    (void)n;
+    if (rank_open(&me, rank, board, fixture) != 0) return 1;
+    en_host *h = view.table;
+    en_bucket *b = view.bucket[0];
+    const uint64_t at = 64; /* where it begins */
+    float *param = eni_arena_at(fixture->arenas[rank], ENI_SLOT_PARAM, at);
+    fixture_fill(eni_arena_at(fixture->arenas[rank], ENI_SLOT_GRAD, 0), rank, 0, COUNT);
+    const int ops[] = {EN_ALLREDUCE, EN_REDUCE};
+    for (int i = 0; i < 4; i++) {
+        const int has_samples = i % 2;
+        param[0] = 0.5f;
+        CLUSTER_CHECK(eni_host_begin(me.host, (uint64_t)i, has_samples && rank == 1 ? 8 : 0, 0) == EN_OK);
+        CLUSTER_CHECK(h->wait(h, h->coll(h, ops[i / 2], EN_WORLD, EN_GRAD, b, b->grad)) == EN_OK);
+        CLUSTER_CHECK(h->step(h, b) == EN_OK);
+        if (rank == 0 || ops[i / 2] == EN_ALLREDUCE) CLUSTER_CHECK((param[0] != 0.5f) == has_samples);
+    }
+    param[0] = 0.5f;
+    CLUSTER_CHECK(eni_host_begin(me.host, 4, 0, 0) == EN_OK);
+    CLUSTER_CHECK(h->step(h, b) == EN_OK && param[0] == 0.5f); /* its own */
+    CLUSTER_CHECK(h->lin(h, b->grad, 1, view.inbox[0], 1) == EN_OK);
+    CLUSTER_CHECK(h->step(h, b) == EN_OK && param[0] != 0.5f);
+    CLUSTER_CHECK(eni_host_steps_taken(me.host, 0) == 6);
     rank_close(&me);
     return 0;
 }
@@ -243,6 +278,12 @@ static void test_trains(void **state)
     assert_int_equal(run(trains, 0), 0);
 }
 
+static void test_steps_on_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(run(steps_on_nothing, 0), 0);
+}
+
 static void test_moves(void **state)
 {
     (void)state;
@@ -264,9 +305,8 @@ static void test_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trains),
-        cmocka_unit_test(test_moves),
-        cmocka_unit_test(test_errs),
+        cmocka_unit_test(test_trains), cmocka_unit_test(test_steps_on_nothing),
+        cmocka_unit_test(test_moves),  cmocka_unit_test(test_errs),
         cmocka_unit_test(test_dies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

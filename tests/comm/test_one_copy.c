@@ -118,11 +118,14 @@ static void reference(int n, int kind, float *w)
     for (int i = 0; i < COUNT; i++)
         w[i] = 0.5f;
     for (int t = 0; t < STEPS; t++) {
+        uint64_t total = 0;
         for (int r = 0; r < n; r++) {
             fixture_fill(g[r], r, (uint64_t)t, COUNT);
             from[r] = g[r];
             nsamples[r] = samples_of(r, t);
+            total += nsamples[r];
         }
+        if (total == 0) continue; /* nothing moves, momentum neither */
         eni_mean_ranks(mean, from, nsamples, n, ENI_SUM_RANK, COUNT, 0, COUNT);
         eni_hyper hyper = kinds[kind];
         hyper.lr = 0.1f;

@@ -78,7 +78,7 @@ static void model_step(model *m, const eni_store_config *config)
     float *slots[] = {m->momentum};
     hyper.lr = eni_schedule_lr(&config->schedule, m->samples);
     hyper.step = m->version++;
-    config->optimizer->step(m->w, slots, mean, COUNT, &hyper);
+    if (samples > 0) config->optimizer->step(m->w, slots, mean, COUNT, &hyper);
     m->samples += samples;
     m->nstaged = 0;
 }

@@ -72,6 +72,48 @@ static void test_one_process(void **state)
     }
 }
 
+/* Weights too large for fp16 overflow in every rank, whatever the scale: then no step moves anything,
+ * momentum and weight decay neither, and nobody waits for a step that does not come. */
+static void test_nobody_counts(void **state)
+{
+    static const char *const ways[] = {"-n 2 --strategy=ring",
+                                       "-n 2 --strategy=ring --no-graph",
+                                       "-n 2 --strategy=ring --backend=host",
+                                       "-n 2 --strategy=ps-sync",
+                                       "-n 1 --strategy=solo --accumulate=2",
+                                       "-n 1 --strategy=solo --accumulate=2 --backend=host",
+                                       "-n 2 --strategy=ring --backend=nccl"};
+    int tried = 0;
+    static const char large[] = "--device=cuda --deterministic --model=mlp --data=synthetic --batch-size=1 "
+                                "--limit-train-samples=6 --limit-test-samples=32 --lr=1000 --momentum=0.9 "
+                                "--weight-decay=0.01 ";
+    char folder[200], first[80];
+    (void)state;
+    snprintf(folder, sizeof folder, "%s/large", system_folder());
+    json_t *r = train(120, "-n 2 --strategy=ring --epochs=1 --checkpoint-every=6 --checkpoint-dir=%s %s",
+                      folder, large);
+    snprintf(first, sizeof first, "%s", text_at(r, "params_sha256"));
+    json_decref(r);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const int is_nccl = strstr(ways[i], "nccl") != NULL;
+        if (is_nccl) gpu_fake("FAKE_GPUS", "2");
+        if (is_nccl && gpu_count() < 2) continue;
+        gpu_next_seed();
+        r = train(120, "%s --epochs=2 --precision=fp16 --resume=%s/checkpoint-000000000006.safetensors %s",
+                  ways[i], folder, large);
+        if (number_at(r, "samples_dropped") != 6 || number_at(r, "updates") != 6 ||
+            strcmp(first, text_at(r, "params_sha256")) != 0)
+            fail_msg("%s: %.0f samples were left out of 6, %.0f updates, weights %s, before the overflows %s",
+                     ways[i], number_at(r, "samples_dropped"), number_at(r, "updates"),
+                     text_at(r, "params_sha256"), first);
+        tried++;
+        json_decref(r);
+    }
+    gpu_fake("FAKE_GPUS", NULL);
+    promise("fp16, every gradient overflows: weights and momentum stay as they are in %d ways%s", tried,
+            gpu_is_simulated() ? " (simulated)" : "");
+}
+
 /* From the middle of the run on: without the scale in the checkpoint it would overflow once more. */
 static void test_resumed(void **state)
 {
@@ -93,7 +135,7 @@ static void test_resumed(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {GPU_TEST(test_the_same_everywhere), GPU_TEST(test_one_process),
-                                       GPU_TEST(test_resumed)};
+                                       GPU_TEST(test_nobody_counts), GPU_TEST(test_resumed)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }
