@@ -84,7 +84,7 @@ static void log_not_loaded(const char *text)
 }
 
 /* The version check comes before any other field of the table is believed. */
-static en_status check_table(const en_device *table, const char *path)
+static en_status check_table(const en_device *table, const char *name, const char *path)
 {
     if (!table) {
         eni_error("device", "%s cannot serve ABI %u of this program: rebuild it", path, EN_DEVICE_ABI);
@@ -95,6 +95,12 @@ static en_status check_table(const en_device *table, const char *path)
             "device",
             "%s has ABI %u and a table of %u bytes, this program needs ABI %u and %zu bytes: rebuild it",
             path, table->abi, table->size, EN_DEVICE_ABI, sizeof *table);
+        return EN_EVERSION;
+    }
+    if (table->name == NULL || strcmp(table->name, name) != 0) {
+        eni_error("device",
+                  "%s is the device \"%.40s\", not \"%s\": a file was copied or renamed; rebuild it", path,
+                  table->name != NULL ? table->name : "", name);
         return EN_EVERSION;
     }
     return EN_OK;
@@ -124,7 +130,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
         return EN_EVERSION;
     }
     const en_device *table = entry(EN_DEVICE_ABI);
-    EN_TRY(check_table(table, path));
+    EN_TRY(check_table(table, name, path));
     *table_out = table;
     return EN_OK;
 }

@@ -68,6 +68,7 @@ static void a_wrong_library_is_refused(void **state)
     refuse("wrong2", folder, 1, EN_EVERSION, "table of 16 bytes");
     refuse("wrong3", folder, 1, EN_EVERSION, "cannot serve ABI 1");
     refuse("wrong4", folder, 1, EN_EVERSION, "no symbol");
+    refuse("wrong6", folder, 1, EN_EVERSION, "is the device \"right\", not \"wrong6\"");
 }
 
 static void a_file_that_is_no_library_is_refused(void **state)

@@ -5,6 +5,7 @@
 #define SHORT_TABLE 2
 #define NO_TABLE    3
 #define NO_ENTRY    4
+#define OTHER_NAME  6
 
 #if WRONG == NO_ENTRY
 int an_unrelated_symbol(void);
@@ -18,7 +19,9 @@ __attribute__((visibility("default"))) const en_device *en_device_entry(uint32_t
 {
     static const en_device other_abi = {.abi = EN_DEVICE_ABI + 41, .size = sizeof other_abi, .name = "wrong"};
     static const en_device short_table = {.abi = EN_DEVICE_ABI, .size = 16, .name = "wrong"};
+    static const en_device other_name = {.abi = EN_DEVICE_ABI, .size = sizeof other_name, .name = "right"};
     (void)host_abi;
+    if (WRONG == OTHER_NAME) return &other_name;
     return WRONG == OTHER_ABI ? &other_abi : WRONG == SHORT_TABLE ? &short_table : NULL;
 }
 #endif
