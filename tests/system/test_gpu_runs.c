@@ -122,6 +122,9 @@ static void test_no_capture(void **state)
         assert_non_null(strstr(text_at(r, "gpu.no_graph_because"), "cannot record"));
         json_decref(r);
     }
+    json_t *staged = train(120, "-n 1 --strategy=solo --backend=host --steps=6 " SMALL);
+    assert_non_null(strstr(text_at(staged, "gpu.no_graph_because"), "the host averages"));
+    json_decref(staged);
     promise("a GPU that cannot record a step ends with the same bytes without a graph");
 }
 
