@@ -73,18 +73,33 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
     return eni_plot_close(&plot);
 }
 
-static void say_no_socket(eni_canvas *canvas)
+/* One sentence about the arms of which something holds; none if it holds of none. */
+static void say_of_arms(eni_canvas *canvas, const char *what,
+                        bool (*holds)(const eni_study *study, size_t arm))
 {
     const eni_study *study = canvas->study;
     bool is_first = true;
     for (size_t a = 0; a < study->narms; a++) {
-        eni_summary wire = eni_study_summary(study, 0, a, eni_metric_wire_mb);
-        if (wire.n == 0 || wire.max > 0) continue;
-        fputs(is_first ? "<p class=\"note\">No byte crossed a socket: " : ", ", canvas->page);
+        if (!holds(study, a)) continue;
+        fputs(is_first ? "<p class=\"note\">" : ", ", canvas->page);
+        if (is_first) fputs(what, canvas->page);
         eni_html_text(canvas->page, study->arms[a].name);
         is_first = false;
     }
     if (!is_first) fputs(".</p>\n", canvas->page);
+}
+
+static bool has_no_socket(const eni_study *study, size_t arm)
+{
+    const eni_summary wire = eni_study_summary(study, 0, arm, eni_metric_wire_mb);
+    return wire.n > 0 && !(wire.max > 0);
+}
+
+/* Runs of the first cell that say payload and nothing of the wire: NCCL. */
+static bool is_unseen(const eni_study *study, size_t arm)
+{
+    return eni_study_summary(study, 0, arm, payload_mb).n > 0 &&
+           eni_study_summary(study, 0, arm, eni_metric_wire_mb).n == 0;
 }
 
 en_status eni_plot_bytes(eni_canvas *canvas)
@@ -98,7 +113,9 @@ en_status eni_plot_bytes(eni_canvas *canvas)
         for (size_t c = 0; c < study->ncells; c++)
             EN_TRY(draw_cell(canvas, c, most));
         fputs("</div>\n", canvas->page);
-        say_no_socket(canvas);
+        say_of_arms(canvas, "No byte crossed a socket: ", has_no_socket);
+        say_of_arms(canvas,
+                    "Payload as the algorithm has it; what went over the wire cannot be seen: ", is_unseen);
     }
     eni_csv csv;
     EN_TRY(eni_csv_open(

@@ -337,6 +337,8 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
     if (run->is_complete) {
         EN_TRY(reader.status);
         load_texts(&reader, run);
+        if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
+            run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
         EN_TRY(load_roles(&reader, run));
         EN_TRY(load_staleness(&reader, run));
         EN_TRY(load_shares(&reader, run));

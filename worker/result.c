@@ -276,6 +276,9 @@ static void add_identity(const eni_worker *w, json_t *result)
                                       is_nccl ? "nccl" : eni_coll_algorithm_name(w->choice.algorithm),
                                       "transport", coll_transport, "why",
                                       gpu_transport != NULL ? w->gpu.why : w->choice.why));
+    if (is_nccl)
+        json_object_set_new(json_object_get(result, "collective"), "bytes",
+                            json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
     json_object_set_new(result, "transport",
                         json_string(psd_transport != NULL ? psd_transport
                                     : w->coll != NULL     ? coll_transport

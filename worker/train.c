@@ -230,6 +230,12 @@ eni_moved eni_count_moved(const eni_worker *w)
         moved.wire += c.wire_bytes;
         moved.shm += c.shm_bytes;
     }
+    if (w->strategy_host != NULL) {
+        eni_host_counters c;
+        eni_host_count(w->strategy_host, &c);
+        moved.payload_sent += (uint64_t)(c.group_bytes + 0.5);
+        moved.payload_received += (uint64_t)(c.group_bytes + 0.5);
+    }
     return moved;
 }
 

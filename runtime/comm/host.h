@@ -126,6 +126,8 @@ typedef struct eni_host_counters {
     double staleness;      /* of the last step's pushes, as the store measured it: the mean over the cells */
     uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
     float lr;              /* of the last step, or what the server would take */
+    double group_bytes;    /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
+                              much:    what NCCL itself sends is not to be seen */
 } eni_host_counters;
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out);
 

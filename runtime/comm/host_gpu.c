@@ -151,11 +151,19 @@ void eni_host_gpu_mean_step(eni_host *host, eni_request *r)
     host->counters.send_ns += eni_now_ns() - begin;
 }
 
+static void count_group(eni_host *host, const en_bucket *bucket)
+{
+    if (eni_gpu_steps_way(host->config.gpu) != ENI_GPU_GROUP) return;
+    host->counters.group_bytes += eni_coll_bytes(ENI_COLL_RING, EN_ALLREDUCE, host->config.world.nranks) *
+                                  (double)(bucket->count * sizeof(float));
+}
+
 en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
 {
     EN_TRY(is_shared(host) ? wait_shared(host, r) : r->failed);
     if (!is_shared(host)) EN_TRY(eni_gpu_steps_wait(host->config.gpu, r->bucket->id));
     eni_host_stepped(host, r->bucket->id, &r->hyper);
+    count_group(host, r->bucket);
     return EN_OK;
 }
 

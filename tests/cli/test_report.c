@@ -262,6 +262,31 @@ static void staleness_per_worker_comes_from_psd_too(void **state)
     free(csv);
 }
 
+/* NCCL's own bytes are not to be seen: then none is shown, and not that there were none. */
+static void unseen_bytes_are_not_none(void **state)
+{
+    (void)state;
+    for (int seed = 1; seed <= 3; seed++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-0-s%d/result.json", seed);
+        fixture_set(dir, file, "transport", json_string("nccl"));
+        fixture_set(dir, file, "shm_bytes", json_integer(0));
+    }
+    char *text = report(EN_OK);
+    const char *const table[] = {"even  ring [direct, nccl]", "1.00", " -\n"};
+    in_order(text, table, 3);
+    free(text);
+    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "plots/bytes.csv");
+    assert_null(strstr(page, "No byte crossed a socket: ring"));
+    assert_non_null(strstr(page, "went over the wire cannot be seen: ring."));
+    const char *line = strstr(csv, "even,ring,1,real,");
+    assert_non_null(line);
+    assert_non_null(strstr(line, ",,,1\n"));
+    assert_true(strstr(line, ",,,1\n") < strchr(line, '\n'));
+    free(page);
+    free(csv);
+}
+
 /* Everything optional is gone; the report is thinner, not absent. */
 static void a_bare_result_is_enough(void **state)
 {
@@ -378,6 +403,7 @@ int main(void)
                                        WITH_STUDY(a_missing_file_is_named),
                                        WITH_STUDY(a_folder_without_a_comparison_is_named),
                                        WITH_STUDY(staleness_per_worker_comes_from_psd_too),
+                                       WITH_STUDY(unseen_bytes_are_not_none),
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
                                        WITH_STUDY(the_numbers_come_as_csv_too),

@@ -10,6 +10,7 @@
  * each with the step recorded as a graph and without. 33 samples leave one in the last step of an epoch at
  * every W here, so that all ranks but 0 have none. On the simulated GPU every run has another order of work.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,6 +44,21 @@ static const char *job(const char *model)
     return text;
 }
 
+/* Bytes as the formula has them; of them each of W ranks reads on the device W - 1 slices of gradients, and
+ * its slice of the weights: as much as one model per rank, (W - 1) / W of it from others. NCCL shows no bytes
+ * of its own, and says so. */
+static void expect_bytes(const json_t *r, int w)
+{
+    const double payload = number_at(r, "payload_bytes"), theory = number_at(r, "theory_bytes");
+    const int is_nccl = strcmp(text_at(r, "collective.transport"), "nccl") == 0;
+    if (!(theory > 0) || fabs(payload - theory) > 0.001 * theory)
+        fail_msg("%.0f bytes of payload, and the formula says %.0f", payload, theory);
+    assert_true(number_at(r, "wire_bytes") == 0);
+    if (is_nccl) assert_non_null(strstr(text_at(r, "collective.bytes"), "cannot be seen"));
+    const double model = theory / (4 * (w - 1)); /* 2 (W - 1) / W each way, on each of W ranks */
+    assert_true(fabs(number_at(r, "shm_bytes") - (is_nccl ? 0 : w * model)) <= 0.001 * theory);
+}
+
 /* The hash of its weights; the run must have gone the way that was meant. */
 static const char *hash_of(int w, const char *flags, const char *model, const char *vectors)
 {
@@ -53,8 +69,10 @@ static const char *hash_of(int w, const char *flags, const char *model, const ch
     json_t *r = train(120, "-n %d %s %s", w, flags, job(model));
     snprintf(hash, sizeof hashes[0], "%s", text_at(r, "params_sha256"));
     assert_string_equal(text_at(r, "gpu.vectors"), vectors);
-    if (w > 1 && strcmp(vectors, "gpu") == 0)
+    if (w > 1 && strcmp(vectors, "gpu") == 0) {
         assert_string_equal(text_at(r, "collective.transport"), "cuda-ipc");
+        expect_bytes(r, w);
+    }
     json_decref(r);
     return hash;
 }
@@ -127,6 +145,7 @@ static void test_nccl(void **state)
         json_t *r = train(120, "-n 2 %s %s", ways[i], job("mlp"));
         loss[i] = number_at(r, "test_loss");
         if (i > 0) assert_string_equal(text_at(r, "collective.transport"), "nccl");
+        if (i > 0) expect_bytes(r, 2);
         json_decref(r);
         if (loss[i] < loss[0] * 0.9999 || loss[i] > loss[0] * 1.0001)
             fail_msg("%s ends with a test loss of %.7f, psd with %.7f", ways[i], loss[i], loss[0]);
