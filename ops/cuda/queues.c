@@ -25,7 +25,7 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
-enum { WORDS = 1024, ROOM_AT_FIRST = 64 };
+enum { WORDS = 8192, ROOM_AT_FIRST = 64 }; /* a few marks per bucket, and a bucket may be a kilobyte */
 
 struct en_mark {
     en_ctx *ctx; /* borrowed; outlives us */
