@@ -126,6 +126,7 @@ typedef struct eni_config {
     char *master_addr;
     int64_t master_port;
     int64_t peer_timeout_ns, join_timeout_ns;
+    int64_t gpu_timeout_ns; /* for work that depends on no other rank */
 
     /* what is emulated */
     eni_list straggler; /* "1:3": eni_straggler_parse */

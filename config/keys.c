@@ -287,6 +287,8 @@ const eni_key eni_keys[] = {
         "an inherited descriptor with the job token"),
     INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
+    TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
+         "a GPU that has not answered for so long ends the run; for tests"),
     BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),
     BOOL("probe", NULL, probe, "off", W, HIDDEN, NULL, "with --check: measures what the exchange takes"),
 #undef GROUP

@@ -43,7 +43,7 @@ static en_status await(const eni_evaluation *e, int asks)
 {
     const struct timespec nap = {0, NAP_NS};
     const int seconds = asks ? PATIENCE_S : PATIENCE_AT_CLOSE_S;
-    const int64_t deadline = eni_now_ns() + seconds * ENI_SECOND;
+    const int64_t begin = eni_now_ns(), deadline = begin + seconds * ENI_SECOND;
     en_status st;
     if (!e->is_marked) return EN_OK;
     for (int spins = 0; (st = e->device.ops->gpu->poll(e->mark)) == EN_ETIMEOUT; spins++) {
@@ -53,6 +53,10 @@ static en_status await(const eni_evaluation *e, int asks)
             eni_error("evaluate", "the GPU has not done a batch of %llu samples within %d s",
                       (unsigned long long)e->set.batch, seconds);
             return EN_ETIMEOUT;
+        }
+        if (asks && e->set.patience_ns > 0 && eni_now_ns() - begin > e->set.patience_ns) {
+            e->set.tell(e->set.alive_user, "a batch of the evaluation");
+            return EN_EIO;
         }
         nanosleep(&nap, NULL);
     }

@@ -26,6 +26,9 @@ typedef struct eni_set {
     en_status (*alive)(void *user); /* asked before every batch and while a GPU is waited for; what is not
                                        EN_OK ends it. NULL: go on, for a minute a batch */
     void *alive_user;
+    /* With alive: a GPU that takes longer for a batch (0: it may) is told of, with alive_user: EN_EIO. */
+    int64_t patience_ns;
+    void (*tell)(void *user, const char *what);
 } eni_set;
 
 typedef struct eni_set_score {

@@ -30,6 +30,13 @@ static void leave_at_once(void *user, int code)
     _exit(code);
 }
 
+/* A GPU that hangs: what libraries do in their exit handlers would wait for it. */
+static void leave_stuck(int code)
+{
+    fflush(NULL);
+    _exit(code);
+}
+
 static int run(eni_worker *worker)
 {
     const int signal_fd = eni_signals_open();
@@ -69,6 +76,7 @@ int main(int argc, char **argv)
         eni_worker worker = {
             .config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins};
         code = run(&worker);
+        if (worker.is_stuck) leave_stuck(code);
     }
     eni_config_fini(&config);
     return code;

@@ -100,7 +100,7 @@ en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts)
     s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};
     w->tally.overflown = facts->samples;
     EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE)); /* the first one has been sent */
-    EN_TRY(eni_gpu_wait(w, s->mark));
+    EN_TRY(eni_gpu_wait(w, s->mark, "the flag that says whether fp16 overflowed"));
     return send_scale(w);
 }
 
@@ -133,7 +133,7 @@ en_status eni_scaler_await(eni_worker *w)
     eni_scaler *s = w->scaler;
     int has_overflown = 0;
     EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE));
-    EN_TRY(eni_gpu_wait(w, s->mark));
+    EN_TRY(eni_gpu_wait(w, s->mark, "the flag that says whether fp16 overflowed"));
     for (int64_t i = 0; i < s->nmicros; i++)
         has_overflown |= s->flags[i] != 0;
     const int has_changed = eni_scale_step(&s->scale, has_overflown);

@@ -77,7 +77,7 @@ en_status eni_scores_read(eni_worker *w, int at, double *loss_out, uint64_t *cor
     const score_set *set = &w->scores->set[at];
     *loss_out = 0;
     *correct_out = 0;
-    EN_TRY(eni_gpu_wait(w, set->mark));
+    EN_TRY(eni_gpu_wait(w, set->mark, "its loss"));
     for (int i = 0; i < set->n; i++) {
         *loss_out += (double)set->pair[i][0] * (double)set->nsamples[i];
         *correct_out += (uint64_t)set->pair[i][1];

@@ -422,6 +422,7 @@ static en_status may_evaluate(void *worker)
 static eni_set test_set(eni_worker *w)
 {
     const eni_dataset *d = w->dataset;
+    const eni_gpu_patience patience = eni_gpu_patience_of(w);
     return (eni_set){.count = d->split[ENI_TEST].count,
                      .batch = (uint64_t)w->config->eval_batch_size,
                      .sample_bytes = d->sample_floats * sizeof(float),
@@ -429,6 +430,8 @@ static eni_set test_set(eni_worker *w)
                      .user = w->dataset,
                      .alive = may_evaluate,
                      .alive_user = w,
+                     .patience_ns = w->gpus == NULL ? 0 : patience.ns,
+                     .tell = patience.tell,
                      .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
 }
 
@@ -476,6 +479,7 @@ static en_status train_step(eni_worker *w, uint64_t step)
     int64_t begin = eni_now_ns();
     const eni_batch *batch;
     eni_step_run run = {.w = w, .step = step};
+    w->step = step;
     eni_host_count(w->strategy_host, &before);
     EN_TRY(eni_step_next_batch(&run, &batch));
     run.epoch = batch->micro.epoch;

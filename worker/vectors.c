@@ -7,14 +7,47 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
+#include "worker/gpus.h"
 
 /* ---- waiting for a GPU ---- */
 
-en_status eni_gpu_wait(eni_worker *w, en_mark *mark)
+static int is_group(const eni_worker *w)
+{
+    return eni_worker_is_on_gpu(w) && w->gpu.way == ENI_GPU_GROUP;
+}
+
+static void tell_late(void *user, const char *what)
+{
+    const eni_worker *w = user;
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpus);
+    eni_error("gpu",
+              "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
+              "nvidia-smi and the kernel's log (Xid) say of it",
+              (int)facts->index, facts->name, w->world.rank, (double)w->config->gpu_timeout_ns * 1e-9,
+              (unsigned long long)w->step, what);
+}
+
+eni_gpu_patience eni_gpu_patience_of(eni_worker *w)
+{
+    return (eni_gpu_patience){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
+}
+
+static en_status wait_alone(eni_worker *w, en_mark *mark, const char *what)
 {
     eni_gpu_steps *steps = eni_vectors_steps(w);
     const eni_alive alive = {eni_worker_alive, w, -1};
-    return steps != NULL ? eni_gpu_steps_await(steps, mark) : eni_gpu_await(w->device.ops->gpu, mark, &alive);
+    const eni_gpu_patience patience = eni_gpu_patience_of(w);
+    return steps != NULL ? eni_gpu_steps_await(steps, mark, what)
+                         : eni_gpu_await(w->device.ops->gpu, mark, &alive, &patience, what);
+}
+
+en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what)
+{
+    if (!is_group(w)) return wait_alone(w, mark, what);
+    eni_member_wait_device(w->member, "NCCL", "all gradients", w->schema.count * sizeof(float), 1);
+    const en_status st = wait_alone(w, mark, what);
+    eni_member_wait_end(w->member);
+    return st;
 }
 
 /* ---- memory that both sides reach ---- */
@@ -135,7 +168,7 @@ static int has_settled(const eni_vectors *v)
     const eni_alive alive = {is_early, &deadline, -1};
     for (int q = 0; q < EN_QUEUES; q++) {
         if (marks[q] == NULL) return 1; /* nothing can be under way yet */
-        if (v->gpu->mark(marks[q], q) == EN_OK && eni_gpu_await(v->gpu, marks[q], &alive) == EN_ETIMEOUT)
+        if (v->gpu->mark(marks[q], q) == EN_OK && eni_gpu_await(v->gpu, marks[q], &alive, NULL, "") == EN_ETIMEOUT)
             return 0;
     }
     return 1;
@@ -229,7 +262,7 @@ en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
 en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
 {
     const eni_bucket_range *range = &w->buckets->bucket[bucket];
-    EN_TRY(eni_gpu_wait(w, w->vectors->arrived[bucket]));
+    EN_TRY(eni_gpu_wait(w, w->vectors->arrived[bucket], "a gradient"));
     w->vectors->copied += (range->hi - range->lo) * sizeof(float);
     return EN_OK;
 }
@@ -256,7 +289,7 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
 
 en_status eni_vectors_await_micros(eni_worker *w)
 {
-    return is_staged(w) ? eni_gpu_wait(w, w->vectors->left) : EN_OK;
+    return is_staged(w) ? eni_gpu_wait(w, w->vectors->left, "the gradients of its micro-batches") : EN_OK;
 }
 
 /* ---- weights come in ---- */
@@ -299,7 +332,7 @@ en_status eni_vectors_finish(eni_worker *w)
     if (is_late) return take_in_all(w);
     EN_TRY(have_taken(w));
     /* before_step may write what is being read */
-    return w->strategy->before_step != NULL ? eni_gpu_wait(w, w->vectors->taken) : EN_OK;
+    return w->strategy->before_step != NULL ? eni_gpu_wait(w, w->vectors->taken, "its weights to arrive") : EN_OK;
 }
 
 en_status eni_vectors_begun(eni_worker *w)
@@ -324,7 +357,7 @@ static en_status copy_all(eni_worker *w, int direction, int and_slots)
                             bytes, direction));
     }
     EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
-    return eni_gpu_wait(w, v->computed);
+    return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 
 en_status eni_vectors_bring(eni_worker *w, int and_slots)
@@ -338,7 +371,7 @@ en_status eni_vectors_send(eni_worker *w)
     if (v == NULL) return EN_OK;
     if (is_staged(w)) {
         EN_TRY(take_in_all(w));
-        return eni_gpu_wait(w, v->taken);
+        return eni_gpu_wait(w, v->taken, "its weights to arrive");
     }
     if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, 1));
     if (w->gpu.way != ENI_GPU_SHARED) return EN_OK;
@@ -354,7 +387,7 @@ en_status eni_vectors_send_grad(eni_worker *w)
     if (v == NULL) return EN_OK;
     EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
     EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
-    EN_TRY(eni_gpu_wait(w, v->computed));
+    EN_TRY(eni_gpu_wait(w, v->computed, "a copy of its vectors"));
     if (is_staged(w)) memset(here, 0, bytes);
     return EN_OK;
 }
@@ -365,7 +398,7 @@ en_status eni_vectors_fetch_param(eni_worker *w)
     EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), v->param,
                         w->schema.count * sizeof(float), EN_COPY_OUT));
     EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
-    return eni_gpu_wait(w, v->computed);
+    return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 
 uint64_t eni_vectors_copied(const eni_worker *w)

@@ -85,8 +85,13 @@ en_status eni_vectors_fetch_param(eni_worker *w);
 /* Bytes that were copied out and in for the exchange. */
 uint64_t eni_vectors_copied(const eni_worker *w);
 
-/* Blocks until the device has reached the mark, as long as the run, and the group of GPUs, is alive. */
-en_status eni_gpu_wait(eni_worker *w, en_mark *mark);
+/* Blocks until the device has reached the mark, as long as the run, and the group of GPUs, is alive. `what` is
+ * what this rank needs it for ("a gradient"). A GPU that has not answered for five minutes ends the run, with
+ * EN_EIO and a sentence; but in a group, where it may wait for another rank's: there long waits are explained
+ * as those of collectives are (member.h). */
+en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what);
+/* The same in numbers, for others who wait. */
+eni_gpu_patience eni_gpu_patience_of(eni_worker *w);
 
 /* Host memory that the device reaches, zeroed; NULL when it cannot be had (logged). */
 void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes);

@@ -132,7 +132,7 @@ en_status eni_vectors_leave(eni_worker *w)
     eni_vectors *v = w->vectors;
     if (v == NULL || !eni_worker_is_on_gpu(w) || w->gpu.way == ENI_GPU_ALONE) return EN_OK;
     EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE)); /* behind the last collective */
-    EN_TRY(eni_gpu_wait(w, v->computed));
+    EN_TRY(eni_gpu_wait(w, v->computed, "its last step"));
     give_all_back(w, v);
     return eni_member_gather(w->member, "GPUs are done", NULL, 0, NULL, INT64_MAX);
 }
@@ -157,7 +157,8 @@ en_status eni_vectors_open_on_gpu(eni_worker *w, eni_vectors *v)
                                    .grads = v->grads,
                                    .ngrads = v->ngrads,
                                    .group = v->group,
-                                   .alive = {eni_worker_alive, w, -1}};
+                                   .alive = {eni_worker_alive, w, -1},
+                                   .patience = eni_gpu_patience_of(w)};
     memcpy(config.slot, v->slot, sizeof config.slot);
     return eni_gpu_steps_open(&config, &v->steps);
 }

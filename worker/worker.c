@@ -328,7 +328,7 @@ static void unpin(void *user, void *memory)
 
 static en_status await(void *user, en_mark *mark)
 {
-    return eni_gpu_wait(user, mark);
+    return eni_gpu_wait(user, mark, "a batch to be copied");
 }
 
 static en_status open_feed(eni_worker *w)

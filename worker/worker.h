@@ -145,6 +145,7 @@ typedef struct eni_worker {
     struct eni_evaluation *evaluation; /* models/evaluate.h; rank 0 of a run on GPUs */
     struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
     int score_set;               /* of the step in progress */
+    uint64_t step;               /* in progress */
     int is_stuck;                /* it does not answer: what it may still write is not freed */
     eni_late_step late;
     eni_straggler straggler;

@@ -46,12 +46,12 @@ en_status eni_cuda_bounce_drain(en_ctx *ctx)
 {
     eni_cuda_bounce *bounce = ctx->bounce;
     if (!bounce || bounce->used == 0) return EN_OK;
-    const cudaError_t error = cudaStreamSynchronize(ctx->queue[EN_QUEUE_COMPUTE]);
-    for (int i = 0; error == cudaSuccess && i < bounce->nouts; i++)
+    const en_status st = eni_cuda_finish(ctx, ctx->queue[EN_QUEUE_COMPUTE], "waiting for a copy");
+    for (int i = 0; st == EN_OK && i < bounce->nouts; i++)
         memcpy(bounce->out[i].dst, bounce->memory + bounce->out[i].at, bounce->out[i].bytes);
     bounce->used = 0;
     bounce->nouts = 0;
-    return eni_cuda_check(ctx, error, "waiting for a copy");
+    return st;
 }
 
 /* Takes up to `bytes` of the area: how many, 1 at least. */

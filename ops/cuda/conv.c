@@ -217,9 +217,9 @@ static en_status try_choice(en_plan *plan, conv *own, int pass, conv_choice *c, 
     EN_TRY(
         eni_cuda_check(ctx, cudaMalloc(&memory.workspace, c->bytes ? c->bytes : 1), "trying a convolution"));
     const cudnnStatus_t st = run_pass(plan, own, pass, c, &memory);
-    const cudaError_t error = cudaStreamSynchronize(eni_cuda_stream(plan));
-    cudaFree(memory.workspace);
-    EN_TRY(eni_cuda_check(ctx, error, "trying a convolution"));
+    const en_status finished = eni_cuda_finish(ctx, eni_cuda_stream(plan), "trying a convolution");
+    if (!ctx->is_hung) cudaFree(memory.workspace);
+    EN_TRY(finished);
     return st ? EN_EUNSUPPORTED : EN_OK;
 }
 
@@ -334,7 +334,9 @@ static en_status choose_on_memory(en_plan *plan, conv *own)
         st = eni_cuda_check(plan->ctx, cudaMemsetAsync(to, 0, bytes, eni_cuda_stream(plan)), doing);
     const conv_memory memory = {.x = from, .w = from, .b = from, .dy = from, .y = to, .dx = to, .dw = to};
     if (st == EN_OK) st = choose_all(plan, own, &memory);
-    cudaStreamSynchronize(eni_cuda_stream(plan)); /* its error is sticky: the next call will tell */
+    const en_status finished = eni_cuda_finish(plan->ctx, eni_cuda_stream(plan), doing);
+    if (st == EN_OK) st = finished;
+    if (plan->ctx->is_hung) return st;
     cudaFree(from);
     cudaFree(to);
     return st;

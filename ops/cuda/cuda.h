@@ -43,6 +43,7 @@ struct en_ctx {
     cublasLtHandle_t blas;
     cudnnHandle_t dnn; /* bound to queue[EN_QUEUE_COMPUTE] */
     int cores;         /* multiprocessors: how wide a kernel's grid may become */
+    int is_hung;       /* it did not answer in time: nothing is freed that it may still reach */
     int has_failed;    /* a device error was logged: see eni_cuda_check */
     int is_capturing;
     int is_capture_broken; /* something in it failed: it will not become a graph */
@@ -136,6 +137,9 @@ void eni_cuda_mark_free(en_mark *mark);
 en_status eni_cuda_mark(en_mark *mark, int queue);
 en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark);
 en_status eni_cuda_poll(en_mark *mark);
+/* Blocks until the stream has done all that it has, for five minutes at most; errors as eni_cuda_check. In
+ * place of cudaStreamSynchronize, which waits for ever for a GPU that hangs. */
+en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing);
 
 en_status eni_cuda_marks_open(en_ctx *ctx);
 void eni_cuda_marks_close(en_ctx *ctx);

@@ -79,7 +79,7 @@ static void describe(en_ctx *ctx, const en_gpu_facts *facts)
 
 static void cuda_close(en_ctx *ctx)
 {
-    if (!ctx) return;
+    if (!ctx || ctx->is_hung) return; /* what a GPU that hangs may still reach ends with the process */
     (void)cudaSetDevice(ctx->index);
     for (int q = 0; q < EN_QUEUES; q++)
         if (ctx->queue[q]) (void)cudaStreamSynchronize(ctx->queue[q]);
@@ -166,9 +166,9 @@ en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
     EN_TRY(eni_cuda_check(ctx, error, "taking memory"));
     const cudaStream_t stream = ctx->queue[EN_QUEUE_FEED];
     en_status st = eni_cuda_check(ctx, cudaMemsetAsync(memory, 0, bytes, stream), "zeroing memory");
-    if (st == EN_OK) st = eni_cuda_check(ctx, cudaStreamSynchronize(stream), "zeroing memory");
+    if (st == EN_OK) st = eni_cuda_finish(ctx, stream, "zeroing memory");
     if (st != EN_OK) {
-        (void)cudaFree(memory);
+        eni_cuda_free(ctx, memory);
         return st;
     }
     *memory_out = memory;
@@ -177,7 +177,7 @@ en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 
 void eni_cuda_free(en_ctx *ctx, void *memory)
 {
-    if (!memory || eni_cuda_select(ctx) != EN_OK) return;
+    if (!memory || ctx->is_hung || eni_cuda_select(ctx) != EN_OK) return; /* it would wait for ever */
     (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
 }
 
@@ -212,7 +212,7 @@ static en_status cuda_sync(en_ctx *ctx)
     EN_TRY(eni_cuda_select(ctx));
     EN_TRY(eni_cuda_bounce_drain(ctx));
     for (int q = 0; q < EN_QUEUES; q++)
-        EN_TRY(eni_cuda_check(ctx, cudaStreamSynchronize(ctx->queue[q]), "waiting for the GPU"));
+        EN_TRY(eni_cuda_finish(ctx, ctx->queue[q], "waiting for the GPU"));
     return EN_OK;
 }
 

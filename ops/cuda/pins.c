@@ -134,6 +134,7 @@ void eni_cuda_unpin(en_ctx *ctx, void *memory)
         for (int k = 0; k < pins->nruns; k++)
             pins->runs[k].users -= touches(&pins->runs[k], &pins->ranges[i]);
         pins->ranges[i] = pins->ranges[--pins->nranges];
+        if (ctx->is_hung) return;
         (void)eni_cuda_select(ctx);
         drop_unused(pins);
         return;

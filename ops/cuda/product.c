@@ -149,8 +149,8 @@ static en_status try_once(const en_plan *plan, const eni_cuda_product *p, cublas
     if (st == EN_OK)
         *status_out = multiply(plan, p, of + at[0], of + at[1], has_bias(f->epilogue) ? of + at[3] : NULL,
                                of + at[2], of + at[4]);
-    if (st == EN_OK) st = eni_cuda_check(plan->ctx, cudaStreamSynchronize(eni_cuda_stream(plan)), doing);
-    cudaFree(memory);
+    if (st == EN_OK) st = eni_cuda_finish(plan->ctx, eni_cuda_stream(plan), doing);
+    if (!plan->ctx->is_hung) cudaFree(memory);
     return st;
 }
 

@@ -20,12 +20,15 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
+#include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
 enum { WORDS = 8192, ROOM_AT_FIRST = 64 }; /* a few marks per bucket, and a bucket may be a kilobyte */
+enum { PATIENCE_S = 300 };
 
 struct en_mark {
     en_ctx *ctx; /* borrowed; outlives us */
@@ -206,6 +209,34 @@ en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark)
                           "ordering a queue");
 }
 
+/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it. */
+static cudaError_t forget_not_ready(cudaError_t error)
+{
+    if (error == cudaErrorNotReady) (void)cudaGetLastError();
+    return error;
+}
+
+static cudaError_t ask(cudaStream_t stream)
+{
+    return forget_not_ready(cudaStreamQuery(stream));
+}
+
+en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing)
+{
+    const int64_t begin = eni_now_ns();
+    cudaError_t error;
+    while ((error = ask(stream)) == cudaErrorNotReady) {
+        const int64_t waited = eni_now_ns() - begin;
+        const struct timespec rest = {.tv_nsec = 50 * ENI_MICRO};
+        if (waited > PATIENCE_S * ENI_SECOND) {
+            ctx->is_hung = 1;
+            return eni_cuda_fail(ctx, "CUDA", (int)error, "it has not answered for five minutes", doing);
+        }
+        if (waited > ENI_MILLI) nanosleep(&rest, NULL);
+    }
+    return eni_cuda_check(ctx, error, doing);
+}
+
 /* Has the tick of the latest launch been counted? The question to the queue finds a device that has failed,
  * whose ticks never come. */
 static en_status poll_count(en_mark *mark)
@@ -215,7 +246,7 @@ static en_status poll_count(en_mark *mark)
     const int is_reached = *word == ctx->marks->expected[mark->word];
     atomic_thread_fence(memory_order_acquire);
     if (is_reached) return EN_OK;
-    const cudaError_t error = cudaStreamQuery(ctx->queue[EN_QUEUE_COMPUTE]);
+    const cudaError_t error = ask(ctx->queue[EN_QUEUE_COMPUTE]);
     if (error == cudaSuccess || error == cudaErrorNotReady) return ctx->has_failed ? EN_EIO : EN_ETIMEOUT;
     return eni_cuda_check(ctx, error, "the recorded work before a mark");
 }
@@ -227,7 +258,7 @@ en_status eni_cuda_poll(en_mark *mark)
     if (ctx->is_capturing)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorCapturedEvent, "a mark was polled", "recording");
     if (mark->is_counted) EN_TRY(poll_count(mark));
-    const cudaError_t error = cudaEventQuery(mark->event);
+    const cudaError_t error = forget_not_ready(cudaEventQuery(mark->event));
     if (error == cudaErrorNotReady) return EN_ETIMEOUT;
     return eni_cuda_check(ctx, error, "the work before a mark");
 }

@@ -154,12 +154,19 @@ static void pause_for(int64_t waited_ns)
     nanosleep(&rest, NULL);
 }
 
-en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive)
+en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
+                        const eni_gpu_patience *patience, const char *what)
 {
+    const int64_t most = patience != NULL && patience->ns > 0 ? patience->ns : INT64_MAX;
     en_status st = gpu->poll(mark);
     for (const int64_t begin = eni_now_ns(); st == EN_ETIMEOUT; st = gpu->poll(mark)) {
+        const int64_t waited = eni_now_ns() - begin;
         EN_TRY(eni_alive_status(alive));
-        pause_for(eni_now_ns() - begin);
+        if (waited > most) {
+            patience->tell(patience->user, what);
+            return EN_EIO;
+        }
+        pause_for(waited);
     }
     return st;
 }
@@ -180,10 +187,10 @@ static en_status is_group_alive(void *user)
     return s->config.group == NULL ? EN_OK : s->gpu->group_poll(s->config.group);
 }
 
-en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark)
+en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark, const char *what)
 {
     const eni_alive alive = {.status = is_group_alive, .user = s, .fd = -1};
-    const en_status st = eni_gpu_await(s->gpu, mark, &alive);
+    const en_status st = eni_gpu_await(s->gpu, mark, &alive, &s->config.patience, what);
     return st == EN_OK ? EN_OK : fail(s, st);
 }
 
@@ -221,7 +228,7 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
 static en_status next_slot(eni_gpu_steps *s, numbers **slot_out)
 {
     const uint64_t i = s->ncopied % PINNED_SLOTS;
-    EN_TRY(eni_gpu_steps_await(s, s->copied[i]));
+    EN_TRY(eni_gpu_steps_await(s, s->copied[i], "the rates of an earlier step to arrive"));
     *slot_out = (numbers *)(void *)(s->pinned + i * s->bytes);
     memset(*slot_out, 0, s->bytes);
     return EN_OK;
@@ -360,7 +367,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
 {
     if (s->is_replayed) return EN_OK;
-    return may_block ? eni_gpu_steps_await(s, s->ready[bucket]) : s->gpu->poll(s->ready[bucket]);
+    return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient") : s->gpu->poll(s->ready[bucket]);
 }
 
 /* Who has samples is the same for all buckets of a step: mostly the numbers are there already. */
@@ -386,7 +393,7 @@ static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t h
         source[k] = s->grads[from->rank[k]] + at;
     EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
     EN_TRY(s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE));
-    return eni_gpu_steps_await(s, s->done[bucket]);
+    return eni_gpu_steps_await(s, s->done[bucket], "the step of its slice of the weights");
 }
 
 void eni_gpu_steps_take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t hi, const eni_sources *from)

@@ -95,7 +95,7 @@ static void say_mate(const eni_leader *leader, sentence *s, const eni_mate *mate
 }
 
 /* Nobody is behind: then it is a server's answer that is due, or bytes are on their way. */
-static void say_nobody(const eni_leader *leader, sentence *s)
+static void say_nobody(const eni_leader *leader, sentence *s, const eni_message *wait)
 {
     for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
         if (leader->mates[i].stage == MATE_MISSING) {
@@ -106,7 +106,8 @@ static void say_nobody(const eni_leader *leader, sentence *s)
         say(s, " for the answer of psd (host %.60s, pid %" PRId64 "): alive", leader->config.host,
             leader->world.leader.pid);
     else
-        say(s, " though all ranks are there: is the network slow?");
+        say(s, " though all ranks are there: is %sthe network slow?",
+            strcmp(wait->what, "NCCL") == 0 ? "a GPU or " : "");
 }
 
 static void explain(const eni_leader *leader, const eni_message *wait, sentence *s)
@@ -119,7 +120,7 @@ static void explain(const eni_leader *leader, const eni_message *wait, sentence 
     }
     say_place(s, wait);
     say(s, ": %d of %d ranks; waiting %.1f s", there, nranks, (double)wait->waited_ns / 1e9);
-    if (behind == 0) say_nobody(leader, s);
+    if (behind == 0) say_nobody(leader, s, wait);
     for (int32_t r = 0, named = 0; r < nranks && named < NAMED_AT_MOST; r++) {
         if (!is_behind(&leader->mates[r], wait)) continue;
         say(s, "%s", named++ == 0 ? " for " : "; ");

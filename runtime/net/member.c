@@ -197,9 +197,17 @@ void eni_member_wait_begin(eni_member *member, const char *what, const char *nam
     atomic_store(&member->wait_begin_ns, eni_now_ns());
 }
 
+void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                            uint32_t number)
+{
+    atomic_store_explicit(&member->waits_for_device, 1, memory_order_relaxed);
+    eni_member_wait_begin(member, what, name, bytes, number);
+}
+
 void eni_member_wait_end(eni_member *member)
 {
     atomic_store(&member->wait_begin_ns, 0);
+    atomic_store_explicit(&member->waits_for_device, 0, memory_order_relaxed);
     count_move(member);
 }
 

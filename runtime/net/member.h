@@ -95,6 +95,10 @@ void eni_member_note_samples(eni_member *member, uint64_t samples);
 void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
                            uint32_t number);
 void eni_member_wait_end(eni_member *member);
+/* The same for a device, whose work goes on while its process waits, as long as it takes: it is explained, but
+ * nothing is concluded from it. */
+void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                            uint32_t number);
 
 /* ---- early end ---- */
 

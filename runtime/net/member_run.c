@@ -336,7 +336,8 @@ static void put_heartbeat(eni_member *member, int64_t now_ns)
                      .moves = atomic_load_explicit(&member->moves, memory_order_relaxed) +
                               member->moved_bytes / MOVED_UNIT,
                      .samples = atomic_load_explicit(&member->samples, memory_order_relaxed)};
-    if (is_waiting) m.waits = member->config.is_slowed ? ENI_WAITS_SLOWED : ENI_WAITS;
+    const bool is_slowed = member->config.is_slowed || atomic_load(&member->waits_for_device) != 0;
+    if (is_waiting) m.waits = is_slowed ? ENI_WAITS_SLOWED : ENI_WAITS;
     const char *phase = atomic_load_explicit(&member->phase, memory_order_relaxed);
     snprintf(m.phase, sizeof m.phase, "%s", phase);
     eni_message_put(&member->link, &m);

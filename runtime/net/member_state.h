@@ -70,6 +70,7 @@ struct eni_member {
     atomic_int_fast64_t wait_begin_ns; /* 0: it does not wait */
     _Atomic(const char *) wait_what, wait_name;
     atomic_uint_fast64_t wait_bytes;
+    atomic_int waits_for_device;
     atomic_int_fast64_t entered;    /* the step it may be in */
     atomic_uint_fast64_t stop_step; /* ENI_STEP_NEVER, ENI_STEP_PENDING, or the one before which all end */
 

@@ -44,7 +44,7 @@ enum {
 enum {
     ENI_WAITS_NOT = 0,
     ENI_WAITS = 1,
-    ENI_WAITS_SLOWED = 2 /* over an emulated network: nothing follows from its length */
+    ENI_WAITS_SLOWED = 2 /* over an emulated network, or for a device: nothing follows from its length */
 };
 
 #define ENI_WHAT_MAX 32u  /* with the terminating 0 */

@@ -304,7 +304,7 @@ static int copy_in(rig *r, int rank, float *dst, const float *src)
 static en_status drain(rig *r)
 {
     const en_status st = r->gpu->mark(r->mark, EN_QUEUE_COMPUTE);
-    return st == EN_OK ? eni_gpu_steps_await(r->steps, r->mark) : st;
+    return st == EN_OK ? eni_gpu_steps_await(r->steps, r->mark, "all of it") : st;
 }
 
 static int send_start(rig *r, int rank, const float *start)

@@ -234,6 +234,11 @@ cudaError_t launch(const char *name, cudaStream_t handle, dim3 blocks, dim3 thre
                      threads.x, threads.y, threads.z);
             return cudaErrorInvalidConfiguration;
         }
+        const cudaError_t earlier = last_error_of_thread(); /* who launches asks cudaGetLastError */
+        if (earlier != cudaSuccess) {
+            complain(name, "cudaGetLastError says %d, of an earlier call", (int)earlier);
+            return earlier;
+        }
         Op op;
         op.name = name;
         op.is_kernel = true;

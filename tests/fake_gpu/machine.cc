@@ -130,7 +130,12 @@ int &chosen_device()
 
 void remember(cudaError_t error)
 {
-    if (error != cudaSuccess && error != cudaErrorNotReady) thread_error = error;
+    if (error != cudaSuccess) thread_error = error; /* cudaErrorNotReady too: see cudaGetLastError's text */
+}
+
+cudaError_t last_error_of_thread()
+{
+    return thread_error;
 }
 
 cudaError_t last_error(bool clear)
@@ -292,6 +297,13 @@ void Machine::run(const NodeRef &node)
     running = NULL;
 }
 
+/* FAKE_GPU_HANG_AT: this kernel and all later ones never end. */
+bool Machine::hangs(const NodeRef &node) const
+{
+    const int64_t at = option_number("FAKE_GPU_HANG_AT", 0);
+    return at > 0 && node->op->is_kernel && (int64_t)launches + 1 >= at;
+}
+
 /* Runs one ready node that `search` wants, drawn by lot. False: there is none that can go on now. */
 bool Machine::step(uint64_t search)
 {
@@ -301,6 +313,10 @@ bool Machine::step(uint64_t search)
     while (!able.empty()) {
         const size_t k = (size_t)draw(able.size()), at = able[k];
         const NodeRef node = ready[at];
+        if (hangs(node)) {
+            able.erase(able.begin() + (std::ptrdiff_t)k);
+            continue;
+        }
         if (node->op->begin && sticky == cudaSuccess) {
             if (!node->poll) node->poll = node->op->begin();
             running = node->op->name;

@@ -167,6 +167,7 @@ struct Machine {
 
   private:
     bool step(uint64_t search);
+    bool hangs(const NodeRef &node) const;
     void run(const NodeRef &node);
     void finish(const NodeRef &node);
     uint64_t search(const NodeRef &target);
@@ -186,6 +187,7 @@ cudaError_t call(const char *who, const Body &body);
 cudaError_t call_outside_capture(const char *who, const Body &body);
 
 cudaError_t last_error(bool clear);
+cudaError_t last_error_of_thread(); /* the same, with the mutex held */
 void remember(cudaError_t error);
 int &chosen_device(); /* of this thread */
 

@@ -109,7 +109,8 @@ static int ask(void *user)
     for (cudaError_t e; (e = cudaEventQuery(end)) != cudaSuccess; asked++)
         CLAIM(e == cudaErrorNotReady && asked < 1000);
     CLAIM(asked > 3);
-    FINE(cudaGetLastError()); /* "not ready" is no error to be found later */
+    CLAIM(cudaGetLastError() == cudaErrorNotReady); /* it is found later, until somebody has looked */
+    FINE(cudaGetLastError());
     return 0;
 }
 

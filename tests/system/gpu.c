@@ -8,7 +8,7 @@
 
 static const char *const options[] = {"FAKE_GPUS",          "FAKE_GPU_SEED",       "FAKE_GPU_DRIVER",
                                       "FAKE_GPU_NO_IPC",    "FAKE_GPU_NO_CAPTURE", "FAKE_NCCL",
-                                      "FAKE_GPU_OOM_AFTER", "FAKE_GPU_FAIL_AT"};
+                                      "FAKE_GPU_OOM_AFTER", "FAKE_GPU_FAIL_AT",    "FAKE_GPU_HANG_AT"};
 
 static int is_simulated, seed;
 

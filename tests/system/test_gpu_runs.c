@@ -215,6 +215,53 @@ static void test_device_fails(void **state)
     process_nobody_left(5);
 }
 
+/* Kernels that never end, in work that waits for no other rank: the run ends in time, and so do processes. */
+static void test_device_hangs(void **state)
+{
+    static const char *const ways[][2] = {{"-n 1 --strategy=solo", "its loss"},
+                                          {"-n 1 --strategy=solo --eval-every=8 --steps=1", "evaluation"},
+                                          {"-n 2 --strategy=ring", "waits for"},
+                                          {"-n 2 --strategy=ps-sync", "a gradient"},
+                                          {"-n 2 --strategy=ring --precision=fp16", "fp16 overflowed"}};
+    process p;
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const int is_eval = strstr(ways[i][0], "eval") != NULL; /* the only step has four kernels */
+        gpu_next_seed();
+        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "5" : "300");
+        process_start(&p, "entrain", NULL,
+                      "run --quiet --log-level=warn --gpu-timeout=1s --steps=1000 " SMALL " %s", ways[i][0]);
+        const int code = process_wait(&p, 60);
+        if (code != 1 || process_says(&p, "has not answered for 1 s", ways[i][1]) < 1 ||
+            process_says(&p, "cuda:0", "step") < 1)
+            fail_msg("%s: exit %d; it should say that cuda:0 does not answer, and \"%s\":\n%s", ways[i][0],
+                     code, ways[i][1], process_err(&p));
+        process_nobody_left(5);
+    }
+    promise(
+        "a GPU that hangs ends the run (solo, ring, ps-sync, fp16): one sentence names GPU, step and what "
+        "was waited for");
+}
+
+/* With NCCL a rank cannot know whether its own GPU hangs or another's: it is explained, and the user decides.
+ */
+static void test_group_hangs(void **state)
+{
+    process p;
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    gpu_fake("FAKE_GPUS", "2");
+    gpu_fake("FAKE_GPU_HANG_AT", "300");
+    process_start(&p, "entrain", NULL,
+                  "run --quiet --gpu-timeout=1s -n 2 --strategy=ring --steps=1000 " SMALL);
+    wait_for_line(&p, "NCCL #1", 60);
+    if (process_says(&p, "NCCL #1", "waiting") < 1) fail_msg("it should say how long:\n%s", process_err(&p));
+    process_kill(&p, SIGINT);
+    assert_int_equal(process_wait(&p, 20), 130);
+    process_nobody_left(5);
+}
+
 static void test_device_is_full(void **state)
 {
     process p;
@@ -261,11 +308,11 @@ static void test_lease(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_precision),      GPU_TEST(test_overflow),
-                                       GPU_TEST(test_every_strategy), GPU_TEST(test_interrupted_steps),
-                                       GPU_TEST(test_no_capture),     GPU_TEST(test_check),
-                                       GPU_TEST(test_resumed),        GPU_TEST(test_device_fails),
-                                       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
+    const struct CMUnitTest tests[] = {
+        GPU_TEST(test_precision),         GPU_TEST(test_overflow),       GPU_TEST(test_every_strategy),
+        GPU_TEST(test_interrupted_steps), GPU_TEST(test_no_capture),     GPU_TEST(test_check),
+        GPU_TEST(test_resumed),           GPU_TEST(test_device_fails),   GPU_TEST(test_device_hangs),
+        GPU_TEST(test_group_hangs),       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }
