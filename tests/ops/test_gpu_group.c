@@ -119,6 +119,20 @@ static int add_up(void *user, int rank)
     return 0;
 }
 
+/* A sum in EXCHANGE, between two marks. */
+static en_graph *record_sum(en_group *group, float *data, const float *scale, en_mark *ready, en_mark *done)
+{
+    en_graph *graph = NULL;
+    GPU_OK(rig.gpu->capture_begin(rig.ctx));
+    GPU_OK(rig.gpu->mark(ready, EN_QUEUE_COMPUTE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, ready));
+    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
+    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, done));
+    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
+    return graph;
+}
+
 /* In a graph, with the factor of the day. */
 static int replay(void *user, int rank)
 {
@@ -126,7 +140,7 @@ static int replay(void *user, int rank)
     const float zero = 0;
     float all[COUNT] = {0};
     en_group *group = NULL;
-    en_graph *graph = NULL;
+    en_graph *graph;
     en_mark *ready, *done;
     gpu_rig_open(&rig, rank, 0);
     GPU_OK(open_group(rank, nranks, &group));
@@ -135,13 +149,7 @@ static int replay(void *user, int rank)
     float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
     GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale)); /* connected before it is recorded */
     GPU_OK(rig.ops->sync(rig.ctx));
-    GPU_OK(rig.gpu->capture_begin(rig.ctx));
-    GPU_OK(rig.gpu->mark(ready, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, ready));
-    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
-    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, done));
-    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
+    graph = record_sum(group, data, scale, ready, done);
     for (int round = 0; round < 4; round++) {
         const float *with = round % 2 ? scales : others;
         send_scale(scale, &with[rank]);
@@ -258,7 +266,7 @@ static int lose_a_peer_in_a_graph(void *user, int rank)
     const float zero = 0;
     float all[COUNT] = {0};
     en_group *group = NULL;
-    en_graph *graph = NULL;
+    en_graph *graph;
     en_mark *ready, *done;
     gpu_rig_open(&rig, rank, 0);
     GPU_OK(open_group(rank, nranks, &group));
@@ -267,13 +275,7 @@ static int lose_a_peer_in_a_graph(void *user, int rank)
     float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
     GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
     GPU_OK(rig.ops->sync(rig.ctx));
-    GPU_OK(rig.gpu->capture_begin(rig.ctx));
-    GPU_OK(rig.gpu->mark(ready, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, ready));
-    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
-    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, done));
-    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
+    graph = record_sum(group, data, scale, ready, done);
     if (rank == 1) { /* as above: recording is such a call */
         while (!shared->is_ready) {
         }
