@@ -70,15 +70,10 @@ static en_status check(const en_op *op)
     return EN_OK;
 }
 
-static en_status use_gpu(en_ctx *ctx)
-{
-    return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "cudaSetDevice");
-}
-
 en_status eni_cuda_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
 {
     EN_TRY(check(op));
-    EN_TRY(use_gpu(ctx));
+    EN_TRY(eni_cuda_select(ctx));
     en_plan *plan = eni_alloc(sizeof *plan);
     if (!plan) return EN_ENOMEM;
     *plan = (en_plan){.op = *op, .y = eni_ref_output(op), .ctx = ctx, .kernel = kernels[op->kind]};
@@ -117,20 +112,20 @@ void eni_cuda_plan_info(const en_plan *plan, en_plan_info *info_out)
 
 en_status eni_cuda_forward(en_plan *plan, const en_args *args)
 {
-    EN_TRY(use_gpu(plan->ctx));
+    EN_TRY(eni_cuda_select(plan->ctx));
     return plan->kernel->forward(plan, args);
 }
 
 en_status eni_cuda_backward_weights(en_plan *plan, const en_args *args)
 {
     if (!plan->kernel->backward_weights || plan->op.flags & EN_OP_FORWARD_ONLY) return EN_EUNSUPPORTED;
-    EN_TRY(use_gpu(plan->ctx));
+    EN_TRY(eni_cuda_select(plan->ctx));
     return plan->kernel->backward_weights(plan, args);
 }
 
 en_status eni_cuda_backward_data(en_plan *plan, const en_args *args)
 {
     if (plan->op.flags & (EN_OP_FORWARD_ONLY | EN_OP_NO_DX)) return EN_EUNSUPPORTED;
-    EN_TRY(use_gpu(plan->ctx));
+    EN_TRY(eni_cuda_select(plan->ctx));
     return plan->kernel->backward_data(plan, args);
 }
