@@ -2,9 +2,9 @@
 #include "cli/check.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "cli/launch.h"
+#include "ops/device.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/try.h"
 
@@ -58,11 +58,6 @@ static en_status check_gpus(const eni_command_context *context, const eni_check_
     return eni_check_run(context, &on_gpu);
 }
 
-static int is_gpu(const char *device)
-{
-    return strncmp(device, "cuda", 4) == 0;
-}
-
 /* The smallest job that uses everything: the workers join psd, add known numbers up over the all-reduce and
  * through the server, and leave. */
 en_status eni_command_check(const eni_command_context *context)
@@ -75,8 +70,8 @@ en_status eni_command_check(const eni_command_context *context)
     eni_check_job first = job;
     if (eni_config_is_given(c, "device")) first.device = c->device;
     EN_TRY(eni_check_run(context, &first));
-    if (is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
-    printf("check: all ranks%s reached each other (%.2f s)\n", is_gpu(c->device) ? " and their GPUs" : "",
+    if (eni_device_is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
+    printf("check: all ranks%s reached each other (%.2f s)\n", eni_device_is_gpu(c->device) ? " and their GPUs" : "",
            (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
     eni_check_job measured = job;

@@ -56,7 +56,7 @@ static en_status take_answer(pid_t pid, en_status waited)
 
 en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd)
 {
-    if (strncmp(device, "cuda", 4) != 0) return EN_OK;
+    if (!eni_device_is_gpu(device)) return EN_OK;
     const pid_t own = getpid(), pid = fork();
     if (pid == 0) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(0);

@@ -38,6 +38,11 @@ static en_status parse_spec(const char *spec, char name_out[ENI_DEVICE_NAME], in
     return EN_OK;
 }
 
+int eni_device_is_gpu(const char *spec)
+{
+    return strncmp(spec, "cuda", 4) == 0 && (spec[4] == '\0' || spec[4] == ':');
+}
+
 /* See device.h: OpenMP reads these when it is loaded, so they must be set before. */
 static en_status set_thread_environment(int threads)
 {

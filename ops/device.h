@@ -44,6 +44,9 @@ const en_device_host *eni_device_host(void);
 /* Safe on a zeroed struct and twice. */
 void eni_device_close(eni_device *device);
 
+/* 1 if the spec names a GPU: "cuda", "cuda:1". */
+int eni_device_is_gpu(const char *spec);
+
 /* The table that is linked in. */
 const en_device *eni_ref_device(void);
 

@@ -62,17 +62,27 @@ static en_status check_depth(const eni_worker *w)
     return EN_EINVAL;
 }
 
-static en_status open_coll(eni_worker *w, int64_t deadline)
+int eni_exchange_asked(const eni_config *config)
 {
     static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
                                 [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
                                 [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
                                 [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
-    eni_coll_facts facts = {.asked = asked[w->config->allreduce],
+    return asked[config->allreduce];
+}
+
+const char *eni_exchange_no_shm(const eni_config *config)
+{
+    return config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL;
+}
+
+static en_status open_coll(eni_worker *w, int64_t deadline)
+{
+    eni_coll_facts facts = {.asked = eni_exchange_asked(w->config),
                             .nranks = w->world.nranks,
                             .nhosts = w->world.nhosts,
                             .is_shaped = w->shaper != NULL,
-                            .no_shm = w->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+                            .no_shm = eni_exchange_no_shm(w->config)};
     EN_TRY(check_depth(w));
     EN_TRY(eni_coll_choose(&facts, &w->choice));
     EN_TRY(reach_peers(w, deadline));

@@ -11,7 +11,6 @@
 #include "config/env.h"
 #include "config/units.h"
 #include "data/sampler.h"
-#include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "ops/gpu_of_rank.h"
@@ -21,12 +20,8 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/obituary.h"
-#include "worker/feed.h"
 #include "worker/gpus.h"
-#include "worker/graph.h"
 #include "worker/lease.h"
-#include "worker/scaler.h"
-#include "worker/scores.h"
 #include "worker/vectors.h"
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
@@ -166,11 +161,6 @@ static en_status cut_buckets(eni_worker *w)
 
 /* ---- how it computes ---- */
 
-static int is_gpu(const char *spec)
-{
-    return strncmp(spec, "cuda", 4) == 0;
-}
-
 /* A host's device is opened before anybody is met. Of a GPU only what can be known without its context: which
  * one it will be depends on who else is on this host. */
 static en_status open_device(eni_worker *w)
@@ -179,84 +169,13 @@ static en_status open_device(eni_worker *w)
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
-    if (is_gpu(c->device)) {
+    if (eni_device_is_gpu(c->device)) {
         if (c->gpu_lease) EN_TRY(eni_lease_check(eni_env_lease_dir()));
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
         return eni_gpu_check(c->device, w->device.ops, eni_device_host());
     }
     EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->schema, w->device.ops, w->device.ctx, NULL, &w->model);
-}
-
-static en_status gather(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out)
-{
-    return eni_member_gather(user, tag, blob, bytes, blobs_out, INT64_MAX);
-}
-
-/* The same on all ranks. */
-static en_status choose_vectors(eni_worker *w)
-{
-    static const int allreduce[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
-                                    [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
-                                    [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
-                                    [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
-    static const int backend[] = {[ENI_BACKEND_AUTO] = ENI_GPU_BACKEND_AUTO,
-                                  [ENI_BACKEND_HOST] = ENI_GPU_BACKEND_HOST,
-                                  [ENI_BACKEND_NCCL] = ENI_GPU_BACKEND_NCCL};
-    const eni_config *c = w->config;
-    const eni_gpu_facts_of_run facts = {.strategy_flags = w->strategy->flags,
-                                        .is_solo = strcmp(w->strategy->name, "solo") == 0,
-                                        .has_store = eni_worker_has_store(w),
-                                        .accumulate = (int)w->accumulate,
-                                        .backend = backend[c->backend],
-                                        .allreduce = allreduce[c->allreduce],
-                                        .is_shaped = c->net != NULL,
-                                        .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
-    EN_TRY(eni_gpus_choose(w->gpus, w->device.ctx, &facts, &w->gpu));
-    eni_log(w->world.rank == 0 && !c->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu", "vectors %s: %s",
-            eni_worker_is_on_gpu(w) ? "stay on the GPU" : "are staged through the host", w->gpu.why);
-    return EN_OK;
-}
-
-static en_status open_context(eni_worker *w)
-{
-    const eni_config *c = w->config;
-    const eni_gpus_config gpus = {.spec = c->device,
-                                  .device = w->device.ops,
-                                  .host = eni_device_host(),
-                                  .world = w->world,
-                                  .info = w->info,
-                                  .is_told = c->verbose,
-                                  .takes_lease = c->gpu_lease,
-                                  .lease_dir = eni_env_lease_dir(),
-                                  .gather = gather,
-                                  .user = w->member,
-                                  .alive = {eni_worker_alive, w, eni_member_fd(w->member)}};
-    if (c->gpu_lease) eni_member_note(w->member, -1, "the queue for a GPU");
-    EN_TRY(eni_gpus_open(&gpus, &w->gpus));
-    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
-    const en_device_config config = {.size = sizeof config,
-                                     .index = eni_gpus_index(w->gpus),
-                                     .threads = w->threads,
-                                     .host = eni_device_host(),
-                                     .flags = flags};
-    return w->device.ops->open(&config, &w->device.ctx);
-}
-
-/* After the join: this rank's GPU, and the model on it. */
-static en_status open_gpu(eni_worker *w)
-{
-    static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
-    if (!is_gpu(w->config->device)) return EN_OK;
-    EN_TRY(open_context(w));
-    EN_TRY(choose_vectors(w));
-    EN_TRY(eni_scaler_open(w));
-    EN_TRY(eni_scores_open(w));
-    EN_TRY(eni_graphs_open(w));
-    const en_model_options options = {.size = sizeof options,
-                                      .dtype = types[w->config->precision],
-                                      .loss_scale = eni_scaler_address(w->scaler)};
-    return en_model_new(&w->schema, w->device.ops, w->device.ctx, &options, &w->model);
 }
 
 /* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
@@ -314,39 +233,6 @@ static en_status claim(void *user, uint64_t *micro_batch_out)
     return EN_OK;
 }
 
-static en_status pin(void *user, void *memory, uint64_t bytes)
-{
-    const eni_device *d = user;
-    return d->ops->gpu->pin(d->ctx, memory, bytes);
-}
-
-static void unpin(void *user, void *memory)
-{
-    const eni_device *d = user;
-    d->ops->gpu->unpin(d->ctx, memory);
-}
-
-static en_status await(void *user, en_mark *mark)
-{
-    return eni_gpu_wait(user, mark, "a batch to be copied");
-}
-
-static en_status open_feed(eni_worker *w)
-{
-    const eni_dataset *d = w->dataset;
-    const uint64_t count = d->split[ENI_TRAIN].count;
-    if (w->device.ops->gpu == NULL) return EN_OK;
-    const eni_feed_config config = {.device = w->device.ops,
-                                    .ctx = w->device.ctx,
-                                    .loader = w->loader,
-                                    .rows = w->plan.batch < count ? w->plan.batch : count,
-                                    .sample_bytes = d->sample_floats * sizeof(float),
-                                    .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
-                                    .await = await,
-                                    .user = w};
-    return eni_feed_open(&config, &w->feed);
-}
-
 static en_status start_loader(eni_worker *w)
 {
     eni_loader_options options = {.dataset = w->dataset,
@@ -358,14 +244,9 @@ static en_status start_loader(eni_worker *w)
                                   .stride = (uint64_t)w->world.nranks,
                                   .user = w};
     if (w->is_claiming) options.claim = claim;
-    if (w->device.ops->gpu != NULL) {
-        options.hold = 2;
-        options.pin = pin;
-        options.unpin = unpin;
-        options.pin_user = &w->device;
-    }
+    eni_gpu_loader(w, &options);
     EN_TRY(eni_loader_start(&options, &w->loader));
-    return open_feed(w);
+    return eni_gpu_open_feed(w);
 }
 
 static void open_straggler(eni_worker *w)
@@ -502,7 +383,7 @@ static en_status run(eni_worker *w)
     EN_TRY(eni_worker_join(w));
     eni_ending_watch(w->ending, w->member);
     open_straggler(w);
-    EN_TRY(open_gpu(w));
+    EN_TRY(eni_gpu_open(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
     EN_TRY(open_trace(w));
@@ -527,26 +408,12 @@ static en_status run(eni_worker *w)
                              : eni_leader_wait(w->leader, eni_now_ns() + 60 * ENI_SECOND, w->abort_fd);
 }
 
-/* What is on a GPU, once nothing is under way there; before the memory that it reaches. */
-static void close_gpu(eni_worker *w)
-{
-    if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
-    eni_vectors_settle(w);
-    eni_graphs_close(w); /* they hold the group's communicator, and marks of the vectors */
-    eni_vectors_close(w);
-    eni_scores_close(w);
-    eni_scaler_close(w);
-    if (w->is_stuck) return;
-    eni_evaluation_close(w->evaluation);
-    eni_feed_close(w->feed);
-}
-
 static void close_all(eni_worker *w)
 {
     eni_loader_halt(w->loader);
     eni_save_close(w);
     eni_exchange_close(w);
-    close_gpu(w);
+    eni_gpu_close(w);
     if (!w->is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
     eni_curve_close(w->curve);
     eni_recorder_close(w->recorder);

@@ -4,6 +4,7 @@
  *     worker.c    opens what is below, runs, closes it in reverse
  *     inputs.c    what it can find wrong before it meets anybody
  *     join.c      token, leader, control connection: who takes part
+ *     open_gpu.c     the same for a device that is a GPU
  *     exchange.c     arena, collectives, store client: how vectors travel
  *     local_group.c  collectives inside one of several hosts
  *     train.c     the steps: read this first
@@ -214,6 +215,18 @@ en_status eni_local_group_open(eni_worker *worker, eni_coll_trace trace, int64_t
 en_status eni_local_group_spread(eni_worker *worker);
 en_status eni_local_group_samples(const eni_worker *worker, uint64_t step, uint64_t *samples_out);
 void eni_local_group_close(eni_worker *worker);
+
+/* open_gpu.c; on a host device nothing happens. open: after the join, this rank's GPU and the model on it.
+ * loader, open_feed: before and after the loader starts. close: once nothing is under way there, before the memory
+ * that the GPU reaches. */
+en_status eni_gpu_open(eni_worker *worker);
+void eni_gpu_loader(eni_worker *worker, eni_loader_options *options);
+en_status eni_gpu_open_feed(eni_worker *worker);
+void eni_gpu_close(eni_worker *worker);
+
+/* exchange.c: --allreduce as ENI_COLL_*, and why the command forbids shared memory; NULL: it does not. */
+int eni_exchange_asked(const eni_config *config);
+const char *eni_exchange_no_shm(const eni_config *config);
 
 /* exchange.c */
 en_status eni_exchange_open(eni_worker *worker);
