@@ -151,7 +151,7 @@ static void test_in_the_last_gather(void **state)
     char out[128];
     (void)state;
     snprintf(out, sizeof out, "%s", next_out());
-    job_run(&j, "ps-async", 2, "%s --model=convnet --batch-size=1 --max-samples=40 --straggler=1:60 --out=%s",
+    job_run(&j, "ps-async", 2, "%s --model=convnet --batch-size=1 --max-samples=40 --straggler=1:400 --out=%s",
             TOY, out);
     job_wait(&j, 0, -1, "finish", 0, STARTS_WITHIN);
     const double took = interrupt_run(&j, SIGINT);
