@@ -7,15 +7,17 @@ build=$(cd "${1:?build folder}" && pwd) || exit 2
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 
-# "command": of each .cu that nvcc compiles, out of JSON, without where its object goes.
-sed -n 's/^ *"command": "\(.*nvcc .*\.cu .*\)",*$/\1/p' "$build/compile_commands.json" |
+# "directory" and "command" of each .cu that nvcc compiles, a line each, out of JSON, without where its object goes. Makefiles
+# name what they hand to nvcc in files (--options-file), relative to that directory.
+sed -n '/^ *"directory": "/ { s///; s/",*$//; h; }
+        /^ *"command": ".*nvcc .*\.cu / { s/^ *"command": "//; s/",*$//; H; x; p; }' "$build/compile_commands.json" |
     sed 's/\\\\/\x01/g; s/\\"/"/g; s/\x01/\\/g; s/ -o [^ ]*\.o$//' > "$work/commands"
 [ -s "$work/commands" ] || { echo "no kernel in $build/compile_commands.json"; exit 1; }
 
 bad=0 kernels=0
-while IFS= read -r command; do
+while IFS= read -r folder && IFS= read -r command; do
     file=$(basename "${command##* }")
-    (cd "$build" && eval "$command -Xptxas=-v -o '$work/object.o'") > "$work/said" 2>&1 ||
+    (cd "$folder" && eval "$command -Xptxas=-v -o '$work/object.o'") > "$work/said" 2>&1 ||
         { echo "$file does not compile:"; cat "$work/said"; bad=1; continue; }
     n=$(grep -c 'bytes stack frame' "$work/said")
     kernels=$((kernels + n))
