@@ -16,7 +16,7 @@
  * A communicator with blocking = 0 does what src/group.cc of NCCL does: every call that starts something
  * returns ncclInProgress, and the work is in its stream only some time later, when ncclCommGetAsyncError says
  * ncclSuccess; until then any other call is an ncclInvalidArgument, which stays. Here "later" is the second
- * question, or 30 ms. */
+ * question, or FAKE_NCCL_LATER_MS (30). */
 #include <nccl.h>
 
 #include <algorithm>
@@ -125,7 +125,6 @@ struct Core {
     bool is_ready = false, is_launching = false;
     int questions = 0; /* since something was begun */
     std::vector<std::pair<cudaStream_t, std::vector<Task>>> unlaunched;
-    std::chrono::steady_clock::time_point begun;
     std::vector<RedOp> ops;
     std::atomic<bool> is_aborted{false}, is_gone{false};
     std::atomic<int> running{0}; /* kernels that are on the device */
@@ -546,7 +545,7 @@ void go_on(const CoreRef &core, bool is_impatient)
 void launch_later(const CoreRef &core)
 {
     std::thread([core] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        std::this_thread::sleep_for(std::chrono::milliseconds(option_number("FAKE_NCCL_LATER_MS", 30)));
         go_on(core, true);
     }).detach();
 }
