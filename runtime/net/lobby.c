@@ -127,8 +127,9 @@ en_status eni_lobby_next(eni_lobby *lobby, int64_t deadline_ns, int abort_fd, in
 {
     for (;;) {
         EN_TRY(wait(lobby, deadline_ns, abort_fd));
-        en_status st = let_in(lobby);
-        const int fd = look_round(lobby, said_out);
+        int fd = look_round(lobby, said_out); /* who has spoken does not make room for others */
+        en_status st = fd < 0 ? let_in(lobby) : EN_OK;
+        if (fd < 0) fd = look_round(lobby, said_out);
         if (fd >= 0) {
             *fd_out = fd;
             return EN_OK;

@@ -66,7 +66,8 @@ static void a_silent_crowd_keeps_nobody_out(void **state)
     close(lobby.listen_fd);
 }
 
-/* Whoever has connected may take his time, in any crowd, and say it in pieces. */
+/* Whoever has connected may take his time, in any crowd, and say it in pieces; and what he has said is heard
+ * before he makes room, however late. */
 static void a_slow_one_has_his_turn(void **state)
 {
     (void)state;
@@ -75,12 +76,13 @@ static void a_slow_one_has_his_turn(void **state)
     char said[GREETING];
     int fd, stranger[CROWD];
     const int slow = dial(&bound);
-    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT);
     for (int i = 0; i < CROWD; i++)
         stranger[i] = dial(&bound);
     assert_int_equal(send(slow, "at ", 3, 0), 3);
-    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 20 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT); /* his turn begins */
+    assert_int_equal(lobby.n, ENI_LOBBY_MAX);
     assert_int_equal(send(slow, "last!", 5, 0), 5);
+    eni_sleep_until(eni_now_ns() + 150 * ENI_MILLI); /* his turn is over */
     next_is(&lobby, "at last!");
     eni_lobby_close(&lobby);
     for (int i = 0; i < CROWD; i++)
@@ -98,7 +100,8 @@ static void patience_ends_and_so_does_the_wait(void **state)
     int fd;
     const int silent = dial(&bound), half = dial(&bound);
     assert_int_equal(send(half, "half", 4, 0), 4);
-    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 200 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    for (const int64_t until = soon(); lobby.dropped < 2 && eni_now_ns() < until;)
+        assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 10 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
     assert_int_equal(lobby.dropped, 2);
     assert_int_equal(lobby.n, 0);
     assert_int_equal(recv(silent, said, 1, 0), 0); /* closed, not merely forgotten */
@@ -118,8 +121,11 @@ static void packets_are_whole(void **state)
     assert_int_equal(eni_fdpass_listen(name, &lobby.listen_fd), EN_OK);
     /* The 16 bytes of a token, where 8 are due: closed without an answer, tried again until the deadline. */
     assert_int_equal(eni_lobby_next(&lobby, eni_now_ns(), -1, &fd, said), EN_ETIMEOUT);
-    assert_int_equal(eni_fdpass_connect(name, &token, eni_now_ns() + 20 * ENI_MILLI, -1, &fd), EN_ETIMEOUT);
-    assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 20 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    for (const int64_t until = soon(); lobby.dropped < 1 && eni_now_ns() < until;) {
+        const int64_t moment = eni_now_ns() + 20 * ENI_MILLI;
+        assert_int_equal(eni_fdpass_connect(name, &token, moment, -1, &fd), EN_ETIMEOUT);
+        assert_int_equal(eni_lobby_next(&lobby, eni_now_ns() + 20 * ENI_MILLI, -1, &fd, said), EN_ETIMEOUT);
+    }
     assert_true(lobby.dropped >= 1);
     eni_lobby_close(&lobby);
     close(lobby.listen_fd);
