@@ -66,9 +66,9 @@ static void forget(eni_guard *guard, uint32_t at)
 
 static void evict(eni_guard *guard, uint32_t at, const char *why)
 {
+    atomic_fetch_add(&guard->evicted, 1); /* before he can see it */
     shutdown(guard->strangers[at].fd, SHUT_RDWR);
     forget(guard, at);
-    atomic_fetch_add(&guard->evicted, 1);
     eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without our job token",
                   why);
 }

@@ -46,13 +46,13 @@ static int tear_down(void **state)
     return 0;
 }
 
-static uint64_t resident(void)
+static int64_t resident(void)
 {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (file != NULL && fscanf(file, "%*u %lu", &pages) != 1) pages = 0;
     if (file != NULL) fclose(file);
-    return pages * 4096;
+    return (int64_t)pages * 4096;
 }
 
 /* A ZMTP connection up to and with READY. */
@@ -75,14 +75,14 @@ static void a_message_without_end_is_cut(void **state)
 {
     bench *b = *state;
     static const uint8_t frame[9 + 60000] = {3, 0, 0, 0, 0, 0, 0, 60000 >> 8, 60000 & 255};
-    const uint64_t before = resident();
+    const int64_t before = resident();
     uint64_t sent = 0;
     eni_lane_count count = {0};
     const int fd = dial(b);
     while (sent < UINT64_C(1) << 30 && eni_tcp_send(fd, frame, sizeof frame, soon(), -1) == EN_OK)
         sent += sizeof frame;
     assert_true(sent < UINT64_C(1) << 29);
-    assert_true(resident() - before < UINT64_C(64) << 20);
+    assert_true(resident() - before < INT64_C(64) << 20);
     eni_router_count(b->router, &count);
     assert_int_equal(count.evicted, 1);
     close(fd);
