@@ -64,7 +64,8 @@ en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const e
     for (;;) {
         if (eni_flag_get(flag) >= want) return EN_OK;
         const en_status st = eni_alive_status(alive);
-        if (st != EN_OK) return st;
+        if (st != EN_OK)
+            return eni_flag_get(flag) >= want ? EN_OK : st; /* the last thing that it did counts */
         atomic_fetch_add(&flag->sleepers, 1);
         const uint64_t seen = atomic_load(&flag->value);
         if (seen < want) futex_sleep(flag, (uint32_t)seen);
