@@ -89,6 +89,14 @@ en_status cluster_alive(void *user)
     return atomic_load(&board->victim) < 0 ? EN_OK : EN_EPEER;
 }
 
+int cluster_await(const _Atomic uint64_t *word, uint64_t want)
+{
+    const int64_t deadline_ns = eni_now_ns() + 8 * ENI_SECOND;
+    while (atomic_load(word) < want && eni_now_ns() < deadline_ns)
+        poll(NULL, 0, 1);
+    return atomic_load(word) >= want;
+}
+
 int cluster_connect(int n, int pairs[CLUSTER_MAX][CLUSTER_MAX])
 {
     const int64_t deadline_ns = eni_now_ns() + 5 * ENI_SECOND;

@@ -40,7 +40,8 @@ static eni_coll_op mean_of(uint64_t count, uint32_t bucket)
         .op = EN_ALLREDUCE, .what = EN_GRAD, .bucket = bucket, .slot = 1, .count = count, .nsamples = 1};
 }
 
-/* The last rank dies after ten all-reduces, the others are in the middle of more. */
+/* The last rank dies after ten all-reduces, the others are in the middle of more. It dies once all are done
+ * with the ten: the news of its death ends whatever is under way. */
 static int killed(int rank, int n, cluster_board *board, void *user)
 {
     eni_coll *coll = fixture_group(user, rank, board, 1);
@@ -48,7 +49,8 @@ static int killed(int rank, int n, cluster_board *board, void *user)
     const eni_coll_op op = mean_of(30000, 0);
     for (int i = 0; i < 10; i++)
         CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
-    if (rank == n - 1) raise(SIGKILL);
+    atomic_fetch_add(&board->word[0], 1);
+    if (rank == n - 1 && cluster_await(&board->word[0], (uint64_t)n)) raise(SIGKILL);
     uint64_t req[2];
     CLUSTER_CHECK(eni_coll_submit(coll, &op, &req[0]) == EN_OK);
     en_status st = eni_coll_submit(coll, &op, &req[1]);
@@ -69,12 +71,13 @@ static void a_killed_rank_ends_the_wait(void **state)
     by_every_way(killed, 4, 3);
 }
 
-/* A live rank may take as long as it likes. */
+/* A live rank may take as long as it likes, counted from when the other begins. */
 static int slow(int rank, int n, cluster_board *board, void *user)
 {
-    (void)n;
     eni_coll *coll = fixture_group(user, rank, board, 1);
     CLUSTER_CHECK(coll);
+    atomic_fetch_add(&board->word[0], 1);
+    CLUSTER_CHECK(rank == 0 || cluster_await(&board->word[0], (uint64_t)n));
     if (rank == 1) eni_sleep_until(eni_now_ns() + 300 * ENI_MILLI);
     const eni_coll_op op = mean_of(100, 0);
     CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);

@@ -241,16 +241,17 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     return 0;
 }
 
-/* Rank 2 dies in its second step: the others hear EN_EPEER, in this wait and in every later one. */
+/* Rank 2 dies in its second step, once nobody is in the first one any more: the others hear EN_EPEER, in this
+ * wait and in every later one. */
 static int dies(int rank, int n, cluster_board *board, void *user)
 {
     struct rank me;
-    (void)n;
     if (rank_open(&me, rank, board, user) != 0) return 1;
     CLUSTER_CHECK(eni_host_begin(me.host, 0, 8, 0) == EN_OK);
     CLUSTER_CHECK(eni_host_submit(me.host, 0) == EN_OK && eni_host_submit(me.host, 1) == EN_OK);
     CLUSTER_CHECK(eni_host_finish(me.host) == EN_OK);
-    if (rank == 2) raise(SIGKILL);
+    atomic_fetch_add(&board->word[0], 1);
+    if (rank == 2 && cluster_await(&board->word[0], (uint64_t)n)) raise(SIGKILL);
     CLUSTER_CHECK(eni_host_begin(me.host, 1, 8, 0) == EN_OK);
     CLUSTER_CHECK(eni_host_submit(me.host, 0) == EN_OK);
     CLUSTER_CHECK(view.table->wait(view.table, view.bucket[0]->req[0]) == EN_EPEER);
