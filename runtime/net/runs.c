@@ -115,16 +115,15 @@ static bool is_listed(const eni_run *runs, size_t n, const char *name)
     return false;
 }
 
-en_status eni_runs_list(int64_t deadline_ns, eni_run **runs_out, size_t *n_out)
+/* All names at once, before anybody is asked: the list changes with every connection, and a line may be
+ * missed when it does so between two reads. */
+static en_status read_names(eni_run *runs, size_t *n_out)
 {
     char line[512];
     size_t n = 0;
-    eni_run *runs = eni_alloc_array(RUNS_MAX, sizeof *runs);
-    if (runs == NULL) return EN_ENOMEM;
     FILE *file = fopen("/proc/net/unix", "re");
     if (file == NULL) {
         eni_error("runs", "cannot read /proc/net/unix: %s", strerror(errno));
-        eni_free(runs);
         return EN_EIO;
     }
     while (n < RUNS_MAX && fgets(line, sizeof line, file) != NULL) {
@@ -133,10 +132,29 @@ en_status eni_runs_list(int64_t deadline_ns, eni_run **runs_out, size_t *n_out)
         name++;
         name[strcspn(name, "\n")] = '\0';
         if (strlen(name) >= sizeof runs->name || is_listed(runs, n, name)) continue;
+        memcpy(runs[n++].name, name, strlen(name) + 1);
+    }
+    fclose(file);
+    *n_out = n;
+    return EN_OK;
+}
+
+en_status eni_runs_list(int64_t deadline_ns, eni_run **runs_out, size_t *n_out)
+{
+    size_t nnames, n = 0;
+    eni_run *runs = eni_alloc_array(RUNS_MAX, sizeof *runs);
+    if (runs == NULL) return EN_ENOMEM;
+    const en_status st = read_names(runs, &nnames);
+    if (st != EN_OK) {
+        eni_free(runs);
+        return st;
+    }
+    for (size_t i = 0; i < nnames; i++) {
+        char name[sizeof runs->name];
+        memcpy(name, runs[i].name, sizeof name);
         int64_t until_ns = eni_now_ns() + one_run_ns;
         if (ask(name, until_ns < deadline_ns ? until_ns : deadline_ns, &runs[n]) == EN_OK) n++;
     }
-    fclose(file);
     qsort(runs, n, sizeof *runs, by_pid);
     *runs_out = runs;
     *n_out = n;
