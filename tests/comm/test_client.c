@@ -484,7 +484,7 @@ static void test_unwelcome(void **state)
 {
     (void)state;
     atomic_store(&s.lane[1].is_unwelcoming, 1);
-    s.config.join_deadline_ns = eni_now_ns() + 200 * ENI_MILLI;
+    s.config.join_deadline_ns = eni_now_ns() + 2 * ENI_SECOND; /* the other lane has time for its word */
     assert_int_equal(eni_client_open(&s.config, &s.client), EN_ETIMEOUT);
     assert_non_null(strstr(s.said, "1 of 2 lanes"));
     s.client = NULL;

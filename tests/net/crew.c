@@ -52,6 +52,16 @@ bool crew_await_logged(const char *text)
     return crew_logged(text);
 }
 
+double crew_await_number(const char *text)
+{
+    double number = -1;
+    if (!crew_await_logged(text)) return -1;
+    pthread_mutex_lock(&log_lines.lock);
+    sscanf(strstr(log_lines.text, text) + strlen(text), "%lf", &number);
+    pthread_mutex_unlock(&log_lines.lock);
+    return number;
+}
+
 int64_t crew_soon(void)
 {
     return eni_now_ns() + 10 * ENI_SECOND;
@@ -123,6 +133,30 @@ int crew_listen(crew *c)
     return fd;
 }
 
+/* A heartbeat that has these samples has this step: it is made under the member's lock, step first. */
+static void note(eni_member *member, int64_t step, const char *phase, uint64_t samples)
+{
+    char ignored[ENI_REASON_MAX];
+    eni_member_note(member, step, phase);
+    eni_member_reason(member, ignored); /* whatever was being made is made */
+    eni_member_note_samples(member, samples);
+}
+
+static bool await_samples(const crew *c, uint64_t samples)
+{
+    const int64_t deadline = crew_soon();
+    while (eni_leader_samples(c->leader) < samples && eni_now_ns() < deadline)
+        poll(NULL, 0, 2);
+    return eni_leader_samples(c->leader) >= samples;
+}
+
+bool crew_note(crew *c, int hand, int64_t step, const char *phase)
+{
+    c->samples++;
+    note(c->hand[hand].member, step, phase, ++c->hand[hand].samples);
+    return await_samples(c, c->samples);
+}
+
 /* In the victim. */
 static void work_until_killed(crew *c, int rank, int listener, bool is_held, int ready)
 {
@@ -134,9 +168,7 @@ static void work_until_killed(crew *c, int rank, int listener, bool is_held, int
     if (is_held) holder = fork();
     while (is_held && holder == 0)
         pause();
-    eni_member_note(c->hand[rank].member, 41, "backward");
-    int64_t timeout_ns = c->hand[rank].config.peer_timeout_ns;
-    poll(NULL, 0, (int)(timeout_ns / ENI_MILLI / 2)); /* two heartbeats: the leader has heard of step 41 */
+    note(c->hand[rank].member, 41, "backward", 1);
     if (write(ready, &holder, sizeof holder) != sizeof holder) _exit(1);
     for (;;)
         pause();
@@ -153,13 +185,15 @@ pid_t crew_fork_victim(crew *c, int rank, int listener, bool is_held, int *ready
     return pid;
 }
 
-pid_t crew_await_ready(int ready)
+pid_t crew_await_ready(crew *c, int ready)
 {
     pid_t holder = -1;
     struct pollfd set = {ready, POLLIN, 0};
     if (poll(&set, 1, 10000) != 1 || read(ready, &holder, sizeof holder) != sizeof holder) holder = -1;
     close(ready);
-    return holder;
+    if (holder < 0 || c->leader == NULL) return holder;
+    c->samples++;
+    return await_samples(c, c->samples) ? holder : -1;
 }
 
 void crew_fini(crew *c)

@@ -16,6 +16,7 @@ typedef struct crew_hand {
     eni_member_config config;
     eni_member *member;
     en_status status; /* of open */
+    uint64_t samples; /* noted; see crew_note */
     pthread_t thread;
 } crew_hand;
 
@@ -24,6 +25,7 @@ typedef struct crew {
     eni_leader *leader;
     int n;
     crew_hand hand[CREW_MAX]; /* configs are preset by crew_init: change before crew_join */
+    uint64_t samples;         /* of all */
 } crew;
 
 /* Presets for n ranks on 127.0.0.1, join within 10 s, and starts catching log lines. */
@@ -49,11 +51,19 @@ bool crew_logged(const char *text);
 int crew_count(const char *text);
 bool crew_await_logged(const char *text);
 
+/* The number right behind that text, which is waited for; -1: none came. */
+double crew_await_number(const char *text);
+
+/* That rank is at this step in this phase, and the leader has heard of it. */
+bool crew_note(crew *c, int hand, int64_t step, const char *phase);
+
 /* A fork that joins as hand `rank` at a leader that listens on `listener` already (crew_listen), says that it
  * is at step 41 in backward, and works until it is killed. Before any thread. Its connection is also held by
- * a child of its own, where is_held. *ready_out becomes readable when it is in and has been heard. */
+ * a child of its own, where is_held. *ready_out becomes readable when it is in and has said so. */
 pid_t crew_fork_victim(crew *c, int rank, int listener, bool is_held, int *ready_out);
 int crew_listen(crew *c);
-pid_t crew_await_ready(int ready); /* closes it; the child that holds the connection, or 0 */
+/* Closes it. The child that holds the connection, or 0; -1: it is not in, or the crew's leader, if it has one
+ * here, has not heard of step 41. */
+pid_t crew_await_ready(crew *c, int ready);
 
 #endif

@@ -107,7 +107,7 @@ static void a_rank_joins_once(void **state)
     (void)state;
     crew c;
     crew_init(&c, 2);
-    c.config.join_ns = 300 * ENI_MILLI;
+    c.config.join_ns = 2 * ENI_SECOND;
     c.hand[1].config.rank = 0;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 2); /* one of them is refused at once, the other when the time is up */
@@ -123,16 +123,16 @@ static void a_missing_rank_is_named(void **state)
     crew c;
     char reason[ENI_REASON_MAX];
     crew_init(&c, 3);
-    c.config.join_ns = 200 * ENI_MILLI;
+    c.config.join_ns = 2 * ENI_SECOND;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 2);
     assert_int_equal(c.hand[0].status, EN_ETIMEOUT);
     assert_int_equal(c.hand[1].status, EN_ETIMEOUT);
-    assert_true(crew_logged("member: the leader refused: have 2 of 3 ranks, missing rank 2 after 0.2 s"));
+    assert_true(crew_logged("member: the leader refused: have 2 of 3 ranks, missing rank 2 after 2 s"));
     assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_ETIMEOUT);
     assert_true(eni_leader_is_over(c.leader));
     eni_leader_reason(c.leader, reason);
-    assert_string_equal(reason, "have 2 of 3 ranks, missing rank 2 after 0.2 s");
+    assert_string_equal(reason, "have 2 of 3 ranks, missing rank 2 after 2 s");
     crew_fini(&c);
 }
 
@@ -364,9 +364,9 @@ static void samples_are_summed(void **state)
     (void)state;
     crew c;
     crew_init(&c, 2);
-    c.config.peer_timeout_ns = 400 * ENI_MILLI; /* heartbeats every 100 ms */
+    c.config.peer_timeout_ns = 2 * ENI_SECOND; /* heartbeats every half a second */
     for (int r = 0; r < 2; r++)
-        c.hand[r].config.peer_timeout_ns = 400 * ENI_MILLI;
+        c.hand[r].config.peer_timeout_ns = 2 * ENI_SECOND;
     assert_true(crew_start(&c));
     crew_join(&c, 0, 2);
     eni_member_note_samples(c.hand[0].member, 640);

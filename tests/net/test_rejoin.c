@@ -137,7 +137,7 @@ static void open_stage_with(stage *s, pid_t *victim)
     crew_join(&s->c, 0, own);
     for (int r = 0; r < own; r++)
         assert_int_equal(s->c.hand[r].status, EN_OK);
-    if (victim != NULL) assert_true(crew_await_ready(ready) == 0);
+    if (victim != NULL) assert_true(crew_await_ready(&s->c, ready) == 0);
 }
 
 static void open_stage(stage *s)
