@@ -28,7 +28,7 @@ static void test_ms_left(void **state)
     assert_int_equal(eni_ms_left(eni_now_ns() - 1, 1000), 0);
     assert_int_equal(eni_ms_left(INT64_MIN / 2, 1000), 0);
     assert_int_equal(eni_ms_left(INT64_MAX, 1000), 1000);
-    assert_int_equal(eni_ms_left(eni_now_ns() + 3600 * ENI_SECOND, INT_MAX), 3600 * 1000);
+    assert_in_range(eni_ms_left(eni_now_ns() + 3600 * ENI_SECOND, INT_MAX), 3000 * 1000, 3600 * 1000);
     int64_t soon = eni_now_ns() + ENI_MILLI / 2;
     int left = eni_ms_left(soon, 1000);
     if (eni_now_ns() < soon) assert_int_equal(left, 1);
