@@ -14,6 +14,7 @@
 #include "runtime/core/clock.h"
 #include "runtime/core/memory.h"
 #include "runtime/net/tcp.h"
+#include "tests/port.h"
 
 static const eni_address any_port = {"127.0.0.1", 0};
 
@@ -79,6 +80,14 @@ static void a_busy_port_is_an_error(void **state)
     close(fd);
 }
 
+/* Where nobody listens, until somebody of this test does. */
+static eni_address nobody(int *hold_out)
+{
+    const int port = port_take(hold_out);
+    assert_true(port > 0);
+    return (eni_address){"127.0.0.1", (uint16_t)port};
+}
+
 /* Both ends of a connection. */
 static void make_pair(int *a, int *b)
 {
@@ -93,15 +102,14 @@ static void make_pair(int *a, int *b)
 static void nobody_there_ends_at_the_deadline(void **state)
 {
     (void)state;
-    int fd;
-    eni_address bound;
-    assert_int_equal(eni_tcp_listen(&any_port, false, &fd, &bound), EN_OK);
-    close(fd); /* a port that is surely free */
+    int fd, hold;
+    const eni_address to = nobody(&hold);
     int64_t begin = eni_now_ns();
-    assert_int_equal(eni_tcp_connect(&bound, begin + 120 * ENI_MILLI, -1, &fd), EN_ETIMEOUT);
+    assert_int_equal(eni_tcp_connect(&to, begin + 120 * ENI_MILLI, -1, &fd), EN_ETIMEOUT);
     assert_in_range(eni_now_ns() - begin, 50 * ENI_MILLI, 5 * ENI_SECOND);
-    eni_address nobody = {"no-such-host.invalid", 1};
-    en_status st = eni_tcp_connect(&nobody, eni_now_ns() + 100 * ENI_MILLI, -1, &fd);
+    close(hold);
+    eni_address nowhere = {"no-such-host.invalid", 1};
+    en_status st = eni_tcp_connect(&nowhere, eni_now_ns() + 100 * ENI_MILLI, -1, &fd);
     assert_true(st == EN_ENOENT || st == EN_ETIMEOUT); /* without a name server it is the latter */
 }
 
@@ -117,16 +125,15 @@ static void *listen_late(void *argument)
 static void connect_waits_for_a_late_listener(void **state)
 {
     (void)state;
-    int fd, shared[2] = {0, -1};
-    eni_address bound;
+    int fd, hold, shared[2] = {0, -1};
+    const eni_address to = nobody(&hold);
     pthread_t thread;
-    assert_int_equal(eni_tcp_listen(&any_port, false, &fd, &bound), EN_OK);
-    close(fd);
-    shared[0] = bound.port;
+    shared[0] = to.port;
     pthread_create(&thread, NULL, listen_late, shared);
-    assert_int_equal(eni_tcp_connect(&bound, soon(), -1, &fd), EN_OK);
+    assert_int_equal(eni_tcp_connect(&to, soon(), -1, &fd), EN_OK);
     pthread_join(thread, NULL);
     assert_true(shared[1] >= 0);
+    close(hold);
     close(shared[1]);
     close(fd);
 }

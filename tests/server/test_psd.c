@@ -22,6 +22,7 @@
 #include "runtime/net/member.h"
 #include "runtime/net/place.h"
 #include "server/psd.h"
+#include "tests/port.h"
 #include "tests/server/pairs.h"
 
 enum { WORLD = 2, STEPS = 6 };
@@ -32,7 +33,7 @@ typedef struct server {
     eni_address address;
     eni_token token;
     char folder[32], token_file[64];
-    int interrupt_fd;
+    int interrupt_fd, port_fd;
     pthread_t thread;
     en_status status;
 } server;
@@ -44,22 +45,12 @@ static void *run_server(void *user)
     return NULL;
 }
 
-/* A port that was free a moment ago. */
-static uint16_t free_port(void)
-{
-    const eni_address any = {.host = "127.0.0.1"};
-    eni_address bound;
-    int fd;
-    assert_int_equal(eni_tcp_listen(&any, false, &fd, &bound), EN_OK);
-    close(fd);
-    return bound.port;
-}
-
 static server *start_server(const char *more)
 {
     server *s = calloc(1, sizeof *s);
     char listen[64], file[96];
-    s->address = (eni_address){.host = "127.0.0.1", .port = free_port()};
+    s->address = (eni_address){.host = "127.0.0.1", .port = (uint16_t)port_take(&s->port_fd)};
+    assert_true(s->address.port != UINT16_MAX);
     snprintf(listen, sizeof listen, "--listen=tcp://127.0.0.1:%u", s->address.port);
     assert_non_null(mkdtemp(strcpy(s->folder, "/tmp/entrain-test-XXXXXX")));
     snprintf(s->token_file, sizeof s->token_file, "%s/token", s->folder);
@@ -84,6 +75,7 @@ static en_status end_server(server *s)
     assert_int_not_equal(access(s->token_file, F_OK), 0); /* it takes its file along */
     assert_int_equal(rmdir(s->folder), 0);
     close(s->interrupt_fd);
+    close(s->port_fd);
     eni_config_fini(&s->config);
     free(s);
     return st;

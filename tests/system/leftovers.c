@@ -1,5 +1,4 @@
 /* leftovers.c - what is there of processes and after them: children, sockets, files; see process.h. */
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/port.h"
 #include "tests/system/process.h"
 
 void process_nobody_left(double seconds)
@@ -154,12 +154,8 @@ int files_left(const char *name)
 
 int free_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, length), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
+    int hold; /* as long as this process lives */
+    const int port = port_take(&hold);
+    assert_true(port > 0);
+    return port;
 }

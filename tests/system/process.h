@@ -84,7 +84,7 @@ int sockets_left(const char *names);
 /* Files in the folder below `name` ("entrain": token files); 0 if it does not exist. */
 int files_left(const char *name);
 
-/* A port that was free a moment ago. */
+/* A port that is free, and that no other test takes while this process lives. */
 int free_port(void);
 
 /* Monotonic, in seconds; and what is left until then, for poll(): at least 1 ms before it, 0 after. */
