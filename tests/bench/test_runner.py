@@ -86,7 +86,7 @@ class Programs(unittest.TestCase):
     def test_a_deadline_ends_all_that_was_started(self):
         with tempfile.TemporaryDirectory() as folder:
             note = pathlib.Path(folder, "pid")
-            objects, why = run.run_program(["/bin/sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 1)
+            objects, why = run.run_program(["/bin/sh", "-c", f"sleep 600 & echo $! > {note}; wait"], 5)
             self.assertIn("did not end within", why)
             self.wait_for_end(pathlib.Path("/proc", note.read_text().strip(), "stat"))
 
