@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/core/elf_file.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -113,6 +114,10 @@ static en_status check_table(const en_device *table, const char *name, const cha
 
 static en_status load(const char *name, const char *plugin_dir, const en_device **table_out)
 {
+    static const eni_elf_words words = {.subsystem = "device",
+                                        .what = "device",
+                                        .place = "build or install it again",
+                                        .build = "build or install it again"};
     char path[4096];
     const int length = snprintf(path, sizeof path, "%s/device_%s.so", plugin_dir, name);
     if (length < 0 || (size_t)length >= sizeof path) {
@@ -123,6 +128,7 @@ static en_status load(const char *name, const char *plugin_dir, const en_device 
         eni_error("device", "there is no device \"%s\": %s is absent; %s", name, path, remedy(name));
         return EN_ENOENT;
     }
+    EN_TRY(eni_elf_check(path, &words));
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         log_not_loaded(dlerror());

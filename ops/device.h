@@ -31,7 +31,8 @@ en_status eni_device_parse(const char *spec, const char *plugin_dir, char name_o
  * while no other thread reads the environment, before anything else loads OpenMP. (cuda does not compute on
  * the host, and may be opened at any time.)
  *
- * EN_ENOENT, EN_EVERSION, EN_EUNSUPPORTED, logged with the remedy. A loaded library is never unloaded. */
+ * EN_ENOENT, EN_EFORMAT, EN_EVERSION, EN_EUNSUPPORTED, logged with the remedy. A loaded library is never
+ * unloaded. */
 en_status eni_device_open_with(const char *spec, const eni_device_options *options, eni_device *device_out);
 /* The same without flags, index 0. */
 en_status eni_device_open(const char *spec, const char *plugin_dir, int threads, eni_device *device_out);

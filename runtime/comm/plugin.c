@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "runtime/comm/options.h"
-#include "runtime/comm/plugin_file.h"
+#include "runtime/core/elf_file.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -142,10 +142,14 @@ static en_status check_chain(const char *path, const en_strategy *first)
 
 en_status eni_plugin_load(const char *path, const en_strategy **first_out)
 {
+    static const eni_elf_words words = {.subsystem = "plugin",
+                                        .what = "strategy",
+                                        .place = "give the path of a shared object",
+                                        .build = "build one: cc -shared -fPIC -I<include> mine.c -o mine.so"};
     char full[ENI_STRATEGY_WORD_MAX + 2];
     /* Without a slash dlopen would search the library path. */
     snprintf(full, sizeof full, "%s%s", strchr(path, '/') ? "" : "./", path);
-    EN_TRY(eni_plugin_check_file(full));
+    EN_TRY(eni_elf_check(full, &words));
     void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!file) {
         eni_error("plugin", "cannot load strategy %s: %s; link what it needs into it, or build it again",

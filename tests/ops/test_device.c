@@ -81,7 +81,29 @@ static void a_file_that_is_no_library_is_refused(void **state)
     assert_non_null(file);
     fputs("not a library", file);
     fclose(file);
-    refuse("text", folder, 1, EN_EUNSUPPORTED, "loading failed");
+    refuse("text", folder, 1, EN_EFORMAT, "not a shared object");
+    assert_non_null(strstr(last_error, "install it again"));
+    remove(path);
+    remove(folder);
+}
+
+/* Half of a good one would end the process with SIGBUS. */
+static void a_library_that_is_cut_off_is_refused(void **state)
+{
+    (void)state;
+    static char bytes[1 << 20];
+    char folder[] = "/tmp/entrain-device-XXXXXX", path[64];
+    FILE *file = fopen(EN_BUILD_DIR "/test/devices/device_wrong1.so", "r");
+    assert_non_null(file);
+    const size_t n = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/device_half.so", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n / 2, file), n / 2);
+    fclose(file);
+    refuse("half", folder, 1, EN_EFORMAT, "device_half.so is cut off");
     remove(path);
     remove(folder);
 }
@@ -212,6 +234,7 @@ int main(void)
         cmocka_unit_test(an_absent_library_names_the_remedy),
         cmocka_unit_test(a_wrong_library_is_refused),
         cmocka_unit_test(a_file_that_is_no_library_is_refused),
+        cmocka_unit_test(a_library_that_is_cut_off_is_refused),
         cmocka_unit_test(a_library_that_misses_another_names_the_package),
         cmocka_unit_test(a_spec_says_which_one_or_leaves_it_open),
         cmocka_unit_test(host_devices_say_that_short_floats_take_a_gpu),

@@ -14,6 +14,7 @@
 #define TOY                                                                                                  \
     "--strategy=solo --device=ref --model=toy --threads=1 --steps=1 --quiet --limit-train-samples=8 "        \
     "--limit-test-samples=8"
+#define SOLO "--strategy=solo --model=toy --threads=1 --steps=1 --quiet"
 #define MLP  "--strategy=solo --device=ref --model=mlp --threads=1 --steps=1 --quiet"
 #define RING "--device=ref --model=toy --threads=1 --steps=1 --quiet"
 #define BAD  EN_BUILD_DIR "/test/plugins/bad"
@@ -427,6 +428,9 @@ static void test_plugins(void **state)
     patch_file("class.so", 4, "\x01", 1); /* 32 bits */
     copy_file(plugin, "kind.so", (size_t)is.st_size);
     patch_file("kind.so", 16, "\x01\x00", 2); /* ET_REL */
+    copy_file(plugin, "noise.so", (size_t)is.st_size);
+    for (long offset = 64; offset + 4 <= is.st_size; offset += 4)
+        patch_file("noise.so", offset, "\x5a\xc3\x0f\x96", 4);
     static const bad_case cases[] = {
         {"worker", RING " --strategy=~/nowhere.so", {"nowhere.so", "No such file", "path"}},
         {"worker", RING " --strategy=~", {"folder", "path of a shared object"}},
@@ -438,6 +442,7 @@ static void test_plugins(void **state)
         {"worker", RING " --strategy=~/machine.so", {"machine.so", "another machine", "22"}},
         {"worker", RING " --strategy=~/class.so", {"class.so", "another machine", "class 1"}},
         {"worker", RING " --strategy=~/kind.so", {"kind.so", "object file", "cc -shared"}},
+        {"worker", RING " --strategy=~/noise.so", {"noise.so", "cut off"}},
         {"worker", RING " --strategy=" EN_BUILD_DIR "/worker", {"/worker"}},
         {"worker", RING " --strategy=" BAD "1.so", {"bad1.so", "ABI 99", "host 1", "build it again"}},
         {"worker", RING " --strategy=" BAD "2.so", {"bad2.so", "24 bytes", "sizeof(en_strategy)"}},
@@ -456,6 +461,15 @@ static void test_plugins(void **state)
         {"entrain", "compare --arm=ring --arm=~/half.so", {"half.so", "cut off"}},
     };
     REFUSE_ALL(cases, "plugins");
+
+    /* a device's file, too */
+    static const bad_case device = {"worker", SOLO " --device=cpu", {"device_cpu.so", "cut off", "again"}};
+    char env[200];
+    assert_int_equal(mkdir(at("plugins"), 0700), 0);
+    copy_file(plugin, "plugins/strategy_solo.so", (size_t)is.st_size);
+    copy_file(plugin, "plugins/device_cpu.so", (size_t)is.st_size / 2);
+    snprintf(env, sizeof env, "ENTRAIN_PLUGIN_PATH=%s", at("plugins"));
+    refuse_in(&device, env, 1);
 }
 
 /* ---- where things go ----------------------------------------------------------------------------------- */
