@@ -1,6 +1,7 @@
 /* gpus.c - `entrain gpus`: see gpus.h. */
 #include "cli/gpus.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +56,17 @@ static en_status ask(const en_gpu *gpu, eni_gpus *gpus)
     return EN_OK;
 }
 
+static en_status print_json(const eni_gpus *gpus)
+{
+    json_t *all = eni_gpus_json(gpus);
+    if (all == NULL) return EN_ENOMEM;
+    const int is_written = json_dumpf(all, stdout, JSON_INDENT(1)) == 0 && putchar('\n') != EOF;
+    json_decref(all);
+    if (is_written && fflush(stdout) == 0) return EN_OK;
+    eni_error("gpus", "--json: stdout cannot be written: %s", strerror(errno));
+    return EN_EIO;
+}
+
 en_status eni_command_gpus(const eni_command_context *context)
 {
     const eni_config *c = context->config;
@@ -67,8 +79,11 @@ en_status eni_command_gpus(const eni_command_context *context)
     eni_gpus *gpus = eni_alloc(sizeof *gpus);
     if (gpus == NULL) return EN_ENOMEM;
     if (eni_config_is_given(c, "workers")) gpus->nranks = (int)c->workers;
-    const en_status st = ask(device->gpu, gpus);
-    if (st == EN_OK) eni_gpus_show(stdout, gpus);
+    en_status st = ask(device->gpu, gpus);
+    if (st == EN_OK && c->json)
+        st = print_json(gpus);
+    else if (st == EN_OK)
+        eni_gpus_show(stdout, gpus);
     eni_free(gpus);
     return st == EN_EUNSUPPORTED ? EN_EINVAL : st; /* no GPU, no driver: said; the user's affair */
 }

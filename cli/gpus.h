@@ -1,15 +1,17 @@
 /* gpus.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use which.
  *
  *     gpus.c        asks the device library; no context is opened, so nobody's memory is taken
- *     gpus_show.c   what was found, as text */
+ *     gpus_show.c   what was found, as text
+ *     gpus_json.c   the same for programs (--json): docs/gpu.md has the fields */
 #ifndef CLI_GPUS_H
 #define CLI_GPUS_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "entrain/gpu.h"
 
-enum { ENI_GPUS_MAX = 64, ENI_GPUS_USERS = 4, ENI_GPUS_LINKED = 15 };
+enum { ENI_GPUS_MAX = 64, ENI_GPUS_USERS = 64, ENI_GPUS_LINKED = 15, ENI_GPUS_VERDICT = 256 };
 
 typedef struct eni_gpus_user {
     en_gpu_user user;
@@ -18,7 +20,7 @@ typedef struct eni_gpus_user {
 
 typedef struct eni_gpus_one {
     en_gpu_facts facts;
-    eni_gpus_user users[ENI_GPUS_USERS]; /* the first few */
+    eni_gpus_user users[ENI_GPUS_USERS]; /* the first of them */
     int nusers;                          /* all of them; -1: the driver does not tell */
 } eni_gpus_one;
 
@@ -31,6 +33,9 @@ typedef struct eni_gpus {
 } eni_gpus;
 
 void eni_gpus_show(FILE *out, const eni_gpus *gpus);
+
+/* Owned by the caller; NULL: out of memory. */
+json_t *eni_gpus_json(const eni_gpus *gpus);
 
 /* What `ring` does with `nranks` on these, one sentence. */
 void eni_gpus_verdict(const eni_gpus *gpus, char *text_out, size_t bytes);

@@ -6,7 +6,7 @@
 #include "cli/table.h"
 #include "ops/gpu_of_rank.h"
 
-enum { COLUMNS = 8 };
+enum { COLUMNS = 8, USERS_SHOWN = 4 };
 
 static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
 {
@@ -27,7 +27,7 @@ static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
     size_t at = 0;
     char bytes[ENI_TABLE_TEXT];
     snprintf(text, ENI_TABLE_TEXT, g->nusers < 0 ? "not told" : "nobody");
-    for (int i = 0; i < g->nusers && i < ENI_GPUS_USERS && at < ENI_TABLE_TEXT; i++) {
+    for (int i = 0; i < g->nusers && i < USERS_SHOWN && at < ENI_TABLE_TEXT; i++) {
         const eni_gpus_user *u = &g->users[i];
         at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, "%s%s%spid %" PRId64, i > 0 ? ", " : "",
                                u->program, u->program[0] != 0 ? " " : "", u->user.pid);
@@ -35,8 +35,8 @@ static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
         if (u->user.bytes > 0 && at < ENI_TABLE_TEXT)
             at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, " (%s)", bytes);
     }
-    if (g->nusers > ENI_GPUS_USERS && at < ENI_TABLE_TEXT)
-        snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - ENI_GPUS_USERS);
+    if (g->nusers > USERS_SHOWN && at < ENI_TABLE_TEXT)
+        snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - USERS_SHOWN);
 }
 
 static void show_list(FILE *out, const eni_gpus *gpus)
@@ -54,7 +54,8 @@ static void show_list(FILE *out, const eni_gpus *gpus)
         snprintf(cell[3], ENI_TABLE_TEXT, "%s", f->bus);
         snprintf(cell[4], ENI_TABLE_TEXT, "%d.%d", (int)f->major, (int)f->minor);
         format_bytes(f->memory_bytes, cell[5]);
-        format_bytes(f->free_bytes, cell[6]);
+        snprintf(cell[6], ENI_TABLE_TEXT, "-"); /* 0: not known */
+        if (f->free_bytes > 0) format_bytes(f->free_bytes, cell[6]);
         format_users(&gpus->gpu[i], cell[7]);
     }
     eni_table_print(out, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)gpus->n);
@@ -145,7 +146,7 @@ static void show_ranks(FILE *out, const eni_gpus *gpus)
 {
     static const eni_column columns[] = {{"RANK", true}, {"DEVICE", false}, {"NAME", false}, {"UUID", false}};
     enum { SHOWN = 64 };
-    char cells[SHOWN * 4][ENI_TABLE_TEXT], text[256];
+    char cells[SHOWN * 4][ENI_TABLE_TEXT], text[ENI_GPUS_VERDICT];
     const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
     for (int r = 0; r < n; r++) {
         const en_gpu_facts *f = &gpus->gpu[gpu_of(gpus, r)].facts;

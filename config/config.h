@@ -153,6 +153,7 @@ typedef struct eni_config {
     eni_list cells;      /* "even", "slow" */
     double target;       /* test accuracy in percent, 0: none */
     bool csv;
+    bool json; /* entrain gpus */
     int64_t figures; /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */

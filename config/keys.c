@@ -260,6 +260,8 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "output"
+    BOOL("json", NULL, json, "off", ON(ENI_GPUS), 0, NULL,
+         "the same facts as JSON, for programs"),
     INT("log-every", NULL, log_every, "10", 0, BIG, "STEPS", TRAIN, 0, NULL,
         "a line of progress every so many steps, 0: none"),
     INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "at the end only",
@@ -338,7 +340,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
-    [ENI_GPUS] = {"entrain gpus", "[-n N]", "Lists this host's GPUs, how they are linked, and which rank uses which.", 0,
+    [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]", "Lists this host's GPUs, how they are linked, and which rank uses which.", 0,
                   0, ""},
     [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
                     "Replays a server's event log and compares the outcome.", 1, 1, ""},

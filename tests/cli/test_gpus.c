@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "cli/gpus.h"
 
@@ -82,19 +83,115 @@ static void who_uses_it(void **state)
     (void)state;
     eni_gpus *m = machine(2, EN_LINK_PCIE, "", 0);
     m->gpu[0].nusers = 6;
-    for (int i = 0; i < ENI_GPUS_USERS; i++)
+    for (int i = 0; i < 6; i++)
         m->gpu[0].users[i] = (eni_gpus_user){.user = {.pid = 10 + i}};
     strcpy(m->gpu[0].users[0].program, "python3");
     m->gpu[0].users[0].user.bytes = 500000000;
     m->gpu[1].nusers = -1;
+    m->gpu[1].facts.free_bytes = 0;
     const char *text = show(m);
     assert_non_null(strstr(text, "python3 pid 10 (0.50 GB), pid 11, pid 12, pid 13 and 2 more\n"));
-    assert_non_null(strstr(text, "not told\n"));
+    assert_non_null(strstr(text, "80.0 GB        -  not told\n"));
 }
+
+/* ---- --json ---- */
+
+static const json_t *gpu_of(const json_t *all, size_t index)
+{
+    return json_array_get(json_object_get(all, "gpus"), index);
+}
+
+static void says(const json_t *object, const char *key, const char *text)
+{
+    assert_string_equal(json_string_value(json_object_get(object, key)), text);
+}
+
+static json_int_t number(const json_t *object, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(object, key)));
+    return json_integer_value(json_object_get(object, key));
+}
+
+static int is_null(const json_t *object, const char *key)
+{
+    return json_is_null(json_object_get(object, key));
+}
+
+static void json_has_what_the_table_has(void **state)
+{
+    (void)state;
+    eni_gpus *m = machine(2, EN_LINK_PCIE, "NCCL 2.28.9", 0);
+    m->gpu[0].nusers = 6;
+    for (int i = 0; i < 6; i++)
+        m->gpu[0].users[i] = (eni_gpus_user){.user = {.pid = 10 + i}};
+    strcpy(m->gpu[0].users[0].program, "python3");
+    strcpy(m->gpu[0].users[1].program, "\xff\xfe"); /* no text */
+    m->gpu[0].users[0].user.bytes = 500000000;
+    json_t *all = eni_gpus_json(m);
+    const json_t *g = gpu_of(all, 0), *users = json_object_get(g, "users"), *user = json_array_get(users, 0);
+    assert_int_equal(number(all, "schema"), 1);
+    assert_int_equal(json_array_size(json_object_get(all, "gpus")), 2);
+    assert_int_equal(number(g, "index"), 0);
+    assert_int_equal(number(gpu_of(all, 1), "index"), 1);
+    says(g, "name", "NVIDIA X");
+    says(g, "uuid", "GPU-00000000-ffff-ffff");
+    says(g, "bus", "0000:00:00.0");
+    says(g, "compute_capability", "9.0");
+    assert_int_equal(number(g, "memory_bytes"), 80000000000);
+    assert_int_equal(number(g, "free_bytes"), 79500000000);
+    assert_int_equal(number(g, "nusers"), 6);
+    assert_int_equal(json_array_size(users), 6);
+    assert_int_equal(number(user, "pid"), 10);
+    assert_int_equal(number(user, "bytes"), 500000000);
+    says(user, "program", "python3");
+    assert_true(is_null(json_array_get(users, 1), "program") && is_null(json_array_get(users, 1), "bytes"));
+    assert_int_equal(number(gpu_of(all, 1), "nusers"), 0);
+    says(all, "collectives", "NCCL 2.28.9");
+    assert_null(json_object_get(all, "ranks")); /* not asked for */
+    json_decref(all);
+    free(m);
+}
+
+static void json_says_null_where_nobody_knows(void **state)
+{
+    (void)state;
+    eni_gpus *m = machine(1, EN_LINK_SAME, "", 0);
+    m->gpu[0].nusers = -1;
+    m->gpu[0].facts.free_bytes = 0;
+    json_t *all = eni_gpus_json(m);
+    assert_true(is_null(all, "collectives"));
+    assert_true(is_null(gpu_of(all, 0), "users") && is_null(gpu_of(all, 0), "nusers"));
+    assert_true(is_null(gpu_of(all, 0), "free_bytes"));
+    json_decref(all);
+    free(m);
+}
+
+static void json_has_links_and_ranks(void **state)
+{
+    (void)state;
+    eni_gpus *m = machine(16, EN_LINK_NVLINK, "NCCL 2", 8);
+    m->link[0][2] = m->link[2][0] = EN_LINK_HOST;
+    json_t *all = eni_gpus_json(m), *links = json_object_get(all, "links"),
+           *ranks = json_object_get(all, "ranks");
+    assert_int_equal(json_array_size(links), 16);
+    const json_t *row = json_array_get(links, 2);
+    assert_int_equal(json_array_size(row), 16);
+    assert_string_equal(json_string_value(json_array_get(row, 0)), "host");
+    assert_string_equal(json_string_value(json_array_get(row, 1)), "nvlink");
+    assert_string_equal(json_string_value(json_array_get(row, 2)), "same");
+    assert_int_equal(json_array_size(ranks), 8);
+    assert_int_equal(number(json_array_get(ranks, 3), "rank"), 3);
+    assert_int_equal(number(json_array_get(ranks, 3), "gpu"), 6);
+    assert_non_null(strstr(json_string_value(json_object_get(all, "verdict")), "runs through NCCL 2"));
+    json_decref(all);
+    free(m);
+}
+
+/* ---- ranks ---- */
 
 static void expect_verdict(int n, const char *group, int nranks, const char *words)
 {
-    char text[256];
+    char text[ENI_GPUS_VERDICT];
     eni_gpus *m = machine(n, EN_LINK_NVLINK, group, nranks);
     eni_gpus_verdict(m, text, sizeof text);
     free(m);
@@ -127,6 +224,9 @@ int main(void)
                                        cmocka_unit_test(links_are_a_matrix),
                                        cmocka_unit_test(more_gpus_than_a_line_has_room_for),
                                        cmocka_unit_test(who_uses_it),
+                                       cmocka_unit_test(json_has_what_the_table_has),
+                                       cmocka_unit_test(json_says_null_where_nobody_knows),
+                                       cmocka_unit_test(json_has_links_and_ranks),
                                        cmocka_unit_test(what_ring_does),
                                        cmocka_unit_test(ranks_have_slices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
