@@ -4,8 +4,10 @@
  * else here opens that file. F_GETLK names the pid that holds one. */
 #include "worker/lease.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <poll.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -175,12 +177,33 @@ en_status eni_lease_poll(eni_lease *l, eni_lease_holder *holder_out)
 
 /* ---- life ---- */
 
+/* 1 if a queue lies there that we can take part in: somebody may have made those of all GPUs beforehand. */
+static int has_queue(const char *dir)
+{
+    int found = 0;
+    DIR *folder = opendir(dir);
+    if (folder == NULL) return 0;
+    for (const struct dirent *e; !found && (e = readdir(folder)) != NULL;)
+        found = fnmatch("entrain-*.lease", e->d_name, 0) == 0 &&
+                faccessat(dirfd(folder), e->d_name, R_OK | W_OK, 0) == 0;
+    closedir(folder);
+    return found;
+}
+
 en_status eni_lease_check(const char *dir)
 {
     struct stat s;
-    if (stat(dir, &s) == 0 && S_ISDIR(s.st_mode)) return EN_OK;
+    if (stat(dir, &s) != 0 || !S_ISDIR(s.st_mode)) {
+        eni_error("lease",
+                  "--gpu-lease: %.200s is no folder for the queue (ENTRAIN_LEASE_DIR names it; else /tmp)",
+                  dir);
+        return EN_EINVAL;
+    }
+    if (access(dir, W_OK | X_OK) == 0 || has_queue(dir)) return EN_OK;
     eni_error("lease",
-              "--gpu-lease: %.200s is no folder for the queue (ENTRAIN_LEASE_DIR names it; else /tmp)", dir);
+              "--gpu-lease: the folder %.200s for the queue cannot be written: name another one, that all "
+              "users can write, with ENTRAIN_LEASE_DIR",
+              dir);
     return EN_EINVAL;
 }
 

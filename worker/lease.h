@@ -30,7 +30,8 @@ typedef struct eni_lease_holder {
     int ahead;       /* who will have it before us, the holder included */
 } eni_lease_holder;
 
-/* Before anybody is met: there is such a folder. EN_EINVAL, logged. */
+/* Before anybody is met, so that all ranks refuse alike: there is such a folder, and a queue can be made there
+ * or is there already. EN_EINVAL, logged. */
 en_status eni_lease_check(const char *dir);
 
 /* Opens the queue of a GPU in a folder that others may write, too. EN_EDENIED, EN_EINVAL (something else lies

@@ -250,6 +250,57 @@ static void test_refusals(void **state)
     eni_lease_close(lease);
 }
 
+/* ---- the folder ---- */
+
+typedef struct folder_case {
+    const char *folder;
+    en_status expected;
+    const char *says;
+} folder_case;
+
+/* In a process of its own, as somebody whom modes mean something to. */
+static int looks_at_folder(int rank, int n, cluster_board *board, void *user)
+{
+    const folder_case *c = user;
+    (void)rank, (void)n, (void)board;
+    CLUSTER_CHECK(geteuid() != 0 || setuid(65534) == 0);
+    CLUSTER_CHECK(eni_lease_check(c->folder) == c->expected);
+    CLUSTER_CHECK(strstr(said, c->says) != NULL && (c->expected == EN_OK) == (said[0] == 0));
+    return 0;
+}
+
+static void expect_folder(const char *folder, en_status expected, const char *says)
+{
+    struct cluster cluster;
+    folder_case c = {folder, expected, says};
+    assert_int_equal(cluster_run(&cluster, 1, looks_at_folder, &c, 30000), 0);
+    cluster_close(&cluster);
+}
+
+static void test_folders(void **state)
+{
+    (void)state;
+    expect_folder("/nowhere/at/all", EN_EINVAL, "is no folder");
+    expect_folder("/dev/null", EN_EINVAL, "is no folder");
+    assert_int_equal(chmod(dir, 0777), 0);
+    expect_folder(dir, EN_OK, "");
+    assert_int_equal(chmod(dir, 0555), 0);
+    expect_folder(dir, EN_EINVAL, "cannot be written");
+    expect_folder(dir, EN_EINVAL, dir);
+
+    /* but its administrator may have made the queue */
+    assert_int_equal(chmod(dir, 0755), 0);
+    const int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+    assert_true(fd >= 0 && fchmod(fd, 0666) == 0 && close(fd) == 0);
+    assert_int_equal(chmod(dir, 0555), 0);
+    expect_folder(dir, EN_OK, "");
+    assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(chmod(path, 0444), 0);
+    assert_int_equal(chmod(dir, 0555), 0);
+    expect_folder(dir, EN_EINVAL, "cannot be written");
+    assert_int_equal(chmod(dir, 0700), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,6 +309,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_stays_small, setup, teardown),
         cmocka_unit_test_setup_teardown(test_wait_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folders, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
