@@ -42,8 +42,7 @@ static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, e
     const int32_t a = f->is_a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                   b = f->is_b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t bias = type_of(f->bias_dtype);
-    const void *const somewhere =
-        (const void *)(uintptr_t)ENI_CUDA_ALIGN; /* how the bias will lie; never read */
+    const void *const somewhere = (const void *)(uintptr_t)MIN_ALIGN; /* how the bias will lie; never read */
     cublasStatus_t st = cublasLtMatmulDescCreate(
         &p->product, is_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
     if (st) return st;

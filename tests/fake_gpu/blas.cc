@@ -323,9 +323,10 @@ Algo choose(const Problem &problem, const Preference &preference, bool is_second
     algo.align_b = least(preference.align_b);
     algo.align_c = least(preference.align_c);
     algo.align_d = least(preference.align_d);
-    /* Header, BIAS_POINTER: the heuristic depends "on its value to determine expected pointer alignment". */
-    algo.align_bias = least(alignment_of(problem.matmul.bias));
-    algo.align_aux = least(alignment_of(problem.matmul.aux));
+    /* Header, BIAS_POINTER: the heuristic depends "on its value to determine expected pointer alignment". How
+     * much of that alignment is then needed it does not say: all of it, here. */
+    algo.align_bias = (uint16_t)alignment_of(problem.matmul.bias);
+    algo.align_aux = (uint16_t)alignment_of(problem.matmul.aux);
     return algo;
 }
 

@@ -178,6 +178,16 @@ static void weights_on_bounds_of_four_bytes(void **state)
     for_all(agrees_skewed, 0);
 }
 
+/* What begins on 16 bytes is given to the libraries as it is, which may count on 16 and no more. */
+static void weights_on_bounds_of_sixteen_bytes(void **state)
+{
+    (void)state;
+    const en_op ops[] = {linear_op(5, 12, 8, EN_OP_BIAS), linear_op(5, 12, 8, EN_OP_BIAS | EN_OP_FUSE_RELU),
+                         conv_op((en_extent){2, 6, 6, 1}, 8, 3, 1, 0, EN_OP_BIAS)};
+    for (int i = 0; i < 3; i++)
+        try_op(&plain, &ops[i], 16, 0.0f);
+}
+
 static void agrees_scaled(const en_op *op)
 {
     try_op(&plain, op, 0, 256.0f);
@@ -455,3 +465,4 @@ int main(int argc, char **argv)
     gpu_rig_close(&plain);
     return failed;
 }
+        cmocka_unit_test(weights_on_bounds_of_sixteen_bytes),
