@@ -36,9 +36,9 @@ static cublasStatus_t layout(cublasLtMatrixLayout_t *out, uint32_t dtype, int64_
     return cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)cols, rows);
 }
 
-static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, eni_cuda_product *p)
+static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, int is_tf32,
+                               eni_cuda_product *p)
 {
-    const int is_tf32 = plan->op.dtype == EN_F32 && plan->ctx->flags & EN_OPEN_TF32;
     const int32_t a = f->is_a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                   b = f->is_b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t bias = type_of(f->bias_dtype);
@@ -161,11 +161,12 @@ static en_status take_plain(const eni_cuda_factors *f, eni_cuda_product *product
     return EN_OK;
 }
 
-en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,
-                                eni_cuda_product *product)
+/* EN_EUNSUPPORTED, nothing logged, nothing to free: cuBLASLt does not have this. */
+static en_status take_library(const en_plan *plan, const eni_cuda_factors *factors, int is_tf32,
+                              eni_cuda_product *product)
 {
     *product = (eni_cuda_product){.factors = *factors};
-    cublasStatus_t status = describe(plan, factors, product);
+    cublasStatus_t status = describe(plan, factors, is_tf32, product);
     en_status st = EN_OK;
     if (!status) status = choose(plan, product);
     if (!status) st = try_once(plan, product, &status);
@@ -174,8 +175,18 @@ en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *fac
         return EN_OK;
     }
     eni_cuda_product_fini(product);
-    if (st != EN_OK) return st;
-    return factors->epilogue == CUBLASLT_EPILOGUE_DEFAULT ? take_plain(factors, product) : EN_EUNSUPPORTED;
+    return st != EN_OK ? st : EN_EUNSUPPORTED;
+}
+
+/* TF32 is a permission: where a GPU has none, 32 bits are. */
+en_status eni_cuda_product_init(const en_plan *plan, const eni_cuda_factors *factors,
+                                eni_cuda_product *product)
+{
+    const int is_tf32 = plan->op.dtype == EN_F32 && plan->ctx->flags & EN_OPEN_TF32;
+    en_status st = take_library(plan, factors, is_tf32, product);
+    if (st == EN_EUNSUPPORTED && is_tf32) st = take_library(plan, factors, 0, product);
+    if (st != EN_EUNSUPPORTED || factors->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return st;
+    return take_plain(factors, product);
 }
 
 void eni_cuda_product_fini(eni_cuda_product *product)

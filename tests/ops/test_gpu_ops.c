@@ -204,9 +204,15 @@ static void agrees_in_tf32(const en_op *op)
     if (op->dtype == EN_F32) try_op(&tf32, op, 0, 0.0f);
 }
 
+/* Where a GPU has no TF32 the product is still cuBLASLt's. */
 static void tf32_is_as_close_as_ten_bits(void **state)
 {
     (void)state;
+    const en_op linear = linear_op(5, 4, 3, EN_OP_BIAS);
+    gpu_trial t;
+    gpu_trial_init(&t, &tf32, &ref, &linear, 0, 0.0f);
+    assert_memory_equal(t.info.forward, "cublaslt", 8);
+    gpu_trial_fini(&t);
     for_all(agrees_in_tf32, 0);
 }
 
