@@ -1,6 +1,6 @@
 /* conv.c - convolution: cuDNN's three passes, and the one file that speaks to cuDNN.
  *
- *     forward             w to (O, KH, KW, I)  ->  cuDNN, with bias and relu where it has them
+ *     forward             w to (O, KH, KW, I)  ->  cuDNN, with the bias where it has that  ->  relu
  *     backward_weights    mask and sum dy      ->  cuDNN  ->  dw to (O, I, KH, KW), db
  *     backward_data       cuDNN, on the weights that forward left in `saved`
  *
@@ -37,7 +37,7 @@ typedef struct conv {
     cudnnConvolutionDescriptor_t how[PASSES]; /* one each: the kind of arithmetic is part of it */
     conv_choice pass[PASSES];
     eni_cuda_unfold unfold[PASSES]; /* where it has bytes, it takes the place of cuDNN */
-    int is_fused;                   /* forward does bias and relu */
+    int is_fused;                   /* forward adds the bias, if there is one */
 } conv;
 
 /* The memory on which algorithms are tried, and the addresses of a pass. */
@@ -85,8 +85,6 @@ static cudnnStatus_t describe_tensor(const en_plan *plan, en_extent e, cudnnTens
 static cudnnStatus_t describe(const en_plan *plan, conv *own)
 {
     const en_op *op = &plan->op;
-    const cudnnActivationMode_t mode =
-        op->flags & EN_OP_FUSE_RELU ? CUDNN_ACTIVATION_RELU : CUDNN_ACTIVATION_IDENTITY;
     cudnnStatus_t st = describe_tensor(plan, op->x, &own->x);
     if (!st) st = describe_tensor(plan, plan->y, &own->y);
     if (!st) st = describe_tensor(plan, (en_extent){1, 1, 1, op->channels}, &own->bias);
@@ -95,11 +93,9 @@ static cudnnStatus_t describe(const en_plan *plan, conv *own)
         st = cudnnSetFilter4dDescriptor(own->w, type_of(plan), CUDNN_TENSOR_NHWC, (int)op->channels,
                                         (int)op->x.c, (int)op->kernel_h, (int)op->kernel_w);
     if (!st) st = cudnnCreateActivationDescriptor(&own->activation);
-    /* A fused call takes no other option than NOT_PROPAGATE_NAN. Without a relu it says nothing; with one we
-     * would rather do the relu ourselves than lose what is not a number. */
-    const cudnnNanPropagation_t nan =
-        op->flags & EN_OP_FUSE_RELU ? CUDNN_PROPAGATE_NAN : CUDNN_NOT_PROPAGATE_NAN;
-    if (!st) st = cudnnSetActivationDescriptor(own->activation, mode, nan, 0.0);
+    if (!st)
+        st = cudnnSetActivationDescriptor(own->activation, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN,
+                                          0.0);
     for (int i = 0; i < PASSES && !st; i++)
         st = describe_pass(plan, &own->how[i]);
     return st;
@@ -238,10 +234,11 @@ static en_status choose(en_plan *plan, conv *own, int pass, const conv_memory *m
     return EN_EUNSUPPORTED;
 }
 
-/* With bias and relu inside where some algorithm has that. */
+/* With the bias inside where some algorithm has that. A relu inside takes no other option than
+ * NOT_PROPAGATE_NAN: we would rather do it ourselves than lose what is not a number, and the bias with it. */
 static en_status choose_forward(en_plan *plan, conv *own, const conv_memory *memory)
 {
-    own->is_fused = (plan->op.flags & EN_OP_BIAS) != 0;
+    own->is_fused = plan->op.flags & EN_OP_BIAS && !(plan->op.flags & EN_OP_FUSE_RELU);
     if (own->is_fused) {
         const en_status st = choose(plan, own, FORWARD, memory);
         if (st != EN_EUNSUPPORTED) return st;
@@ -263,13 +260,12 @@ static en_status init_unfold(const en_plan *plan, conv *own, int pass)
     }
 }
 
-static void name_pass(const en_plan *plan, const conv *own, int pass, char name[48])
+static void name_pass(const conv *own, int pass, char name[48])
 {
     static const char *const names[PASSES][4] = {{"implicit_gemm", "implicit_precomp_gemm", "gemm", "direct"},
                                                  {"algo_0", "algo_1", "", "algo_3"},
                                                  {"algo_0", "algo_1"}};
-    const int has_relu = (plan->op.flags & EN_OP_FUSE_RELU) != 0;
-    const char *behind = pass != FORWARD || !own->is_fused ? "" : has_relu ? "+bias+relu" : "+bias";
+    const char *behind = pass == FORWARD && own->is_fused ? "+bias" : "";
     if (own->unfold[pass].bytes > 0)
         snprintf(name, 48, "unfold:%s", own->unfold[pass].product.name);
     else
@@ -309,7 +305,7 @@ static en_status choose_all(en_plan *plan, conv *own, const conv_memory *memory)
         en_status st = pass == FORWARD ? choose_forward(plan, own, memory) : choose(plan, own, pass, memory);
         if (st == EN_EUNSUPPORTED) st = fall_back(plan, own, pass);
         if (st != EN_OK) return st;
-        name_pass(plan, own, pass, names[pass]);
+        name_pass(own, pass, names[pass]);
     }
     return EN_OK;
 }
@@ -395,8 +391,7 @@ static en_status conv_forward(en_plan *plan, const en_args *args)
     conv_memory memory = {.x = args->x, .y = args->y, .workspace = eni_cuda_layer_scratch(&own->layer, args)};
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &memory.w, &memory.b));
     EN_TRY(run_chosen(plan, own, FORWARD, &memory, "forward of conv2d"));
-    const int is_done = own->is_fused || !(plan->op.flags & (EN_OP_BIAS | EN_OP_FUSE_RELU));
-    return is_done ? EN_OK : eni_cuda_bias_relu(plan, args);
+    return eni_cuda_bias_relu(plan, args, own->is_fused);
 }
 
 static en_status conv_backward_weights(en_plan *plan, const en_args *args)

@@ -50,8 +50,8 @@ int64_t eni_cuda_columns_parts(const en_plan *plan); /* how many are good for sp
 en_status eni_cuda_unfold_x(const en_plan *plan, const void *x, void *windows);
 en_status eni_cuda_fold_dx(const en_plan *plan, const void *windows, void *dx);
 
-/* y += b, then relu, whatever the op's flags ask for, in place. */
-en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args);
+/* y += b, unless it has the bias, then relu: what of it the op's flags ask for, in place. */
+en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias);
 
 #ifdef __cplusplus
 }

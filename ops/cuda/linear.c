@@ -1,6 +1,6 @@
 /* linear.c - y = x w^T + b: three products of cuBLASLt, which reads our rows as columns:
  *
- *     forward             y^T  (O, N) = w^T' (O, C) x^T (C, N)     bias and relu in the epilogue
+ *     forward             y^T  (O, N) = w^T' (O, C) x^T (C, N)     bias in the epilogue; then relu.cu
  *     backward_weights    dw^T (C, O) = x^T  (C, N) dy^T' (N, O)   db in the epilogue, or by columns.cu
  *     backward_data       dx^T (C, N) = w^T  (C, O) dy^T (O, N)
  *
@@ -16,7 +16,7 @@
 typedef struct linear {
     eni_cuda_layer layer;
     eni_cuda_product forward, dw, dw_db, dx; /* dw_db: with the bias gradient, where cuBLASLt has that */
-    int is_fused;                            /* forward does bias and relu */
+    int is_fused;                            /* forward adds the bias, if there is one */
 } linear;
 
 static en_status prepare_forward(const en_plan *plan, linear *own)
@@ -103,8 +103,7 @@ static en_status linear_forward(en_plan *plan, const en_args *args)
     EN_TRY(eni_cuda_layer_weights(plan, &own->layer, args, 1, &w, &b));
     EN_TRY(eni_cuda_product_run(plan, &own->forward, w, args->x, own->is_fused ? b : NULL, args->y,
                                 eni_cuda_layer_scratch(&own->layer, args), "forward of linear"));
-    const int is_done = own->is_fused || !(plan->op.flags & (EN_OP_BIAS | EN_OP_FUSE_RELU));
-    return is_done ? EN_OK : eni_cuda_bias_relu(plan, args);
+    return eni_cuda_bias_relu(plan, args, own->is_fused);
 }
 
 static en_status linear_backward_weights(en_plan *plan, const en_args *args)

@@ -7,12 +7,12 @@
  *     conv2      1 weights, 1 cuDNN                   + 1 sums of dy, 1 cuDNN, 1 dw and db out, 1 cuDNN
  *     pool2      1                                    + 1
  *     flatten    1                                    + 1
- *     fc1        1 cuBLASLt (+1 weights)              + 1 mask and sums of dy, 1 cuBLASLt, 1 cuBLASLt
+ *     fc1        1 cuBLASLt, 1 relu (+1 weights)      + 1 mask and sums of dy, 1 cuBLASLt, 1 cuBLASLt
  *     fc2        1 cuBLASLt (+1 weights)              + 1 cuBLASLt, 1 cuBLASLt
  *     softmax    1                                    + 1
  *     nll        1                                    + 1
  *
- * 10 forward and 17 backward (13 and 17, and one cast of the input), counting each call of a library as one.
+ * 11 forward and 17 backward (14 and 17, and one cast of the input), counting each call of a library as one.
  * --deterministic adds one: fc2's sums of dy are then not the product's. A loss scale adds three: fc1 and fc2
  * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to fc1. */
 #include <string.h>

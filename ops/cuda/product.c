@@ -15,9 +15,7 @@ enum { MAX_WORKSPACE = 32 << 20, MIN_ALIGN = 16 };
 
 cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op)
 {
-    const int has_bias = (op->flags & EN_OP_BIAS) != 0;
-    if (op->flags & EN_OP_FUSE_RELU) return has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    return has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    return op->flags & EN_OP_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 static cudaDataType_t type_of(uint32_t dtype)
@@ -27,7 +25,7 @@ static cudaDataType_t type_of(uint32_t dtype)
 
 static int has_bias(cublasLtEpilogue_t epilogue)
 {
-    return epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_RELU;
+    return epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /* A dense (rows, cols), column by column. */
@@ -108,8 +106,6 @@ static const char *name_of(cublasLtEpilogue_t epilogue)
 {
     switch (epilogue) {
     case CUBLASLT_EPILOGUE_BIAS: return "+bias";
-    case CUBLASLT_EPILOGUE_RELU: return "+relu";
-    case CUBLASLT_EPILOGUE_RELU_BIAS: return "+bias+relu";
     case CUBLASLT_EPILOGUE_BGRADB: return "+db";
     default: return "";
     }

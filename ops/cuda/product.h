@@ -28,7 +28,8 @@ typedef struct eni_cuda_product {
     char name[48];
 } eni_cuda_product;
 
-/* What does the bias and the relu that the op asks for. */
+/* What does the bias that the op asks for. Its relu is not cuBLASLt's: that makes 0 of what is not a number,
+ * and a model that has diverged would look well. */
 cublasLtEpilogue_t eni_cuda_product_epilogue(const en_op *op);
 
 /* Chooses an algorithm and tries it once, on memory of its own. EN_EUNSUPPORTED, nothing logged: cuBLASLt

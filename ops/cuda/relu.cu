@@ -69,21 +69,21 @@ template <typename T> static en_status run_backward(const en_plan *plan, const e
                       (uint32_t)count);
 }
 
-template <typename T, int V> static en_status run_bias(const en_plan *plan, const en_args *args)
+template <typename T, int V>
+static en_status run_bias(const en_plan *plan, const en_args *args, const float *b)
 {
     const int64_t packs = en_extent_count(plan->y) / V;
-    const float *b = plan->op.flags & EN_OP_BIAS ? (const float *)args->b : NULL;
     return ENI_LAUNCH(plan->ctx, (bias_relu<T, V>), eni_blocks(packs, ENI_BLOCK), ENI_BLOCK,
                       eni_cuda_stream(plan), (T *)args->y, b, (uint32_t)packs, (uint32_t)plan->y.c,
                       (plan->op.flags & EN_OP_FUSE_RELU) != 0);
 }
 
-template <typename T> static en_status run_bias(const en_plan *plan, const en_args *args)
+template <typename T> static en_status run_bias(const en_plan *plan, const en_args *args, const float *b)
 {
     switch (eni_pack_width(plan->y.c)) {
-    case 4: return run_bias<T, 4>(plan, args);
-    case 2: return run_bias<T, 2>(plan, args);
-    default: return run_bias<T, 1>(plan, args);
+    case 4: return run_bias<T, 4>(plan, args, b);
+    case 2: return run_bias<T, 2>(plan, args, b);
+    default: return run_bias<T, 1>(plan, args, b);
     }
 }
 
@@ -105,12 +105,14 @@ en_status eni_cuda_relu_backward(en_plan *plan, const en_args *args)
     }
 }
 
-en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args)
+en_status eni_cuda_bias_relu(const en_plan *plan, const en_args *args, int has_bias)
 {
+    const float *b = plan->op.flags & EN_OP_BIAS && !has_bias ? (const float *)args->b : NULL;
+    if (!b && !(plan->op.flags & EN_OP_FUSE_RELU)) return EN_OK;
     switch (plan->op.dtype) {
-    case EN_BF16: return run_bias<eni_bf16>(plan, args);
-    case EN_F16: return run_bias<eni_f16>(plan, args);
-    default: return run_bias<float>(plan, args);
+    case EN_BF16: return run_bias<eni_bf16>(plan, args, b);
+    case EN_F16: return run_bias<eni_f16>(plan, args, b);
+    default: return run_bias<float>(plan, args, b);
     }
 }
 

@@ -15,7 +15,7 @@ typedef struct eni_cuda_unfold {
     eni_cuda_product product;
     uint64_t product_at; /* its own workspace, behind the windows */
     uint64_t bytes;      /* of workspace; 0: there is none of this */
-    int is_fused;        /* forward: with bias and relu */
+    int is_fused;        /* forward: adds the bias, if there is one */
 } eni_cuda_unfold;
 
 /* EN_EUNSUPPORTED, nothing logged: more than 2^31 elements of windows. Passes of weights give float32. */

@@ -304,8 +304,7 @@ static void forward_only_saves_nothing(void **state)
     for_all(forward_only, 0);
 }
 
-/* A diverged model must show: relu and pooling pass on what is not a number, as PyTorch does. (The relu in a
- * product's epilogue is cuBLASLt's, which does not say what it does.) */
+/* A diverged model must show: relu and pooling pass on what is not a number, as PyTorch does. */
 static void not_a_number_passes(void **state)
 {
     (void)state;
@@ -333,6 +332,32 @@ static void not_a_number_passes(void **state)
                 eni_free(dx);
                 gpu_trial_fini(&t);
             }
+}
+
+/* Nor does the relu of a layer hide it: one input that is not a number makes the outputs that see it such. */
+static void not_a_number_passes_a_fused_relu(void **state)
+{
+    (void)state;
+    const uint32_t relu = EN_OP_FUSE_RELU;
+    const en_op ops[] = {linear_op(3, 8, 4, EN_OP_BIAS | relu), linear_op(3, 8, 4, relu),
+                         conv_op((en_extent){3, 3, 3, 4}, 4, 3, 1, 0, EN_OP_BIAS | relu),
+                         conv_op((en_extent){3, 3, 3, 4}, 4, 3, 1, 0, relu)};
+    for (uint32_t dtype = EN_F32; dtype <= EN_F16; dtype++)
+        for (int i = 0; i < 4; i++) {
+            en_op op = ops[i];
+            op.dtype = dtype;
+            gpu_trial t;
+            gpu_trial_init(&t, &plain, &ref, &op, 0, 0.0f);
+            float y[12];
+            assert_int_equal(t.want.ny, 12);   /* 3 samples, 4 outputs each */
+            t.want.x[t.want.nx / 3 + 5] = NAN; /* of the second sample */
+            gpu_trial_set(&t, GPU_X, t.want.x);
+            gpu_trial_run(&t, y);
+            for (int k = 0; k < 12; k++)
+                if (!isnan(y[k]) != (k / 4 != 1))
+                    fail_msg("%s: output %d is %g", gpu_trial_name(&t), k, (double)y[k]);
+            gpu_trial_fini(&t);
+        }
 }
 
 static void what_overflows_is_not_finite(void **state)
@@ -452,12 +477,14 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_ref),
         cmocka_unit_test(weights_on_bounds_of_four_bytes),
+        cmocka_unit_test(weights_on_bounds_of_sixteen_bytes),
         cmocka_unit_test(the_loss_scale_goes_in_and_comes_out),
         cmocka_unit_test(tf32_is_as_close_as_ten_bits),
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(a_recording_gives_the_same_bits),
         cmocka_unit_test(forward_only_saves_nothing),
         cmocka_unit_test(not_a_number_passes),
+        cmocka_unit_test(not_a_number_passes_a_fused_relu),
         cmocka_unit_test(what_overflows_is_not_finite),
         cmocka_unit_test(what_libraries_lack_is_done_otherwise),
         cmocka_unit_test(nonsense_is_refused),
@@ -471,4 +498,3 @@ int main(int argc, char **argv)
     gpu_rig_close(&plain);
     return failed;
 }
-        cmocka_unit_test(weights_on_bounds_of_sixteen_bytes),
