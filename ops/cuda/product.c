@@ -61,13 +61,13 @@ static cublasStatus_t describe(const en_plan *plan, const eni_cuda_factors *f, i
     return st ? st : layout(&p->d, f->dtype, f->m, f->n);
 }
 
-/* Sums may be split and added in the workspace in float32, never in the output's own type. With
- * EN_OPEN_DETERMINISTIC only by a pass of its own, never in the order of arrival. */
-static cublasStatus_t prefer(const en_plan *plan, cublasLtMatmulPreference_t preference)
+/* Sums may be split, and are added in float32: in the workspace, by a pass of its own, or in D, if that is
+ * float32. With EN_OPEN_DETERMINISTIC not in D, where the order may be that of arrival. */
+static cublasStatus_t prefer(const en_plan *plan, uint32_t dtype, cublasLtMatmulPreference_t preference)
 {
-    const int is_deterministic = (plan->ctx->flags & EN_OPEN_DETERMINISTIC) != 0;
+    const int is_in_place = dtype == EN_F32 && !(plan->ctx->flags & EN_OPEN_DETERMINISTIC);
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                             (is_deterministic ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
+                             (is_in_place ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0u);
     const size_t workspace = MAX_WORKSPACE;
     const uint32_t align = MIN_ALIGN;
     const cublasLtMatmulPreferenceAttributes_t aligned[] = {
@@ -91,7 +91,7 @@ static cublasStatus_t choose(const en_plan *plan, eni_cuda_product *p)
     memset(&found, 0, sizeof found);
     cublasStatus_t st = cublasLtMatmulPreferenceCreate(&preference);
     if (st) return st;
-    st = prefer(plan, preference);
+    st = prefer(plan, p->factors.dtype, preference);
     if (!st)
         st = cublasLtMatmulAlgoGetHeuristic(plan->ctx->blas, p->product, p->a, p->b, p->d, p->d, preference,
                                             1, &found, &nfound);

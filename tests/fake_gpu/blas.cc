@@ -74,11 +74,12 @@ struct Preference {
 /* What the eight opaque words of a cublasLtMatmulAlgo_t hold. */
 struct Algo {
     uint32_t magic;
-    uint32_t splits; /* of k, added up through the workspace: the reason why sums differ between algorithms */
+    uint32_t splits;      /* of k: the reason why sums differ between algorithms */
+    uint32_t is_in_place; /* they are added in D, in its type; else in the workspace */
     uint64_t problem;
     uint64_t workspace;
     uint16_t align_a, align_b, align_c, align_d, align_bias, align_aux;
-    uint32_t reserved[6];
+    uint32_t reserved[5];
 };
 static_assert(sizeof(Algo) <= sizeof(cublasLtMatmulAlgo_t), "the opaque words are too few");
 
@@ -314,10 +315,16 @@ Algo choose(const Problem &problem, const Preference &preference, bool is_second
     algo.splits = 1;
     algo.problem = hash_of(problem);
     const uint64_t partials = 4ull * (uint64_t)(problem.m * problem.n);
-    if (!is_second && problem.k >= 256 && (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
+    /* Header, INPLACE: "using the output buffer (and output data type)". Many pieces, so that it shows. */
+    if (!is_second && problem.k >= 256 && problem.out != Number::F32 &&
+        (preference.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE)) {
+        algo.splits = (uint32_t)problem.k / 8;
+        algo.is_in_place = 1;
+    } else if (!is_second && problem.k >= 256 &&
+               (preference.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
         algo.splits = problem.k >= 1024 ? 4 : 2;
-    if (algo.splits * partials > preference.workspace) algo.splits = 1;
-    algo.workspace = algo.splits > 1 ? algo.splits * partials : 0;
+    if (!algo.is_in_place && algo.splits * partials > preference.workspace) algo.splits = 1;
+    algo.workspace = algo.splits > 1 && !algo.is_in_place ? algo.splits * partials : 0;
     const auto least = [](uint32_t alignment) { return (uint16_t)(alignment < 16 ? alignment : 16); };
     algo.align_a = least(preference.align_a);
     algo.align_b = least(preference.align_b);
@@ -370,12 +377,32 @@ void pack(float *to, const void *from, Number type, const Layout &layout, bool i
         }
 }
 
+/* Piece by piece of k, each rounded to the type of D as it is added. */
+void sum_in_place(const Problem &p, const Algo &algo, const float *a, const float *b, float *sum)
+{
+    const int64_t count = p.m * p.n;
+    std::vector<float> piece((size_t)count);
+    std::fill(sum, sum + count, 0.0f);
+    for (uint32_t s = 0; s < algo.splits; s++) {
+        multiply(piece.data(), a, b, p.m, p.n, p.k, p.k * s / algo.splits, p.k * (s + 1) / algo.splits);
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t there = 0;
+            store(&there, p.out, 0, sum[i] + piece[(size_t)i]);
+            sum[i] = load(&there, p.out, 0);
+        }
+    }
+}
+
 /* One piece of k: the partial sums go through the workspace, as the real kernels send them. */
 void sum_products(const Problem &p, const Algo &algo, const Arguments &args, const float *a, const float *b,
                   float *sum)
 {
     if (algo.splits == 1) {
         multiply(sum, a, b, p.m, p.n, p.k, 0, p.k);
+        return;
+    }
+    if (algo.is_in_place) {
+        sum_in_place(p, algo, a, b, sum);
         return;
     }
     const int64_t count = p.m * p.n;

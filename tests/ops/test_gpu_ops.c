@@ -216,6 +216,30 @@ static void tf32_is_as_close_as_ten_bits(void **state)
     for_all(agrees_in_tf32, 0);
 }
 
+/* 2048 and 504 times 3/32: what is added to 2048 in 16 bits, eight at a time, is lost (steps of 2 and 16). */
+static void sums_are_of_32_bits(void **state)
+{
+    (void)state;
+    for (uint32_t dtype = EN_BF16; dtype <= EN_F16; dtype++) {
+        en_op op = linear_op(4, 512, 8, 0);
+        op.dtype = dtype;
+        gpu_trial t;
+        gpu_trial_init(&t, &plain, &ref, &op, 0, 0.0f);
+        for (int64_t i = 0; i < t.want.nx; i++)
+            t.want.x[i] = i % 512 == 0 ? 2048.0f : i % 512 < 8 ? 0.0f : 0.09375f;
+        for (int64_t i = 0; i < t.want.nw; i++)
+            t.want.w[i] = 1.0f;
+        gpu_trial_set(&t, GPU_X, t.want.x);
+        gpu_trial_set(&t, GPU_W, t.want.w);
+        float y[32];
+        assert_int_equal(t.want.ny, 32);
+        gpu_trial_run(&t, y);
+        for (int i = 0; i < 32; i++)
+            assert_float_equal(y[i], 2096.0f, 0.0f); /* 2095.25, rounded once */
+        gpu_trial_fini(&t);
+    }
+}
+
 static void assert_same(const gpu_trial *a, const gpu_trial *b, int which, const char *name)
 {
     if (memcmp(gpu_trial_bits(a, which), gpu_trial_bits(b, which), a->tensor[which].bytes) != 0)
@@ -480,6 +504,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(weights_on_bounds_of_sixteen_bytes),
         cmocka_unit_test(the_loss_scale_goes_in_and_comes_out),
         cmocka_unit_test(tf32_is_as_close_as_ten_bits),
+        cmocka_unit_test(sums_are_of_32_bits),
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(a_recording_gives_the_same_bits),
         cmocka_unit_test(forward_only_saves_nothing),
