@@ -156,8 +156,10 @@ typedef struct en_gpu {
      * the whole into COMPUTE.
      *
      * A mark that is set inside stands for the latest launch: poll() answers for that one, and after()
-     * outside orders behind the whole launch. (Until the first launch it is as if never set.) Inside, after()
-     * takes marks that were set inside. A mark may be set in several graphs, and outside of them in between.
+     * outside orders behind the whole launch. (Until the first launch it is as if never set.) poll() may be
+     * late, by the rest of the launch, for a mark that was never polled before it was recorded. Inside,
+     * after() takes marks that were set inside. A mark may be set in several graphs, and outside of them in
+     * between.
      *
      * Meanwhile no plan is made, no memory taken, freed, pinned, unpinned, exported or opened, and nothing
      * polled or waited for; and numbers of a call (lin's a and b, a count) are recorded as they are. What
@@ -169,10 +171,9 @@ typedef struct en_gpu {
     void (*graph_free)(en_graph *); /* NULL is fine */
 
     /* Memory of another process on the same GPU. export_memory: `memory` is what en_device.alloc gave for
-     * EN_GPU_EXPORT_MIN bytes or more: smaller pieces share a block with others, all of which the importer could
-     * read.
-     * EN_EUNSUPPORTED, at debug level: the system refuses it (some containers do). The exporter outlives the
-     * importers' use. */
+     * EN_GPU_EXPORT_MIN bytes or more: smaller pieces share a block with others, all of which the importer
+     * could read. EN_EUNSUPPORTED, at debug level: the system refuses it (some containers do). The exporter
+     * outlives the importers' use. */
     en_status (*export_memory)(struct en_ctx *, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
     en_status (*import_memory)(struct en_ctx *, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
     void (*release_memory)(struct en_ctx *, void *memory); /* what import_memory gave */

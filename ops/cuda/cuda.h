@@ -146,10 +146,14 @@ void eni_cuda_marks_close(en_ctx *ctx);
 void eni_cuda_marks_begin(en_ctx *ctx); /* a capture begins */
 /* The marks that were set in the capture that has just ended, each as often as it was set: the caller's from
  * now on, freed with eni_free. A launch of the graph tells them so. */
-en_mark **eni_cuda_marks_take(en_ctx *ctx, int *n_out);
-void eni_cuda_marks_launched(en_mark *const *marks, int n, cudaEvent_t behind);
+typedef struct eni_cuda_set {
+    en_mark *mark;
+    int is_ticked;
+} eni_cuda_set;
+eni_cuda_set *eni_cuda_marks_take(en_ctx *ctx, int *n_out);
+void eni_cuda_marks_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* The graph with this event is about to be freed. */
-void eni_cuda_marks_let_go(en_ctx *ctx, en_mark *const *marks, int n, cudaEvent_t behind);
+void eni_cuda_marks_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* tick.cu: *word += 1, seen by the host. */
 en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
 

@@ -16,6 +16,14 @@ en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *
     return ctx->is_capturing ? EN_EUNSUPPORTED : EN_EIO;
 }
 
+static const char *text_of(cudaError_t error)
+{
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorUnsupportedPtxVersion)
+        return "this build has no code for it (cmake -DCMAKE_CUDA_ARCHITECTURES=.. says for which GPUs to "
+               "build)";
+    return cudaGetErrorString(error);
+}
+
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
 {
     if (error == cudaSuccess) return ctx->has_failed ? EN_EIO : EN_OK;
@@ -24,7 +32,7 @@ en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
         eni_error("cuda", "%s: out of memory on %s", doing, ctx->name);
         return EN_ENOMEM;
     }
-    return eni_cuda_fail(ctx, "CUDA", (int)error, cudaGetErrorString(error), doing);
+    return eni_cuda_fail(ctx, "CUDA", (int)error, text_of(error), doing);
 }
 
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing)

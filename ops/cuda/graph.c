@@ -11,7 +11,7 @@
 struct en_graph {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaGraphExec_t exec;
-    en_mark **marks; /* (nmarks) borrowed: those that a launch sets; they outlive us */
+    eni_cuda_set *marks; /* (nmarks) borrowed: those that a launch sets; they outlive us */
     int nmarks;
     cudaEvent_t launched; /* behind the latest launch */
 };

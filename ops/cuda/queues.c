@@ -12,6 +12,10 @@
  *             last: what came after it would be left behind when the queue is ordered before COMPUTE again,
  *             and the capture would count as not joined
  *
+ * Event and tick are for the host alone, and each is some microseconds of a step: so a mark has them that
+ * somebody has polled before, as the steps that come before a recording do. Any other stands for the end of
+ * the launch.
+ *
  *     COMPUTE   .. backward b1 ..  [event][tick](join)  ..
  *     EXCHANGE                                  `---> copy b1 ..
  *
@@ -34,7 +38,9 @@ struct en_mark {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaEvent_t event, join;
     uint64_t capture;   /* in which it was last set; 0: in none */
+    int is_watched;     /* was polled */
     int is_counted;     /* its latest point is in a graph that was launched */
+    int is_ticked;      /* then: and has a tick there */
     cudaEvent_t behind; /* then: behind that launch. The graph's */
     int word;           /* its place in `words` */
 };
@@ -44,9 +50,19 @@ struct eni_cuda_marks {
     uint8_t is_taken[WORDS];
     uint32_t expected[WORDS]; /* what each word will be once all launches are done */
     cudaEvent_t launched;     /* behind all launches of graphs that were freed */
-    en_mark **set;            /* (room) set in the capture that is under way */
+    eni_cuda_set *set;        /* (room) set in the capture that is under way */
     int nset, room;
 };
+
+/* CUDA loads a kernel when it is first launched. That of marks is launched in recordings alone, where nobody
+ * promises that it may be loaded; and a library that was built for other GPUs shows here. */
+static en_status load_tick(en_ctx *ctx)
+{
+    const cudaStream_t stream = ctx->queue[EN_QUEUE_COMPUTE];
+    EN_TRY(eni_cuda_tick(ctx, stream, ctx->marks->words));
+    ctx->marks->expected[0] = 1;
+    return eni_cuda_finish(ctx, stream, "loading kernels");
+}
 
 en_status eni_cuda_marks_open(en_ctx *ctx)
 {
@@ -59,7 +75,8 @@ en_status eni_cuda_marks_open(en_ctx *ctx)
         ctx, cudaHostAlloc((void **)&marks->words, WORDS * sizeof *marks->words, cudaHostAllocMapped),
         "taking page-locked memory"));
     memset(marks->words, 0, WORDS * sizeof *marks->words);
-    return eni_cuda_check(ctx, cudaEventCreateWithFlags(&marks->launched, cudaEventDisableTiming), "a mark");
+    EN_TRY(eni_cuda_check(ctx, cudaEventCreateWithFlags(&marks->launched, cudaEventDisableTiming), "a mark"));
+    return load_tick(ctx);
 }
 
 void eni_cuda_marks_close(en_ctx *ctx)
@@ -125,14 +142,14 @@ void eni_cuda_mark_free(en_mark *mark)
 static en_status remember(eni_cuda_marks *marks, en_mark *mark)
 {
     if (marks->nset == marks->room) {
-        en_mark **larger = eni_alloc_array((size_t)marks->room * 2, sizeof(en_mark *));
+        eni_cuda_set *larger = eni_alloc_array((size_t)marks->room * 2, sizeof *larger);
         if (!larger) return EN_ENOMEM;
-        memcpy(larger, marks->set, (size_t)marks->nset * sizeof(en_mark *));
+        memcpy(larger, marks->set, (size_t)marks->nset * sizeof *larger);
         eni_free(marks->set);
         marks->set = larger;
         marks->room *= 2;
     }
-    marks->set[marks->nset++] = mark;
+    marks->set[marks->nset++] = (eni_cuda_set){mark, mark->is_watched};
     return EN_OK;
 }
 
@@ -142,9 +159,11 @@ static en_status mark_in_capture(en_mark *mark, cudaStream_t stream)
     const char *doing = "marking a queue that is recorded";
     EN_TRY(remember(ctx->marks, mark));
     mark->capture = ctx->capture;
-    EN_TRY(
-        eni_cuda_check(ctx, cudaEventRecordWithFlags(mark->event, stream, cudaEventRecordExternal), doing));
-    EN_TRY(eni_cuda_tick(ctx, stream, &ctx->marks->words[mark->word]));
+    if (mark->is_watched) {
+        EN_TRY(eni_cuda_check(ctx, cudaEventRecordWithFlags(mark->event, stream, cudaEventRecordExternal),
+                              doing));
+        EN_TRY(eni_cuda_tick(ctx, stream, &ctx->marks->words[mark->word]));
+    }
     return eni_cuda_check(ctx, cudaEventRecord(mark->join, stream), doing);
 }
 
@@ -163,30 +182,32 @@ void eni_cuda_marks_begin(en_ctx *ctx)
     ctx->marks->nset = 0;
 }
 
-en_mark **eni_cuda_marks_take(en_ctx *ctx, int *n_out)
+eni_cuda_set *eni_cuda_marks_take(en_ctx *ctx, int *n_out)
 {
     eni_cuda_marks *marks = ctx->marks;
     const int n = marks->nset;
-    en_mark **taken = eni_alloc_array((size_t)(n > 0 ? n : 1), sizeof(en_mark *));
-    if (taken && n > 0) memcpy(taken, marks->set, (size_t)n * sizeof(en_mark *));
+    eni_cuda_set *taken = eni_alloc_array((size_t)(n > 0 ? n : 1), sizeof *taken);
+    if (taken && n > 0) memcpy(taken, marks->set, (size_t)n * sizeof *taken);
     *n_out = n;
     return taken;
 }
 
-void eni_cuda_marks_launched(en_mark *const *marks, int n, cudaEvent_t behind)
+void eni_cuda_marks_launched(const eni_cuda_set *set, int n, cudaEvent_t behind)
 {
     for (int i = 0; i < n; i++) {
-        marks[i]->ctx->marks->expected[marks[i]->word]++;
-        marks[i]->is_counted = 1;
-        marks[i]->behind = behind;
+        en_mark *mark = set[i].mark;
+        if (set[i].is_ticked) mark->ctx->marks->expected[mark->word]++;
+        mark->is_ticked = set[i].is_ticked;
+        mark->is_counted = 1;
+        mark->behind = behind;
     }
 }
 
-void eni_cuda_marks_let_go(en_ctx *ctx, en_mark *const *marks, int n, cudaEvent_t behind)
+void eni_cuda_marks_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind)
 {
     (void)cudaEventRecord(ctx->marks->launched, ctx->queue[EN_QUEUE_COMPUTE]);
     for (int i = 0; i < n; i++)
-        if (marks[i]->behind == behind) marks[i]->behind = ctx->marks->launched;
+        if (set[i].mark->behind == behind) set[i].mark->behind = ctx->marks->launched;
 }
 
 en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark)
@@ -209,7 +230,8 @@ en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark)
                           "ordering a queue");
 }
 
-/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it. */
+/* "Not ready" is no error, but CUDA keeps it as one, and the next launch of a kernel would be blamed for it.
+ */
 static cudaError_t forget_not_ready(cudaError_t error)
 {
     if (error == cudaErrorNotReady) (void)cudaGetLastError();
@@ -257,8 +279,10 @@ en_status eni_cuda_poll(en_mark *mark)
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorCapturedEvent, "a mark was polled", "recording");
-    if (mark->is_counted) EN_TRY(poll_count(mark));
-    const cudaError_t error = forget_not_ready(cudaEventQuery(mark->event));
+    mark->is_watched = 1;
+    const int is_behind = mark->is_counted && !mark->is_ticked;
+    if (mark->is_counted && mark->is_ticked) EN_TRY(poll_count(mark));
+    const cudaError_t error = forget_not_ready(cudaEventQuery(is_behind ? mark->behind : mark->event));
     if (error == cudaErrorNotReady) return EN_ETIMEOUT;
     return eni_cuda_check(ctx, error, "the work before a mark");
 }

@@ -125,9 +125,8 @@ static void check_round(int round)
     feed(round);
 }
 
-static void launches_read_what_is_new_and_marks_stand_for_them(void **state)
+static void launch_rounds(void)
 {
-    (void)state;
     reset();
     en_graph *graph = record();
     assert_int_equal(rig.gpu->poll(s.sent), EN_OK); /* recorded, and not done: nothing to wait for */
@@ -141,6 +140,14 @@ static void launches_read_what_is_new_and_marks_stand_for_them(void **state)
         assert_memory_equal(s.out_w, want.w, BYTES);
     }
     rig.gpu->graph_free(graph);
+}
+
+/* Recorded while nobody has polled the marks, and once somebody has: these two are recorded differently. */
+static void launches_read_what_is_new_and_marks_stand_for_them(void **state)
+{
+    (void)state;
+    launch_rounds();
+    launch_rounds();
 }
 
 /* Two graphs, one for each input buffer, set the same marks; and steps without a graph in between. */
@@ -233,12 +240,14 @@ static void a_new_mark_does_not_inherit(void **state)
     for (int i = 0; i < 8; i++) {
         en_mark *old, *new;
         GPU_OK(rig.gpu->mark_new(rig.ctx, &old));
+        assert_int_equal(rig.gpu->poll(old), EN_OK); /* else it has no tick */
         en_graph *graph = record_copy(s.out_w, old);
         GPU_OK(rig.gpu->launch(graph));
         rig.gpu->graph_free(graph);
         rig.gpu->mark_free(old);
 
         GPU_OK(rig.gpu->mark_new(rig.ctx, &new));
+        assert_int_equal(rig.gpu->poll(new), EN_OK);
         graph = record_copy(s.out_g, new);
         memset(s.out_g, 0, BYTES);
         feed(i);

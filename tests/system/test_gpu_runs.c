@@ -228,9 +228,10 @@ static void test_device_hangs(void **state)
     (void)state;
     if (!gpu_is_simulated()) return;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const int is_eval = strstr(ways[i][0], "eval") != NULL; /* the only step has four kernels */
+        const int is_eval =
+            strstr(ways[i][0], "eval") != NULL; /* one to open, and the only step has four kernels */
         gpu_next_seed();
-        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "5" : "300");
+        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "6" : "300");
         process_start(&p, "entrain", NULL,
                       "run --quiet --log-level=warn --gpu-timeout=3s --steps=1000 " SMALL " %s", ways[i][0]);
         const int code = process_wait(&p, 60);
