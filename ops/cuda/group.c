@@ -11,8 +11,10 @@
  * A graph that has a collective in it must be freed before the group is closed: NCCL frees no communicator
  * that a graph could still use. Its ncclCommAbort, too, ends the kernels at once but returns only when such
  * graphs are gone (commDestroySync in its src/init.cc), and the caller of abort may be the one who would free
- * them. So it is called on a thread of its own, which close joins. */
+ * them. So it is called on a thread of its own, which close joins; and so is ncclCommDestroy, which waits for
+ * NCCL's own threads without a limit. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,8 +34,10 @@ struct en_group {
     pthread_mutex_t lock;
     ncclComm_t comm; /* NULL: aborted */
     int has_failed;  /* an error was logged */
+    int is_open;     /* all are there */
     int rank, nranks;
-    ncclComm_t leaving; /* being aborted, by `farewell` */
+    ncclComm_t leaving; /* being aborted, or destroyed, by `farewell` */
+    int is_friendly;    /* destroyed */
     pthread_t farewell;
     atomic_int has_left;
     en_status (*alive)(void *user);
@@ -52,10 +56,14 @@ static en_status load(eni_nccl *nccl)
     return EN_EUNSUPPORTED;
 }
 
-/* Between two questions to a communicator that is still busy. */
-static void breathe(void)
+/* Between two questions to a communicator that is still busy. What only has to start a thread that launches a
+ * kernel is done in some ten microseconds; what connects takes seconds. */
+static void breathe(int64_t waited_ns)
 {
-    eni_sleep_until(eni_now_ns() + ENI_MILLI / 5);
+    if (waited_ns < ENI_MILLI / 5)
+        sched_yield();
+    else
+        eni_sleep_until(eni_now_ns() + ENI_MILLI / 5);
 }
 
 /* What NCCL says, as a status, logged once. `lock` is held, or nobody else knows the group. */
@@ -65,9 +73,10 @@ static en_status say(en_group *group, ncclResult_t result, const char *doing)
     const eni_nccl *nccl = &group->nccl;
     const char *more = group->comm ? nccl->get_last_error(group->comm) : NULL;
     if (!group->has_failed)
-        eni_error("cuda", "%s, rank %d of %d on %s: NCCL error %d, %s%s%s", doing, group->rank, group->nranks,
-                  group->ctx->name, (int)result, nccl->get_error_string(result), more && *more ? ": " : "",
-                  more ? more : "");
+        eni_error("cuda", "%s, rank %d of %d on %s: NCCL error %d, %s%s%s%s", doing, group->rank,
+                  group->nranks, group->ctx->name, (int)result, nccl->get_error_string(result),
+                  more && *more ? ": " : "", more ? more : "",
+                  group->is_open ? "" : "; --backend=host goes without NCCL");
     group->has_failed = 1;
     return result == ncclRemoteError ? EN_EPEER : EN_EIO;
 }
@@ -83,6 +92,7 @@ static ncclResult_t state_of(en_group *group)
 /* Until the call that was made is done: NCCL connects at first use, which takes all ranks. */
 static en_status settle(en_group *group, const char *doing)
 {
+    const int64_t begin = eni_now_ns();
     for (;;) {
         pthread_mutex_lock(&group->lock);
         const ncclResult_t state = group->comm ? state_of(group) : ncclRemoteError;
@@ -90,7 +100,7 @@ static en_status settle(en_group *group, const char *doing)
         pthread_mutex_unlock(&group->lock);
         if (st != EN_OK || state != ncclInProgress) return st;
         EN_TRY(group->alive ? group->alive(group->user) : EN_OK);
-        breathe();
+        breathe(eni_now_ns() - begin);
     }
 }
 
@@ -138,6 +148,7 @@ en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], in
         eni_cuda_group_close(group);
         return is_refused ? EN_EUNSUPPORTED : st;
     }
+    group->is_open = 1;
     *group_out = group;
     return EN_OK;
 }
@@ -199,31 +210,36 @@ en_status eni_cuda_group_poll(en_group *group)
     return st;
 }
 
+/* Until NCCL has let go of everything: of an abort, the kernels have ended long before. */
+static int wait_until_left(en_group *group, int64_t ns)
+{
+    const int64_t begin = eni_now_ns();
+    while (!atomic_load(&group->has_left) && eni_now_ns() - begin < ns)
+        breathe(eni_now_ns() - begin);
+    return atomic_load(&group->has_left);
+}
+
 static void *say_farewell(void *user)
 {
     en_group *group = user;
     (void)cudaSetDevice(group->ctx->index);
-    (void)group->nccl.comm_abort(group->leaving);
+    if (group->is_friendly)
+        (void)group->nccl.comm_destroy(group->leaving);
+    else
+        (void)group->nccl.comm_abort(group->leaving);
     atomic_store(&group->has_left, 1);
     return NULL;
 }
 
-/* Until NCCL has let go of everything: the kernels have ended long before. */
-static int wait_until_left(en_group *group, int64_t ns)
-{
-    const int64_t deadline = eni_now_ns() + ns;
-    while (!atomic_load(&group->has_left) && eni_now_ns() < deadline)
-        breathe();
-    return atomic_load(&group->has_left);
-}
-
-void eni_cuda_group_abort(en_group *group)
+/* Takes the communicator from everybody; the second time there is none. 1: NCCL is letting go of it. */
+static int leave(en_group *group, int is_friendly)
 {
     pthread_mutex_lock(&group->lock);
     const ncclComm_t comm = group->comm;
     group->comm = NULL;
     if (comm) {
         group->leaving = comm;
+        group->is_friendly = is_friendly;
         if (pthread_create(&group->farewell, NULL, say_farewell, group) != 0) {
             group->leaving = NULL;
             (void)group->nccl.comm_abort(comm); /* better late than not */
@@ -231,7 +247,12 @@ void eni_cuda_group_abort(en_group *group)
     }
     const int is_leaving = group->leaving != NULL;
     pthread_mutex_unlock(&group->lock);
-    if (is_leaving) (void)wait_until_left(group, ENI_SECOND / 4);
+    return is_leaving;
+}
+
+void eni_cuda_group_abort(en_group *group)
+{
+    if (leave(group, 0)) (void)wait_until_left(group, ENI_SECOND / 4);
 }
 
 /* In friendship, if nothing is under way and nothing went wrong; but no longer than two seconds. */
@@ -242,10 +263,10 @@ static int finalize(en_group *group)
         (void)cudaGetLastError();
         return 0;
     }
-    const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
+    const int64_t begin = eni_now_ns();
     ncclResult_t state = group->nccl.comm_finalize(group->comm);
-    while (state == ncclInProgress && eni_now_ns() < deadline) {
-        breathe();
+    while (state == ncclInProgress && eni_now_ns() - begin < 2 * ENI_SECOND) {
+        breathe(eni_now_ns() - begin);
         state = state_of(group);
     }
     return state == ncclSuccess;
@@ -255,12 +276,7 @@ void eni_cuda_group_close(en_group *group)
 {
     if (!group) return;
     (void)cudaSetDevice(group->ctx->index);
-    if (finalize(group)) {
-        (void)group->nccl.comm_destroy(group->comm);
-        group->comm = NULL;
-    }
-    eni_cuda_group_abort(group);
-    if (group->leaving) {
+    if (leave(group, finalize(group))) {
         if (!wait_until_left(group, 2 * ENI_SECOND)) { /* it is still in there, with the group in its hands */
             eni_warn("cuda", "NCCL does not let go of %s: its memory is given back when the process ends",
                      group->ctx->name);
