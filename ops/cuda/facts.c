@@ -85,12 +85,14 @@ static int attribute(enum cudaDeviceAttr what, int index)
     return 0;
 }
 
-static void write_uuid(char uuid_out[48], const cudaUUID_t *uuid)
+/* As nvidia-smi writes it. A slice of a GPU (multi-instance) has a uuid of its own, and is told by its name:
+ * "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
+static void write_uuid(char uuid_out[48], const struct cudaDeviceProp *properties)
 {
     static const char hyphen_before[16] = {[4] = 1, [6] = 1, [8] = 1, [10] = 1};
-    char *at = uuid_out + sprintf(uuid_out, "GPU-");
+    char *at = uuid_out + sprintf(uuid_out, "%s-", strstr(properties->name, " MIG ") ? "MIG" : "GPU");
     for (int i = 0; i < 16; i++)
-        at += sprintf(at, "%s%02x", hyphen_before[i] ? "-" : "", (unsigned char)uuid->bytes[i]);
+        at += sprintf(at, "%s%02x", hyphen_before[i] ? "-" : "", (unsigned char)properties->uuid.bytes[i]);
 }
 
 /* What is free, by the driver's management library. */
@@ -113,7 +115,7 @@ static en_status uuid_of(int32_t index, char uuid_out[48])
         (void)cudaGetLastError();
         return EN_EUNSUPPORTED;
     }
-    write_uuid(uuid_out, &properties.uuid);
+    write_uuid(uuid_out, &properties);
     return EN_OK;
 }
 
@@ -134,7 +136,7 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
                           .minor = properties.minor,
                           .cores = properties.multiProcessorCount};
     snprintf(facts.name, sizeof facts.name, "%.63s", properties.name);
-    write_uuid(facts.uuid, &properties.uuid);
+    write_uuid(facts.uuid, &properties);
     if (cudaDeviceGetPCIBusId(facts.bus, sizeof facts.bus, index) != cudaSuccess) (void)cudaGetLastError();
     for (char *c = facts.bus; *c; c++)
         *c = (char)tolower((unsigned char)*c);

@@ -28,6 +28,25 @@ int eni_gpu_find_pair(const eni_gpu_seat *seats, int nranks, int *first_out, int
     return 0;
 }
 
+static int is_slice(const eni_gpu_seat *seat)
+{
+    return strncmp(seat->uuid, "MIG-", 4) == 0;
+}
+
+/* Two slices in one host: NCCL knows GPUs by their place on the bus, which slices of one GPU share. */
+static int find_slices(const eni_gpu_facts_of_run *f, int *first_out, int *second_out)
+{
+    for (int a = 0; a < f->nranks; a++)
+        for (int b = a + 1; b < f->nranks; b++)
+            if (is_slice(&f->seats[a]) && is_slice(&f->seats[b]) &&
+                strcmp(f->seats[a].host_id, f->seats[b].host_id) == 0) {
+                *first_out = a;
+                *second_out = b;
+                return 1;
+            }
+    return 0;
+}
+
 /* ---- why not NCCL, why not IPC ---- */
 
 static int all_have_group(const eni_gpu_facts_of_run *f)
@@ -150,6 +169,10 @@ en_status eni_gpu_choose(const eni_gpu_facts_of_run *f, eni_gpu_choice *choice_o
         snprintf(choice.why, sizeof choice.why, "one rank: nothing to exchange");
     } else if (has_pair) {
         choose_shared(f, a, b, &choice);
+    } else if (!is_asked && find_slices(f, &a, &b)) {
+        choice.vectors = ENI_VECTORS_STAGED;
+        snprintf(choice.why, sizeof choice.why,
+                 "ranks %d and %d have slices of GPUs (MIG), which NCCL refuses", a, b);
     } else if (all_have_group(f)) {
         keep(&choice, ENI_GPU_GROUP);
         snprintf(choice.why, sizeof choice.why, is_one ? "asked for" : "%d ranks, a GPU for each: NCCL",

@@ -5,8 +5,9 @@
  *     EN_ONE_COPY (ring), one GPU per rank, NCCL everywhere          on the GPU, GROUP; hosts may differ
  *     EN_ONE_COPY, all ranks on one GPU, CUDA IPC everywhere         on the GPU, SHARED
  *     any other strategy; some ranks share and some do not; IPC or
- *     NCCL missing; --backend=host; a network that is emulated or
- *     an all-reduce that was asked for by name                       staged */
+ *     NCCL missing; slices of GPUs (MIG) in one host; --backend=host;
+ *     a network that is emulated or an all-reduce that was asked for
+ *     by name                                                        staged */
 #ifndef COMM_GPU_CHOOSE_H
 #define COMM_GPU_CHOOSE_H
 
@@ -22,7 +23,7 @@ enum {
 
 /* One rank's GPU, as it told the others. */
 typedef struct eni_gpu_seat {
-    char uuid[48];     /* empty: none */
+    char uuid[48];     /* empty: none; "MIG-..": a slice of a GPU */
     char host_id[128]; /* as in net/place.h: who may share memory */
     char host[64];     /* for people */
     int32_t index;     /* cuda:INDEX there */

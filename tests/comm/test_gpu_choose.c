@@ -15,10 +15,20 @@
 #include "runtime/core/log.h"
 
 enum { STAGED, ALONE, GROUP, SHARED, REFUSED };
-enum { NO_IPC = 1, NO_NCCL = 2, SOLO = 4, STORE = 8, SHAPED = 16, OTHER = 32, TCP = 64, PLAYED = 128 };
+enum {
+    NO_IPC = 1,
+    NO_NCCL = 2,
+    SOLO = 4,
+    STORE = 8,
+    SHAPED = 16,
+    OTHER = 32,
+    TCP = 64,
+    PLAYED = 128,
+    SLICES = 256
+};
 
 /* gpus: one letter a rank; small letters are host x, capitals host y, the same letter the same GPU. PLAYED:
- * so do hosts x and y (--host-id on one machine). */
+ * so do hosts x and y (--host-id on one machine). SLICES: of GPUs, by MIG. */
 static const struct row {
     const char *gpus;
     int facts, backend, allreduce, accumulate;
@@ -46,6 +56,11 @@ static const struct row {
     {"aa", 0, 0, 0, 1, SHARED, "2 ranks share GPU-a1a1-xyz, which NCCL refuses: CUDA IPC"},
     {"aaaa", NO_NCCL, 0, 0, 1, SHARED, "4 ranks"},
     {"aa", NO_IPC, 0, 0, 1, STAGED, "CUDA IPC is refused"},
+    {"ab", SLICES, 0, 0, 1, STAGED, "ranks 0 and 1 have slices of GPUs (MIG), which NCCL refuses"},
+    {"aAb", SLICES, 0, 0, 1, STAGED, "ranks 0 and 2"},
+    {"aA", SLICES, 0, 0, 1, GROUP, "NCCL"}, /* one on each host */
+    {"aa", SLICES, 0, 0, 1, SHARED, "CUDA IPC"},
+    {"ab", SLICES, ENI_GPU_BACKEND_NCCL, 0, 1, GROUP, "NCCL"}, /* a later one may take them */
     {"aa", TCP, 0, 0, 1, STAGED, "--transport=tcp"},
     {"aab", 0, 0, 0, 1, STAGED, "ranks 0 and 1 share GPU-a1a1-xyz, which NCCL refuses, and others do not"},
     {"abA", 0, 0, 0, 1, GROUP, "NCCL"},
@@ -78,8 +93,8 @@ static eni_gpu_seat seat_of(char letter, int facts, int is_last)
     eni_gpu_seat seat = {.index = (letter | 32) - 'a',
                          .can_share = !(facts & NO_IPC && is_last), /* one is enough */
                          .has_group = !(facts & NO_NCCL && is_last)};
-    snprintf(seat.uuid, sizeof seat.uuid, "GPU-%c1%c1-xyz-more", facts & PLAYED ? letter | 32 : letter,
-             letter | 32);
+    snprintf(seat.uuid, sizeof seat.uuid, "%s-%c1%c1-xyz-more", facts & SLICES ? "MIG" : "GPU",
+             facts & PLAYED ? letter | 32 : letter, letter | 32);
     snprintf(seat.host, sizeof seat.host, "%s", is_far ? "y" : "x");
     snprintf(seat.host_id, sizeof seat.host_id, "id of %s", is_far ? "y" : "x");
     return seat;

@@ -23,10 +23,20 @@ bool has_device(const Machine &m, int device)
     return device >= 0 && device < (int)m.devices.size();
 }
 
+bool is_sliced()
+{
+    return option_number("FAKE_GPU_MIG", 0) != 0;
+}
+
+int bus_of(const Machine &m, int device)
+{
+    return is_sliced() ? 1 : m.devices[(size_t)device].index + 1;
+}
+
 /* FAKE_GPU_LINK=none|pcie|nvlink (pcie): how any two GPUs are linked. */
 bool are_linked()
 {
-    return strcmp(option("FAKE_GPU_LINK"), "none") != 0;
+    return strcmp(option("FAKE_GPU_LINK"), "none") != 0 && !is_sliced();
 }
 
 struct Named {
@@ -162,7 +172,7 @@ FAKE_GPU_API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int
         if (!out) return cudaErrorInvalidValue;
         if (!has_device(m, device)) return cudaErrorInvalidDevice;
         memset(out, 0, sizeof *out);
-        snprintf(out->name, sizeof out->name, "Simulated GPU");
+        snprintf(out->name, sizeof out->name, "Simulated GPU%s", is_sliced() ? " MIG 1g.1gb" : "");
         out->uuid = m.devices[(size_t)device].uuid;
         out->totalGlobalMem = (size_t)option_number("FAKE_GPU_MEMORY", (int64_t)8 << 30);
         out->sharedMemPerBlock = 48 << 10;
@@ -183,7 +193,7 @@ FAKE_GPU_API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int
         out->memoryBusWidth = 256;
         out->l2CacheSize = 4 << 20;
         out->ECCEnabled = 1;
-        out->pciBusID = m.devices[(size_t)device].index + 1;
+        out->pciBusID = bus_of(m, device);
         return cudaSuccess;
     });
 }
@@ -206,7 +216,7 @@ FAKE_GPU_API cudaError_t cudaDeviceGetAttribute(int *value_out, enum cudaDeviceA
         case cudaDevAttrComputeCapabilityMinor: *value_out = capability() % 10; break;
         case cudaDevAttrMaxSharedMemoryPerBlock:
         case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value_out = 48 << 10; break;
-        case cudaDevAttrPciBusId: *value_out = m.devices[(size_t)device].index + 1; break;
+        case cudaDevAttrPciBusId: *value_out = bus_of(m, device); break;
         case cudaDevAttrPciDeviceId:
         case cudaDevAttrPciDomainId:
         case cudaDevAttrIntegrated:
@@ -231,7 +241,7 @@ FAKE_GPU_API cudaError_t cudaDeviceGetPCIBusId(char *bus, int length, int device
     return call("cudaDeviceGetPCIBusId", [&](Machine &m, Lock &) {
         if (!bus || length < 13) return cudaErrorInvalidValue;
         if (!has_device(m, device)) return cudaErrorInvalidDevice;
-        snprintf(bus, (size_t)length, "0000:%02X:00.0", m.devices[(size_t)device].index + 1);
+        snprintf(bus, (size_t)length, "0000:%02X:00.0", bus_of(m, device));
         return cudaSuccess;
     });
 }

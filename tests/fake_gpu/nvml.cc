@@ -54,7 +54,8 @@ bool is_linked_by(const char *link)
 
 std::string text_of(const unsigned char *uuid)
 {
-    char text[48] = "GPU-";
+    char text[48];
+    snprintf(text, sizeof text, option_number("FAKE_GPU_MIG", 0) ? "MIG-" : "GPU-");
     for (int i = 0, n = 4; i < 16; i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10) text[n++] = '-';
         n += snprintf(text + n, sizeof text - (size_t)n, "%02x", uuid[i]);

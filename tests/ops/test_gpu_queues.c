@@ -276,7 +276,8 @@ static void facts_are_those_of_a_gpu(void **state)
     assert_true(facts.name[0] && facts.memory_bytes > 0 && facts.cores > 0 && facts.major >= 5);
     unsigned int part[5];
     assert_int_equal(
-        sscanf(facts.uuid, "GPU-%8x-%4x-%4x-%4x-%12x", &part[0], &part[1], &part[2], &part[3], &part[4]), 5);
+        sscanf(facts.uuid + 4, "%8x-%4x-%4x-%4x-%12x", &part[0], &part[1], &part[2], &part[3], &part[4]), 5);
+    assert_true(!strncmp(facts.uuid, "GPU-", 4) || !strncmp(facts.uuid, "MIG-", 4));
     assert_int_equal(strlen(facts.uuid), 40);
     assert_int_equal(rig.gpu->link(0, 0), EN_LINK_SAME);
     assert_int_equal(rig.gpu->link(0, 4711), EN_LINK_NONE);

@@ -157,6 +157,17 @@ static void test_nccl(void **state)
             gpu_is_simulated() ? " (simulated)" : "", loss[1], loss[0]);
 }
 
+/* Slices of one GPU: NCCL refuses them, and the run does not end with that. */
+static void test_slices(void **state)
+{
+    (void)state;
+    if (!gpu_is_simulated()) return;
+    gpu_fake("FAKE_GPUS", "2");
+    gpu_fake("FAKE_GPU_MIG", "1");
+    assert_string_equal(hash_of(2, "--strategy=ring", "mlp", "staged"),
+                        hash_of(1, "--strategy=solo --accumulate=2", "mlp", "gpu"));
+}
+
 /* What rank 0 says of a group of one. */
 static void test_nccl_alone(void **state)
 {
@@ -168,8 +179,9 @@ static void test_nccl_alone(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_mlp), GPU_TEST(test_convnet), GPU_TEST(test_orders),
-                                       GPU_TEST(test_nccl), GPU_TEST(test_nccl_alone)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_mlp),    GPU_TEST(test_convnet),
+                                       GPU_TEST(test_orders), GPU_TEST(test_nccl),
+                                       GPU_TEST(test_slices), GPU_TEST(test_nccl_alone)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }
