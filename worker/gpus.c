@@ -271,7 +271,7 @@ static int count_ranks(const eni_gpus *g)
 }
 
 /* In a container the driver may tell the pids of the host: then ours is not among them, and numbers are all
- * that can be compared. */
+ * that can be compared. Or it tells of nobody, not even of the ranks. */
 void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
 {
     en_gpu_user users[USERS_MAX];
@@ -293,7 +293,8 @@ void eni_gpus_look(const eni_gpus *g, eni_gpus_use *use_out)
         }
     }
     if (is_seen) return;
-    use_out->others = n > count_ranks(g) ? n - count_ranks(g) : 0;
+    use_out->is_known = n >= count_ranks(g);
+    use_out->others = use_out->is_known ? n - count_ranks(g) : 0;
     use_out->pid = 0;
 }
 

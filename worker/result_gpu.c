@@ -48,17 +48,19 @@ static void add_sums(const json_t *reports, json_t *gpu)
     size_t i;
     json_t *r;
     json_int_t overflows = 0, others = 0;
-    int is_fp16 = 0;
+    int is_fp16 = 0, is_known = 0;
     json_array_foreach(reports, i, r)
     {
         const json_t *own = json_object_get(r, "gpu");
         const json_int_t seen = json_integer_value(json_object_get(own, "others"));
         is_fp16 |= json_object_get(own, "overflows") != NULL;
         overflows += json_integer_value(json_object_get(own, "overflows"));
+        is_known |= json_is_integer(json_object_get(own, "others"));
         others = seen > others ? seen : others;
     }
     if (is_fp16) json_object_set_new(gpu, "overflows", json_integer(overflows));
-    json_object_set_new(gpu, "others", json_integer(others)); /* not 0: times say little */
+    /* not 0: times say little; null: the driver does not tell */
+    json_object_set_new(gpu, "others", is_known ? json_integer(others) : json_null());
 }
 
 void eni_result_gpu_run(const eni_worker *w, const json_t *reports, json_t *result)

@@ -291,7 +291,9 @@ static void test_lease(void **state)
     wait_for_line(&second, "lease", 60); /* it says for whom it waits */
     /* Who does not ask is not kept out, and its times are marked. */
     json_t *r = train(60, "-n 1 --strategy=solo --steps=4 " SMALL);
-    assert_true(number_at(r, "gpu.others") >= 1);
+    const json_t *others = json_object_get(json_object_get(r, "gpu"), "others");
+    if (gpu_is_simulated() || !json_is_null(others)) /* in a container the driver may not tell */
+        assert_true(json_integer_value(others) >= 1);
     json_decref(r);
     process_kill(&first, SIGINT);
     assert_int_equal(process_wait(&first, 20), 130);

@@ -237,6 +237,9 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     machine.nusers = sharers + 1;
     eni_gpus_look(gpus, &use);
     CLUSTER_CHECK(use.others == 1 && use.pid == 0);
+    machine.nusers = 0; /* not even ourselves */
+    eni_gpus_look(gpus, &use);
+    CLUSTER_CHECK(!use.is_known && use.others == 0);
     CLUSTER_CHECK(gather(&w, "end", NULL, 0, NULL) == EN_OK); /* nobody's lease goes before */
     eni_gpus_close(gpus);
     return 0;
