@@ -40,6 +40,9 @@ find_package(CUDAToolkit 12.0 QUIET)
 if(NOT CUDAToolkit_FOUND)
   en_no_cuda("the CUDA toolkit around ${EN_NVCC} is not complete, or older than 12.0")
 endif()
+if(NOT TARGET CUDA::cudart_static OR NOT TARGET CUDA::cublasLt)
+  en_no_cuda("the CUDA toolkit around ${EN_NVCC} has no cudart_static or no cuBLASLt (package libcublas-dev-13-0, say)")
+endif()
 
 # cuDNN and NCCL come with the toolkit, from a package of their own, or in a Python wheel, which has no libcudnn.so
 # without a number. NCCL is loaded when it is first needed, so that only its header matters here.
