@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const options[] = {"FAKE_GPUS",          "FAKE_GPU_SEED",       "FAKE_GPU_DRIVER",
-                                      "FAKE_GPU_NO_IPC",    "FAKE_GPU_NO_CAPTURE", "FAKE_NCCL",
-                                      "FAKE_GPU_OOM_AFTER", "FAKE_GPU_FAIL_AT",    "FAKE_GPU_HANG_AT"};
+static const char *const options[] = {
+    "FAKE_GPUS", "FAKE_GPU_SEED",      "FAKE_GPU_DRIVER",  "FAKE_GPU_NO_IPC",  "FAKE_GPU_NO_CAPTURE",
+    "FAKE_NCCL", "FAKE_GPU_OOM_AFTER", "FAKE_GPU_FAIL_AT", "FAKE_GPU_HANG_AT", "FAKE_GPU_MIG"};
 
 static int is_simulated, seed;
 
@@ -30,6 +30,7 @@ int gpu_clear(void **state)
 void gpu_begin(int argc, char **argv)
 {
     const char *folder = argc > 1 ? argv[1] : getenv("ENTRAIN_PLUGIN_PATH");
+    if (argc > 2) cmocka_set_test_filter(argv[2]);
     if (folder == NULL || !has_file(folder, "device_cuda.so"))
         system_skip("the cuda device is not built here (%s)", folder != NULL ? folder : "no CUDA toolkit");
     is_simulated = has_file(folder, "libfake_gpu.so");
