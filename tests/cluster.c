@@ -91,7 +91,7 @@ en_status cluster_alive(void *user)
 
 int cluster_await(const _Atomic uint64_t *word, uint64_t want)
 {
-    const int64_t deadline_ns = eni_now_ns() + 8 * ENI_SECOND;
+    const int64_t deadline_ns = eni_now_ns() + 20 * ENI_SECOND;
     while (atomic_load(word) < want && eni_now_ns() < deadline_ns)
         poll(NULL, 0, 1);
     return atomic_load(word) >= want;

@@ -37,7 +37,7 @@ void cluster_close(struct cluster *cluster);
 /* A stand-in for the control plane: EN_EPEER once a rank was killed. `user` is the board. */
 en_status cluster_alive(void *user);
 
-/* Whether the word becomes at least `want` within 8 s. What a rank does next is then not too early. */
+/* Whether the word becomes at least `want` within 20 s. What a rank does next is then not too early. */
 int cluster_await(const _Atomic uint64_t *word, uint64_t want);
 
 /* pairs[a][b] is rank a's end of a TCP connection over loopback between a and b; [a][a] is -1. 0 on success.

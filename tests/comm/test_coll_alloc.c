@@ -89,7 +89,7 @@ static void nothing_is_allocated(void **state)
     struct fixture fixture;
     struct cluster cluster;
     assert_int_equal(fixture_open(&fixture, &ways[0], RANKS), 0);
-    const int bad = cluster_run(&cluster, RANKS, run_all, &fixture, 20000);
+    const int bad = cluster_run(&cluster, RANKS, run_all, &fixture, 60000);
     fixture_close(&fixture);
     cluster_close(&cluster);
     assert_int_equal(bad, 0);

@@ -23,7 +23,7 @@ static void by_every_way(cluster_main main, int n, int killed_rank)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], n), 0);
-        cluster_run(&cluster, n, main, &fixture, 10000);
+        cluster_run(&cluster, n, main, &fixture, 60000);
         int as_expected = 1;
         for (int r = 0; r < n; r++)
             as_expected &= cluster.exit_code[r] == (r == killed_rank ? 128 + SIGKILL : 0);
@@ -132,7 +132,7 @@ static void a_mismatch_is_named(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], 3), 0);
-        const int bad = cluster_run(&cluster, 3, disagree, &fixture, 10000);
+        const int bad = cluster_run(&cluster, 3, disagree, &fixture, 60000);
         const uint64_t named = atomic_load(&cluster.board->word[0]);
         cluster_close(&cluster);
         fixture_close(&fixture);
@@ -167,7 +167,7 @@ static void another_step_is_named(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
-        const int bad = cluster_run(&cluster, 2, skips, &fixture, 10000);
+        const int bad = cluster_run(&cluster, 2, skips, &fixture, 60000);
         const uint64_t named = atomic_load(&cluster.board->word[0]);
         cluster_close(&cluster);
         fixture_close(&fixture);
@@ -202,7 +202,7 @@ static void another_call_is_named(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
-        const int bad = cluster_run(&cluster, 2, forgets, &fixture, 10000);
+        const int bad = cluster_run(&cluster, 2, forgets, &fixture, 60000);
         const uint64_t named = atomic_load(&cluster.board->word[0]);
         cluster_close(&cluster);
         fixture_close(&fixture);
@@ -242,7 +242,7 @@ static void a_stranger_is_refused(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
-        const int bad = cluster_run(&cluster, 2, garbled, &fixture, 10000);
+        const int bad = cluster_run(&cluster, 2, garbled, &fixture, 60000);
         cluster_close(&cluster);
         fixture_close(&fixture);
         assert_int_equal(bad, 0);
@@ -346,7 +346,7 @@ static void one_wrong_field_is_named(void **state)
             struct cluster cluster;
             assert_int_equal(fixture_open(&fixture, &ways[w], 2), 0);
             fixture.test = (void *)(uintptr_t)&wrongs[i];
-            const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 10000);
+            const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 60000);
             if (bad) fprintf(stderr, "%s, wrong frame %zu\n", ways[w].name, i);
             cluster_close(&cluster);
             fixture_close(&fixture);
@@ -373,7 +373,7 @@ static void one_flipped_bit_is_found(void **state)
             byte = ((const uint8_t *)&payload)[at % sizeof payload];
         flip.value = byte ^ 0x10u;
         fixture.test = &flip;
-        const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 10000);
+        const int bad = cluster_run(&cluster, 2, wrong_frame, &fixture, 60000);
         if (bad) fprintf(stderr, "bit in byte %zu\n", at);
         cluster_close(&cluster);
         fixture_close(&fixture);
@@ -408,7 +408,7 @@ static void checksums_change_no_sum(void **state)
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[w], 4), 0);
         fixture.has_crc = 1;
-        const int bad = cluster_run(&cluster, 4, checked, &fixture, 20000);
+        const int bad = cluster_run(&cluster, 4, checked, &fixture, 60000);
         cluster_close(&cluster);
         fixture_close(&fixture);
         assert_int_equal(bad, 0);

@@ -266,7 +266,7 @@ static int run(cluster_main main, int is_one_killed)
     struct fixture fixture;
     struct cluster cluster;
     assert_int_equal(fixture_open(&fixture, &ways[0], RANKS), 0); /* direct over shm */
-    int bad = cluster_run(&cluster, RANKS, main, &fixture, 20000);
+    int bad = cluster_run(&cluster, RANKS, main, &fixture, 60000);
     if (is_one_killed) assert_int_equal(cluster.exit_code[2], 128 + SIGKILL);
     fixture_close(&fixture);
     cluster_close(&cluster);

@@ -101,7 +101,7 @@ static int sockets(int rank, int n, cluster_board *board, void *user)
 static void test_sockets(void **state)
 {
     (void)state;
-    run(sockets, 15000);
+    run(sockets, 60000);
 }
 
 /* The greeting as docs/wire.md has it. */
@@ -137,7 +137,7 @@ static void test_strangers_are_dropped(void **state)
     int fd[] = {stranger(&token, sizeof token), stranger(&epoch, sizeof epoch), stranger(&own, sizeof own),
                 stranger(&none, sizeof none),   stranger(&magic, sizeof magic), stranger(&right, 5)};
     close(fd[5]); /* said half, and left */
-    run(sockets, 15000);
+    run(sockets, 60000);
     for (int i = 0; i < 5; i++)
         close(fd[i]);
 }
@@ -148,7 +148,7 @@ static void test_a_silent_stranger_is_dropped(void **state)
     (void)state;
     int fd = stranger(NULL, 0);
     int64_t begin = eni_now_ns();
-    run(sockets, 15000);
+    run(sockets, 60000);
     assert_true(eni_now_ns() - begin < 6 * ENI_SECOND);
     close(fd);
 }
@@ -172,7 +172,7 @@ static int absent(int rank, int n, cluster_board *board, void *user)
 static void test_an_absent_rank_ends_at_the_deadline(void **state)
 {
     (void)state;
-    run(absent, 10000);
+    run(absent, 60000);
 }
 
 /* The control plane says that somebody died: no need to wait for the deadline. */
@@ -196,7 +196,7 @@ static int aborted(int rank, int n, cluster_board *board, void *user)
 static void test_abort_ends_the_wait(void **state)
 {
     (void)state;
-    run(aborted, 10000);
+    run(aborted, 60000);
 }
 
 static int unnamed(int rank, int n, cluster_board *board, void *user)
@@ -218,7 +218,7 @@ static int unnamed(int rank, int n, cluster_board *board, void *user)
 static void test_a_rank_without_address(void **state)
 {
     (void)state;
-    run(unnamed, 10000);
+    run(unnamed, 60000);
 }
 
 /* ---- arenas ---- */
@@ -259,7 +259,7 @@ static int arenas(int rank, int n, cluster_board *board, void *user)
 static void test_arenas(void **state)
 {
     (void)state;
-    run(arenas, 15000);
+    run(arenas, 60000);
 }
 
 static int arenas_absent(int rank, int n, cluster_board *board, void *user)
@@ -280,7 +280,7 @@ static int arenas_absent(int rank, int n, cluster_board *board, void *user)
 static void test_an_absent_arena_ends_at_the_deadline(void **state)
 {
     (void)state;
-    run(arenas_absent, 10000);
+    run(arenas_absent, 60000);
 }
 
 /* A rank whose vector has another length is not of this run, whatever its token. */
@@ -300,7 +300,7 @@ static int arenas_unequal(int rank, int n, cluster_board *board, void *user)
 static void test_unequal_arenas_are_refused(void **state)
 {
     (void)state;
-    run(arenas_unequal, 10000);
+    run(arenas_unequal, 60000);
 }
 
 static void test_beyond_loopback_is_denied(void **state)

@@ -227,7 +227,7 @@ static int run(cluster_main main, int way, int n)
     struct fixture fixture;
     struct cluster cluster;
     assert_int_equal(fixture_open(&fixture, &ways[way], n), 0);
-    const int bad = cluster_run(&cluster, n, main, &fixture, 30000);
+    const int bad = cluster_run(&cluster, n, main, &fixture, 60000);
     fixture_close(&fixture);
     cluster_close(&cluster);
     return bad;

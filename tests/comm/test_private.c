@@ -90,7 +90,7 @@ static void same_bits(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[cases[c].way], cases[c].n), 0);
-        const int bad = cluster_run(&cluster, cases[c].n, run_all, &fixture, 30000);
+        const int bad = cluster_run(&cluster, cases[c].n, run_all, &fixture, 60000);
         cluster_close(&cluster);
         fixture_close(&fixture);
         assert_int_equal(bad, 0);

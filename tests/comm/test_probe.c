@@ -50,7 +50,7 @@ static void test_among_ranks(void **state)
         struct fixture fixture;
         struct cluster cluster;
         assert_int_equal(fixture_open(&fixture, &ways[i], RANKS), 0);
-        assert_int_equal(cluster_run(&cluster, RANKS, probes, &fixture, 20000), 0);
+        assert_int_equal(cluster_run(&cluster, RANKS, probes, &fixture, 60000), 0);
         fixture_close(&fixture);
         cluster_close(&cluster);
     }
