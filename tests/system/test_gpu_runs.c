@@ -284,6 +284,7 @@ static void test_lease(void **state)
 {
     process first, second;
     (void)state;
+    setenv("ENTRAIN_LEASE_DIR", system_folder(), 1); /* else the queue's file would stay in /tmp */
     process_start(&first, "entrain", NULL,
                   "run --quiet --gpu-lease -n 2 --strategy=ring --steps=100000000 " SMALL);
     wait_for_line(&first, "vectors stay", 60); /* it has it */
