@@ -93,7 +93,7 @@ static int in_ranks_on(int nranks, int same, int connected, rank_body body)
     for (int rank = 0; rank < nranks; rank++) {
         pids[rank] = fork();
         if (pids[rank]) continue;
-        alarm(60);
+        alarm(300);
         struct rank r = {.rank = rank, .nranks = nranks};
         open_device(&r, same ? 0 : rank);
         r.comm = connect_as(rank, nranks, &id);

@@ -160,7 +160,7 @@ void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count)
 
 void gpu_await(gpu_rig *rig, en_mark *mark)
 {
-    const int64_t deadline = eni_now_ns() + 10 * ENI_SECOND;
+    const int64_t deadline = eni_now_ns() + 60 * ENI_SECOND;
     en_status st;
     while ((st = rig->gpu->poll(mark)) == EN_ETIMEOUT && eni_now_ns() < deadline) {
     }

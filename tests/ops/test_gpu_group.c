@@ -246,8 +246,8 @@ static int lose_a_peer(void *user, int rank)
     const int64_t begin = eni_now_ns();
     pthread_create(&thread, NULL, abort_it, group);
     pthread_join(thread, NULL);
+    gpu_await(&rig, done);
     GPU_REQUIRE(eni_now_ns() - begin < 10 * ENI_SECOND);
-    gpu_await(&rig, done); /* ten seconds at most */
     GPU_REQUIRE(rig.gpu->group_poll(group) == EN_EPEER);
     GPU_REQUIRE(rig.gpu->group_sum(group, data, COUNT, NULL) == EN_EPEER);
     rig.gpu->group_abort(group); /* twice is fine */
