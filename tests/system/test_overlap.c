@@ -91,8 +91,8 @@ static double median_step_ms(const char *device, const char *bucket)
     size_t i, n = 0;
     json_t *line;
     json_decref(train(120,
-                      "-n 2 --strategy=ring --allreduce=ring --net=rate:200MB --bucket-cap-mb=%s --device=%s "
-                      "--data=synthetic --limit-test-samples=8 --batch-size=%d --steps=120",
+                      "-n 2 --strategy=ring --allreduce=ring --net=rate:50MB --bucket-cap-mb=%s --device=%s "
+                      "--data=synthetic --limit-test-samples=8 --batch-size=%d --steps=60",
                       bucket, device, strcmp(device, "ref") == 0 ? 2 : 64));
     snprintf(path, sizeof path, "%s/metrics-0.jsonl", train_out());
     json_t *lines = read_lines(path);
@@ -105,8 +105,10 @@ static double median_step_ms(const char *device, const char *bucket)
     return ms[n / 2];
 }
 
-/* The gradients take 9 ms at 200 MB/s. Rounds of one and several, and the best of each: other work on the
- * machine makes steps longer, never shorter, so on a busy one it takes more rounds. */
+/* The gradients take 34 ms at 50 MB/s, and what of that lies beside backward is saved: a tenth of a step and
+ * more, be the compute three times shorter than that or, on a machine that others use, ten times longer.
+ * Rounds of one and several, and the best of each: other work makes steps longer, never shorter, so on a busy
+ * machine it takes more rounds. */
 static void test_buckets_pay(void **state)
 {
     (void)state;
@@ -118,7 +120,7 @@ static void test_buckets_pay(void **state)
         if (b < several) several = b;
     }
     if (!(several < 0.95 * one)) fail_msg("one bucket: %.2f ms a step, several: %.2f ms", one, several);
-    promise("at --net=rate:200MB several buckets beat one: %.2f ms against %.2f ms a step (%.0f %% less; %s)",
+    promise("at --net=rate:50MB several buckets beat one: %.2f ms against %.2f ms a step (%.0f %% less; %s)",
             several, one, 100 * (1 - several / one), device);
 }
 
