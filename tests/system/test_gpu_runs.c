@@ -219,19 +219,20 @@ static void test_device_fails(void **state)
  * The time is one that no machine is too busy for. */
 static void test_device_hangs(void **state)
 {
-    static const char *const ways[][2] = {{"-n 1 --strategy=solo", "its loss"},
-                                          {"-n 1 --strategy=solo --eval-every=8 --steps=1", "evaluation"},
-                                          {"-n 2 --strategy=ring", "waits for"},
-                                          {"-n 2 --strategy=ps-sync", "a gradient"},
-                                          {"-n 2 --strategy=ring --precision=fp16", "fp16 overflowed"}};
+    static const char *const ways[][2] = {
+        {"-n 1 --strategy=solo", "its loss"},
+        {"-n 1 --strategy=solo --eval-every=8 --eval-batch-size=4 --steps=1", "evaluation"},
+        {"-n 2 --strategy=ring", "waits for"},
+        {"-n 2 --strategy=ps-sync", "a gradient"},
+        {"-n 2 --strategy=ring --precision=fp16", "fp16 overflowed"}};
     process p;
     (void)state;
     if (!gpu_is_simulated()) return;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        const int is_eval =
-            strstr(ways[i][0], "eval") != NULL; /* one to open, and the only step has four kernels */
+        /* the only step ends with the sixth kernel or so, and eight batches are evaluated, of two or so */
+        const int is_eval = strstr(ways[i][0], "eval") != NULL;
         gpu_next_seed();
-        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "6" : "300");
+        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "14" : "300");
         process_start(&p, "entrain", NULL,
                       "run --quiet --log-level=warn --gpu-timeout=3s --steps=1000 " SMALL " %s", ways[i][0]);
         const int code = process_wait(&p, 60);
