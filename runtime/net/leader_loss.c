@@ -12,6 +12,9 @@
  * closes: an ABORT waits this long for a death that explains it. */
 static const int64_t abort_grace_ns = 200 * ENI_MILLI;
 
+/* One that is silent or stopped will not close its side: what is sent to it needs only to leave. */
+static const int64_t silent_linger_ns = 100 * ENI_MILLI;
+
 /* ---- one that is lost ---- */
 
 static bool is_here(const eni_leader *leader, const eni_peer *peer)
@@ -172,7 +175,9 @@ static void lose_silent(eni_leader *leader, eni_mate *mate, int64_t silent_ns)
              (double)silent_ns / 1e9);
     eni_death death = describe(leader, peer, mate, cause);
     death.is_stopped = is_stopped;
-    part(mate->seat, mate, &death);
+    eni_seat *seat = mate->seat;
+    part(seat, mate, &death);
+    if (seat->stage == SEAT_LEAVING) seat->leave_ns = eni_now_ns() + silent_linger_ns;
     lose(leader, mate, &death);
 }
 
