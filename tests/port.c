@@ -33,15 +33,21 @@ static int is_free(int port)
     return is_bound;
 }
 
+int port_hold(int port)
+{
+    const int fd = hold(port);
+    if (fd < 0 || is_free(port)) return fd;
+    close(fd);
+    return -1;
+}
+
 int port_take(int *hold_out)
 {
     for (int i = 0; i < COUNT; i++) {
-        const int port = FIRST + (int)(((long)getpid() + i) * STRIDE % COUNT), fd = hold(port);
-        if (fd >= 0 && is_free(port)) {
-            *hold_out = fd;
-            return port;
-        }
-        if (fd >= 0) close(fd);
+        const int port = FIRST + (int)(((long)getpid() + i) * STRIDE % COUNT), fd = port_hold(port);
+        if (fd < 0) continue;
+        *hold_out = fd;
+        return port;
     }
     return -1;
 }

@@ -10,4 +10,7 @@
 /* -1: there is none. Close *hold_out to give it back before the process ends. */
 int port_take(int *hold_out);
 
+/* This one too, for who needs two in a row: what holds it, or -1 where somebody has it. */
+int port_hold(int port);
+
 #endif

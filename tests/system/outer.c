@@ -1,12 +1,14 @@
 /* outer.c - see outer.h. */
 #include "tests/system/outer.h"
 
-#include <arpa/inet.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "tests/port.h"
 
 const char *outer_tool(const char *name)
 {
@@ -32,25 +34,13 @@ const char *outer_need(const char *name, const char *package)
     return path;
 }
 
-static int is_free(int port)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int is_bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    if (fd >= 0) close(fd);
-    return is_bound;
-}
-
 int outer_port(void)
 {
-    static int next;
-    for (int tries = 0; tries < 1000; tries++) {
-        int port = 20000 + ((int)getpid() * 17 + next) % 10000;
-        next += 2;
-        if (is_free(port) && is_free(port + 1)) return port;
+    for (int tries = 0; tries < 100; tries++) {
+        const int port = free_port();
+        if (port_hold(port + 1) >= 0) return port; /* as long as this process lives */
     }
-    fail_msg("no free port from 20000 to 30000");
+    fail_msg("no two free ports in a row");
     return 0;
 }
 

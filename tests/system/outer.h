@@ -17,8 +17,7 @@ const char *outer_tool(const char *name);
 /* Skips the test program when it is not installed; `package` is what to install. */
 const char *outer_need(const char *name, const char *package);
 
-/* A port that is free, and the next one too, below those that the kernel gives out: what others bind to 0
- * while this test is starting something does not come in between. */
+/* A port that is free, and the next one too; see free_port(). */
 int outer_port(void);
 
 /* What a user makes once and copies to every host: a file with a job token. Valid until the next call. */

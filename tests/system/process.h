@@ -87,6 +87,20 @@ int files_left(const char *name);
 /* A port that is free, and that no other test takes while this process lives. */
 int free_port(void);
 
+/* What is promised in seconds is promised of a machine that does nothing else. So tests wait with patience,
+ * for GUARD seconds, and judge what a stopwatch says: the time that passed, less the CPU time that went to
+ * others meanwhile (to all that do not descend from the test, and to whoever shares the host). On a quiet
+ * machine that is nothing, and the bound is as strict as it reads. */
+enum { GUARD = 60 };
+typedef struct stopwatch {
+    double begin, others_before, others;
+} stopwatch;
+stopwatch stopwatch_start(void);
+/* The seconds since then; may be asked again. */
+double stopwatch_read(stopwatch *watch);
+/* Fails the test if what was read last is beyond the bound and others are not to blame. */
+void stopwatch_expect(const stopwatch *watch, double took, double bound, const char *what);
+
 /* Monotonic, in seconds; and what is left until then, for poll(): at least 1 ms before it, 0 after. */
 double now_seconds(void);
 int ms_until(double deadline);
