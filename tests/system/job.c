@@ -98,24 +98,42 @@ static int has_phase(const char *phases, const char *phase)
     return 0;
 }
 
-/* What was seen last is left in `seen`, for a test that fails. */
-static int is_there(const job *j, int rank, int state, const char *phases, int64_t step, char *seen,
-                    size_t bytes)
+/* What its leader says of a rank; 0: nothing now. Other runs of this user may be stopped, and each of them
+ * costs half a second before ours is asked. */
+static int ask(const job *j, int rank, eni_run_rank *rank_out)
 {
     eni_run *runs;
     size_t n;
     int found = 0;
-    if (eni_runs_list(eni_now_ns() + ENI_SECOND, &runs, &n) != EN_OK) return 0;
+    if (eni_runs_list(eni_now_ns() + 10 * ENI_SECOND, &runs, &n) != EN_OK) return 0;
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; is_ours(j, &runs[i]) && k < runs[i].nrank; k++) {
-            const eni_run_rank *r = &runs[i].rank[k];
-            if (r->rank != rank) continue;
-            snprintf(seen, bytes, "rank %d: state %d, step %lld, phase \"%s\"", rank, (int)r->state,
-                     (long long)r->step, r->phase);
-            found |= (state < 0 || (int)r->state == state) && has_phase(phases, r->phase) && r->step >= step;
+            if (runs[i].rank[k].rank != rank) continue;
+            *rank_out = runs[i].rank[k];
+            found = 1;
         }
     eni_runs_free(runs, n);
     return found;
+}
+
+/* What was seen last is left in `seen`, for a test that fails. */
+static int is_there(const job *j, int rank, int state, const char *phases, int64_t step, char *seen,
+                    size_t bytes)
+{
+    eni_run_rank r;
+    if (!ask(j, rank, &r)) return 0;
+    snprintf(seen, bytes, "rank %d: state %d, step %lld, phase \"%s\"", rank, (int)r.state, (long long)r.step,
+             r.phase);
+    return (state < 0 || (int)r.state == state) && has_phase(phases, r.phase) && r.step >= step;
+}
+
+int64_t job_step(const job *j, int rank)
+{
+    eni_run_rank r;
+    const double deadline = now_seconds() + GUARD * SLOWNESS;
+    while (!ask(j, rank, &r))
+        if (now_seconds() > deadline) fail_msg("the leader says nothing of rank %d", rank);
+    return r.step;
 }
 
 void job_wait(job *j, int rank, int state, const char *phases, int64_t step, double seconds)

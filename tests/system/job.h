@@ -38,6 +38,9 @@ void job_all_ranks(job *j);
  * separated by spaces; NULL: any), and at this step or later. */
 void job_wait(job *j, int rank, int state, const char *phases, int64_t step, double seconds);
 
+/* The step in which `rank` was when its leader heard of it last. */
+int64_t job_step(const job *j, int rank);
+
 /* Notes the pids of all that run and the sockets they hold. */
 void job_look(job *j);
 

@@ -27,7 +27,7 @@ typedef enum phase {
     WIRE,      /* pushes and answers are on a slow wire */
     SAVE,      /* a checkpoint at every step */
     EVALUATE,  /* rank 0 evaluates; the others have left */
-    FINISH     /* rank 0 has finished, rank 1 has not */
+    FINISH     /* rank 0 has finished, rank 1 is in its first step, which lasts for a minute */
 } phase;
 
 static const char *const phase_names[] = {"join", "broadcast",  "compute",  "spin",
@@ -59,7 +59,7 @@ static const char *flags_of(phase p)
         [EVALUATE] = "--model=convnet --data=synthetic --device=ref --threads=1 --batch-size=4 --steps=2 "
                      "--limit-train-samples=64 --limit-test-samples=20000 --eval-batch-size=16 --log-every=0 "
                      "--log-level=error ",
-        [FINISH] = TOY "--model=convnet --batch-size=1 --max-samples=40 --straggler=1:100",
+        [FINISH] = TOY "--model=convnet --batch-size=16 --max-samples=160 --straggler=1:1000",
     };
     return flags[p];
 }
@@ -127,7 +127,7 @@ static int shared_memory_left(void)
 
 static void expect_nothing_left(job *j, const char *title, int files)
 {
-    process_nobody_left(ends_within);
+    process_nobody_left(GUARD);
     if (sockets_left(j->sockets) != 0) fail_msg("%s: sockets are left", title);
     assert_int_equal(shared_memory_left(), 0);
     if (files_left("entrain") > files)
@@ -152,7 +152,7 @@ static void expect_survivors(job *j, const kill_case *c, const char *title)
     for (int who = JOB_PSD; who < j->n; who++) {
         process *p = job_process(j, who);
         if (who == c->victim || p->pidfd < 0) continue;
-        const int code = process_wait(p, ends_within);
+        const int code = process_wait(p, GUARD);
         if (code == 0 && c->phase == EVALUATE && who > 0) continue;
         if (code != 1) fail_msg("%s: %s ended with %d:\n%s", title, p->name, code, process_err(p));
         expect_one_line(j, p, c, title);
@@ -177,25 +177,25 @@ static void kill_it(const kill_case *c)
     job_look(&j);
     const pid_t victim = job_pid(&j, c->victim);
     if (victim <= 0) fail_msg("%s: there is no such process", title);
-    const double begin = now_seconds();
+    stopwatch watch = stopwatch_start();
     assert_int_equal(kill(victim, SIGKILL), 0);
     if (c->phase == BROADCAST && c->victim != 1) process_kill(&j.rank[1], SIGCONT);
     if (c->is_run) {
-        const int code = process_wait(&j.run, ends_within);
+        const int code = process_wait(&j.run, GUARD);
         if (code != (c->victim == JOB_LAUNCHER ? 128 + SIGKILL : 1))
             fail_msg("%s: entrain run ended with %d:\n%s", title, code, process_err(&j.run));
         if (c->victim != JOB_LAUNCHER) expect_one_line(&j, &j.run, c, title);
     } else {
-        process_wait(job_process(&j, c->victim), ends_within);
+        process_wait(job_process(&j, c->victim), GUARD);
         expect_survivors(&j, c, title);
     }
-    process_nobody_left(ends_within);
-    const double took = now_seconds() - begin;
+    process_nobody_left(GUARD);
+    const double took = stopwatch_read(&watch);
     /* SIGKILL leaves nobody to take the token's file away; the next leader does not mind. On several hosts
      * the token is a file also under a launcher. */
     const int leads = c->victim == (j.has_psd ? JOB_PSD : 0) || c->victim == JOB_LAUNCHER;
     expect_nothing_left(&j, title, files + (leads && (!c->is_run || c->phase == JOIN)));
-    if (took > ends_within * SLOWNESS) fail_msg("%s: the last one ended after %.2f s", title, took);
+    stopwatch_expect(&watch, took, ends_within, title);
     if (took > worst) worst = took;
     printf("KILL %-52s %5.2f s\n", title, took);
     fflush(stdout);
@@ -316,12 +316,12 @@ static void test_stopped(void **state)
     job_run(&j, "ring", 3, "%s", ENDLESS);
     job_wait(&j, 1, -1, NULL, 0, STARTS_WITHIN);
     job_look(&j);
-    const double begin = now_seconds();
+    stopwatch watch = stopwatch_start();
     assert_int_equal(kill(j.pid[1], SIGSTOP), 0);
-    assert_int_equal(process_wait(&j.run, silent_within), 1);
-    process_nobody_left(1); /* the stopped one neither */
-    const double took = now_seconds() - begin;
-    if (took > silent_within * SLOWNESS) fail_msg("it took %.2f s", took);
+    assert_int_equal(process_wait(&j.run, GUARD), 1);
+    process_nobody_left(GUARD); /* the stopped one neither */
+    const double took = stopwatch_read(&watch);
+    stopwatch_expect(&watch, took, silent_within, "the last one ended");
     if (process_says(&j.run, "rank 1 ", "stopped") != 1 || process_says(&j.run, "died", "") != 0)
         fail_msg("it should say once that rank 1 is stopped, and not that it died:\n%s", process_err(&j.run));
     promise("SIGSTOP under entrain run: told from death, all ended after %.2f s (bound %g s)", took,
@@ -340,8 +340,8 @@ static void test_stale_token(void **state)
     job_all_ranks(&j);
     job_wait(&j, 1, -1, NULL, 0, STARTS_WITHIN);
     process_kill(&j.rank[0], SIGKILL);
-    process_wait(&j.rank[0], ends_within);
-    process_wait(&j.rank[1], ends_within);
+    process_wait(&j.rank[0], GUARD);
+    process_wait(&j.rank[1], GUARD);
     const int port = j.port, before = files_left("entrain");
     assert_true(before >= 1);
     job_by_hand(&j, "ring", 2, "%s", TOY "--steps=5");

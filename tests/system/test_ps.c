@@ -21,7 +21,7 @@ static void ps_line(long run, char line_out[512])
     char number[32], text[8192];
     snprintf(number, sizeof number, "%ld", run);
     process_start(&ps, "entrain", NULL, "ps");
-    assert_int_equal(process_wait(&ps, 10), 0);
+    assert_int_equal(process_wait(&ps, GUARD), 0);
     snprintf(text, sizeof text, "%s", process_out(&ps));
     line_out[0] = 0;
     for (char *save, *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save))
@@ -39,7 +39,7 @@ static void stop(long run, int expected)
 {
     process p;
     process_start(&p, "entrain", NULL, "stop %ld", run);
-    const int code = process_wait(&p, 12);
+    const int code = process_wait(&p, GUARD);
     if (code != expected) fail_msg("entrain stop ended with %d:\n%s", code, process_err(&p));
     if (expected == 0 && strstr(process_out(&p), "has ended") == NULL)
         fail_msg("it said: %s", process_out(&p));
@@ -60,8 +60,8 @@ static void test_run(void **state)
         const double begin = now_seconds();
         stop(j.run.pid, 0);
         const double took = now_seconds() - begin;
-        assert_int_equal(process_wait(&j.run, 1), 128 + SIGTERM);
-        process_nobody_left(1);
+        assert_int_equal(process_wait(&j.run, GUARD), 128 + SIGTERM);
+        process_nobody_left(GUARD);
         ps_line(j.run.pid, line);
         assert_string_equal(line, "");
         promise("entrain stop, %s: ended after %.2f s", strategies[s], took);
@@ -82,7 +82,7 @@ static void test_by_hand(void **state)
     stop(j.psd.pid, 0);
     for (int who = JOB_PSD; who < 2; who++) {
         process *p = job_process(&j, who);
-        const int code = process_wait(p, 1);
+        const int code = process_wait(p, GUARD);
         if (code != 128 + SIGTERM) fail_msg("%s ended with %d:\n%s", p->name, code, process_err(p));
     }
 }
@@ -109,20 +109,23 @@ static json_t *result_of(const char *out)
     return result;
 }
 
-/* Rank 1 of three is killed; the others finish the budget, and say what was lost. */
+/* Rank 1 of three is killed in its first step, which would last for a minute: so the run cannot end before.
+ * The others finish the budget, and say what was lost. */
 static void go_on(const char *strategy, int servers)
 {
+    enum { BATCH = 64, SAMPLES = 60 * BATCH };
     job j;
     char out[128];
     snprintf(out, sizeof out, "%s/loss-%.3s", system_folder(), strategy);
     job_run(&j, strategy, 3,
-            "%s --max-samples=60000 --straggler=0:20,1:20,2:20 --log-level=warn --on-worker-loss=continue "
-            "--servers=%d --out=%s",
-            TOY, servers, out);
-    job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
+            "%s --model=mlp --batch-size=%d --limit-train-samples=256 --max-samples=%d --straggler=1:1000 "
+            "--log-level=warn --on-worker-loss=continue --servers=%d --out=%s",
+            TOY, BATCH, SAMPLES, servers, out);
+    job_wait(&j, 1, ENI_RANK_ACTIVE, "forward backward", 0, STARTS_WITHIN);
+    job_wait(&j, 0, -1, NULL, 1, STARTS_WITHIN);
     job_look(&j);
     assert_int_equal(kill(j.pid[1], SIGKILL), 0);
-    const int code = process_wait(&j.run, 60);
+    const int code = process_wait(&j.run, GUARD);
     if (code != 0) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
     if (process_says(&j.run, "rank 1 ", "go on") != 1)
         fail_msg("%s should say once who was lost:\n%s", strategy, process_err(&j.run));
@@ -132,11 +135,34 @@ static void go_on(const char *strategy, int servers)
     assert_int_equal(json_array_size(lost), 1);
     assert_int_equal(json_integer_value(json_object_get(json_array_get(lost, 0), "rank")), 1);
     const double applied = number_at(result, "samples_applied");
-    if (applied < 60000 - 5 * 4 || applied > 60000) fail_msg("%g samples were applied", applied);
-    promise("%s on %d servers goes on without rank 1: %g of 60000 samples applied", strategy, servers,
-            applied);
+    if (applied < SAMPLES - 5 * BATCH || applied > SAMPLES) fail_msg("%g samples were applied", applied);
+    promise("%s on %d servers goes on without rank 1: %g of %d samples applied", strategy, servers, applied,
+            SAMPLES);
     json_decref(result);
-    process_nobody_left(1);
+    process_nobody_left(GUARD);
+}
+
+/* In quick steps: a rank that has done its part is killed, and the others are seen to go on. */
+static void go_on_in_quick_steps(const char *strategy)
+{
+    job j;
+    char out[128];
+    snprintf(out, sizeof out, "%s/quick-%.3s", system_folder(), strategy);
+    job_run(&j, strategy, 3, "%s --log-level=warn --on-worker-loss=continue --out=%s", ENDLESS, out);
+    job_wait(&j, 1, -1, NULL, 100, STARTS_WITHIN);
+    job_look(&j);
+    assert_int_equal(kill(j.pid[1], SIGKILL), 0);
+    wait_for_line(&j.run, "go on", GUARD);
+    const int64_t step = job_step(&j, 0);
+    job_wait(&j, 0, -1, NULL, step + 1000, GUARD);
+    process_kill(&j.run, SIGINT);
+    const int code = process_wait(&j.run, GUARD);
+    if (code != 128 + SIGINT) fail_msg("%s ended with %d:\n%s", strategy, code, process_err(&j.run));
+    json_t *result = result_of(out);
+    assert_string_equal(text_at(result, "exit"), "interrupted");
+    assert_int_equal(json_array_size(json_object_get(result, "lost")), 1);
+    json_decref(result);
+    process_nobody_left(GUARD);
 }
 
 static void test_goes_on(void **state)
@@ -145,6 +171,8 @@ static void test_goes_on(void **state)
     go_on("ps-async", 1);
     go_on("ssp:bound=2", 1);
     go_on("ssp:bound=2", 2); /* each server has to hear of it */
+    go_on_in_quick_steps("ps-async");
+    go_on_in_quick_steps("ssp:bound=2");
 }
 
 static void test_cannot_go_on(void **state)
@@ -155,7 +183,7 @@ static void test_cannot_go_on(void **state)
         process p;
         process_start(&p, "entrain", NULL, "run -n 2 --strategy=%s --on-worker-loss=continue %s",
                       strategies[s], ENDLESS);
-        assert_int_equal(process_wait(&p, 10), 2);
+        assert_int_equal(process_wait(&p, GUARD), 2);
         if (process_says(&p, "--on-worker-loss=continue", strategies[s]) != 1)
             fail_msg("it should say once why not:\n%s", process_err(&p));
     }
