@@ -1,7 +1,6 @@
 /* outer.c - see outer.h. */
 #include "tests/system/outer.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -119,7 +119,7 @@ void half_way(char out[160], const char *flags, uint64_t samples)
     process p;
     char text[512];
     folder_for(out, "half");
-    snprintf(text, sizeof text, "%s --checkpoint-every=%d", flags, EVERY);
+    snprintf(text, sizeof text, SLOWLY "%s --checkpoint-every=%d", flags, EVERY);
     begin_run(&p, out, text);
     assert_int_equal(wait_for_checkpoint(&p, out, samples), 1);
     kill_everything(&p);

@@ -36,7 +36,11 @@ json_t *result_of(const char *out);
 /* Runs to the end; its params_sha256 must be `expected`, and nothing unfinished may be left. */
 json_t *finish_run(const char *out, const char *expected, const char *flags);
 
-/* A run with these flags that was killed at about `samples`. */
+/* Rank 0 sleeps 24 times as long as it computes: so a run that is to be killed cannot end while the test is
+ * kept from looking. Where ranks do not wait for each other each needs its own. */
+#define SLOWLY "--straggler=0:25 "
+
+/* A run with these flags, slowly, that was killed at about `samples`. */
 void half_way(char out[160], const char *flags, uint64_t samples);
 
 /* Compiles a source file of the project into a plugin; ends the program with 77 where there is no cc. */

@@ -192,12 +192,12 @@ static void test_waits_are_explained(void **state)
     char how[200];
     int number = outer_port();
     (void)state;
-    snprintf(how, sizeof how, "--rendezvous=file://%s/never --join-timeout=6s", system_folder());
+    snprintf(how, sizeof how, "--rendezvous=file://%s/never --join-timeout=9s", system_folder());
     start_rank(&file, 1, NULL, how, outer_folder());
-    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d --join-timeout=6s", number);
+    snprintf(how, sizeof how, "--rendezvous=tcp://127.0.0.1:%d --join-timeout=9s", number);
     start_rank(&port, 1, NULL, how, outer_folder());
-    assert_int_not_equal(process_wait(&file, 20), 0);
-    assert_int_not_equal(process_wait(&port, 20), 0);
+    assert_int_not_equal(process_wait(&file, GUARD), 0);
+    assert_int_not_equal(process_wait(&port, GUARD), 0);
     assert_int_equal(process_says(&file, " W ", "no rank 0 has written"), 1);
     assert_int_equal(process_says(&file, " E ", "no rank 0 has written"), 1);
     assert_int_equal(process_says(&port, " W ", "refused, nobody listens there"), 1);

@@ -3,6 +3,7 @@
  *     test_system_return                  a few kills of each kind
  *     test_system_return many 500 SEED    so many of the oracle's, for a night
  *     test_system_return calls            at every system call that writes a state */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,20 +136,25 @@ static void a_disk_that_fails_once(void **state)
     "-n 2 --strategy=ps-sync --shards=2 --model=mlp --data=synthetic --limit-train-samples=6400 "            \
     "--limit-test-samples=64 --batch-size=16 --momentum=0.9 --lr=0.01 --threads=1 --quiet"
 
+static int has_ended(const process *p)
+{
+    return poll(&(struct pollfd){.fd = p->pidfd, .events = POLLIN}, 1, 0) > 0;
+}
+
 /* Kills the launcher's psd `times` times, each after its state has moved on. */
 static void kill_psd_of(const process *entrain, const char *folder, int times)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/server-state/lane-1.1", folder);
-    const double deadline = now_seconds() + 30 * SLOWNESS;
-    while (access(path, F_OK) != 0 && now_seconds() < deadline)
+    const double deadline = now_seconds() + GUARD * SLOWNESS;
+    while (access(path, F_OK) != 0 && now_seconds() < deadline && !has_ended(entrain))
         usleep(2000);
     for (int i = 0; i < times; i++) {
         const pid_t psd = process_child(entrain->pid, "psd");
         if (psd > 0) kill(psd, SIGKILL);
-        const double again = now_seconds() + 10 * SLOWNESS;
+        const double again = now_seconds() + GUARD * SLOWNESS;
         while (process_says(entrain, "member: psd is back", "") < 2 * (i + 1) && now_seconds() < again &&
-               waitid(P_PID, (id_t)entrain->pid, &(siginfo_t){0}, WEXITED | WNOHANG | WNOWAIT) == 0)
+               !has_ended(entrain))
             usleep(2000);
     }
 }
@@ -161,7 +167,9 @@ static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
     const char *calm = train_hash(60 * SLOWNESS, "%s", RUN);
     snprintf(folder, sizeof folder, "%s/killed", system_folder());
     process_start(&entrain, "entrain", NULL,
-                  "run " RUN " --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s", folder);
+                  "run " RUN
+                  " --straggler=0:8 --server-restarts=9 --server-timeout=20s --state-every=4 --out=%s",
+                  folder); /* slow enough not to end before it was killed */
     kill_psd_of(&entrain, folder, 3);
     assert_int_equal(process_wait(&entrain, 120 * SLOWNESS), 0);
     assert_true(process_says(&entrain, "starting it again", "") >= 1);
