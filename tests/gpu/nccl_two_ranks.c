@@ -8,8 +8,9 @@
  *
  * NCCL looks for two ranks with the same host and the same GPU. With a host id of its own per process it
  * takes them for two machines, and they talk through sockets: the slowest way that it has, but with real
- * sums. An experiment: "refused" is no fault of ours, and the exit code is 77. Numbers are small integers, so
- * sums are exact in any order. */
+ * sums, call by call and recorded. (Where there are as many GPUs as ranks, each has its own, and nothing of
+ * this is needed.) An experiment: "refused" is no fault of ours, and the exit code is 77.
+ * Numbers are small integers, so sums are exact in any order. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -41,7 +42,7 @@ typedef struct rank {
     const en_device *device;
     en_ctx *ctx;
     en_group *group;
-    en_mark *mark;
+    en_mark *mark, *fork, *join;
     float *data;   /* (COUNT) on the GPU */
     float *pinned; /* (COUNT) */
     int64_t deadline_ns;
@@ -53,10 +54,10 @@ static en_status alive(void *user)
     return eni_now_ns() < r->deadline_ns ? EN_OK : EN_ETIMEOUT;
 }
 
+/* Before NCCL is loaded, which is when it is first needed. */
 static void prepare_environment(const rank *r)
 {
     char name[16];
-    if (r->n == 1) return;
     snprintf(name, sizeof name, "rank%d", r->number);
     setenv("NCCL_HOSTID", name, 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
@@ -110,6 +111,45 @@ static en_status count_wrong(rank *r, float factor, int *wrong_out)
     return EN_OK;
 }
 
+static en_status put_recorded_sum(rank *r)
+{
+    const en_gpu *gpu = r->device->gpu;
+    EN_TRY(gpu->mark(r->fork, EN_QUEUE_COMPUTE));
+    EN_TRY(gpu->after(r->ctx, EN_QUEUE_EXCHANGE, r->fork));
+    EN_TRY(gpu->group_sum(r->group, r->data, COUNT, NULL));
+    EN_TRY(gpu->mark(r->join, EN_QUEUE_EXCHANGE));
+    return gpu->after(r->ctx, EN_QUEUE_COMPUTE, r->join);
+}
+
+/* A sum as a step has it, launched three times: each multiplies by the number of ranks. */
+static en_status launch_sums(rank *r, en_graph *graph)
+{
+    int wrong;
+    float factor = (float)(r->n * (r->n + 1) / 2);
+    EN_TRY(put(r, (float)(r->number + 1)));
+    for (int i = 0; i < 3; i++) {
+        EN_TRY(r->device->gpu->launch(graph));
+        if (i > 0) factor *= (float)r->n;
+    }
+    EN_TRY(r->device->gpu->after(r->ctx, EN_QUEUE_EXCHANGE, r->join)); /* behind the whole launch */
+    EN_TRY(count_wrong(r, factor, &wrong));
+    if (wrong > 0) eni_error("nccl", "rank %d: %d of %d recorded sums are wrong", r->number, wrong, COUNT);
+    return wrong > 0 ? EN_EIO : EN_OK;
+}
+
+static en_status try_recorded_sums(rank *r)
+{
+    const en_gpu *gpu = r->device->gpu;
+    en_graph *graph = NULL;
+    EN_TRY(gpu->capture_begin(r->ctx));
+    en_status st = put_recorded_sum(r);
+    const en_status ended = gpu->capture_end(r->ctx, &graph);
+    if (st == EN_OK) st = ended;
+    if (st == EN_OK) st = launch_sums(r, graph);
+    gpu->graph_free(graph);
+    return st;
+}
+
 static en_status try_sums(rank *r)
 {
     int wrong_sum, wrong_copy;
@@ -124,6 +164,7 @@ static en_status try_sums(rank *r)
                   wrong_copy, COUNT);
         return EN_EIO;
     }
+    EN_TRY(try_recorded_sums(r));
     EN_TRY(put(r, 0));
     const int64_t begin = eni_now_ns();
     for (int i = 0; i < ROUNDS; i++)
@@ -140,10 +181,18 @@ static en_status open_all(rank *r, const char *plugins)
 {
     EN_TRY(eni_device_load("cuda", plugins, &r->device));
     if (r->device->gpu == NULL) return EN_EVERSION;
-    const en_device_config config = {.size = sizeof config, .threads = 1, .host = eni_device_host()};
+    int32_t ngpus = 0;
+    EN_TRY(r->device->gpu->count(eni_device_host(), &ngpus));
+    if (ngpus < r->n) prepare_environment(r);
+    const en_device_config config = {.size = sizeof config,
+                                     .index = ngpus < r->n ? 0 : r->number,
+                                     .threads = 1,
+                                     .host = eni_device_host()};
     EN_TRY(r->device->open(&config, &r->ctx));
     EN_TRY(r->device->alloc(r->ctx, COUNT * sizeof(float), (void **)&r->data));
     EN_TRY(r->device->gpu->mark_new(r->ctx, &r->mark));
+    EN_TRY(r->device->gpu->mark_new(r->ctx, &r->fork));
+    EN_TRY(r->device->gpu->mark_new(r->ctx, &r->join));
     r->pinned = mmap(NULL, COUNT * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (r->pinned == MAP_FAILED) return EN_ENOMEM;
     return r->device->gpu->pin(r->ctx, r->pinned, COUNT * sizeof(float));
@@ -153,7 +202,6 @@ static en_status open_all(rank *r, const char *plugins)
 static int run_rank(rank *r, const char *plugins)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    prepare_environment(r);
     r->deadline_ns = eni_now_ns() + PATIENCE_S * ENI_SECOND;
     if (open_all(r, plugins) != EN_OK || agree_on_id(r) != EN_OK) return 1;
     const en_status opened =
@@ -169,6 +217,8 @@ static int run_rank(rank *r, const char *plugins)
     if (st != EN_OK) return 1; /* what is under way may still use the rest */
     r->device->gpu->unpin(r->ctx, r->pinned);
     r->device->gpu->mark_free(r->mark);
+    r->device->gpu->mark_free(r->fork);
+    r->device->gpu->mark_free(r->join);
     r->device->free(r->ctx, r->data);
     r->device->close(r->ctx);
     return 0;
