@@ -57,7 +57,7 @@ void run_ranks(scene *s, process *psd, rank_main main, int ranks, int psd_code)
         pid[r] = start_rank(s, main, r);
     for (int r = 0; r < ranks; r++)
         assert_int_equal(end_rank(pid[r]), 0);
-    assert_int_equal(process_wait(psd, 10), psd_code);
+    assert_int_equal(process_wait(psd, 30), psd_code);
 }
 
 void open_go(scene *s)
@@ -126,7 +126,7 @@ en_client_options options_of(scene *s, int rank, int ranks, const en_client_tens
                                .tensors = tensors,
                                .ntensors = TENSORS,
                                .lr = 1,
-                               .join_timeout = 10 * SLOWNESS,
+                               .join_timeout = 30 * SLOWNESS,
                                .log = listen_in,
                                .log_user = s};
 }

@@ -13,7 +13,7 @@
 #include "entrain/client.h"
 #include "tests/system/process.h"
 
-enum { RANKS = 2, RANK_SECONDS = 20 };
+enum { RANKS = 2, RANK_SECONDS = 60 };
 
 /* What a rank is told; the errors and warnings of its client end up in `said`. */
 typedef struct scene {
