@@ -94,7 +94,7 @@ static void alone_run(eni_coll *coll, const eni_coll_op *op)
     float *vector = eni_group_vector(coll, op);
     const uint64_t weight = eni_group_weight(op);
     const float *const src[] = {vector};
-    if (eni_group_is_reduction(op)) {
+    if (eni_coll_is_reduction(op)) {
         eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
         eni_group_note_samples(coll, coll->nsubmitted, weight);
     }

@@ -143,6 +143,12 @@ typedef struct eni_coll_op {
     void *take_user;
 } eni_coll_op;
 
+/* It leaves a mean of the ranks' vectors, on all of them or on one. */
+static inline int eni_coll_is_reduction(const eni_coll_op *op)
+{
+    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
+}
+
 /* Starts an operation on the owner's vectors; the op is copied. Until it is done the vectors belong to the
  * group: a failed or unfinished operation leaves them undefined, and so does EN_REDUCE on ranks other than 0.
  * *req_out is never 0. At most ENI_COLL_DEPTH may be unfinished (EN_EBUG, logged). */

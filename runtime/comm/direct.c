@@ -318,7 +318,7 @@ static void perform_naive(eni_coll *coll, const eni_coll_op *op)
 static void perform(eni_coll *coll, const eni_coll_op *op)
 {
     const direct *d = coll->state;
-    if (d->scratch && eni_group_is_reduction(op)) {
+    if (d->scratch && eni_coll_is_reduction(op)) {
         perform_naive(coll, op);
         return;
     }
@@ -340,7 +340,7 @@ static void settle(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
-    if (d->scratch && eni_group_is_reduction(op))
+    if (d->scratch && eni_coll_is_reduction(op))
         memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
     d->nsettled = seq + 1;
     eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
@@ -397,7 +397,7 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         const eni_coll_op *op = eni_group_op(coll, seq);
         const int64_t begin_ns = eni_now_ns();
         perform(coll, op);
-        if (eni_group_is_reduction(op)) note_samples(coll, seq);
+        if (eni_coll_is_reduction(op)) note_samples(coll, seq);
         const int64_t end_ns = eni_now_ns();
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));

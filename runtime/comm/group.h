@@ -48,11 +48,6 @@ static inline float *eni_group_vector(const eni_coll *coll, const eni_coll_op *o
     return eni_arena_at(coll->arenas[coll->config.rank], op->slot, op->offset);
 }
 
-static inline int eni_group_is_reduction(const eni_coll_op *op)
-{
-    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
-}
-
 /* What this rank's contribution weighs: its samples, or 1 where the mean is unweighted. */
 static inline uint64_t eni_group_weight(const eni_coll_op *op)
 {

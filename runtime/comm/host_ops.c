@@ -246,8 +246,7 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     r->then_step = then_step;
     r->group = group;
     r->slot = op->slot;
-    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS &&
-                 (op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE);
+    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SWAP)
         host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";

@@ -53,7 +53,7 @@ static int naive_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_
     if (frame->lo != leg->lo || frame->hi != leg->hi || frame->at != leg->at ||
         frame->n != eni_segment_at(coll, leg->hi - leg->lo, leg->at))
         return 0;
-    float *base = eni_group_is_reduction(flight->op) ? eni_pump_scratch(coll, peer) : flight->vector;
+    float *base = eni_coll_is_reduction(flight->op) ? eni_pump_scratch(coll, peer) : flight->vector;
     *data_out = base + leg->lo + leg->at;
     return 1;
 }
@@ -87,7 +87,7 @@ static void naive_end(eni_coll *coll, eni_flight *flight)
     const float *src[ENI_MEAN_MAX];
     uint64_t nsamples[ENI_MEAN_MAX];
     const int is_mine = flight->op->op != EN_REDUCE || rank == 0;
-    if (!eni_group_is_reduction(flight->op) || !is_mine) return;
+    if (!eni_coll_is_reduction(flight->op) || !is_mine) return;
     uint64_t samples = 0;
     for (int r = 0; r < n; r++) {
         src[r] = r == rank ? flight->vector : eni_pump_scratch(coll, r);

@@ -202,7 +202,7 @@ static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
 /* The chunk whose sum ends here has seen everybody's samples. */
 static void ring_end(eni_coll *coll, eni_flight *flight)
 {
-    if (eni_group_is_reduction(flight->op))
+    if (eni_coll_is_reduction(flight->op))
         eni_group_note_samples(coll, flight->seq,
                                chunk_received_at(coll, flight, coll->config.nranks - 2)->nsamples);
 }
