@@ -1,3 +1,4 @@
+/* port.c - see port.h. */
 #include "tests/port.h"
 
 #include <arpa/inet.h>

@@ -78,15 +78,21 @@ static void more_gpus_than_a_line_has_room_for(void **state)
     assert_non_null(strstr(text, "  15  cuda:15"));
 }
 
-static void who_uses_it(void **state)
+/* Six on GPU 0: python3 with half a gigabyte, and five of whom only the pids are known. */
+static void add_users(eni_gpus *m)
 {
-    (void)state;
-    eni_gpus *m = machine(2, EN_LINK_PCIE, "", 0);
     m->gpu[0].nusers = 6;
     for (int i = 0; i < 6; i++)
         m->gpu[0].users[i] = (eni_gpus_user){.user = {.pid = 10 + i}};
     strcpy(m->gpu[0].users[0].program, "python3");
     m->gpu[0].users[0].user.bytes = 500000000;
+}
+
+static void who_uses_it(void **state)
+{
+    (void)state;
+    eni_gpus *m = machine(2, EN_LINK_PCIE, "", 0);
+    add_users(m);
     m->gpu[1].nusers = -1;
     m->gpu[1].facts.free_bytes = 0;
     const char *text = show(m);
@@ -121,12 +127,8 @@ static void json_has_what_the_table_has(void **state)
 {
     (void)state;
     eni_gpus *m = machine(2, EN_LINK_PCIE, "NCCL 2.28.9", 0);
-    m->gpu[0].nusers = 6;
-    for (int i = 0; i < 6; i++)
-        m->gpu[0].users[i] = (eni_gpus_user){.user = {.pid = 10 + i}};
-    strcpy(m->gpu[0].users[0].program, "python3");
+    add_users(m);
     strcpy(m->gpu[0].users[1].program, "\xff\xfe"); /* no text */
-    m->gpu[0].users[0].user.bytes = 500000000;
     json_t *all = eni_gpus_json(m);
     const json_t *g = gpu_of(all, 0), *users = json_object_get(g, "users"), *user = json_array_get(users, 0);
     assert_int_equal(number(all, "schema"), 1);

@@ -32,6 +32,13 @@ static void by_every_way(cluster_main main, int n)
     }
 }
 
+static void by_every_way_in_1_2_4(cluster_main main)
+{
+    by_every_way(main, 1);
+    by_every_way(main, 2);
+    by_every_way(main, 4);
+}
+
 /* Uneven ranges with gaps: rank 1 has none. */
 static void range_of(int rank, eni_coll_op *op)
 {
@@ -110,9 +117,7 @@ static int rooted(int rank, int n, cluster_board *board, void *user)
 static void reduce_broadcast_barrier(void **state)
 {
     (void)state;
-    by_every_way(rooted, 1);
-    by_every_way(rooted, 2);
-    by_every_way(rooted, 4);
+    by_every_way_in_1_2_4(rooted);
 }
 
 /* How many samples are behind a reduction, on whoever has its result. */
@@ -143,9 +148,7 @@ static int counts_samples(int rank, int n, cluster_board *board, void *user)
 static void samples_behind_a_reduction(void **state)
 {
     (void)state;
-    by_every_way(counts_samples, 1);
-    by_every_way(counts_samples, 2);
-    by_every_way(counts_samples, 4);
+    by_every_way_in_1_2_4(counts_samples);
 }
 
 /* A ring of swaps (D-PSGD): to the right from the left and the other way, both under way at once. */
@@ -188,9 +191,7 @@ static int swaps(int rank, int n, cluster_board *board, void *user)
 static void swap_with_neighbours(void **state)
 {
     (void)state;
-    by_every_way(swaps, 1);
-    by_every_way(swaps, 2);
-    by_every_way(swaps, 4);
+    by_every_way_in_1_2_4(swaps);
 }
 
 /* Buckets of different lengths in one vector, all submitted before any is waited for, by ranks that arrive at

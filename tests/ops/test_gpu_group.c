@@ -119,50 +119,66 @@ static int add_up(void *user, int rank)
     return 0;
 }
 
+typedef struct recorded {
+    en_group *group;
+    en_graph *graph;
+    en_mark *ready, *done;
+    float *data, *scale; /* (COUNT), (1): on the GPU */
+} recorded;
+
 /* A sum in EXCHANGE, between two marks. */
-static en_graph *record_sum(en_group *group, float *data, const float *scale, en_mark *ready, en_mark *done)
+static void record_sum(recorded *r)
 {
-    en_graph *graph = NULL;
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
-    GPU_OK(rig.gpu->mark(ready, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, ready));
-    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
-    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, done));
-    GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
-    return graph;
+    GPU_OK(rig.gpu->mark(r->ready, EN_QUEUE_COMPUTE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, r->ready));
+    GPU_OK(rig.gpu->group_sum(r->group, r->data, COUNT, r->scale));
+    GPU_OK(rig.gpu->mark(r->done, EN_QUEUE_EXCHANGE));
+    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, r->done));
+    GPU_OK(rig.gpu->capture_end(rig.ctx, &r->graph));
+}
+
+static void recorded_open(recorded *r, int rank, int nranks)
+{
+    const float zero = 0;
+    float all[COUNT] = {0};
+    *r = (recorded){0};
+    gpu_rig_open(&rig, rank, 0);
+    GPU_OK(open_group(rank, nranks, &r->group));
+    GPU_OK(rig.gpu->mark_new(rig.ctx, &r->ready));
+    GPU_OK(rig.gpu->mark_new(rig.ctx, &r->done));
+    r->data = gpu_put(&rig, all, COUNT);
+    r->scale = gpu_put(&rig, &zero, 1);
+    GPU_OK(rig.gpu->group_sum(r->group, r->data, COUNT, r->scale)); /* connected before it is recorded */
+    GPU_OK(rig.ops->sync(rig.ctx));
+    record_sum(r);
+}
+
+/* The graph first: it holds the group's communicator. */
+static void recorded_close(recorded *r)
+{
+    rig.gpu->graph_free(r->graph);
+    rig.gpu->group_close(r->group);
+    rig.gpu->mark_free(r->ready);
+    rig.gpu->mark_free(r->done);
+    gpu_rig_close(&rig);
 }
 
 /* In a graph, with the factor of the day. */
 static int replay(void *user, int rank)
 {
     const int nranks = *(const int *)user;
-    const float zero = 0;
-    float all[COUNT] = {0};
-    en_group *group = NULL;
-    en_graph *graph;
-    en_mark *ready, *done;
-    gpu_rig_open(&rig, rank, 0);
-    GPU_OK(open_group(rank, nranks, &group));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &ready));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &done));
-    float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
-    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale)); /* connected before it is recorded */
-    GPU_OK(rig.ops->sync(rig.ctx));
-    graph = record_sum(group, data, scale, ready, done);
+    recorded r;
+    recorded_open(&r, rank, nranks);
     for (int round = 0; round < 4; round++) {
         const float *with = round % 2 ? scales : others;
-        send_scale(scale, &with[rank]);
-        put_values(data, rank);
-        GPU_OK(rig.gpu->launch(graph));
-        gpu_await(&rig, done);
-        expect_sum(data, nranks, with);
+        send_scale(r.scale, &with[rank]);
+        put_values(r.data, rank);
+        GPU_OK(rig.gpu->launch(r.graph));
+        gpu_await(&rig, r.done);
+        expect_sum(r.data, nranks, with);
     }
-    rig.gpu->graph_free(graph);
-    rig.gpu->mark_free(ready);
-    rig.gpu->mark_free(done);
-    rig.gpu->group_close(group);
-    gpu_rig_close(&rig);
+    recorded_close(&r);
     return 0;
 }
 
@@ -215,6 +231,20 @@ static void *abort_it(void *user)
     return NULL;
 }
 
+/* Not while the other is inside a call, which may then say that it heard. */
+static void lose_rank_1(int rank)
+{
+    if (rank == 1) {
+        while (!shared->is_ready) {
+        }
+        shared->over = 1;
+        _exit(0);
+    }
+    shared->is_ready = 1;
+    while (!shared->over) {
+    }
+}
+
 /* Rank 1 dies instead of adding up. Rank 0 hears of it (as the worker does, from its launcher), and another
  * thread aborts: the queue goes on and everything closes. */
 static int lose_a_peer(void *user, int rank)
@@ -231,15 +261,7 @@ static int lose_a_peer(void *user, int rank)
     put_values(data, rank);
     GPU_OK(rig.gpu->group_sum(group, data, COUNT, NULL));
     expect_sum(data, nranks, ones);
-    if (rank == 1) { /* not while the other is inside a call, which may then say that it heard */
-        while (!shared->is_ready) {
-        }
-        shared->over = 1;
-        _exit(0);
-    }
-    shared->is_ready = 1;
-    while (!shared->over) {
-    }
+    lose_rank_1(rank);
     const en_status st = rig.gpu->group_sum(group, data, COUNT, NULL); /* may hear of it already */
     GPU_REQUIRE(st == EN_OK || st == EN_EPEER);
     GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
@@ -262,39 +284,15 @@ static int lose_a_peer(void *user, int rank)
  * that a graph could use, but that must not hold up who aborts. */
 static int lose_a_peer_in_a_graph(void *user, int rank)
 {
-    const int nranks = *(const int *)user;
-    const float zero = 0;
-    float all[COUNT] = {0};
-    en_group *group = NULL;
-    en_graph *graph;
-    en_mark *ready, *done;
-    gpu_rig_open(&rig, rank, 0);
-    GPU_OK(open_group(rank, nranks, &group));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &ready));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &done));
-    float *data = gpu_put(&rig, all, COUNT), *scale = gpu_put(&rig, &zero, 1);
-    GPU_OK(rig.gpu->group_sum(group, data, COUNT, scale));
-    GPU_OK(rig.ops->sync(rig.ctx));
-    graph = record_sum(group, data, scale, ready, done);
-    if (rank == 1) { /* as above: recording is such a call */
-        while (!shared->is_ready) {
-        }
-        shared->over = 1;
-        _exit(0);
-    }
-    shared->is_ready = 1;
-    while (!shared->over) {
-    }
+    recorded r;
+    recorded_open(&r, rank, *(const int *)user);
+    lose_rank_1(rank); /* recording is such a call, too */
     const int64_t begin = eni_now_ns();
-    GPU_OK(rig.gpu->launch(graph));
-    rig.gpu->group_abort(group);
-    gpu_await(&rig, done); /* the queue goes on */
-    rig.gpu->graph_free(graph);
-    rig.gpu->group_close(group);
+    GPU_OK(rig.gpu->launch(r.graph));
+    rig.gpu->group_abort(r.group);
+    gpu_await(&rig, r.done); /* the queue goes on */
+    recorded_close(&r);
     GPU_REQUIRE(eni_now_ns() - begin < 10 * ENI_SECOND);
-    rig.gpu->mark_free(ready);
-    rig.gpu->mark_free(done);
-    gpu_rig_close(&rig);
     return 0;
 }
 
