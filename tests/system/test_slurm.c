@@ -168,7 +168,7 @@ static void test_launchers_inside(void **state)
         const char *tool, *flags;
     } inside[] = {{"mpirun.openmpi", "--allow-run-as-root --oversubscribe -n 2"},
                   {"mpirun.mpich", "-launcher fork -n 2"},
-                  {"torchrun", "--standalone --no-python --nproc-per-node=2"}};
+                  {"torchrun", "--standalone --no_python --nproc_per_node=2"}};
     (void)state;
     const char *expected = train_hash(60, "-n 2 --strategy=ring " OUTER_JOB);
     for (size_t i = 0; i < sizeof inside / sizeof *inside; i++) {
