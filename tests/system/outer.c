@@ -33,6 +33,15 @@ const char *outer_need(const char *name, const char *package)
     return path;
 }
 
+int outer_torchrun_works(void)
+{
+    char command[640];
+    snprintf(command, sizeof command,
+             "timeout 120 %s --standalone --no_python --nproc_per_node=1 /bin/true >/dev/null 2>&1",
+             outer_tool("torchrun"));
+    return system(command) == 0; /* NOLINT: our own words */
+}
+
 int outer_port(void)
 {
     for (int tries = 0; tries < 100; tries++) {

@@ -178,6 +178,10 @@ static void test_launchers_inside(void **state)
             print_message("%s is not installed: not tried inside srun\n", inside[i].tool);
             continue;
         }
+        if (strcmp(inside[i].tool, "torchrun") == 0 && !outer_torchrun_works()) {
+            print_message("%s fails with /bin/true, too: not tried inside srun\n", tool);
+            continue;
+        }
         process_start(&p, outer_tool("srun"), environment,
                       "-n 1 %s %s " EN_BUILD_DIR "/worker --strategy=ring --out=%s " OUTER_ALONE
                       " " OUTER_JOB,
