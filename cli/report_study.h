@@ -25,7 +25,8 @@ typedef struct eni_eval {
     double samples;  /* applied over all workers when the weights were taken */
     double t;        /* seconds on the training clock */
     double loss;     /* NAN: not given */
-    double accuracy; /* fraction; NAN: this model has none */
+    double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
+    bool is_bracket; /* evaluated only to enclose the target: not of the grid */
 } eni_eval;
 
 /* One process of a run: a worker ("rank 0") or a server ("psd"). */
@@ -83,7 +84,9 @@ typedef struct eni_run {
     double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
     double reach_t;       /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
     double reach_samples; /* samples to the target, likewise */
+    double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
     double last_t;        /* of the last evaluation: a censored run took longer than this */
+    double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 
 typedef struct eni_cell_spec {

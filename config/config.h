@@ -88,12 +88,14 @@ typedef struct eni_config {
     int64_t global_batch_size;          /* 0: not given */
     int64_t accumulate;                 /* micro-batches per step of `solo` */
     int64_t epochs, steps, max_samples; /* 0: not given; the first that is reached ends the run */
+    int64_t holdout;                                 /* training samples kept out for evaluation; 0: none */
     int64_t limit_train_samples, limit_test_samples; /* 0: all */
     bool shuffle, drop_last;
     int64_t assign; /* ENI_ASSIGN_* */
 
     /* what is kept */
     char *save, *out, *resume, *trace; /* resume: "auto" or a path */
+    bool overwrite;                    /* what `out` holds may be replaced */
     int64_t checkpoint_every;          /* global samples, 0: never */
     char *checkpoint_dir;              /* NULL: OUT/checkpoints */
     char *tensorboard;                 /* "auto": OUT; NULL: none */
@@ -136,6 +138,7 @@ typedef struct eni_config {
     int64_t log_every;  /* steps */
     int64_t log_level;  /* ENI_LEVEL_* */
     int64_t eval_every; /* global samples, 0: at the end only */
+    double target;      /* accuracy in percent, 0: none */
     int64_t eval_batch_size;
     bool quiet;
     bool verbose; /* entrain check */
@@ -151,7 +154,7 @@ typedef struct eni_config {
     eni_list strategies; /* "ring", "ps-sync": the shorthand */
     eni_list seeds;      /* decimal texts: eni_config_seed */
     eni_list cells;      /* "even", "slow" */
-    double target;       /* test accuracy in percent, 0: none */
+    char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
     bool csv;
     bool json; /* entrain gpus */
     int64_t figures; /* ENI_FIGURES_* */

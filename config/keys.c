@@ -104,6 +104,8 @@ const eni_key eni_keys[] = {
         "steps of all workers; the first limit that is reached ends the run"),
     INT("max-samples", NULL, max_samples, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "no limit",
         "samples over all workers"),
+    INT("holdout", NULL, holdout, "0", 0, 4294967295.0, "SAMPLES", R | C | W, MATCH, "5000, or a tenth, in compare; else 0",
+        "the last so many training samples are kept out, for curves and the time to target"),
     INT("limit-train-samples", NULL, limit_train_samples, "0", 0, 4294967295.0, "SAMPLES", TRAIN, MATCH,
         "all",
         "use the first so many training samples"),
@@ -122,6 +124,8 @@ const eni_key eni_keys[] = {
 #define GROUP "files"
     TEXT("out", "o", out, NULL, "FOLDER", NULL, NULL, TRAIN | P | E | ON(ENI_REPORT), 0, "none",
          "where result.json, metrics, config.yaml and the report go"),
+    BOOL("overwrite", NULL, overwrite, "off", R | C | W, 0, NULL,
+         "replace the finished or unfinished run or study that --out holds"),
     TEXT("save", NULL, save, NULL, "FILE", NULL, NULL, R | W, 0, "not saved",
          "the weights at the end (safetensors, names as PyTorch's)"),
     INT("checkpoint-every", NULL, checkpoint_every, "0", 0, BIG, "SAMPLES", R | W, 0, "never",
@@ -244,8 +248,8 @@ const eni_key eni_keys[] = {
          "also the tables as CSV"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf", ON(ENI_REPORT), 0, NULL,
            "pdf: also every figure as a PDF file"),
-    REAL("target", NULL, target, "0", 0, 100, "PERCENT", C | ON(ENI_REPORT), 0, "75",
-         "test accuracy whose time is reported"),
+    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", NULL, NULL, C, 0, "none",
+         "the one comparison that is tested by itself, arms by their order: even:1:2"),
 
 #undef GROUP
 #define GROUP "scaling"
@@ -266,6 +270,8 @@ const eni_key eni_keys[] = {
         "a line of progress every so many steps, 0: none"),
     INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "at the end only",
         "evaluate on the test set every so many global samples, off the clock"),
+    REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare; else none",
+         "accuracy whose time is reported: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
         "samples per step of the evaluation; the result does not depend on it"),
     CHOICE("log-level", NULL, log_level, "info", "error|warn|info|debug|trace", ALL, 0, NULL,
