@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "cli/html.h"
+#include "config/units.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/try.h"
@@ -309,21 +311,70 @@ void eni_csv_text(eni_csv *csv, const char *text)
     fputc('"', csv->file);
 }
 
+void eni_csv_name(eni_csv *csv, const char *name)
+{
+    for (; *name != 0; name++)
+        fputc(*name == ',' ? ';' : strchr(" \t\r\n\"", *name) != NULL ? '_' : *name, csv->file);
+}
+
 void eni_csv_number(eni_csv *csv, double value)
 {
-    if (!isnan(value)) fprintf(csv->file, "%.9g", value);
+    if (isnan(value)) return;
+    const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
+    fprintf(csv->file, is_whole ? "%.0f" : "%.9g", value);
+}
+
+/* One part of every slow rank, "RANK:FACTOR": what stands before the colon, or behind it. */
+static void put_stragglers(eni_csv *csv, const json_t *emulated, bool wants_factor)
+{
+    static const char mark[] = "straggler ";
+    size_t i, n = 0;
+    json_t *item;
+    json_array_foreach(emulated, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text == NULL || strncmp(text, mark, sizeof mark - 1) != 0) continue;
+        int64_t rank;
+        double factor;
+        if (!eni_straggler_parse(text + sizeof mark - 1, &rank, &factor)) continue;
+        if (n++ > 0) fputc(';', csv->file);
+        eni_csv_number(csv, wants_factor ? factor : (double)rank);
+    }
+    fputc(',', csv->file);
+}
+
+static void put_net(eni_csv *csv, const json_t *emulated)
+{
+    static const char mark[] = "net ";
+    uint64_t rate = 0;
+    int64_t delay = 0;
+    const char *wrong;
+    size_t i;
+    json_t *item;
+    json_array_foreach(emulated, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text != NULL && strncmp(text, mark, sizeof mark - 1) == 0 &&
+            !eni_net_parse(text + sizeof mark - 1, &rate, &delay, &wrong))
+            rate = 0, delay = 0;
+    }
+    if (rate > 0) fprintf(csv->file, "%" PRIu64, rate);
+    fputc(',', csv->file);
+    if (delay > 0) eni_csv_number(csv, (double)delay * 1e-9);
+    fputc(',', csv->file);
 }
 
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 {
-    char kind[256];
-    eni_study_kind(study, run->cell, kind, sizeof kind);
-    eni_csv_text(csv, study->cells[run->cell].name);
+    const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
+    eni_csv_name(csv, study->cells[run->cell].name);
     fputc(',', csv->file);
-    eni_csv_text(csv, study->arms[run->arm].name);
-    fprintf(csv->file, ",%lld,", (long long)run->seed);
-    eni_csv_text(csv, kind);
-    fputc(',', csv->file);
+    eni_csv_name(csv, study->arms[run->arm].name);
+    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->cell);
+    fprintf(csv->file, ",%lld,%s,", (long long)run->seed, is_real ? "real" : "emulated");
+    put_stragglers(csv, emulated, false);
+    put_stragglers(csv, emulated, true);
+    put_net(csv, emulated);
 }
 
 en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)

@@ -65,10 +65,14 @@ typedef struct eni_csv {
 
 /* Starts it with its line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* Cell, arm, seed and kind ("real" or "emulated: …"), which start every line, each with a comma behind it. */
+/* The columns that start the line of a run, and their values, each with a comma behind it: cell, arm, seed, kind
+ * ("real" or "emulated") and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
+#define ENI_CSV_RUN "cell,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
-/* "%.9g", nothing for NAN, inf for a censored time. */
+/* A name that cut and awk can read: commas become ';', blanks and quotes '_'. */
+void eni_csv_name(eni_csv *csv, const char *name);
+/* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
 void eni_csv_number(eni_csv *csv, double value);
 /* Writes DIR/NAME.csv; frees. */
 en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name);
@@ -109,12 +113,13 @@ int eni_plot_marker(const eni_arm *arm, bool is_real);
 /* A colour and a legend word for each phase of a step. */
 const char *eni_plot_phase_colour(int phase);
 const char *eni_plot_phase_name(int phase);
+const char *eni_plot_phase_fill(int phase); /* "solid 1.0", or a hatch for what is emulated */
 
 /* Writes the arm's marker as a small inline SVG, open when not real. */
 void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real);
-/* A line of legend: all arms, and what full and open markers mean. */
-void eni_plot_arm_legend(const eni_canvas *canvas);
-void eni_plot_phase_legend(const eni_canvas *canvas);
+/* A line of legend: the arms or phases that the figure shows (NULL: all). */
+void eni_plot_arm_legend(const eni_canvas *canvas, const bool shown[]);
+void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool with_hidden);
 
 /* Rows 1..n from top to bottom, with a label each, for plots that read like a table. */
 typedef struct eni_plot_rows {
@@ -127,6 +132,9 @@ void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...) __attribute__((
 void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows);
 /* Sets xrange to [low, high] and ticks at round numbers, at most seven. */
 void eni_plot_set_axis(eni_plot *plot, double low, double high);
+
+/* Two strokes through the x or y axis, close to its begin: it does not start at zero. */
+void eni_plot_cut_axis(eni_plot *plot, bool is_x);
 
 /* Pixels of height that suit n rows of `each` pixels. */
 int eni_plot_row_height(size_t n, int each);

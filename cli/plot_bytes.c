@@ -1,4 +1,4 @@
-/* plot_bytes.c - bytes moved by a whole run, beside what the algorithm's formula promises. */
+/* plot_bytes.c - bytes moved by a whole run, beside the algorithm's own count and its formula. */
 #include <math.h>
 
 #include "cli/html.h"
@@ -20,10 +20,10 @@ static double payload_mb(const eni_run *run)
 static const struct {
     const char *name, *style;
     eni_metric metric;
-} kinds[KINDS] = {{"theory", "fs empty border lc rgb '#3d4853'", theory_mb},
+} kinds[KINDS] = {{"formula", "fs empty border lc rgb '#3d4853'", theory_mb},
                   {"payload", "fs solid 1 noborder", payload_mb},
-                  {"wire (sockets)", "fs pattern 4 border lc rgb '#3d4853'", eni_metric_wire_mb},
-                  {"shared memory", "fs solid 0.35 noborder", eni_metric_shm_mb}};
+                  {"moved: sockets", "fs pattern 4 border lc rgb '#3d4853'", eni_metric_wire_mb},
+                  {"moved: memory", "fs solid 0.35 noborder", eni_metric_shm_mb}};
 
 static double most_mb(const eni_study *study)
 {
@@ -119,7 +119,7 @@ en_status eni_plot_bytes(eni_canvas *canvas)
     }
     eni_csv csv;
     EN_TRY(eni_csv_open(
-        &csv, "cell,arm,seed,kind,theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory"));
+        &csv, ENI_CSV_RUN ",theory_bytes,payload_bytes,wire_bytes,shm_bytes,payload_to_theory"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         const double values[] = {run->theory_bytes, run->payload_bytes, run->wire_bytes, run->shm_bytes,
@@ -127,7 +127,7 @@ en_status eni_plot_bytes(eni_canvas *canvas)
         eni_csv_run(&csv, study, run);
         for (size_t v = 0; v < 5; v++) {
             if (v > 0) fputc(',', csv.file);
-            if (!isnan(values[v])) fprintf(csv.file, "%.15g", values[v]);
+            eni_csv_number(&csv, values[v]);
         }
         fputc('\n', csv.file);
     }

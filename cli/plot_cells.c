@@ -33,7 +33,7 @@ static void find_range(const eni_study *study, const panel *what, double *low_ou
         if (value > high) high = value;
     }
     double air = fmax(0.1 * (high - low), 0.02 * fabs(high));
-    *low_out = what->from_zero ? 0 : low - air;
+    *low_out = what->from_zero ? 0 : fmax(low - air, 0);
     *high_out = high + air;
 }
 
@@ -85,6 +85,7 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     double low, high;
     find_range(study, what, &low, &high);
     eni_plot_set_axis(&plot, low, high);
+    if (low > 0) eni_plot_cut_axis(&plot, true);
     print_points(&plot, study, what);
     fputs("plot ", plot.script);
     size_t row = 0;
@@ -122,7 +123,7 @@ en_status eni_plot_cells(eni_canvas *canvas)
     fputs("</div>\n", canvas->page);
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv,
-                        "cell,arm,seed,kind,seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
+                        ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
                         "last_evaluation_s"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];

@@ -1,5 +1,6 @@
-/* plot_curves.c - test accuracy over the training clock and over samples, side by side: how fast it runs and
- * how well it learns are two questions. A thin line per seed, a bold line for the median. */
+/* plot_curves.c - accuracy over the training clock and over samples, side by side: how fast it runs and
+ * how well it learns are two questions. A thin line per seed, a bold line for the median. The accuracy is of
+ * the samples held out of training; of the test set where none were. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,14 @@ static void print_run(eni_plot *plot, size_t index, const eni_run *run, int over
     fputs("EOD\n", plot->script);
 }
 
+/* The i-th evaluation that every run of the study has alike; NULL behind the last. */
+static const eni_eval *grid_at(const eni_run *run, size_t i)
+{
+    for (size_t e = 0; e < run->nevals; e++)
+        if (!run->evals[e].is_bracket && i-- == 0) return &run->evals[e];
+    return NULL;
+}
+
 /* Runs of one arm evaluate after the same numbers of samples, so the i-th evaluations belong together. */
 static size_t print_median(eni_plot *plot, const eni_study *study, size_t cell, size_t arm, int over)
 {
@@ -34,10 +43,11 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t cell, 
         for (size_t r = 0; r < study->nruns; r++) {
             const eni_run *run = &study->runs[r];
             if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+            const eni_eval *eval = grid_at(run, i);
             runs++;
-            if (i >= run->nevals || isnan(run->evals[i].accuracy)) continue;
-            x[n] = over == OVER_TIME ? run->evals[i].t : run->evals[i].samples / 1000;
-            y[n++] = 100 * run->evals[i].accuracy;
+            if (eval == NULL || isnan(eval->accuracy)) continue;
+            x[n] = over == OVER_TIME ? eval->t : eval->samples / 1000;
+            y[n++] = 100 * eval->accuracy;
         }
         if (n == 0 || n < runs) break;
         double across = eni_stats_median(x, n), up = eni_stats_median(y, n);
@@ -89,17 +99,19 @@ static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double mo
     snprintf(name, sizeof name, "accuracy-%zu-%s", cell, over == OVER_TIME ? "time" : "samples");
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, 320));
-    eni_plot_label(&plot, "Test accuracy over %s, cell %s",
+    const char *what = eni_study_has_holdout(study) ? "holdout accuracy" : "test accuracy";
+    eni_plot_label(&plot, "%s over %s, setting %s", what,
                    over == OVER_TIME ? "the training clock" : "samples", study->cells[cell].name);
     fprintf(plot.script,
-            "set xlabel '%s'\nset ylabel 'test accuracy, %%' offset 1,0\nset yrange [%g:*]\n"
+            "set xlabel '%s'\nset ylabel '%s, %%' offset 1,0\nset yrange [%g:*]\n"
             "set rmargin 2\n"
             "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
             "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font "
             "',12'\n",
-            over == OVER_TIME ? "training clock, s" : "samples applied, thousands", floor_of(study),
+            over == OVER_TIME ? "training clock, s" : "samples, thousands", what, floor_of(study),
             100 * study->target, 100 * study->target, 100 * study->target, 100 * study->target);
     eni_plot_set_axis(&plot, 0, 1.02 * most_x);
+    if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
     size_t medians[ENI_MAX_ARMS];
     for (size_t r = 0; r < study->nruns; r++)
         if (study->runs[r].cell == cell && study->runs[r].nevals > 0)
@@ -143,7 +155,7 @@ en_status eni_plot_curves(eni_canvas *canvas)
     for (size_t c = 0; c < study->ncells; c++)
         EN_TRY(draw_cell(canvas, c));
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,samples,seconds,test_loss,test_accuracy"));
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         for (size_t i = 0; i < run->nevals; i++) {
@@ -151,11 +163,11 @@ en_status eni_plot_curves(eni_canvas *canvas)
             eni_csv_number(&csv, run->evals[i].samples);
             fputc(',', csv.file);
             eni_csv_number(&csv, run->evals[i].t);
-            fputc(',', csv.file);
+            fprintf(csv.file, ",%s,", eni_study_has_holdout(study) ? "holdout" : "test");
             eni_csv_number(&csv, run->evals[i].loss);
             fputc(',', csv.file);
             eni_csv_number(&csv, run->evals[i].accuracy);
-            fputc('\n', csv.file);
+            fprintf(csv.file, ",%d\n", run->evals[i].is_bracket);
         }
     }
     return eni_csv_close(&csv, canvas, "accuracy");

@@ -95,7 +95,7 @@ en_status eni_plot_shares(eni_canvas *canvas)
         fputs("</div>\n", canvas->page);
     }
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,rank,samples_computed,samples_applied,steps"));
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,samples_computed,samples_applied,steps"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         for (size_t i = 0; i < run->nshares; i++) {

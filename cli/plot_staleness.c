@@ -101,6 +101,11 @@ en_status eni_plot_staleness(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     size_t nfresh = 0, nunknown = 0;
+    bool shown[ENI_MAX_ARMS] = {false};
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++)
+            shown[a] = shown[a] || collect(study, c, a).nbins > 1;
+    eni_plot_arm_legend(canvas, shown);
     fputs("<div class=\"panels\">\n", canvas->page);
     for (size_t c = 0; c < study->ncells; c++)
         for (size_t a = 0; a < study->narms; a++) {
@@ -126,7 +131,7 @@ en_status eni_plot_staleness(eni_canvas *canvas)
     if (nunknown == study->ncells * study->narms)
         fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,rank,staleness,pushes"));
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,staleness,pushes"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         csv_lines(&csv, study, run, &run->staleness);

@@ -1,6 +1,7 @@
-/* plot_steps.c - where the time of a step goes, per role: data, compute, exposed exchange, wait, update.
+/* plot_steps.c - where the time of a step goes, per role: data, compute, a slow rank's sleep (hatched: it is
+ * emulated), exposed exchange, wait, update. A strip along the foot of compute is the exchange that it hid.
  *
- * The unit is milliseconds per global batch applied (all workers together), the same for every arm: an
+ * The unit is milliseconds per global batch (all workers together), the same for every arm: an
  * asynchronous worker makes steps of its own, and psd makes none, but all of them spend time on those
  * samples. */
 #include <math.h>
@@ -10,11 +11,11 @@
 #include "cli/plot.h"
 #include "runtime/core/try.h"
 
-/* Global batches that a role's times cover: a worker's leave out the first steps, as its step count does; a
- * server's cover the whole run. */
+/* Global batches that a role's times cover: a worker's are those of this process, as its step count; a server's
+ * cover the whole run. */
 static double batches_of(const eni_run *run, const eni_role *role)
 {
-    if (role->rank < 0) return run->samples_applied / run->global_batch_size;
+    if (role->rank < 0) return run->samples_computed / run->global_batch_size;
     double steps = 0;
     size_t workers = 0;
     for (size_t i = 0; i < run->nroles; i++) {
@@ -22,8 +23,11 @@ static double batches_of(const eni_run *run, const eni_role *role)
         steps += run->roles[i].steps;
         workers++;
     }
-    return steps > 0 ? steps / (double)workers : run->samples_applied / run->global_batch_size;
+    return steps > 0 ? steps / (double)workers : run->samples_computed / run->global_batch_size;
 }
+
+/* Behind compute, not beside it: no phase of its own. */
+enum { HIDDEN = ENI_PHASES };
 
 /* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
 static double phase_ms(const eni_study *study, size_t cell, size_t arm, const char *role, int phase)
@@ -35,8 +39,8 @@ static double phase_ms(const eni_study *study, size_t cell, size_t arm, const ch
         if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
         for (size_t i = 0; i < run->nroles; i++) {
             double batches = batches_of(run, &run->roles[i]);
-            if (strcmp(run->roles[i].name, role) == 0 && batches > 0)
-                values[n++] = run->roles[i].ns[phase] / batches / 1e6;
+            double ns = phase == HIDDEN ? run->roles[i].hidden_ns : run->roles[i].ns[phase];
+            if (strcmp(run->roles[i].name, role) == 0 && batches > 0) values[n++] = ns / batches / 1e6;
         }
     }
     return eni_stats_median(values, n);
@@ -94,15 +98,22 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
                 double ms = phase_ms(study, cell, a, run->roles[i].name, p);
                 if (ms > 0) fprintf(plot.script, "%zu %.6g %.6g %d\n", row, from, from + ms, p);
                 from += isnan(ms) ? 0 : ms;
+                if (p != ENI_PHASE_COMPUTE) continue;
+                double hidden = fmin(phase_ms(study, cell, a, run->roles[i].name, HIDDEN), ms);
+                if (hidden > 0) fprintf(plot.script, "%zu %.6g %.6g %d\n", row, from - hidden, from, HIDDEN);
             }
         }
     }
-    fputs("0 0 0 -1\nEOD\nset style fill solid 1.0 border lc rgb '#5b6875'\nplot ", plot.script);
+    fputs("0 0 0 -1\nEOD\nplot ", plot.script);
     for (int p = 0; p < ENI_PHASES; p++)
         fprintf(plot.script,
-                "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fc rgb "
-                "'%s'%s",
-                p, eni_plot_phase_colour(p), p + 1 < ENI_PHASES ? ", " : "\n");
+                "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1-0.36):($1+0.36) with boxxyerror lw 0.6 fs %s border "
+                "lc rgb '#5b6875' fc rgb '%s', ",
+                p, eni_plot_phase_fill(p), eni_plot_phase_colour(p));
+    fprintf(plot.script,
+            "$d using (($2+$3)/2):($4==%d?$1:NaN):2:3:($1+0.14):($1+0.35) with boxxyerror fs solid 1.0 noborder "
+            "fc rgb '%s'\n",
+            HIDDEN, eni_plot_phase_colour(ENI_PHASE_EXCHANGE));
     return eni_plot_close(&plot);
 }
 
@@ -111,8 +122,9 @@ static en_status write_csv(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv,
-                        "cell,arm,seed,kind,role,cores,cpu_seconds,data_ns,compute_ns,exposed_exchange_ns,"
-                        "wait_ns,update_ns,global_batches,step_ms_p50,step_ms_p95,step_ms_p99"));
+                        ENI_CSV_RUN ",role,cores,cpu_seconds,data_ns,compute_ns,sleep_ns,exposed_exchange_ns,"
+                        "wait_ns,update_ns,hidden_exchange_ns,global_batches,step_ms_p50,step_ms_p95,"
+                        "step_ms_p99"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         for (size_t i = 0; i < run->nroles; i++) {
@@ -125,7 +137,7 @@ static en_status write_csv(eni_canvas *canvas)
             eni_csv_number(&csv, role->cpu_seconds);
             for (int p = 0; p < ENI_PHASES; p++)
                 fprintf(csv.file, ",%.0f", role->ns[p]);
-            fputc(',', csv.file);
+            fprintf(csv.file, ",%.0f,", role->hidden_ns);
             eni_csv_number(&csv, batches_of(run, role));
             for (int q = 0; q < 3; q++) {
                 fputc(',', csv.file);
@@ -137,6 +149,20 @@ static en_status write_csv(eni_canvas *canvas)
     return eni_csv_close(&csv, canvas, "steps");
 }
 
+static void write_legend(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    bool shown[ENI_PHASES] = {false}, with_hidden = false;
+    for (size_t r = 0; r < study->nruns; r++)
+        for (size_t i = 0; i < study->runs[r].nroles; i++) {
+            const eni_role *role = &study->runs[r].roles[i];
+            for (int p = 0; p < ENI_PHASES; p++)
+                shown[p] = shown[p] || role->ns[p] > 0;
+            with_hidden = with_hidden || role->hidden_ns > 0;
+        }
+    eni_plot_phase_legend(canvas, shown, with_hidden);
+}
+
 en_status eni_plot_steps(eni_canvas *canvas)
 {
     double longest = longest_ms(canvas->study);
@@ -144,6 +170,7 @@ en_status eni_plot_steps(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs give no times per role.</p>\n", canvas->page);
         return EN_OK;
     }
+    write_legend(canvas);
     fputs("<div class=\"panels\">\n", canvas->page);
     for (size_t c = 0; c < canvas->study->ncells; c++)
         EN_TRY(draw_cell(canvas, c, longest));

@@ -29,10 +29,14 @@ int eni_plot_marker(const eni_arm *arm, bool is_real)
     return markers[(arm->colour + arm->variant) % MARKERS] - (is_real ? 0 : 1);
 }
 
+/* As gnuplot's pattern 4 looks. */
+#define ENI_HATCH "repeating-linear-gradient(135deg,#2f3d4c 0 1px,#fff 1px 4px)"
+
 static const struct {
     const char *name, *colour, *legend;
 } phases[ENI_PHASES] = {{"data", "#a9b7c4", "background:#a9b7c4"},
                         {"compute", "#2f3d4c", "background:#2f3d4c"},
+                        {"sleep (emulated)", "#2f3d4c", "background:" ENI_HATCH},
                         {"exposed exchange", "#d8b95c", "background:#d8b95c"},
                         {"wait", "#e4e8ec", "background:#e4e8ec"},
                         {"update", "#6f8598", "background:#6f8598"}};
@@ -45,6 +49,11 @@ const char *eni_plot_phase_colour(int phase)
 const char *eni_plot_phase_name(int phase)
 {
     return phases[phase].name;
+}
+
+const char *eni_plot_phase_fill(int phase)
+{
+    return phase == ENI_PHASE_SLEEP ? "pattern 4" : "solid 1.0";
 }
 
 void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real)
@@ -65,10 +74,11 @@ void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real)
     fputs("</g></svg>", page);
 }
 
-void eni_plot_arm_legend(const eni_canvas *canvas)
+void eni_plot_arm_legend(const eni_canvas *canvas, const bool shown[])
 {
     fputs("<ul class=\"legend\">", canvas->page);
     for (size_t a = 0; a < canvas->study->narms; a++) {
+        if (shown != NULL && !shown[a]) continue;
         fputs("<li>", canvas->page);
         eni_plot_swatch(canvas->page, &canvas->study->arms[a], true);
         eni_html_text(canvas->page, canvas->study->arms[a].name);
@@ -77,12 +87,17 @@ void eni_plot_arm_legend(const eni_canvas *canvas)
     fputs("</ul>\n", canvas->page);
 }
 
-void eni_plot_phase_legend(const eni_canvas *canvas)
+void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool with_hidden)
 {
     fputs("<ul class=\"legend\">", canvas->page);
     for (int p = 0; p < ENI_PHASES; p++)
-        fprintf(canvas->page, "<li><span class=\"box\" style=\"%s\"></span>%s</li>", phases[p].legend,
-                phases[p].name);
+        if (shown == NULL || shown[p])
+            fprintf(canvas->page, "<li><span class=\"box\" style=\"%s\"></span>%s</li>", phases[p].legend,
+                    phases[p].name);
+    if (with_hidden)
+        fputs("<li><span class=\"box\" style=\"background:linear-gradient(#2f3d4c 62%,#d8b95c 62%)\"></span>"
+              "exchange under way behind compute</li>",
+              canvas->page);
     fputs("</ul>\n", canvas->page);
 }
 
@@ -134,6 +149,20 @@ void eni_plot_set_axis(eni_plot *plot, double low, double high)
                   : least <= 5 * unit ? 5 * unit
                                       : 10 * unit;
     fprintf(plot->script, "set xrange [%.9g:%.9g]\nset xtics %.9g\n", low, high, step);
+}
+
+void eni_plot_cut_axis(eni_plot *plot, bool is_x)
+{
+    for (int i = 0; i < 2; i++) {
+        const double at = 0.025 + 0.02 * i;
+        if (is_x)
+            fprintf(plot->script, "set arrow from graph %.3f, graph -0.03 to graph %.3f, graph 0.03", at,
+                    at + 0.012);
+        else
+            fprintf(plot->script, "set arrow from graph -0.014, graph %.3f to graph 0.014, graph %.3f", at,
+                    at + 0.016);
+        fputs(" nohead front lw 1.4 lc rgb '#3d4853'\n", plot->script);
+    }
 }
 
 int eni_plot_row_height(size_t n, int each)

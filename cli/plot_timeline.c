@@ -29,11 +29,11 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
     for (size_t i = 0; i < step->nparts; i++) {
         const eni_trace_part *part = &step->parts[i];
         fprintf(plot.script,
-                "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs solid 1 "
+                "set object %zu rectangle from first %.6g, first %.6g to first %.6g, first %.6g fs %s "
                 "border lc "
                 "rgb '#5b6875' fc rgb '%s' lw 0.6\n",
                 i + 1, fmax(part->begin, 0), (double)part->lane + 1 - 0.34, fmin(part->end, step->ms),
-                (double)part->lane + 1 + 0.34,
+                (double)part->lane + 1 + 0.34, part->phase < 0 ? "solid 1.0" : eni_plot_phase_fill(part->phase),
                 part->phase < 0 ? "#ffffff" : eni_plot_phase_colour(part->phase));
     }
     fputs("plot NaN\n", plot.script);
@@ -76,7 +76,7 @@ en_status eni_plot_timeline(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     size_t ndrawn = 0;
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,step,lane,span,phase,begin_ms,end_ms"));
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",step,lane,span,phase,begin_ms,end_ms"));
     fputs("<div class=\"panels\">\n", canvas->page);
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->ncells; c++) {

@@ -21,7 +21,7 @@ int eni_trace_phase(const char *name)
         int phase;
     } words[] = {
         {"wait", ENI_PHASE_WAIT},       {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
-        {"straggle", ENI_PHASE_WAIT},   {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
+        {"sleep", ENI_PHASE_SLEEP},     {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
         {"batch", ENI_PHASE_DATA},      {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
         {"compute", ENI_PHASE_COMPUTE}, {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
         {"absorb", ENI_PHASE_UPDATE},   {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},

@@ -20,12 +20,23 @@ static void put_summary(eni_csv *csv, const eni_summary *s)
     put(csv, s->n > 0 ? s->max : NAN);
 }
 
+/* The least clock at which a run of the arm ended without the target; NAN: all reached it. */
+static double least_censored(const eni_study *study, size_t cell, size_t arm)
+{
+    double least = NAN;
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        if (run->cell == cell && run->arm == arm && isinf(run->reach_t)) least = fmin(least, run->last_t);
+    }
+    return least;
+}
+
 static en_status write_table(const eni_study *study)
 {
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, "cell,arm,runs,missed,updates,updates_min,updates_max,samples_per_s,"
                               "samples_per_s_min,samples_per_s_max,target_s,target_s_min,target_s_max,"
-                              "test_accuracy,test_accuracy_min,test_accuracy_max,wait,wait_min,wait_max,"
+                              "target_s_censored,test_accuracy,test_accuracy_min,test_accuracy_max,wait,wait_min,wait_max,"
                               "payload_ratio,payload_ratio_min,payload_ratio_max,wire_mb,wire_mb_min,"
                               "wire_mb_max,staleness_mean,staleness_p50,staleness_p95,staleness_max"));
     for (size_t c = 0; c < study->ncells; c++)
@@ -33,14 +44,16 @@ static en_status write_table(const eni_study *study)
             eni_row row;
             eni_row_fill(study, c, a, &row);
             if (row.nruns == 0) continue;
-            eni_csv_text(&csv, study->cells[c].name);
+            eni_csv_name(&csv, study->cells[c].name);
             fputc(',', csv.file);
-            eni_csv_text(&csv, study->arms[a].name);
+            eni_csv_name(&csv, study->arms[a].name);
             fprintf(csv.file, ",%zu,%zu", row.nruns, row.nmissed);
             const eni_summary *const summaries[] = {&row.updates, &row.speed, &row.reach, &row.accuracy,
                                                     &row.wait,    &row.ratio, &row.wire};
-            for (size_t i = 0; i < sizeof summaries / sizeof *summaries; i++)
+            for (size_t i = 0; i < sizeof summaries / sizeof *summaries; i++) {
                 put_summary(&csv, summaries[i]);
+                if (summaries[i] == &row.reach) put(&csv, least_censored(study, c, a));
+            }
             put(&csv, row.stale_mean);
             put(&csv, row.stale_p50);
             put(&csv, row.stale_p95);
@@ -53,8 +66,9 @@ static en_status write_table(const eni_study *study)
 static en_status write_runs(const eni_study *study)
 {
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv, "cell,arm,seed,kind,order,exit,workers,updates,steps,samples_computed,"
-                              "samples_applied,samples_dropped,samples_per_s,train_s,target_s,target_samples,"
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",order,exit,workers,updates,steps,samples_computed,"
+                              "samples_applied,samples_dropped,samples_per_s,train_s,target_s,target_s_low,"
+                              "target_s_high,target_s_censored,target_samples,"
                               "test_accuracy,test_loss,lr,global_batch_size,payload_bytes,wire_bytes,"
                               "shm_bytes,theory_bytes,max_rss,staleness_mean,staleness_max,step_ms_p50,"
                               "step_ms_p95,step_ms_p99"));
@@ -71,6 +85,9 @@ static en_status write_runs(const eni_study *study)
                                  run->samples_per_s,
                                  run->train_seconds,
                                  run->reach_t,
+                                 run->reach_low,
+                                 run->reach_high,
+                                 isinf(run->reach_t) ? run->last_t : NAN,
                                  run->reach_samples,
                                  run->test_accuracy,
                                  run->test_loss,

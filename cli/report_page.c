@@ -16,38 +16,36 @@ typedef struct figure {
 } figure;
 
 static const figure figures[] = {
-    {"accuracy", "Test accuracy over time and over samples",
+    {"accuracy", "Accuracy over time and over samples",
      "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the "
-     "bold one "
-     "their median. The clock counts training only: evaluation and the first 20 steps are off it.",
+     "bold one their median. All ranks start their clocks together, after a warm-up on made-up samples, and the "
+     "clock does not stop before the last has ended; evaluation comes later. Two strokes: the axis is cut.",
      ARM_LEGEND, eni_plot_curves},
     {"steps", "Where a step’s time goes",
-     "Milliseconds that each role spends for one global batch applied, the same unit in every bar. Exchange "
-     "is the "
-     "part that backward does not hide. Medians over seeds, one axis for all cells.",
-     PHASE_LEGEND, eni_plot_steps},
+     "Milliseconds that each role spends for one global batch, the same unit in every bar. Exposed exchange is "
+     "the part that backward does not hide; the strip at the foot of compute is the time in which an exchange was "
+     "under way behind it. Medians over seeds, one axis for all settings.",
+     NO_LEGEND, eni_plot_steps},
     {"cells", "Even beside slow",
      "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an "
-     "arrow "
-     "starts at the last evaluation of a run that missed the target.",
+     "arrow starts at the end of a run that missed the target. Two strokes: the axis is cut.",
      ARM_LEGEND, eni_plot_cells},
     {"staleness", "Staleness per worker",
      "Versions between the weights that a gradient was computed on and the weights it was applied to. The "
-     "mean over "
-     "all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
-     ARM_LEGEND, eni_plot_staleness},
-    {"bytes", "Payload, wire and theory",
-     "Payload is what the algorithm moves, theory what its formula promises, wire what went through sockets "
-     "with all "
-     "headers, shared memory what one process read from or wrote to another’s. Medians over seeds.",
+     "mean over all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
+     NO_LEGEND, eni_plot_staleness},
+    {"bytes", "Bytes: what the formula says, and what moved",
+     "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved stands "
+     "below: through sockets, with all headers, and in shared memory, what one process read from or wrote to "
+     "another’s. The two differ in shared memory: nobody copies what it can read in place, and what is written "
+     "by one and read by another counts twice. Medians over seeds.",
      ARM_LEGEND, eni_plot_bytes},
     {"timeline", "One step on the clock",
      "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
      PHASE_LEGEND, eni_plot_timeline},
-    {"shares", "Samples applied per worker",
-     "With claimed batches a fast worker does more of the same work. An outline that reaches beyond its bar "
-     "is work "
-     "computed and not applied.",
+    {"shares", "Samples per worker",
+     "With claimed batches a fast worker does more of the same work. A bar is what updates covered that were "
+     "applied; an outline that reaches beyond its bar is work computed and not applied.",
      ARM_LEGEND, eni_plot_shares},
 };
 
@@ -73,8 +71,8 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
     const char *title = f->title;
     if (strcmp(f->id, "cells") == 0 && canvas->study->ncells == 1) title = "Run by run";
     fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
-    if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas);
-    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas);
+    if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas, NULL);
+    if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas, NULL, false);
     EN_TRY(f->draw(canvas));
     if (f->draw == eni_plot_steps) eni_report_html_steps(canvas->study, page);
     fputs("</section>\n", page);
@@ -87,9 +85,8 @@ en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness)
     eni_page_verdict(canvas, fairness);
     eni_page_fairness(canvas, fairness);
     fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
-          "below. The "
-          "time to the target is the clock of the first evaluation at or above it; nothing is "
-          "interpolated.</p>\n",
+          "below. The target counts as reached at the first of three evaluations in a row at or above it; the time "
+          "is interpolated between the two snapshots that enclose it.</p>\n",
           canvas->page);
     eni_report_html_table(canvas->study, canvas->page);
     eni_page_pairs(canvas);

@@ -139,7 +139,8 @@ static en_status load_steps(const char *folder, eni_run *run)
 
 static en_status load_roles(eni_json *reader, eni_run *run)
 {
-    static const char *const keys[ENI_PHASES] = {"data_ns", "compute_ns", "send_ns", "wait_ns", "update_ns"};
+    static const char *const keys[ENI_PHASES] = {"data_ns", "compute_ns", "straggler_slept_ns",
+                                                 "send_ns", "wait_ns",    "update_ns"};
     json_t *list = eni_json_array(reader, run->result, "", "roles");
     size_t n = json_array_size(list);
     if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
@@ -159,6 +160,9 @@ static en_status load_roles(eni_json *reader, eni_run *run)
             double ns = eni_json_number(reader, entry, where, keys[p]);
             role->ns[p] = ns > 0 ? ns : 0;
         }
+        role->ns[ENI_PHASE_COMPUTE] = fmax(role->ns[ENI_PHASE_COMPUTE] - role->ns[ENI_PHASE_SLEEP], 0);
+        const double hidden = eni_json_number(reader, entry, where, "hidden_ns");
+        role->hidden_ns = hidden > 0 ? hidden : 0;
         role->rank = -1;
         if (role->name != NULL && strncmp(role->name, "rank ", 5) == 0) role->rank = atoi(role->name + 5);
     }

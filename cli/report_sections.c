@@ -205,23 +205,52 @@ static void write_word(FILE *page, const char *word)
     eni_html_text(page, "'");
 }
 
+/* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is set. */
+static size_t out_flag(const char *word, bool *is_next)
+{
+    *is_next = strcmp(word, "--out") == 0 || strcmp(word, "-o") == 0;
+    return strncmp(word, "--out=", 6) == 0 ? 6 : strncmp(word, "-o=", 3) == 0 ? 3 : 0;
+}
+
+/* Into a folder of its own: pasted as it was, the line would ask for the study's. */
 static void write_command(const eni_canvas *canvas)
 {
     const json_t *argv = json_object_get(canvas->study->index, "argv");
+    bool is_folder = false, has_folder = false;
     if (!json_is_array(argv)) return;
     fputs("<h3>Command</h3>\n<pre>", canvas->page);
     for (size_t i = 0; i < json_array_size(argv); i++) {
         const char *word = json_string_value(json_array_get(argv, i));
+        if (word == NULL) word = "?";
+        if (strcmp(word, "--overwrite") == 0) continue;
         if (i > 0) fputc(' ', canvas->page);
-        write_word(canvas->page, word == NULL ? "?" : word);
+        const bool is_value = is_folder;
+        const size_t flag = out_flag(word, &is_folder);
+        write_word(canvas->page, word);
+        if (flag == 0 && !is_value) continue;
+        fputs("-again", canvas->page);
+        has_folder = true;
     }
+    if (!has_folder) fputs(" --out=again", canvas->page);
     fputs("</pre>\n", canvas->page);
 }
 
 static void write_value(FILE *page, const json_t *value)
 {
+    const char *key;
+    json_t *part;
+    bool is_first = true;
     if (json_is_string(value)) {
         eni_html_text(page, json_string_value(value));
+        return;
+    }
+    if (json_is_object(value)) { /* libraries and such: "oneDNN 2.6, ZeroMQ 4.3.4" */
+        json_object_foreach((json_t *)value, key, part)
+        {
+            eni_html_printf(page, "%s%s ", is_first ? "" : ", ", key);
+            write_value(page, part);
+            is_first = false;
+        }
         return;
     }
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
@@ -282,6 +311,29 @@ static void write_hash(FILE *page, const char *hash)
     fputs("</code></td>", page);
 }
 
+static void write_number(FILE *page, const char *format, double value)
+{
+    fputs("<td>", page);
+    if (isfinite(value))
+        fprintf(page, format, value);
+    else
+        fputs("-", page);
+    fputs("</td>", page);
+}
+
+/* Threads per worker, the most memory that the roles had together, and what other processes took. */
+static void write_machine(FILE *page, const eni_run *run)
+{
+    const json_t *threads = json_object_get(run->result, "threads"), *roles = json_object_get(run->result, "roles");
+    json_t *role;
+    size_t i;
+    double bytes = 0;
+    json_array_foreach(roles, i, role) bytes += json_number_value(json_object_get(role, "max_rss"));
+    write_number(page, "%.0f", threads == NULL ? NAN : json_number_value(threads));
+    write_number(page, "%.0f", bytes > 0 ? bytes / 1e6 : NAN);
+    write_number(page, "%.1f", 100 * run->outside);
+}
+
 static void write_runs(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
@@ -292,7 +344,8 @@ static void write_runs(const eni_canvas *canvas)
         "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">run</th><th scope=\"col\" "
         "class=\"name\">folder</th><th scope=\"col\">started</th><th scope=\"col\">seed</th><th "
         "scope=\"col\">exit"
-        "</th><th scope=\"col\">initial</th><th scope=\"col\">order</th><th scope=\"col\">weights</th>"
+        "</th><th scope=\"col\">threads</th><th scope=\"col\">memory<small>MB, all roles</small></th>"
+        "<th scope=\"col\">others<small>%% of cores</small></th><th scope=\"col\">initial</th><th scope=\"col\">order</th><th scope=\"col\">weights</th>"
         "<th scope=\"col\">kind</th></tr></thead><tbody>\n",
         study->nruns);
     for (size_t r = 0; r < study->nruns; r++) {
@@ -302,6 +355,7 @@ static void write_runs(const eni_canvas *canvas)
         fputs("</td><td>", page);
         eni_html_text(page, run->started == NULL ? "-" : run->started);
         fprintf(page, "</td><td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
+        write_machine(page, run);
         write_hash(page, run->init_sha256);
         write_hash(page, run->order_sha256);
         write_hash(page, run->params_sha256);

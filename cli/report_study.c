@@ -113,6 +113,13 @@ const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm
     return NULL;
 }
 
+bool eni_study_has_holdout(const eni_study *study)
+{
+    for (size_t r = 0; r < study->nruns; r++)
+        if (json_integer_value(json_object_get(study->runs[r].result, "holdout")) > 0) return true;
+    return false;
+}
+
 bool eni_study_is_real(const eni_study *study, size_t cell)
 {
     return study->cells[cell].emulated == NULL && study->cells[cell].straggler == NULL;

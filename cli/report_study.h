@@ -18,7 +18,15 @@
 enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
 
 /* Where the time of a step goes. */
-enum { ENI_PHASE_DATA, ENI_PHASE_COMPUTE, ENI_PHASE_EXCHANGE, ENI_PHASE_WAIT, ENI_PHASE_UPDATE, ENI_PHASES };
+enum {
+    ENI_PHASE_DATA,
+    ENI_PHASE_COMPUTE,
+    ENI_PHASE_SLEEP, /* a slow rank's: emulated */
+    ENI_PHASE_EXCHANGE,
+    ENI_PHASE_WAIT,
+    ENI_PHASE_UPDATE,
+    ENI_PHASES
+};
 
 /* One evaluation on the held-out set. */
 typedef struct eni_eval {
@@ -36,6 +44,7 @@ typedef struct eni_role {
     int rank;          /* -1: not a worker */
     double cpu_seconds;
     double ns[ENI_PHASES]; /* over the whole run */
+    double hidden_ns;      /* of ENI_PHASE_COMPUTE: an exchange was under way behind it; 0: not known */
     double steps;
 } eni_role;
 
@@ -153,6 +162,9 @@ size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
 
 /* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
 const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);
+
+/* Curves and the time to the target are of samples that were held out of training, not of the test set. */
+bool eni_study_has_holdout(const eni_study *study);
 
 /* Neither a straggler nor a shaped network in this cell. */
 bool eni_study_is_real(const eni_study *study, size_t cell);

@@ -83,6 +83,7 @@ char *eni_rank_report(const eni_worker *w)
     set_int(o, "send_ns", (uint64_t)t->send_ns);
     set_int(o, "wait_ns", (uint64_t)t->wait_ns);
     set_int(o, "update_ns", (uint64_t)t->update_ns);
+    set_int(o, "hidden_ns", (uint64_t)t->hidden_ns);
     set_int(o, "step_ns", (uint64_t)t->step_ns);
     set_int(o, "straggler_slept_ns", (uint64_t)w->straggler.slept_ns);
     set_int(o, "last_samples", t->last_samples);

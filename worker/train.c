@@ -299,6 +299,7 @@ static void note_step(eni_step_run *run, int64_t begin, const eni_host_counters 
     t->send_ns += s.send_ns;
     t->wait_ns += s.wait_ns;
     t->update_ns += s.update_ns;
+    t->hidden_ns += after.hidden_ns - before->hidden_ns;
 }
 
 /* The step that waits for its loss is recorded. On a GPU this blocks until the loss is there. */

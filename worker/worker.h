@@ -57,6 +57,7 @@ typedef struct eni_tally {
     uint64_t overflown;                  /* fp16: samples whose gradient did not count (scaler.h) */
     double last_loss;                    /* sum over the samples of the last epoch */
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
+    int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
     uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
     int64_t clock_begin_ns; /* 0: the training clock has not started */
     int64_t train_ns, eval_ns;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/comm/host_state.h"
+#include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -120,6 +121,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->nfinished = 0;
     host->next_offer = host->next_request;
     host->npushes = 0;
+    host->left_ns = 0;
     host->counters.staleness = 0;
     if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
     if (!host->has_samples) {
@@ -161,10 +163,19 @@ static en_status refuse_order(const eni_host *host, const char *what, uint32_t b
     return EN_EBUG;
 }
 
+/* What was computed since the step's first exchange had left hid it. */
+static void note_hidden(eni_host *host)
+{
+    if (host->left_ns == 0) return;
+    host->counters.hidden_ns += eni_now_ns() - host->left_ns - (eni_host_busy(host) - host->busy_ns);
+    host->left_ns = 0;
+}
+
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
 {
     if (bucket != host->nfinished || bucket >= host->config.buckets->n)
         return refuse_order(host, "finish of bucket", bucket);
+    if (bucket == 0) note_hidden(host);
     EN_TRY(eni_hook_finish(host, bucket));
     if (host->is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
     host->nfinished++;

@@ -121,6 +121,9 @@ typedef struct eni_host_counters {
     int64_t send_ns;       /* in submit, and working on an exchange in wait */
     int64_t wait_ns;       /* blocked for others */
     int64_t update_ns;     /* optimizer steps and lin of this rank */
+    int64_t hidden_ns;     /* an exchange of the step was under way while this rank computed: between its first
+                              request and the first finish, less what stands above. What had ended by then
+                              without this rank having looked counts too: at most so much was hidden */
     uint64_t version;      /* of bucket 0: updates seen by this rank */
     uint64_t base_version; /* of the weights that the last gradient was computed on */
     double staleness;      /* of the last step's pushes, as the store measured it: the mean over the cells */

@@ -20,6 +20,7 @@ void eni_host_send(eni_host *host, eni_request *r)
                                 r->out, r->in, nsamples, host->step);
     const int64_t end = eni_now_ns();
     host->counters.send_ns += end - begin;
+    eni_host_has_left(host, end);
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
 }

@@ -253,7 +253,9 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     en_status st = eni_coll_submit(group, op, &r->coll);
-    host->counters.send_ns += eni_now_ns() - begin - (host->counters.update_ns - updated);
+    const int64_t end = eni_now_ns();
+    host->counters.send_ns += end - begin - (host->counters.update_ns - updated);
+    eni_host_has_left(host, end);
     r->failed = st;
     return r->id;
 }

@@ -75,7 +75,22 @@ struct eni_host {
     uint8_t *is_stepping;           /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
     en_req next_offer;              /* SHARED: requests before it are offered, or are none of REQ_GPU */
     eni_host_counters counters;
+    int64_t left_ns, busy_ns;       /* when the step's first exchange left, 0: none has; busy() then */
 };
+
+/* Time of the compute thread that an exchange took, so far: what it took away cannot have hidden it. */
+static inline int64_t eni_host_busy(const eni_host *host)
+{
+    return host->counters.send_ns + host->counters.wait_ns + host->counters.update_ns;
+}
+
+/* An exchange is on its way; of a step's first it is noted when that was. */
+static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
+{
+    if (host->left_ns != 0) return;
+    host->left_ns = now_ns;
+    host->busy_ns = eni_host_busy(host);
+}
 
 static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
 {

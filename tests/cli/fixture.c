@@ -182,11 +182,13 @@ static json_t *roles_of(const made_run *run)
         snprintf(name, sizeof name, "rank %d", rank);
         snprintf(core, sizeof core, "%d", rank);
         json_array_append_new(roles,
-                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name,
+                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "role", name,
                                         "cores", core, "cpu_seconds", steps * (ms[0] + ms[1] + ms[4]) / 1e3,
                                         "data_ns", ms[0] * steps * 1e6, "compute_ns", ms[1] * steps * 1e6,
                                         "send_ns", ms[2] * steps * 1e6, "wait_ns", ms[3] * steps * 1e6,
-                                        "update_ns", ms[4] * steps * 1e6, "steps", steps));
+                                        "update_ns", ms[4] * steps * 1e6, "steps", steps,
+                                        "straggler_slept_ns", fmax(0, ms[1] - 7.4) * steps * 1e6, "hidden_ns",
+                                        2.1 * steps * 1e6));
     }
     if (run->arm->has_server) {
         double all = 1e9 * SAMPLES / run->speed;

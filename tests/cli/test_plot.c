@@ -146,10 +146,14 @@ static void csv_quotes_what_it_must(void **state)
     eni_csv_text(&csv, "x,\"y\"");
     fputc(',', csv.file);
     eni_csv_number(&csv, 0.25);
+    fputc(',', csv.file);
+    eni_csv_number(&csv, 12345678901.0);
+    fputc(',', csv.file);
+    eni_csv_name(&csv, "ssp:bound=2,lr=\"a b\"");
     assert_int_equal(eni_csv_close(&csv, &canvas, "data"), EN_OK);
     fclose(canvas.page);
     file = fixture_read(dir, "data.csv");
-    assert_string_equal(file, "a,b\n\"x,\"\"y\"\"\",0.25");
+    assert_string_equal(file, "a,b\n\"x,\"\"y\"\"\",0.25,12345678901,ssp:bound=2;lr=_a_b_");
     assert_non_null(strstr(page, "href=\"data:text/csv;base64,YSxiCiJ4"));
     free(file);
     free(page);

@@ -53,9 +53,9 @@ static void a_failed_run_has_missed_it(void **state)
 static void waiting_counts_workers_only(void **state)
 {
     (void)state;
-    eni_role roles[] = {{.rank = 0, .ns = {1, 5, 1, 2, 1}},
-                        {.rank = 1, .ns = {0, 4, 0, 6, 0}},
-                        {.rank = -1, .ns = {0, 0, 0, 1000, 0}}};
+    eni_role roles[] = {{.rank = 0, .ns = {1, 5, 0, 1, 2, 1}}, /* data, compute, sleep, exchange, wait, update */
+                        {.rank = 1, .ns = {0, 3, 1, 0, 6, 0}},
+                        {.rank = -1, .ns = {0, 0, 0, 0, 1000, 0}}};
     eni_run run = {.roles = roles, .nroles = 3};
     assert_true(fabs(eni_metric_wait(&run) - 8.0 / 20) < 1e-12);
 }

@@ -78,6 +78,12 @@ static void check_result(const json_t *r, const char *strategy)
     assert_true(number_at(r, "samples_computed") == STEPS * 8 - 4);
     assert_true(number_at(r, "samples_applied") == STEPS * 8 - 4);
     assert_true(number_at(r, "samples_dropped") == 0);
+    /* Something was computed while an exchange was under way, and no more than was computed at all. */
+    for (size_t rank = 0; rank < 2; rank++) {
+        const json_t *role = json_array_get(json_object_get(r, "roles"), rank);
+        assert_true(number_at(role, "hidden_ns") > 0);
+        assert_true(number_at(role, "hidden_ns") <= number_at(role, "compute_ns"));
+    }
     expect_between(r, "train_loss", 0, 10);
     expect_between(r, "test_loss", 0, 10);
     expect_between(r, "train_accuracy", 0, 1);
