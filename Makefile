@@ -9,14 +9,27 @@ TEST_PACKAGES  = libcmocka-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all deps demo test soak asan tsan fuzz bench install format tidy clean help configure
+.PHONY: all tests cuda deps demo test soak asan tsan fuzz bench install format tidy clean help configure
 .DEFAULT_GOAL := all
 
-all: configure ## build psd, worker and entrain into build/
-	@cmake --build $(BUILD) -j $(JOBS) $$([ ! -f $(BUILD)/Makefile ] || echo -- --no-print-directory -s)
+# $(call build,TARGETS)
+build = cmake --build $(BUILD) -j $(JOBS) --target $(1) $$([ ! -f $(BUILD)/Makefile ] || echo -- --no-print-directory -s)
+
+all: configure ## build the programs, plugins and libentrain into build/
+	@$(call build,all)
+
+tests: configure ## build these, the tests and benches, and the cuda device where NVIDIA's toolkit is found
+	@tools/deps.sh --check-build $(TEST_PACKAGES)
+	@$(call build,all tests)
+
+cuda: configure ## build the cuda device
+	@cmake $(BUILD) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@$(call build,all cuda)
 
 configure:
-	@tools/deps.sh --check-build $(BUILD_PACKAGES) $(TEST_PACKAGES)
+	@tools/configured_here.sh $(BUILD)
+	@tools/deps.sh --check-build $(BUILD_PACKAGES)
 	@[ -f $(BUILD)/CMakeCache.txt ] || cmake -S . -B $(BUILD) $(CMAKE_FLAGS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; rm -f $(BUILD).log; exit 1; }
 	@rm -f $(BUILD).log
 
@@ -28,26 +41,27 @@ demo: deps ## the main job: check, then compare ring, ps-sync and ps-async on Fa
 	@tools/demo.sh $(BUILD)
 
 test: deps ## build and run the tests (15 minutes on two cores)
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory tests
 	@JOBS=$(JOBS) tools/test.sh $(BUILD) -LE soak $(CTEST_FLAGS)
 
 soak: deps ## the long ones: hundreds of kills, every phase of every strategy, known bugs put back (an hour)
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory tests
 	@JOBS=1 tools/test.sh $(BUILD) -L soak $(CTEST_FLAGS)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(MAKE) --no-print-directory all BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
 	@JOBS=$(JOBS) tools/test.sh build-asan -LE 'slow|tool' $(CTEST_FLAGS)
 
 tsan: ## the tests under ThreadSanitizer
-	@$(MAKE) --no-print-directory all BUILD=build-tsan CMAKE_FLAGS="-DEN_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
+	@$(MAKE) --no-print-directory tests BUILD=build-tsan CMAKE_FLAGS="-DEN_SANITIZE=thread -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
 	@JOBS=$(JOBS) tools/test.sh build-tsan -LE 'slow|tool' $(CTEST_FLAGS)
 
 fuzz: ## build the libFuzzer targets with clang and run each for FUZZ_SECONDS (60)
 	@tools/fuzz.sh $${FUZZ_SECONDS:-60}
 
-bench: all ## measure everything beside its peers and limits into bench/RESULTS.md (BENCH_FLAGS=--list: what there is)
+bench: configure ## measure everything beside its peers and limits into bench/RESULTS.md (BENCH_FLAGS=--list: what there is)
 	@command -v python3 >/dev/null || { echo "make bench is run by python3: apt-get install python3-minimal"; exit 1; }
+	@$(call build,all benches)
 	@bench/run.py --build=$(BUILD) $(BENCH_FLAGS)
 
 install: all ## install to PREFIX (/usr/local)

@@ -223,7 +223,7 @@ def parse_args():
         args.batch = "8"
         os.environ["ENTRAIN_PLUGIN_PATH"] = os.path.join(args.build, "fake", "plugins")
     if not os.path.isfile(os.path.join(args.build, "bench", "bench_train")):
-        p.error(f"--build={args.build} has no bench/bench_train: run make first, or give the build folder")
+        p.error(f"--build={args.build} has no bench/bench_train: run make tests first, or give the build folder")
     return args
 
 

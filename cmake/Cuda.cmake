@@ -1,11 +1,11 @@
 # Cuda.cmake: is NVIDIA's toolkit here? Included from the top, because a language is enabled there or nowhere.
 #
-#   ENTRAIN_CUDA=AUTO   the cuda device is built where nvcc and cuDNN are found, and left out elsewhere
+#   ENTRAIN_CUDA=AUTO   the targets cuda and tests build the cuda device where nvcc and cuDNN are found
 #   ENTRAIN_CUDA=ON     what is missing is an error
 #   ENTRAIN_CUDA=OFF    nobody looks
 #
 # EN_HAVE_CUDA_HEADERS: the headers are here, EN_CUDA_INCLUDE_DIRS has them (enough for tests/fake_gpu).
-# EN_HAVE_CUDA: so are a working nvcc and the libraries: plugins/device_cuda.so is built.
+# EN_HAVE_CUDA: so are a working nvcc and the libraries: plugins/device_cuda.so can be built.
 #
 # For one GPU only, which is five times as fast to compile: -DCMAKE_CUDA_ARCHITECTURES=90-real
 set(ENTRAIN_CUDA AUTO CACHE STRING "the cuda device: AUTO, ON or OFF")
@@ -14,6 +14,7 @@ if(NOT ENTRAIN_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "ENTRAIN_CUDA=${ENTRAIN_CUDA}: write AUTO, ON or OFF")
 endif()
 set(EN_HAVE_CUDA OFF)
+set(EN_NO_CUDA "ENTRAIN_CUDA=OFF, or a build that is for the tests of the rest") # why, for `make cuda`
 set(EN_HAVE_CUDA_HEADERS OFF)
 if(ENTRAIN_CUDA STREQUAL OFF)
   return()
@@ -23,6 +24,7 @@ macro(en_no_cuda why)
   if(ENTRAIN_CUDA STREQUAL ON)
     message(FATAL_ERROR "ENTRAIN_CUDA=ON, but ${why}")
   endif()
+  set(EN_NO_CUDA "${why}")
   message(STATUS "no cuda device: ${why}")
   return()
 endmacro()

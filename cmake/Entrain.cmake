@@ -94,3 +94,21 @@ function(en_test name)
   add_test(NAME ${name} COMMAND test_${name} ${A_ARGS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" SKIP_RETURN_CODE 77)
 endfunction()
+
+# en_targets_below(FOLDER OUT): all targets of FOLDER and the folders in it.
+function(en_targets_below folder found_out)
+  get_property(found DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(below DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(next ${below})
+    en_targets_below(${next} more)
+    list(APPEND found ${more})
+  endforeach()
+  set(${found_out} ${found} PARENT_SCOPE)
+endfunction()
+
+# en_group(benches bench): a target that builds whatever the folder bench has.
+function(en_group name folder)
+  en_targets_below(${CMAKE_SOURCE_DIR}/${folder} found)
+  add_custom_target(${name})
+  add_dependencies(${name} ${found})
+endfunction()

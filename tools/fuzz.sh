@@ -8,6 +8,7 @@ seconds=${1:-${FUZZ_SECONDS:-60}}
 [ $# -gt 0 ] && shift
 budget="-max_total_time=$seconds"
 [ -n "$FUZZ_RUNS" ] && budget="-runs=$FUZZ_RUNS"
+tools/configured_here.sh build-fuzz
 cmake -S . -B build-fuzz -DCMAKE_C_COMPILER=clang -DEN_FUZZ=ON -DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_C_FLAGS_DEBUG='-O1 -g' >/dev/null
 cmake --build build-fuzz -j "$(nproc)" --target fuzzers >/dev/null

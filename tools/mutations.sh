@@ -16,6 +16,7 @@ run() { # the tests named, none of them for longer than a minute
     (cd "$build" && ctest --timeout 120 -R "^($(echo "$*" | tr ' ' '|'))\$" >last.log 2>&1)
 }
 
+tools/configured_here.sh "$build" || exit 2
 cmake -S . -B "$build" -DEN_MUTATIONS=ON -DEN_ONEDNN=OFF >/dev/null || exit 2
 # shellcheck disable=SC2046
 cmake --build "$build" -j "${JOBS:-2}" --target $(for t in $tests; do echo "test_$t"; done) >"$build/build.log" 2>&1 ||

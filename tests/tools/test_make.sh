@@ -1,0 +1,42 @@
+#!/bin/sh
+# test_make.sh product|moved: what the Makefile promises before a compiler runs.
+#   product   make compiles the programs, plugins and libentrain; tests and benches are for `make tests` alone
+#   moved     in a tree that was moved with its build folder every target stops with one sentence, before it builds or installs
+top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
+command -v make >/dev/null || { echo "SKIP: there is no make"; exit 77; }
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+bad() { echo "$*"; exit 1; }
+
+configure() { # SOURCES: a build folder in there, of makefiles
+    cmake -S "$1" -B "$1/build" -G 'Unix Makefiles' -DENTRAIN_CUDA=OFF >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+}
+
+compiled() { # TARGET: what its objects are, by the folder of their source; nothing is run
+    make -C "$work/tree/build" -n -k "$1" 2>/dev/null | sed -n 's/.* -o .* -c .*\/tree\/\([a-z]*\)\/.*/\1/p' | sort -u | tr '\n' ' '
+}
+
+mkdir "$work/tree" && cp -r "$top/CMakeLists.txt" "$top/Makefile" "$work/tree" || exit 2
+for folder in bench cli cmake config data examples include models ops runtime server strategies tests tools worker; do
+    ln -s "$top/$folder" "$work/tree/$folder" || exit 2
+done
+configure "$work/tree"
+
+case $1 in
+product)
+    said=$(compiled all)
+    [ "$said" = "cli config data examples models ops runtime server strategies worker " ] || bad "make compiles: $said"
+    said=$(compiled tests)
+    case $said in *tests*) ;; *) bad "make tests compiles: $said" ;; esac ;;
+moved)
+    mv "$work/tree" "$work/other"
+    for target in all tests cuda install tidy; do
+        said=$(make -C "$work/other" --no-print-directory -s "$target" PREFIX="$work/prefix" 2>&1) && bad "make $target: $said"
+        case $said in
+        *"was configured as $work/tree/build for the sources in $work/tree, not for these in $work/other: remove it (rm -rf build)"*) ;;
+        *) bad "make $target: $said" ;;
+        esac
+    done
+    [ ! -e "$work/prefix" ] || bad "something was installed" ;;
+*) bad "usage: test_make.sh product|moved" ;;
+esac

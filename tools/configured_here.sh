@@ -1,0 +1,13 @@
+#!/bin/sh
+# configured_here.sh BUILD..: exit 1, with one sentence, where a build folder was configured for another source folder, or as
+# another folder: a tree that was moved or copied with it. What it would build and install are the other tree's files.
+cd "$(dirname "$0")/.." || exit 2
+for build; do
+    [ -f "$build/CMakeCache.txt" ] || continue
+    home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:[A-Z]*=//p' "$build/CMakeCache.txt")
+    self=$(sed -n 's/^CMAKE_CACHEFILE_DIR:[A-Z]*=//p' "$build/CMakeCache.txt")
+    [ "$home" -ef . ] && [ "$self" -ef "$build" ] && continue
+    echo "$build was configured as $self for the sources in $home, not for these in $PWD: remove it (rm -rf $build)," \
+        "and say make again" >&2
+    exit 1
+done
