@@ -20,6 +20,7 @@ typedef struct eni_child {
     int is_running;
     int has_ended, status; /* of waitpid, until it is noted */
     int is_condemned;      /* we killed it: its end says nothing */
+    int has_said_end;      /* it is done and ends by itself: its exit code counts */
 } eni_child;
 
 typedef struct eni_launcher {

@@ -45,11 +45,29 @@ static int may_lose(const eni_launcher *l, const eni_child *c)
     return l->may_lose_ranks && c->rank > 0 && !l->is_ending;
 }
 
-static void note_killed(eni_launcher *l, const eni_child *c)
+/* It ended by itself before it was done: exit() or _exit() of a plugin, or what a sanitizer does. */
+static int has_gone_astray(const eni_child *c)
 {
-    char cause[64];
+    const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
+    if (c->is_running || !WIFEXITED(c->status) || c->has_said_end) return 0;
+    return code != 2 && code != 126 && code != 127; /* before it could say anything */
+}
+
+static void describe_end(const eni_child *c, char *text_out, size_t bytes)
+{
+    if (WIFSIGNALED(c->status))
+        eni_signal_text(WTERMSIG(c->status), text_out, bytes);
+    else
+        snprintf(text_out, bytes,
+                 "it ended with exit code %d in the middle of the run; does its plugin call exit?",
+                 WEXITSTATUS(c->status));
+}
+
+static void note_lost(eni_launcher *l, const eni_child *c)
+{
+    char cause[128];
     if (may_lose(l, c)) {
-        eni_signal_text(WTERMSIG(c->status), cause, sizeof cause);
+        describe_end(c, cause, sizeof cause);
         eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
         return;
     }
@@ -65,7 +83,11 @@ static void note_end(eni_launcher *l, const eni_child *c)
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_condemned) return;
     if (WIFSIGNALED(c->status)) {
-        if (!eni_servers_restart(l, c)) note_killed(l, c);
+        if (!eni_servers_restart(l, c)) note_lost(l, c);
+        return;
+    }
+    if (has_gone_astray(c)) {
+        note_lost(l, c);
         return;
     }
     if (code == 0 || l->first != EN_OK) return;
@@ -75,8 +97,6 @@ static void note_end(eni_launcher *l, const eni_child *c)
     l->first = code == 2 ? EN_EINVAL : code > 128 ? EN_EINTR : EN_EPEER;
 }
 
-/* A killed process closes its sockets before it can be reaped: those that it takes along may be found first.
- * Who was killed died before them, and is noted before them. */
 static void reap(eni_launcher *l)
 {
     int found;
@@ -92,6 +112,12 @@ static void reap(eni_launcher *l)
             c->pidfd = -1;
         }
     } while (found);
+}
+
+/* A killed process closes its sockets before it can be reaped: those that it takes along may be found first.
+ * Who was killed died before them, and is noted before them. */
+static void note_all(eni_launcher *l)
+{
     for (int by_signal = 1; by_signal >= 0; by_signal--)
         for (int i = 0; i < l->nchildren; i++) {
             eni_child *c = &l->child[i];
@@ -121,6 +147,12 @@ static void take_line(eni_launcher *l, char *line)
     eni_launch_progress p;
     eni_death death;
     unsigned long long samples, total;
+    int64_t pid;
+    if (eni_end_read(line, &pid)) {
+        for (int i = 0; i < l->nchildren; i++)
+            if (l->child[i].pid == pid) l->child[i].has_said_end = 1;
+        return;
+    }
     if (sscanf(line, "progress %llu %llu %lf %lf", &samples, &total, &p.rate, &p.loss) == 4) {
         p.samples = samples;
         p.total = total;
@@ -186,6 +218,9 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
         eni_signal_text(WTERMSIG(dead->status), text, sizeof text);
         snprintf(death->cause, sizeof death->cause, "%s%s", text, is_oom ? ", out of memory" : "");
         death->is_stopped = false;
+    } else if (!dead->is_condemned && has_gone_astray(dead)) {
+        const int is_its_own = strncmp(death->cause, ENI_CAUSE_EXIT, sizeof ENI_CAUSE_EXIT - 1) == 0;
+        if (!is_its_own) describe_end(dead, death->cause, sizeof death->cause);
     } else if (dead->is_running && eni_is_stopped(dead->pid)) {
         if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");
         death->is_stopped = true;
@@ -285,6 +320,7 @@ void eni_launcher_watch(eni_launcher *l)
         read_reports(l);
         reap(l);
         read_reports(l); /* what they said last */
+        note_all(l);
         heed_signal(l);
         heed_failure(l);
         maybe_name(l);

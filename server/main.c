@@ -7,6 +7,8 @@
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/version.h"
+#include "runtime/net/obituary.h"
+#include "runtime/net/place.h"
 #include "server/psd.h"
 
 /* A connection a worker, lane and server, and as many strangers: the soft limit of 1,024 is soon reached. */
@@ -18,7 +20,23 @@ static void raise_file_limit(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
-static int run(const eni_config *config)
+/* A plugin has ended this process. */
+static void tell_exit(void *user, int code)
+{
+    const eni_config *config = user;
+    char text[ENI_REASON_MAX];
+    eni_death death = {.rank = -1 - (int32_t)config->server_rank, .pid = getpid(), .step = -1};
+    eni_place_host(death.host);
+    snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
+    if (config->result_fd >= 0) {
+        eni_obituary_write((int)config->result_fd, &death);
+    } else {
+        eni_death_text(&death, text);
+        eni_error("psd", "%s", text);
+    }
+}
+
+static int run(eni_config *config)
 {
     char plugins[4096];
     eni_log_set_level((int)config->log_level);
@@ -26,7 +44,10 @@ static int run(const eni_config *config)
     if (eni_folder_plugins(plugins, sizeof plugins) != EN_OK) return 2;
     raise_file_limit();
     const int signal_fd = eni_signals_open();
+    eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, config);
     const int code = eni_signals_exit_code(eni_psd_run(config, eni_version, plugins, signal_fd), signal_fd);
+    eni_exit_is_due(watch);
+    eni_end_write((int)config->result_fd);
     close(signal_fd);
     return code;
 }

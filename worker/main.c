@@ -7,6 +7,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/version.h"
+#include "runtime/net/obituary.h"
 #include "worker/worker.h"
 
 /* `worker --strategy=ssp --help`: what that strategy takes. */
@@ -26,8 +27,29 @@ static void describe_strategy(const eni_config *config)
 /* The last resort of ending.h. */
 static void leave_at_once(void *user, int code)
 {
+    const eni_worker *worker = user;
     eni_worker_abandon(user, code);
+    eni_end_write((int)worker->config->result_fd);
     _exit(code);
+}
+
+/* A plugin has ended this process. */
+static void tell_exit(void *user, int code)
+{
+    const eni_worker *w = user;
+    char text[ENI_REASON_MAX];
+    const char *phase = "";
+    eni_death death = {.rank = w->world.rank, .pid = getpid(), .step = -1};
+    if (w->member != NULL) eni_member_where(w->member, &death.step, &phase);
+    snprintf(death.phase, sizeof death.phase, "%s", phase);
+    snprintf(death.host, sizeof death.host, "%s", w->host);
+    snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
+    if (w->config->result_fd >= 0) {
+        eni_obituary_write((int)w->config->result_fd, &death);
+    } else {
+        eni_death_text(&death, text);
+        eni_error("worker", "%s", text);
+    }
 }
 
 /* A GPU that hangs: what libraries do in their exit handlers would wait for it. */
@@ -45,7 +67,9 @@ static int run(eni_worker *worker)
                                       .leave_at_once = leave_at_once,
                                       .user = worker};
     if (eni_ending_start(&config, &worker->ending) != EN_OK) return 1;
+    eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, worker);
     const en_status st = eni_worker_run(worker);
+    eni_exit_is_due(watch);
     const int code = st == EN_EINTR ? 128 + eni_ending_signal(worker->ending) : eni_signals_exit_code(st, -1);
     eni_ending_stop(worker->ending);
     close(signal_fd);
@@ -76,6 +100,7 @@ int main(int argc, char **argv)
         eni_worker worker = {
             .config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins};
         code = run(&worker);
+        eni_end_write((int)config.result_fd);
         if (worker.is_stuck) leave_stuck(code);
     }
     eni_config_fini(&config);

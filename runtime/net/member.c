@@ -179,6 +179,12 @@ void eni_member_note(eni_member *member, int64_t step, const char *phase)
     count_move(member);
 }
 
+void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out)
+{
+    *step_out = atomic_load_explicit(&member->step, memory_order_relaxed);
+    *phase_out = atomic_load_explicit(&member->phase, memory_order_relaxed);
+}
+
 void eni_member_note_samples(eni_member *member, uint64_t samples)
 {
     atomic_store_explicit(&member->samples, samples, memory_order_relaxed);

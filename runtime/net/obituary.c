@@ -1,12 +1,14 @@
 /* obituary.c - see obituary.h. */
 #include "runtime/net/obituary.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FIELDS = 8 };
+enum { FIELDS = 8, END_TRIES = 50, END_WAIT_MS = 100 };
 
 void eni_obituary_write(int fd, const eni_death *death)
 {
@@ -19,6 +21,17 @@ void eni_obituary_write(int fd, const eni_death *death)
     (void)ignored;
 }
 
+void eni_end_write(int fd)
+{
+    char line[40];
+    struct pollfd room = {.fd = fd, .events = POLLOUT};
+    const int n = snprintf(line, sizeof line, "end\t%lld\n", (long long)getpid());
+    for (int tries = 0; fd >= 0 && tries < END_TRIES && write(fd, line, (size_t)n) < 0; tries++) {
+        if (errno != EAGAIN && errno != EINTR) return;
+        poll(&room, 1, END_WAIT_MS);
+    }
+}
+
 static bool read_number(const char *text, long long *number_out)
 {
     char *end;
@@ -29,6 +42,14 @@ static bool read_number(const char *text, long long *number_out)
 static bool fits(char *copy, size_t bytes, const char *text)
 {
     return (size_t)snprintf(copy, bytes, "%s", text) < bytes;
+}
+
+bool eni_end_read(const char *line, int64_t *pid_out)
+{
+    long long pid;
+    if (strncmp(line, "end\t", 4) != 0 || !read_number(line + 4, &pid)) return false;
+    *pid_out = pid;
+    return true;
 }
 
 bool eni_obituary_read(char *line, eni_death *death_out)

@@ -18,4 +18,14 @@ void eni_obituary_write(int fd, const eni_death *death);
 /* Reads such a line, without its newline; changes it. False: it is another kind of line, or damaged. */
 bool eni_obituary_read(char *line, eni_death *death_out);
 
+/* What the victim itself says where it can; the code follows. */
+#define ENI_CAUSE_EXIT "a plugin called exit with "
+
+/* Says that this process ends because it is done, well or not: who ends without it was ended by a plugin, and
+ * an exit code of 0 is a lie. Waits some seconds for room in the pipe.
+ *
+ *     end \t PID \n */
+void eni_end_write(int fd);
+bool eni_end_read(const char *line, int64_t *pid_out);
+
 #endif

@@ -1,5 +1,8 @@
 /* misuse_plugin.c - two strategies that break the contract in the way that their option `deed` says, on rank
  * 1 at step 2 in bucket 0, or in psd: a real run must end with a line that names them, and no crash. */
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "entrain/strategy.h"
 
 enum {
@@ -15,6 +18,7 @@ enum {
     FAIL
 };
 enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, REWRITE_COUNT, REWRITE_SOURCE, SAY_STOP, WRONG_ANSWER };
+enum { EXIT = 20, LEAVE, ALL_LEAVE }; /* in both halves: exit(0), _exit(0), and that on all ranks */
 
 static const en_option options[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "deed", .help = "what to do", .max = 100}, {0}};
@@ -29,7 +33,10 @@ static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
     (void)state;
     const int deed = deed_of(host, bucket);
     bucket->req[0] = host->mean_step(host, bucket);
+    if ((int)host->num(host, "deed") == ALL_LEAVE && bucket->step == 2) _exit(0);
     switch (deed) {
+    case EXIT: exit(0);
+    case LEAVE: _exit(0);
     case UNKNOWN_REQUEST: host->wait(host, 123456); break;
     case FOREIGN_VECTOR: host->lin(host, bucket->grad, 1, bucket->grad + (90u << 16), 1); break;
     case STOP: return EN_ESTOP;
@@ -75,6 +82,8 @@ static en_status store_push(en_store *store, void *state, en_cell *cell, en_msg 
     case REWRITE_COUNT: cell->count = 1u << 30; break;
     case REWRITE_SOURCE: msg->src = 5000; break;
     case SAY_STOP: return EN_ESTOP;
+    case EXIT: exit(0);
+    case LEAVE: _exit(0);
     default: break;
     }
     const en_status st = store->absorb(store, cell, msg, 1);
