@@ -3,7 +3,6 @@
  * Runs are interleaved: for each seed, in each cell, one run of every arm, and the arm that goes first
  * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
  * are and is rewritten after each, so that an interrupted comparison can still be reported. */
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include "config/folders.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -240,11 +240,11 @@ static void describe(comparison *c)
 
 static en_status write_index(const comparison *c)
 {
-    char path[1024];
+    char path[1024], *text = json_dumps(c->json, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/compare.json", c->dir);
-    if (json_dump_file(c->json, path, JSON_INDENT(1)) == 0) return EN_OK;
-    eni_error("compare", "cannot write %s: %s", path, strerror(errno));
-    return EN_EIO;
+    const en_status st = eni_file_replace_text("compare", path, text);
+    free(text); /* jansson's */
+    return st;
 }
 
 /* ---- one run ---- */

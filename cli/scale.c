@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/stats.h"
@@ -16,6 +17,7 @@
 #include "config/units.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -217,11 +219,12 @@ static en_status write_json(const scaling *s)
     }
     json_t *all =
         json_pack("{s:i, s:o, s:i, s:o}", "schema", 1, "argv", argv, "cores", s->cores, "rows", rows);
+    char *text = json_dumps(all, JSON_INDENT(1));
     snprintf(path, sizeof path, "%s/scale.json", s->dir);
-    const int bad = json_dump_file(all, path, JSON_INDENT(1));
+    const en_status st = eni_file_replace_text("scale", path, text);
     json_decref(all);
-    if (bad) eni_error("scale", "cannot write %s: %s", path, strerror(errno));
-    return bad ? EN_EIO : EN_OK;
+    free(text); /* jansson's */
+    return st;
 }
 
 static en_status scale(scaling *s)

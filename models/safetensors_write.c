@@ -9,9 +9,9 @@
 
 #include "models/safetensors.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
-#include "runtime/core/mutation.h"
 #include "runtime/core/try.h"
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
@@ -125,91 +125,20 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-static en_status failed(char why_out[ENI_ST_WHY], const char *doing, const char *path)
-{
-    const int cause = errno;
-    snprintf(why_out, ENI_ST_WHY, "cannot %s %s: %s", doing, path, strerror(cause));
-    return cause == ENOENT ? EN_ENOENT : EN_EIO;
-}
-
-static en_status write_all(const char *path, int fd, const void *data, size_t bytes, char why_out[ENI_ST_WHY])
-{
-    const unsigned char *at = data;
-    while (bytes > 0) {
-        const ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return failed(why_out, "write", path);
-        at += put;
-        bytes -= (size_t)put;
-    }
-    return EN_OK;
-}
-
 /* Takes the room first: a disk that is too full is found now. Not every file system can. */
-static en_status contents_write(const char *path, int fd, const contents *c, char why_out[ENI_ST_WHY])
+static en_status contents_write(void *user, const char *path, int fd, char *why_out, size_t why_bytes)
 {
+    const contents *c = user;
     if (fallocate(fd, 0, 0, (off_t)contents_bytes(c)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
         errno != EINTR)
-        return failed(why_out, "write", path);
-    EN_TRY(write_all(path, fd, &c->length, sizeof c->length, why_out));
-    EN_TRY(write_all(path, fd, c->header, c->text, why_out));
-    EN_TRY(write_all(path, fd, spaces, c->length - c->text, why_out));
+        return eni_file_failed("write", path, why_out, why_bytes);
+    EN_TRY(eni_file_put_all(path, fd, &c->length, sizeof c->length, why_out, why_bytes));
+    EN_TRY(eni_file_put_all(path, fd, c->header, c->text, why_out, why_bytes));
+    EN_TRY(eni_file_put_all(path, fd, spaces, c->length - c->text, why_out, why_bytes));
     for (uint32_t t = 0; t < c->ntensors; t++)
-        EN_TRY(write_all(path, fd, c->tensors[t].data, eni_st_bytes(&c->tensors[t]), why_out));
-    if (fsync(fd) == 0 || (eni_mutant("fsync-again") && fsync(fd) == 0)) return EN_OK;
-    return failed(why_out, "bring to the disk", path);
-}
-
-/* Makes the rename itself durable. */
-static en_status folder_sync(const char *path, char why_out[ENI_ST_WHY])
-{
-    char *folder = eni_strdup(path);
-    if (folder == NULL) return EN_ENOMEM;
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) slash[slash == folder] = '\0';
-    const int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    en_status st = EN_OK;
-    if (fd < 0 || (!eni_mutant("no-directory-sync") && fsync(fd) != 0))
-        st = failed(why_out, "bring to the disk the folder of", path);
-    if (fd >= 0) close(fd);
-    eni_free(folder);
-    return st;
-}
-
-/* "PATH.0123456789abcdef.tmp": beside the target, so that rename works, and nobody else's. Freed with
- * eni_free. */
-static char *temporary_name(const char *path)
-{
-    uint64_t tag;
-    eni_random_bytes(&tag, sizeof tag);
-    const size_t bytes = strlen(path) + sizeof ".0123456789abcdef.tmp";
-    char *name = eni_alloc(bytes);
-    if (name != NULL) snprintf(name, bytes, "%s.%016llx.tmp", path, (unsigned long long)tag);
-    return name;
-}
-
-static en_status replace(const char *path, const char *temporary, const contents *c, char why_out[ENI_ST_WHY])
-{
-    en_status st = EN_OK;
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return failed(why_out, "create", temporary);
-    EN_TRY_GOTO(contents_write(temporary, fd, c, why_out), remove_temporary);
-    const int is_closed = close(fd) == 0;
-    fd = -1;
-    if (!is_closed) {
-        st = failed(why_out, "write", temporary);
-        goto remove_temporary;
-    }
-    if (rename(temporary, path) != 0) {
-        st = failed(why_out, "put in place", path);
-        goto remove_temporary;
-    }
-    return folder_sync(path, why_out);
-
-remove_temporary:
-    if (fd >= 0) close(fd);
-    unlink(temporary);
-    return st;
+        EN_TRY(
+            eni_file_put_all(path, fd, c->tensors[t].data, eni_st_bytes(&c->tensors[t]), why_out, why_bytes));
+    return EN_OK;
 }
 
 /* digest_out NULL: without a seal. */
@@ -219,18 +148,16 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
 {
     contents c = {
         .header = header_new(tensors, ntensors, meta, nmeta), .tensors = tensors, .ntensors = ntensors};
-    char *temporary = temporary_name(path);
     en_status st = EN_ENOMEM;
     snprintf(why_out, ENI_ST_WHY, "%s: no header: out of memory, or a name that is not UTF-8 or there twice",
              path);
-    if (c.header != NULL && temporary != NULL) {
+    if (c.header != NULL) {
         c.text = strlen(c.header);
         c.length = eni_round_up(c.text, HEADER_ALIGN);
         st = digest_out != NULL ? seal(&c, digest_out) : EN_OK;
     }
-    if (st == EN_OK) st = replace(path, temporary, &c, why_out);
+    if (st == EN_OK) st = eni_file_replace(path, contents_write, &c, why_out, ENI_ST_WHY);
     free(c.header); /* jansson's, made with malloc */
-    eni_free(temporary);
     return st;
 }
 

@@ -1,10 +1,10 @@
 /* result.c - the end of a run: everybody's figures meet at rank 0, which evaluates, saves, and writes
  * result.json (architecture: "Files in --out"). psd adds its own blob to the gather "result". */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 #include "data/sampler.h"
 #include "models/weights.h"
 #include "runtime/core/clock.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -339,16 +340,14 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     json_object_set_new(result, "order_sha256", json_string(w->order_sha256));
 }
 
-/* Under another name first: who finds result.json finds all of it. */
-static en_status write_json(const eni_worker *w, const json_t *result, const char *temporary_name)
+/* Who finds result.json finds all of it. */
+static en_status write_json(const eni_worker *w, const json_t *result)
 {
-    char path[1024], temporary[1024];
+    char path[1024], *text = json_dumps(result, JSON_INDENT(2));
     snprintf(path, sizeof path, "%s/result.json", w->config->out);
-    snprintf(temporary, sizeof temporary, "%s/%s", w->config->out, temporary_name);
-    if (json_dump_file(result, temporary, JSON_INDENT(2)) == 0 && rename(temporary, path) == 0) return EN_OK;
-    eni_error("result", "cannot write %s: %s", path, strerror(errno));
-    unlink(temporary);
-    return EN_EIO;
+    const en_status st = eni_file_replace_text("result", path, text);
+    free(text); /* jansson's */
+    return st;
 }
 
 static void print_last_lines(const eni_worker *w, const eni_point *last, const json_t *result)
@@ -388,7 +387,7 @@ static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
     eni_result_gpu_run(w, reports, result);
     add_checkpoints(w, result);
     json_object_set_new(result, "exit", json_string(eni_ending_is_asked(w->ending) ? "interrupted" : "ok"));
-    en_status st = w->config->out != NULL ? write_json(w, result, ".result.json") : EN_OK;
+    en_status st = w->config->out != NULL ? write_json(w, result) : EN_OK;
     w->has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(w, last, result);
     json_decref(result);
@@ -411,7 +410,7 @@ void eni_result_cut_short(const eni_worker *w, const char *exit, const char *cau
     eni_result_gpu_run(w, NULL, result);
     json_object_set_new(result, "exit", json_string(exit));
     if (cause[0] != 0) json_object_set_new(result, "cause", json_string(cause));
-    write_json(w, result, ".result-cut-short.json");
+    write_json(w, result);
     json_decref(result);
 }
 
