@@ -11,12 +11,14 @@
 /* Keys that an arm may set: what `entrain run` takes, less what the comparison itself decides. */
 static int find_arm_key(const char *name, size_t length)
 {
-    static const char *const own[] = {"strategy", "out",  "workers", "seed",
-                                      "config",   "help", "version", "quiet"};
+    static const char *const not_its_own[] = {
+        "strategy", "out",       "overwrite",   "workers",     "seed",      "config",
+        "help",     "version",   "quiet",       "save",        "trace",     "resume",
+        "nnodes",   "node-rank", "master-addr", "master-port", "token-file"};
     int k = eni_key_find(name, length);
     if (k < 0 || !eni_key_applies(&eni_keys[k], ENI_RUN)) return -1;
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
-        if (strcmp(own[i], eni_keys[k].name) == 0) return -1;
+    for (size_t i = 0; i < sizeof not_its_own / sizeof not_its_own[0]; i++)
+        if (strcmp(not_its_own[i], eni_keys[k].name) == 0) return -1;
     return k;
 }
 

@@ -102,7 +102,7 @@ int64_t eni_config_seed(const eni_config *config, int i)
 /* All workers of the run; below 1 when nobody has said. */
 static int64_t world_of(const eni_config *config)
 {
-    bool is_started = config->program == ENI_RUN || config->program == ENI_COMPARE;
+    bool is_started = config->program == ENI_RUN || config->program == ENI_COMPARE || config->program == ENI_ADVISE;
     return is_started ? config->nnodes * config->workers : config->world_size;
 }
 
@@ -168,6 +168,14 @@ static en_status resolve_ranks(const eni_config *config)
         int64_t rank = 0;
         double factor;
         eni_straggler_parse(config->straggler.item[i], &rank, &factor);
+        for (int j = 0; j < i; j++) {
+            int64_t other = 0;
+            eni_straggler_parse(config->straggler.item[j], &other, &factor);
+            if (other != rank) continue;
+            eni_error("config", "--straggler: \"%s\" names rank %lld a second time, after \"%s\"; give each rank once",
+                      config->straggler.item[i], (long long)rank, config->straggler.item[j]);
+            return EN_EINVAL;
+        }
         if (world <= 0 || rank < world) continue;
         eni_error("config",
                   "--straggler: \"%s\" names a rank that the %lld workers do not have; give a rank "

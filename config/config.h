@@ -215,6 +215,16 @@ char **eni_config_argv(const eni_config *config, eni_program program, const char
 typedef en_status (*eni_config_visit)(void *user, const char *key, const char *value);
 en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user);
 
+/* What a key is to a comparison: an arm's own, in which arms may differ; of the condition, which all arms of a
+ * setting share (every key that the table does not mark); or neither: where files go, what is printed. */
+enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE };
+
+/* Yields, in the order of the table, every key of that kind that config->program takes: its canonical text (the
+ * items of a list joined by commas; NULL: it has no value) and whether it was given or is not the default.
+ * The text is valid during the call. A non-OK status of `see` ends the walk and is returned. EN_ENOMEM. */
+typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
+en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
+
 /* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
  * EN_EIO, logged with `name`, when the stream fails. Keys without a value are left out. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);

@@ -122,6 +122,52 @@ char **eni_config_argv(const eni_config *config, eni_program program, const char
     return argv;
 }
 
+/* The items of a list with ',' between them, to be freed; NULL when out of memory. */
+static char *join(const eni_list *list)
+{
+    size_t bytes = 1;
+    for (int i = 0; i < list->count; i++)
+        bytes += strlen(list->item[i]) + 1;
+    char *text = eni_alloc(bytes);
+    for (int i = 0; text != NULL && i < list->count; i++) {
+        if (i > 0) strcat(text, ",");
+        strcat(text, list->item[i]);
+    }
+    return text;
+}
+
+static en_status tell(const eni_config *config, int k, eni_config_see see, void *user)
+{
+    const eni_key *key = &eni_keys[k];
+    char room[64], word[64], *joined = NULL;
+    const char *text = NULL, *fallback = eni_key_fallback(key, config->program, word);
+    if (key->type == ENI_KEY_LIST)
+        text = joined = join((const eni_list *)(const void *)((const char *)config + key->offset));
+    else
+        text = eni_key_text(config, key, room);
+    if (text == NULL) return EN_ENOMEM;
+    bool has_value = eni_key_has_value(config, key);
+    bool is_default = has_value ? fallback != NULL && strcmp(text, fallback) == 0 : fallback == NULL;
+    en_status st =
+        see(user, key->name, has_value ? text : NULL, config->origin[k] != ENI_FROM_DEFAULT || !is_default);
+    eni_free(joined);
+    return st;
+}
+
+en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user)
+{
+    for (int k = 0; k < eni_key_count; k++) {
+        const uint32_t flags = eni_keys[k].flags;
+        const int is = (flags & ENI_KEY_OWN) != 0     ? ENI_KIND_OWN
+                       : (flags & ENI_KEY_ASIDE) != 0 ? ENI_KIND_ASIDE
+                                                      : ENI_KIND_CONDITION;
+        if (is != kind || (flags & ENI_KEY_HIDDEN) != 0 || !eni_key_applies(&eni_keys[k], config->program))
+            continue;
+        EN_TRY(tell(config, k, see, user));
+    }
+    return EN_OK;
+}
+
 en_status eni_config_match(const eni_config *config, eni_config_visit visit, void *user)
 {
     char room[64];

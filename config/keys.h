@@ -23,7 +23,9 @@ enum {
     ENI_KEY_HIDDEN = 2,    /* internal: neither in --help nor in config.yaml */
     ENI_KEY_FLAG_ONLY = 4, /* not to be set by a file */
     ENI_KEY_COMMAS = 8,    /* a list whose items are also split at commas */
-    ENI_KEY_FROM_ENV = 16  /* the environment may set it: children are always told */
+    ENI_KEY_FROM_ENV = 16, /* the environment may set it: children are always told */
+    ENI_KEY_OWN = 32,      /* an arm's own: what the arms of a comparison may differ in */
+    ENI_KEY_ASIDE = 64     /* neither its own nor a condition: where files go, what is printed */
 };
 
 enum { ENI_FROM_DEFAULT, ENI_FROM_ENV, ENI_FROM_FILE, ENI_FROM_FLAG };

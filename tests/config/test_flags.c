@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "config/config.h"
+#include "config/keys.h"
 #include "runtime/core/log.h"
+#include "runtime/core/memory.h"
 
 enum { WORDS = 16 };
 
@@ -89,6 +91,9 @@ static const struct {
     {ENI_RUN, "--straggler=1:0.5", {"--straggler:", "\"1:0.5\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=1:nan", {"--straggler:", "\"1:nan\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=2:3", {"--straggler:", "\"2:3\" names a rank", "from 0 to 1"}},
+    {ENI_RUN, "--straggler=1:2,1:3", {"--straggler:", "\"1:3\" names rank 1 a second time", "each rank once"}},
+    {ENI_ADVISE, "--straggler=1:3", {"--straggler=1:3", "is no flag of entrain advise", "entrain run"}},
+    {ENI_COMPARE, "--local-size=1", {"--local-size=1", "is no flag of entrain compare", "worker"}},
     {ENI_RUN, "--net=fast", {"--net:", "\"fast\"", "rate:200MB"}},
     {ENI_RUN, "--net=rate:0MB", {"--net:", "\"rate:0MB\"", "rate:RATE,delay:TIME"}},
     {ENI_RUN, "--net=rate:1MB,rate:2MB", {"--net:", "\"rate:1MB,rate:2MB\"", "rate:RATE"}},
@@ -309,6 +314,126 @@ static void help_needs_no_complete_line(void **state)
     eni_config_fini(&config);
 }
 
+/* ---- what a key is to a comparison ---- */
+
+/* Everything else is a condition: a key that nobody thought of is one. */
+static void only_these_are_an_arms_own(void **state)
+{
+    (void)state;
+    static const char own[] =
+        " strategy optimizer lr momentum nesterov weight-decay lr-schedule lr-warmup lr-step lr-gamma lr-scale assign "
+        "backend allreduce sum-order bucket-cap-mb overlap shards servers ";
+    for (int k = 0; k < eni_key_count; k++) {
+        const uint32_t flags = eni_keys[k].flags;
+        char name[64];
+        snprintf(name, sizeof name, " %s ", eni_keys[k].name);
+        assert_false((flags & ENI_KEY_OWN) != 0 && (flags & ENI_KEY_ASIDE) != 0);
+        if (((flags & ENI_KEY_OWN) != 0) != (strstr(own, name) != NULL)) fail_msg("%s", eni_keys[k].name);
+        static const char condition[] =
+            " net straggler threads precision device transport workers batch-size epochs steps max-samples holdout "
+            "limit-train-samples limit-test-samples eval-every server-timeout peer-timeout join-timeout ";
+        if (strstr(condition, name) != NULL && (flags & ENI_KEY_ASIDE) != 0) fail_msg("%s", eni_keys[k].name);
+    }
+}
+
+/* A value that is no key's default. */
+static const char *another_value(const eni_key *key)
+{
+    static const char *const texts[][2] = {{"model", "mlp"},     {"data", "mnist"},  {"data-dir", "/d"},
+                                           {"init", "/w.st"},    {"device", "cpu"},  {"net", "rate:1MB,delay:1ms"},
+                                           {"straggler", "0:12"}};
+    static char word[32];
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
+    switch (key->type) {
+    case ENI_KEY_BOOL: return strcmp(key->fallback, "on") == 0 ? "off" : "on";
+    case ENI_KEY_INT:
+    case ENI_KEY_REAL: return "12";
+    case ENI_KEY_TIME: return "12s";
+    case ENI_KEY_CHOICE:
+        snprintf(word, sizeof word, "%s", strchr(key->words, '|') + 1);
+        word[strcspn(word, "|")] = '\0';
+        return word;
+    default: fail_msg("%s: give this test a value for it", key->name); return NULL;
+    }
+}
+
+static bool is_told(const eni_config *run, eni_program program, const char *word)
+{
+    bool found = false;
+    char **argv = eni_config_argv(run, program, "program");
+    for (int i = 1; argv[i] != NULL; i++)
+        found = found || strcmp(argv[i], word) == 0;
+    eni_free(argv);
+    return found;
+}
+
+/* What compare is given, the processes of each of its runs are told. */
+static void no_condition_vanishes(void **state)
+{
+    (void)state;
+    int told = 0;
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        char flag[128];
+        heard h;
+        eni_config config, run;
+        const uint32_t others = ENI_KEY_OWN | ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
+        if (!eni_key_applies(key, ENI_COMPARE) || (key->flags & others) != 0) continue;
+        snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
+        assert_int_equal(parse(ENI_COMPARE, flag, &config, &h), EN_OK);
+        assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
+        const bool is_the_launchers = strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
+        const bool is_there = eni_key_applies(key, ENI_WORKER)  ? is_told(&run, ENI_WORKER, flag)
+                              : eni_key_applies(key, ENI_PSD) ? is_told(&run, ENI_PSD, flag)
+                              : is_the_launchers ? run.workers == 12 || run.server_restarts == 12
+                                                 : false;
+        if (!is_there) fail_msg("%s reaches no process of a run", flag);
+        told++;
+        eni_config_fini(&run);
+        eni_config_fini(&config);
+    }
+    assert_true(told > 25);
+}
+
+static void batches_of_advise_are_the_workers_share(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    assert_int_equal(parse(ENI_ADVISE, "-n 4 --global-batch-size=64", &config, &h), EN_OK);
+    assert_int_equal(config.batch_size, 16);
+    eni_config_fini(&config);
+}
+
+static en_status note_key(void *user, const char *key, const char *value, bool is_told)
+{
+    char *text = user;
+    size_t used = strlen(text);
+    if (is_told) snprintf(text + used, 512 - used, "%s=%s;", key, value == NULL ? "none" : value);
+    return EN_OK;
+}
+
+static void keys_of_a_kind_are_told_with_their_texts(void **state)
+{
+    (void)state;
+    heard h;
+    eni_config config;
+    char text[512] = "";
+    assert_int_equal(parse(ENI_RUN, "--straggler=0:2,1:3 --lr=0.5 --threads=0 --no-overlap --log-every=3", &config, &h),
+                     EN_OK);
+    config.eval_every = 7; /* chosen, not given */
+    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_CONDITION, note_key, text), EN_OK);
+    assert_string_equal(text, "epochs=1;threads=0;straggler=0:2,1:3;eval-every=7;");
+    text[0] = '\0';
+    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_OWN, note_key, text), EN_OK);
+    assert_string_equal(text, "lr=0.5;overlap=off;");
+    text[0] = '\0';
+    assert_int_equal(eni_config_of_kind(&config, ENI_KIND_ASIDE, note_key, text), EN_OK);
+    assert_string_equal(text, "log-every=3;");
+    eni_config_fini(&config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +447,10 @@ int main(void)
         cmocka_unit_test(a_strategy_splits),
         cmocka_unit_test(help_shows_the_keys_of_its_program),
         cmocka_unit_test(help_needs_no_complete_line),
+        cmocka_unit_test(only_these_are_an_arms_own),
+        cmocka_unit_test(no_condition_vanishes),
+        cmocka_unit_test(batches_of_advise_are_the_workers_share),
+        cmocka_unit_test(keys_of_a_kind_are_told_with_their_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
