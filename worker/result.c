@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "data/sampler.h"
@@ -224,16 +223,21 @@ static void add_bytes(eni_worker *w, const json_t *reports, json_t *result)
     set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
 }
 
+static void tell_fact(void *user, const char *group, const char *name, const char *value)
+{
+    json_t *into = user;
+    if (group != NULL && json_object_get(into, group) == NULL) json_object_set_new(into, group, json_object());
+    json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
+}
+
 static void add_environment(const eni_worker *w, json_t *result)
 {
-    struct utsname name;
-    uname(&name);
     json_t *env = json_object(), *emulated = json_array();
     char text[160];
-    json_object_set_new(env, "kernel", json_string(name.release));
+    eni_place_facts(w->version, tell_fact, env);
     json_object_set_new(env, "host", json_string(w->host));
     set_int(env, "cores", (uint64_t)eni_place_cores());
-    json_object_set_new(env, "version", json_string(w->version));
+    set_int(env, "memory", eni_place_memory());
     json_object_set_new(env, "device", json_string(w->device.ops->describe(w->device.ctx)));
     for (int i = 0; i < w->config->straggler.count; i++) {
         snprintf(text, sizeof text, "straggler %s", w->config->straggler.item[i]);

@@ -45,3 +45,8 @@ void eni_random_bytes(void *memory_out, size_t bytes)
 {
     randombytes_buf(memory_out, bytes);
 }
+
+const char *eni_digest_library(void)
+{
+    return sodium_version_string();
+}

@@ -23,6 +23,9 @@ void eni_digest_free(eni_digest *digest);
 /* The hash of one piece of memory. */
 void eni_digest_of(const void *data, size_t bytes, char hex_out[ENI_DIGEST_HEX]);
 
+/* The version of libsodium: "1.0.18". */
+const char *eni_digest_library(void);
+
 /* Fills memory with random bytes from the operating system (for tokens and names, never for training). */
 void eni_random_bytes(void *memory_out, size_t bytes);
 

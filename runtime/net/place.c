@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
+#include <msgpack.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -14,8 +15,12 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
+#include <zmq.h>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/log.h"
 
 void eni_place_host(char host_out[ENI_HOST_MAX])
@@ -175,4 +180,66 @@ int eni_place_cores(void)
     int quota = quota_cores();
     int cores = mask < quota ? mask : quota;
     return cores < 1 ? 1 : cores;
+}
+
+uint64_t eni_place_memory(void)
+{
+    return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* "AMD EPYC 7B13"; "" where the kernel has another name for it. */
+static void cpu_name(char *name_out, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    name_out[0] = '\0';
+    while (file != NULL && name_out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(name_out, bytes, "%s", colon + 2);
+    }
+    if (file != NULL) fclose(file);
+}
+
+static const char *instruction_set(const struct utsname *system)
+{
+#if defined(__x86_64__)
+    (void)system;
+    return __builtin_cpu_supports("avx512f") ? "avx512"
+           : __builtin_cpu_supports("avx2")  ? "avx2"
+           : __builtin_cpu_supports("avx")   ? "avx"
+                                             : "sse2";
+#else
+    return system->machine;
+#endif
+}
+
+void eni_place_facts(const char *version, eni_place_tell tell, void *user)
+{
+    char text[256];
+    int major = 0, minor = 0, patch = 0;
+    struct utsname system;
+    struct tm utc;
+    const time_t now = time(NULL);
+    const char *commit = strchr(version, '+');
+    uname(&system);
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    tell(user, NULL, "date", text);
+    tell(user, NULL, "version", version);
+    tell(user, NULL, "commit", commit == NULL ? "unknown" : commit + 1);
+    cpu_name(text, sizeof text);
+    tell(user, NULL, "cpu", text);
+    tell(user, NULL, "instruction_set", instruction_set(&system));
+    tell(user, NULL, "kernel", system.release);
+#if defined(__clang__)
+    tell(user, NULL, "compiler", __VERSION__);
+#else
+    tell(user, NULL, "compiler", "gcc " __VERSION__);
+#endif
+    zmq_version(&major, &minor, &patch);
+    snprintf(text, sizeof text, "%d.%d.%d", major, minor, patch);
+    tell(user, "libraries", "ZeroMQ", text);
+    tell(user, "libraries", "msgpack", msgpack_version());
+    tell(user, "libraries", "libsodium", eni_digest_library());
 }

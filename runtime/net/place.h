@@ -41,4 +41,14 @@ void eni_place_port_holder(uint16_t port, char text_out[200]);
  */
 int eni_place_cores(void);
 
+/* Bytes of memory of this machine. */
+uint64_t eni_place_memory(void);
+
+/* What a result says of this machine and this program, name by name: the date (UTC), version and commit
+ * ("unknown" if it was not built in a git checkout), cpu, instruction_set (the CPU's best; what oneDNN uses
+ * of it is in its device's text), kernel, compiler; and in the group "libraries" their versions. `group` is
+ * NULL elsewhere. */
+typedef void (*eni_place_tell)(void *user, const char *group, const char *name, const char *value);
+void eni_place_facts(const char *version, eni_place_tell tell, void *user);
+
 #endif

@@ -67,11 +67,44 @@ static void cores_follow_the_affinity_mask(void **state)
     sched_setaffinity(0, sizeof all, &all);
 }
 
+static void note(void *user, const char *group, const char *name, const char *value)
+{
+    char *text = user;
+    assert_non_null(value);
+    size_t used = strlen(text);
+    snprintf(text + used, 1024 - used, "%s%s%s=%s;", group == NULL ? "" : group, group == NULL ? "" : ".",
+             name, value);
+}
+
+/* A result can be traced to what made it; a build outside git says that it cannot. */
+static void facts_have_the_commit_and_the_libraries(void **state)
+{
+    (void)state;
+    char text[1024] = "";
+    eni_place_facts("0.1.0+29b8609c01d2", note, text);
+    assert_non_null(strstr(text, "version=0.1.0+29b8609c01d2;commit=29b8609c01d2;"));
+    assert_ptr_equal(strstr(text, "date=2"), text);
+    static const char *const names[] = {"cpu=",
+                                        "instruction_set=",
+                                        "kernel=",
+                                        "compiler=",
+                                        "libraries.ZeroMQ=",
+                                        "libraries.msgpack=",
+                                        "libraries.libsodium="};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strstr(text, names[i]) == NULL) fail_msg("%s has no %s", text, names[i]);
+    text[0] = '\0';
+    eni_place_facts("0.1.0", note, text);
+    assert_non_null(strstr(text, "commit=unknown;"));
+    assert_true(eni_place_memory() > 1u << 26);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(identity_is_stable_and_can_be_overridden),
                                        cmocka_unit_test(the_route_to_loopback_is_loopback),
                                        cmocka_unit_test(the_holder_of_a_port_is_named),
-                                       cmocka_unit_test(cores_follow_the_affinity_mask)};
+                                       cmocka_unit_test(cores_follow_the_affinity_mask),
+                                       cmocka_unit_test(facts_have_the_commit_and_the_libraries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
