@@ -12,6 +12,7 @@ typedef struct eni_command_context {
     int signal_fd;
     int argc;
     char **argv;
+    const char *version; /* eni_version, which only main may name */
 } eni_command_context;
 
 en_status eni_command_run(const eni_command_context *context);        /* run.c */

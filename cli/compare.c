@@ -4,20 +4,24 @@
  * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
  * are and is rewritten after each, so that an interrupted comparison can still be reported. */
 #include <jansson.h>
+#include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/compare_keys.h"
 #include "cli/gpu_here.h"
 #include "cli/launch.h"
 #include "cli/live.h"
 #include "cli/merge_trace.h"
 #include "cli/report.h"
+#include "cli/servers.h"
 #include "config/folders.h"
+#include "config/units.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/files.h"
@@ -26,13 +30,22 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-enum { MAX_ARMS = 16, MAX_CELLS = 4, CURVE_POINTS = 12, FULL_SET = 60000, LABEL_BYTES = 64 };
+enum {
+    MAX_ARMS = 16,
+    MAX_CELLS = 4,
+    CURVE_POINTS = 12,
+    FULL_SET = 60000,
+    LABEL_BYTES = 64,
+    LIST_BYTES = 1024
+};
 enum { DEFAULT_TARGET = 75 }; /* percent; the report compares times to a target, so it needs one */
 
 typedef struct comparison {
     const eni_command_context *context;
     const char *dir;
     int narms, ncells, nseeds;
+    eni_config base;          /* what all arms begin with: as given, less the stragglers */
+    char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
     const char *label[MAX_ARMS];
     char cell[MAX_CELLS][16];
@@ -40,7 +53,8 @@ typedef struct comparison {
     int line[MAX_CELLS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
-    int order;
+    int order, nfailed, nruns;
+    char failed[128]; /* the first run that did */
 } comparison;
 
 /* ---- what is compared ---- */
@@ -82,14 +96,14 @@ static en_status check_folder_is_new(const comparison *c, const char *text)
 
 /* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
  * threads of one worker: then its bytes are theirs. */
-static void make_baseline(eni_config *run)
+static void make_baseline(int64_t workers, eni_config *run)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
     if (eni_plugin_split(run->strategy, word, &options) != EN_OK || strcmp(word, "solo") != 0) return;
-    int64_t share = eni_place_cores() / run->workers;
+    int64_t share = eni_place_cores() / workers;
     if (run->threads == 0) run->threads = share > 0 ? share : 1;
-    if (run->accumulate == 1) run->accumulate = run->workers;
+    if (!eni_config_is_given(run, "accumulate")) run->accumulate = workers;
     run->workers = 1;
 }
 
@@ -104,7 +118,7 @@ static en_status check_strategy(const comparison *c, const eni_config *run)
     EN_TRY(eni_plugin_find(c->context->plugin_dir, word, &strategy));
     EN_TRY(eni_options_new(strategy, given, &options));
     eni_options_free(options);
-    return EN_OK;
+    return eni_servers_check(run, strategy);
 }
 
 /* The same; each device is asked for once. */
@@ -122,11 +136,11 @@ static en_status add_arm(comparison *c, const char *text)
         return EN_EINVAL;
     }
     EN_TRY(check_folder_is_new(c, text));
-    EN_TRY(eni_config_arm(c->context->config, text, &c->arm[c->narms]));
-    make_baseline(&c->arm[c->narms]);
-    choose_eval_every(&c->arm[c->narms]);
+    EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
+    choose_eval_every(&c->arm[c->narms]); /* as the workers would that a baseline stands for */
+    make_baseline(c->base.workers, &c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
-    if (!eni_config_is_given(c->context->config, "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
+    if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
@@ -148,9 +162,94 @@ static en_status add_cell(comparison *c, const char *text)
     return EN_OK;
 }
 
+/* Stragglers belong to the setting "slow", and those of an arm to that arm; so none are in the base. The
+ * workers are given there, or `solo` would be taken for a run of one. */
+static en_status make_base(comparison *c)
+{
+    char workers[24];
+    EN_TRY(eni_config_copy(c->context->config, &c->base));
+    snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
+    EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
+    c->base.program = ENI_RUN;
+    choose_eval_every(&c->base);
+    eni_list *given = &c->base.straggler;
+    size_t used = 0;
+    for (int i = 0; i < given->count && used < sizeof c->slow; i++)
+        used +=
+            (size_t)snprintf(c->slow + used, sizeof c->slow - used, "%s%s", i > 0 ? "," : "", given->item[i]);
+    if (used >= sizeof c->slow) {
+        eni_error("compare", "--straggler: %d are more than can be recorded; give fewer", given->count);
+        return EN_EINVAL;
+    }
+    if (given->count == 0) snprintf(c->slow, sizeof c->slow, "1:3");
+    while (given->count > 0)
+        eni_free(given->item[--given->count]);
+    return EN_OK;
+}
+
+/* What is slowed must be there, in every arm that has no stragglers of its own. */
+static en_status check_slow(const comparison *c)
+{
+    for (int i = 0; i < c->narms; i++) {
+        eni_config run;
+        int64_t rank = 0;
+        double factor;
+        if (c->arm[i].straggler.count > 0) continue;
+        EN_TRY(eni_config_copy(&c->arm[i], &run));
+        en_status st = eni_config_set(&run, "straggler", c->slow, "--straggler");
+        for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
+            eni_straggler_parse(run.straggler.item[k], &rank, &factor);
+            if (rank < run.workers) continue;
+            eni_error(
+                "compare",
+                "--cells=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; give a "
+                "--straggler that it has, or leave the arm out",
+                run.straggler.item[k], c->label[i], (long long)run.workers, run.workers == 1 ? "" : "s");
+            st = EN_EINVAL;
+        }
+        eni_config_fini(&run);
+        EN_TRY(st);
+    }
+    return EN_OK;
+}
+
+static bool has_cell(const comparison *c, const char *name)
+{
+    for (int i = 0; i < c->ncells; i++)
+        if (strcmp(c->cell[i], name) == 0) return true;
+    return false;
+}
+
+/* --cells, or else "even"; or else "slow", where --straggler says that something is. */
+static en_status add_cells(comparison *c)
+{
+    const eni_config *config = c->context->config;
+    const bool is_slowed = config->straggler.count > 0;
+    if (is_slowed && !eni_config_is_given(config, "cells"))
+        EN_TRY(add_cell(c, "slow"));
+    else
+        for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++)
+            EN_TRY(add_cell(c, config->cells.item[i]));
+    if (has_cell(c, "slow")) return check_slow(c);
+    if (!is_slowed) return EN_OK;
+    eni_error(
+        "compare",
+        "--straggler: \"%s\" would slow nobody in --cells=%s; give --cells=even,slow, or no --cells for "
+        "slow alone",
+        c->slow, c->cell[0]);
+    return EN_EINVAL;
+}
+
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
+    if (config->seeds.count > 0 && eni_config_is_given(config, "seed")) {
+        eni_error("compare",
+                  "--seed: \"%lld\" would not be run, since --seeds is given too; give one of the two",
+                  (long long)config->seed);
+        return EN_EINVAL;
+    }
+    EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
     for (int i = 0; i < config->strategies.count; i++)
@@ -161,11 +260,9 @@ static en_status collect(comparison *c)
         return EN_EINVAL;
     }
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
-    for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++)
-        EN_TRY(add_cell(c, config->cells.item[i]));
-    if (c->ncells == 0) EN_TRY(add_cell(c, "even"));
+    EN_TRY(add_cells(c));
     for (int cell = 0; cell < c->ncells; cell++)
-        for (int arm = 0; arm < c->narms; arm++)
+        for (int arm = 0; arm < c->narms; arm++, c->nruns += c->cell_seeds[cell])
             c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->cell_seeds[cell]);
     return EN_OK;
 }
@@ -173,44 +270,29 @@ static en_status collect(comparison *c)
 /* "slow" slows rank 1 by 3, or as --straggler says; "even" slows nobody. */
 static const char *straggler_of(const comparison *c, const char *cell)
 {
-    if (strcmp(cell, "slow") != 0) return NULL;
-    return c->context->config->straggler.count > 0 ? c->context->config->straggler.item[0] : "1:3";
+    return strcmp(cell, "slow") == 0 ? c->slow : NULL;
 }
 
 /* ---- compare.json ---- */
 
-static void read_line(const char *path, const char *key, char *text, size_t bytes)
+static void tell_fact(void *user, const char *group, const char *name, const char *value)
 {
-    char line[512];
-    FILE *file = fopen(path, "re");
-    text[0] = 0;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, key, strlen(key)) != 0 || colon == NULL) continue;
-        snprintf(text, bytes, "%s", colon + 2);
-        text[strcspn(text, "\n")] = 0;
-        break;
-    }
-    if (file != NULL) fclose(file);
+    json_t *into = user;
+    if (group != NULL && json_object_get(into, group) == NULL)
+        json_object_set_new(into, group, json_object());
+    json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
 }
 
-static json_t *environment(void)
+static json_t *environment(const comparison *c)
 {
-    struct utsname name;
-    char cpu[256];
-    double load = 0;
-    FILE *file = fopen("/proc/loadavg", "re");
-    if (file != NULL) {
-        if (fscanf(file, "%lf", &load) != 1) load = 0;
-        fclose(file);
-    }
-    uname(&name);
-    read_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
-    return json_pack("{s:s, s:i, s:s, s:s, s:f}", "cpu", cpu, "cores", eni_place_cores(), "kernel",
-                     name.release, "version", EN_VERSION, "load", load);
+    json_t *env = json_object();
+    eni_place_facts(c->context->version == NULL ? EN_VERSION : c->context->version, tell_fact, env);
+    json_object_set_new(env, "cores", json_integer(eni_place_cores()));
+    json_object_set_new(env, "memory", json_integer((json_int_t)eni_place_memory()));
+    return env;
 }
 
-static void describe(comparison *c)
+static en_status describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
@@ -233,9 +315,12 @@ static void describe(comparison *c)
     for (int i = 0; i < c->nseeds; i++)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
-    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                        target, "lr_scale", scales[config->lr_scale], "cells", cells, "arms", arms, "seeds",
-                        seeds, "runs", c->runs, "environment", environment());
+    json_t *conditions = json_object();
+    c->json =
+        json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
+                  target, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
+                  "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
+    return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
 }
 
 static en_status write_index(const comparison *c)
@@ -254,11 +339,15 @@ static void on_progress(void *user, const eni_launch_progress *progress)
     eni_live_progress(user, progress);
 }
 
+/* The device of the first run that ended well is the study's: opened here, it would choose this process's
+ * threads, and its children's. */
 static void show_outcome(comparison *c, const char *dir)
 {
     char path[1200];
     snprintf(path, sizeof path, "%s/result.json", dir);
-    json_t *result = json_load_file(path, 0, NULL);
+    json_t *result = json_load_file(path, 0, NULL), *env = json_object_get(c->json, "environment");
+    json_t *device = json_object_get(json_object_get(result, "environment"), "device");
+    if (device != NULL && json_object_get(env, "device") == NULL) json_object_set(env, "device", device);
     eni_live_end(&c->live, json_number_value(json_object_get(result, "samples_per_s")),
                  json_number_value(json_object_get(result, "test_accuracy")));
     json_decref(result);
@@ -282,18 +371,50 @@ static en_status set_run(comparison *c, eni_config *run, int cell, int seed, con
     EN_TRY(eni_config_set(run, "out", dir, "--out"));
     EN_TRY(set_tensorboard(run, dir));
     const char *straggler = straggler_of(c, c->cell[cell]);
-    if (straggler != NULL && run->straggler.count == 0)
-        EN_TRY(eni_config_set(run, "straggler", straggler, "--cells"));
-    while (straggler == NULL && run->straggler.count > 0)
-        eni_free(run->straggler.item[--run->straggler.count]);
+    if (straggler != NULL && run->straggler.count == 0) /* else the arm has its own */
+        EN_TRY(eni_config_set(run, "straggler", straggler, "--straggler"));
     if (!with_trace) return EN_OK;
     snprintf(text, sizeof text, "%s/trace.json", dir);
     return eni_config_set(run, "trace", text, "--out");
 }
 
+/* The user's wish, which ends the comparison; not a run that was ended alone. */
+static bool is_interrupted(const comparison *c)
+{
+    struct pollfd p = {.fd = c->context->signal_fd, .events = POLLIN};
+    return p.fd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+static json_t *number_or_null(double value, bool is_known)
+{
+    return is_known ? json_real(value) : json_null();
+}
+
+static en_status train(comparison *c, int cell, int arm, int seed, const char *dir,
+                       eni_launch_outcome *outcome)
+{
+    eni_config run;
+    const bool with_trace = seed == 0;
+    EN_TRY(eni_config_copy(&c->arm[arm], &run));
+    en_status st = set_run(c, &run, cell, seed, dir, with_trace);
+    eni_launch launch = {.config = &run,
+                         .plugin_dir = c->context->plugin_dir,
+                         .signal_fd = c->context->signal_fd,
+                         .has_gpus = true,
+                         .on_progress = on_progress,
+                         .user = &c->live,
+                         .outcome = outcome};
+    if (st == EN_OK) st = eni_launch_run(&launch);
+    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers);
+    eni_config_fini(&run);
+    return st;
+}
+
+/* A run that fails is recorded, and costs no other. */
 static en_status run_one(comparison *c, int cell, int arm, int seed)
 {
     char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
+    eni_launch_outcome outcome = {NAN, -1, ""};
     int64_t seed_value = eni_config_seed(c->context->config, seed);
     file_name(c->label[arm], label, sizeof label);
     snprintf(name, sizeof name, "%s-%s-s%lld", c->cell[cell], label, (long long)seed_value);
@@ -302,27 +423,23 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
     time_t now = time(NULL);
     struct tm utc;
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    eni_config run;
-    int with_trace = seed == 0;
-    EN_TRY(eni_config_copy(&c->arm[arm], &run));
-    en_status st = set_run(c, &run, cell, seed, dir, with_trace);
-    eni_launch launch = {.config = &run,
-                         .plugin_dir = c->context->plugin_dir,
-                         .signal_fd = c->context->signal_fd,
-                         .has_gpus = true,
-                         .on_progress = on_progress,
-                         .user = &c->live};
     eni_live_begin(&c->live, c->line[cell][arm]);
-    if (st == EN_OK) st = eni_launch_run(&launch);
-    if (st == EN_OK && with_trace) st = eni_merge_trace(run.trace, (int)run.workers);
-    eni_config_fini(&run);
-    json_array_append_new(c->runs,
-                          json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", c->cell[cell], "arm",
-                                    c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
-                                    c->order++, "started", started, "exit", st == EN_OK ? 0 : 1));
-    EN_TRY(write_index(c));
+    const en_status st = train(c, cell, arm, seed, dir, &outcome);
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->cell[cell], "arm",
+                              c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
+                              c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
+                              number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
+                              number_or_null(outcome.load, outcome.load >= 0));
+    if (outcome.cause[0] != 0) json_object_set_new(entry, "cause", json_string(outcome.cause));
+    json_array_append_new(c->runs, entry);
     if (st == EN_OK) show_outcome(c, dir);
-    return st;
+    EN_TRY(write_index(c));
+    if (st == EN_OK) return EN_OK;
+    if (is_interrupted(c)) return EN_EINTR;
+    eni_warn("compare", "%s failed%s; the comparison goes on", relative,
+             outcome.cause[0] != 0 ? "" : ", for no stated cause");
+    if (c->nfailed++ == 0) snprintf(c->failed, sizeof c->failed, "%s", name);
+    return EN_OK;
 }
 
 static en_status run_all(comparison *c)
@@ -332,6 +449,19 @@ static en_status run_all(comparison *c)
             for (int i = 0; seed < c->cell_seeds[cell] && i < c->narms; i++)
                 EN_TRY(run_one(c, cell, (i + seed + cell) % c->narms, seed));
     return EN_OK;
+}
+
+/* What there is after an interruption is a study, too. */
+static void tell_end(const comparison *c, en_status st)
+{
+    if (st == EN_EINTR)
+        eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows what there is",
+                 c->order, c->nruns, c->dir);
+    else if (st == EN_OK && c->nfailed > 0)
+        eni_error("compare",
+                  "%d of %d runs failed, %s first; the report has the others, and the causes are in "
+                  "%s/compare.json",
+                  c->nfailed, c->order, c->failed, c->dir);
 }
 
 static en_status make_folders(const comparison *c)
@@ -351,13 +481,16 @@ en_status eni_command_compare(const eni_command_context *context)
     eni_live_init(&c->live, context->config->quiet);
     en_status st = collect(c);
     if (st == EN_OK) st = make_folders(c);
-    if (st == EN_OK) describe(c);
+    if (st == EN_OK) st = describe(c);
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
+    tell_end(c, st);
+    if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;
     json_decref(c->json);
     for (int i = 0; i < c->narms; i++)
         eni_config_fini(&c->arm[i]);
+    eni_config_fini(&c->base);
     eni_free(c);
     return st;
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "cli/cause.h"
 #include "cli/gpu_here.h"
 #include "cli/launch_impl.h"
+#include "cli/machine.h"
 #include "cli/nodes.h"
 #include "cli/servers.h"
 #include "config/folders.h"
@@ -232,8 +234,24 @@ static en_status start_all(eni_launcher *l)
     return st;
 }
 
+/* What was said first is nearest to the cause; who was killed could not say it. */
+static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, const eni_machine *before)
+{
+    eni_launch_outcome *o = l->launch->outcome;
+    if (o == NULL) return;
+    const eni_machine now = eni_machine_now();
+    o->outside = eni_machine_outside(before, &now);
+    o->cause[0] = 0;
+    if (st == EN_OK) return;
+    snprintf(o->cause, sizeof o->cause, "%.*s", ENI_LAUNCH_CAUSE - 1,
+             l->obituary[0] != 0 ? l->obituary : l->relay.first_error);
+    if (!has_started && o->cause[0] == 0) eni_log_last_error(o->cause, sizeof o->cause);
+}
+
 en_status eni_launch_run(const eni_launch *launch)
 {
+    const eni_machine before = eni_machine_now();
+    if (launch->outcome != NULL) *launch->outcome = (eni_launch_outcome){NAN, eni_machine_load(), ""};
     eni_launcher *l = eni_alloc(sizeof *l);
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
@@ -250,7 +268,9 @@ en_status eni_launch_run(const eni_launch *launch)
     let_go(l);
     eni_servers_close(l);
     if (l->report_fd >= 0) close(l->report_fd);
-    if (st == EN_OK) st = l->first;
+    const bool has_started = st == EN_OK;
+    if (has_started) st = l->first;
+    fill_outcome(l, st, has_started, &before);
     eni_free(l);
     return st;
 }

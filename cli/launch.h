@@ -16,6 +16,15 @@ typedef struct eni_launch_progress {
     double rate, loss;
 } eni_launch_progress;
 
+enum { ENI_LAUNCH_CAUSE = 512 };
+
+typedef struct eni_launch_outcome {
+    double outside; /* share of all cores that others took meanwhile; NAN: not known (machine.h) */
+    double load;    /* the load average before; negative: not known */
+    char cause[ENI_LAUNCH_CAUSE]; /* why it failed, in the words of the first error; "": it did not, or nobody
+                                     said */
+} eni_launch_outcome;
+
 typedef struct eni_launch {
     const eni_config *config; /* of `entrain run`: workers, strategy, .. */
     const char *plugin_dir;
@@ -25,6 +34,7 @@ typedef struct eni_launch {
     bool has_gpus;           /* it was asked before whether this host has the GPU of --device (gpu_here.h) */
     bool is_check;           /* the workers only join, test the exchange, and leave */
     struct eni_costs *costs; /* with is_check: they also measure what it takes (comm/costs.h); or NULL */
+    eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 
 /* Blocks until every process has ended. EN_OK; EN_EINTR after a signal; EN_EINVAL when the first process that

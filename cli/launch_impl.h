@@ -43,6 +43,7 @@ typedef struct eni_launcher {
     int64_t alone_ns;      /* since when only psd is left; 0: it is not */
     int64_t oom_kills; /* as counted at the start */
 
+    char obituary[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
     en_status first;         /* how the first that failed ended */
     const eni_child *victim; /* the first that died of a signal which was not ours */
     eni_death death;         /* as the first survivor told it */

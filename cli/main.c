@@ -148,7 +148,8 @@ static int run_command(const command *c, int argc, char **argv)
                                        .plugin_dir = plugins,
                                        .signal_fd = eni_signals_open(),
                                        .argc = argc,
-                                       .argv = argv};
+                                       .argv = argv,
+                                       .version = eni_version};
         code = eni_signals_exit_code(c->run(&context), context.signal_fd);
         close(context.signal_fd);
         eni_exit_is_due(watch);

@@ -66,6 +66,8 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     const char *subsystem, *text, *shown = parse(line, &subsystem, &text);
     if (shown == NULL) return false;
     const bool is_error = strlen(shown) > LEVEL_AT && shown[LEVEL_AT] == 'E';
+    if (is_error && relay->first_error[0] == 0 && !relay->is_muted)
+        snprintf(relay->first_error, sizeof relay->first_error, "%s", cause_in(text));
     const bool is_of_the_end = is_error && (begins(subsystem, "member: ") || begins(subsystem, "leader: "));
     if (is_of_the_end && relay->is_muted) return true;
     if (is_of_the_end && !relay->is_open && relay->nheld < ENI_RELAY_HELD)

@@ -16,9 +16,10 @@ typedef struct eni_relay {
     unsigned nsaid;
     char held[ENI_RELAY_HELD][ENI_RELAY_LINE];
     unsigned nheld;
-    char victim[ENI_RELAY_LINE]; /* "rank 1 (pid 4121 on host b) ": it has been named */
-    bool is_open;                /* nothing is held any more */
-    bool is_muted;               /* the launcher ends the rest itself: what they say of that is no news */
+    char victim[ENI_RELAY_LINE];      /* "rank 1 (pid 4121 on host b) ": it has been named */
+    char first_error[ENI_RELAY_LINE]; /* the text of the first that was complained of; "": none */
+    bool is_open;                     /* nothing is held any more */
+    bool is_muted; /* the launcher ends the rest itself: what they say of that is no news */
 } eni_relay;
 
 /* A line as log.h has it, without its newline: prints it, holds it or drops it. False: it is no such line. */

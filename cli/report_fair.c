@@ -204,6 +204,60 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
                  first->device ? first->device : "device?", first->workers, first->global_batch_size);
 }
 
+/* Of a key of the condition, by compare.json; "none" where it has no value. */
+static const char *condition_of(const eni_study *study, size_t cell, size_t arm, const char *key)
+{
+    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
+    const json_t *value = json_object_get(json_object_get(spec, "condition"), key);
+    if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
+    const char *text = json_string_value(value);
+    if (text == NULL && strcmp(key, "straggler") == 0)
+        text = study->cells[cell].straggler; /* of the setting */
+    return text == NULL ? "none" : text;
+}
+
+/* What the baseline differs in by being one: it stands for all workers. */
+static bool is_excepted(const eni_study *study, size_t arm, const char *key)
+{
+    return strcmp(study->arms[arm].strategy, "solo") == 0 &&
+           (strcmp(key, "workers") == 0 || strcmp(key, "accumulate") == 0 || strcmp(key, "threads") == 0);
+}
+
+/* Two arms that do not agree on the key in some setting, told once. */
+static void find_difference(const eni_study *study, const char *key, char *text)
+{
+    for (size_t c = 0; c < study->ncells; c++) {
+        size_t first = 0;
+        while (first < study->narms && is_excepted(study, first, key))
+            first++;
+        for (size_t a = first + 1; a < study->narms; a++) {
+            if (is_excepted(study, a, key)) continue;
+            const char *one = condition_of(study, c, first, key), *other = condition_of(study, c, a, key);
+            if (strcmp(one, other) == 0) continue;
+            append(text, "%s%s: %s has %s, %s has %s", text[0] ? "; " : "", key, study->arms[first].name, one,
+                   study->arms[a].name, other);
+            return;
+        }
+    }
+}
+
+/* Arms differ in what is their own (config/keys.c); what is set for one and not for the other is no
+ * comparison. */
+static void rule_conditions(const eni_study *study, eni_fairness *fairness)
+{
+    char odd[ENI_RULE_TEXT] = "", list[ENI_RULE_TEXT] = "";
+    json_t *conditions = json_object_get(study->index, "conditions"), *value;
+    const char *key;
+    if (!json_is_object(conditions)) return; /* of a version that did not record them */
+    json_object_foreach(conditions, key, value)
+    {
+        find_difference(study, key, odd);
+        if (json_is_string(value))
+            append(list, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
+    }
+    add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
+}
+
 /* ---- the machine
  * -------------------------------------------------------------------------------------------- */
 
@@ -306,17 +360,54 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
                  who);
 }
 
-/* The first number of environment.load (a number, or the list of /proc/loadavg). */
-static void rule_load(const eni_study *study, eni_fairness *fairness)
+/* "load 0.1 to 2.3 before the runs": shown, and judged by nobody. */
+static void append_load(const eni_study *study, char *text)
 {
-    const json_t *environment = json_object_get(study->index, "environment");
-    const json_t *load = json_object_get(environment, "load");
-    if (json_is_array(load)) load = json_array_get(load, 0);
-    if (!json_is_number(load)) return;
-    double value = json_number_value(load), cores = json_number_value(json_object_get(environment, "cores"));
-    bool is_busy = value > 0.5 * (cores > 0 ? cores : 1);
-    add_rule(fairness, "quiet machine", is_busy ? ENI_WARN : ENI_PASS, "load %.1f before the first run%s",
-             value, is_busy ? ": something else was running" : "");
+    const json_t *list = json_object_get(study->index, "runs");
+    double least = INFINITY, most = -1;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *load = json_object_get(json_array_get(list, i), "load");
+        if (!json_is_number(load)) continue;
+        least = fmin(least, json_number_value(load));
+        most = fmax(most, json_number_value(load));
+    }
+    if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
+}
+
+/* Speed was measured beside others if they took more than this part of the cores. */
+static const double busy = 0.05;
+
+static void rule_quiet(const eni_study *study, eni_fairness *fairness)
+{
+    size_t known = 0, unknown = 0, nbusy = 0;
+    double most = 0;
+    char list[ENI_RULE_TEXT] = "", text[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete) continue;
+        if (isnan(run->outside)) {
+            unknown++;
+            continue;
+        }
+        known++;
+        most = fmax(most, run->outside);
+        if (run->outside <= busy) continue;
+        nbusy++;
+        append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
+    }
+    const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
+    if (json_object_get(first, "outside") == NULL) return; /* of a version that did not measure it */
+    if (known == 0) {
+        append(text, "not known: the runs were too short for it");
+    } else if (nbusy == 0) {
+        append(text, "other processes took at most %.1f %% of the cores in %zu runs", 100 * most, known);
+    } else {
+        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * busy,
+               nbusy, known, list);
+    }
+    if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
+    append_load(study, text);
+    add_rule(fairness, "quiet machine", nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
 
 /* ---- nothing left out
@@ -330,7 +421,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         const eni_run *run = &study->runs[i];
         if (run->is_complete) continue;
         failed++;
-        append(list, "%s%s (exit %d)", list[0] ? ", " : "", run->dir, run->exit);
+        append(list, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
+               run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
     }
     /* Seeds may differ between cells by plan, never between the arms of a cell. */
     for (size_t c = 0; c < study->ncells; c++) {
@@ -417,8 +509,9 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     rule_rate(study, fairness_out);
     rule_samples(study, fairness_out);
     rule_task(study, fairness_out);
+    rule_conditions(study, fairness_out);
     rule_cores(study, fairness_out);
-    rule_load(study, fairness_out);
+    rule_quiet(study, fairness_out);
     rule_order(study, fairness_out);
     rule_seeds(study, fairness_out);
     rule_same_bytes(study, fairness_out);

@@ -9,7 +9,7 @@
 
 enum { ENI_PASS, ENI_WARN, ENI_FAIL };
 
-enum { ENI_MAX_RULES = 12, ENI_RULE_TEXT = 320 };
+enum { ENI_MAX_RULES = 16, ENI_RULE_TEXT = 320 };
 
 typedef struct eni_rule {
     int mark;                 /* ENI_PASS, ENI_WARN or ENI_FAIL */

@@ -123,6 +123,8 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     run->dir = eni_json_need_text(reader, entry, where, "dir");
     run->started = eni_json_text(reader, entry, where, "started");
     run->exit = (int)eni_json_need_integer(reader, entry, where, "exit");
+    run->outside = eni_json_number(reader, entry, where, "outside");
+    run->cause = eni_json_text(reader, entry, where, "cause");
     double order = eni_json_number(reader, entry, where, "order");
     run->order = order >= 0 && order < INT_MAX ? (int)order : (int)i;
     if (reader->status != EN_OK) return;

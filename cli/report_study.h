@@ -73,6 +73,7 @@ typedef struct eni_run {
     int exit;
     bool is_complete;          /* exit 0 and a result: the numbers below count */
     const char *dir, *started; /* borrowed from the index */
+    const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
 
     json_t *result; /* owned; the texts below are borrowed from it */
     const char *model, *data, *device, *transport, *algorithm, *algorithm_why, *version;
@@ -100,7 +101,7 @@ typedef struct eni_run {
 
 typedef struct eni_cell_spec {
     const char *name;
-    const char *straggler; /* "RANK:FACTOR"; NULL: none */
+    const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
     const char *emulated;  /* what the cell's runs say they emulate; NULL: all real */
 } eni_cell_spec;
 

@@ -97,6 +97,16 @@ static en_status check_strategies(const scaling *s)
     return EN_OK;
 }
 
+/* A straggler that only the larger rows have, for one. */
+static en_status check_rows(const scaling *s)
+{
+    for (int i = 0; i < s->nrows; i++) {
+        const eni_trial trial = {.strategy = s->rows[i].strategy, .workers = s->rows[i].workers};
+        EN_TRY(eni_trial_check(s->context, &trial));
+    }
+    return EN_OK;
+}
+
 /* ---- running ---- */
 
 static en_status run_row(const scaling *s, row *r, int repeat)
@@ -233,6 +243,7 @@ static en_status scale(scaling *s)
     EN_TRY(check_batches(s));
     EN_TRY(check_strategies(s));
     make_rows(s);
+    EN_TRY(check_rows(s));
     EN_TRY(run_all(s));
     conclude(s);
     show(s, true);

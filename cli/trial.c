@@ -50,21 +50,37 @@ static en_status set_run(const eni_trial *trial, const char *dir, eni_config *ru
     return eni_config_resolve(run);
 }
 
+static en_status make_run(const eni_command_context *context, const eni_trial *trial, eni_config *run_out)
+{
+    eni_config base = {0};
+    EN_TRY(eni_config_copy(context->config, &base));
+    base.global_batch_size = 0; /* its split is the trial's */
+    base.workers = trial->workers;
+    en_status st = eni_config_arm(&base, trial->strategy, run_out);
+    eni_config_fini(&base);
+    return st;
+}
+
+en_status eni_trial_check(const eni_command_context *context, const eni_trial *trial)
+{
+    eni_config run = {0};
+    EN_TRY(make_run(context, trial, &run));
+    eni_config_fini(&run);
+    return EN_OK;
+}
+
 en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
                         eni_trial_result *result_out)
 {
-    eni_config base = {0}, run = {0};
-    EN_TRY(eni_config_copy(context->config, &base));
-    base.global_batch_size = 0; /* its split is the trial's */
-    en_status st = eni_config_arm(&base, trial->strategy, &run);
-    if (st == EN_OK) st = eni_folder_check("--out", dir);
+    eni_config run = {0};
+    EN_TRY(make_run(context, trial, &run));
+    en_status st = eni_folder_check("--out", dir);
     if (st == EN_OK) st = set_run(trial, dir, &run);
     const eni_launch launch = {
         .config = &run, .plugin_dir = context->plugin_dir, .signal_fd = context->signal_fd};
     if (st == EN_OK) st = eni_launch_run(&launch);
     if (st == EN_OK) st = read_result(dir, result_out);
     eni_config_fini(&run);
-    eni_config_fini(&base);
     return st;
 }
 

@@ -23,6 +23,9 @@ typedef struct eni_trial_result {
 en_status eni_trial_run(const eni_command_context *context, const eni_trial *trial, const char *dir,
                         eni_trial_result *result_out);
 
+/* Before the first of several: what their flags say that this one cannot do is refused. EN_EINVAL, logged. */
+en_status eni_trial_check(const eni_command_context *context, const eni_trial *trial);
+
 /* A folder of our own in /tmp, and its removal with the runs in it. */
 en_status eni_trial_folder(char dir_out[64]);
 void eni_trial_remove(const char *dir);

@@ -244,6 +244,7 @@ static void name_victim(eni_launcher *l)
     add_cause(l, dead, &death);
     eni_death_text(&death, text);
     eni_error("launch", "%s", text);
+    snprintf(l->obituary, sizeof l->obituary, "%s", text);
     eni_relay_open(&l->relay, text, false);
 }
 

@@ -10,16 +10,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "cli/commands.h"
+#include "cli/report.h"
+#include "cli/report_fair.h"
 #include "config/folders.h"
 #include "runtime/core/log.h"
 
 static struct scene {
     char dir[32], plugins[4096], said[2048];
+    int signal_fd;
 } s;
 
 static void listen_in(void *user, int level, const char *subsystem, const char *text)
@@ -32,7 +36,7 @@ static void listen_in(void *user, int level, const char *subsystem, const char *
 static int setup(void **state)
 {
     (void)state;
-    s = (struct scene){.dir = "/tmp/entrain-compare-XXXXXX"};
+    s = (struct scene){.dir = "/tmp/entrain-compare-XXXXXX", .signal_fd = -1};
     eni_log_set_sink(listen_in, NULL);
     return mkdtemp(s.dir) != NULL && eni_folder_plugins(s.plugins, sizeof s.plugins) == EN_OK ? 0 : -1;
 }
@@ -50,7 +54,18 @@ static int teardown(void **state)
     return nftw(s.dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
+static en_status compare_as(const char *const *flags, eni_config *config_out);
+
 static en_status compare(const char *const *flags)
+{
+    eni_config config;
+    en_status st = compare_as(flags, &config);
+    eni_config_fini(&config);
+    return st;
+}
+
+/* The caller finis what the flags came to. */
+static en_status compare_as(const char *const *flags, eni_config *config_out)
 {
     char out[64], *argv[40] = {(char *)(uintptr_t) "compare"};
     static const char *const common[] = {"--model=toy",
@@ -74,7 +89,7 @@ static en_status compare(const char *const *flags)
     eni_config config;
     assert_int_equal(eni_config_parse(ENI_COMPARE, argc, argv, &config), EN_OK);
     eni_command_context context = {
-        .config = &config, .plugin_dir = s.plugins, .signal_fd = -1, .argc = argc, .argv = argv};
+        .config = &config, .plugin_dir = s.plugins, .signal_fd = s.signal_fd, .argc = argc, .argv = argv};
     fflush(stdout);
     int saved = dup(STDOUT_FILENO), saved_error = dup(STDERR_FILENO);
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -87,7 +102,7 @@ static en_status compare(const char *const *flags)
     close(saved);
     close(saved_error);
     close(null);
-    eni_config_fini(&config);
+    *config_out = config;
     return st;
 }
 
@@ -190,20 +205,264 @@ static void test_nothing_to_compare(void **state)
     assert_non_null(strstr(s.said, "--arm="));
 }
 
-/* The second run fails: the comparison does, and compare.json tells both. */
-static void test_a_failed_run_is_told(void **state)
+/* ---- what is given is applied, or refused ---- */
+
+static void expect_emulated(const char *run, const char *const *expected)
+{
+    char relative[128];
+    snprintf(relative, sizeof relative, "runs/%s/result.json", run);
+    json_t *result = load(relative);
+    const json_t *emulated = json_object_get(json_object_get(result, "environment"), "emulated");
+    size_t n = 0;
+    for (; expected[n] != NULL; n++)
+        assert_string_equal(json_string_value(json_array_get(emulated, n)), expected[n]);
+    assert_int_equal(json_array_size(emulated), n);
+    json_decref(result);
+}
+
+/* The text of a rule, as the report judges the folder. */
+static int judged(const char *rule, char text_out[ENI_RULE_TEXT])
+{
+    eni_study *study;
+    eni_fairness fairness;
+    int mark = -1;
+    assert_int_equal(eni_study_load(s.dir, &study), EN_OK);
+    eni_fair_judge(study, &fairness);
+    for (size_t i = 0; i < fairness.nrules; i++)
+        if (strcmp(fairness.rules[i].name, rule) == 0) {
+            mark = fairness.rules[i].mark;
+            snprintf(text_out, ENI_RULE_TEXT, "%s", fairness.rules[i].text);
+        }
+    eni_study_free(study);
+    return mark;
+}
+
+static void test_stragglers_run_and_are_recorded(void **state)
 {
     (void)state;
+    char text[ENI_RULE_TEXT] = "";
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ring:straggler=0:2", "--straggler=0:1.5",
+                                              "--straggler=1:2", NULL}),
+                     EN_OK);
+    json_t *index = load("compare.json");
+    const json_t *cells = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
+    assert_int_equal(json_array_size(cells), 1); /* --straggler alone is the setting slow */
+    assert_string_equal(text_of(json_array_get(cells, 0), "name"), "slow");
+    assert_string_equal(text_of(json_array_get(cells, 0), "straggler"), "0:1.5,1:2");
+    assert_int_equal(json_object_size(json_object_get(json_array_get(arms, 0), "condition")), 0);
+    assert_string_equal(text_of(json_object_get(json_array_get(arms, 1), "condition"), "straggler"), "0:2");
+    json_decref(index);
+    expect_emulated("slow-ring-s1", (const char *[]){"straggler 0:1.5", "straggler 1:2", NULL});
+    expect_emulated("slow-ring-straggler-0-2-s1", (const char *[]){"straggler 0:2", NULL});
+    assert_int_equal(judged("same conditions", text), ENI_FAIL);
+    assert_string_equal(text, "straggler: ring has 0:1.5,1:2, ring:straggler=0:2 has 0:2");
+}
+
+static void test_an_arm_is_slow_in_every_setting(void **state)
+{
+    (void)state;
+    char text[ENI_RULE_TEXT] = "";
+    assert_int_equal(
+        compare((const char *[]){"--arm=ring", "--arm=ring:straggler=1:2", "--cells=even,slow", NULL}),
+        EN_OK);
+    expect_emulated("even-ring-s1", (const char *[]){NULL});
+    expect_emulated("slow-ring-s1", (const char *[]){"straggler 1:3", NULL});
+    expect_emulated("even-ring-straggler-1-2-s1", (const char *[]){"straggler 1:2", NULL});
+    expect_emulated("slow-ring-straggler-1-2-s1", (const char *[]){"straggler 1:2", NULL});
+    assert_int_equal(judged("same conditions", text), ENI_FAIL);
+    assert_string_equal(text, "straggler: ring has none, ring:straggler=1:2 has 1:2");
+}
+
+static void test_what_cannot_be_applied_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flags[4], *part[2];
+    } refused[] = {
+        {{"--arm=ring", "--straggler=1:2", "--cells=even", NULL}, {"\"1:2\"", "--cells=even,slow"}},
+        {{"--arm=ring", "--cells=slow", "-n", "1"}, {"\"1:3\"", "the arm ring with 1 worker"}},
+        {{"--arm=ring", "--arm=solo", "--cells=slow", NULL}, {"\"1:3\"", "the arm solo with 1 worker"}},
+        {{"--arm=ring:straggler=2:3", NULL}, {"\"2:3\"", "from 0 to 1"}},
+        {{"--arm=ring", "--seed=3", "--seeds=1,2", NULL}, {"--seed: \"3\"", "give one of the two"}},
+        {{"--arm=ring", "--server-timeout=9s", NULL}, {"ring", "--server-timeout"}},
+        {{"--arm=ring:nnodes=2", NULL}, {"ring", "nnodes"}},
+        {{"--arm=ring:trace=/tmp/t", NULL}, {"ring", "trace"}},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const char *flags[5] = {NULL};
+        memcpy(flags, refused[i].flags, sizeof refused[i].flags);
+        s.said[0] = 0;
+        assert_int_equal(compare(flags), EN_EINVAL);
+        for (int k = 0; k < 2; k++)
+            if (strstr(s.said, refused[i].part[k]) == NULL)
+                fail_msg("%s lacks %s", s.said, refused[i].part[k]);
+    }
+    char path[64];
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(access(path, F_OK), -1); /* before anything has begun */
+}
+
+static en_status keep_told(void *user, const char *key, const char *value, bool is_told)
+{
+    json_t *into = user;
+    if (is_told) json_object_set_new(into, key, json_string(value == NULL ? "" : value));
+    return EN_OK;
+}
+
+static en_status keep_all(void *user, const char *key, const char *value, bool is_told)
+{
+    (void)is_told;
+    return keep_told(user, key, value, true);
+}
+
+/* What the worker of a run has resolved, by the file that it leaves. */
+static json_t *resolved(const char *run)
+{
+    char file[128];
+    eni_config config;
+    json_t *keys = json_object();
+    snprintf(file, sizeof file, "--config=%s/runs/%s/config.yaml", s.dir, run);
+    char *argv[] = {(char *)(uintptr_t) "worker", file, (char *)(uintptr_t) "--rank=0"};
+    assert_int_equal(eni_config_parse(ENI_WORKER, 3, argv, &config), EN_OK);
+    eni_config_of_kind(&config, ENI_KIND_CONDITION, keep_all, keys);
+    eni_config_fini(&config);
+    return keys;
+}
+
+static void test_every_condition_reaches_every_run(void **state)
+{
+    (void)state;
+    eni_config given;
+    const char *const flags[] = {"--arm=ring",
+                                 "--arm=ps-sync",
+                                 "--straggler=0:1.5,1:2",
+                                 "--max-samples=24",
+                                 "--no-shuffle",
+                                 "--drop-last",
+                                 "--no-graph",
+                                 "--deterministic",
+                                 "--transport=tcp",
+                                 "--net=delay:100us",
+                                 "--eval-every=8",
+                                 "--target=60",
+                                 "--eval-batch-size=100",
+                                 "--peer-timeout=7s",
+                                 "--join-timeout=50s",
+                                 "--epochs=3",
+                                 "--limit-test-samples=9",
+                                 "--seed=5",
+                                 "--tf32",
+                                 NULL};
+    assert_int_equal(compare_as(flags, &given), EN_OK);
+    json_t *told = json_object(), *value, *index = load("compare.json");
+    const json_t *conditions = json_object_get(index, "conditions");
+    eni_config_of_kind(&given, ENI_KIND_CONDITION, keep_told, told);
+    assert_true(json_object_size(told) >= 20);
+    const char *const runs[] = {"slow-ring-s5", "slow-ps-sync-s5"};
+    for (size_t i = 0; i < 2; i++) {
+        json_t *keys = resolved(runs[i]);
+        const char *key;
+        json_object_foreach(told, key, value)
+        {
+            const char *name = strcmp(key, "workers") == 0 ? "world-size" : key;
+            if (!json_equal(value, json_object_get(keys, name)))
+                fail_msg("%s of %s is %s", key, runs[i], json_string_value(json_object_get(keys, name)));
+            if (strcmp(key, "straggler") != 0 && !json_equal(value, json_object_get(conditions, key)))
+                fail_msg("%s is not recorded", key); /* stragglers are the setting's */
+        }
+        json_decref(keys);
+    }
+    json_decref(told);
+    json_decref(index);
+    eni_config_fini(&given);
+}
+
+/* Without -n, too: the strategy alone would have one worker. */
+static void test_solo_stands_for_all_workers(void **state)
+{
+    (void)state;
+    char text[ENI_RULE_TEXT] = "";
+    assert_int_equal(compare((const char *[]){"--arm=solo", "--arm=ring", NULL}), EN_OK);
+    json_t *solo = load("runs/even-solo-s1/result.json"), *ring = load("runs/even-ring-s1/result.json");
+    assert_int_equal(json_integer_value(json_object_get(solo, "workers")), 1);
+    assert_string_equal(text_of(solo, "params_sha256"), text_of(ring, "params_sha256"));
+    assert_int_equal(judged("same conditions", text), ENI_PASS);
+    json_decref(solo);
+    json_decref(ring);
+}
+
+/* ---- runs that fail ---- */
+
+/* It costs no other: all are run, the report is written, and the end is not good. */
+static void test_a_failed_run_costs_no_other(void **state)
+{
+    (void)state;
+    char path[64], text[ENI_RULE_TEXT] = "";
     /* What can be known beforehand is refused before the first arm trains; this only a worker finds. */
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=no-such", NULL}), EN_ENOENT);
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ssp:bond=3", NULL}), EN_EINVAL);
-    en_status st = compare((const char *[]){"--arm=ring", "--arm=ring:assign=claim", NULL});
-    assert_true(st != EN_OK);
-    json_t *index = load("compare.json"), *runs = json_object_get(index, "runs");
-    assert_int_equal(json_array_size(runs), 2);
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(runs, 0), "exit")), 0);
-    assert_int_equal(json_integer_value(json_object_get(json_array_get(runs, 1), "exit")), 1);
+    s.said[0] = 0;
+    assert_int_equal(compare((const char *[]){"--arm=ring:assign=claim", "--arm=ring", "--seeds=1,2", NULL}),
+                     EN_EPEER);
+    assert_non_null(strstr(s.said, "2 of 4 runs failed, even-ring-assign-claim-s1 first"));
+    json_t *index = load("compare.json"), *runs = json_object_get(index, "runs"), *run;
+    size_t i;
+    assert_int_equal(json_array_size(runs), 4);
+    json_array_foreach(runs, i, run)
+    {
+        const bool is_good = strcmp(text_of(run, "arm"), "ring") == 0;
+        assert_int_equal(json_integer_value(json_object_get(run, "exit")), is_good ? 0 : 1);
+        if (is_good)
+            assert_null(json_object_get(run, "cause"));
+        else
+            assert_non_null(strstr(text_of(run, "cause"), "claim"));
+    }
     json_decref(index);
+    snprintf(path, sizeof path, "%s/report.html", s.dir);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(judged("no seed dropped", text), ENI_FAIL);
+    assert_non_null(strstr(text, "claim"));
+}
+
+/* As Ctrl-C in the first run would: no second is begun, and what there is can be reported. */
+static void test_an_interruption_ends_it(void **state)
+{
+    (void)state;
+    s.signal_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", NULL}), EN_EINTR);
+    close(s.signal_fd);
+    assert_non_null(strstr(s.said, "interrupted after 1 of 2 runs; `entrain report"));
+    json_t *index = load("compare.json");
+    assert_int_equal(json_array_size(json_object_get(index, "runs")), 1);
+    json_decref(index);
+    FILE *null = fopen("/dev/null", "w");
+    assert_int_equal(eni_report(s.dir, null, 0), EN_OK);
+    fclose(null);
+}
+
+/* ---- the machine ---- */
+
+static void test_the_machine_is_recorded(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"date",   "version",  "commit", "cpu", "instruction_set",
+                                        "kernel", "compiler", "device"};
+    assert_int_equal(compare((const char *[]){"--arm=ring", NULL}), EN_OK);
+    json_t *index = load("compare.json"), *result = load("runs/even-ring-s1/result.json");
+    const json_t *both[] = {json_object_get(index, "environment"), json_object_get(result, "environment")};
+    for (size_t k = 0; k < 2; k++) {
+        for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+            text_of(both[k], texts[i]);
+        text_of(json_object_get(both[k], "libraries"), "ZeroMQ");
+        assert_true(json_integer_value(json_object_get(both[k], "memory")) > 1 << 26);
+        assert_true(json_integer_value(json_object_get(both[k], "cores")) >= 1);
+    }
+    const json_t *run = json_array_get(json_object_get(index, "runs"), 0);
+    const json_t *outside = json_object_get(run, "outside"); /* null: such a run is too short for it */
+    assert_true(json_is_null(outside) || (json_real_value(outside) >= 0 && json_real_value(outside) <= 1));
+    assert_true(json_number_value(json_object_get(run, "load")) >= 0);
+    json_decref(index);
+    json_decref(result);
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -214,7 +473,14 @@ int main(void)
         TEST(test_runs_are_interleaved),
         TEST(test_what_would_overwrite_is_refused),
         TEST(test_nothing_to_compare),
-        TEST(test_a_failed_run_is_told),
+        TEST(test_stragglers_run_and_are_recorded),
+        TEST(test_an_arm_is_slow_in_every_setting),
+        TEST(test_what_cannot_be_applied_is_refused),
+        TEST(test_every_condition_reaches_every_run),
+        TEST(test_solo_stands_for_all_workers),
+        TEST(test_a_failed_run_costs_no_other),
+        TEST(test_an_interruption_ends_it),
+        TEST(test_the_machine_is_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,18 @@ static void set_entry(size_t i, const char *key, json_t *value)
     json_decref(index);
 }
 
+/* Changes one arm's entry in the index: arms[i].key. */
+static void set_arm(size_t i, const char *key, json_t *value)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL);
+    assert_non_null(index);
+    json_object_set_new(json_array_get(json_object_get(index, "arms"), i), key, value);
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+}
+
 static void the_demo_passes_with_one_warning(void **state)
 {
     (void)state;
@@ -160,14 +172,6 @@ static void arms_in_blocks_warn(void **state)
     rule_is("order of runs", ENI_WARN, "3 runs of ring in a row");
 }
 
-static void a_busy_machine_warns(void **state)
-{
-    (void)state;
-    rule_is("quiet machine", ENI_PASS, "load 0.1");
-    fixture_set(dir, "compare.json", "environment", json_pack("{s:i, s:f}", "cores", 2, "load", 1.7));
-    rule_is("quiet machine", ENI_WARN, "something else was running");
-}
-
 static void other_bytes_fail(void **state)
 {
     (void)state;
@@ -189,6 +193,68 @@ static void lists_of_cores(void **state)
         assert_int_equal(eni_fair_cores(bad[i], set), -1);
 }
 
+/* Old studies say nothing of their conditions, and are not judged by them. */
+static void arms_of_one_setting_share_its_conditions(void **state)
+{
+    (void)state;
+    eni_fairness old = judge();
+    for (size_t i = 0; i < old.nrules; i++)
+        assert_string_not_equal(old.rules[i].name, "same conditions");
+    fixture_set(dir, "compare.json", "conditions",
+                json_pack("{s:s, s:s, s:n, s:n}", "workers", "2", "batch-size", "64", "net", "straggler"));
+    rule_is("same conditions", ENI_PASS, "workers 2, batch-size 64");
+    set_arm(2, "condition", json_pack("{s:s}", "net", "rate:1MB,delay:0s"));
+    rule_is("same conditions", ENI_FAIL, "net: ring has none, ps-async has rate:1MB,delay:0s");
+    set_arm(2, "condition", json_pack("{s:s, s:s}", "net", "rate:1MB,delay:0s", "batch-size", "32"));
+    rule_is("same conditions", ENI_FAIL, "batch-size: ring has 64, ps-async has 32");
+}
+
+/* The straggler of a setting belongs to all its arms; an arm's own differs in each where the others have not
+ * it. */
+static void a_straggler_of_one_arm_is_no_setting(void **state)
+{
+    (void)state;
+    fixture_set(dir, "compare.json", "conditions", json_pack("{s:n}", "straggler"));
+    rule_is("same conditions", ENI_PASS, "");
+    set_arm(1, "condition", json_pack("{s:s}", "straggler", "1:3"));
+    rule_is("same conditions", ENI_FAIL, "straggler: ring has none, ps-sync has 1:3");
+    for (size_t i = 0; i < 3; i++) /* the same in all: a condition of the study */
+        set_arm(i, "condition", json_pack("{s:s}", "straggler", "1:3"));
+    rule_is("same conditions", ENI_PASS, "");
+}
+
+static void the_baseline_is_one_process(void **state)
+{
+    (void)state;
+    fixture_set(
+        dir, "compare.json", "conditions",
+        json_pack("{s:s, s:s, s:s, s:s}", "workers", "2", "accumulate", "1", "threads", "0", "steps", "9"));
+    set_arm(0, "strategy", json_string("solo"));
+    set_arm(0, "condition", json_pack("{s:s, s:s, s:s}", "workers", "1", "accumulate", "2", "threads", "1"));
+    rule_is("same conditions", ENI_PASS, "workers 2");
+    set_arm(0, "condition", json_pack("{s:s}", "steps", "8"));
+    rule_is("same conditions", ENI_FAIL, "steps: ring has 8, ps-sync has 9");
+}
+
+static void a_busy_machine_is_named_with_its_runs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 12; i++) {
+        set_entry(i, "outside", json_real(0.004 * (double)i));
+        set_entry(i, "load", json_real(0.5 + (double)i));
+    }
+    rule_is("quiet machine", ENI_PASS, "at most 4.4 % of the cores in 12 runs; load 0.5 to 11.5");
+    set_entry(2, "outside", json_real(0.26));
+    set_entry(4, "outside", json_real(0.0501));
+    rule_is("quiet machine", ENI_WARN, "over 5 % of the cores in 2 of 12 runs: runs/even-2-s1 26 %, ");
+    set_entry(4, "outside", json_real(0.05));
+    set_entry(2, "outside", json_null());
+    rule_is("quiet machine", ENI_PASS, "at most 5.0 % of the cores in 11 runs; not known in 1");
+    for (size_t i = 0; i < 12; i++)
+        set_entry(i, "outside", json_null());
+    rule_is("quiet machine", ENI_WARN, "too short");
+}
+
 #define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -203,7 +269,10 @@ int main(void)
                                        WITH_STUDY(another_model_fails),
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
                                        WITH_STUDY(arms_in_blocks_warn),
-                                       WITH_STUDY(a_busy_machine_warns),
+                                       WITH_STUDY(a_busy_machine_is_named_with_its_runs),
+                                       WITH_STUDY(arms_of_one_setting_share_its_conditions),
+                                       WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
+                                       WITH_STUDY(the_baseline_is_one_process),
                                        WITH_STUDY(other_bytes_fail),
                                        cmocka_unit_test(lists_of_cores)};
     return cmocka_run_group_tests(tests, NULL, NULL);
