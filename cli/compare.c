@@ -425,6 +425,8 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     eni_live_begin(&c->live, c->line[cell][arm]);
     const en_status st = train(c, cell, arm, seed, dir, &outcome);
+    const bool has_to_end = st != EN_OK && is_interrupted(c);
+    if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
     json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->cell[cell], "arm",
                               c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
                               c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
@@ -435,7 +437,7 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
     if (st == EN_OK) show_outcome(c, dir);
     EN_TRY(write_index(c));
     if (st == EN_OK) return EN_OK;
-    if (is_interrupted(c)) return EN_EINTR;
+    if (has_to_end) return EN_EINTR;
     eni_warn("compare", "%s failed%s; the comparison goes on", relative,
              outcome.cause[0] != 0 ? "" : ", for no stated cause");
     if (c->nfailed++ == 0) snprintf(c->failed, sizeof c->failed, "%s", name);

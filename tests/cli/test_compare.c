@@ -434,6 +434,7 @@ static void test_an_interruption_ends_it(void **state)
     assert_non_null(strstr(s.said, "interrupted after 1 of 2 runs; `entrain report"));
     json_t *index = load("compare.json");
     assert_int_equal(json_array_size(json_object_get(index, "runs")), 1);
+    assert_string_equal(text_of(json_array_get(json_object_get(index, "runs"), 0), "cause"), "interrupted");
     json_decref(index);
     FILE *null = fopen("/dev/null", "w");
     assert_int_equal(eni_report(s.dir, null, 0), EN_OK);

@@ -341,7 +341,8 @@ static const char *another_value(const eni_key *key)
 {
     static const char *const texts[][2] = {{"model", "mlp"},     {"data", "mnist"},  {"data-dir", "/d"},
                                            {"init", "/w.st"},    {"device", "cpu"},  {"net", "rate:1MB,delay:1ms"},
-                                           {"straggler", "0:12"}};
+                                           {"straggler", "0:12"}, {"momentum", "0.25"},
+                                           {"lr-schedule", "cosine"}, {"optimizer", "other"}};
     static char word[32];
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(texts[i][0], key->name) == 0) return texts[i][1];
@@ -368,32 +369,39 @@ static bool is_told(const eni_config *run, eni_program program, const char *word
     return found;
 }
 
-/* What compare is given, the processes of each of its runs are told. */
-static void no_condition_vanishes(void **state)
+/* What a command is given, the processes of each of its runs are told. */
+static int tell_all(eni_program program)
 {
-    (void)state;
     int told = 0;
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         char flag[128];
         heard h;
         eni_config config, run;
-        const uint32_t others = ENI_KEY_OWN | ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
-        if (!eni_key_applies(key, ENI_COMPARE) || (key->flags & others) != 0) continue;
+        const uint32_t others = ENI_KEY_ASIDE | ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY;
+        if (!eni_key_applies(key, program) || !eni_key_applies(key, ENI_RUN) || (key->flags & others) != 0) continue;
         snprintf(flag, sizeof flag, "--%s=%s", key->name, another_value(key));
-        assert_int_equal(parse(ENI_COMPARE, flag, &config, &h), EN_OK);
+        assert_int_equal(parse(program, flag, &config, &h), EN_OK);
         assert_int_equal(eni_config_arm(&config, "ring", &run), EN_OK);
         const bool is_the_launchers = strcmp(key->name, "workers") == 0 || strcmp(key->name, "server-restarts") == 0;
-        const bool is_there = eni_key_applies(key, ENI_WORKER)  ? is_told(&run, ENI_WORKER, flag)
-                              : eni_key_applies(key, ENI_PSD) ? is_told(&run, ENI_PSD, flag)
+        const bool is_there = eni_key_applies(key, ENI_WORKER) ? is_told(&run, ENI_WORKER, flag)
+                              : eni_key_applies(key, ENI_PSD)  ? is_told(&run, ENI_PSD, flag)
                               : is_the_launchers ? run.workers == 12 || run.server_restarts == 12
                                                  : false;
-        if (!is_there) fail_msg("%s reaches no process of a run", flag);
+        if (!is_there) fail_msg("%s of %s reaches no process of a run", flag, eni_program_name(program));
         told++;
         eni_config_fini(&run);
         eni_config_fini(&config);
     }
-    assert_true(told > 25);
+    return told;
+}
+
+static void no_key_vanishes(void **state)
+{
+    (void)state;
+    assert_true(tell_all(ENI_COMPARE) > 45);
+    assert_true(tell_all(ENI_SCALE) > 40);
+    assert_true(tell_all(ENI_ADVISE) > 40);
 }
 
 static void batches_of_advise_are_the_workers_share(void **state)
@@ -448,7 +456,7 @@ int main(void)
         cmocka_unit_test(help_shows_the_keys_of_its_program),
         cmocka_unit_test(help_needs_no_complete_line),
         cmocka_unit_test(only_these_are_an_arms_own),
-        cmocka_unit_test(no_condition_vanishes),
+        cmocka_unit_test(no_key_vanishes),
         cmocka_unit_test(batches_of_advise_are_the_workers_share),
         cmocka_unit_test(keys_of_a_kind_are_told_with_their_texts),
     };
