@@ -93,7 +93,8 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
 
 /* ---- the learning rate --------------------------------------------------------------------------------- */
 
-/* What one optimizer step of an arm stands for; false when the runs do not say. */
+/* What one optimizer step of an arm stands for: the samples that updates cover, also where a push has many
+ * micro-batches behind it; false when the runs do not say. */
 static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,
                     double *updates_out)
 {
@@ -142,30 +143,54 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
 /* ---- the same work
  * ----------------------------------------------------------------------------------------- */
 
-static void rule_samples(const eni_study *study, eni_fairness *fairness)
+/* What became of the samples of runs that have not applied all that they computed. */
+static void append_not_applied(const eni_study *study, char *text)
+{
+    bool is_first = true;
+    for (size_t a = 0; a < study->narms; a++) {
+        double applied = INFINITY, dropped = 0, computed = 0;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            if (run->arm != a || !run->is_complete || !(run->samples_applied < run->samples_computed)) continue;
+            if (run->samples_applied / run->samples_computed >= applied / computed) continue;
+            applied = run->samples_applied;
+            dropped = run->samples_dropped;
+            computed = run->samples_computed;
+        }
+        if (isinf(applied)) continue;
+        char few[32], lost[32];
+        eni_table_grouped(applied, ",", few, sizeof few);
+        eni_table_grouped(dropped, ",", lost, sizeof lost);
+        append(text, "%s%s applied %s and dropped %s", is_first ? "; " : ", ", study->arms[a].name, few, lost);
+        is_first = false;
+    }
+}
+
+static void rule_budget(const eni_study *study, eni_fairness *fairness)
 {
     double least = INFINITY, most = 0;
     const eni_run *low = NULL;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (!run->is_complete || isnan(run->samples_applied)) continue;
-        if (run->samples_applied < least) {
-            least = run->samples_applied;
+        if (!run->is_complete || isnan(run->samples_computed)) continue;
+        if (run->samples_computed < least) {
+            least = run->samples_computed;
             low = run;
         }
-        if (run->samples_applied > most) most = run->samples_applied;
+        if (run->samples_computed > most) most = run->samples_computed;
     }
-    char few[32], many[32];
+    char few[32], many[32], rest[ENI_RULE_TEXT] = "";
     eni_table_grouped(least, ",", few, sizeof few);
     eni_table_grouped(most, ",", many, sizeof many);
+    append_not_applied(study, rest);
     if (low == NULL)
-        add_rule(fairness, "samples applied", ENI_WARN, "the runs do not give samples_applied");
+        add_rule(fairness, "same budget", ENI_WARN, "the runs do not give samples_computed");
     else if (least == most)
-        add_rule(fairness, "samples applied", ENI_PASS, "%s in every run", many);
+        add_rule(fairness, "same budget", ENI_PASS, "%s samples computed in every run%s", many, rest);
     else
-        add_rule(fairness, "samples applied", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
-                 "from %s (%s in %s) to %s", few, study->arms[low->arm].name, study->cells[low->cell].name,
-                 many);
+        add_rule(fairness, "same budget", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
+                 "samples computed: from %s (%s in %s) to %s%s", few, study->arms[low->arm].name,
+                 study->cells[low->cell].name, many, rest);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -507,7 +532,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     rule_same_hash(study, "initial weights", init_hash, fairness_out);
     rule_same_hash(study, "data order", order_hash, fairness_out);
     rule_rate(study, fairness_out);
-    rule_samples(study, fairness_out);
+    rule_budget(study, fairness_out);
     rule_task(study, fairness_out);
     rule_conditions(study, fairness_out);
     rule_cores(study, fairness_out);

@@ -38,14 +38,17 @@ static const figure figures[] = {
      "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved stands "
      "below: through sockets, with all headers, and in shared memory, what one process read from or wrote to "
      "another’s. The two differ in shared memory: nobody copies what it can read in place, and what is written "
-     "by one and read by another counts twice. Medians over seeds.",
+     "by one and read by another counts twice. All of it is the training steps’: what carried weights at the "
+     "start, to evaluation and into checkpoints is payload_beside_steps of each role in result.json. Medians over "
+     "seeds.",
      ARM_LEGEND, eni_plot_bytes},
     {"timeline", "One step on the clock",
      "The step of median length, as the trace of one run shows it. White spans belong to no phase.",
      PHASE_LEGEND, eni_plot_timeline},
     {"shares", "Samples per worker",
      "With claimed batches a fast worker does more of the same work. A bar is what updates covered that were "
-     "applied; an outline that reaches beyond its bar is work computed and not applied.",
+     "applied; an outline that reaches beyond its bar is work computed and not applied: dropped, or "
+     "behind the last push of its worker.",
      ARM_LEGEND, eni_plot_shares},
 };
 

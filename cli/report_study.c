@@ -38,7 +38,7 @@ double eni_metric_updates(const eni_run *run)
 double eni_metric_samples_per_s(const eni_run *run)
 {
     if (!isnan(run->samples_per_s)) return run->samples_per_s;
-    return run->train_seconds > 0 ? run->samples_applied / run->train_seconds : NAN;
+    return run->train_seconds > 0 ? run->samples_computed / run->train_seconds : NAN;
 }
 
 double eni_metric_reach_t(const eni_run *run)

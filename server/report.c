@@ -15,7 +15,7 @@ enum { DETAILED_RANKS = 64 };
 
 /* Sums over lanes of what one worker, or all, did. */
 typedef struct sums {
-    uint64_t pushes, applied, dropped, holds, bytes, clocks_ahead;
+    uint64_t pushes, applied, dropped, holds, bytes, beside, clocks_ahead;
     eni_histogram staleness, steady;
 } sums;
 
@@ -46,6 +46,7 @@ static en_status add_client(sums *into, const eni_store_client_stats *from)
     into->dropped += from->dropped;
     into->holds += from->holds;
     into->bytes += from->bytes_in + from->bytes_out;
+    into->beside += from->bytes_beside;
     if (from->clocks_ahead > into->clocks_ahead) into->clocks_ahead = from->clocks_ahead;
     const en_status st = eni_histogram_merge(&into->staleness, &from->staleness);
     return st == EN_OK ? eni_histogram_merge(&into->steady, &from->steady) : st;
@@ -139,6 +140,7 @@ static void write_sums(const draft *d, json_t *o, const sums *s, int has_bins)
     set_int(o, "holds", s->holds);
     set_int(o, "max_clocks_ahead", s->clocks_ahead);
     set_int(o, "payload_bytes", s->bytes);
+    set_int(o, "payload_beside_steps", s->beside); /* at the start, for evaluation, for checkpoints */
     json_object_set_new(o, "staleness", histogram_json(&s->staleness, has_bins));
     json_object_set_new(o, "staleness_steady", histogram_json(&s->steady, has_bins));
 }
@@ -243,6 +245,7 @@ static en_status add_sums(sums *into, const json_t *o)
     into->dropped += int_of(o, "samples_dropped");
     into->holds += int_of(o, "holds");
     into->bytes += int_of(o, "payload_bytes");
+    into->beside += int_of(o, "payload_beside_steps");
     if (int_of(o, "max_clocks_ahead") > into->clocks_ahead)
         into->clocks_ahead = int_of(o, "max_clocks_ahead");
     const en_status st = add_histogram(&into->staleness, json_object_get(o, "staleness"));

@@ -266,6 +266,7 @@ static void on_cell(eni_lane *lane, eni_packet *packet, eni_store_event_type typ
         .is_replay = (h.flags & ENI_FLAG_REPLAY) != 0,
         .base_version = h.base_version,
         .nsamples = h.nsamples,
+        .covered = h.covered,
     };
     if (type == ENI_STORE_CALL && event.is_replay && replay(lane, packet)) return;
     if (type != ENI_STORE_SNAPSHOT && !find_payload(lane, packet, &event.payload)) return;

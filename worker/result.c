@@ -122,32 +122,55 @@ static double overflown(const json_t *report)
     return json_number_value(json_object_get(json_object_get(report, "gpu"), "samples_overflown"));
 }
 
-/* A synchronous step applies what everybody computed; a store says itself what it applied. */
+/* What one rank has computed, and what became of it; the rest lies behind its last push. */
+typedef struct share {
+    double computed, applied, dropped;
+} share;
+
+/* A store says itself what the pushes that it applied covered; elsewhere everything computed is applied. Of a
+ * rank that was lost we know what it has pushed. Before a resume everything counts as applied. */
+static share share_of(const eni_worker *w, const json_t *report, const json_t *client, int rank)
+{
+    const double before = (double)own_samples_before(w, rank);
+    share s = {.computed = json_number_value(json_object_get(report, "samples_computed")),
+               .dropped = overflown(report)};
+    if (client == NULL) {
+        s.applied = s.computed - s.dropped;
+        return s;
+    }
+    s.dropped += json_number_value(json_object_get(client, "samples_dropped"));
+    s.applied = json_number_value(json_object_get(client, "samples_applied")) + before;
+    if (before > 0) s.applied = fmin(s.applied, s.computed - s.dropped);
+    if (report == NULL) s.computed = s.applied + s.dropped;
+    return s;
+}
+
+static void add_samples(json_t *o, const share *s, uint64_t carried)
+{
+    set_int(o, "samples_computed", (uint64_t)s->computed + carried);
+    set_int(o, "samples_applied", (uint64_t)s->applied + carried);
+    set_int(o, "samples_dropped", (uint64_t)s->dropped);
+}
+
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
     const json_t *psd = store_report(reports), *clients = json_object_get(psd, "per_worker");
     json_t *list = json_array();
-    double computed = sum_over_ranks(reports, "samples_computed"), applied = 0, dropped = 0;
+    share all = {0};
     for (int r = 0; r < w->world.nranks; r++) {
         const json_t *report = report_of(reports, r), *client = json_array_get(clients, (size_t)r);
+        const share own = share_of(w, report, client, r);
         json_t *o = json_object();
-        double own = json_number_value(json_object_get(report, "samples_computed"));
-        double own_applied = client != NULL ? json_number_value(json_object_get(client, "samples_applied")) +
-                                                  (double)own_samples_before(w, r)
-                                            : own - overflown(report);
         set_int(o, "rank", (uint64_t)r);
         set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
-        set_int(o, "samples_computed", (uint64_t)own);
-        set_int(o, "samples_applied", (uint64_t)own_applied);
-        applied += own_applied;
-        dropped += client != NULL ? json_number_value(json_object_get(client, "samples_dropped")) : 0;
-        dropped += overflown(report);
+        add_samples(o, &own, 0);
+        all.computed += own.computed;
+        all.applied += own.applied;
+        all.dropped += own.dropped;
         json_array_append_new(list, o);
     }
     json_object_set_new(result, "per_worker", list);
-    set_int(result, "samples_computed", (uint64_t)computed + w->carried);
-    set_int(result, "samples_applied", (uint64_t)applied + w->carried);
-    set_int(result, "samples_dropped", (uint64_t)dropped);
+    add_samples(result, &all, w->carried);
 }
 
 /* Who is not there any more, and what went with them. */
@@ -182,6 +205,18 @@ static void print_lost(const json_t *result)
                json_integer_value(samples));
 }
 
+static void print_not_applied(const json_t *result)
+{
+    const json_int_t computed = json_integer_value(json_object_get(result, "samples_computed")),
+                     applied = json_integer_value(json_object_get(result, "samples_applied")),
+                     dropped = json_integer_value(json_object_get(result, "samples_dropped"));
+    if (applied < computed)
+        printf("%" JSON_INTEGER_FORMAT " samples computed, %" JSON_INTEGER_FORMAT
+               " of them applied, %" JSON_INTEGER_FORMAT " dropped, %" JSON_INTEGER_FORMAT
+               " behind the last push of their rank\n",
+               computed, applied, dropped, computed - applied - dropped);
+}
+
 static json_t *zero_staleness(uint64_t steps)
 {
     return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0,
@@ -209,15 +244,21 @@ static void add_bytes(eni_worker *w, const json_t *reports, json_t *result)
 {
     en_theory theory;
     eni_host_theory(w->strategy_host, &theory);
-    uint64_t padded = 0;
-    for (uint32_t b = 0; b < w->buckets->n; b++)
-        padded += w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
+    uint64_t padded = 0, real = 0;
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        const eni_bucket_range *bucket = &w->buckets->bucket[b];
+        padded += bucket->hi - bucket->lo;
+        for (uint32_t i = 0; i < bucket->nparams; i++)
+            real += bucket->params[i].count;
+    }
     double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
                    (double)w->tally.begin_steps * w->world.nranks;
     double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
     set_int(result, "payload_bytes", (uint64_t)payload);
-    set_int(result, "theory_bytes",
-            (uint64_t)((theory.sent + theory.recv) * (double)(padded * sizeof(float)) * steps + 0.5));
+    const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
+    set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
+    /* Tensors start on 64 bytes; what fills up the one before travels with it, in payload_bytes. */
+    set_int(result, "padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5));
     set_int(result, "wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes"));
     set_int(result, "tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes"));
     set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
@@ -319,7 +360,7 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     const eni_tally *t = &w->tally;
     const json_t *psd = store_report(reports);
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
-    double applied = json_number_value(json_object_get(result, "samples_applied"));
+    double computed = json_number_value(json_object_get(result, "samples_computed"));
     uint64_t updates = t->steps;
     if (psd != NULL)
         updates = (uint64_t)json_integer_value(json_object_get(psd, "updates")) + w->past.updates;
@@ -328,7 +369,7 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const eni_po
     json_object_set_new(result, "train_seconds", json_real(seconds));
     json_object_set_new(result, "eval_seconds", json_real((double)t->eval_ns * 1e-9));
     json_object_set_new(result, "samples_per_s",
-                        json_real(seconds > 0 ? (applied - (double)t->clock_samples) / seconds : 0));
+                        json_real(seconds > 0 ? fmax(0, computed - (double)t->clock_samples) / seconds : 0));
     set_int(result, "warmup_samples", t->clock_samples);
     json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
     set_int(result, "max_rss",
@@ -366,6 +407,7 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
     else
         printf("Test set: Average loss: %.6f\n", last->loss);
     print_lost(result);
+    print_not_applied(result);
     printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
            w->strategy->name, json_integer_value(json_object_get(result, "updates")),
            json_real_value(json_object_get(result, "samples_per_s")), (double)w->tally.train_ns * 1e-9);

@@ -55,6 +55,9 @@ static void add_transport(const eni_worker *w, json_t *o)
     eni_tcp_count(&kernel);
     set_int(o, "payload_sent", steps->payload_sent);
     set_int(o, "payload_received", steps->payload_received);
+    /* The weights' way at the start, snapshots, checkpoints. */
+    set_int(o, "payload_beside_steps",
+            all.payload_sent + all.payload_received - steps->payload_sent - steps->payload_received);
     set_int(o, "wire_bytes", steps->wire);
     set_int(o, "shm_bytes", steps->shm);
     set_int(o, "wire_bytes_with_start", all.wire); /* the broadcast and snapshots too: what TCP_INFO sees */

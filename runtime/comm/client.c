@@ -135,18 +135,35 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
     return EN_OK;
 }
 
+static en_status start(eni_client *client, eni_header header, uint32_t bucket, int out_slot, int in_slot)
+{
+    eni_client_enter(client);
+    const en_status st = call(client, &header, bucket, out_slot, in_slot);
+    eni_client_exit(client);
+    return st;
+}
+
+en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
+                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step)
+{
+    eni_header header = eni_client_header(client, ENI_MSG_CALL);
+    header.kind = kind;
+    header.what = what;
+    header.nsamples = nsamples;
+    header.covered = covered;
+    header.step = step;
+    return start(client, header, bucket, out_slot, in_slot);
+}
+
 en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
                           int out_slot, int in_slot, uint64_t nsamples, uint64_t step)
 {
     eni_header header = eni_client_header(client, type);
     header.kind = kind;
     header.what = what;
-    header.nsamples = nsamples;
+    header.nsamples = header.covered = nsamples;
     header.step = step;
-    eni_client_enter(client);
-    const en_status st = call(client, &header, bucket, out_slot, in_slot);
-    eni_client_exit(client);
-    return st;
+    return start(client, header, bucket, out_slot, in_slot);
 }
 
 /* ---- receiving ---- */

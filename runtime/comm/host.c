@@ -19,10 +19,11 @@ static en_status open_buckets(eni_host *host)
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
     host->is_empty = eni_alloc_array(n, sizeof *host->is_empty);
     host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
+    host->uncovered = eni_alloc_array(n, sizeof *host->uncovered);
     host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
     if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL ||
         host->is_called == NULL || host->is_empty == NULL || host->grad_samples == NULL ||
-        host->is_stepping == NULL)
+        host->uncovered == NULL || host->is_stepping == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -87,6 +88,7 @@ void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
     eni_free(host->is_stepping);
+    eni_free(host->uncovered);
     eni_free(host->grad_samples);
     eni_free(host->is_empty);
     eni_free(host->is_called);
@@ -128,8 +130,11 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->local_samples = nsamples * (uint64_t)host->config.world.nlocal;
         host->world_samples = nsamples * (uint64_t)host->config.world.nranks;
     }
+    /* With config.local this rank pushes for its host; else for itself alone. */
+    const uint64_t computed = host->config.local != NULL ? host->local_samples : nsamples;
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->grad_samples[b] = nsamples;
+        host->uncovered[b] += computed;
         host->is_empty[b] = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;

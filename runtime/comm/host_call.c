@@ -16,8 +16,8 @@ void eni_host_send(eni_host *host, eni_request *r)
     if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
     const int64_t begin = eni_now_ns();
     r->is_late = 0;
-    r->failed = eni_client_call(host->config.client, ENI_MSG_CALL, bucket->id, r->call_kind, r->call_what,
-                                r->out, r->in, nsamples, host->step);
+    r->failed = eni_client_push(host->config.client, bucket->id, r->call_kind, r->call_what, r->out, r->in,
+                                nsamples, r->covered, host->step);
     const int64_t end = eni_now_ns();
     host->counters.send_ns += end - begin;
     eni_host_has_left(host, end);

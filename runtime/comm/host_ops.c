@@ -377,6 +377,10 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     host->is_called[bucket->id] = 1;
     if (in == bucket->grad) host->is_empty[bucket->id] = 0;
     r->is_push = out != 0;
+    if (r->is_push) {
+        r->covered = host->uncovered[bucket->id];
+        host->uncovered[bucket->id] = 0;
+    }
     r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
     r->call_kind = kind;

@@ -32,6 +32,7 @@ typedef struct eni_request {
     int is_push; /* REQ_CALL that carries a vector */
     int is_grad; /* and that is the gradient: it stands for the samples behind it */
     int is_late; /* and is not sent yet (host_call.c) */
+    uint64_t covered; /* samples, by the push */
     uint32_t call_kind, call_what;
     int out, in;      /* slots, or ENI_SLOT_NONE */
     en_status failed; /* why it could not start; EN_OK: it did */
@@ -66,6 +67,8 @@ struct eni_host {
     uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
     uint8_t *is_empty;      /* (n) grad is known to have no sample behind it: a step on it is none */
     uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
+    uint64_t *uncovered;    /* (n) computed since the last push of the bucket: by this rank, or by the ranks of
+                               this host where it pushes for them */
     int has_samples;        /* the next two were told */
     uint64_t local_samples, world_samples; /* of the step */
     en_req late[ENI_HOST_REQUESTS];

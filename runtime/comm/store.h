@@ -140,6 +140,8 @@ typedef struct eni_store_event {
     uint32_t kind, what;  /* kind of MEMBER JOINED: ENI_JOIN_* */
     uint64_t base_version;
     uint64_t nsamples;
+    uint64_t covered;    /* CALL with a payload: samples that the client has computed since its last one of this
+                            bucket: what is booked as applied or dropped */
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
     int is_replay; /* CALL: base_version was given by an earlier life of this store, which may have known
                       more (store_save.h): the lower of it and the cell's version counts */
@@ -192,12 +194,14 @@ void eni_store_actions_fini(eni_store_actions *actions);
  * eni_store_nused for figures per message of the model. */
 typedef struct eni_store_client_stats {
     uint64_t pushes, pulls;       /* new calls with and without payload */
-    uint64_t applied, dropped;    /* samples */
+    uint64_t applied, dropped;    /* samples, as their pushes cover them */
     uint64_t holds;               /* calls that were not answered at once */
-    uint64_t bytes_in, bytes_out; /* payload */
+    uint64_t bytes_in, bytes_out; /* payload of calls */
+    uint64_t bytes_beside;        /* payload of INIT and of the answers to snapshots: at the start, for
+                                     evaluation, for checkpoints */
     uint64_t clocks_ahead;        /* the most by which an answered call was ahead of min_clock */
     eni_histogram staleness; /* versions between the weights of a push and the weights it met, when it was
-                                applied or dropped; pushes without samples do not count */
+                                applied; what was dropped, and pushes without samples, do not count */
     eni_histogram steady;    /* of those the ones made while all joined clients were active: each has
                                 pushed on the cell before, none has finished or left */
 } eni_store_client_stats;

@@ -79,13 +79,14 @@ static void unstage_all(eni_store *store, eni_cell *cell, en_status status)
     cell->pub.pending = 0;
 }
 
-en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version)
+en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     const uint64_t behind = version - call->msg.base_version;
     call->met = version;
     call->is_counted = 1;
-    if (call->msg.nsamples == 0) return EN_OK;
+    *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
+    if (!was_applied || (call->msg.nsamples == 0 && call->covered == 0)) return EN_OK;
     EN_TRY(eni_histogram_add(&stats->staleness, behind));
     return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
 }
@@ -138,15 +139,8 @@ static void mean_of_staged(eni_store *store, const eni_cell *cell, uint64_t samp
 /* Books the contributions that a step has used (or, not finite, lost). */
 static en_status count_staged(eni_store *store, const eni_cell *cell, int was_applied)
 {
-    for (uint32_t i = 0; i < cell->nstaged; i++) {
-        eni_call *call = cell->staged[i];
-        eni_store_client_stats *stats = &store->client[call->msg.src].stats;
-        if (was_applied)
-            stats->applied += call->msg.nsamples;
-        else
-            stats->dropped += call->msg.nsamples;
-        EN_TRY(eni_cell_count(store, call, cell->pub.version));
-    }
+    for (uint32_t i = 0; i < cell->nstaged; i++)
+        EN_TRY(eni_cell_count(store, cell->staged[i], cell->pub.version, was_applied));
     return EN_OK;
 }
 
@@ -319,7 +313,7 @@ static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int wi
     action->data = with_data ? call->msg.data : cell->pub.w;
     action->count = cell->pub.count;
     if (call->is_snapshot) EN_TRY(eni_cell_show(store, cell, call->msg.kind, action));
-    stats->bytes_out += cell->pub.count * sizeof(float);
+    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += cell->pub.count * sizeof(float);
     if (cell->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > cell->pub.min_clock &&
         call->msg.clock - cell->pub.min_clock > stats->clocks_ahead)
         stats->clocks_ahead = call->msg.clock - cell->pub.min_clock;

@@ -28,13 +28,14 @@ typedef struct eni_call {
     eni_payload payload;
     float *pooled; /* where a detached payload lies; NULL: payload is where it came */
     uint64_t ticket, seq;
+    uint64_t covered;     /* samples, as the event said */
     uint64_t met;         /* is_counted: the version that it was applied to or dropped at */
     double weight;        /* as given to absorb() */
     en_status doom;       /* not EN_OK: the mean that it was part of was refused */
     uint8_t is_held;      /* in cell->held */
     uint8_t is_staged;    /* in cell->staged */
     uint8_t is_snapshot;  /* waits for INIT, not for the strategy */
-    uint8_t is_counted;   /* its staleness is known */
+    uint8_t is_counted;   /* it is booked, and `met` is known */
     uint8_t is_steady;    /* pushed while all joined clients were active */
     uint8_t was_asked;    /* on_pull held it before */
     uint8_t was_absorbed; /* absorb() took it, whatever became of it since */
@@ -164,8 +165,8 @@ en_status eni_cell_offer(eni_store *store, eni_cell *cell);
 void eni_cell_hold(eni_cell *cell, eni_call *call);
 /* Takes a call out of the held ones. */
 void eni_cell_release(eni_cell *cell, eni_call *call);
-/* Counts the staleness of a push that meets weights of `version`. */
-en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version);
+/* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
+en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_cell_recount(const eni_store *store, eni_cell *cell);
 

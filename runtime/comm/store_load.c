@@ -187,6 +187,7 @@ static en_status get_client(source *in, eni_store *store, eni_client *client)
     stats->holds = get(in, 8);
     stats->bytes_in = get(in, 8);
     stats->bytes_out = get(in, 8);
+    stats->bytes_beside = get(in, 8);
     stats->clocks_ahead = get(in, 8);
     EN_TRY(get_histogram(in, &stats->staleness));
     EN_TRY(get_histogram(in, &stats->steady));
@@ -245,7 +246,8 @@ static void check_call(source *in, const eni_store *store, const eni_cell *cell,
         wrong(in, "a call is newer than its client");
     if (msg->base_version > cell->pub.version || call->met > cell->pub.version)
         wrong(in, "a call knows a version that has not been");
-    if (msg->nsamples > ENI_STORE_SAMPLES_MAX) wrong(in, "a call stands for too many samples");
+    if (msg->nsamples > ENI_STORE_SAMPLES_MAX || call->covered > ENI_STORE_SAMPLES_MAX)
+        wrong(in, "a call stands for too many samples");
     if (call->is_held && seat->outstanding >= ENI_STORE_OUTSTANDING)
         wrong(in, "a client waits for too many answers");
 }
@@ -267,6 +269,7 @@ static int get_call_head(source *in, eni_call *call)
     call->msg.clock = get(in, 8);
     call->msg.base_version = get(in, 8);
     call->msg.nsamples = get(in, 8);
+    call->covered = get(in, 8);
     call->ticket = get(in, 8);
     call->seq = get(in, 8);
     call->met = get(in, 8);

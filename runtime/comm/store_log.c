@@ -102,7 +102,8 @@ en_status eni_store_log_event(const eni_store_log *log, const eni_store_event *e
     put(record + 52, event->what, 4);
     put(record + 56, event->base_version, 8);
     put(record + 64, event->nsamples, 8);
-    put(record + 72, payload->count, 8);
+    put(record + 72, event->covered, 8);
+    put(record + 80, payload->count, 8);
     if (mode == ENI_LOG_HASH) hash_payload(payload, record + ENI_LOG_RECORD);
     EN_TRY(log->write(log->user, record, ENI_LOG_RECORD + (mode == ENI_LOG_HASH ? ENI_LOG_DIGEST : 0)));
     /* Little-endian machines only, as on the wire. */
@@ -200,7 +201,8 @@ en_status eni_store_reader_next(eni_store_reader *reader, eni_store_event *event
         .what = (uint32_t)get(at + 52, 4),
         .base_version = get(at + 56, 8),
         .nsamples = get(at + 64, 8),
-        .payload = {.count = get(at + 72, 8)},
+        .covered = get(at + 72, 8),
+        .payload = {.count = get(at + 80, 8)},
         .is_replay = (get(at + 2, 2) & IS_REPLAY) != 0,
     };
     reader->at += ENI_LOG_RECORD;

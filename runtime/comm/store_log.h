@@ -7,7 +7,7 @@
  *     [header] [record] [record] ...                                     all numbers little-endian
  *
  *     header    0  8  "ENSTORE\n"
- *               8  4  version, 1
+ *               8  4  version, 2
  *              12  4  bytes of text that follow
  *              16     text: lines "key=value\n", the configuration: strategy, options, optimizer, momentum,
  *                     weight-decay, nesterov, lr, lr-schedule (0 constant, 1 step, 2 cosine), lr-gamma,
@@ -28,8 +28,9 @@
  *              52  4  what
  *              56  8  base_version
  *              64  8  nsamples
- *              72  8  elements of the payload
- *              80     content: float32 each; hash: 32 bytes, SHA-256 of the content
+ *              72  8  covered
+ *              80  8  elements of the payload
+ *              88     content: float32 each; hash: 32 bytes, SHA-256 of the content
  *
  * Contents make a log that can be replayed, as large as all gradients; hashes one that can be compared. */
 #ifndef COMM_STORE_LOG_H
@@ -38,7 +39,7 @@
 #include "runtime/comm/store.h"
 
 enum { ENI_LOG_CONTENT = 1, ENI_LOG_HASH = 2 };
-enum { ENI_LOG_VERSION = 1, ENI_LOG_RECORD = 80, ENI_LOG_DIGEST = 32 };
+enum { ENI_LOG_VERSION = 2, ENI_LOG_RECORD = 88, ENI_LOG_DIGEST = 32 };
 
 /* Where the bytes go: a file, a running hash, memory. */
 typedef en_status (*eni_log_write)(void *user, const void *data, size_t bytes);

@@ -27,7 +27,7 @@ static void forget_calls(eni_store *store, eni_cell *cell, int32_t who)
     for (uint32_t i = cell->nstaged; i-- > 0;) {
         eni_call *call = cell->staged[i];
         if (call->msg.src != who || !(call->is_held || eni_mutant("answered-forgotten"))) continue;
-        store->client[who].stats.dropped += call->msg.nsamples;
+        store->client[who].stats.dropped += call->covered;
         eni_cell_unstage(store, cell, call);
     }
     for (eni_call *call = cell->held_first, *next; call; call = next) {

@@ -88,6 +88,7 @@ static void put_client(sink *out, const eni_client *client)
     put(out, stats->holds, 8);
     put(out, stats->bytes_in, 8);
     put(out, stats->bytes_out, 8);
+    put(out, stats->bytes_beside, 8);
     put(out, stats->clocks_ahead, 8);
     put_histogram(out, &stats->staleness);
     put_histogram(out, &stats->steady);
@@ -122,6 +123,7 @@ static void put_call(sink *out, const eni_call *call)
     put(out, call->msg.clock, 8);
     put(out, call->msg.base_version, 8);
     put(out, call->msg.nsamples, 8);
+    put(out, call->covered, 8);
     put(out, call->ticket, 8);
     put(out, call->seq, 8);
     put(out, call->met, 8);

@@ -13,7 +13,7 @@
  *     [header] [text] [store] [client] x world [cell] x buckets "END\n"       all numbers little-endian
  *
  *     header    0  8  "ENSTATE\n"
- *               8  4  version, 1
+ *               8  4  version, 2
  *              12  4  bytes of text that follow
  *              16     text: the configuration, line for line as in store_log.h; must be the loading store's
  *
@@ -41,7 +41,7 @@
 #include "runtime/comm/store.h"
 #include "runtime/comm/store_log.h" /* eni_log_write */
 
-enum { ENI_STATE_VERSION = 1 };
+enum { ENI_STATE_VERSION = 2 };
 
 /* Hands the state to write(user, data, bytes), piece after piece of at most 64 KiB. Between two events: not
  * while a step is in progress; actions of the last step stay valid. Changes nothing. Blocks as long as write

@@ -92,7 +92,6 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
 static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
 {
     const en_strategy *strategy = store->config.strategy;
-    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     const uint64_t version = cell->pub.version;
     store->current = call;
     store->did_touch = 0;
@@ -111,11 +110,7 @@ static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
             held->doom = EN_OK;
     call->doom = st;
     if (call->was_absorbed) return EN_OK; /* the step counts it */
-    if (st == EN_OK && store->did_touch)
-        stats->applied += call->msg.nsamples;
-    else
-        stats->dropped += call->msg.nsamples;
-    return eni_cell_count(store, call, version);
+    return eni_cell_count(store, call, version, st == EN_OK && store->did_touch);
 }
 
 /* The clock and the dedupe entry move, together. */
@@ -143,6 +138,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
     call->payload = event->payload;
     call->ticket = event->ticket;
     call->seq = event->seq;
+    call->covered = is_push ? event->covered : 0;
     /* A first push was computed while its client did not count yet: one that starts late would bring the
      * whole head start of the others into the mean. */
     call->is_steady =
@@ -205,6 +201,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
     if (event->nsamples > ENI_STORE_SAMPLES_MAX)
         return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
                       event->client, event->bucket, (unsigned long long)event->nsamples);
+    if (event->covered > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a push of bucket %u covers %llu samples", event->client,
+                      event->bucket, (unsigned long long)event->covered);
     if (seat->outstanding >= ENI_STORE_OUTSTANDING)
         return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
                       seat->outstanding, event->bucket);

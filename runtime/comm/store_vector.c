@@ -22,7 +22,7 @@ static float *vector_of(const eni_cell *cell, uint32_t kind)
 static void take_in(eni_store *store, const eni_store_event *event, eni_cell *cell)
 {
     memcpy(vector_of(cell, event->kind), event->payload.data, cell->pub.count * sizeof(float));
-    store->client[event->client].stats.bytes_in += cell->pub.count * sizeof(float);
+    store->client[event->client].stats.bytes_beside += cell->pub.count * sizeof(float);
     if (event->kind != ENI_VECTOR_WEIGHTS) return;
     cell->pub.version = event->base_version;
     cell->steps = event->seq;

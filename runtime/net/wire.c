@@ -6,7 +6,7 @@
 #include "runtime/net/unpack.h"
 
 enum {
-    HEADER_FIELDS = 27,
+    HEADER_FIELDS = 28,
     RANK_MAX = 65535,
     FLAGS_ALL =
         ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA | ENI_FLAG_REPLAY | ENI_FLAG_MAPPED,
@@ -34,6 +34,7 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
     eni_pack_uint(&pack, header->version);
     eni_pack_uint(&pack, header->stable);
     eni_pack_uint(&pack, header->nsamples);
+    eni_pack_uint(&pack, header->covered);
     eni_pack_uint(&pack, header->count);
     eni_pack_uint(&pack, header->bytes);
     eni_pack_uint(&pack, header->step);
@@ -75,6 +76,7 @@ static void decode_fields(eni_cursor *in, eni_header *h)
     h->version = eni_unpack_uint(in, UINT64_MAX, "the version is out of range");
     h->stable = eni_unpack_uint(in, UINT64_MAX, "the stable sequence number is out of range");
     h->nsamples = eni_unpack_uint(in, UINT64_MAX, "the number of samples is out of range");
+    h->covered = eni_unpack_uint(in, UINT64_MAX, "the number of covered samples is out of range");
     h->count = eni_unpack_uint(in, ENI_BUCKET_MAX / sizeof(float), "the element count is over the limit");
     h->bytes = eni_unpack_uint(in, ENI_BUCKET_MAX, "the payload is over the limit");
     h->step = eni_unpack_uint(in, UINT64_MAX, "the step is out of range");

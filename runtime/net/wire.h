@@ -19,7 +19,7 @@
 #include "entrain/status.h"
 
 #define ENI_WIRE_MAGIC   0x454e5431u /* "ENT1" */
-#define ENI_WIRE_VERSION 3u
+#define ENI_WIRE_VERSION 4u
 #define ENI_HEADER_MAX   4096u
 #define ENI_BUCKET_MAX   (UINT64_C(64) << 20)
 
@@ -68,7 +68,9 @@ typedef struct eni_header {
     uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
     uint64_t version;      /* REPLY: version of what is sent */
     uint64_t stable; /* REPLY: all calls of this client to this cell up to this seq survive psd's death */
-    uint64_t nsamples;
+    uint64_t nsamples;  /* the weight in a mean */
+    uint64_t covered;   /* CALL with a payload: samples that the client has computed since the last one of this
+                           bucket */
     uint64_t count;     /* elements of the cell */
     uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */
     uint64_t step;      /* the client's step: for messages to people */

@@ -18,7 +18,7 @@ typedef struct parcel {
     eni_rank *rank;
     uint32_t bucket, kind, what;
     uint64_t count, bytes; /* bytes: of what is on the way now */
-    uint64_t seq, base_version, nsamples, version;
+    uint64_t seq, base_version, nsamples, covered, version;
     float *in; /* where the answer goes */
     en_req request;
     int is_finished_notice; /* no call: the rank calls no more */
@@ -180,6 +180,7 @@ static en_status call_arrived_at(eni_sim_store *store, parcel *p)
                                    .what = p->what,
                                    .base_version = p->base_version,
                                    .nsamples = p->nsamples,
+                                   .covered = p->covered,
                                    .payload = {.data = p->has_payload ? p->payload : NULL,
                                                .count = p->has_payload ? p->count : 0,
                                                .release = p->has_payload ? release_payload : NULL,
@@ -254,6 +255,7 @@ static en_status send_part(eni_rank *rank, int32_t store, const parcel *like, co
                                                        .kind = like->kind,
                                                        .what = like->what,
                                                        .nsamples = like->nsamples,
+                                                       .covered = like->covered,
                                                        .count = like->count,
                                                        .out = out ? out + lo : NULL,
                                                        .in = in ? in + lo : NULL,
@@ -300,7 +302,7 @@ struct eni_late_call {
     int32_t first, n; /* stores */
     int is_grad;      /* what it sends stands for the samples behind the gradient, a whole group's perhaps */
     uint32_t bucket, kind, what;
-    uint64_t count, nsamples;
+    uint64_t count, nsamples, covered;
     en_req request;
 };
 
@@ -311,6 +313,7 @@ static void send_parts(eni_rank *rank, const eni_late_call *call)
                    .kind = call->kind,
                    .what = call->what,
                    .nsamples = call->is_grad ? rank->grad_samples[call->bucket] : call->nsamples,
+                   .covered = call->covered,
                    .request = call->request};
     en_status st = EN_OK;
     for (int32_t k = 0; k < call->n && st == EN_OK; k++) {
@@ -349,6 +352,20 @@ void eni_courier_release(eni_rank *rank, en_vec vector)
     }
 }
 
+/* What a push covers: what was computed since the last one, by the rank or, if it pushes for them, by all ranks
+ * of its host. */
+static uint64_t take_uncovered(eni_rank *rank, uint32_t bucket)
+{
+    const int is_leader = (rank->sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+    eni_rank *first = is_leader ? rank - rank->world.local_rank : rank;
+    uint64_t covered = 0;
+    for (int32_t i = 0; i < (is_leader ? rank->world.nlocal : 1); i++) {
+        covered += first[i].uncovered[bucket];
+        first[i].uncovered[bucket] = 0;
+    }
+    return covered;
+}
+
 en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in)
 {
@@ -372,7 +389,8 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
                           .kind = kind,
                           .what = (uint32_t)what,
                           .count = bucket->count,
-                          .nsamples = bucket->nsamples};
+                          .nsamples = bucket->nsamples,
+                          .covered = from ? take_uncovered(rank, bucket->id) : 0};
     uint32_t parts = 0;
     if (to) eni_rank_note_write(rank, to->data);
     for (int32_t k = 0; k < call.n; k++)

@@ -164,6 +164,7 @@ en_status eni_envoy_call(eni_rank *rank, const eni_envoy_order *order)
                            .seq = ++e->seq,
                            .base_version = e->base_version,
                            .nsamples = order->nsamples,
+                           .covered = order->covered,
                            .count = count};
     if (order->out) memcpy(letter->data, order->out, count * sizeof(float));
     *r = (eni_retained){.letter = letter,

@@ -137,6 +137,7 @@ static en_status backward(eni_rank *rank)
         bucket->step = rank->step;
         bucket->nsamples = rank->grad_samples[b] = rank->nsamples;
         rank->is_empty[b] = rank->nsamples == 0;
+        rank->uncovered[b] += rank->nsamples;
         memset(bucket->req, 0, sizeof bucket->req);
         EN_TRY(strategy->submit(&rank->host, rank->state, bucket));
     }

@@ -119,10 +119,11 @@ static en_status open_rank(eni_sim *sim, int32_t index)
     rank->samples = eni_alloc_array(n, sizeof *rank->samples);
     rank->is_empty = eni_alloc_array(n, sizeof *rank->is_empty);
     rank->grad_samples = eni_alloc_array(n, sizeof *rank->grad_samples);
+    rank->uncovered = eni_alloc_array(n, sizeof *rank->uncovered);
     rank->steps_taken = eni_alloc_array(n, sizeof *rank->steps_taken);
     rank->state = eni_alloc(sim->config->strategy->state);
     if (!rank->param || !rank->grad || !rank->buckets || !rank->samples || !rank->is_empty ||
-        !rank->grad_samples || !rank->steps_taken || !rank->state)
+        !rank->grad_samples || !rank->uncovered || !rank->steps_taken || !rank->state)
         return EN_ENOMEM;
     memcpy(rank->param, problem->init, problem->count * sizeof(float));
     eni_rank_host_init(rank);
@@ -198,6 +199,7 @@ static void close_rank(eni_rank *rank, int32_t nstores)
     eni_free(rank->samples);
     eni_free(rank->is_empty);
     eni_free(rank->grad_samples);
+    eni_free(rank->uncovered);
     eni_free(rank->steps_taken);
     eni_free(rank->state);
     free(rank->vectors);

@@ -157,6 +157,7 @@ static en_status call_store(eni_sim_store *store, eni_letter *l)
                                    .base_version = l->base_version,
                                    .is_replay = l->is_replay,
                                    .nsamples = l->nsamples,
+                                   .covered = l->covered,
                                    .payload = {.data = l->count ? l->data : NULL,
                                                .count = l->count,
                                                .release = l->count ? release_letter : NULL,

@@ -24,7 +24,7 @@ typedef struct eni_letter {
     uint64_t incarnation;
     uint32_t bucket, kind, what;
     int is_replay;
-    uint64_t seq, base_version, nsamples; /* CALL */
+    uint64_t seq, base_version, nsamples, covered; /* CALL */
     uint64_t version, stable;             /* REPLY */
     en_status status;                     /* REFUSED */
     char text[192];

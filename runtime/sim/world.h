@@ -62,6 +62,7 @@ struct eni_rank {
     uint8_t *is_empty;      /* (nbuckets) grad is known to have no sample behind it */
     uint64_t *grad_samples; /* (nbuckets) behind grad: the rank's own, or a whole group's after a reduction */
     uint64_t *steps_taken;  /* (nbuckets) optimizer steps by this rank */
+    uint64_t *uncovered;    /* (nbuckets) samples computed since the last push of the bucket */
     eni_vector *vectors;
     uint32_t nvectors, vectors_room;
     int may_make_vectors; /* in open and plan */
@@ -233,7 +234,7 @@ void eni_storm_reply(eni_sim_store *store, const eni_store_action *action);
 typedef struct eni_envoy_order {
     int32_t store;
     uint32_t bucket, kind, what;
-    uint64_t nsamples, count;
+    uint64_t nsamples, covered, count;
     const float *out;
     float *in;
     en_req request;

@@ -133,6 +133,7 @@ static inline void rig_call(rig *r, int32_t client, uint32_t bucket, uint64_t se
                                   .what = EN_GRAD,
                                   .base_version = base,
                                   .nsamples = nsamples,
+                                  .covered = nsamples,
                                   .payload = {.data = data, .count = data ? count : 0}});
 }
 
@@ -151,6 +152,7 @@ static inline void rig_push_owned(rig *r, int32_t client, uint32_t bucket, uint6
                                   .what = EN_GRAD,
                                   .base_version = base,
                                   .nsamples = nsamples,
+                                  .covered = nsamples,
                                   .payload = {.data = copy, .count = count, .release = free, .owner = copy}});
 }
 

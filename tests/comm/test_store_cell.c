@@ -149,6 +149,7 @@ static void a_mean_that_is_not_finite_changes_nothing(void **state)
     assert_int_equal(eni_store_totals(r.store)->nonfinite, 1);
     assert_int_equal(eni_store_client(r.store, 0)->dropped, 4);
     assert_int_equal(eni_store_client(r.store, 0)->applied, 0);
+    assert_int_equal(eni_store_client(r.store, 0)->staleness.count, 0);
     /* And the next round is as if it had not been. */
     rig_call(&r, 0, 0, 2, 0, 4, good, count);
     rig_call(&r, 1, 0, 2, 0, 4, good, count);

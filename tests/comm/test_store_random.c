@@ -173,6 +173,7 @@ static eni_store_event call_of(run *t, int32_t c, uint64_t nsamples)
         .what = EN_GRAD,
         .base_version = t->base[c],
         .nsamples = nsamples,
+        .covered = nsamples,
         .payload = {.data = t->memory[c],
                     .count = COUNT,
                     .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY},
@@ -335,7 +336,7 @@ static void damaged_logs_are_refused(void **state)
         free(cut);
     }
     assert_int_equal(good, 1);
-    t->bytes.data[8] = 2;
+    t->bytes.data[8] = ENI_LOG_VERSION + 1;
     eni_store_reader reader;
     assert_int_equal(eni_store_reader_open(t->bytes.data, whole, &reader), EN_EVERSION);
     rig_free(&t->r);

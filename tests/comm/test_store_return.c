@@ -53,6 +53,7 @@ static void push(rig *r, int32_t client, uint64_t incarnation, uint64_t seq, uin
                                   .what = EN_GRAD,
                                   .base_version = base,
                                   .nsamples = 1,
+                                  .covered = 1,
                                   .is_replay = is_replay,
                                   .payload = {.data = grad, .count = COUNT, .flags = ENI_PAYLOAD_BORROWED}});
 }

@@ -153,6 +153,7 @@ static void call_something(life *l, int32_t r, uint32_t bucket)
                              .kind = 1 + (uint32_t)draw(l, 2),
                              .what = EN_GRAD,
                              .nsamples = draw(l, 6),
+                             .covered = draw(l, 20),
                              .is_replay = draw(l, 10) == 0};
     event.seq = what == 0 ? c->seq[bucket] : what == 1 ? c->seq[bucket] + 2 : c->seq[bucket] + 1;
     event.base_version = event.is_replay ? c->base[bucket] + draw(l, 3) : c->base[bucket];

@@ -118,6 +118,7 @@ static void an_older_incarnation_is_fenced_a_newer_one_starts_afresh(void **stat
                              .incarnation = 5,
                              .seq = 1,
                              .nsamples = 4,
+                             .covered = 4,
                              .payload = {.data = grad, .count = COUNT}};
     rig_step(&r, event); /* rank 0 was restarted: its first life's gradient does not count */
     assert_int_equal(r.actions.n, 0);

@@ -76,6 +76,7 @@ static void call(rig *r, int32_t client, uint32_t kind, uint64_t seq, float *dat
                                   .seq = seq,
                                   .kind = kind,
                                   .nsamples = 2,
+                                  .covered = 6,
                                   .payload = {.data = data, .count = COUNT, .flags = flags}});
 }
 
@@ -91,7 +92,7 @@ static void an_edited_payload_is_the_answer(void **state)
     assert_ptr_equal(rig_for(&r, 0)->data, x); /* in place */
     assert_true(x[7] == want && eni_store_weights(r.store, 0, NULL)[7] == want);
     assert_int_equal(rig_for(&r, 0)->version, 1);
-    assert_int_equal(eni_store_client(r.store, 0)->applied, 2);
+    assert_int_equal(eni_store_client(r.store, 0)->applied, 6); /* covered, whatever it weighs */
     assert_int_equal(eni_store_totals(r.store)->touches, 1);
     call(&r, 0, AVERAGE, 1, x, 0); /* a repeat cannot be answered: x is not kept */
     assert_int_equal(rig_for(&r, 0)->status, EN_EUNSUPPORTED);
@@ -176,8 +177,9 @@ static void neither_absorbed_nor_touched_is_dropped(void **state)
     float x[COUNT] = {0};
     call(&r, 0, DROP, 1, x, 0);
     assert_int_equal(rig_for(&r, 0)->type, ENI_STORE_REPLY);
-    assert_int_equal(eni_store_client(r.store, 0)->dropped, 2);
+    assert_int_equal(eni_store_client(r.store, 0)->dropped, 6);
     assert_int_equal(eni_store_client(r.store, 0)->applied, 0);
+    assert_int_equal(eni_store_client(r.store, 0)->staleness.count, 0); /* it was applied to nothing */
     rig_free(&r);
 }
 

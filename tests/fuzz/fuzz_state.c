@@ -67,6 +67,7 @@ static void call(eni_store *store, eni_store_actions *actions)
                 .seq = eni_store_seq(store, c, b) + 1,
                 .what = EN_GRAD,
                 .nsamples = 1,
+                .covered = 3,
                 .payload = {.data = gradient,
                             .count = counts[b],
                             .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY}};

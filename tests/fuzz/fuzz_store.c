@@ -93,6 +93,7 @@ static void step(trial *t, const uint8_t *e, uint64_t ticket, int64_t now_ns)
         .what = e[4] % 5,
         .base_version = e[5] == 255 ? UINT64_MAX : e[5],
         .nsamples = e[6] == 255 ? UINT64_MAX : e[6],
+        .covered = e[6] == 254 ? UINT64_MAX : e[6],
         .is_replay = e[0] >> 7,
     };
     if (event.type == ENI_STORE_INIT || event.type == ENI_STORE_CALL)

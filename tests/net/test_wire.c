@@ -29,6 +29,7 @@ static eni_header example(void)
     h.version = 99;
     h.stable = UINT64_MAX - 1;
     h.nsamples = 64;
+    h.covered = 256;
     h.count = 1000;
     h.bytes = 4000;
     h.step = 123456789;
@@ -87,7 +88,7 @@ static void another_version_is_told_as_such(void **state)
     const char *why;
     eni_header in = example();
     size_t length = eni_header_encode(&in, bytes);
-    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1b, ce and the magic */
+    assert_int_equal(bytes[8], ENI_WIRE_VERSION); /* behind dc 00 1c, ce and the magic */
     bytes[2]--;
     assert_int_equal(decode(bytes, length, &why), EN_EPROTO);
     assert_string_equal(why, "it has not the fields of this version");
@@ -171,7 +172,7 @@ static void damaged_headers_are_refused_or_whole(void **state)
     assert_true(accepted > length); /* changes of plain numbers are valid headers */
 }
 
-/* What we write, msgpack-c reads: 27 elements with our values. */
+/* What we write, msgpack-c reads: 28 elements with our values. */
 static void msgpack_c_reads_the_same(void **state)
 {
     (void)state;
@@ -183,15 +184,16 @@ static void msgpack_c_reads_the_same(void **state)
     assert_int_equal(msgpack_unpack_next(&result, (const char *)bytes, length, &at), MSGPACK_UNPACK_SUCCESS);
     assert_int_equal(at, length);
     assert_int_equal(result.data.type, MSGPACK_OBJECT_ARRAY);
-    assert_int_equal(result.data.via.array.size, 27);
+    assert_int_equal(result.data.via.array.size, 28);
     const msgpack_object *field = result.data.via.array.ptr;
     assert_int_equal(field[0].via.u64, ENI_WIRE_MAGIC);
     assert_int_equal(field[2].via.u64, in.type);
     assert_true(field[13].via.u64 == in.seq);
+    assert_int_equal(field[18].via.u64, in.covered);
     assert_true(field[16].via.u64 == in.stable);
-    assert_int_equal(field[22].via.u64, in.crc);
-    assert_int_equal(field[24].via.u64, in.into);
-    assert_int_equal(field[26].type, MSGPACK_OBJECT_STR);
+    assert_int_equal(field[23].via.u64, in.crc);
+    assert_int_equal(field[25].via.u64, in.into);
+    assert_int_equal(field[27].type, MSGPACK_OBJECT_STR);
     msgpack_unpacked_destroy(&result);
 }
 

@@ -141,7 +141,7 @@ static inline eni_header call_of(int c, uint32_t bucket, uint64_t step)
     header.bucket = bucket;
     header.seq = step + 1;
     header.base_version = step;
-    header.nsamples = SAMPLES;
+    header.nsamples = header.covered = SAMPLES;
     header.count = counts[bucket];
     header.bytes = counts[bucket] * sizeof(float);
     return header;
