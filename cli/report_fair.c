@@ -151,7 +151,8 @@ static void append_not_applied(const eni_study *study, char *text)
         double applied = INFINITY, dropped = 0, computed = 0;
         for (size_t i = 0; i < study->nruns; i++) {
             const eni_run *run = &study->runs[i];
-            if (run->arm != a || !run->is_complete || !(run->samples_applied < run->samples_computed)) continue;
+            if (run->arm != a || !run->is_complete || !(run->samples_applied < run->samples_computed))
+                continue;
             if (run->samples_applied / run->samples_computed >= applied / computed) continue;
             applied = run->samples_applied;
             dropped = run->samples_dropped;
@@ -161,7 +162,8 @@ static void append_not_applied(const eni_study *study, char *text)
         char few[32], lost[32];
         eni_table_grouped(applied, ",", few, sizeof few);
         eni_table_grouped(dropped, ",", lost, sizeof lost);
-        append(text, "%s%s applied %s and dropped %s", is_first ? "; " : ", ", study->arms[a].name, few, lost);
+        append(text, "%s%s applied %s and dropped %s", is_first ? "; " : ", ", study->arms[a].name, few,
+               lost);
         is_first = false;
     }
 }

@@ -74,8 +74,8 @@ en_status eni_client_map_weights(eni_client *client, int *is_mapped_out);
 en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
                           int out_slot, int in_slot, uint64_t nsamples, uint64_t step);
 
-/* An ENI_MSG_CALL whose vector covers other samples than it weighs in a mean (nsamples): `covered`, those that
- * were computed since the last push of the bucket. eni_client_call says that both are the same. */
+/* An ENI_MSG_CALL whose vector covers other samples than it weighs in a mean (nsamples): `covered`, those
+ * that were computed since the last push of the bucket. eni_client_call says that both are the same. */
 en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
                           int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step);
 

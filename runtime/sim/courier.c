@@ -352,8 +352,8 @@ void eni_courier_release(eni_rank *rank, en_vec vector)
     }
 }
 
-/* What a push covers: what was computed since the last one, by the rank or, if it pushes for them, by all ranks
- * of its host. */
+/* What a push covers: what was computed since the last one, by the rank or, if it pushes for them, by all
+ * ranks of its host. */
 static uint64_t take_uncovered(eni_rank *rank, uint32_t bucket)
 {
     const int is_leader = (rank->sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;

@@ -285,6 +285,7 @@ static en_status add_client(eni_sim_result *out, int32_t r, const eni_store_clie
     eni_sim_rank_result *rank = &out->rank[r];
     rank->pushes += stats->pushes;
     rank->holds += stats->holds;
+    rank->applied += stats->applied;
     rank->dropped += stats->dropped;
     if (stats->clocks_ahead > rank->clocks_ahead) rank->clocks_ahead = stats->clocks_ahead;
     return eni_histogram_merge(&rank->staleness, &stats->steady);
@@ -306,6 +307,7 @@ static en_status sum_up(eni_sim *sim)
         const eni_sim_rank_result *rank = &out->rank[r];
         out->pushes += rank->pushes;
         out->holds += rank->holds;
+        out->applied += rank->applied;
         out->dropped += rank->dropped;
         out->sent += rank->sent;
         out->recv += rank->recv;

@@ -106,7 +106,8 @@ typedef struct eni_sim_config {
 typedef struct eni_sim_rank_result {
     uint64_t steps, samples;         /* computed */
     uint64_t sent, recv;             /* payload bytes */
-    uint64_t pushes, holds, dropped; /* pushes, holds: per cell; dropped: samples */
+    uint64_t pushes, holds;          /* per cell */
+    uint64_t applied, dropped;       /* samples that pushes covered, per cell */
     uint64_t clocks_ahead;           /* the most by which it was ahead when it was answered */
     eni_histogram staleness;         /* of its pushes while all ranks were active */
 } eni_sim_rank_result;
@@ -117,7 +118,7 @@ typedef struct eni_sim_result {
     int64_t virtual_ns;
     uint64_t events;
     uint64_t updates;                /* optimizer steps and touches at the stores, per cell */
-    uint64_t pushes, holds, dropped; /* as above, over all ranks */
+    uint64_t pushes, holds, applied, dropped; /* as above, over all ranks */
     uint64_t clocks_ahead;
     uint64_t sent, recv;
     eni_histogram staleness;

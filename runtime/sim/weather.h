@@ -25,8 +25,8 @@ typedef struct eni_letter {
     uint32_t bucket, kind, what;
     int is_replay;
     uint64_t seq, base_version, nsamples, covered; /* CALL */
-    uint64_t version, stable;             /* REPLY */
-    en_status status;                     /* REFUSED */
+    uint64_t version, stable;                      /* REPLY */
+    en_status status;                              /* REFUSED */
     char text[192];
     uint64_t count; /* of data */
     float data[];

@@ -107,6 +107,27 @@ static void fails_with(const char *spec, en_status expected, const char *const *
     rig_fini(&r);
 }
 
+/* 50 steps of two ranks, a push every four, of which the store drops each third; and a leader's push, which
+ * is for all ranks of its host. */
+static void a_push_covers_what_was_computed_since_the_last(void **state)
+{
+    (void)state;
+    rig r;
+    rig_init(&r, RIG_LOCAL "downpour:period=4,drop=3", 2, 100);
+    r.config.assign = ENI_SIM_FIXED;
+    const eni_sim_result *out = rig_run(&r);
+    const uint64_t each = out->rank[0].samples / out->rank[0].steps;
+    assert_int_equal(out->applied, out->pushes * 2 / 3 * 4 * each);
+    assert_int_equal(out->dropped, out->pushes * 1 / 3 * 4 * each);
+    rig_fini(&r);
+    rig_init(&r, RIG_ZOO "hier", 6, 60);
+    r.config.local_size = 3;
+    out = rig_run(&r);
+    assert_int_equal(out->applied, out->pushes * 3 * each);
+    assert_int_equal(out->dropped, 0);
+    rig_fini(&r);
+}
+
 static void a_run_that_cannot_end_is_told(void **state)
 {
     (void)state;
@@ -161,6 +182,7 @@ int main(void)
         cmocka_unit_test(gossip_keeps_the_mean),
         cmocka_unit_test(timers_ring_in_virtual_time),
         cmocka_unit_test(stores_on_ranks_answer_at_any_time),
+        cmocka_unit_test(a_push_covers_what_was_computed_since_the_last),
         cmocka_unit_test(a_run_that_cannot_end_is_told),
         cmocka_unit_test(events_are_limited),
         cmocka_unit_test(odd_configurations_are_refused),

@@ -22,6 +22,7 @@
 
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
 #define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"
+#define RIG_LOCAL   EN_BUILD_DIR "/test/plugins/local.so@"
 
 /* A configuration and what it points at. Must not move. */
 typedef struct rig {

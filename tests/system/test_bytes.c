@@ -22,7 +22,7 @@ static const arm over_tcp[] = {
     {"ps-async", "--strategy=ps-async --transport=tcp", 0, 0},
 };
 
-/* Elements of the mlp times the bytes of one; padding of the flat vector adds 0.003 %. */
+/* Elements of the mlp times the bytes of one; padding of the flat vector adds 0.003 %, which moves too. */
 #define MODEL_BYTES ((784 * 256 + 256 + 256 * 10 + 10) * 4.0)
 
 /* What all workers send and receive in a step, from the textbook: Patarasu & Yuan's 2(W-1)/W of the model in
@@ -39,6 +39,12 @@ static double check_payload(const json_t *r, const arm *a, int w)
            expected = STEPS * textbook(a, w);
     if (!(fabs(payload - theory) <= 0.001 * theory))
         fail_msg("%s, W = %d: %.0f bytes, theory_bytes %.0f", a->name, w, payload, theory);
+    if (!(fabs(theory - expected) <= 1))
+        fail_msg("%s, W = %d: theory_bytes %.0f of %.0f", a->name, w, theory, expected);
+    const double padding = number_at(r, "padding_bytes");
+    if (!(padding > 0) || !(fabs(payload - theory - padding) <= 2))
+        fail_msg("%s, W = %d: %.0f bytes moved, %.0f are the model and %.0f padding", a->name, w, payload,
+                 theory, padding);
     if (!(fabs(payload - expected) <= 0.001 * expected))
         fail_msg("%s, W = %d: %.0f bytes, the formula says %.0f", a->name, w, payload, expected);
     return payload / expected;

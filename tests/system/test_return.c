@@ -185,8 +185,8 @@ static void a_momentum_run_ends_with_the_undisturbed_hash(void **state)
     process_nobody_left(2);
 }
 
-/* A push covers several micro-batches, and some are dropped: what psd has counted when it is killed comes from
- * its state, what it had not is pushed again, and neither is counted twice. */
+/* A push covers several micro-batches, and some are dropped: what psd has counted when it is killed comes
+ * from its state, what it had not is pushed again, and neither is counted twice. */
 static void every_sample_counts_once(void **state)
 {
     (void)state;

@@ -8,8 +8,8 @@
 enum { STEPS = 50, BATCH = 8, BUDGET = 2 * STEPS * BATCH };
 
 #define LOCAL EN_BUILD_DIR "/test/plugins/local.so"
-#define JOB                                                                                                   \
-    "-n 2 --device=ref --model=mlp --data=synthetic --limit-train-samples=800 --limit-test-samples=64 "        \
+#define JOB                                                                                                  \
+    "-n 2 --device=ref --model=mlp --data=synthetic --limit-train-samples=800 --limit-test-samples=64 "      \
     "--batch-size=8 --epochs=1 --lr=0.01 "
 
 static const json_t *psd_of(const json_t *r)
@@ -70,16 +70,18 @@ static void a_push_covers_what_was_computed_since_the_last(void **state)
         const json_t *psd = psd_of(r);
         const double cells = number_at(psd, "cells");
         expect_whole(a->strategy, r);
-        if (number_at(r, "samples_applied") != 2 * a->applied || number_at(r, "samples_dropped") != 2 * a->dropped)
+        if (number_at(r, "samples_applied") != 2 * a->applied ||
+            number_at(r, "samples_dropped") != 2 * a->dropped)
             fail_msg("%s: %.0f applied, %.0f dropped", a->strategy, number_at(r, "samples_applied"),
                      number_at(r, "samples_dropped"));
         assert_true(number_at(psd, "pushes") == 2 * a->pushes);
         assert_true(number_at(psd, "staleness.count") == cells * 2 * (a->pushes - a->is_dropped));
         json_decref(r);
     }
-    promise("easgd and downpour: of %d samples computed those are applied that pushes cover, and dropped pushes "
-            "are no staleness",
-            BUDGET);
+    promise(
+        "easgd and downpour: of %d samples computed those are applied that pushes cover, and dropped pushes "
+        "are no staleness",
+        BUDGET);
 }
 
 /* Ranks of different pace claim what they compute: still the budget, and each sample in one place. */
@@ -105,7 +107,8 @@ static void averaged_weights_cover_everything(void **state)
     json_decref(r);
 }
 
-/* psd's account of the bytes is the workers': the weights' way at the start and to evaluation stands apart. */
+/* psd's account of the bytes is the workers': the weights' way at the start and to evaluation stands apart.
+ */
 static void psd_and_the_workers_agree_about_bytes(void **state)
 {
     (void)state;

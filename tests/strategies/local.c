@@ -1,6 +1,6 @@
-/* local_plugin.c - strategies that step alone and exchange now and then, so a push covers many micro-batches:
- * easgd (Zhang'15, elastic averaging SGD, alg. 1) and downpour (Dean'12, sec. 4.1, with n_push > 1). The store of
- * the latter drops every drop-th push of a client. */
+/* local.c - strategies that step alone and exchange now and then, so a push covers many micro-batches:
+ * easgd (Zhang'15, elastic averaging SGD, alg. 1) and downpour (Dean'12, sec. 4.1, with n_push > 1). The
+ * store of the latter drops every drop-th push of a client. */
 #include "entrain/strategy.h"
 
 enum { EXCHANGE = 1, PUSH = 2, BUCKETS_MAX = 64 };
@@ -24,7 +24,8 @@ static int is_due(en_host *host, const en_bucket *bucket)
     return (bucket->step + 1) % (uint64_t)host->num(host, "period") == 0;
 }
 
-/* ---- easgd: weights there, weights that were drawn half way to the centre back --------------------------- */
+/* ---- easgd: weights there, weights that were drawn half way to the centre back ---------------------------
+ */
 
 static en_status easgd_submit(en_host *host, void *state, en_bucket *bucket)
 {
@@ -54,7 +55,8 @@ static int easgd_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
     return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
-/* ---- downpour: gradients are added up, and pushed together ------------------------------------------------ */
+/* ---- downpour: gradients are added up, and pushed together ------------------------------------------------
+ */
 
 typedef struct downpour {
     en_vec sum[BUCKETS_MAX];
@@ -96,7 +98,8 @@ static en_status downpour_push(en_store *store, void *state, en_cell *cell, en_m
     return status == EN_OK ? store->step(store, cell) : status;
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------ */
+/* ---- tables
+ * ------------------------------------------------------------------------------------------------ */
 
 static const en_strategy downpour_table = {.abi = EN_STRATEGY_ABI,
                                            .size = sizeof(en_strategy),
