@@ -88,6 +88,7 @@ static en_status read_place(const eni_config *c, eni_cost_place *place)
     const char *wrong;
     const int n = (int)c->workers;
     *place = (eni_cost_place){.ranks = n, .ranks_on_host = n};
+    place->is_networked = c->transport == ENI_TRANSPORT_TCP; /* on this host, as fast as its cores feed it */
     if (c->net == NULL) return EN_OK;
     if (!eni_net_parse(c->net, &rate, &delay, &wrong)) return EN_EINVAL;
     place->is_networked = place->has_own_host = true;

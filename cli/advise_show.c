@@ -43,11 +43,12 @@ void eni_advise_show_prediction(const eni_advised *a, FILE *out)
                                              {"bound by", false}};
     char cells[ENI_ADVICE_MAX * COLS][ENI_TABLE_TEXT];
     const double samples = (double)a->place.ranks * (double)a->config->batch_size;
-    if (a->place.is_networked)
+    if (a->place.has_own_host)
         fprintf(out, "\nPredicted for %d workers, a host each, over %s (a server has a host of its own):\n\n",
                 a->place.ranks, a->config->net);
     else
-        fprintf(out, "\nPredicted for %d workers that share this host:\n\n", a->place.ranks);
+        fprintf(out, "\nPredicted for %d workers that share this host%s:\n\n", a->place.ranks,
+                a->place.is_networked ? ", over TCP" : "");
     for (int i = 0; i < a->nadvice; i++) {
         const eni_advice *advice = &a->advice[i];
         char(*row)[ENI_TABLE_TEXT] = &cells[i * COLS];

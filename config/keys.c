@@ -18,6 +18,7 @@
 #define A           ON(ENI_ADVISE)
 #define S           ON(ENI_SCALE)
 #define TRAIN       (R | C | W | A | S)
+#define RUNS        (R | C | W | S) /* advise predicts, and has no model of it */
 #define ALL         (~UINT32_C(0))
 
 #define MATCH  ENI_KEY_MATCH
@@ -98,7 +99,7 @@ const eni_key eni_keys[] = {
     INT("global-batch-size", "global-batch", global_batch_size, "0", 0, 1 << 30, "SAMPLES", TRAIN, 0,
         "--batch-size x workers",
         "samples per step over all workers"),
-    INT("accumulate", NULL, accumulate, "1", 1, 1 << 20, "N", TRAIN, MATCH, NULL,
+    INT("accumulate", NULL, accumulate, "1", 1, 1 << 20, "N", RUNS, MATCH, NULL,
         "micro-batches per step of the strategy solo: what N workers would do"),
     INT("epochs", NULL, epochs, "0", 0, 1e9, "N", TRAIN, MATCH, "1 unless --steps or --max-samples is given",
         "passes over the training samples, over all workers"),
@@ -118,7 +119,7 @@ const eni_key eni_keys[] = {
          "a new order every epoch; --no-shuffle keeps the file's"),
     BOOL("drop-last", NULL, drop_last, "off", TRAIN, MATCH, NULL,
          "leave out what does not fill a global batch; off: the last step of an epoch is smaller"),
-    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", TRAIN, MATCH | OWN,
+    CHOICE("assign", NULL, assign, "auto", "auto|claim|fixed", RUNS, MATCH | OWN,
            "fixed if synchronous, else claim",
            "who computes the next micro-batch: whoever is free, or the rank whose turn it is"),
 
@@ -158,11 +159,11 @@ const eni_key eni_keys[] = {
          "record a GPU's step once and replay it; --no-graph to compare"),
     BOOL("gpu-lease", NULL, gpu_lease, "off", TRAIN, 0, NULL,
          "wait in a queue until no other run that asks so uses the GPU"),
-    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", TRAIN | K, MATCH | OWN, NULL,
+    CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH | OWN, NULL,
            "who moves gradients: host is shared memory and TCP, nccl needs GPUs"),
-    CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", TRAIN | K, MATCH | OWN, NULL,
+    CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH | OWN, NULL,
            "direct: through shared memory; ring: over TCP; naive: all to all"),
-    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", TRAIN | P, MATCH | OWN, NULL,
+    CHOICE("sum-order", NULL, sum_order, "rank", "rank|ring", RUNS | P, MATCH | OWN, NULL,
            "the order in which solo and ps-sync add: ring gives the bytes of a TCP ring"),
     CHOICE("transport", NULL, transport, "auto", "auto|shm|tcp", TRAIN | P | K, MATCH, NULL,
            "shared memory where ranks share a host, or TCP always"),
@@ -206,7 +207,7 @@ const eni_key eni_keys[] = {
          "the secret that all processes of the run share (mode 0600)"),
     BOOL("insecure", NULL, insecure, "off", R | W | P, 0, NULL,
          "allow an address that other machines can reach, without encryption"),
-    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | A | S, OWN, NULL,
+    INT("shards", NULL, shards, "0", 0, 256, "N", R | C | P | K | S, OWN, NULL,
         "parts of the server, each with a thread and a share of every bucket; 0: two for weights of 16 MiB and more"),
     INT("servers", NULL, servers, "1", 1, 64, "N", R | C | P | K | A | S, OWN, NULL,
         "psd processes; each holds --shards parts of every bucket"),
@@ -231,7 +232,7 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", straggler, NULL, "RANK:FACTOR", eni_check_straggler, R | C | W | S, ENI_KEY_COMMAS, "none",
+    LIST("straggler", straggler, NULL, "RANK:FACTOR", eni_check_straggler, RUNS, ENI_KEY_COMMAS, "none",
          "makes a rank slower by seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_check_net, NULL, TRAIN | P | K, 0, "as it is",
          "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
