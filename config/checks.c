@@ -122,3 +122,11 @@ const char *eni_check_cell(const char *text)
     if (is_known && (seeds == NULL || (eni_parse_i64(seeds + 1, &n) && n >= 1))) return NULL;
     return "even, slow, even,slow, or slow@1 for the first seed only";
 }
+
+const char *eni_check_primary(const char *text)
+{
+    char setting[32];
+    int64_t a, b;
+    return eni_primary_parse(text, setting, &a, &b) ? NULL
+                                                    : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+}

@@ -251,7 +251,7 @@ const eni_key eni_keys[] = {
          "also the tables as CSV"),
     CHOICE("figures", NULL, figures, "svg", "svg|pdf", ON(ENI_REPORT), ASIDE, NULL,
            "pdf: also every figure as a PDF file"),
-    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", NULL, NULL, C, ASIDE, "none",
+    TEXT("primary", NULL, primary, NULL, "SETTING:ARM:ARM", eni_check_primary, NULL, C, ASIDE, "none",
          "the one comparison that is tested by itself, arms by their order: even:1:2"),
 
 #undef GROUP

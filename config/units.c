@@ -180,3 +180,17 @@ bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out
     *factor_out = factor;
     return true;
 }
+
+bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out)
+{
+    char first[32];
+    const char *colon = strchr(text, ':'), *last = strrchr(text, ':');
+    if (colon == NULL || last == colon || colon == text || colon - text >= 32 || last - colon >= 32)
+        return false;
+    snprintf(first, sizeof first, "%.*s", (int)(last - colon - 1), colon + 1);
+    if (!eni_parse_i64(first, a_out) || !eni_parse_i64(last + 1, b_out)) return false;
+    if (*a_out < 1 || *b_out < 1 || *a_out == *b_out) return false;
+    snprintf(setting_out, 32, "%.*s", (int)(colon - text), text);
+    --*a_out, --*b_out;
+    return true;
+}

@@ -39,4 +39,7 @@ bool eni_net_parse(const char *text, uint64_t *bytes_per_s_out, int64_t *delay_n
 /* "RANK:FACTOR", FACTOR in [1, 1000]. */
 bool eni_straggler_parse(const char *text, int64_t *rank_out, double *factor_out);
 
+/* "SETTING:ARM:ARM", two arms by their order from 1; they come out from 0. Setting: less than 32 letters. */
+bool eni_primary_parse(const char *text, char setting_out[32], int64_t *a_out, int64_t *b_out);
+
 #endif
