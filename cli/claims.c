@@ -2,20 +2,23 @@
 #include "cli/claims.h"
 
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
 
 #include "cli/stats.h"
 
 /* ---- the test ------------------------------------------------------------------------------------------ */
 
-/* How much sooner a is: log(b / a). Infinite for a miss (and for a time of 0); 0 when both are; NAN: no pair. */
+/* How much sooner a is: log(b / a). Infinite for a miss (and for a time of 0); 0 when both are; NAN: no pair.
+ */
 static double lead(double a, double b)
 {
     if (isnan(a) || isnan(b)) return NAN;
     return a < b || a > b ? log(b) - log(a) : 0;
 }
 
-/* The chance that a sum of ranks, each taken or not by a coin, is at least `sum`. Ranks are doubled, so that mean
- * ranks of ties are whole. */
+/* The chance that a sum of ranks, each taken or not by a coin, is at least `sum`. Ranks are doubled, so that
+ * mean ranks of ties are whole. */
 static double chance_of_sum(const size_t *ranks, size_t n, size_t sum)
 {
     double chance[ENI_CLAIMS_SEEDS * (ENI_CLAIMS_SEEDS + 1) + 1];
@@ -118,14 +121,15 @@ void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const 
         size_t own = eni_claims_count(1, narms) - has_primary;
         for (size_t a = 0; a < narms; a++)
             for (size_t b = a + 1; b < narms; b++) {
-                bool is_primary = has_primary && primary->a + primary->b == a + b &&
-                                  (primary->a == a || primary->b == a);
-                claims_out[i++] = (eni_claim){.setting = setting,
-                                              .a = a,
-                                              .b = b,
-                                              .seeds = seeds[setting],
-                                              .is_primary = is_primary,
-                                              .is_planned = is_primary || seeds[setting] >= eni_claims_seeds(own)};
+                bool is_primary =
+                    has_primary && primary->a + primary->b == a + b && (primary->a == a || primary->b == a);
+                claims_out[i++] =
+                    (eni_claim){.setting = setting,
+                                .a = a,
+                                .b = b,
+                                .seeds = seeds[setting],
+                                .is_primary = is_primary,
+                                .is_planned = is_primary || seeds[setting] >= eni_claims_seeds(own)};
             }
     }
 }
@@ -147,6 +151,45 @@ static size_t count_among(const eni_claim *claims, size_t n)
 size_t eni_claims_need(const eni_claim *claims, size_t n)
 {
     return eni_claims_seeds(count_among(claims, n));
+}
+
+void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,
+                     size_t size)
+{
+    size_t m = count_among(claims, n), used = 0, last = SIZE_MAX;
+    bool has_primary = false;
+    if (size > 0) text_out[0] = 0;
+    for (size_t i = 0; i < n; i++)
+        has_primary = has_primary || claims[i].is_primary;
+    if (n > 0) {
+        if (has_primary && m == 0)
+            used = (size_t)snprintf(text_out, size, "The primary comparison needs %zu seeds",
+                                    eni_claims_seeds(1));
+        else if (m == 0)
+            used = (size_t)snprintf(text_out, size, "Too few seeds to claim anything");
+        else
+            used = (size_t)snprintf(text_out, size, "%s%zu %scomparison%s need%s %zu seeds",
+                                    has_primary ? "The primary comparison needs 6 seeds, then " : "", m,
+                                    has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s",
+                                    eni_claims_seeds(m));
+    }
+    for (size_t i = 0; i < n && used < size; i++) {
+        if (claims[i].setting == last) continue;
+        size_t own = 0;
+        bool is_planned = false;
+        for (size_t j = i; j < n && claims[j].setting == claims[i].setting; j++) {
+            own += !claims[j].is_primary;
+            is_planned = is_planned || is_among(&claims[j]);
+        }
+        is_planned = is_planned || own == 0;
+        used += (size_t)snprintf(text_out + used, size - used, "%s %s has %zu", last == SIZE_MAX ? ":" : ",",
+                                 settings[claims[i].setting], claims[i].seeds);
+        if (!is_planned && used < size)
+            used += (size_t)snprintf(text_out + used, size - used, " of %zu (descriptive)",
+                                     eni_claims_seeds(own));
+        last = claims[i].setting;
+    }
+    if (n > 0 && used < size) snprintf(text_out + used, size - used, ".");
 }
 
 /* ---- the judgement ------------------------------------------------------------------------------------- */

@@ -1,16 +1,17 @@
 /* claims.h - which differences in the time to the target a study may claim: docs/measurement.md, "Claims".
  * Numbers in, numbers out; nothing here reads a file.
  *
- * The test is the two-sided exact signed-rank test (Wilcoxon 1945) of the logarithms of two arms' times, paired
- * by seed. Logarithms, since times differ by factors: with seconds, the seeds that happen to be slow would
- * take the high ranks. Under "no difference" the two times of a pair could be swapped, so every sign is as
- * likely as the other, whatever the noise: the p value is counted over all 2^k signs, given the ranks. Equal
- * sizes share their mean rank; pairs without a difference keep their (lowest) ranks and add nothing to either
- * sum (Pratt 1959), since to drop them can make a result clearer by adding ties. A miss is an infinite time: the
- * largest rank, with the sign of the arm that did not miss; two misses are no difference.
+ * The test is the two-sided exact signed-rank test (Wilcoxon 1945) of the logarithms of two arms' times,
+ * paired by seed. Logarithms, since times differ by factors: with seconds, the seeds that happen to be slow
+ * would take the high ranks. Under "no difference" the two times of a pair could be swapped, so every sign is
+ * as likely as the other, whatever the noise: the p value is counted over all 2^k signs, given the ranks.
+ * Equal sizes share their mean rank; pairs without a difference keep their (lowest) ranks and add nothing to
+ * either sum (Pratt 1959), since to drop them can make a result clearer by adding ties. A miss is an infinite
+ * time: the largest rank, with the sign of the arm that did not miss; two misses are no difference.
  *
  * Over m comparisons Holm's procedure holds the chance of any wrong claim to 5 % (Holm 1979). A primary
- * comparison is tested first and by itself, the others only if it is clear (fixed sequence, Maurer et al. 1995). */
+ * comparison is tested first and by itself, the others only if it is clear (fixed sequence, Maurer et al.
+ * 1995). */
 #ifndef CLI_CLAIMS_H
 #define CLI_CLAIMS_H
 
@@ -39,7 +40,8 @@ typedef struct eni_claim {
     size_t seeds;         /* that the setting was given */
     bool is_planned;      /* may claim: it is the primary one or among the m of Holm's procedure */
     bool is_primary;
-    int bar; /* what stands in its way beside its numbers: ENI_CLAIM_FAILED, _UNFAIR, _BUSY, or 0; the caller's */
+    int bar; /* what stands in its way beside its numbers: ENI_CLAIM_FAILED, _UNFAIR, _BUSY, or 0; the
+                caller's */
 
     size_t n, sooner, later; /* pairs; those in which a came before b, after b */
     double p, adjusted;      /* exact; by Holm over the m (NAN: not planned) */
@@ -52,7 +54,8 @@ typedef struct eni_primary {
     size_t setting, a, b;
 } eni_primary;
 
-/* Least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 for m = 0. */
+/* Least number of seeds with which one of m comparisons can be clear: n >= 1 + log2(m / 0.05). 0 for m = 0.
+ */
 size_t eni_claims_seeds(size_t m);
 
 /* How many entries eni_claims_plan writes: pairs of arms x settings. */
@@ -66,18 +69,23 @@ void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const 
 /* The seeds that the plan needs for anything to be claimed of what is not primary; 0: nothing is planned. */
 size_t eni_claims_need(const eni_claim *claims, size_t n);
 
-/* Judges what was planned. times[(setting * narms + arm) * nseeds + seed]: seconds to the target, INFINITY for
- * a miss, NAN for a run that is not there, failed, or has no accuracy (no pair). */
+/* The plan in a sentence: "3 comparisons need 7 seeds: even has 7, slow has 3 of 7 (descriptive)." `settings`
+ * are their names. "" without a comparison. */
+void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,
+                     size_t size);
+
+/* Judges what was planned. times[(setting * narms + arm) * nseeds + seed]: seconds to the target, INFINITY
+ * for a miss, NAN for a run that is not there, failed, or has no accuracy (no pair). */
 void eni_claims_judge(eni_claim *claims, size_t n, const double *times, size_t narms, size_t nseeds);
 
-/* The exact two-sided p value of n pairs (n <= ENI_CLAIMS_SEEDS); pairs with a NAN count for nothing. The sign of
- * the sum of signed ranks, > 0 where a is sooner, goes to sign_out unless NULL. 1 without pairs. */
+/* The exact two-sided p value of n pairs (n <= ENI_CLAIMS_SEEDS); pairs with a NAN count for nothing. The
+ * sign of the sum of signed ranks, > 0 where a is sooner, goes to sign_out unless NULL. 1 without pairs. */
 double eni_claims_p(const double *a, const double *b, size_t n, int *sign_out);
 
 /* The least effect that could have been seen, as a factor: the ratio of times that, with the scatter of the
  * pairs' own ratios around their median, would have had a p value of at most `level`, whichever arm was
- * sooner. It is half the width of the signed-rank test's confidence interval, the larger half. NAN with a miss
- * or with too few pairs. */
+ * sooner. It is half the width of the signed-rank test's confidence interval, the larger half. NAN with a
+ * miss or with too few pairs. */
 double eni_claims_least(const double *a, const double *b, size_t n, double level);
 
 #endif

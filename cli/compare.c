@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/claims.h"
 #include "cli/commands.h"
 #include "cli/compare_keys.h"
 #include "cli/gpu_here.h"
@@ -55,6 +56,9 @@ typedef struct comparison {
     json_t *json, *runs;
     int order, nfailed, nruns;
     char failed[128]; /* the first run that did */
+    size_t nclaims;
+    eni_claim claims[MAX_CELLS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
+    char plan[512];                                              /* in words */
 } comparison;
 
 /* ---- what is compared ---- */
@@ -240,6 +244,72 @@ static en_status add_cells(comparison *c)
     return EN_EINVAL;
 }
 
+/* --primary: a setting and two arms that are there. */
+static en_status find_primary(const comparison *c, const char *text, eni_primary *primary_out)
+{
+    char setting[32];
+    int64_t a = 0, b = 0;
+    int cell = 0;
+    if (!eni_primary_parse(text, setting, &a, &b)) return EN_EINVAL; /* the key's check has said so */
+    while (cell < c->ncells && strcmp(c->cell[cell], setting) != 0)
+        cell++;
+    if (cell == c->ncells) {
+        eni_error("compare",
+                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --cells", text,
+                  setting);
+        return EN_EINVAL;
+    }
+    if (a >= c->narms || b >= c->narms) {
+        eni_error("compare", "--primary: \"%s\" names arm %lld, and there are %d: give two from 1 to %d",
+                  text, (long long)(a > b ? a : b) + 1, c->narms, c->narms);
+        return EN_EINVAL;
+    }
+    *primary_out = (eni_primary){(size_t)cell, (size_t)a, (size_t)b};
+    return EN_OK;
+}
+
+/* Which differences may be claimed is settled, and said, before anything is known. */
+static en_status plan_claims(comparison *c)
+{
+    const char *text = c->context->config->primary, *names[MAX_CELLS];
+    size_t seeds[MAX_CELLS];
+    eni_primary primary;
+    if (c->nseeds > ENI_CLAIMS_SEEDS) {
+        eni_error("compare", "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
+                  c->nseeds, ENI_CLAIMS_SEEDS);
+        return EN_EINVAL;
+    }
+    if (text != NULL) EN_TRY(find_primary(c, text, &primary));
+    for (int cell = 0; cell < c->ncells; cell++) {
+        seeds[cell] = (size_t)c->cell_seeds[cell];
+        names[cell] = c->cell[cell];
+    }
+    c->nclaims = eni_claims_count((size_t)c->ncells, (size_t)c->narms);
+    eni_claims_plan(seeds, (size_t)c->ncells, (size_t)c->narms, text == NULL ? NULL : &primary, c->claims);
+    eni_claims_text(c->claims, c->nclaims, names, c->plan, sizeof c->plan);
+    return EN_OK;
+}
+
+/* The same for compare.json. */
+static json_t *describe_claims(const comparison *c)
+{
+    json_t *comparisons = json_array(), *seeds = json_object(), *primary = json_null();
+    size_t needed = eni_claims_need(c->claims, c->nclaims);
+    for (size_t i = 0; i < c->nclaims; i++) {
+        const eni_claim *claim = &c->claims[i];
+        if (!claim->is_planned) continue;
+        json_t *entry = json_pack("{s:s, s:[s, s]}", "setting", c->cell[claim->setting], "arms",
+                                  c->label[claim->a], c->label[claim->b]);
+        if (claim->is_primary) primary = json_incref(entry);
+        if (claim->is_primary && needed == 0) needed = eni_claims_seeds(1);
+        json_array_append_new(comparisons, entry);
+    }
+    for (int cell = 0; cell < c->ncells; cell++)
+        json_object_set_new(seeds, c->cell[cell], json_integer(c->cell_seeds[cell]));
+    return json_pack("{s:f, s:o, s:i, s:o, s:o}", "alpha", ENI_CLAIMS_ALPHA, "seeds", seeds, "seeds_needed",
+                     (int)needed, "primary", primary, "comparisons", comparisons);
+}
+
 static en_status collect(comparison *c)
 {
     const eni_config *config = c->context->config;
@@ -264,7 +334,7 @@ static en_status collect(comparison *c)
     for (int cell = 0; cell < c->ncells; cell++)
         for (int arm = 0; arm < c->narms; arm++, c->nruns += c->cell_seeds[cell])
             c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->cell_seeds[cell]);
-    return EN_OK;
+    return plan_claims(c);
 }
 
 /* "slow" slows rank 1 by 3, or as --straggler says; "even" slows nobody. */
@@ -320,6 +390,7 @@ static en_status describe(comparison *c)
         json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
                   target, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
                   "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
+    json_object_set_new(c->json, "claims", describe_claims(c));
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
 }
 
@@ -484,6 +555,8 @@ en_status eni_command_compare(const eni_command_context *context)
     en_status st = collect(c);
     if (st == EN_OK) st = make_folders(c);
     if (st == EN_OK) st = describe(c);
+    if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
+    fflush(stdout);
     if (st == EN_OK) st = run_all(c);
     if (st == EN_OK) st = eni_report(c->dir, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);

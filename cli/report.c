@@ -26,8 +26,9 @@ static en_status make_plots_folder(const char *path)
 }
 
 /* Writes beside the page and renames over it: a reader never sees half a report. */
-static en_status write_page(const eni_study *study, const eni_fairness *fairness, int extras)
+static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, int extras)
 {
+    const eni_study *study = verdict->study;
     char plots[PATH_MAX], path[PATH_MAX], unfinished[PATH_MAX];
     snprintf(plots, sizeof plots, "%s/plots", study->dir);
     snprintf(path, sizeof path, "%s/report.html", study->dir);
@@ -43,7 +44,7 @@ static en_status write_page(const eni_study *study, const eni_fairness *fairness
                          .dir = plots,
                          .gnuplot = "gnuplot",
                          .wants_pdf = (extras & ENI_REPORT_PDF) != 0};
-    en_status st = eni_page_write(&canvas, fairness);
+    en_status st = eni_page_write(&canvas, fairness, verdict);
     if (st == EN_OK && canvas.wants_pdf && canvas.gnuplot != NULL) st = eni_plot_pdf_legends(&canvas);
     int failed = ferror(page);
     if (fclose(page) != 0) failed = 1;
@@ -55,8 +56,9 @@ static en_status write_page(const eni_study *study, const eni_fairness *fairness
     return st;
 }
 
-static en_status print_summary(const eni_study *study, const eni_fairness *fairness, FILE *out)
+static en_status print_summary(const eni_verdict *verdict, const eni_fairness *fairness, FILE *out)
 {
+    const eni_study *study = verdict->study;
     char text[ENI_VERDICT_TEXT];
     EN_TRY(eni_report_print_table(study, out));
     if (fairness->same_bytes[0] != 0) {
@@ -68,14 +70,16 @@ static en_status print_summary(const eni_study *study, const eni_fairness *fairn
     eni_table_text(out, text);
     fputs("\n\n", out);
     for (size_t c = 0; c < study->ncells; c++) {
-        eni_verdict_sentence(study, fairness, c, text, sizeof text);
+        eni_report_print_ranking(verdict, c, out);
+        eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_table_text(out, study->cells[c].name);
         fputs(": ", out);
         eni_table_text(out, text);
-        fputc('\n', out);
+        fputs("\n\n", out);
     }
-    eni_verdict_caveat(study, fairness, text, sizeof text);
-    if (text[0] != 0) fprintf(out, "%s\n", text);
+    eni_verdict_caveat(verdict, fairness, text, sizeof text);
+    eni_table_text(out, text);
+    if (text[0] != 0) fputc('\n', out);
     if (fflush(out) == 0) return EN_OK;
     eni_error("report", "cannot print the table: %s", strerror(errno));
     return EN_EIO;
@@ -87,9 +91,12 @@ en_status eni_report(const char *dir, FILE *table_out, int extras)
     EN_TRY(eni_study_load(dir, &study));
     eni_fairness fairness;
     eni_fair_judge(study, &fairness);
-    en_status st = write_page(study, &fairness, extras);
-    if (st == EN_OK && extras & ENI_REPORT_CSV) st = eni_report_csv(study);
-    if (st == EN_OK) st = print_summary(study, &fairness, table_out);
+    eni_verdict verdict;
+    en_status st = eni_verdict_judge(study, &fairness, &verdict);
+    if (st == EN_OK) st = write_page(&verdict, &fairness, extras);
+    if (st == EN_OK && extras & ENI_REPORT_CSV) st = eni_report_csv(&verdict);
+    if (st == EN_OK) st = print_summary(&verdict, &fairness, table_out);
+    eni_verdict_free(&verdict);
     eni_study_free(study);
     return st;
 }

@@ -26,7 +26,7 @@ static double least_censored(const eni_study *study, size_t cell, size_t arm)
     double least = NAN;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell == cell && run->arm == arm && isinf(run->reach_t)) least = fmin(least, run->last_t);
+        if (run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run))) least = fmin(least, run->last_t);
     }
     return least;
 }
@@ -110,8 +110,32 @@ static en_status write_runs(const eni_study *study)
     return eni_csv_write(&csv, study->dir, "runs");
 }
 
-en_status eni_report_csv(const eni_study *study)
+static en_status write_claims(const eni_verdict *verdict)
 {
-    EN_TRY(write_table(study));
-    return write_runs(study);
+    const eni_study *study = verdict->study;
+    eni_csv csv;
+    EN_TRY(eni_csv_open(&csv, "cell,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
+    for (size_t i = 0; i < verdict->n; i++) {
+        const eni_claim *claim = &verdict->claims[i];
+        eni_csv_name(&csv, study->cells[claim->setting].name);
+        fputc(',', csv.file);
+        eni_csv_name(&csv, study->arms[claim->a].name);
+        fputc(',', csv.file);
+        eni_csv_name(&csv, study->arms[claim->b].name);
+        fprintf(csv.file, ",%zu,%zu,%zu", claim->n, claim->sooner, claim->later);
+        put(&csv, claim->p);
+        put(&csv, claim->adjusted);
+        put(&csv, eni_verdict_least(verdict, claim));
+        fprintf(csv.file, ",%s,", eni_verdict_found(claim));
+        if (claim->found == ENI_CLAIM_YES) eni_csv_name(&csv, study->arms[claim->sign > 0 ? claim->a : claim->b].name);
+        fputc('\n', csv.file);
+    }
+    return eni_csv_write(&csv, study->dir, "claims");
+}
+
+en_status eni_report_csv(const eni_verdict *verdict)
+{
+    EN_TRY(write_table(verdict->study));
+    EN_TRY(write_claims(verdict));
+    return write_runs(verdict->study);
 }

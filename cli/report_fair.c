@@ -133,8 +133,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
         add_rule(fairness, name, ENI_PASS, "%s: %s",
                  is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
     } else if (is_none) {
-        fairness->is_accuracy_comparable = false;
-        add_rule(fairness, name, ENI_FAIL, "not scaled, accuracy not comparable: %s", list);
+        add_rule(fairness, name, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
     } else {
         add_rule(fairness, name, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
     }
@@ -440,6 +439,8 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
 /* ---- nothing left out
  * ---------------------------------------------------------------------------------------- */
 
+#define SEEDS_RULE "no seed dropped"
+
 static void rule_seeds(const eni_study *study, eni_fairness *fairness)
 {
     size_t failed = 0, missing = 0, widest = 0;
@@ -466,14 +467,14 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (failed > 0)
-        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns,
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns,
                  list);
     else if (missing > 0)
-        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu runs that other arms have are missing", missing);
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu runs that other arms have are missing", missing);
     else if (widest < study->nseeds)
-        add_rule(fairness, "no seed dropped", ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
     else
-        add_rule(fairness, "no seed dropped", ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns,
+        add_rule(fairness, SEEDS_RULE, ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns,
                  study->nruns);
 }
 
@@ -530,7 +531,6 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
 {
     memset(fairness_out, 0, sizeof *fairness_out);
-    fairness_out->is_accuracy_comparable = true;
     rule_same_hash(study, "initial weights", init_hash, fairness_out);
     rule_same_hash(study, "data order", order_hash, fairness_out);
     rule_rate(study, fairness_out);
@@ -542,6 +542,12 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     rule_order(study, fairness_out);
     rule_seeds(study, fairness_out);
     rule_same_bytes(study, fairness_out);
+
+    /* A run that failed concerns the arms that it is missing from: report_verdict.c. */
+    fairness_out->is_time_comparable = true;
+    for (size_t i = 0; i < fairness_out->nrules; i++)
+        if (fairness_out->rules[i].mark == ENI_FAIL && strcmp(fairness_out->rules[i].name, SEEDS_RULE) != 0)
+            fairness_out->is_time_comparable = false;
 }
 
 void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)

@@ -167,6 +167,34 @@ static en_status load_runs(eni_json *reader, eni_study *study)
     return EN_OK;
 }
 
+/* The plan of the claims, as compare wrote it before the first run; an older study planned what it ran. */
+static void load_claims(eni_json *reader, eni_study *study)
+{
+    const json_t *claims = json_object_get(study->index, "claims");
+    const json_t *seeds = json_object_get(claims, "seeds"), *primary = json_object_get(claims, "primary");
+    for (size_t c = 0; c < study->ncells; c++) {
+        eni_cell_spec *cell = &study->cells[c];
+        double given = eni_json_number(reader, seeds, "claims.seeds", cell->name);
+        for (size_t a = 0; a < study->narms; a++) {
+            size_t ran = eni_study_count(study, c, a);
+            if (isnan(given) && ran > cell->seeds) cell->seeds = ran;
+        }
+        if (given >= 0 && given <= ENI_MAX_RUNS) cell->seeds = (size_t)given;
+    }
+    if (!json_is_object(primary)) return;
+    const json_t *arms = eni_json_need_array(reader, primary, "claims.primary", "arms", 2);
+    const char *setting = eni_json_need_text(reader, primary, "claims.primary", "setting");
+    const char *a = json_string_value(json_array_get(arms, 0)),
+               *b = json_string_value(json_array_get(arms, 1));
+    if (reader->status != EN_OK) return;
+    study->primary = (eni_primary){find_cell(study, setting), a == NULL ? study->narms : find_arm(study, a),
+                                   b == NULL ? study->narms : find_arm(study, b)};
+    study->has_primary = study->primary.setting < study->ncells && study->primary.a < study->narms &&
+                         study->primary.b < study->narms && study->primary.a != study->primary.b;
+    if (!study->has_primary)
+        eni_json_fail(reader, "claims.primary should name a setting and two arms of this study");
+}
+
 /* What a cell emulates is what its runs say; the straggler of the index counts even when they all failed. */
 static void find_emulation(eni_study *study)
 {
@@ -195,7 +223,8 @@ static en_status fill_study(eni_json *reader, eni_study *study)
     EN_TRY(load_seeds(reader, study));
     EN_TRY(load_runs(reader, study));
     find_emulation(study);
-    return EN_OK;
+    load_claims(reader, study);
+    return reader->status;
 }
 
 /* A folder of `entrain run --out` is a comparison of one: the same page, without the pairs. */

@@ -82,17 +82,17 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
     return EN_OK;
 }
 
-en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness)
+en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
 {
     write_head(canvas);
-    eni_page_verdict(canvas, fairness);
+    eni_page_verdict(canvas, fairness, verdict);
     eni_page_fairness(canvas, fairness);
     fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
           "below. The target counts as reached at the first of three evaluations in a row at or above it; the time "
           "is interpolated between the two snapshots that enclose it.</p>\n",
           canvas->page);
     eni_report_html_table(canvas->study, canvas->page);
-    eni_page_pairs(canvas);
+    eni_page_pairs(canvas, verdict);
     fputs("</section>\n", canvas->page);
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         EN_TRY(write_figure(canvas, &figures[i]));

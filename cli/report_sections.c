@@ -9,6 +9,7 @@
 
 #include "cli/html.h"
 #include "cli/report_page.h"
+#include "cli/report_table.h"
 #include "cli/report_verdict.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -60,7 +61,7 @@ static void write_sentence(FILE *page, const eni_study *study, const char *text)
     }
 }
 
-void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
+void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
@@ -74,19 +75,20 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness)
     fputs("<dl class=\"verdicts\">\n", page);
     for (size_t c = 0; c < study->ncells; c++) {
         char text[ENI_VERDICT_TEXT], kind[256];
-        eni_verdict_sentence(study, fairness, c, text, sizeof text);
+        eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_study_kind(study, c, kind, sizeof kind);
         fputs("<div><dt>", page);
         eni_html_text(page, study->cells[c].name);
         fputs("<span class=\"kind\">", page);
         eni_html_text(page, kind);
         fputs("</span></dt><dd>", page);
+        eni_report_html_ranking(verdict, c, page);
         write_sentence(page, study, text);
         fputs("</dd></div>\n", page);
     }
     fputs("</dl>\n", page);
-    char caveat[512];
-    eni_verdict_caveat(study, fairness, caveat, sizeof caveat);
+    char caveat[ENI_VERDICT_TEXT];
+    eni_verdict_caveat(verdict, fairness, caveat, sizeof caveat);
     if (caveat[0] != 0 || fairness->same_bytes[0] != 0) {
         fputs("<p class=\"note\">", page);
         if (fairness->same_bytes[0] != 0) eni_html_printf(page, "%s. ", fairness->same_bytes);
@@ -123,60 +125,50 @@ void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
 /* ---- pairs
  * ------------------------------------------------------------------------------------------------------ */
 
-static void write_pair(const eni_canvas *canvas, size_t cell, size_t a, size_t b)
+static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, const eni_claim *claim)
 {
     const eni_study *study = canvas->study;
     FILE *page = canvas->page;
-    eni_pairs pairs;
-    eni_verdict_pairs(study, cell, a, b, &pairs);
-    if (pairs.n == 0) return;
+    double least = eni_verdict_least(verdict, claim);
     fputs("<tr><th scope=\"row\">", page);
-    eni_html_text(page, study->cells[cell].name);
+    eni_html_text(page, study->cells[claim->setting].name);
     fputs("</th><td class=\"name\">", page);
-    eni_plot_swatch(page, &study->arms[a], true);
-    eni_html_printf(page, "%s against ", study->arms[a].name);
-    eni_plot_swatch(page, &study->arms[b], true);
-    eni_html_text(page, study->arms[b].name);
-    fprintf(page, "</td><td>%zu</td><td>", pairs.n);
-    if (isnan(pairs.ratio))
-        fputs("-", page);
+    eni_plot_swatch(page, &study->arms[claim->a], true);
+    eni_html_printf(page, "%s against ", study->arms[claim->a].name);
+    eni_plot_swatch(page, &study->arms[claim->b], true);
+    eni_html_text(page, study->arms[claim->b].name);
+    fprintf(page, "</td><td>%zu</td><td>%zu</td><td>%zu</td><td>%.4f</td>", claim->n, claim->sooner, claim->later,
+            claim->p);
+    if (claim->is_primary)
+        fputs("<td>primary</td>", page);
+    else if (isnan(claim->adjusted))
+        fputs("<td>-</td>", page);
     else
-        fprintf(page, "%s%.2f<small>%.2f–%.2f</small>", pairs.is_bound ? "≥ " : "", pairs.ratio,
-                pairs.ratio_range.low, pairs.ratio_range.high);
-    fprintf(page, "</td><td>%zu of %zu</td><td>", pairs.sooner, pairs.n);
-    if (pairs.nacc == 0)
-        fputs("-", page);
-    else if (pairs.has_same_weights)
-        fputs("0<small>same bytes</small>", page);
+        fprintf(page, "<td>%.4f</td>", claim->adjusted);
+    if (isnan(least))
+        fputs("<td>-</td>", page);
     else
-        fprintf(page, "%+.2f<small>%+.2f to %+.2f</small>", pairs.points, pairs.points_range.low,
-                pairs.points_range.high);
-    if (pairs.n < 2)
-        fputs("</td><td>none</td></tr>\n", page);
-    else
-        fprintf(page, "</td><td>%.0f %%</td></tr>\n", 100 * pairs.points_range.confidence);
+        fprintf(page, "<td>%.2fx</td>", ceil(100 * least) / 100);
+    fprintf(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
 }
 
-void eni_page_pairs(const eni_canvas *canvas)
+void eni_page_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
 {
-    const eni_study *study = canvas->study;
-    if (study->narms < 2) return;
-    fputs(
-        "<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time ratio: "
-        "seconds to the "
-        "target of the second arm over those of the first, above 1 where the first was sooner. Ranges are of "
-        "order "
-        "statistics; coverage is the chance that such a range holds the true median.</p>\n"
-        "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
-        "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">time ratio</th><th "
-        "scope=\"col\">first "
-        "sooner</th><th scope=\"col\">accuracy, points</th><th "
-        "scope=\"col\">coverage</th></tr></thead><tbody>\n",
-        canvas->page);
-    for (size_t c = 0; c < study->ncells; c++)
-        for (size_t a = 0; a < study->narms; a++)
-            for (size_t b = a + 1; b < study->narms; b++)
-                write_pair(canvas, c, a, b);
+    bool is_any = false;
+    for (size_t i = 0; i < verdict->n; i++)
+        is_any = is_any || verdict->claims[i].n > 0;
+    if (!is_any) return;
+    fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time to the target: "
+          "the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two misses are a "
+          "tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The least effect is the "
+          "ratio of times that the scatter of these pairs could have hidden.</p>\n"
+          "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
+          "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">first sooner</th><th "
+          "scope=\"col\">later</th><th scope=\"col\">p</th><th scope=\"col\">p (Holm)</th><th "
+          "scope=\"col\">least effect</th><th scope=\"col\">claim</th></tr></thead><tbody>\n",
+          canvas->page);
+    for (size_t i = 0; i < verdict->n; i++)
+        if (verdict->claims[i].n > 0) write_pair(canvas, verdict, &verdict->claims[i]);
     fputs("</tbody></table></div></details>\n", canvas->page);
 }
 

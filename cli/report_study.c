@@ -43,12 +43,12 @@ double eni_metric_samples_per_s(const eni_run *run)
 
 double eni_metric_reach_t(const eni_run *run)
 {
-    return run->reach_t;
+    return run->is_complete ? run->reach_t : NAN;
 }
 
 double eni_metric_reach_samples(const eni_run *run)
 {
-    return run->reach_samples;
+    return run->is_complete ? run->reach_samples : NAN;
 }
 
 double eni_metric_accuracy(const eni_run *run)
@@ -83,17 +83,23 @@ double eni_metric_shm_mb(const eni_run *run)
     return run->shm_bytes / 1e6;
 }
 
-eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric)
+size_t eni_study_values(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+                        double values_out[ENI_MAX_RUNS])
 {
-    double values[ENI_MAX_RUNS];
     size_t n = 0;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
         if (run->cell != cell || run->arm != arm) continue;
         double value = metric(run);
-        if (!isnan(value)) values[n++] = value;
+        if (!isnan(value)) values_out[n++] = value;
     }
-    return eni_stats_summary(values, n);
+    return n;
+}
+
+eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric)
+{
+    double values[ENI_MAX_RUNS];
+    return eni_stats_summary(values, eni_study_values(study, cell, arm, metric, values));
 }
 
 size_t eni_study_count(const eni_study *study, size_t cell, size_t arm)

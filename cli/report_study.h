@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/claims.h"
 #include "cli/stats.h"
 #include "entrain/status.h"
 
@@ -103,6 +104,7 @@ typedef struct eni_cell_spec {
     const char *name;
     const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
     const char *emulated;  /* what the cell's runs say they emulate; NULL: all real */
+    size_t seeds;          /* that the study gave it before the first run */
 } eni_cell_spec;
 
 typedef struct eni_arm {
@@ -123,6 +125,8 @@ typedef struct eni_study {
     eni_arm arms[ENI_MAX_ARMS];
     eni_run *runs; /* (nruns), in the order of starts */
     int64_t *seeds;
+    bool has_primary;
+    eni_primary primary; /* the comparison that the study named before the first run */
 } eni_study;
 
 /* Reads the folder (see eni_report). The caller frees with eni_study_free; on failure there is nothing to
@@ -147,13 +151,17 @@ typedef double (*eni_metric)(const eni_run *run);
 
 double eni_metric_updates(const eni_run *run);
 double eni_metric_samples_per_s(const eni_run *run);
-double eni_metric_reach_t(const eni_run *run);
+double eni_metric_reach_t(const eni_run *run); /* NAN for a run that failed: it is no miss */
 double eni_metric_reach_samples(const eni_run *run);
 double eni_metric_accuracy(const eni_run *run);
 double eni_metric_wait(const eni_run *run);          /* workers' waiting, as a part of their step time */
 double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */
 double eni_metric_wire_mb(const eni_run *run);
 double eni_metric_shm_mb(const eni_run *run);
+
+/* The metric of the runs of one (cell, arm), without NAN, in the order of the runs. Returns how many. */
+size_t eni_study_values(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+                        double values_out[ENI_MAX_RUNS]);
 
 /* The metric's summary over the seeds of one (cell, arm). */
 eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric);

@@ -68,7 +68,7 @@ void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_
     name_strategy(study, cell, arm, row_out->strategy, sizeof row_out->strategy);
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        row_out->nmissed += run->cell == cell && run->arm == arm && isinf(run->reach_t);
+        row_out->nmissed += run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run));
     }
 }
 
@@ -179,6 +179,39 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
     return EN_OK;
 }
 
+enum { RANK_COLS = 5 };
+
+/* "3.1 s [2.9 to 3.4]" */
+static void put_with_range(const char *text, const char *range, char *text_out)
+{
+    snprintf(text_out, ENI_TABLE_TEXT, range[0] == 0 ? "%.40s" : "%.40s [%.46s]", text, range);
+}
+
+void eni_report_print_ranking(const eni_verdict *verdict, size_t cell, FILE *out)
+{
+    const eni_study *study = verdict->study;
+    char target[32], cells[ENI_MAX_ARMS * RANK_COLS][ENI_TABLE_TEXT];
+    snprintf(target, sizeof target, "to %g %%", 100 * study->target);
+    const eni_column columns[RANK_COLS] = {{study->cells[cell].name, false},
+                                           {target, false},
+                                           {"test acc", false},
+                                           {"samples/s", false},
+                                           {"differs from the first", false}};
+    eni_rank_row rows[ENI_MAX_ARMS];
+    size_t n = eni_verdict_rank(verdict, cell, rows);
+    if (n < 2) return;
+    for (size_t i = 0; i < n; i++) {
+        char(*line)[ENI_TABLE_TEXT] = &cells[i * RANK_COLS];
+        snprintf(line[0], ENI_TABLE_TEXT, "%.60s", study->arms[rows[i].arm].name);
+        trim_letter(line[0]);
+        put_with_range(rows[i].time, rows[i].time_range, line[1]);
+        put_with_range(rows[i].accuracy, rows[i].accuracy_range, line[2]);
+        put_with_range(rows[i].speed, rows[i].speed_range, line[3]);
+        snprintf(line[4], ENI_TABLE_TEXT, "%s", rows[i].differs);
+    }
+    eni_table_print(out, columns, RANK_COLS, (const char(*)[ENI_TABLE_TEXT])cells, n);
+}
+
 /* ---- as HTML ------------------------------------------------------------------------------------------- */
 
 #define THIN "\xe2\x80\xaf" /* U+202F: thousands stand apart without a comma that means a point elsewhere */
@@ -283,6 +316,44 @@ void eni_report_html_table(const eni_study *study, FILE *page)
             html_row(study, &row, is_first, page);
             is_first = false;
         }
+    }
+    fputs("</tbody></table></div>\n", page);
+}
+
+static void ranked_cell(FILE *page, const char *text, const char *range)
+{
+    fputs("<td>", page);
+    eni_html_text(page, text);
+    if (range[0] != 0) {
+        fputs("<small>", page);
+        eni_html_text(page, range);
+        fputs("</small>", page);
+    }
+    fputs("</td>", page);
+}
+
+void eni_report_html_ranking(const eni_verdict *verdict, size_t cell, FILE *page)
+{
+    const eni_study *study = verdict->study;
+    eni_rank_row rows[ENI_MAX_ARMS];
+    size_t n = eni_verdict_rank(verdict, cell, rows);
+    if (n < 2) return;
+    fprintf(
+        page,
+        "<div class=\"scroll\" tabindex=\"0\"><table class=\"rank\"><thead><tr><th scope=\"col\">arm</th>"
+        "<th scope=\"col\">to %g" THIN "%%</th><th scope=\"col\">test acc<small>%%</small></th>"
+        "<th scope=\"col\">samples/s</th><th scope=\"col\">differs from the first</th></tr></thead><tbody>\n",
+        100 * study->target);
+    for (size_t i = 0; i < n; i++) {
+        fputs("<tr><th scope=\"row\">", page);
+        eni_plot_swatch(page, &study->arms[rows[i].arm], eni_study_is_real(study, cell));
+        eni_html_text(page, study->arms[rows[i].arm].name);
+        fputs("</th>", page);
+        ranked_cell(page, rows[i].time, rows[i].time_range);
+        ranked_cell(page, rows[i].accuracy, rows[i].accuracy_range);
+        ranked_cell(page, rows[i].speed, rows[i].speed_range);
+        ranked_cell(page, rows[i].differs, "");
+        fputs("</tr>\n", page);
     }
     fputs("</tbody></table></div>\n", page);
 }

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "cli/report_study.h"
+#include "cli/report_verdict.h"
 
 /* A row's numbers, each a median over seeds with its range; staleness: medians, but the greatest maximum. */
 typedef struct eni_row {
@@ -19,6 +19,12 @@ void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_
 
 /* Prints the table with its heads. */
 en_status eni_report_print_table(const eni_study *study, FILE *out);
+
+/* Prints the ranking of a cell's arms: time to the target, accuracy, speed, each with its interval. */
+void eni_report_print_ranking(const eni_verdict *verdict, size_t cell, FILE *out);
+
+/* The same as an HTML table. */
+void eni_report_html_ranking(const eni_verdict *verdict, size_t cell, FILE *page);
 
 /* Writes it as an HTML table, with the ranges below the medians. */
 void eni_report_html_table(const eni_study *study, FILE *page);

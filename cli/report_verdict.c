@@ -1,85 +1,120 @@
 /* report_verdict.c - see report_verdict.h. */
 #include "cli/report_verdict.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* ---- pairs
- * -------------------------------------------------------------------------------------------------- */
+#include "cli/table.h"
+#include "runtime/core/memory.h"
 
-/* Adds one seed's times. A miss counts as infinitely late; two misses say nothing about who is sooner. */
-static void pair_times(eni_pairs *pairs, const eni_run *a, const eni_run *b, double *ratios, size_t *nratios)
-{
-    if (isnan(a->reach_t) || isnan(b->reach_t)) return;
-    pairs->sooner += a->reach_t < b->reach_t;
-    pairs->later += a->reach_t > b->reach_t;
-    if (isfinite(a->reach_t) && isinf(b->reach_t)) {
-        pairs->b_missed++;
-        pairs->is_bound = true;
-    }
-    if (isfinite(a->reach_t) && a->reach_t > 0) {
-        double other = isfinite(b->reach_t) ? b->reach_t : b->last_t;
-        /* A run that failed at once bounds nothing: its ratio is at least that of a dead heat. */
-        ratios[(*nratios)++] = isfinite(b->reach_t) ? other / a->reach_t : fmax(other / a->reach_t, 1);
-    }
-}
+#define BUSY_SHARE   0.05 /* of all cores, by processes outside the run */
+#define WIDE_BRACKET 0.10 /* of the time to the target */
 
-void eni_verdict_pairs(const eni_study *study, size_t cell, size_t a, size_t b, eni_pairs *pairs_out)
+/* ---- what is claimed ----------------------------------------------------------------------------------- */
+
+/* What stands in the way of a claim about an arm, whatever its times are. */
+static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t cell, size_t arm)
 {
-    *pairs_out = (eni_pairs){.has_same_weights = true};
-    double ratios[ENI_MAX_RUNS], speeds[ENI_MAX_RUNS], points[ENI_MAX_RUNS];
-    size_t nratios = 0;
+    size_t complete = 0;
+    bool is_busy = false;
     for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *x = &study->runs[i];
-        if (x->cell != cell || x->arm != a) continue;
-        const eni_run *y = eni_study_find(study, cell, b, x->seed);
-        if (y == NULL) continue;
-        pairs_out->n++;
-        pair_times(pairs_out, x, y, ratios, &nratios);
-        double speed = eni_metric_samples_per_s(x) / eni_metric_samples_per_s(y);
-        if (isfinite(speed)) {
-            speeds[pairs_out->nspeed++] = speed;
-            pairs_out->faster += speed > 1;
-        }
-        double difference = 100 * (x->test_accuracy - y->test_accuracy);
-        if (!isnan(difference)) {
-            points[pairs_out->nacc++] = difference;
-            pairs_out->higher += difference > 0;
-            pairs_out->lower += difference < 0;
-        }
-        if (x->params_sha256 == NULL || y->params_sha256 == NULL ||
-            strcmp(x->params_sha256, y->params_sha256) != 0)
-            pairs_out->has_same_weights = false;
+        const eni_run *run = &study->runs[i];
+        if (run->cell != cell || run->arm != arm) continue;
+        complete += run->is_complete;
+        is_busy = is_busy || run->outside > BUSY_SHARE;
     }
-    if (pairs_out->n == 0) pairs_out->has_same_weights = false;
-    pairs_out->ratio_range = eni_stats_interval(ratios, nratios);
-    pairs_out->ratio = eni_stats_median(ratios, nratios);
-    pairs_out->speed_ratio = eni_stats_median(speeds, pairs_out->nspeed);
-    pairs_out->points_range = eni_stats_interval(points, pairs_out->nacc);
-    pairs_out->points = eni_stats_median(points, pairs_out->nacc);
+    if (complete < study->cells[cell].seeds) return ENI_CLAIM_FAILED;
+    if (!fairness->is_time_comparable) return ENI_CLAIM_UNFAIR;
+    return is_busy ? ENI_CLAIM_BUSY : 0;
 }
 
-size_t eni_verdict_leader(const eni_study *study, size_t cell)
+static void fill_times(const eni_study *study, size_t cell, size_t arm, double *times_out)
 {
-    size_t leader = 0;
-    double best_t = INFINITY, best_speed = -1;
-    for (size_t a = 0; a < study->narms; a++) {
-        eni_summary time = eni_study_summary(study, cell, a, eni_metric_reach_t);
-        eni_summary speed = eni_study_summary(study, cell, a, eni_metric_samples_per_s);
-        double t = time.n > 0 ? time.median : INFINITY, s = speed.n > 0 ? speed.median : 0;
-        if (t > best_t || (!(t < best_t) && s <= best_speed)) continue;
-        leader = a;
-        best_t = t;
-        best_speed = s;
+    for (size_t s = 0; s < study->nseeds; s++) {
+        const eni_run *run = eni_study_find(study, cell, arm, study->seeds[s]);
+        times_out[s] = run == NULL ? NAN : eni_metric_reach_t(run);
     }
-    return leader;
 }
 
-/* ---- times as text
- * ------------------------------------------------------------------------------------------ */
+en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out)
+{
+    const size_t n = eni_claims_count(study->ncells, study->narms);
+    size_t seeds[ENI_MAX_CELLS];
+    *verdict_out = (eni_verdict){.study = study, .n = n};
+    verdict_out->claims = eni_alloc_array(n + 1, sizeof *verdict_out->claims);
+    double *times = eni_alloc_array(study->ncells * study->narms * study->nseeds + 1, sizeof *times);
+    if (verdict_out->claims == NULL || times == NULL) {
+        eni_free(times);
+        eni_verdict_free(verdict_out);
+        return EN_ENOMEM;
+    }
+    for (size_t c = 0; c < study->ncells; c++) {
+        seeds[c] = study->cells[c].seeds;
+        for (size_t a = 0; a < study->narms; a++)
+            fill_times(study, c, a, &times[(c * study->narms + a) * study->nseeds]);
+    }
+    eni_claims_plan(seeds, study->ncells, study->narms, study->has_primary ? &study->primary : NULL,
+                    verdict_out->claims);
+    for (size_t i = 0; i < n; i++) {
+        eni_claim *claim = &verdict_out->claims[i];
+        int a = bar_of(study, fairness, claim->setting, claim->a);
+        int b = bar_of(study, fairness, claim->setting, claim->b);
+        claim->bar = a == 0 || (b != 0 && b < a) ? b : a;
+    }
+    eni_claims_judge(verdict_out->claims, n, times, study->narms, study->nseeds);
+    eni_free(times);
+    return EN_OK;
+}
+
+void eni_verdict_free(eni_verdict *verdict)
+{
+    eni_free(verdict->claims);
+    verdict->claims = NULL;
+}
+
+const eni_claim *eni_verdict_claim(const eni_verdict *verdict, size_t cell, size_t a, size_t b)
+{
+    for (size_t i = 0; i < verdict->n; i++) {
+        const eni_claim *claim = &verdict->claims[i];
+        if (claim->setting == cell && claim->a == (a < b ? a : b) && claim->b == (a < b ? b : a))
+            return claim;
+    }
+    return NULL;
+}
+
+const char *eni_verdict_found(const eni_claim *claim)
+{
+    static const char *const names[] = {[ENI_CLAIM_FEW] = "too few seeds",
+                                        [ENI_CLAIM_FAILED] = "not shown: runs failed",
+                                        [ENI_CLAIM_UNFAIR] = "not shown: FAIL",
+                                        [ENI_CLAIM_BUSY] = "not shown: busy",
+                                        [ENI_CLAIM_EXPLORATORY] = "exploratory",
+                                        [ENI_CLAIM_NOT_SHOWN] = "not shown",
+                                        [ENI_CLAIM_YES] = "yes"};
+    return claim->n == 0 && claim->found != ENI_CLAIM_FAILED ? "-" : names[claim->found];
+}
+
+double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
+{
+    const eni_study *study = verdict->study;
+    double a[ENI_CLAIMS_SEEDS], b[ENI_CLAIMS_SEEDS];
+    size_t m = 0, n = 0;
+    for (size_t i = 0; i < verdict->n; i++)
+        m += verdict->claims[i].is_planned && !verdict->claims[i].is_primary;
+    if (!claim->is_planned) return NAN;
+    for (; n < study->nseeds && n < ENI_CLAIMS_SEEDS; n++) {
+        const eni_run *x = eni_study_find(study, claim->setting, claim->a, study->seeds[n]);
+        const eni_run *y = eni_study_find(study, claim->setting, claim->b, study->seeds[n]);
+        a[n] = x == NULL ? NAN : eni_metric_reach_t(x);
+        b[n] = y == NULL ? NAN : eni_metric_reach_t(y);
+    }
+    return eni_claims_least(a, b, n, ENI_CLAIMS_ALPHA / (double)(claim->is_primary ? 1 : m));
+}
+
+/* ---- times as text ------------------------------------------------------------------------------------- */
 
 void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t size)
 {
@@ -93,31 +128,152 @@ void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t s
         snprintf(text_out, size, seconds < 0.995 ? "%.2f s" : seconds < 99.95 ? "%.1f s" : "%.0f s", seconds);
 }
 
-void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size)
+/* The least clock at which a run of the arm ended without the target; 0: none did. */
+static double censored_at(const eni_study *study, size_t cell, size_t arm)
 {
     double least = INFINITY;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && isinf(run->reach_t) && run->last_t < least)
+        if (run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run)) && run->last_t < least)
             least = run->last_t;
     }
-    eni_summary time = eni_study_summary(study, cell, arm, eni_metric_reach_t);
-    eni_verdict_seconds(time.median, isinf(least) ? 0 : least, text_out, size);
+    return isinf(least) ? 0 : least;
 }
 
-/* ---- the sentence
- * ------------------------------------------------------------------------------------------- */
+static bool has_wide_bracket(const eni_study *study, size_t cell, size_t arm)
+{
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell == cell && run->arm == arm && isfinite(eni_metric_reach_t(run)) &&
+            run->reach_high - run->reach_low > WIDE_BRACKET * run->reach_t)
+            return true;
+    }
+    return false;
+}
 
-/* A sentence about more arms than this cannot be read; the table has them all. */
-enum { MAX_RIVALS = 3 };
+static double median_time(const eni_study *study, size_t cell, size_t arm)
+{
+    return eni_study_summary(study, cell, arm, eni_metric_reach_t).median;
+}
+
+void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size)
+{
+    double median = median_time(study, cell, arm);
+    bool is_about = isfinite(median) && has_wide_bracket(study, cell, arm);
+    int used = snprintf(text_out, size, "%s", is_about ? "≈ " : "");
+    if ((size_t)used < size)
+        eni_verdict_seconds(median, censored_at(study, cell, arm), text_out + used, size - (size_t)used);
+}
+
+/* ---- the ranking --------------------------------------------------------------------------------------- */
+
+typedef struct standing {
+    size_t arm, misses;
+    double time, accuracy;
+} standing;
+
+/* NAN: nothing is known, so last. */
+static int by_number(double x, double y)
+{
+    if (isnan(x) || isnan(y)) return isnan(x) - isnan(y);
+    return (x > y) - (x < y);
+}
+
+static int by_standing(const void *a, const void *b)
+{
+    const standing *x = a, *y = b;
+    int order = by_number(x->time, y->time);
+    if (order == 0) order = (x->misses > y->misses) - (x->misses < y->misses);
+    if (order == 0) order = by_number(-x->accuracy, -y->accuracy);
+    return order != 0 ? order : (x->arm > y->arm) - (x->arm < y->arm);
+}
+
+static size_t rank_arms(const eni_study *study, size_t cell, size_t arms_out[ENI_MAX_ARMS])
+{
+    standing all[ENI_MAX_ARMS];
+    size_t n = 0;
+    for (size_t a = 0; a < study->narms; a++) {
+        if (eni_study_count(study, cell, a) == 0) continue;
+        all[n] = (standing){.arm = a,
+                            .time = median_time(study, cell, a),
+                            .accuracy = eni_study_summary(study, cell, a, eni_metric_accuracy).median};
+        for (size_t i = 0; i < study->nruns; i++)
+            all[n].misses += study->runs[i].cell == cell && study->runs[i].arm == a &&
+                             isinf(eni_metric_reach_t(&study->runs[i]));
+        n++;
+    }
+    qsort(all, n, sizeof *all, by_standing);
+    for (size_t i = 0; i < n; i++)
+        arms_out[i] = all[i].arm;
+    return n;
+}
+
+static void put_percent(double value, char *text_out)
+{
+    snprintf(text_out, ENI_RANK_TEXT, "%.1f", 100 * value);
+}
+
+static void put_speed(double value, char *text_out)
+{
+    eni_table_grouped(eni_table_significant(value, 3), ",", text_out, ENI_RANK_TEXT);
+}
+
+/* Median and exact interval of a metric, in the letters of `put`. */
+static void put_metric(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+                       void (*put)(double, char *), char *text_out, char *range_out)
+{
+    double values[ENI_MAX_RUNS];
+    char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
+    size_t n = eni_study_values(study, cell, arm, metric, values);
+    snprintf(text_out, ENI_RANK_TEXT, "-");
+    range_out[0] = 0;
+    if (n > 0) put(eni_stats_median(values, n), text_out);
+    if (n < 2) return;
+    eni_interval interval = eni_stats_interval(values, n);
+    put(interval.low, low);
+    put(interval.high, high);
+    snprintf(range_out, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
+}
+
+static void put_time(const eni_study *study, size_t cell, eni_rank_row *row)
+{
+    double values[ENI_MAX_RUNS], last = censored_at(study, cell, row->arm);
+    char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
+    size_t n = eni_study_values(study, cell, row->arm, eni_metric_reach_t, values);
+    eni_verdict_time(study, cell, row->arm, row->time, sizeof row->time);
+    if (n < 2) return;
+    eni_interval interval = eni_stats_interval(values, n);
+    eni_verdict_seconds(interval.low, last, low, sizeof low);
+    eni_verdict_seconds(interval.high, last, high, sizeof high);
+    if (isfinite(interval.low)) low[strcspn(low, " ")] = 0;
+    if (isfinite(interval.low)) snprintf(row->time_range, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
+}
+
+size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row rows_out[ENI_MAX_ARMS])
+{
+    const eni_study *study = verdict->study;
+    size_t arms[ENI_MAX_ARMS], n = rank_arms(study, cell, arms);
+    for (size_t i = 0; i < n; i++) {
+        eni_rank_row *row = &rows_out[i];
+        const eni_claim *claim = eni_verdict_claim(verdict, cell, arms[0], arms[i]);
+        *row = (eni_rank_row){.arm = arms[i],
+                              .differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim)};
+        put_time(study, cell, row);
+        put_metric(study, cell, arms[i], eni_metric_accuracy, put_percent, row->accuracy,
+                   row->accuracy_range);
+        put_metric(study, cell, arms[i], eni_metric_samples_per_s, put_speed, row->speed, row->speed_range);
+    }
+    return n;
+}
+
+/* ---- the sentence -------------------------------------------------------------------------------------- */
 
 typedef struct sentence {
     char *text;
     size_t size, used;
+    const eni_verdict *verdict;
     const eni_study *study;
-    size_t cell, leader, nrivals;
-    size_t rivals[MAX_RIVALS]; /* the arms that the leader is compared with */
-    bool has_one_seed;
+    size_t cell, n, rank[ENI_MAX_ARMS]; /* arms of the cell, the first first */
 } sentence;
 
 static void say(sentence *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -132,286 +288,244 @@ static void say(sentence *s, const char *fmt, ...)
     if (n > 0) s->used += (size_t)n;
 }
 
+static const char *name_of(const sentence *s, size_t arm)
+{
+    return s->study->arms[arm].name;
+}
+
 static void say_percent(sentence *s, double fraction)
 {
     say(s, "%.*f %%", fabs(fraction * 100 - round(fraction * 100)) < 1e-9 ? 0 : 1, fraction * 100);
 }
 
-/* What a pairing shows about time. */
-enum { CLEARLY_SOONER, ABOUT_EQUAL, NOT_CLEAR };
-
-static int time_class(const eni_pairs *pairs)
+/* Two different times in as many letters as tell them apart. */
+static void put_times(double a, double b, char a_out[32], char b_out[32])
 {
-    if (pairs->n > 0 && pairs->sooner == pairs->n)
-        return pairs->ratio < 1.01 && !pairs->is_bound ? ABOUT_EQUAL : CLEARLY_SOONER;
-    bool is_near = pairs->ratio_range.low > 0.99 && pairs->ratio_range.high < 1.01 && !pairs->is_bound;
-    return is_near ? ABOUT_EQUAL : NOT_CLEAR;
-}
-
-/* "1.4 times sooner than ps-async (3 of 3 seeds; 2.1 s against 2.9 s)" */
-static void say_sooner(sentence *s, const eni_pairs *pairs, size_t other)
-{
-    char mine[32], theirs[32];
-    eni_verdict_time(s->study, s->cell, s->leader, mine, sizeof mine);
-    eni_verdict_time(s->study, s->cell, other, theirs, sizeof theirs);
-    if (pairs->is_bound) say(s, "at least ");
-    say(s, pairs->ratio < 1.095 ? "%.2f" : "%.1f", pairs->ratio);
-    say(s, " times sooner than %s (", s->study->arms[other].name);
-    if (!s->has_one_seed) say(s, "%zu of %zu seeds; medians ", pairs->sooner, pairs->n);
-    say(s, "%s against %s", mine, theirs);
-    if (pairs->b_missed > 0 && !s->has_one_seed) say(s, ", which missed it in %zu", pairs->b_missed);
-    say(s, ")");
-}
-
-/* "no clear difference from ps-sync (sooner in 2 of 3 seeds; 2.1 s against 2.2 s)" */
-static void say_not_sooner(sentence *s, const eni_pairs *pairs, size_t other)
-{
-    const char *name = s->study->arms[other].name;
-    char mine[32], theirs[32];
-    eni_verdict_time(s->study, s->cell, s->leader, mine, sizeof mine);
-    eni_verdict_time(s->study, s->cell, other, theirs, sizeof theirs);
-    if (pairs->n == 0)
-        say(s, "no seed in common with %s", name);
-    else if (time_class(pairs) == ABOUT_EQUAL)
-        say(s, "the same time as %s within 1 %% (%s against %s)", name, mine, theirs);
-    else
-        say(s, "no clear difference from %s (sooner in %zu of %zu seeds; medians %s against %s)", name,
-            pairs->sooner, pairs->n, mine, theirs);
-}
-
-static void say_times(sentence *s, const eni_pairs pairs[])
-{
-    size_t nclear = 0, said = 0;
-    for (size_t i = 0; i < s->nrivals; i++)
-        nclear += time_class(&pairs[s->rivals[i]]) == CLEARLY_SOONER;
-    say(s, "%s reached ", s->study->arms[s->leader].name);
-    say_percent(s, s->study->target);
-    for (size_t i = 0; i < s->nrivals; i++) {
-        size_t b = s->rivals[i];
-        if (time_class(&pairs[b]) != CLEARLY_SOONER) continue;
-        say(s, said == 0 ? " " : said + 1 == nclear ? " and " : ", ");
-        say_sooner(s, &pairs[b], b);
-        said++;
-    }
-    if (said == 0) {
-        char mine[32];
-        eni_verdict_time(s->study, s->cell, s->leader, mine, sizeof mine);
-        say(s, " in %s", mine);
-    }
-    bool is_first = true;
-    for (size_t i = 0; i < s->nrivals; i++) {
-        size_t b = s->rivals[i];
-        if (time_class(&pairs[b]) == CLEARLY_SOONER) continue;
-        say(s, is_first ? ", with " : " and ");
-        say_not_sooner(s, &pairs[b], b);
-        is_first = false;
+    eni_verdict_seconds(a, 0, a_out, 32);
+    eni_verdict_seconds(b, 0, b_out, 32);
+    for (int digits = 1; strcmp(a_out, b_out) == 0 && digits < 5; digits++) {
+        snprintf(a_out, 32, "%.*f s", digits, a);
+        snprintf(b_out, 32, "%.*f s", digits, b);
     }
 }
 
-/* What the pairs say about accuracy, in two parts around the other arms' names: "0.6 points higher than" …
- * " (paired: +0.3 to +0.9)". */
-typedef struct phrase {
-    char head[64], tail[64];
-} phrase;
-
-static phrase points_phrase(const eni_pairs *pairs, bool has_one_seed)
+/* " (1.3x)", of the numbers as they are shown. */
+static void say_ratio(sentence *s, const char *less, const char *more)
 {
-    bool is_clear = pairs->nacc > 0 && (pairs->higher == pairs->nacc || pairs->lower == pairs->nacc) &&
-                    fabs(pairs->points) >= 0.05;
-    phrase p = {"", ""};
-    if (pairs->has_same_weights) {
-        snprintf(p.head, sizeof p.head, "with the same weights as");
-        return p;
-    }
-    if (pairs->nacc == 0) {
-        snprintf(p.head, sizeof p.head, "without a paired accuracy of");
-        return p;
-    }
-    if (is_clear)
-        snprintf(p.head, sizeof p.head, "%.1f points %s than", fabs(pairs->points),
-                 pairs->points > 0 ? "higher" : "lower");
-    else
-        snprintf(p.head, sizeof p.head,
-                 has_one_seed ? "as accurate as" : "with no clear difference in accuracy from");
-    if (!has_one_seed)
-        snprintf(p.tail, sizeof p.tail, " (paired: %+.1f to %+.1f)", pairs->points_range.low,
-                 pairs->points_range.high);
-    return p;
+    double below = strtod(less, NULL), ratio = below > 0 ? strtod(more, NULL) / below : NAN;
+    if (ratio >= 1.005) say(s, " (%.*fx)", ratio < 1.095 ? 2 : ratio < 9.95 ? 1 : 0, ratio);
 }
 
-/* Arms with the same phrase share it: "0.7 points lower than ring and ps-sync". */
-static void say_accuracies(sentence *s, const eni_pairs pairs[])
+static bool beats(const sentence *s, size_t arm, size_t other)
 {
-    phrase phrases[MAX_RIVALS];
-    bool is_said[MAX_RIVALS] = {false};
-    for (size_t i = 0; i < s->nrivals; i++)
-        phrases[i] = points_phrase(&pairs[s->rivals[i]], s->has_one_seed);
-    for (size_t i = 0; i < s->nrivals; i++) {
-        if (is_said[i]) continue;
-        say(s, i == 0 ? ", and ended %s" : " and %s", phrases[i].head);
-        for (size_t j = i, named = 0; j < s->nrivals; j++) {
-            bool is_same = strcmp(phrases[j].head, phrases[i].head) == 0 &&
-                           strcmp(phrases[j].tail, phrases[i].tail) == 0;
-            if (is_said[j] || !is_same) continue;
-            say(s, named++ == 0 ? " %s" : " and %s", s->study->arms[s->rivals[j]].name);
-            is_said[j] = true;
+    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, arm, other);
+    return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == arm);
+}
+
+/* Whom the sentence is about, and against whom: the primary comparison if it is clear, else the best pair by
+ * rank. */
+static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
+{
+    bool has_found = false;
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t j = 0; j < s->n; j++) {
+            size_t a = s->rank[i], b = s->rank[j];
+            if (a == b || !beats(s, a, b)) continue;
+            if (has_found && !eni_verdict_claim(s->verdict, s->cell, a, b)->is_primary) continue;
+            *winner_out = a;
+            *loser_out = b;
+            has_found = true;
         }
-        say(s, "%s", phrases[i].tail);
-    }
+    return has_found;
 }
 
-/* Nobody reached the target, or the rates do not allow to compare accuracy: speed is what is left. */
-static void say_speeds(sentence *s, const eni_pairs pairs[])
+/* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)" */
+static void say_sooner(sentence *s, size_t winner, size_t loser)
 {
-    size_t said = 0;
-    say(s, "%s trained ", s->study->arms[s->leader].name);
-    for (size_t i = 0; i < s->nrivals; i++) {
-        size_t b = s->rivals[i];
-        if (pairs[b].nspeed == 0) continue;
-        say(s, "%s%.*f times as fast as %s", said++ == 0 ? "" : " and ",
-            fabs(pairs[b].speed_ratio - 1) < 0.095 ? 2 : 1, pairs[b].speed_ratio, s->study->arms[b].name);
-        if (!s->has_one_seed) say(s, " (faster in %zu of %zu seeds)", pairs[b].faster, pairs[b].nspeed);
+    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, winner, loser);
+    double mine = median_time(s->study, s->cell, winner), theirs = median_time(s->study, s->cell, loser);
+    char a[32], b[32];
+    say(s, "%s reached ", name_of(s, winner));
+    say_percent(s, s->study->target);
+    if (isfinite(mine) && isinf(theirs)) {
+        eni_verdict_seconds(mine, 0, a, sizeof a);
+        eni_verdict_seconds(censored_at(s->study, s->cell, loser), 0, b, sizeof b);
+        say(s, " in %s, %s not within its %s", a, name_of(s, loser), b);
+        return;
     }
-    if (said == 0) say(s, "alone");
+    if (isfinite(theirs)) put_times(mine, theirs, a, b);
+    if (isfinite(theirs) && strtod(a, NULL) < strtod(b, NULL)) {
+        say(s, " in %s instead of %s for %s", a, b, name_of(s, loser));
+        say_ratio(s, a, b);
+        return;
+    }
+    /* The medians over seeds do not show what the pairs do. */
+    say(s, " sooner than %s in %zu of %zu seeds", name_of(s, loser),
+        claim->a == winner ? claim->sooner : claim->later, claim->n);
 }
 
-static size_t fastest(const eni_study *study, size_t cell)
+static void say_claims(sentence *s, size_t winner, size_t loser)
 {
-    size_t best = 0;
-    double speed = -1;
-    for (size_t a = 0; a < study->narms; a++) {
-        eni_summary s = eni_study_summary(study, cell, a, eni_metric_samples_per_s);
-        if (s.n == 0 || s.median <= speed) continue;
-        best = a;
-        speed = s.median;
+    size_t nsooner = 0, nopen = 0, sooner = 0, open = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        size_t arm = s->rank[i];
+        if (arm == winner || arm == loser) continue;
+        if (beats(s, winner, arm)) {
+            sooner = arm;
+            nsooner++;
+        } else if (!beats(s, arm, winner)) {
+            open = arm;
+            nopen++;
+        }
     }
-    return best;
+    say_sooner(s, winner, loser);
+    if (nsooner == 1) say(s, ", sooner than %s too", name_of(s, sooner));
+    if (nsooner > 1) say(s, ", sooner than %zu others too", nsooner);
+    if (nopen == 1) say(s, "; %s not shown to differ", name_of(s, open));
+    if (nopen > 1) say(s, "; %zu others not shown to differ", nopen);
+}
+
+/* "ring reached 75 % in 3.1 s, ps-async in 4.1 s" */
+static void say_times(sentence *s)
+{
+    char text[32];
+    eni_verdict_seconds(median_time(s->study, s->cell, s->rank[0]), 0, text, sizeof text);
+    say(s, "%s reached ", name_of(s, s->rank[0]));
+    say_percent(s, s->study->target);
+    say(s, " in %s", text);
+    if (s->n < 2) return;
+    size_t second = s->rank[1];
+    double time = median_time(s->study, s->cell, second);
+    eni_verdict_seconds(isinf(time) ? censored_at(s->study, s->cell, second) : time, 0, text, sizeof text);
+    if (isnan(time))
+        say(s, ", %s %s", name_of(s, second),
+            eni_study_example(s->study, s->cell, second) == NULL ? "failed" : "has no accuracy");
+    else
+        say(s, isinf(time) ? ", %s not within its %s" : ", %s in %s", name_of(s, second), text);
+}
+
+/* Why nothing is claimed of the first two. */
+static void say_why(sentence *s)
+{
+    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, s->rank[0], s->rank[1]);
+    size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->study->narms));
+    size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
+    switch (claim->found) {
+    case ENI_CLAIM_FEW:
+        say(s, "; too few seeds to say (%zu of %zu)", claim->seeds,
+            claim->is_planned && all > own ? all : own);
+        break;
+    case ENI_CLAIM_FAILED: say(s, "; not shown: runs failed or are missing"); break;
+    case ENI_CLAIM_UNFAIR: say(s, "; not shown: the fairness box has a FAIL"); break;
+    case ENI_CLAIM_BUSY: say(s, "; not shown: the machine was busy"); break;
+    case ENI_CLAIM_EXPLORATORY: say(s, "; exploratory, as the primary comparison is not clear"); break;
+    default: say(s, "; no difference shown");
+    }
 }
 
 static void say_alone(sentence *s)
 {
-    char time[32];
-    eni_verdict_time(s->study, s->cell, s->leader, time, sizeof time);
-    eni_summary reach = eni_study_summary(s->study, s->cell, s->leader, eni_metric_reach_t);
-    eni_summary accuracy = eni_study_summary(s->study, s->cell, s->leader, eni_metric_accuracy);
-    say(s, "%s ", s->study->arms[s->leader].name);
-    if (reach.n == 0) {
-        say(s, "ran alone, without an accuracy");
-        return;
+    double time = median_time(s->study, s->cell, s->rank[0]);
+    char text[32];
+    if (isfinite(time)) {
+        say_times(s);
+    } else if (isnan(time)) {
+        say(s, "%s ran without an accuracy", name_of(s, s->rank[0]));
+    } else {
+        eni_verdict_seconds(censored_at(s->study, s->cell, s->rank[0]), 0, text, sizeof text);
+        say(s, "%s did not reach ", name_of(s, s->rank[0]));
+        say_percent(s, s->study->target);
+        say(s, " within its %s", text);
     }
-    say(s, isinf(reach.median) ? "did not reach " : "reached ");
-    say_percent(s, s->study->target);
-    if (isfinite(reach.median)) say(s, " in %s", time);
-    if (accuracy.n > 0) say(s, " and ended at %.1f %%", 100 * accuracy.median);
     say(s, "; nothing to compare with");
 }
 
-/* True when some arm has a finite median time: then the sentence is about time. */
-static bool somebody_reached(const eni_study *study, size_t cell)
+static bool somebody_finished(const sentence *s)
 {
-    for (size_t a = 0; a < study->narms; a++) {
-        eni_summary time = eni_study_summary(study, cell, a, eni_metric_reach_t);
-        if (time.n > 0 && isfinite(time.median)) return true;
-    }
+    for (size_t i = 0; i < s->n; i++)
+        if (eni_study_example(s->study, s->cell, s->rank[i]) != NULL) return true;
     return false;
 }
 
-static bool somebody_finished(const eni_study *study, size_t cell)
+/* No arm's median is a time. */
+static void say_nobody(sentence *s)
 {
-    for (size_t a = 0; a < study->narms; a++)
-        if (eni_study_example(study, cell, a) != NULL) return true;
-    return false;
+    bool has_some = false;
+    for (size_t i = 0; i < s->n; i++)
+        has_some =
+            has_some || isfinite(eni_study_summary(s->study, s->cell, s->rank[i], eni_metric_reach_t).min);
+    say(s, "no arm reached ");
+    say_percent(s, s->study->target);
+    say(s, has_some ? " in most of its runs" : " within its budget");
 }
 
-static bool has_accuracy(const eni_study *study, size_t cell)
+void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_out, size_t size)
 {
-    for (size_t a = 0; a < study->narms; a++)
-        if (eni_study_summary(study, cell, a, eni_metric_reach_t).n > 0) return true;
-    return false;
-}
-
-/* The arms next to the leader, by the median time (or the speed), in the order of the arms. */
-static void choose_rivals(sentence *s, bool is_about_time)
-{
-    double rank[ENI_MAX_ARMS];
-    for (size_t a = 0; a < s->study->narms; a++) {
-        eni_summary time = eni_study_summary(s->study, s->cell, a, eni_metric_reach_t);
-        eni_summary speed = eni_study_summary(s->study, s->cell, a, eni_metric_samples_per_s);
-        rank[a] = is_about_time ? time.n > 0 ? time.median : INFINITY
-                  : speed.n > 0 ? -speed.median
-                                : INFINITY;
-    }
-    for (size_t a = 0; a < s->study->narms && s->nrivals < MAX_RIVALS; a++) {
-        size_t better = 0; /* other arms before this one */
-        for (size_t b = 0; b < s->study->narms; b++)
-            better += b != s->leader && (rank[b] < rank[a] || (b < a && !(rank[b] > rank[a])));
-        if (a != s->leader && better < MAX_RIVALS) s->rivals[s->nrivals++] = a;
-    }
-}
-
-void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, size_t cell, char *text_out,
-                          size_t size)
-{
-    bool is_about_time = fairness->is_accuracy_comparable && somebody_reached(study, cell);
-    size_t leader = is_about_time ? eni_verdict_leader(study, cell) : fastest(study, cell);
-    sentence s = {.text = text_out,
-                  .size = size,
-                  .study = study,
-                  .cell = cell,
-                  .leader = leader,
-                  .has_one_seed = eni_study_count(study, cell, leader) == 1};
-    eni_pairs pairs[ENI_MAX_ARMS];
+    sentence s = {.text = text_out, .size = size, .verdict = verdict, .study = verdict->study, .cell = cell};
+    size_t winner = 0, loser = 0;
+    s.n = rank_arms(s.study, cell, s.rank);
     text_out[0] = 0;
-    if (!somebody_finished(study, cell)) {
-        say(&s, "no run ended well: nothing to say.");
-        return;
-    }
-    if (study->narms == 1) {
+    if (!somebody_finished(&s)) {
+        say(&s, "no run ended well: nothing to say");
+    } else if (s.n == 1) {
         say_alone(&s);
-        say(&s, ".");
-        return;
-    }
-    for (size_t b = 0; b < study->narms; b++)
-        eni_verdict_pairs(study, cell, leader, b, &pairs[b]);
-    choose_rivals(&s, is_about_time);
-    if (is_about_time) {
-        say_times(&s, pairs);
-        say_accuracies(&s, pairs);
+    } else if (find_claim(&s, &winner, &loser)) {
+        say_claims(&s, winner, loser);
+    } else if (isnan(median_time(s.study, cell, s.rank[0]))) {
+        say(&s, "no run has an accuracy, so no time to compare");
+    } else if (isinf(median_time(s.study, cell, s.rank[0]))) {
+        say_nobody(&s);
     } else {
-        if (fairness->is_accuracy_comparable && has_accuracy(study, cell)) {
-            say(&s, "no arm reached ");
-            say_percent(&s, study->target);
-            say(&s, " within the budget; ");
-        }
-        say_speeds(&s, pairs);
+        say_times(&s);
+        say_why(&s);
     }
-    size_t nleft = study->narms - 1 - s.nrivals;
-    if (nleft > 0) say(&s, "; the table has %zu more arm%s", nleft, nleft == 1 ? "" : "s");
-    if (!fairness->is_accuracy_comparable) say(&s, "; accuracy not comparable (rates not scaled)");
-    if (s.has_one_seed) say(&s, "; one seed cannot tell chance from effect");
     say(&s, ".");
 }
 
-void eni_verdict_caveat(const eni_study *study, const eni_fairness *fairness, char *text_out, size_t size)
+/* ---- below the sentences ------------------------------------------------------------------------------- */
+
+/* The widest over the planned comparisons of a cell, rounded up; NAN: not known. */
+static double least_of_cell(const eni_verdict *verdict, size_t cell)
 {
-    size_t used = 0;
-    if (fairness->nfail > 0)
-        used = (size_t)snprintf(
-            text_out, size,
-            "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
-    if (used >= size || study->nseeds < 2 || study->narms < 2) {
-        if (used == 0 && size > 0) text_out[0] = 0;
-        return;
+    double most = NAN;
+    for (size_t i = 0; i < verdict->n; i++) {
+        const eni_claim *claim = &verdict->claims[i];
+        if (claim->setting != cell || claim->found < ENI_CLAIM_EXPLORATORY) continue;
+        most = fmax(most, eni_verdict_least(verdict, claim));
     }
-    size_t n = study->nseeds;
-    if (n < 6)
-        snprintf(text_out + used, size - used,
-                 "With %zu seeds, all pairs agree by chance alone in 1 of %.0f comparisons, and a paired "
-                 "range covers "
-                 "the true median with %.0f %%; six seeds make it 1 of 32 and 97 %%.",
-                 n, 1 / eni_stats_chance(n), 100 * (1 - eni_stats_chance(n)));
-    else
-        snprintf(text_out + used, size - used,
-                 "Paired ranges over %zu seeds cover the true median with at least 95 %% (order statistics).",
-                 n);
+    return ceil(100 * most) / 100;
+}
+
+void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out, size_t size)
+{
+    const eni_study *study = verdict->study;
+    sentence s = {.text = text_out, .size = size, .verdict = verdict, .study = study};
+    const char *names[ENI_MAX_CELLS];
+    bool is_first = true;
+    text_out[0] = 0;
+    if (fairness->nfail > 0)
+        say(&s, "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
+    if (study->narms < 2) return;
+    for (size_t c = 0; c < study->ncells; c++)
+        names[c] = study->cells[c].name;
+    if (s.used < size) eni_claims_text(verdict->claims, verdict->n, names, text_out + s.used, size - s.used);
+    s.used = strlen(text_out);
+    for (size_t c = 0; c < study->ncells; c++) {
+        double least = least_of_cell(verdict, c);
+        if (isnan(least)) continue;
+        say(&s, is_first ? " Least effect that could have been seen: %s %.2fx" : ", %s %.2fx", names[c],
+            least);
+        is_first = false;
+    }
+    if (!is_first) say(&s, ".");
+    is_first = true;
+    for (size_t c = 0; c < study->ncells; c++) {
+        double ranks[ENI_CLAIMS_SEEDS] = {0};
+        size_t n = study->cells[c].seeds < ENI_CLAIMS_SEEDS ? study->cells[c].seeds : ENI_CLAIMS_SEEDS;
+        if (n < 2) continue;
+        say(&s, is_first ? " Ranges hold the true median with %.0f %% (%s)" : ", %.0f %% (%s)",
+            100 * eni_stats_interval(ranks, n).confidence, names[c]);
+        is_first = false;
+    }
+    if (!is_first) say(&s, ".");
 }

@@ -1,53 +1,63 @@
-/* report_verdict.h - one sentence per cell, from runs paired by seed; it claims what the pairs show, no more.
+/* report_verdict.h - per setting a ranking of the arms and one sentence, and which differences are claimed
+ * (claims.h, docs/measurement.md).
  *
- * A pair is two runs of one cell and one seed: same initial weights, same data order, so that their
- * difference is free of the variance of both (Bouthillier et al. 2021). "Sooner" needs the same sign in every
- * pair; otherwise the sentence says that there is no clear difference. A run that did not reach the target
+ * A pair is two runs of one setting and one seed: same initial weights, same data order, so that their
+ * difference is free of the variance of both (Bouthillier et al. 2021). A run that did not reach the target
  * stays in, as a time longer than its last evaluation. */
 #ifndef CLI_REPORT_VERDICT_H
 #define CLI_REPORT_VERDICT_H
 
+#include "cli/claims.h"
 #include "cli/report_fair.h"
 #include "cli/report_study.h"
 
-enum { ENI_VERDICT_TEXT = 1024 };
+enum { ENI_VERDICT_TEXT = 1024, ENI_RANK_TEXT = 64 };
 
-/* Arm `a` against arm `b` in one cell. */
-typedef struct eni_pairs {
-    size_t n;             /* seeds that both arms ran */
-    size_t sooner, later; /* seeds in which a reached the target before, after b (a miss is later) */
-    size_t b_missed;      /* seeds in which a reached the target and b did not */
-    double ratio;         /* median over seeds of time(b) / time(a); NAN: never both sides known */
-    bool is_bound;        /* the ratio is a lower bound: b missed the target in some seeds */
-    eni_interval ratio_range;
+typedef struct eni_verdict {
+    const eni_study *study;
+    size_t n;
+    eni_claim *claims; /* (n) every pair of arms in every setting, owned */
+} eni_verdict;
 
-    size_t nspeed, faster; /* pairs with samples/s; those in which a is faster */
-    double speed_ratio;    /* median of samples/s(a) / samples/s(b) */
+/* One arm in a ranking, as texts; "-" where there is no number, "" where there is no interval. */
+typedef struct eni_rank_row {
+    size_t arm;
+    char time[ENI_RANK_TEXT], time_range[ENI_RANK_TEXT]; /* "3.1 s", "2.9 to 3.4"; "> 5.2 s" */
+    char accuracy[ENI_RANK_TEXT], accuracy_range[ENI_RANK_TEXT];
+    char speed[ENI_RANK_TEXT], speed_range[ENI_RANK_TEXT];
+    const char *differs; /* from the first: "yes", "not shown"; "-" for the first itself */
+} eni_rank_row;
 
-    size_t nacc, higher, lower;
-    double points; /* median of accuracy(a) - accuracy(b), in percentage points */
-    eni_interval points_range;
-    bool has_same_weights; /* params_sha256 equal in all pairs */
-} eni_pairs;
+/* Tests what the study has planned. EN_ENOMEM. The caller frees with eni_verdict_free. */
+en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out);
+void eni_verdict_free(eni_verdict *verdict);
 
-void eni_verdict_pairs(const eni_study *study, size_t cell, size_t a, size_t b, eni_pairs *pairs_out);
+/* The comparison of two arms of a cell; NULL: a and b are the same. */
+const eni_claim *eni_verdict_claim(const eni_verdict *verdict, size_t cell, size_t a, size_t b);
 
-/* The arm that the sentence is about: least median time to the target (ties: more samples/s); when nobody has
- * a time, the one with the most samples/s. */
-size_t eni_verdict_leader(const eni_study *study, size_t cell);
+/* What was found, in two or three words: "yes", "not shown", "too few seeds". */
+const char *eni_verdict_found(const eni_claim *claim);
 
-/* "ring reached 75 % 1.4 times sooner than ps-async (3 of 3 seeds; 2.1 s against 2.9 s), and ended 0.6 points
- * higher (paired: +0.3 to +0.9)." The cell's name is not part of it. Writes at most `size` bytes. */
-void eni_verdict_sentence(const eni_study *study, const eni_fairness *fairness, size_t cell, char *text_out,
-                          size_t size);
+/* The greatest ratio of times that the scatter of the pairs could have hidden (eni_claims_least), at the
+ * level that this comparison was tested at; NAN: not known. */
+double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim);
 
-/* What the number of seeds is worth: "3 seeds: …", for below the sentences. */
-void eni_verdict_caveat(const eni_study *study, const eni_fairness *fairness, char *text_out, size_t size);
+/* The arms of a cell that ran, by median time (then: fewer misses, higher accuracy). Returns how many. */
+size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row rows_out[ENI_MAX_ARMS]);
+
+/* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)." At most 25 words; the cell's name is not
+ * part of it. Writes at most `size` bytes. */
+void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_out, size_t size);
+
+/* For below the sentences: a FAIL, what the plan needed, the least effect that could have been seen. */
+void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out,
+                        size_t size);
 
 /* "2.1 s", "> 5.2 s" for a censored time (`last_t`), "-" for NAN. */
 void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t size);
 
-/* The median time of an arm as text; a censored median names the least clock that all its runs passed. */
+/* The median time of an arm as text; a censored median names the least clock that all its runs passed. "≈ "
+ * before it says that the bracket of one of its runs is wider than 10 % of the time. */
 void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size);
 
 #endif

@@ -56,8 +56,3 @@ eni_interval eni_stats_interval(double *values, size_t n)
     }
     return (eni_interval){values[k - 1], values[n - k], confidence};
 }
-
-double eni_stats_chance(size_t n)
-{
-    return n == 0 ? 1 : pow(0.5, (double)n - 1);
-}

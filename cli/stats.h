@@ -38,8 +38,4 @@ eni_summary eni_stats_summary(double *values, size_t n);
  * Practical Nonparametric Statistics, 3rd ed., section 3.2.) Reorders `values`. */
 eni_interval eni_stats_interval(double *values, size_t n);
 
-/* The chance that n coins all show the same side: 2^(1-n). What "3 of 3 seeds" is worth when there is no
- * effect (two-sided sign test). 1 for n = 0. */
-double eni_stats_chance(size_t n);
-
 #endif

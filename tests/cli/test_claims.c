@@ -43,8 +43,8 @@ static double p_of_sum(size_t n, size_t t)
     return p_of(leads, n);
 }
 
-/* Two-sided critical values at 5 %: the greatest sum of the rarer sign that is still clear (McCornack 1965, table
- * 2; Wilcoxon & Wilcox 1964). Below six there is none. */
+/* Two-sided critical values at 5 %: the greatest sum of the rarer sign that is still clear (McCornack 1965,
+ * table 2; Wilcoxon & Wilcox 1964). Below six there is none. */
 static void critical_values_are_those_of_the_tables(void **state)
 {
     (void)state;
@@ -70,14 +70,15 @@ static void p_values_are_those_of_scipy(void **state)
     is_near(eni_claims_p((double[]){3.96, 2.41, 3.11, 2.97, 2.71, 3.18, 2.47, 3.6},
                          (double[]){4.456, 2.4983, 3.1475, 3.2693, 3.0924, 3.2768, 2.558, 4.0549}, 8, NULL),
             0.0078125);
-    is_near(eni_claims_p((double[]){3.8, 2.43, 2.07, 2.4, 2.69, 2.94, 3.81, 3.39, 2.68, 2.03},
-                         (double[]){3.4418, 2.5648, 2.3811, 2.4657, 2.6262, 3.2104, 4.3044, 3.4585, 2.9737, 2.368},
-                         10, NULL),
+    is_near(eni_claims_p(
+                (double[]){3.8, 2.43, 2.07, 2.4, 2.69, 2.94, 3.81, 3.39, 2.68, 2.03},
+                (double[]){3.4418, 2.5648, 2.3811, 2.4657, 2.6262, 3.2104, 4.3044, 3.4585, 2.9737, 2.368}, 10,
+                NULL),
             0.048828125);
-    is_near(eni_claims_p((double[]){2.25, 3.48, 2.39, 2.12, 3.2, 3.79, 2.05, 3.61, 2.38, 2.19, 2.04, 2.59, 3.45,
-                                    2.99, 3.71},
-                         (double[]){2.4941, 3.3975, 2.8872, 2.4191, 3.5828, 4.1469, 2.3723, 3.3225, 2.6594, 2.4446,
-                                    1.7967, 2.8198, 3.5373, 3.3983, 3.7323},
+    is_near(eni_claims_p((double[]){2.25, 3.48, 2.39, 2.12, 3.2, 3.79, 2.05, 3.61, 2.38, 2.19, 2.04, 2.59,
+                                    3.45, 2.99, 3.71},
+                         (double[]){2.4941, 3.3975, 2.8872, 2.4191, 3.5828, 4.1469, 2.3723, 3.3225, 2.6594,
+                                    2.4446, 1.7967, 2.8198, 3.5373, 3.3983, 3.7323},
                          15, NULL),
             0.012451171875);
     double leads[ENI_CLAIMS_SEEDS];
@@ -285,14 +286,15 @@ static double normal(noise *n)
 }
 
 /* One setting: what a seed costs is common to its arms (20 %), 3 % are each run's own. `late`: factors of the
- * arms, NULL for none. Ragged: a fifth of the seeds end before most arms are there, times are coarse so that they
- * tie, and some runs have no time. */
+ * arms, NULL for none. Ragged: a fifth of the seeds end before most arms are there, times are coarse so that
+ * they tie, and some runs have no time. */
 static void make_study(uint64_t study, size_t narms, size_t nseeds, const double *late, bool is_ragged,
                        double *times)
 {
     noise n = {.key = {study, ENI_RNG_TEST, (uint32_t)(narms * 100 + nseeds), is_ragged}};
     for (size_t s = 0; s < nseeds; s++) {
-        const double common = 0.2 * normal(&n), limit = normal(&n) < -0.84 ? 3 * exp(common + 0.01) : INFINITY;
+        const double common = 0.2 * normal(&n),
+                     limit = normal(&n) < -0.84 ? 3 * exp(common + 0.01) : INFINITY;
         for (size_t a = 0; a < narms; a++) {
             double t = 3 * exp(common + 0.03 * normal(&n)) * (late == NULL ? 1 : late[a]);
             if (is_ragged) t = t > limit ? INFINITY : round(20 * t) / 20;
@@ -387,7 +389,8 @@ static void a_slow_arm_lends_no_claim_to_the_others(void **state)
         bool is_wrong = false, is_right = true;
         for (int i = 0; i < 6; i++) {
             is_wrong = is_wrong || (claims[i].b < 3 && claims[i].found == ENI_CLAIM_YES);
-            is_right = is_right && (claims[i].b < 3 || (claims[i].found == ENI_CLAIM_YES && claims[i].sign > 0));
+            is_right =
+                is_right && (claims[i].b < 3 || (claims[i].found == ENI_CLAIM_YES && claims[i].sign > 0));
         }
         wrong += is_wrong;
         right += is_right;

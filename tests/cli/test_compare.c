@@ -198,6 +198,40 @@ static void test_what_would_overwrite_is_refused(void **state)
     assert_non_null(strstr(s.said, "twice"));
 }
 
+/* What may be claimed is on record with the first run: here nothing but the primary comparison. */
+static void test_the_plan_is_recorded(void **state)
+{
+    (void)state;
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--arm=ring:lr=0.02",
+                                              "--seeds=1", "--cells=even,slow", "--primary=slow:3:2", NULL}),
+                     EN_OK);
+    json_t *index = load("compare.json"), *claims = json_object_get(index, "claims");
+    const json_t *primary = json_object_get(claims, "primary"), *arms = json_object_get(primary, "arms");
+    assert_true(json_number_value(json_object_get(claims, "alpha")) == 0.05);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(claims, "seeds"), "slow")), 1);
+    assert_int_equal(json_integer_value(json_object_get(claims, "seeds_needed")), 6);
+    assert_int_equal(json_array_size(json_object_get(claims, "comparisons")), 1);
+    assert_true(json_equal(json_array_get(json_object_get(claims, "comparisons"), 0), primary));
+    assert_string_equal(text_of(primary, "setting"), "slow");
+    assert_string_equal(json_string_value(json_array_get(arms, 0)), "ps-sync");
+    assert_string_equal(json_string_value(json_array_get(arms, 1)), "ring:lr=0.02");
+    json_decref(index);
+}
+
+static void test_a_primary_comparison_that_is_not_there(void **state)
+{
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof path, "%s/compare.json", s.dir);
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--primary=slow:1:2", NULL}),
+                     EN_EINVAL);
+    assert_non_null(strstr(s.said, "names the setting slow, which is not compared: give one of --cells"));
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--primary=even:1:3", NULL}),
+                     EN_EINVAL);
+    assert_non_null(strstr(s.said, "names arm 3, and there are 2: give two from 1 to 2"));
+    assert_int_equal(access(path, F_OK), -1); /* before the first run */
+}
+
 static void test_nothing_to_compare(void **state)
 {
     (void)state;
@@ -482,6 +516,8 @@ int main(void)
         TEST(test_a_failed_run_costs_no_other),
         TEST(test_an_interruption_ends_it),
         TEST(test_the_machine_is_recorded),
+        TEST(test_the_plan_is_recorded),
+        TEST(test_a_primary_comparison_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,39 +73,47 @@ static void the_table_has_the_columns_and_lines_up(void **state)
 {
     (void)state;
     char *text = report(EN_OK);
-    const char *const parts[] = {"cell",
-                                 "strategy",
-                                 "updates",
-                                 "samples/s",
-                                 "to 75 %",
-                                 "test acc",
-                                 "staleness mean/p50/p95/max",
-                                 "wait",
-                                 "payload/theory",
-                                 "wire\n",
-                                 "even  ring [direct, shm]",
-                                 "468",
-                                 "14,",
-                                 " s  ",
-                                 "[",
-                                 "0/0/0/0",
-                                 " %",
-                                 "1.00",
-                                 "0 MB\n",
-                                 "even  ps-sync [shm]",
-                                 "even  ps-async [shm]",
-                                 "936",
-                                 "1.0/1/1/2",
-                                 "slow  ring [direct, shm]",
-                                 "slow  ps-sync",
-                                 "slow  ps-async",
-                                 "ring = ps-sync byte for byte (sha256 ",
-                                 "fairness: PASS, 1 warning",
-                                 "\neven: ring reached 75 % ",
-                                 "3 of 3 seeds",
-                                 "\nslow: ps-async reached 75 % ",
-                                 "one seed cannot tell chance from effect.\n",
-                                 "With 3 seeds"};
+    const char *const parts[] = {
+        "cell",
+        "strategy",
+        "updates",
+        "samples/s",
+        "to 75 %",
+        "test acc",
+        "staleness mean/p50/p95/max",
+        "wait",
+        "payload/theory",
+        "wire\n",
+        "even  ring [direct, shm]",
+        "468",
+        "14,",
+        " s  ",
+        "[",
+        "0/0/0/0",
+        " %",
+        "1.00",
+        "0 MB\n",
+        "even  ps-sync [shm]",
+        "even  ps-async [shm]",
+        "936",
+        "1.0/1/1/2",
+        "slow  ring [direct, shm]",
+        "slow  ps-sync",
+        "slow  ps-async",
+        "ring = ps-sync byte for byte (sha256 ",
+        "fairness: PASS, 1 warning",
+        "\neven      to 75 %",
+        "test acc",
+        "samples/s",
+        "differs from the first\n",
+        "ring      1.6 s [1.4 to 1.6 s]  80.7 [80.5 to 80.8]  14,900 [14,700 to 14,900]  -\n",
+        "ps-async  1.8 s",
+        "too few seeds\n",
+        "\neven: ring reached 75 % in 1.6 s, ps-async in 1.8 s; too few seeds to say (3 of 7).\n",
+        "\nslow: ps-async reached 75 % in ",
+        "too few seeds to say (1 of 7).\n",
+        "Too few seeds to claim anything: even has 3 of 7 (descriptive), slow has 1 of 7",
+        "Ranges hold the true median with 75 % (even)."};
     in_order(text, parts, sizeof parts / sizeof parts[0]);
 
     /* The last column is flush right: the table's lines are equally long, and fit the 140 letters. */
@@ -378,6 +386,60 @@ static void the_numbers_come_as_csv_too(void **state)
     free(runs);
 }
 
+/* Seven seeds in even, three in slow: what was planned before the first run is what is claimed. */
+static void claims_are_those_of_the_plan(void **state)
+{
+    (void)state;
+    fixture spec = fixture_demo();
+    fixture_remove(dir);
+    fixture_folder(dir);
+    spec.nseeds[0] = 7;
+    spec.nseeds[1] = 3;
+    fixture_write(dir, &spec);
+    fixture_set(dir, "compare.json", "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 7, "slow", 3));
+    char *text = report_with(ENI_REPORT_CSV, EN_OK);
+    const char *const lines[] = {
+        "ps-async  1.8 s",
+        "  yes\n",
+        "\neven: ring reached 75 % in ",
+        " s instead of 1.8 s for ps-async (1.",
+        "\nslow: ps-async reached 75 % in ",
+        "too few seeds to say (3 of 7).\n",
+        "3 comparisons need 7 seeds: even has 7, slow has 3 of 7 (descriptive). Least effect that "
+        "could have been seen: even 1."};
+    in_order(text, lines, sizeof lines / sizeof *lines);
+    free(text);
+    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "claims.csv");
+    const char *const parts[] = {"class=\"rank\"",
+                                 "differs from the first",
+                                 "<td>yes</td>",
+                                 "s instead of 1.8 s for <b>ps-async</b>",
+                                 "too few seeds to say",
+                                 "p (Holm)",
+                                 "<td>0.0156</td><td>0.0469</td>"};
+    in_order(page, parts, sizeof parts / sizeof *parts);
+    assert_int_equal(count_rows(csv), 1 + 2 * 3);
+    assert_non_null(strstr(csv, "\neven,ring,ps-async,7,7,0,0.015625,0.046875,1."));
+    assert_non_null(strstr(csv, ",yes,ring\n"));
+    assert_non_null(strstr(csv, "\nslow,ring,ps-async,3,0,3,0.25,,,too few seeds,\n"));
+    free(page);
+    free(csv);
+
+    /* Planned with more seeds than it has: an unfinished study claims nothing. */
+    fixture_set(dir, "compare.json", "claims",
+                json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 8, "slow", 3, "primary",
+                          "setting", "even", "arms", "ring", "ps-async"));
+    text = report(EN_OK);
+    assert_non_null(strstr(text, "; not shown: runs failed or are missing.\n"));
+    assert_non_null(strstr(
+        text, "The primary comparison needs 6 seeds, then 2 other comparisons need 7 seeds: even has 8"));
+    free(text);
+    fixture_set(dir, "compare.json", "claims",
+                json_pack("{s:{s:s, s:[s, s]}}", "primary", "setting", "even", "arms", "ring", "ssp"));
+    free(report(EN_EFORMAT));
+    assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
+}
+
 static void figures_come_as_pdf_too(void **state)
 {
     (void)state;
@@ -409,6 +471,7 @@ int main(void)
                                        WITH_STUDY(a_bare_result_is_enough),
                                        WITH_STUDY(one_run_folder_is_a_comparison_of_one),
                                        WITH_STUDY(the_numbers_come_as_csv_too),
+                                       WITH_STUDY(claims_are_those_of_the_plan),
                                        WITH_STUDY(figures_come_as_pdf_too),
                                        WITH_STUDY(hostile_names_stay_names)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,7 +88,7 @@ static void the_demo_passes_with_one_warning(void **state)
     char line[256];
     eni_fair_line(&fairness, line, sizeof line);
     assert_string_equal(line, "PASS, 1 warning (psd shares 2 cores with 2 workers)");
-    assert_true(fairness.is_accuracy_comparable);
+    assert_true(fairness.is_time_comparable);
     assert_ptr_equal(strstr(fairness.same_bytes, "ring = ps-sync byte for byte (sha256 "),
                      fairness.same_bytes);
 }
@@ -136,7 +136,7 @@ static void unscaled_rates_make_accuracy_incomparable(void **state)
     fixture_set(dir, "runs/even-0-s1/result.json", "lr", json_real(0.01));
     rule_is("learning rate", ENI_FAIL, "accuracy not comparable");
     eni_fairness fairness = judge();
-    assert_false(fairness.is_accuracy_comparable);
+    assert_false(fairness.is_time_comparable);
 }
 
 static void less_work_fails(void **state)
