@@ -56,16 +56,34 @@ double eni_metric_accuracy(const eni_run *run)
     return run->test_accuracy;
 }
 
-double eni_metric_wait(const eni_run *run)
+/* Of one rank, or of all workers (rank -1). */
+static double wait_share(const eni_run *run, int rank)
 {
     double waited = 0, all = 0;
     for (size_t i = 0; i < run->nroles; i++) {
-        if (run->roles[i].rank < 0) continue;
+        if (run->roles[i].rank < 0 || (rank >= 0 && run->roles[i].rank != rank)) continue;
         waited += run->roles[i].ns[ENI_PHASE_WAIT];
         for (int p = 0; p < ENI_PHASES; p++)
             all += run->roles[i].ns[p];
     }
     return all > 0 ? waited / all : NAN;
+}
+
+double eni_metric_wait(const eni_run *run)
+{
+    return wait_share(run, -1);
+}
+
+double eni_study_wait_of_rank(const eni_study *study, size_t cell, size_t arm, int rank)
+{
+    double values[ENI_MAX_RUNS];
+    size_t n = 0;
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        const double share = run->cell == cell && run->arm == arm ? wait_share(run, rank) : NAN;
+        if (!isnan(share)) values[n++] = share;
+    }
+    return eni_stats_median(values, n);
 }
 
 double eni_metric_payload_ratio(const eni_run *run)

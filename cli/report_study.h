@@ -172,6 +172,9 @@ size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
 /* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
 const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);
 
+/* The median over seeds of one rank's waiting, as a part of its step time; NAN: there is no such rank. */
+double eni_study_wait_of_rank(const eni_study *study, size_t cell, size_t arm, int rank);
+
 /* Curves and the time to the target are of samples that were held out of training, not of the test set. */
 bool eni_study_has_holdout(const eni_study *study);
 

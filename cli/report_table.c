@@ -120,6 +120,34 @@ static void put(double value, const char *format, char *text_out, size_t size)
         snprintf(text_out, size, format, value);
 }
 
+enum { RANKS_SHOWN = 4 };
+
+/* Of each rank, "68/1 %"; of many the least and the most, "1-68 %"; of ranks that wait alike "9 %". A mean would
+ * hide who waits for whom. */
+static void put_wait(const eni_study *study, const eni_row *row, const char *dash, const char *percent,
+                     char *text_out, size_t size)
+{
+    char each[64] = "";
+    double least = INFINITY, most = -INFINITY;
+    int ranks = 0;
+    for (;; ranks++) {
+        const double share = round(100 * eni_study_wait_of_rank(study, row->cell, row->arm, ranks));
+        if (isnan(share)) break;
+        least = fmin(least, share);
+        most = fmax(most, share);
+        const size_t used = strlen(each);
+        if (ranks < RANKS_SHOWN) snprintf(each + used, sizeof each - used, "%s%.0f", ranks > 0 ? "/" : "", share);
+    }
+    if (ranks == 0)
+        snprintf(text_out, size, "-");
+    else if (!(most > least))
+        snprintf(text_out, size, "%.0f%s", most, percent);
+    else if (ranks <= RANKS_SHOWN)
+        snprintf(text_out, size, "%s%s", each, percent);
+    else
+        snprintf(text_out, size, "%.0f%s%.0f%s", least, dash, most, percent);
+}
+
 /* Letters that were cut in half by a size limit would break the line: they go. */
 static void trim_letter(char *text)
 {
@@ -141,7 +169,7 @@ static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)
     eni_verdict_time(study, row->cell, row->arm, cells[COL_REACH], ENI_TABLE_TEXT);
     put_accuracy(row, "-", cells[COL_ACCURACY], ENI_TABLE_TEXT);
     put_staleness(row, cells[COL_STALENESS], ENI_TABLE_TEXT);
-    put(100 * row->wait.median, "%.0f %%", cells[COL_WAIT], ENI_TABLE_TEXT);
+    put_wait(study, row, "-", " %", cells[COL_WAIT], ENI_TABLE_TEXT);
     put(row->ratio.median, "%.2f", cells[COL_RATIO], ENI_TABLE_TEXT);
     char megabytes[32];
     eni_table_grouped(row->wire.median, ",", megabytes, sizeof megabytes);
@@ -161,7 +189,7 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
                                       {target, true},
                                       {"test acc", false},
                                       {"staleness mean/p50/p95/max", false},
-                                      {"wait", true},
+                                      {"wait by rank", true},
                                       {"payload/theory", false},
                                       {"wire", true}};
     size_t nrows = 0;
@@ -288,7 +316,7 @@ static void html_row(const eni_study *study, const eni_row *row, bool is_first, 
     if (rest != NULL) *rest++ = 0;
     fprintf(page, "</td><td>%s", text);
     if (rest != NULL) fprintf(page, "<small>%s</small>", rest);
-    put(100 * row->wait.median, "%.0f" THIN "%%", text, sizeof text);
+    put_wait(study, row, "–", THIN "%", text, sizeof text);
     fprintf(page, "</td><td>%s</td>", text);
     put(row->ratio.median, "%.2f", text, sizeof text);
     fprintf(page, "<td>%s</td>", text);
@@ -304,7 +332,7 @@ void eni_report_html_table(const eni_study *study, FILE *page)
         "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
         "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
         "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
-        "</small></th><th scope=\"col\">wait</th><th scope=\"col\">payload<small>/ theory</small></th>"
+        "</small></th><th scope=\"col\">wait<small>by rank</small></th><th scope=\"col\">payload<small>/ theory</small></th>"
         "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
         100 * study->target);
     for (size_t c = 0; c < study->ncells; c++) {
