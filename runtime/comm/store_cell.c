@@ -86,7 +86,8 @@ en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int
     call->met = version;
     call->is_counted = 1;
     *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
-    if (!was_applied || (call->msg.nsamples == 0 && call->covered == 0)) return EN_OK;
+    if (!was_applied && !eni_mutant("dropped-is-stale")) return EN_OK;
+    if (call->msg.nsamples == 0 && call->covered == 0) return EN_OK;
     EN_TRY(eni_histogram_add(&stats->staleness, behind));
     return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
 }
