@@ -131,7 +131,7 @@ void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX]);
 /* EN_OK and the first victim, or EN_ENOENT. */
 en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
 
-/* Micro-batches handed out so far; samples applied as last noted, over all ranks. Cheap. */
+/* Micro-batches handed out so far; samples computed as last noted, over all ranks. Cheap. */
 uint64_t eni_leader_claimed(const eni_leader *leader);
 uint64_t eni_leader_samples(const eni_leader *leader);
 
