@@ -21,6 +21,7 @@
 #include "config/folders.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
+#include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -161,6 +162,7 @@ static en_status start_worker(eni_launcher *l, int local_rank, int has_psd, int 
     config.local_size = config.workers;
     config.listen_fd = fds[1];
     config.result_fd = report_fd;
+    config.begin_ns = l->begin_ns;
     config.check = l->launch->is_check;
     config.probe = l->launch->costs != NULL;
     if (st == EN_OK) st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
@@ -255,6 +257,7 @@ en_status eni_launch_run(const eni_launch *launch)
     eni_launcher *l = eni_alloc(sizeof *l);
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
+    l->begin_ns = eni_now_ns();
     l->listen_fd = l->report_fd = l->report_in_fd = -1;
     l->name_ns = l->kill_ns = INT64_MAX;
     l->oom_kills = eni_oom_kills();

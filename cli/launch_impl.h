@@ -25,6 +25,7 @@ typedef struct eni_child {
 
 typedef struct eni_launcher {
     const eni_launch *launch;
+    int64_t begin_ns;
     eni_child child[ENI_CHILDREN_MAX];
     int nchildren, nrunning;
     int listen_fd;

@@ -298,6 +298,7 @@ const eni_key eni_keys[] = {
         "an inherited descriptor with the job token"),
     INT("result-fd", NULL, result_fd, NULL, 0, 1 << 20, "FD", W | P, HIDDEN, NULL,
         "an inherited pipe to the launcher"),
+    INT("begin-ns", NULL, begin_ns, "0", 0, 9e18, "NS", W, HIDDEN, NULL, "when the launcher began this run"),
     TIME("gpu-timeout", gpu_timeout_ns, "300s", 0.1, 86400, R | W, HIDDEN, NULL,
          "a GPU that has not answered for so long ends the run; for tests"),
     BOOL("check", NULL, check, "off", W, HIDDEN, NULL, "joins, tries the exchange, and leaves"),

@@ -1,5 +1,4 @@
-/* startup.c - how long it took until the first step was over, from the start of the first of our processes.
- */
+/* startup.c - how long it took until the first step was over, from the begin of the run. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,13 +12,12 @@ enum {
     STAT_BYTES = 1024
 }; /* proc(5): starttime, in clock ticks since the machine started */
 
-/* Nanoseconds since the machine started, on a grid of 10 ms; 0: cannot be told. */
-static int64_t process_start_ns(pid_t pid)
+/* When this process started, in nanoseconds since the machine did, on a grid of 10 ms; 0: cannot be told. */
+static int64_t process_start_ns(void)
 {
-    char path[64], text[STAT_BYTES];
+    char text[STAT_BYTES];
     unsigned long long ticks;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
+    FILE *file = fopen("/proc/self/stat", "re");
     if (file == NULL) return 0;
     const size_t n = fread(text, 1, sizeof text - 1, file);
     fclose(file);
@@ -31,10 +29,11 @@ static int64_t process_start_ns(pid_t pid)
     return (int64_t)ticks * (ENI_SECOND / sysconf(_SC_CLK_TCK));
 }
 
-int64_t eni_startup_ns(bool is_launched)
+int64_t eni_startup_ns(int64_t begin_ns)
 {
     struct timespec now;
-    const int64_t begin = process_start_ns(is_launched ? getppid() : getpid());
+    if (begin_ns > 0) return eni_now_ns() - begin_ns;
+    begin_ns = process_start_ns();
     clock_gettime(CLOCK_BOOTTIME, &now); /* what starttime counts in */
-    return begin == 0 ? 0 : (int64_t)now.tv_sec * ENI_SECOND + now.tv_nsec - begin;
+    return begin_ns == 0 ? 0 : (int64_t)now.tv_sec * ENI_SECOND + now.tv_nsec - begin_ns;
 }

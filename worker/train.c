@@ -499,7 +499,7 @@ static en_status train_step(eni_worker *w, uint64_t step)
     if (is_recorded_late(w)) EN_TRY(conclude_last(&run));
     note_step(&run, begin, &before, &moved);
     if (!is_recorded_late(w)) EN_TRY(conclude_step(w));
-    if (w->tally.startup_ns == 0) w->tally.startup_ns = eni_startup_ns(w->config->result_fd >= 0);
+    if (w->tally.startup_ns == 0) w->tally.startup_ns = eni_startup_ns(w->config->begin_ns);
     uint64_t samples = samples_after(&run);
     EN_TRY(maybe_snapshot(w, samples));
     return eni_save_step(w, samples);

@@ -251,9 +251,9 @@ int64_t eni_train_clock(const eni_worker *worker);
 /* train.c: the last step is recorded, and the arena has what a GPU has: before a checkpoint. */
 en_status eni_train_settle(eni_worker *worker);
 
-/* startup.c: nanoseconds since this process started or, where it was launched by `entrain run`, since that one
- * did; on a grid of 10 ms. 0 where /proc does not say. */
-int64_t eni_startup_ns(bool is_launched);
+/* startup.c: nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process
+ * started, on a grid of 10 ms, or 0 where /proc does not say. */
+int64_t eni_startup_ns(int64_t begin_ns);
 
 /* train.c: what all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_worker *worker);

@@ -186,13 +186,26 @@ static void expect_result(const char *dir)
     assert_int_equal(rmdir(dir), 0); /* and no other file */
 }
 
+/* Ours began before the run did, for all runs but the first. */
+static void expect_startup_within(const char *dir, int64_t ns)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/result.json", dir);
+    json_t *result = json_load_file(path, 0, NULL);
+    const double seconds = json_number_value(json_object_get(result, "startup_seconds"));
+    json_decref(result);
+    assert_true(seconds > 0 && seconds <= (double)ns * 1e-9);
+}
+
 static void runs_to_the_end(const char *strategy)
 {
     char dir[] = "/tmp/entrain-launch-XXXXXX", out[64], word[64];
     assert_non_null(mkdtemp(dir));
     snprintf(out, sizeof out, "--out=%s", dir);
     snprintf(word, sizeof word, "--strategy=%s", strategy);
+    const int64_t begin = eni_now_ns();
     assert_int_equal(launch((const char *[]){"-n", "2", word, "--steps=2", out, NULL}), EN_OK);
+    expect_startup_within(dir, eni_now_ns() - begin);
     assert_true(s.updates >= 1);
     assert_int_equal(s.last.samples, 16); /* two steps of two workers' four */
     assert_int_equal(s.last.total, 16);
