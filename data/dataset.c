@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "data/dataset_make.h"
@@ -60,6 +61,13 @@ static bool is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+const char *eni_dataset_folder(const eni_data_options *options)
+{
+    const struct named *named = find_named(options->name);
+    if (named == NULL) return options->name;
+    return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
+}
+
 static en_status read_named(const eni_data_options *options, eni_dataset *set)
 {
     const struct named *named = find_named(options->name);
@@ -71,10 +79,9 @@ static en_status read_named(const eni_data_options *options, eni_dataset *set)
         return EN_ENOENT;
     }
     snprintf(set->name, sizeof set->name, "%s", named != NULL ? named->name : "folder");
+    eni_debug("dataset", "reading %s", set->name);
     if (named != NULL && named->folder == NULL) return eni_dataset_make(options, set);
-    const char *folder = named == NULL             ? options->name
-                         : options->folder != NULL ? options->folder
-                                                   : named->folder;
+    const char *folder = eni_dataset_folder(options);
     const char *remedy = named != NULL ? named->remedy
                                        : "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, "
                                          "plain or .gz";
@@ -151,7 +158,7 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     en_status st;
     eni_dataset *set = eni_alloc(sizeof *set);
     if (set == NULL) return EN_ENOMEM;
-    EN_TRY_GOTO(read_named(options, set), close_set);
+    EN_TRY_GOTO(options->lent_fd != NULL ? eni_dataset_map(*options->lent_fd, set) : read_named(options, set), close_set);
     set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
     EN_TRY_GOTO(check_want(&options->want, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
@@ -167,7 +174,8 @@ close_set:
 void eni_dataset_close(eni_dataset *dataset)
 {
     if (dataset == NULL) return;
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+    if (dataset->map != NULL) munmap(dataset->map, dataset->map_bytes);
+    for (int s = ENI_TRAIN; dataset->map == NULL && s <= ENI_TEST; s++) {
         eni_free(dataset->split[s].images);
         eni_free(dataset->split[s].labels);
         eni_free(dataset->split[s].features);
@@ -210,8 +218,20 @@ void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, si
         copy_sample(dataset, from, first + i, i, x_out, labels_out, targets_out);
 }
 
+static bool is_summed(const eni_dataset *dataset)
+{
+    for (int s = 0; s < ENI_SPLITS; s++)
+        if (dataset->summed[s] != dataset->split[s].count) return false;
+    return dataset->sha256[0] != 0;
+}
+
 en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX])
 {
+    if (is_summed(dataset)) {
+        memcpy(hex_out, dataset->sha256, sizeof dataset->sha256);
+        return EN_OK;
+    }
+    eni_debug("dataset", "hashing %s", dataset->name);
     eni_digest *digest = eni_digest_new();
     if (digest == NULL) return EN_ENOMEM;
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {

@@ -14,7 +14,7 @@
 #include "entrain/status.h"
 #include "runtime/core/digest.h"
 
-enum { ENI_TRAIN, ENI_TEST };
+enum { ENI_TRAIN, ENI_TEST, ENI_SPLITS };
 
 /* What a model asks of a set. Zero sides: anything. */
 typedef struct eni_data_want {
@@ -33,6 +33,7 @@ typedef struct eni_data_options {
     uint64_t limit_test;
     uint64_t seed; /* of a made-up set; a real set does not depend on it */
     eni_data_want want;
+    const int *lent_fd; /* of eni_dataset_lend with the same options, borrowed; NULL: the set is read or made */
 } eni_data_options;
 
 typedef struct eni_split {
@@ -50,8 +51,12 @@ typedef struct eni_dataset {
     int classes, targets; /* as in eni_data_want; one of them is 0 */
     float mean, std;      /* of pixel / 255; (0, 1) for a regression set */
     float table[256];     /* normalised value of a pixel */
-    eni_split split[2];   /* ENI_TRAIN, ENI_TEST */
+    eni_split split[ENI_SPLITS];
     size_t sample_floats; /* H * W * C */
+    void *map;            /* of a lent set, or NULL: all samples are in there */
+    size_t map_bytes;
+    char sha256[ENI_DIGEST_HEX];  /* of a lent set, or "" .. */
+    uint64_t summed[ENI_SPLITS]; /* .. if it is limited to these counts */
 } eni_dataset;
 
 /* Reads or makes the set. EN_ENOENT names the file and, for fashion-mnist, the Debian package that brings it;
@@ -60,6 +65,15 @@ typedef struct eni_dataset {
  * EN_ENOMEM. Logged. Blocks on the file system. eni_dataset_close frees. */
 en_status eni_dataset_open(const eni_data_options *options, eni_dataset **dataset_out);
 void eni_dataset_close(eni_dataset *dataset); /* NULL is fine */
+
+/* What the options stand for on this host at this moment, for this user and within `scope`, as a hash: processes that
+ * have the same, in programs of one version, may share a set. */
+void eni_dataset_identity(const eni_data_options *options, const char *scope, char hex_out[ENI_DIGEST_HEX]);
+
+/* Moves the samples and their hash into a memfd that nobody can change any more: other processes, and this one, open
+ * the set from it. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its memory does not allow
+ * it; EN_ENOMEM. */
+en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
 
 /* Writes `count` samples of a split, normalised: x_out (count, H, W, C), and labels_out (count) or
  * targets_out (count, T) where the set has them and the pointer is not NULL. indices[i] < the split's count
@@ -76,7 +90,7 @@ void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, si
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
 
 /* sha256 over both splits as limited (counts, shape, samples, labels): what "the same data" means. Computed
- * by the call (about 0.1 s for 55 MB); EN_ENOMEM. */
+ * by the call (0.2 s for 55 MB), unless the set is lent; EN_ENOMEM. */
 en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX]);
 
 /* Bytes of memory that the samples of both splits take. */

@@ -1,4 +1,4 @@
-/* dataset_make.h - the two ways a set comes to be; private to data/. */
+/* dataset_make.h - the three ways a set comes to be; private to data/. */
 #ifndef DATA_DATASET_MAKE_H
 #define DATA_DATASET_MAKE_H
 
@@ -12,5 +12,12 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_da
 /* Fills a zeroed set with made-up samples of the wanted shape, the same for the same seed on every machine:
  * integers and exact float operations only. Labels and targets can be learnt from the samples. */
 en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set);
+
+/* Fills a zeroed set with what eni_dataset_lend put behind `fd` and maps it, so that its samples are read-only. Not
+ * logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
+en_status eni_dataset_map(int fd, eni_dataset *set);
+
+/* Where the files of a set are; NULL: it is made. */
+const char *eni_dataset_folder(const eni_data_options *options);
 
 #endif

@@ -67,7 +67,8 @@ static en_status open_data(eni_worker *w)
                                 .limit_test = (uint64_t)w->config->limit_test_samples,
                                 .seed = (uint64_t)w->config->seed,
                                 .want = eni_data_want_of(&w->schema)};
-    EN_TRY(eni_dataset_open(&options, &w->dataset));
+    const bool is_alone = w->world.nranks == 1 || w->config->local_size == 1;
+    EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     return eni_dataset_sha256(w->dataset, w->data_sha256);
 }
 
@@ -381,6 +382,8 @@ static en_status run(eni_worker *w)
 {
     EN_TRY(prepare(w));
     EN_TRY(eni_worker_join(w));
+    eni_share_close(w->share); /* who has joined has the data */
+    w->share = NULL;
     eni_ending_watch(w->ending, w->member);
     open_straggler(w);
     EN_TRY(eni_gpu_open(w));
@@ -429,6 +432,7 @@ static void close_all(eni_worker *w)
     if (!w->is_stuck) eni_device_close(&w->device);
     eni_gpus_close(w->gpus);
     eni_buckets_free(w->buckets);
+    eni_share_close(w->share);
     eni_dataset_close(w->dataset);
     en_schema_fini(&w->schema);
     eni_options_free(w->options);

@@ -9,6 +9,7 @@
  *     local_group.c  collectives inside one of several hosts
  *     train.c     the steps: read this first
  *     step_gpu.c  the same on a GPU; vectors.h, feed.h, scores.h, graph.h, scaler.h
+ *     share.c     the data set, once a host
  *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
  *     curve.c     snapshots and their evaluation
@@ -80,6 +81,8 @@ typedef struct eni_local_group {
     eni_coll *coll; /* NULL: this rank is alone on its host, or hosts do not matter to the strategy */
 } eni_local_group;
 
+typedef struct eni_share eni_share;
+
 typedef struct eni_worker {
     const eni_config *config;
     char **argv;
@@ -94,6 +97,7 @@ typedef struct eni_worker {
     eni_options *options;
     en_schema schema;
     eni_dataset *dataset;
+    eni_share *share; /* of it, with the other ranks of this host, until all have joined; NULL: another one's, or none */
     eni_plan plan;
     eni_buckets *buckets;
     const eni_optimizer *optimizer;
@@ -250,6 +254,11 @@ int64_t eni_train_clock(const eni_worker *worker);
 
 /* train.c: the last step is recorded, and the arena has what a GPU has: before a checkpoint. */
 en_status eni_train_settle(eni_worker *worker);
+
+/* share.c: opens `dataset`, from the rank of this host that has read it or, as the first, for all; errors as
+ * eni_dataset_open, and EN_EINTR. close: nobody will ask any more; NULL is fine. */
+en_status eni_share_open(eni_worker *worker, const eni_data_options *options);
+void eni_share_close(eni_share *share);
 
 /* startup.c: nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process
  * started, on a grid of 10 ms, or 0 where /proc does not say. */

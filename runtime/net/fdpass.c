@@ -30,6 +30,24 @@ static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
 }
 
+/* *fd_out is -1 where the name is taken. */
+static en_status listen_as(const char *name, int *fd_out)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = make_name(name, &address);
+    int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+    *fd_out = -1;
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) {
+        *fd_out = fd;
+        return EN_OK;
+    }
+    const int code = errno;
+    if (fd >= 0) close(fd);
+    if (code == EADDRINUSE) return EN_OK;
+    eni_error("fdpass", "cannot listen on a unix socket: %s", strerror(code));
+    return EN_EIO;
+}
+
 en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
 {
     uint8_t random[16];
@@ -37,16 +55,13 @@ en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out)
     int at = snprintf(name_out, ENI_FDPASS_NAME, "entrain-");
     for (size_t i = 0; i < sizeof random; i++)
         at += snprintf(name_out + at, ENI_FDPASS_NAME - (size_t)at, "%02x", random[i]);
-    struct sockaddr_un address;
-    socklen_t bytes = make_name(name_out, &address);
-    int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
-        eni_error("fdpass", "cannot listen on a unix socket: %s", strerror(errno));
-        if (fd >= 0) close(fd);
-        return EN_EIO;
-    }
-    *fd_out = fd;
-    return EN_OK;
+    EN_TRY(listen_as(name_out, fd_out));
+    return *fd_out >= 0 ? EN_OK : EN_EIO;
+}
+
+en_status eni_fdpass_claim(const char *name, int *fd_out)
+{
+    return listen_as(name, fd_out);
 }
 
 static en_status check_user(int fd)
@@ -109,10 +124,7 @@ static en_status knock(int fd, const char *name, int64_t deadline_ns, int abort_
     struct sockaddr_un address;
     socklen_t bytes = make_name(name, &address);
     while (connect(fd, (struct sockaddr *)&address, bytes) != 0) {
-        if (errno != EAGAIN && errno != EINTR) { /* EAGAIN: the listener's queue is full */
-            eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
-            return EN_ENOENT;
-        }
+        if (errno != EAGAIN && errno != EINTR) return EN_ENOENT; /* EAGAIN: the listener's queue is full */
         int64_t again = eni_now_ns() + 5 * ENI_MILLI;
         en_status st = eni_tcp_wait(-1, 0, again < deadline_ns ? again : deadline_ns, abort_fd);
         if (st != EN_ETIMEOUT || eni_now_ns() >= deadline_ns) return st;
@@ -127,12 +139,14 @@ static en_status attempt(int fd, const char *name, const eni_token *token, int64
 {
     char answer = 0;
     *again_out = false;
-    EN_TRY(knock(fd, name, deadline_ns, abort_fd));
+    en_status st = knock(fd, name, deadline_ns, abort_fd);
+    if (st == EN_ENOENT) eni_error("fdpass", "nobody listens on the unix socket @%.47s: %s", name, strerror(errno));
+    EN_TRY(st);
     EN_TRY(check_user(fd));
     *again_out = true;
     if (send(fd, token->bytes, sizeof token->bytes, MSG_NOSIGNAL) != (ssize_t)sizeof token->bytes)
         return EN_EPEER;
-    en_status st = recv_plain(fd, &answer, 1, deadline_ns, abort_fd);
+    st = recv_plain(fd, &answer, 1, deadline_ns, abort_fd);
     if (st == EN_EPROTO) st = EN_EPEER; /* the end, no byte */
     EN_TRY(st);
     *again_out = false;
@@ -247,5 +261,32 @@ en_status eni_fdpass_recv(int fd, int fds_out[ENI_FDPASS_MAX], size_t *nfds_out,
     }
     *nfds_out = nfds;
     *bytes_out = (size_t)n;
+    return EN_OK;
+}
+
+void eni_fdpass_serve(int listen_fd, int fd, int stop_fd)
+{
+    while (eni_tcp_wait(listen_fd, POLLIN, INT64_MAX, stop_fd) != EN_EPEER) {
+        const int peer = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (peer < 0) continue;
+        if (check_user(peer) == EN_OK)
+            eni_fdpass_send(peer, &fd, 1, "", 1, eni_now_ns() + handshake_ns, stop_fd);
+        close(peer);
+    }
+}
+
+en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out)
+{
+    int fds[ENI_FDPASS_MAX];
+    size_t nfds, bytes;
+    char blob;
+    const int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+    en_status st = fd < 0 ? EN_EIO : knock(fd, name, deadline_ns, abort_fd);
+    if (st == EN_OK) st = check_user(fd);
+    if (st == EN_OK) st = eni_fdpass_recv(fd, fds, &nfds, &blob, 1, &bytes, deadline_ns, abort_fd);
+    if (fd >= 0) close(fd);
+    EN_TRY(st);
+    if (nfds != 1) return EN_EPROTO;
+    *fd_out = fds[0];
     return EN_OK;
 }

@@ -1,4 +1,5 @@
 /* test_dataset.c - sets: real and made up, normalised as PyTorch does, refused when their parts disagree. */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -255,9 +257,95 @@ static void made_up_images_depend_on_the_seed_only(void **state)
     assert_string_not_equal(hash[0], hash[2]);
 }
 
+/* What another rank of this host sees. */
+static void a_lent_set_is_the_same_one(void **state)
+{
+    (void)state;
+    static const eni_data_want wants[] = {{8, 8, 3, 10, 0}, {1, 1, 6, 0, 3}};
+    for (int i = 0; i < 2; i++) {
+        eni_data_options options = {.name = "synthetic", .limit_train = 200, .limit_test = 50, .want = wants[i]};
+        eni_dataset *own, *lent;
+        char expected[ENI_DIGEST_HEX], hash[ENI_DIGEST_HEX];
+        int fd;
+        assert_int_equal(eni_dataset_open(&options, &own), EN_OK);
+        const uint64_t bytes = eni_dataset_bytes(own);
+        assert_int_equal(eni_dataset_sha256(own, expected), EN_OK);
+        assert_int_equal(eni_dataset_lend(own, &fd), EN_OK);
+        options.lent_fd = &fd;
+        assert_int_equal(eni_dataset_open(&options, &lent), EN_OK);
+        assert_string_equal(lent->name, "synthetic");
+        assert_true(eni_dataset_bytes(lent) == bytes);
+        assert_int_equal(eni_dataset_sha256(lent, hash), EN_OK);
+        assert_string_equal(hash, expected);
+        memset(lent->sha256, 0, sizeof lent->sha256);
+        assert_int_equal(eni_dataset_sha256(lent, hash), EN_OK); /* computed, now */
+        assert_string_equal(hash, expected);
+        eni_dataset_close(lent);
+
+        options.limit_train = 20; /* another limit, another hash */
+        assert_int_equal(eni_dataset_open(&options, &lent), EN_OK);
+        assert_int_equal(eni_dataset_sha256(lent, hash), EN_OK);
+        assert_string_not_equal(hash, expected);
+        eni_dataset_close(lent);
+        options.want.height++; /* checked as ever */
+        assert_int_equal(eni_dataset_open(&options, &lent), EN_EMISMATCH);
+
+        assert_int_equal(pwrite(fd, "x", 1, 5000), -1); /* nobody changes it */
+        assert_int_equal(ftruncate(fd, 0), -1);
+        close(fd);
+    }
+}
+
+static void what_was_not_lent_is_refused(void **state)
+{
+    (void)state;
+    static char text[3 * 4096];
+    const int fd = memfd_create("stranger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    eni_data_options options = {.name = "synthetic", .want = {8, 8, 3, 10, 0}, .lent_fd = &fd};
+    eni_dataset *set;
+    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EPROTO); /* it could change, or shrink */
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE), 0);
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EPROTO); /* and is no set */
+    close(fd);
+}
+
+static void who_reads_something_else_does_not_share(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/entrain-dataset-XXXXXX", path[64], hash[6][ENI_DIGEST_HEX];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/train-images-idx3-ubyte", folder);
+    eni_data_options options = {.name = folder};
+    eni_dataset_identity(&options, "run", hash[0]);
+    eni_dataset_identity(&options, "run", hash[1]);
+    assert_string_equal(hash[0], hash[1]);
+    FILE *file = fopen(path, "we");
+    fputs("1", file);
+    fclose(file);
+    eni_dataset_identity(&options, "run", hash[1]);
+    file = fopen(path, "ae");
+    fputs("2", file);
+    fclose(file);
+    eni_dataset_identity(&options, "run", hash[2]);
+    eni_dataset_identity(&options, "another run", hash[3]);
+    options.limit_test = 3;
+    eni_dataset_identity(&options, "run", hash[4]);
+    options.seed = 3;
+    eni_dataset_identity(&options, "run", hash[5]);
+    for (int a = 0; a < 6; a++)
+        for (int b = 0; b < a; b++)
+            assert_string_not_equal(hash[a], hash[b]);
+    unlink(path);
+    rmdir(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lent_set_is_the_same_one),
+        cmocka_unit_test(what_was_not_lent_is_refused),
+        cmocka_unit_test(who_reads_something_else_does_not_share),
         cmocka_unit_test(fashion_mnist),
         cmocka_unit_test(absent_sets_say_what_to_do),
         cmocka_unit_test(a_folder_must_agree_with_itself),

@@ -3,13 +3,16 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -144,11 +147,109 @@ static void deadlines_and_aborts_hold(void **state)
     close(abort_fd);
 }
 
+typedef struct giver {
+    int listener, fd, stop;
+} giver;
+
+static void *give(void *argument)
+{
+    const giver *g = argument;
+    eni_fdpass_serve(g->listener, g->fd, g->stop);
+    return NULL;
+}
+
+static void a_claimed_name_gives_one_descriptor_to_all(void **state)
+{
+    (void)state;
+    char name[ENI_FDPASS_NAME], text[6] = {0};
+    giver g = {.fd = memfd_create("shared", MFD_CLOEXEC), .stop = eventfd(0, EFD_CLOEXEC)};
+    pthread_t thread;
+    int second, got;
+    const int before = count_fds();
+    snprintf(name, sizeof name, "entrain-test-%d", (int)getpid());
+    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_ENOENT);
+    assert_int_equal(eni_fdpass_claim(name, &g.listener), EN_OK);
+    assert_true(g.listener >= 0);
+    assert_int_equal(eni_fdpass_claim(name, &second), EN_OK);
+    assert_int_equal(second, -1);
+    assert_int_equal(eni_fdpass_ask(name, eni_now_ns() + ENI_MILLI, -1, &got), EN_ETIMEOUT);
+    assert_int_equal(write(g.fd, "pixel", 5), 5);
+    pthread_create(&thread, NULL, give, &g);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_OK);
+        assert_int_equal(pread(got, text, 5, 0), 5);
+        assert_string_equal(text, "pixel");
+        close(got);
+    }
+    assert_int_equal(eventfd_write(g.stop, 1), 0);
+    pthread_join(thread, NULL);
+    close(g.listener);
+    assert_int_equal(count_fds(), before);
+    close(g.fd);
+    close(g.stop);
+}
+
+/* A process with the name that ends when `end` does, and never answers. */
+static pid_t claim_elsewhere(const char *name, int end, uid_t user)
+{
+    int ready[2], listener;
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (setuid(user) != 0 || eni_fdpass_claim(name, &listener) != EN_OK || listener < 0) _exit(1);
+        (void)!write(ready[1], "r", 1);
+        _exit(read(end, &byte, 1) < 0);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void who_dies_leaves_the_name(void **state)
+{
+    (void)state;
+    char name[ENI_FDPASS_NAME];
+    int end[2], got, status;
+    snprintf(name, sizeof name, "entrain-dies-%d", (int)getpid());
+    assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+    const pid_t pid = claim_elsewhere(name, end[0], getuid());
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    const en_status st = eni_fdpass_ask(name, soon(), -1, &got); /* before or after its end: both tell */
+    assert_true(st == EN_EPEER || st == EN_ENOENT);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(eni_fdpass_claim(name, &got), EN_OK);
+    assert_true(got >= 0);
+    close(got);
+    close(end[0]);
+    close(end[1]);
+}
+
+static void another_user_with_the_name_is_not_asked(void **state)
+{
+    (void)state;
+    char name[ENI_FDPASS_NAME];
+    int end[2], got, status;
+    if (geteuid() != 0) skip(); /* only root can be somebody else */
+    snprintf(name, sizeof name, "entrain-user-%d", (int)getpid());
+    assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+    const pid_t pid = claim_elsewhere(name, end[0], 65534);
+    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_EDENIED);
+    close(end[1]);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    close(end[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_memfd_arrives_with_its_contents),
                                        cmocka_unit_test(what_does_not_fit_is_refused_without_a_leak),
                                        cmocka_unit_test(a_wrong_token_is_turned_away_and_the_wait_goes_on),
-                                       cmocka_unit_test(deadlines_and_aborts_hold)};
+                                       cmocka_unit_test(deadlines_and_aborts_hold),
+                                       cmocka_unit_test(a_claimed_name_gives_one_descriptor_to_all),
+                                       cmocka_unit_test(who_dies_leaves_the_name),
+                                       cmocka_unit_test(another_user_with_the_name_is_not_asked)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,6 +85,48 @@ static void test_workers_by_hand(void **state)
     promise("two workers by hand, the second first: the bytes of entrain run");
 }
 
+static int lines_with(process *ranks, int n, const char *text)
+{
+    int lines = 0;
+    for (int r = 0; r < n; r++)
+        lines += process_says(&ranks[r], "dataset: ", text);
+    return lines;
+}
+
+static void expect_one_reading(process *p, int n, int ranks)
+{
+    assert_int_equal(lines_with(p, n, "reading synthetic"), 1);
+    assert_int_equal(lines_with(p, n, "hashing synthetic"), 1);
+    assert_int_equal(lines_with(p, n, "mapped synthetic"), ranks);
+}
+
+/* The most of start-up is to decode and to hash the set. */
+static void test_one_reading(void **state)
+{
+    process run, ranks[4];
+    (void)state;
+    const char *expected = train_hash(60, "-n 4 --strategy=ring " JOB), *out = out_folder();
+    process_start(&run, "entrain", NULL, "run -n 4 --strategy=ring --log-level=debug --out=%s " ALONE " " JOB, out);
+    expect_end(&run, 0);
+    expect_one_reading(&run, 1, 4);
+    expect_hash(out, expected);
+    const int port = free_port();
+    out = out_folder();
+    for (int r = 3; r >= 0; r--)
+        process_start(&ranks[r], "worker", NULL,
+                      "--strategy=ring --rendezvous=tcp://127.0.0.1:%d --rank=%d --world-size=4 --log-level=debug "
+                      "--out=%s " ALONE " " JOB,
+                      port, r, out);
+    for (int r = 0; r < 4; r++)
+        expect_end(&ranks[r], 0);
+    expect_one_reading(ranks, 4, 4);
+    expect_hash(out, expected);
+    process_start(&run, "entrain", NULL, "run -n 1 --strategy=solo --log-level=debug " ALONE " " JOB);
+    expect_end(&run, 0);
+    expect_one_reading(&run, 1, 0); /* alone, it keeps what it has read */
+    promise("the data set is read once and hashed once a host by four ranks, under entrain run and by hand");
+}
+
 static void test_torchrun(void **state)
 {
     process ranks[2];
@@ -217,7 +259,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pasted_line), cmocka_unit_test(test_workers_by_hand),
-        cmocka_unit_test(test_torchrun),    cmocka_unit_test(test_check),
+        cmocka_unit_test(test_one_reading), cmocka_unit_test(test_torchrun), cmocka_unit_test(test_check),
         cmocka_unit_test(test_lists),       cmocka_unit_test(test_save_and_init),
         cmocka_unit_test(test_config_file)};
     return system_main(tests);

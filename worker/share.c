@@ -1,0 +1,116 @@
+/* share.c - the data set is read and hashed once on a host: who comes first does it for all ranks there,
+ * however they were started.
+ *
+ * The first is who has the abstract unix socket whose name follows from the set (eni_dataset_identity). It
+ * gives the others a sealed memfd. There is no file; the name is gone with the process that has it, the
+ * memory with the last one. Another user can take the name, and gets and gives nothing by that: both sides
+ * look at the other's user (SO_PEERCRED), and who finds a stranger reads the set for itself. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "runtime/core/clock.h"
+#include "runtime/core/log.h"
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "runtime/net/fdpass.h"
+#include "worker/worker.h"
+
+/* Who was to read it may have ended, once for each try; the seconds are for a set of many gigabytes. */
+enum { TRIES = 16, PATIENCE_S = 60 };
+
+struct eni_share {
+    int listen_fd, set_fd, stop_fd;
+    pthread_t thread;
+};
+
+static void *serve(void *user)
+{
+    const eni_share *share = user;
+    eni_fdpass_serve(share->listen_fd, share->set_fd, share->stop_fd);
+    return NULL;
+}
+
+static en_status start_serving(int listen_fd, int set_fd, eni_share **share_out)
+{
+    eni_share *share = eni_alloc(sizeof *share);
+    if (share == NULL) return EN_ENOMEM;
+    *share = (eni_share){
+        .listen_fd = listen_fd, .set_fd = set_fd, .stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (share->stop_fd >= 0 && pthread_create(&share->thread, NULL, serve, share) == 0) {
+        *share_out = share;
+        return EN_OK;
+    }
+    eni_error("share", "cannot start the thread that shares the data set: %s", strerror(errno));
+    if (share->stop_fd >= 0) close(share->stop_fd);
+    eni_free(share);
+    return EN_EIO;
+}
+
+/* This rank is the first: listen_fd is its, whatever comes out. */
+static en_status read_for_all(eni_worker *w, const eni_data_options *options, int listen_fd)
+{
+    int set_fd = -1;
+    eni_dataset *set = NULL;
+    en_status st = eni_dataset_open(options, &set);
+    if (st == EN_OK) st = eni_dataset_lend(set, &set_fd);
+    eni_data_options lent = *options;
+    lent.lent_fd = &set_fd;
+    if (st == EN_OK) st = eni_dataset_open(&lent, &w->dataset);
+    if (st == EN_OK) st = start_serving(listen_fd, set_fd, &w->share);
+    if (st == EN_OK) return EN_OK;
+    if (set_fd >= 0) close(set_fd);
+    close(listen_fd);
+    return st == EN_EUNSUPPORTED ? eni_dataset_open(options, &w->dataset) : st;
+}
+
+/* EN_ENOENT: there is nobody (any more) to take it from. */
+static en_status take_from_first(eni_worker *w, const eni_data_options *options, const char *name)
+{
+    int set_fd;
+    eni_data_options lent = *options;
+    lent.lent_fd = &set_fd;
+    en_status st = eni_fdpass_ask(name, eni_now_ns() + PATIENCE_S * ENI_SECOND, w->abort_fd, &set_fd);
+    if (st == EN_EPEER) return eni_ending_is_asked(w->ending) ? EN_EINTR : EN_ENOENT;
+    EN_TRY(st);
+    st = eni_dataset_open(&lent, &w->dataset);
+    close(set_fd);
+    return st;
+}
+
+en_status eni_share_open(eni_worker *w, const eni_data_options *options)
+{
+    const eni_config *c = w->config;
+    char scope[512], identity[ENI_DIGEST_HEX], name[ENI_FDPASS_NAME];
+    /* Of this run, as far as the command names it: others may be stopped, or late. */
+    snprintf(scope, sizeof scope, "%s %.200s %.200s", w->version, c->server != NULL ? c->server : "",
+             c->rendezvous != NULL ? c->rendezvous : "");
+    eni_dataset_identity(options, scope, identity);
+    snprintf(name, sizeof name, "entrain-data-%.32s", identity);
+    for (int i = 0; i < TRIES; i++) {
+        int listen_fd;
+        EN_TRY(eni_fdpass_claim(name, &listen_fd));
+        if (listen_fd >= 0) return read_for_all(w, options, listen_fd);
+        const en_status st = take_from_first(w, options, name);
+        if (st == EN_OK || st == EN_EINTR || st == EN_EINVAL || st == EN_EMISMATCH || st == EN_EFORMAT)
+            return st;
+        if (st != EN_ENOENT) break;
+    }
+    return eni_dataset_open(options, &w->dataset);
+}
+
+void eni_share_close(eni_share *share)
+{
+    if (share == NULL) return;
+    const uint64_t one = 1;
+    while (write(share->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    pthread_join(share->thread, NULL);
+    close(share->stop_fd);
+    close(share->listen_fd);
+    close(share->set_fd);
+    eni_free(share);
+}
