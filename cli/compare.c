@@ -23,6 +23,7 @@
 #include "cli/servers.h"
 #include "config/folders.h"
 #include "config/units.h"
+#include "data/dataset.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/files.h"
@@ -31,14 +32,7 @@
 #include "runtime/core/try.h"
 #include "runtime/net/place.h"
 
-enum {
-    MAX_ARMS = 16,
-    MAX_CELLS = 4,
-    CURVE_POINTS = 12,
-    FULL_SET = 60000,
-    LABEL_BYTES = 64,
-    LIST_BYTES = 1024
-};
+enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
 enum { DEFAULT_TARGET = 75 }; /* percent; the report compares times to a target, so it needs one */
 
 typedef struct comparison {
@@ -63,15 +57,18 @@ typedef struct comparison {
 
 /* ---- what is compared ---- */
 
-/* A curve of about CURVE_POINTS points, unless the user said otherwise. */
-static void choose_eval_every(eni_config *run)
+/* The test set chooses nothing: HOLDOUT training samples, or a tenth of a smaller set, are kept for the curves. */
+static en_status choose_holdout(eni_config *run)
 {
-    if (eni_config_is_given(run, "eval-every")) return;
-    int64_t set = run->limit_train_samples > 0 ? run->limit_train_samples : FULL_SET;
-    int64_t total = run->max_samples > 0 ? run->max_samples
-                    : run->steps > 0     ? run->steps * run->batch_size * run->workers
-                                         : run->epochs * set;
-    run->eval_every = total / CURVE_POINTS > 0 ? total / CURVE_POINTS : 1;
+    uint64_t size;
+    const eni_data_options data = {.name = run->data,
+                                   .folder = run->data_dir,
+                                   .limit_train = (uint64_t)run->limit_train_samples};
+    if (eni_config_is_given(run, "holdout")) return EN_OK;
+    EN_TRY(eni_dataset_train_size(&data, &size));
+    const uint64_t most = eni_dataset_most_held_out(size);
+    run->holdout = most < HOLDOUT ? (int64_t)most : HOLDOUT;
+    return EN_OK;
 }
 
 /* Names of files: letters, digits, '.', '-'. */
@@ -141,12 +138,12 @@ static en_status add_arm(comparison *c, const char *text)
     }
     EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
-    choose_eval_every(&c->arm[c->narms]); /* as the workers would that a baseline stands for */
     make_baseline(c->base.workers, &c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
+    EN_TRY(choose_holdout(&c->arm[c->narms - 1]));
     return check_gpu(c, &c->arm[c->narms - 1]);
 }
 

@@ -69,10 +69,13 @@ static void take_eval(eni_json *reader, const json_t *object, const char *where,
     eval_list *list = user;
     eni_eval eval = {.samples = eni_json_need_number(reader, object, where, "samples"),
                      .t = eni_json_need_number(reader, object, where, "t"),
-                     .loss = eni_json_number(reader, object, where, "test_loss"),
-                     .accuracy = eni_json_number(reader, object, where, "test_accuracy")};
+                     .is_bracket = json_is_true(json_object_get(object, "bracket"))};
+    const bool is_held_out = json_object_get(object, "holdout_accuracy") != NULL;
+    const char *accuracy = is_held_out ? "holdout_accuracy" : "test_accuracy";
+    eval.loss = eni_json_number(reader, object, where, is_held_out ? "holdout_loss" : "test_loss");
+    eval.accuracy = eni_json_number(reader, object, where, accuracy);
     if (eval.accuracy < 0 || eval.accuracy > 1)
-        eni_json_fail(reader, "%s.test_accuracy %g should be a fraction from 0 to 1", where, eval.accuracy);
+        eni_json_fail(reader, "%s.%s %g should be a fraction from 0 to 1", where, accuracy, eval.accuracy);
     if (list->n > 0 && (eval.samples < list->at[list->n - 1].samples || eval.t < list->at[list->n - 1].t))
         eni_json_fail(reader, "%s goes back: samples and t should never fall", where);
     if (reader->status != EN_OK) return;
@@ -273,7 +276,8 @@ static void load_numbers(eni_json *reader, eni_run *run)
                    {"wire_bytes", &run->wire_bytes},
                    {"shm_bytes", &run->shm_bytes},
                    {"theory_bytes", &run->theory_bytes},
-                   {"max_rss", &run->max_rss}};
+                   {"max_rss", &run->max_rss},
+                   {"target", &run->evaluated_for}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         *numbers[i].into =
             run->result == NULL ? NAN : eni_json_number(reader, run->result, "", numbers[i].key);

@@ -6,19 +6,26 @@
 
 void eni_study_find_target(eni_run *run, double target)
 {
-    run->reach_t = run->reach_samples = INFINITY;
-    run->last_t = 0;
+    eni_reach reach = eni_reach_find(run->evals, run->nevals, target);
     bool has_accuracy = false;
-    for (size_t i = 0; i < run->nevals; i++) {
-        const eni_eval *eval = &run->evals[i];
-        run->last_t = eval->t;
-        has_accuracy = has_accuracy || !isnan(eval->accuracy);
-        if (isinf(run->reach_t) && eval->accuracy >= target) {
-            run->reach_t = eval->t;
-            run->reach_samples = eval->samples;
-        }
-    }
-    if (run->is_complete && !has_accuracy) run->reach_t = run->reach_samples = NAN;
+    for (size_t i = 0; i < run->nevals; i++)
+        has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
+    if (run->is_complete && !has_accuracy) reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
+    run->reach_t = reach.t;
+    run->reach_samples = reach.samples;
+    run->reach_low = reach.low;
+    run->reach_high = reach.high;
+    run->last_t = run->nevals > 0 ? run->evals[run->nevals - 1].t : 0;
+}
+
+bool eni_study_bracket_is_wide(const eni_run *run)
+{
+    return isfinite(run->reach_t) && run->reach_high - run->reach_low > 0.1 * run->reach_t;
+}
+
+bool eni_study_bracket_is_of_grid(const eni_run *run, double target)
+{
+    return isfinite(run->reach_t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
 }
 
 const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed)

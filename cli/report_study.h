@@ -14,6 +14,7 @@
 #include "cli/claims.h"
 #include "cli/stats.h"
 #include "entrain/status.h"
+#include "runtime/core/reach.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
 enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
@@ -28,15 +29,6 @@ enum {
     ENI_PHASE_UPDATE,
     ENI_PHASES
 };
-
-/* One evaluation on the held-out set. */
-typedef struct eni_eval {
-    double samples;  /* applied over all workers when the weights were taken */
-    double t;        /* seconds on the training clock */
-    double loss;     /* NAN: not given */
-    double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
-    bool is_bracket; /* evaluated only to enclose the target: not of the grid */
-} eni_eval;
 
 /* One process of a run: a worker ("rank 0") or a server ("psd"). */
 typedef struct eni_role {
@@ -97,6 +89,7 @@ typedef struct eni_run {
     double reach_samples; /* samples to the target, likewise */
     double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
     double last_t;        /* of the last evaluation: a censored run took longer than this */
+    double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 
@@ -139,9 +132,15 @@ void eni_study_free(eni_study *study);
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 void eni_study_drop_run(eni_run *run);
 
-/* Sets reach_t, reach_samples and last_t. The rule: the first evaluation at or above the target, with the
- * clock and samples of that evaluation; nothing is interpolated, so the resolution is --eval-every. */
+/* Sets reach_* and last_t by the rule of core/reach.h. */
 void eni_study_find_target(eni_run *run, double target);
+
+/* Whether the bracket of a run that reached the target is more than 10 % of its time. */
+bool eni_study_bracket_is_wide(const eni_run *run);
+
+/* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of the
+ * grid. False where nobody has said for which target the run was evaluated. */
+bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
 /* The run of (cell, arm, seed), or NULL. Borrowed. */
 const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed);

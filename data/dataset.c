@@ -68,35 +68,83 @@ const char *eni_dataset_folder(const eni_data_options *options)
     return named->folder != NULL && options->folder != NULL ? options->folder : named->folder;
 }
 
+/* NULL: a folder that has no name among ours. */
+static en_status find_set(const eni_data_options *options, const struct named **named_out)
+{
+    *named_out = find_named(options->name);
+    if (*named_out != NULL || is_folder(options->name)) return EN_OK;
+    eni_error("dataset",
+              "there is neither a set nor a folder \"%s\": --data takes fashion-mnist, mnist, "
+              "synthetic or a folder with the four IDX files",
+              options->name);
+    return EN_ENOENT;
+}
+
+static const char *remedy_of(const struct named *named)
+{
+    return named != NULL ? named->remedy
+                         : "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz";
+}
+
 static en_status read_named(const eni_data_options *options, eni_dataset *set)
 {
-    const struct named *named = find_named(options->name);
-    if (named == NULL && !is_folder(options->name)) {
-        eni_error("dataset",
-                  "there is neither a set nor a folder \"%s\": --data takes fashion-mnist, mnist, "
-                  "synthetic or a folder with the four IDX files",
-                  options->name);
-        return EN_ENOENT;
-    }
+    const struct named *named;
+    EN_TRY(find_set(options, &named));
     snprintf(set->name, sizeof set->name, "%s", named != NULL ? named->name : "folder");
     eni_debug("dataset", "reading %s", set->name);
     if (named != NULL && named->folder == NULL) return eni_dataset_make(options, set);
-    const char *folder = eni_dataset_folder(options);
-    const char *remedy = named != NULL ? named->remedy
-                                       : "a set is four files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, "
-                                         "plain or .gz";
-    return eni_dataset_read_folder(folder, remedy, set);
+    return eni_dataset_read_folder(eni_dataset_folder(options), remedy_of(named), set);
+}
+
+en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out)
+{
+    const struct named *named;
+    EN_TRY(find_set(options, &named));
+    if (named == NULL || named->folder != NULL)
+        return eni_dataset_folder_size(eni_dataset_folder(options), remedy_of(named), size_out);
+    *size_out = eni_dataset_made_size(options);
+    return EN_OK;
+}
+
+/* Before anything is read: what is left to train on must be worth it. */
+static en_status check_holdout(const eni_data_options *options)
+{
+    uint64_t size;
+    if (options->holdout == 0) return EN_OK;
+    EN_TRY(eni_dataset_train_size(options, &size));
+    if (options->holdout <= eni_dataset_most_held_out(size)) return EN_OK;
+    eni_error("dataset",
+              "--holdout=%llu is more than a tenth of the %llu training samples of %s: give at most %llu",
+              (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
+    return EN_EINVAL;
+}
+
+/* The last ones; their memory stays that of the training samples. */
+static void hold_out(uint64_t n, eni_dataset *set)
+{
+    eni_split *train = &set->split[ENI_TRAIN], *held = &set->split[ENI_HOLDOUT];
+    const uint64_t rest = train->count - n;
+    train->count = rest;
+    held->count = n;
+    if (train->images != NULL) held->images = train->images + rest * set->sample_floats;
+    if (train->labels != NULL) held->labels = train->labels + rest;
+    if (train->features != NULL) held->features = train->features + rest * set->sample_floats;
+    if (train->targets != NULL) held->targets = train->targets + rest * (uint64_t)set->targets;
 }
 
 /* Real sets shrink to their limit; made-up ones were made at it. */
 static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 {
     const uint64_t limit[2] = {options->limit_train, options->limit_test};
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
         set->split[s].read = set->split[s].count;
+    if (options->holdout > set->split[ENI_TRAIN].count) return EN_EPROTO; /* a lent set is another one */
+    if (options->holdout > 0) hold_out(options->holdout, set);
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         if (limit[s] > set->split[s].count) {
-            eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s",
-                      s == ENI_TRAIN ? "train" : "test", (ull)limit[s], (ull)set->split[s].count, set->name);
+            eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s",
+                      s == ENI_TRAIN ? "train" : "test", (ull)limit[s], (ull)set->split[s].count, set->name,
+                      s == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
             return EN_EINVAL;
         }
         if (limit[s] > 0) set->split[s].count = limit[s];
@@ -106,12 +154,16 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
 
 static en_status check_labels(const eni_dataset *set)
 {
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+    for (int s = 0; s < ENI_SPLITS; s++) {
         const eni_split *split = &set->split[s];
         for (uint64_t i = 0; split->labels != NULL && i < split->count; i++) {
             if (split->labels[i] < set->classes) continue;
             eni_error("dataset", "%s: label %u of %s sample %llu is not in 0 .. %d", set->name,
-                      split->labels[i], s == ENI_TRAIN ? "training" : "test", (ull)i, set->classes - 1);
+                      split->labels[i],
+                      s == ENI_TRAIN  ? "training"
+                      : s == ENI_TEST ? "test"
+                                      : "held-out",
+                      (ull)i, set->classes - 1);
             return EN_EFORMAT;
         }
     }
@@ -158,6 +210,7 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     en_status st;
     eni_dataset *set = eni_alloc(sizeof *set);
     if (set == NULL) return EN_ENOMEM;
+    EN_TRY_GOTO(check_holdout(options), close_set);
     EN_TRY_GOTO(options->lent_fd != NULL ? eni_dataset_map(*options->lent_fd, set) : read_named(options, set), close_set);
     set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
     EN_TRY_GOTO(check_want(&options->want, set), close_set);
@@ -234,8 +287,9 @@ en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST
     eni_debug("dataset", "hashing %s", dataset->name);
     eni_digest *digest = eni_digest_new();
     if (digest == NULL) return EN_ENOMEM;
-    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+    for (int s = 0; s < ENI_SPLITS; s++) {
         const eni_split *split = &dataset->split[s];
+        if (s == ENI_HOLDOUT && split->count == 0) continue; /* the sum of a set that has none is as ever */
         const size_t samples = split->count * dataset->sample_floats;
         char shape[128];
         int length =
@@ -266,9 +320,18 @@ uint64_t eni_dataset_bytes(const eni_dataset *dataset)
     return bytes;
 }
 
+static void fill(const eni_dataset *d, int split, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    eni_dataset_range(d, split, first, n, x_out, d->classes > 0 ? target_out : NULL,
+                      d->classes > 0 ? NULL : target_out);
+}
+
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
 {
-    const eni_dataset *d = dataset;
-    eni_dataset_range(d, ENI_TEST, first, n, x_out, d->classes > 0 ? target_out : NULL,
-                      d->classes > 0 ? NULL : target_out);
+    fill(dataset, ENI_TEST, first, n, x_out, target_out);
+}
+
+void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    fill(dataset, ENI_HOLDOUT, first, n, x_out, target_out);
 }

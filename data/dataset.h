@@ -14,7 +14,7 @@
 #include "entrain/status.h"
 #include "runtime/core/digest.h"
 
-enum { ENI_TRAIN, ENI_TEST, ENI_SPLITS };
+enum { ENI_TRAIN, ENI_TEST, ENI_HOLDOUT, ENI_SPLITS };
 
 /* What a model asks of a set. Zero sides: anything. */
 typedef struct eni_data_want {
@@ -29,6 +29,7 @@ eni_data_want eni_data_want_of(const en_schema *schema);
 typedef struct eni_data_options {
     const char *name;     /* fashion-mnist | mnist | synthetic | a folder that holds the four IDX files */
     const char *folder;   /* of the named set; NULL: where Debian's package puts it */
+    uint64_t holdout;     /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
     uint64_t limit_train; /* the first so many samples of the file; 0: all */
     uint64_t limit_test;
     uint64_t seed; /* of a made-up set; a real set does not depend on it */
@@ -51,7 +52,7 @@ typedef struct eni_dataset {
     int classes, targets; /* as in eni_data_want; one of them is 0 */
     float mean, std;      /* of pixel / 255; (0, 1) for a regression set */
     float table[256];     /* normalised value of a pixel */
-    eni_split split[ENI_SPLITS];
+    eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
     size_t sample_floats; /* H * W * C */
     void *map;            /* of a lent set, or NULL: all samples are in there */
     size_t map_bytes;
@@ -61,7 +62,8 @@ typedef struct eni_dataset {
 
 /* Reads or makes the set. EN_ENOENT names the file and, for fashion-mnist, the Debian package that brings it;
  * EN_EFORMAT: counts of images and labels differ, images of different sizes, a label out of range, an empty
- * set; EN_EMISMATCH: not what the model wants, both named; EN_EINVAL: a limit over the size of the set;
+ * set; EN_EMISMATCH: not what the model wants, both named; EN_EINVAL: a limit over the size of the set, a
+ * holdout over a tenth of it;
  * EN_ENOMEM. Logged. Blocks on the file system. eni_dataset_close frees. */
 en_status eni_dataset_open(const eni_data_options *options, eni_dataset **dataset_out);
 void eni_dataset_close(eni_dataset *dataset); /* NULL is fine */
@@ -74,6 +76,16 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
  * the set from it. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its memory does not allow
  * it; EN_ENOMEM. */
 en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
+
+/* Training samples of the set as it is on disk, before holdout and limit; only its shape is read. A made-up one
+ * has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
+en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out);
+
+/* What may be held out of so many: a tenth. */
+static inline uint64_t eni_dataset_most_held_out(uint64_t train_size)
+{
+    return train_size / 10;
+}
 
 /* Writes `count` samples of a split, normalised: x_out (count, H, W, C), and labels_out (count) or
  * targets_out (count, T) where the set has them and the pointer is not NULL. indices[i] < the split's count
@@ -88,12 +100,13 @@ void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, si
 /* The test split as models/evaluate.h asks for it (an eni_set_fill): samples [first, first + n), and labels or
  * targets, whichever the set has. `dataset` is a const eni_dataset. */
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
+void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
 
-/* sha256 over both splits as limited (counts, shape, samples, labels): what "the same data" means. Computed
+/* sha256 over all splits as limited (counts, shape, samples, labels): what "the same data" means. Computed
  * by the call (0.2 s for 55 MB), unless the set is lent; EN_ENOMEM. */
 en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX]);
 
-/* Bytes of memory that the samples of both splits take. */
+/* Bytes of memory that the samples of all splits take. */
 uint64_t eni_dataset_bytes(const eni_dataset *dataset);
 
 /* For `entrain data`: the i-th named set, NULL behind the last. */

@@ -12,20 +12,24 @@
 typedef unsigned long long ull;
 
 /* FOLDER/NAME.gz if it is there, else FOLDER/NAME. */
+static en_status find_file(const char *folder, const char *name, const char *remedy, char path[PATH_MAX])
+{
+    int length = snprintf(path, PATH_MAX, "%s/%s.gz", folder, name);
+    if (length < 0 || length >= PATH_MAX) {
+        eni_error("dataset", "the folder's path is longer than %d bytes: move the set", PATH_MAX);
+        return EN_EINVAL;
+    }
+    if (access(path, F_OK) != 0) path[length - 3] = '\0';
+    if (access(path, F_OK) == 0) return EN_OK;
+    eni_error("dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
+    return EN_ENOENT;
+}
+
 static en_status read_file(const char *folder, const char *name, const char *remedy, int ndims,
                            eni_idx *idx_out)
 {
     char path[PATH_MAX];
-    int length = snprintf(path, sizeof path, "%s/%s.gz", folder, name);
-    if (length < 0 || (size_t)length >= sizeof path) {
-        eni_error("dataset", "the folder's path is longer than %zu bytes: move the set", sizeof path);
-        return EN_EINVAL;
-    }
-    if (access(path, F_OK) != 0) path[length - 3] = '\0';
-    if (access(path, F_OK) != 0) {
-        eni_error("dataset", "%s holds neither %s.gz nor %s: %s", folder, name, name, remedy);
-        return EN_ENOENT;
-    }
+    EN_TRY(find_file(folder, name, remedy, path));
     EN_TRY(eni_idx_read(path, idx_out));
     if (idx_out->ndims == ndims) return EN_OK;
     eni_error("dataset", "%s has %d dimensions, expected %d: %s", path, idx_out->ndims, ndims,
@@ -51,6 +55,16 @@ static en_status read_split(const char *folder, const char *prefix, const char *
     eni_error("dataset", "%s: %llu %s images but %llu labels; the files do not belong together", folder,
               (ull)split->count, prefix, (ull)labels.dim[0]);
     return EN_EFORMAT;
+}
+
+en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64_t *size_out)
+{
+    char path[PATH_MAX];
+    eni_idx idx;
+    EN_TRY(find_file(folder, "train-labels-idx1-ubyte", remedy, path));
+    EN_TRY(eni_idx_shape(path, &idx));
+    *size_out = idx.dim[0];
+    return EN_OK;
 }
 
 en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_dataset *set)

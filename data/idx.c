@@ -126,8 +126,8 @@ static en_status check_plausible(const char *path, uint64_t file_bytes, int is_p
     return EN_EFORMAT;
 }
 
-/* Header and elements of an open file; on failure idx->elements is the caller's to free. */
-static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx)
+/* What an open file promises, and the bytes that say so. */
+static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx, size_t *head_out)
 {
     uint8_t header[HEADER_MAX];
     uint64_t found;
@@ -138,7 +138,16 @@ static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, en
     EN_TRY(read_bytes(file, path, header + 4, head - 4, &found));
     if (found < head - 4) return truncated(path, 4 + found, head);
     EN_TRY(parse_header(header, path, idx));
-    EN_TRY(check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes));
+    *head_out = head;
+    return check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes);
+}
+
+/* Header and elements of an open file; on failure idx->elements is the caller's to free. */
+static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx)
+{
+    uint64_t found;
+    size_t head;
+    EN_TRY(read_head(file, path, file_bytes, idx, &head));
     idx->elements = eni_alloc(idx->bytes);
     if (idx->elements == NULL) return EN_ENOMEM;
     EN_TRY(read_bytes(file, path, idx->elements, idx->bytes, &found));
@@ -196,6 +205,19 @@ en_status eni_idx_read(const char *path, eni_idx *idx_out)
         eni_idx_fini(&idx);
     else
         *idx_out = idx;
+    return st;
+}
+
+en_status eni_idx_shape(const char *path, eni_idx *idx_out)
+{
+    gzFile file;
+    uint64_t file_bytes;
+    size_t head;
+    eni_idx idx = {0};
+    EN_TRY(open_file(path, &file, &file_bytes));
+    en_status st = read_head(file, path, file_bytes, &idx, &head);
+    gzclose_r(file);
+    if (st == EN_OK) *idx_out = idx;
     return st;
 }
 

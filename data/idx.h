@@ -30,7 +30,10 @@ typedef struct eni_idx {
  * (also for a pickle, whose remedy is named), EN_ENOMEM; all logged. eni_idx_fini frees. */
 en_status eni_idx_read(const char *path, eni_idx *idx_out);
 
-/* The same from memory that holds the decompressed file; `name` is for messages. Copies. */
+/* Its shape only, by the head of the file: no elements, nothing to free. Same errors. */
+en_status eni_idx_shape(const char *path, eni_idx *idx_out);
+
+/* The whole from memory that holds the decompressed file; `name` is for messages. Copies. */
 en_status eni_idx_parse(const void *memory, size_t bytes, const char *name, eni_idx *idx_out);
 
 /* Safe on zeroed memory. */

@@ -2,6 +2,8 @@
  *
  *     [header: one page] [images] [labels] [features] [targets] of the training split, and of the test split
  *
+ * What is held out is among the training samples.
+ *
  * Each array starts on a page. */
 #include <errno.h>
 #include <fcntl.h>
@@ -66,9 +68,9 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
     const eni_data_want *want = &options->want;
     const char *folder = eni_dataset_folder(options);
     char text[4096], name[64];
-    size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %d %d %d %d %d\n", scope,
+    size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
                                  (unsigned)geteuid(), options->name, (ull)options->seed,
-                                 (ull)options->limit_train, (ull)options->limit_test, want->height,
+                                 (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test, want->height,
                                  want->width, want->channels, want->classes, want->targets);
     for (size_t i = 0; folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
         snprintf(name, sizeof name, "%s%s", files[i / 2], i % 2 ? "" : ".gz");

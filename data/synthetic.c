@@ -21,8 +21,19 @@ static float exact_unit(const eni_rng_key *key, uint64_t index)
     return (float)((int)(eni_rng_u64(key, index) >> 51) - 4096) / 4096.0f;
 }
 
+/* The samples in memory: those to train on from number 0, then those held out, the last of the set. */
+typedef struct stretches {
+    uint64_t first; /* so many of the first kind */
+    uint64_t held;  /* number of the first one of the second */
+} stretches;
+
+static uint64_t number_of(const stretches *stretch, uint64_t i)
+{
+    return i < stretch->first ? i : stretch->held + (i - stretch->first);
+}
+
 /* A sample of class c is the class's prototype (one random byte per pixel) with noise of -64 .. 63. */
-static en_status make_classes(uint64_t seed, int draw, eni_dataset *set, eni_split *split)
+static en_status make_classes(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set, eni_split *split)
 {
     const eni_rng_key prototype = stream(seed, DRAW_PROTOTYPE), key = stream(seed, draw);
     const uint64_t size = set->sample_floats;
@@ -30,11 +41,11 @@ static en_status make_classes(uint64_t seed, int draw, eni_dataset *set, eni_spl
     split->labels = eni_alloc(split->count);
     if (split->images == NULL || split->labels == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
-        uint64_t label = i % (uint64_t)set->classes;
+        uint64_t number = number_of(stretch, i), label = number % (uint64_t)set->classes;
         split->labels[i] = (uint8_t)label;
         for (uint64_t p = 0; p < size; p++) {
             int base = (int)(eni_rng_u64(&prototype, label * size + p) >> 56);
-            int value = base + (int)(eni_rng_u64(&key, i * size + p) >> 57) - 64;
+            int value = base + (int)(eni_rng_u64(&key, number * size + p) >> 57) - 64;
             split->images[i * size + p] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
         }
     }
@@ -42,7 +53,7 @@ static en_status make_classes(uint64_t seed, int draw, eni_dataset *set, eni_spl
 }
 
 /* targets = M x features with a random matrix M: a linear map, so a loss of 0 exists. */
-static en_status make_regression(uint64_t seed, int draw, eni_dataset *set, eni_split *split)
+static en_status make_regression(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set, eni_split *split)
 {
     const eni_rng_key matrix = stream(seed, DRAW_MATRIX), key = stream(seed, draw);
     const uint64_t size = set->sample_floats, targets = (uint64_t)set->targets;
@@ -50,9 +61,10 @@ static en_status make_regression(uint64_t seed, int draw, eni_dataset *set, eni_
     split->targets = eni_alloc_array(split->count, targets * sizeof(float));
     if (split->features == NULL || split->targets == NULL) return EN_ENOMEM;
     for (uint64_t i = 0; i < split->count; i++) {
+        const uint64_t number = number_of(stretch, i);
         float *x = split->features + i * size, *y = split->targets + i * targets;
         for (uint64_t k = 0; k < size; k++)
-            x[k] = exact_unit(&key, i * size + k);
+            x[k] = exact_unit(&key, number * size + k);
         for (uint64_t t = 0; t < targets; t++)
             for (uint64_t k = 0; k < size; k++)
                 y[t] += exact_unit(&matrix, t * size + k) * x[k];
@@ -77,9 +89,18 @@ static en_status check_want(const eni_data_want *want)
     return EN_EINVAL;
 }
 
+uint64_t eni_dataset_made_size(const eni_data_options *options)
+{
+    const uint64_t asked = options->limit_train > 0 ? options->limit_train + options->holdout : 0;
+    return asked > TRAIN_COUNT ? asked : TRAIN_COUNT;
+}
+
 en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
 {
     const eni_data_want *want = &options->want;
+    const uint64_t held = eni_dataset_made_size(options) - options->holdout;
+    const stretches train = {options->limit_train > 0 ? options->limit_train : held, held};
+    const stretches test = {options->limit_test > 0 ? options->limit_test : TEST_COUNT, 0};
     EN_TRY(check_want(want));
     set->height = want->height;
     set->width = want->width;
@@ -87,12 +108,13 @@ en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set)
     set->classes = want->classes;
     set->targets = want->targets;
     set->sample_floats = (size_t)want->height * (size_t)want->width * (size_t)want->channels;
-    set->split[ENI_TRAIN].count = options->limit_train > 0 ? options->limit_train : TRAIN_COUNT;
-    set->split[ENI_TEST].count = options->limit_test > 0 ? options->limit_test : TEST_COUNT;
+    set->split[ENI_TRAIN].count = train.first + options->holdout;
+    set->split[ENI_TEST].count = test.first;
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         int draw = s == ENI_TRAIN ? DRAW_TRAIN : DRAW_TEST;
-        EN_TRY(set->classes > 0 ? make_classes(options->seed, draw, set, &set->split[s])
-                                : make_regression(options->seed, draw, set, &set->split[s]));
+        const stretches *stretch = s == ENI_TRAIN ? &train : &test;
+        EN_TRY(set->classes > 0 ? make_classes(options->seed, draw, stretch, set, &set->split[s])
+                                : make_regression(options->seed, draw, stretch, set, &set->split[s]));
     }
     return EN_OK;
 }

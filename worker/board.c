@@ -179,12 +179,15 @@ void eni_board_step(eni_board *board, const eni_step *s)
     fflush(board->file);
 }
 
-void eni_board_point(eni_board *board, const eni_point *point)
+void eni_board_point(eni_board *board, const char *set, const eni_point *point)
 {
     if (board == NULL) return;
     proto summary = {.n = 0};
-    put_scalar(&summary, "test/loss", point->loss);
-    put_scalar(&summary, "test/accuracy", point->accuracy);
+    char tag[40];
+    snprintf(tag, sizeof tag, "%.20s/loss", set);
+    put_scalar(&summary, tag, point->loss);
+    snprintf(tag, sizeof tag, "%.20s/accuracy", set);
+    put_scalar(&summary, tag, point->accuracy);
     write_summary(board, point->t, point->samples, &summary);
 }
 

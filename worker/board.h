@@ -28,8 +28,8 @@ en_status eni_board_open(const char *folder, uint64_t resumed, eni_board **board
  * shows nothing. */
 void eni_board_step(eni_board *board, const eni_step *step);
 
-/* test/loss and test/accuracy. */
-void eni_board_point(eni_board *board, const eni_point *point);
+/* SET/loss and SET/accuracy: "test", or "holdout". */
+void eni_board_point(eni_board *board, const char *set, const eni_point *point);
 
 /* EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_board_close(eni_board *board);

@@ -147,6 +147,7 @@ void eni_gpu_close(eni_worker *w)
     eni_scores_close(w);
     eni_scaler_close(w);
     if (w->is_stuck) return;
-    eni_evaluation_close(w->evaluation);
+    for (int s = 0; s < ENI_SPLITS; s++)
+        eni_evaluation_close(w->evaluation[s]);
     eni_feed_close(w->feed);
 }

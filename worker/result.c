@@ -19,6 +19,12 @@
 #include "worker/result_gpu.h"
 #include "worker/save.h"
 
+/* What the final model is worth, and what the curve says. */
+typedef struct judgement {
+    double loss, accuracy; /* on the test set */
+    eni_curve_end curve;
+} judgement;
+
 static void set_int(json_t *object, const char *key, uint64_t value)
 {
     json_object_set_new(object, key, json_integer((json_int_t)value));
@@ -313,6 +319,8 @@ static void add_identity(const eni_worker *w, json_t *result)
     json_object_set_new(result, "model", json_string(w->schema.network->name));
     json_object_set_new(result, "data", json_string(w->dataset->name));
     json_object_set_new(result, "data_sha256", json_string(w->data_sha256));
+    set_int(result, "holdout", w->dataset->split[ENI_HOLDOUT].count);
+    json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
     set_int(result, "seed", (uint64_t)c->seed);
     json_object_set_new(result, "device", json_string(w->device.ops->name));
     set_int(result, "threads", (uint64_t)w->threads);
@@ -355,7 +363,7 @@ static void add_checkpoints(const eni_worker *w, json_t *result)
     json_object_set_new(result, "resumed_from", from);
 }
 
-static void add_outcome(const eni_worker *w, const json_t *reports, const eni_point *last, json_t *result)
+static void add_outcome(const eni_worker *w, const json_t *reports, const judgement *last, json_t *result)
 {
     const eni_tally *t = &w->tally;
     const json_t *psd = store_report(reports);
@@ -395,7 +403,35 @@ static en_status write_json(const eni_worker *w, const json_t *result)
     return st;
 }
 
-static void print_last_lines(const eni_worker *w, const eni_point *last, const json_t *result)
+/* 24000 as 24,000. */
+static const char *with_commas(double value, char text_out[32])
+{
+    char digits[24];
+    const int n = snprintf(digits, sizeof digits, "%.0f", value);
+    char *at = text_out;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) *at++ = ',';
+        *at++ = digits[i];
+    }
+    *at = 0;
+    return text_out;
+}
+
+/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it. */
+static void print_reached(const eni_worker *w, const eni_curve_end *curve)
+{
+    char samples[32];
+    const char *set = eni_evaluate_curve_set(w) == ENI_HOLDOUT ? "Holdout" : "Test set";
+    if (!curve->is_whole) return;
+    if (isfinite(curve->reach.t))
+        printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, w->config->target,
+               curve->reach.t, curve->reach.low, curve->reach.high, with_commas(curve->reach.samples, samples));
+    else
+        printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
+               w->config->target, curve->last.accuracy * 100);
+}
+
+static void print_last_lines(const eni_worker *w, const judgement *last, const json_t *result)
 {
     const eni_split *test = &w->dataset->split[ENI_TEST];
     if (w->config->quiet) return;
@@ -406,6 +442,7 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
                last->accuracy * (double)test->count, test->count, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f\n", last->loss);
+    if (isfinite(last->accuracy) && w->config->target > 0 && w->dataset->classes > 0) print_reached(w, &last->curve);
     print_lost(result);
     print_not_applied(result);
     printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
@@ -414,7 +451,7 @@ static void print_last_lines(const eni_worker *w, const eni_point *last, const j
 }
 
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL. */
-static en_status conclude(eni_worker *w, json_t *reports, const eni_point *last)
+static en_status conclude(eni_worker *w, json_t *reports, const judgement *last)
 {
     const float *flat = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
     char params_sha256[ENI_DIGEST_HEX];
@@ -460,24 +497,32 @@ void eni_result_cut_short(const eni_worker *w, const char *exit, const char *cau
     json_decref(result);
 }
 
-/* The final model and what waits of the curve; NAN when the user does not wait for that. */
-static en_status evaluate_last(eni_worker *w, uint64_t version, eni_point *last)
+/* The curve and the final model: on the test set, also where the curve is of another one. */
+static en_status evaluate_all(eni_worker *w, uint64_t version, judgement *j)
 {
-    int64_t evaluated;
-    const double t = (double)w->tally.train_ns * 1e-9;
-    *last = (eni_point){.loss = NAN, .accuracy = NAN};
+    const float *flat = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
+    EN_TRY(eni_curve_add(w->curve, w->plan.samples, version, (double)w->tally.train_ns * 1e-9, flat));
+    EN_TRY(eni_curve_finish(w->curve, &j->curve));
+    if (eni_evaluate_curve_set(w) != ENI_TEST) return eni_evaluate_test(w, flat, &j->loss, &j->accuracy);
+    j->loss = j->curve.last.loss;
+    j->accuracy = j->curve.last.accuracy;
+    return EN_OK;
+}
+
+/* NAN when the user does not wait for that. */
+static en_status evaluate_last(eni_worker *w, uint64_t version, judgement *j)
+{
+    *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
     if (eni_ending_is_asked(w->ending)) return EN_OK;
     eni_member_note(w->member, (int64_t)w->tally.steps, "evaluation");
-    en_status st = eni_curve_add(w->curve, w->plan.samples, version, t,
-                                 eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated);
-    if (st == EN_OK) st = eni_curve_finish(w->curve, last);
+    const en_status st = evaluate_all(w, version, j);
     return st == EN_EINTR && eni_ending_status(w->ending) == EN_OK ? EN_OK : st;
 }
 
 en_status eni_result(eni_worker *w)
 {
     eni_blobs blobs = {0};
-    eni_point last;
+    judgement last;
     int64_t begin = eni_now_ns();
     eni_host_counters now;
     uint32_t slot;

@@ -179,16 +179,11 @@ static void begin_write(eni_saver *s)
 
 /* ---- a boundary ---- */
 
-/* The points of the curve that wait for their evaluation would be lost with this process. */
-static en_status settle_records(eni_worker *w)
+/* What only this process has would be lost with it. */
+static void keep_records(eni_worker *w)
 {
-    int64_t evaluated = 0;
     eni_recorder_flush(w->recorder);
-    if (w->world.rank != 0) return EN_OK;
-    EN_TRY(eni_curve_flush(w->curve, &evaluated));
-    w->tally.eval_ns += evaluated;
-    if (w->tally.clock_begin_ns != 0) w->tally.paused_ns += evaluated;
-    return EN_OK;
+    if (w->world.rank == 0) eni_curve_keep(w->curve);
 }
 
 static en_status save_at(eni_worker *w, uint64_t samples)
@@ -197,7 +192,7 @@ static en_status save_at(eni_worker *w, uint64_t samples)
     int is_alone = w->is_claiming; /* rank 0 asks the store, nobody else is needed */
     eni_member_note(w->member, (int64_t)w->tally.steps, "checkpoint");
     EN_TRY(eni_train_settle(w));
-    EN_TRY(settle_records(w));
+    keep_records(w);
     if (w->world.rank == 0) end_write(s);
     s->last = samples;
     if (w->world.rank != 0 && is_alone) return EN_OK;

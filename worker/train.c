@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/evaluate.h"
 #include "ops/mean.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
@@ -193,7 +192,7 @@ static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *bat
 static int64_t clock_at(const eni_worker *w, int64_t now)
 {
     const eni_tally *t = &w->tally;
-    return t->before_ns + (t->clock_begin_ns == 0 ? 0 : now - t->clock_begin_ns - t->paused_ns);
+    return t->before_ns + (t->clock_begin_ns == 0 ? 0 : now - t->clock_begin_ns);
 }
 
 int64_t eni_train_clock(const eni_worker *w)
@@ -395,62 +394,16 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     EN_TRY(eni_host_eval(w->strategy_host, &which, &slot));
     int is_collective = which == EN_EVAL_MEAN && w->coll != NULL;
     if (!eni_curve_is_due(w->curve, samples) || (w->world.rank != 0 && !is_collective)) return EN_OK;
-    int64_t begin = eni_now_ns(), evaluated;
+    const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */
     eni_host_counters now;
     EN_TRY(conclude_step(w));
     eni_member_note(w->member, (int64_t)w->tally.steps, "snapshot");
     EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
     if (w->world.rank == 0)
-        EN_TRY(eni_curve_add(w->curve, samples, now.version, clock_seconds(w, begin),
-                             eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), &evaluated));
-    else
-        eni_curve_skip(w->curve, samples);
-    int64_t took = eni_now_ns() - begin;
-    w->tally.eval_ns += took;
-    if (w->tally.clock_begin_ns != 0) w->tally.paused_ns += took;
-    return EN_OK;
-}
-
-/* Many points may wait at the end: nobody who wants to end waits for them. */
-static en_status may_evaluate(void *worker)
-{
-    eni_worker *w = worker;
-    if (w->is_concluding && eni_ending_is_asked(w->ending)) return EN_EINTR;
-    return eni_worker_alive(w);
-}
-
-static eni_set test_set(eni_worker *w)
-{
-    const eni_dataset *d = w->dataset;
-    const eni_gpu_patience patience = eni_gpu_patience_of(w);
-    return (eni_set){.count = d->split[ENI_TEST].count,
-                     .batch = (uint64_t)w->config->eval_batch_size,
-                     .sample_bytes = d->sample_floats * sizeof(float),
-                     .fill = eni_dataset_fill_test,
-                     .user = w->dataset,
-                     .alive = may_evaluate,
-                     .alive_user = w,
-                     .patience_ns = w->gpus == NULL ? 0 : patience.ns,
-                     .tell = patience.tell,
-                     .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
-}
-
-en_status eni_evaluate_open(eni_worker *w)
-{
-    const eni_set set = test_set(w);
-    return w->device.ops->gpu != NULL ? eni_evaluation_open(w->model, &set, 1, &w->evaluation) : EN_OK;
-}
-
-en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
-{
-    eni_worker *w = worker;
-    const eni_set set = test_set(w);
-    eni_set_score score;
-    EN_TRY(w->evaluation != NULL ? eni_evaluation_run(w->evaluation, flat, &score)
-                                 : eni_model_evaluate_set(w->model, flat, &set, &score));
-    *loss_out = score.loss;
-    *accuracy_out = score.accuracy;
+        return eni_curve_add(w->curve, samples, now.version, clock_seconds(w, end),
+                             eni_arena_at(w->arena, ENI_SLOT_EVAL, 0));
+    eni_curve_skip(w->curve, samples);
     return EN_OK;
 }
 

@@ -63,6 +63,7 @@ static en_status open_data(eni_worker *w)
 {
     eni_data_options options = {.name = w->config->data,
                                 .folder = w->config->data_dir,
+                                .holdout = (uint64_t)w->config->holdout,
                                 .limit_train = (uint64_t)w->config->limit_train_samples,
                                 .limit_test = (uint64_t)w->config->limit_test_samples,
                                 .seed = (uint64_t)w->config->seed,
@@ -182,7 +183,6 @@ static en_status open_device(eni_worker *w)
 /* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
 static en_status prepare_model(eni_worker *w)
 {
-    uint64_t test = w->dataset->split[ENI_TEST].count, batch = (uint64_t)w->config->eval_batch_size;
     uint64_t last = w->plan.steps - 1,
              ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
     const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
@@ -197,11 +197,7 @@ static en_status prepare_model(eni_worker *w)
                 continue;
             EN_TRY(en_model_prepare(w->model, (int64_t)micro.count, EN_MODEL_TRAIN));
         }
-    if (w->world.rank != 0 || test == 0) return EN_OK;
-    EN_TRY(en_model_prepare(w->model, (int64_t)(test < batch ? test : batch), EN_MODEL_EVALUATE));
-    if (keep && test > batch && test % batch != 0)
-        EN_TRY(en_model_prepare(w->model, (int64_t)(test % batch), EN_MODEL_EVALUATE));
-    return eni_evaluate_open(w);
+    return w->world.rank == 0 ? eni_evaluate_open(w) : EN_OK;
 }
 
 static en_status open_vectors(eni_worker *w)
@@ -278,10 +274,15 @@ static en_status dump_config(const eni_worker *w)
     return st;
 }
 
+static const char *curve_set_name(const eni_worker *w)
+{
+    return eni_evaluate_curve_set(w) == ENI_HOLDOUT ? "holdout" : "test";
+}
+
 static void show_point(void *user, const eni_point *point)
 {
     const eni_worker *w = user;
-    eni_board_point(w->board, point);
+    eni_board_point(w->board, curve_set_name(w), point);
 }
 
 /* "auto" is the run's own folder: it names the run in TensorBoard. */
@@ -297,6 +298,20 @@ static en_status open_board(eni_worker *w)
     return EN_EINVAL;
 }
 
+/* The same in every arm of a comparison, whose runs have the same amount of work. */
+static uint64_t samples_between_points(const eni_worker *w)
+{
+    const uint64_t every = (uint64_t)w->config->eval_every, points = (uint64_t)w->config->eval_points;
+    return every > 0 || points == 0 ? every : (w->plan.samples + points - 1) / points;
+}
+
+/* With a target the initial weights are the first point. */
+static en_status add_point_zero(eni_worker *w)
+{
+    if (w->world.rank != 0 || w->config->target <= 0 || w->is_resumed) return EN_OK;
+    return eni_curve_add(w->curve, 0, 0, 0, eni_arena_at(w->arena, ENI_SLOT_PARAM, 0));
+}
+
 static en_status open_records(eni_worker *w)
 {
     const eni_config *c = w->config;
@@ -310,14 +325,15 @@ static en_status open_records(eni_worker *w)
     EN_TRY(open_board(w));
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
-    uint64_t every = c->eval_every > 0 ? (uint64_t)c->eval_every : 0;
     eni_curve_config curve = {.dir = w->world.rank == 0 ? c->out : NULL,
+                              .set = curve_set_name(w),
                               .count = w->schema.count,
-                              .every = every,
+                              .every = samples_between_points(w),
+                              .target = c->target / 100,
                               .budget = CURVE_BUDGET,
                               /* at the very end the last point is made again */
                               .resumed = w->is_resumed ? w->past.samples - (w->past.samples == w->plan.samples) : 0,
-                              .evaluate = eni_evaluate_test,
+                              .evaluate = eni_evaluate_curve,
                               .on_point = show_point,
                               .user = w};
     if (w->world.rank == 0 && w->plan.dropped_per_epoch + w->plan.dropped_at_end > 0)
@@ -398,6 +414,7 @@ static en_status run(eni_worker *w)
     } else {
         EN_TRY(start_loader(w));
         if (w->gpus != NULL) EN_TRY(eni_gpus_report(w->gpus));
+        EN_TRY(add_point_zero(w));
         w->has_begun = 1;
         EN_TRY(eni_train(w));
         EN_TRY(eni_result(w));
@@ -428,6 +445,7 @@ static void close_all(eni_worker *w)
     eni_free(w->init);
     if (!w->is_stuck) eni_arena_close(w->arena);
     eni_worker_leave(w);
+    eni_evaluate_close(w);
     if (!w->is_stuck) en_model_free(w->model);
     if (!w->is_stuck) eni_device_close(&w->device);
     eni_gpus_close(w->gpus);

@@ -12,7 +12,8 @@
  *     share.c     the data set, once a host
  *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
- *     curve.c     snapshots and their evaluation
+ *     curve.c     snapshots, and which are evaluated
+ *     evaluate.c  on which set, and with what
  *     save.h      checkpoints, and how a run goes on from one
  *     result.c    what is reported at the end
  *
@@ -65,7 +66,6 @@ typedef struct eni_tally {
     int64_t startup_ns;     /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;      /* on the training clock of the runs that this one goes on from */
     uint64_t begin_steps;   /* `steps` when this process began */
-    int64_t paused_ns;      /* of eval_ns, what fell after the training clock had started */
     uint64_t clock_samples; /* global samples that were applied off the clock */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;       /* a loss was not finite: said once */
@@ -111,6 +111,7 @@ typedef struct eni_worker {
     int threads;
     eni_device device;
     en_model *model;
+    struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
 
     /* who takes part */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
@@ -148,7 +149,7 @@ typedef struct eni_worker {
     struct eni_feed *feed;       /* feed.h */
     struct eni_scores *scores;   /* scores.h */
     struct eni_graphs *graphs;   /* graph.h */
-    struct eni_evaluation *evaluation; /* models/evaluate.h; rank 0 of a run on GPUs */
+    struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluate.h, by set; rank 0 of a run on GPUs */
     struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
     int score_set;               /* of the step in progress */
     uint64_t step;               /* in progress */
@@ -267,10 +268,15 @@ int64_t eni_startup_ns(int64_t begin_ns);
 /* train.c: what all transports have moved since they were opened. */
 eni_moved eni_count_moved(const eni_worker *worker);
 
-/* train.c. On a GPU: takes what evaluations need, before step 0. Nothing to do on the host. */
-en_status eni_evaluate_open(eni_worker *w);
-/* Loss and accuracy of `flat` on the test set; an eni_evaluate. */
+/* evaluate.c, at rank 0. The set that the curve is of: ENI_HOLDOUT where there is one, else ENI_TEST. */
+int eni_evaluate_curve_set(const eni_worker *worker);
+/* On a GPU: takes what evaluations need, before step 0. Nothing to do on the host. */
+en_status eni_evaluate_open(eni_worker *worker);
+/* Loss and accuracy of `flat` on the set of the curve, and on the test set; each an eni_evaluate. On a host, with all
+ * its cores. */
+en_status eni_evaluate_curve(void *worker, const float *flat, double *loss_out, double *accuracy_out);
 en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out);
+void eni_evaluate_close(eni_worker *worker); /* before the device */
 
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */
 en_status eni_check(eni_worker *worker);

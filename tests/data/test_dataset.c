@@ -263,7 +263,8 @@ static void a_lent_set_is_the_same_one(void **state)
     (void)state;
     static const eni_data_want wants[] = {{8, 8, 3, 10, 0}, {1, 1, 6, 0, 3}};
     for (int i = 0; i < 2; i++) {
-        eni_data_options options = {.name = "synthetic", .limit_train = 200, .limit_test = 50, .want = wants[i]};
+        eni_data_options options = {
+            .name = "synthetic", .holdout = 30, .limit_train = 200, .limit_test = 50, .want = wants[i]};
         eni_dataset *own, *lent;
         char expected[ENI_DIGEST_HEX], hash[ENI_DIGEST_HEX];
         int fd;

@@ -1,0 +1,27 @@
+/* reach.h - when a curve counts as having reached a target (docs/measurement.md): one rule for the worker,
+ * which evaluates by it, and for the report. */
+#ifndef CORE_REACH_H
+#define CORE_REACH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* One evaluation. */
+typedef struct eni_eval {
+    double samples;  /* applied over all workers when the weights were taken */
+    double t;        /* seconds on the training clock */
+    double loss;     /* NAN: not given */
+    double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
+    bool is_bracket; /* evaluated only to enclose the target: not of the grid */
+} eni_eval;
+
+typedef struct eni_reach {
+    double t, samples; /* linear in accuracy between the two that enclose the moment; INFINITY: not reached */
+    double low, high;  /* seconds of these two; 0 is low where nothing was evaluated before */
+    size_t from, to;   /* reached: the grid points that enclose it; equal where there is none before */
+} eni_reach;
+
+/* The first of three points of the grid in a row at or above the target. `evals` (n) are in order of samples. */
+eni_reach eni_reach_find(const eni_eval *evals, size_t n, double target);
+
+#endif

@@ -1,0 +1,109 @@
+/* evaluate.c - what a model is judged on: the points of the curve, and the final model on the test set.
+ *
+ * Rank 0 does it when all have trained. On a host nobody else computes then, so it takes all cores, whatever
+ * --threads says: with a device context and a model of its own, for how many threads a context has is fixed. */
+#include "models/evaluate.h"
+
+#include "runtime/core/memory.h"
+#include "runtime/core/try.h"
+#include "worker/gpus.h"
+#include "worker/vectors.h"
+#include "worker/worker.h"
+
+typedef struct eni_judge {
+    eni_device device;
+    en_model *model;
+} eni_judge;
+
+int eni_evaluate_curve_set(const eni_worker *w)
+{
+    return w->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
+}
+
+/* Many points may wait at the end: nobody who wants to end waits for them. */
+static en_status may_evaluate(void *worker)
+{
+    eni_worker *w = worker;
+    if (w->is_concluding && eni_ending_is_asked(w->ending)) return EN_EINTR;
+    return eni_worker_alive(w);
+}
+
+static eni_set set_of(eni_worker *w, int split)
+{
+    const eni_dataset *d = w->dataset;
+    const eni_gpu_patience patience = eni_gpu_patience_of(w);
+    return (eni_set){.count = d->split[split].count,
+                     .batch = (uint64_t)w->config->eval_batch_size,
+                     .sample_bytes = d->sample_floats * sizeof(float),
+                     .fill = split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
+                     .user = w->dataset,
+                     .alive = may_evaluate,
+                     .alive_user = w,
+                     .patience_ns = w->gpus == NULL ? 0 : patience.ns,
+                     .tell = patience.tell,
+                     .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
+}
+
+static en_status open_on_gpu(eni_worker *w, int split)
+{
+    const eni_set set = set_of(w, split);
+    const uint64_t rest = set.count % set.batch;
+    if (set.count == 0) return EN_OK;
+    EN_TRY(en_model_prepare(w->model, (int64_t)(set.count < set.batch ? set.count : set.batch), EN_MODEL_EVALUATE));
+    if (set.count > set.batch && rest != 0) EN_TRY(en_model_prepare(w->model, (int64_t)rest, EN_MODEL_EVALUATE));
+    return eni_evaluation_open(w->model, &set, 1, &w->evaluation[split]);
+}
+
+en_status eni_evaluate_open(eni_worker *w)
+{
+    if (w->device.ops->gpu == NULL) return EN_OK;
+    EN_TRY(open_on_gpu(w, ENI_TEST));
+    return open_on_gpu(w, ENI_HOLDOUT);
+}
+
+static en_status open_judge(eni_worker *w)
+{
+    const en_device_config config = {.size = sizeof config,
+                                     .threads = eni_place_cores(),
+                                     .host = eni_device_host()};
+    if (w->judge != NULL || w->device.ops->gpu != NULL || config.threads <= w->threads) return EN_OK;
+    w->judge = eni_alloc(sizeof *w->judge);
+    if (w->judge == NULL) return EN_ENOMEM;
+    w->judge->device.ops = w->device.ops;
+    EN_TRY(w->device.ops->open(&config, &w->judge->device.ctx));
+    return en_model_new(&w->schema, w->judge->device.ops, w->judge->device.ctx, NULL, &w->judge->model);
+}
+
+void eni_evaluate_close(eni_worker *w)
+{
+    if (w->judge == NULL) return;
+    en_model_free(w->judge->model);
+    eni_device_close(&w->judge->device);
+    eni_free(w->judge);
+    w->judge = NULL;
+}
+
+static en_status evaluate(eni_worker *w, int split, const float *flat, double *loss_out, double *accuracy_out)
+{
+    const eni_set set = set_of(w, split);
+    eni_set_score score;
+    if (w->evaluation[split] != NULL) {
+        EN_TRY(eni_evaluation_run(w->evaluation[split], flat, &score));
+    } else {
+        EN_TRY(open_judge(w));
+        EN_TRY(eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, &set, &score));
+    }
+    *loss_out = score.loss;
+    *accuracy_out = score.accuracy;
+    return EN_OK;
+}
+
+en_status eni_evaluate_curve(void *worker, const float *flat, double *loss_out, double *accuracy_out)
+{
+    return evaluate(worker, eni_evaluate_curve_set(worker), flat, loss_out, accuracy_out);
+}
+
+en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
+{
+    return evaluate(worker, ENI_TEST, flat, loss_out, accuracy_out);
+}
