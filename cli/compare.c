@@ -555,7 +555,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
     fflush(stdout);
     if (st == EN_OK) st = run_all(c);
-    if (st == EN_OK) st = eni_report(c->dir, stdout, 0);
+    if (st == EN_OK) st = eni_report(c->dir, 0, stdout, 0);
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     tell_end(c, st);
     if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;

@@ -85,10 +85,10 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     return EN_EIO;
 }
 
-en_status eni_report(const char *dir, FILE *table_out, int extras)
+en_status eni_report(const char *dir, double target, FILE *table_out, int extras)
 {
     eni_study *study;
-    EN_TRY(eni_study_load(dir, &study));
+    EN_TRY(eni_study_load(dir, target, &study));
     eni_fairness fairness;
     eni_fair_judge(study, &fairness);
     eni_verdict verdict;

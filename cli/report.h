@@ -21,9 +21,11 @@ enum {
  * the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
+ * `target`: of the times that are reported, a fraction; 0: the folder's own.
+ *
  * Blocks: reads files, and waits for one gnuplot after the other, each with a deadline of 20 s. Main thread.
  * EN_EFORMAT for a malformed file (logged once: file, place, what should stand there), EN_ENOENT, EN_EIO,
  * EN_ENOMEM. */
-en_status eni_report(const char *dir, FILE *table_out, int extras);
+en_status eni_report(const char *dir, double target, FILE *table_out, int extras);
 
 #endif

@@ -205,13 +205,13 @@ static void find_emulation(eni_study *study)
     }
 }
 
-static en_status fill_study(eni_json *reader, eni_study *study)
+static en_status fill_study(eni_json *reader, double target, eni_study *study)
 {
     json_int_t schema = eni_json_need_integer(reader, study->index, "", "schema");
     if (reader->status == EN_OK && schema != 1)
         eni_json_fail(reader, "schema %lld is not 1, the only one that this version reads",
                       (long long)schema);
-    study->target = eni_json_need_number(reader, study->index, "", "target");
+    study->target = target > 0 ? target : eni_json_need_number(reader, study->index, "", "target");
     if (reader->status == EN_OK && !(study->target > 0 && study->target <= 1))
         eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
                       study->target);
@@ -240,9 +240,10 @@ static json_t *index_of_single_run(const char *dir)
     json_int_t seed = json_integer_value(json_object_get(result, "seed"));
     bool is_ok = outcome == NULL ? json_integer_value(json_object_get(result, "exit")) == 0
                                  : strcmp(outcome, "ok") == 0;
+    const double target = json_number_value(json_object_get(result, "target"));
     json_t *index = json_pack(
         "{s:i, s:f, s:[{s:s}], s:[{s:s, s:s}], s:[I], s:[{s:s, s:s, s:I, s:s, s:i, s:i}]}", "schema", 1,
-        "target", 0.75, "cells", "name", "run", "arms", "name", strategy ? strategy : "run", "strategy",
+        "target", target > 0 ? target : 0.75, "cells", "name", "run", "arms", "name", strategy ? strategy : "run", "strategy",
         strategy ? strategy : "run", "seeds", seed, "runs", "cell", "run", "arm", strategy ? strategy : "run",
         "seed", seed, "dir", ".", "order", 0, "exit", is_ok ? 0 : 1);
     if (index != NULL) {
@@ -253,7 +254,7 @@ static json_t *index_of_single_run(const char *dir)
     return index;
 }
 
-en_status eni_study_load(const char *dir, eni_study **study_out)
+en_status eni_study_load(const char *dir, double target, eni_study **study_out)
 {
     eni_study *study = eni_alloc(sizeof *study);
     if (study == NULL) return EN_ENOMEM;
@@ -273,7 +274,7 @@ en_status eni_study_load(const char *dir, eni_study **study_out)
     }
     if (study->index == NULL) study->index = eni_json_load(&reader);
     EN_TRY_GOTO(reader.status, free_study);
-    EN_TRY_GOTO(fill_study(&reader, study), free_study);
+    EN_TRY_GOTO(fill_study(&reader, target, study), free_study);
     *study_out = study;
     return EN_OK;
 

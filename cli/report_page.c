@@ -82,6 +82,20 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
     return EN_OK;
 }
 
+/* Snapshots are evaluated for one target, and gone after that. */
+static void write_other_target(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    for (size_t i = 0; i < study->nruns; i++) {
+        if (!eni_study_bracket_is_of_grid(&study->runs[i], study->target)) continue;
+        fprintf(canvas->page,
+                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the grid is "
+                "known, so the two that enclose a time are points of the grid.</p>\n",
+                100 * study->runs[i].evaluated_for, 100 * study->target);
+        return;
+    }
+}
+
 en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
 {
     write_head(canvas);
@@ -91,6 +105,7 @@ en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const
           "below. The target counts as reached at the first of three evaluations in a row at or above it; the time "
           "is interpolated between the two snapshots that enclose it.</p>\n",
           canvas->page);
+    write_other_target(canvas);
     eni_report_html_table(canvas->study, canvas->page);
     eni_page_pairs(canvas, verdict);
     fputs("</section>\n", canvas->page);

@@ -122,9 +122,9 @@ typedef struct eni_study {
     eni_primary primary; /* the comparison that the study named before the first run */
 } eni_study;
 
-/* Reads the folder (see eni_report). The caller frees with eni_study_free; on failure there is nothing to
+/* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure there is nothing to
  * free. Logs the first thing that is wrong. */
-en_status eni_study_load(const char *dir, eni_study **study_out);
+en_status eni_study_load(const char *dir, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
 /* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose cell, arm, seed and exit are set, and

@@ -142,7 +142,7 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
     if (options->holdout > 0) hold_out(options->holdout, set);
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
         if (limit[s] > set->split[s].count) {
-            eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s",
+            eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
                       s == ENI_TRAIN ? "train" : "test", (ull)limit[s], (ull)set->split[s].count, set->name,
                       s == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
             return EN_EINVAL;

@@ -90,6 +90,7 @@ uint32_t eni_resume_facts(const eni_worker *w, eni_fact facts_out[ENI_CHECKPOINT
     add(f, &n, "model", "%s", w->schema.network->name);
     add(f, &n, "schema-sha256", "%s", w->schema_sha256);
     add(f, &n, "data", "%s", w->dataset->name);
+    add(f, &n, "holdout", "%" PRIu64, w->dataset->split[ENI_HOLDOUT].count);
     add(f, &n, "limit-train-samples", "%" PRIu64, w->plan.train_samples); /* resolved */
     add(f, &n, "data-sha256", "%s", w->data_sha256);
     add(f, &n, "shuffle", "%s", w->config->shuffle ? "on" : "off");
@@ -113,7 +114,7 @@ static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
 {
     for (uint32_t i = 0; i < n; i++)
         if (strcmp(facts[i].key, key) == 0) return facts[i].value;
-    return NULL;
+    return strcmp(key, "holdout") == 0 ? "0" : NULL; /* written before there were any */
 }
 
 static en_status check_facts(const eni_worker *w)

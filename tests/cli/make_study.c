@@ -25,5 +25,5 @@ int main(int argc, char **argv)
     }
     mkdir(argv[1], 0777);
     fixture_write(argv[1], &spec);
-    return eni_report(argv[1], stdout, 0) == 0 ? 0 : 1;
+    return eni_report(argv[1], 0, stdout, 0) == 0 ? 0 : 1;
 }

@@ -50,7 +50,7 @@ static char *report_with(int extras, en_status expected)
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    assert_int_equal(eni_report(dir, out, extras), expected);
+    assert_int_equal(eni_report(dir, 0, out, extras), expected);
     fclose(out);
     return text;
 }

@@ -35,7 +35,7 @@ static eni_fairness judge(void)
 {
     eni_study *study;
     eni_fairness fairness;
-    assert_int_equal(eni_study_load(dir, &study), EN_OK);
+    assert_int_equal(eni_study_load(dir, 0, &study), EN_OK);
     eni_fair_judge(study, &fairness);
     eni_study_free(study);
     return fairness;
