@@ -341,6 +341,99 @@ static void who_reads_something_else_does_not_share(void **state)
     rmdir(folder);
 }
 
+/* The set with so many held out of it; `limit` of the rest to train on. */
+static eni_dataset *hold_out(const char *name, uint64_t holdout, uint64_t limit, eni_data_want want)
+{
+    eni_dataset *set;
+    const eni_data_options options = {.name = name,
+                                      .holdout = holdout,
+                                      .limit_train = limit,
+                                      .want = want};
+    assert_int_equal(eni_dataset_open(&options, &set), EN_OK);
+    return set;
+}
+
+/* Sample `a` of a split of one set is sample `b` of a split of another. */
+static void expect_same(const eni_dataset *x, int split_x, uint64_t a, const eni_dataset *y, int split_y, uint64_t b)
+{
+    static float pixels[2][784];
+    float targets[2][8] = {{0}};
+    int32_t labels[2] = {-1, -1};
+    eni_dataset_range(x, split_x, a, 1, pixels[0], &labels[0], targets[0]);
+    eni_dataset_range(y, split_y, b, 1, pixels[1], &labels[1], targets[1]);
+    assert_memory_equal(pixels[0], pixels[1], x->sample_floats * sizeof(float));
+    assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
+    assert_int_equal(labels[0], labels[1]);
+}
+
+/* The last `held` of `size` training samples: the same ones whatever the limit, which counts after them. */
+static void expect_last_held(const char *name, uint64_t size, uint64_t held, eni_data_want want)
+{
+    char hash[4][ENI_DIGEST_HEX];
+    eni_dataset *all = hold_out(name, 0, 0, want), *most = hold_out(name, held, 0, want),
+                *few = hold_out(name, held, 60, want), *fewer_held = hold_out(name, held - 1, 60, want);
+    const eni_dataset *sets[] = {all, most, few, fewer_held};
+    assert_true(all->split[ENI_TRAIN].count == size && all->split[ENI_HOLDOUT].count == 0);
+    assert_true(most->split[ENI_TRAIN].count == size - held && most->split[ENI_HOLDOUT].count == held);
+    assert_true(few->split[ENI_TRAIN].count == 60 && few->split[ENI_HOLDOUT].count == held);
+    assert_true(eni_dataset_bytes(most) == eni_dataset_bytes(all));
+    for (uint64_t i = 0; i < held; i++) {
+        expect_same(most, ENI_HOLDOUT, i, all, ENI_TRAIN, size - held + i);
+        expect_same(few, ENI_HOLDOUT, i, all, ENI_TRAIN, size - held + i);
+    }
+    for (uint64_t i = 0; i < 60; i++)
+        expect_same(few, ENI_TRAIN, i, all, ENI_TRAIN, i);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(eni_dataset_sha256(sets[i], hash[i]), EN_OK);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(hash[i], hash[k]);
+    float x[784], same[784];
+    float target[8], same_target[8];
+    eni_dataset_fill_holdout(few, 3, 1, x, target);
+    eni_dataset_range(few, ENI_HOLDOUT, 3, 1, same, (int32_t *)(void *)same_target, NULL);
+    assert_memory_equal(x, same, few->sample_floats * sizeof(float));
+    for (int i = 0; i < 4; i++)
+        eni_dataset_close((eni_dataset *)(uintptr_t)sets[i]);
+}
+
+static void the_last_training_samples_are_held_out(void **state)
+{
+    (void)state;
+    const eni_data_want image = {8, 8, 1, 10, 0}, line = {1, 1, 10, 0, 5};
+    char images[16 + 3 * 200] = "\0\0\x08\3\0\0\0\xc8\0\0\0\1\0\0\0\3", labels[8 + 200] = "\0\0\x08\1\0\0\0\xc8",
+         folder[] = "/tmp/entrain-set-XXXXXX";
+    for (int i = 0; i < 200; i++) {
+        images[16 + 3 * i] = (char)i;
+        labels[8 + i] = (char)(i % 10);
+    }
+    expect_last_held("synthetic", 10000, 100, image);
+    expect_last_held("synthetic", 10000, 100, line);
+    eni_dataset *large = hold_out("synthetic", 1200, 12000, image); /* as large as it has to be */
+    assert_true(large->split[ENI_TRAIN].count == 12000 && large->split[ENI_HOLDOUT].count == 1200);
+    eni_dataset_close(large);
+    make_folder(folder, images, sizeof images, labels, sizeof labels, IMAGES_1x1x3, LABELS_1);
+    expect_last_held(folder, 200, 20, (eni_data_want){0});
+    remove_folder(folder);
+}
+
+static void more_than_a_tenth_is_refused(void **state)
+{
+    (void)state;
+    heard h = {0};
+    eni_dataset *set = NULL;
+    eni_data_options options = {.name = "synthetic", .holdout = 1001, .want = {8, 8, 1, 10, 0}};
+    uint64_t size = 0;
+    eni_log_set_sink(hear, &h);
+    assert_int_equal(eni_dataset_open(&options, &set), EN_EINVAL);
+    assert_non_null(strstr(h.text, "--holdout=1001"));
+    assert_non_null(strstr(h.text, "10000 training samples of synthetic: give at most 1000"));
+    eni_log_set_sink(NULL, NULL);
+    options.holdout = 0;
+    assert_int_equal(eni_dataset_train_size(&options, &size), EN_OK);
+    assert_true(size == 10000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +446,8 @@ int main(void)
         cmocka_unit_test(what_the_model_wants),
         cmocka_unit_test(the_toy_set_is_linear),
         cmocka_unit_test(made_up_images_depend_on_the_seed_only),
+        cmocka_unit_test(the_last_training_samples_are_held_out),
+        cmocka_unit_test(more_than_a_tenth_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

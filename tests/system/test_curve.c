@@ -1,0 +1,151 @@
+/* test_curve.c - the curve of whole runs: which points are evaluated, what a kill leaves of it, and the clock that
+ * runs on while it is made.
+ *
+ * Which points have to be there is worked out here from a run of the same seed that evaluates all. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/system/resumed.h"
+
+enum { POINTS = 48, GRID_STEP = 4, HELD = 400, BUDGET = 1920 };
+
+/* Learns slowly enough to cross a target in the middle. */
+#define JOB                                                                                                  \
+    "-n 2 --strategy=ring --device=ref --model=mlp --data=synthetic --limit-test-samples=100 --batch-size=8 " \
+    "--max-samples=1920 --lr=0.002 --limit-train-samples=960 --holdout=400 --eval-points=48 "
+
+typedef struct point {
+    double samples, loss, accuracy;
+    bool is_bracket;
+} point;
+
+typedef struct curve {
+    point at[POINTS + 2];
+    int n;
+} curve;
+
+static curve read_curve(const char *out, const char *set)
+{
+    char path[200], loss[40], accuracy[40];
+    curve c = {.n = 0};
+    size_t i;
+    json_t *line;
+    snprintf(path, sizeof path, "%s/eval.jsonl", out);
+    snprintf(loss, sizeof loss, "%s_loss", set);
+    snprintf(accuracy, sizeof accuracy, "%s_accuracy", set);
+    json_t *lines = read_lines(path);
+    assert_true(json_array_size(lines) <= POINTS + 2);
+    json_array_foreach(lines, i, line) c.at[c.n++] =
+        (point){number_at(line, "samples"), number_at(line, loss), number_at(line, accuracy),
+                json_is_true(json_object_get(line, "bracket"))};
+    json_decref(lines);
+    return c;
+}
+
+static void expect_equal(const curve *found, const curve *expected)
+{
+    for (int i = 0; i < found->n && i < expected->n; i++) {
+        const point *a = &found->at[i], *b = &expected->at[i];
+        if (a->samples == b->samples && a->loss == b->loss && a->accuracy == b->accuracy &&
+            a->is_bracket == b->is_bracket)
+            continue;
+        fail_msg("point %d: %g samples, %g, %g, bracket %d, not %g, %g, %g, %d", i, a->samples, a->loss, a->accuracy,
+                 a->is_bracket, b->samples, b->loss, b->accuracy, b->is_bracket);
+    }
+    assert_int_equal(found->n, expected->n);
+}
+
+/* All points, and what a run with that target has to evaluate of them. `all` begins with the initial weights. */
+static curve choose(const curve *all, double target)
+{
+    curve chosen = {.n = 0};
+    int first = -1;
+    for (int g = GRID_STEP; g + 2 * GRID_STEP <= POINTS && first < 0; g += GRID_STEP)
+        if (all->at[g].accuracy >= target && all->at[g + GRID_STEP].accuracy >= target &&
+            all->at[g + 2 * GRID_STEP].accuracy >= target)
+            first = g;
+    for (int i = 0; i <= POINTS; i++) {
+        const bool is_grid = i % GRID_STEP == 0, is_bracket = !is_grid && i > first - GRID_STEP && i < first;
+        if (!is_grid && !(first > 0 && is_bracket)) continue;
+        chosen.at[chosen.n] = all->at[i];
+        chosen.at[chosen.n++].is_bracket = is_bracket;
+    }
+    assert_true(first > GRID_STEP && first < POINTS - 2 * GRID_STEP); /* else nothing is shown */
+    assert_int_equal(chosen.n, 1 + POINTS / GRID_STEP + GRID_STEP - 1);
+    return chosen;
+}
+
+/* With a target of a thousandth nothing is left to choose, but its bracket; all others come from a run without. */
+static curve all_points(char params[72])
+{
+    json_t *r = train(60, JOB);
+    curve rest = read_curve(train_out(), "holdout"), all = {.n = 1};
+    snprintf(params, 72, "%s", text_at(r, "params_sha256"));
+    assert_int_equal((int)number_at(r, "holdout"), HELD);
+    json_decref(r);
+    assert_int_equal(rest.n, POINTS);
+    for (int i = 0; i < rest.n; i++) {
+        assert_true(rest.at[i].samples >= (i + 1) * BUDGET / POINTS && !rest.at[i].is_bracket);
+        all.at[all.n++] = rest.at[i];
+    }
+    json_decref(train(60, JOB "--target=0.1"));
+    all.at[0] = read_curve(train_out(), "holdout").at[0];
+    assert_true(all.at[0].samples == 0);
+    return all;
+}
+
+static void test_grid_and_bracket(void **state)
+{
+    (void)state;
+    char params[72], flags[1024], out[160];
+    const curve all = all_points(params);
+    const double target = floor(1000 * all.at[5 * GRID_STEP].accuracy) / 1000;
+    const curve expected = choose(&all, target);
+    json_t *r = train(60, JOB "--target=%g", 100 * target);
+    const curve found = read_curve(train_out(), "holdout");
+    expect_equal(&found, &expected);
+    assert_string_equal(text_at(r, "params_sha256"), params); /* evaluation changes nothing */
+    assert_true(number_at(r, "target") == target);
+    snprintf(flags, sizeof flags, "%s/snapshots", train_out());
+    assert_int_equal(access(flags, F_OK), -1);
+    json_decref(r);
+
+    snprintf(flags, sizeof flags, "%s--target=%g", JOB, 100 * target);
+    half_way(out, flags, 300); /* killed: its copies are in a file */
+    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " --checkpoint-every=640 --resume=auto");
+    json_decref(finish_run(out, params, flags));
+    const curve resumed = read_curve(out, "holdout");
+    expect_equal(&resumed, &expected);
+    snprintf(flags, sizeof flags, "%s/snapshots", out);
+    assert_int_equal(access(flags, F_OK), -1);
+    promise("a grid of %d of %d points and the bracket of the target: as a run that evaluates all says; also "
+            "killed and resumed",
+            POINTS / GRID_STEP, POINTS);
+}
+
+/* A holdout changes what is trained on: no run goes on with another one. */
+static void test_another_holdout_is_refused(void **state)
+{
+    (void)state;
+    char out[160];
+    process p;
+    half_way(out, "-n 2 --strategy=ring " COMMON " --holdout=300", 40);
+    process_start(&p, "entrain", NULL,
+                  "run --quiet --threads=1 --out=%s -n 2 --strategy=ring " COMMON
+                  " --holdout=301 --checkpoint-every=8 --resume=auto",
+                  out);
+    assert_int_equal(process_wait(&p, 60), 2);
+    if (strstr(process_err(&p), "holdout 300") == NULL || strstr(process_err(&p), "has 301") == NULL)
+        fail_msg("%s", process_err(&p));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_grid_and_bracket),
+                                       cmocka_unit_test(test_another_holdout_is_refused)};
+    return system_main(tests);
+}
