@@ -172,7 +172,7 @@ static en_status make_base(comparison *c)
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
     c->base.program = ENI_RUN;
-    choose_eval_every(&c->base);
+    EN_TRY(choose_holdout(&c->base));
     eni_list *given = &c->base.straggler;
     size_t used = 0;
     for (int i = 0; i < given->count && used < sizeof c->slow; i++)

@@ -143,8 +143,6 @@ static en_status resolve_defaults(eni_config *config)
     char word[64];
     const char *options;
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
-    if (eni_config_is_given(config, "eval-every") && !eni_config_is_given(config, "eval-points"))
-        config->eval_points = 0; /* 0 of both: at the end only */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
     if (eni_config_is_given(config, "workers") || strlen(config->strategy) >= sizeof word) return EN_OK;

@@ -138,7 +138,7 @@ typedef struct eni_config {
     int64_t log_every;  /* steps */
     int64_t log_level;  /* ENI_LEVEL_* */
     int64_t eval_every; /* global samples, 0: as eval_points says */
-    int64_t eval_points; /* points over the run, 0: at the end only */
+    int64_t eval_points; /* points over the run where eval_every is 0; 0: at the end only */
     double target;      /* accuracy in percent, 0: none */
     int64_t eval_batch_size;
     bool quiet;

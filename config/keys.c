@@ -275,7 +275,7 @@ const eni_key eni_keys[] = {
         "keep the weights every so many global samples, for a curve that is evaluated after training"),
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
         "48 in compare; else 0: the end only",
-        "in place of --eval-every: so many points over the run"),
+        "without --eval-every: so many points over the run"),
     REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare; else none",
          "accuracy whose time is reported: of the holdout, or of the test set without one"),
     INT("eval-batch-size", NULL, eval_batch_size, "200", 1, 1 << 20, "SAMPLES", TRAIN | E, 0, NULL,
