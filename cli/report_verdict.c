@@ -11,7 +11,6 @@
 #include "runtime/core/memory.h"
 
 #define BUSY_SHARE   0.05 /* of all cores, by processes outside the run */
-#define WIDE_BRACKET 0.10 /* of the time to the target */
 
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
 
@@ -144,9 +143,7 @@ static bool has_wide_bracket(const eni_study *study, size_t cell, size_t arm)
 {
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && isfinite(eni_metric_reach_t(run)) &&
-            run->reach_high - run->reach_low > WIDE_BRACKET * run->reach_t)
-            return true;
+        if (run->cell == cell && run->arm == arm && eni_study_bracket_is_wide(run)) return true;
     }
     return false;
 }
