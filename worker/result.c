@@ -61,11 +61,14 @@ static const json_t *psd_report(const json_t *reports)
     return NULL;
 }
 
-/* psd's, if the strategy has sent it anything at all: then it knows what was applied. */
-static const json_t *store_report(const json_t *reports)
+/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not. */
+static const json_t *store_report(const eni_worker *w, const json_t *reports)
 {
     const json_t *psd = psd_report(reports);
-    return json_integer_value(json_object_get(psd, "cells")) > 0 ? psd : NULL;
+    uint32_t slot;
+    int which;
+    if (psd == NULL || json_integer_value(json_object_get(psd, "cells")) > 0) return psd;
+    return eni_host_eval(w->strategy_host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
 }
 
 /* Sum of a field over the workers' reports. */
@@ -160,7 +163,7 @@ static void add_samples(json_t *o, const share *s, uint64_t carried)
 
 static void add_per_worker(const eni_worker *w, const json_t *reports, json_t *result)
 {
-    const json_t *psd = store_report(reports), *clients = json_object_get(psd, "per_worker");
+    const json_t *psd = store_report(w, reports), *clients = json_object_get(psd, "per_worker");
     json_t *list = json_array();
     share all = {0};
     for (int r = 0; r < w->world.nranks; r++) {
@@ -231,7 +234,7 @@ static json_t *zero_staleness(uint64_t steps)
 
 static void add_staleness(const eni_worker *w, const json_t *reports, json_t *result)
 {
-    const json_t *psd = store_report(reports);
+    const json_t *psd = store_report(w, reports);
     json_t *staleness = json_object_get(psd, "staleness");
     if (staleness != NULL) {
         json_object_set(result, "staleness", staleness);
@@ -366,7 +369,7 @@ static void add_checkpoints(const eni_worker *w, json_t *result)
 static void add_outcome(const eni_worker *w, const json_t *reports, const judgement *last, json_t *result)
 {
     const eni_tally *t = &w->tally;
-    const json_t *psd = store_report(reports);
+    const json_t *psd = store_report(w, reports);
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
     double computed = json_number_value(json_object_get(result, "samples_computed"));
     uint64_t updates = t->steps;

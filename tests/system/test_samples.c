@@ -59,6 +59,7 @@ static const arm arms[] = {{LOCAL "@easgd:period=4", 48 * BATCH, 0, 12, 0},
                            {LOCAL "@downpour:period=4", 48 * BATCH, 0, 12, 0},
                            {LOCAL "@downpour:period=4,drop=3", 32 * BATCH, 16 * BATCH, 12, 4},
                            {LOCAL "@downpour:period=10,drop=2", 30 * BATCH, 20 * BATCH, 5, 2},
+                           {LOCAL "@easgd:period=60", 0, 0, 0, 0},
                            {"ps-async", 50 * BATCH, 0, 50, 0}};
 
 static void a_push_covers_what_was_computed_since_the_last(void **state)
