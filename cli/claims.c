@@ -76,6 +76,8 @@ double eni_claims_p(const double *a, const double *b, size_t n, int *sign_out)
 double eni_claims_least(const double *a, const double *b, size_t n, double level)
 {
     double leads[ENI_CLAIMS_SEEDS], moved[ENI_CLAIMS_SEEDS], widest = 0, least = 0;
+    for (size_t i = 0; i < n; i++) /* two misses are a tie, and hide an effect all the same */
+        if (isinf(a[i]) || isinf(b[i])) return NAN;
     n = find_leads(a, b, n, leads);
     if (2 * pow(0.5, (double)n) > level) return NAN;
     double median = eni_stats_median(leads, n);

@@ -94,7 +94,7 @@ en_status eni_command_report(const eni_command_context *context)
     int extras = (c->csv ? ENI_REPORT_CSV : 0) | (c->figures == ENI_FIGURES_PDF ? ENI_REPORT_PDF : 0);
     EN_TRY(eni_report(dir, c->target / 100, stdout, extras));
     printf("\nThe report: %s/report.html\n", dir);
-    if (c->csv) printf("The numbers: %s/table.csv, %s/runs.csv\n", dir, dir);
+    if (c->csv) printf("The numbers: %s/table.csv, claims.csv and runs.csv\n", dir);
     if (extras & ENI_REPORT_PDF) printf("The figures: %s/plots/*.pdf\n", dir);
     return EN_OK;
 }

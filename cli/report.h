@@ -11,7 +11,7 @@
 
 /* What a report may leave beside the page. */
 enum {
-    ENI_REPORT_CSV = 1, /* `dir`/table.csv (the table) and `dir`/runs.csv (a line a run): see report_csv.h */
+    ENI_REPORT_CSV = 1, /* `dir`/table.csv, claims.csv and runs.csv: see report_csv.h */
     ENI_REPORT_PDF = 2  /* `dir`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
 };
 

@@ -93,7 +93,8 @@ const char *eni_verdict_found(const eni_claim *claim)
                                         [ENI_CLAIM_EXPLORATORY] = "exploratory",
                                         [ENI_CLAIM_NOT_SHOWN] = "not shown",
                                         [ENI_CLAIM_YES] = "yes"};
-    return claim->n == 0 && claim->found != ENI_CLAIM_FAILED ? "-" : names[claim->found];
+    if (claim->n == 0) return claim->bar == ENI_CLAIM_FAILED ? names[ENI_CLAIM_FAILED] : "-";
+    return names[claim->found];
 }
 
 double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
@@ -487,7 +488,7 @@ static double least_of_cell(const eni_verdict *verdict, size_t cell)
     double most = NAN;
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
-        if (claim->setting != cell || claim->found < ENI_CLAIM_EXPLORATORY) continue;
+        if (claim->setting != cell || claim->found == ENI_CLAIM_FEW) continue;
         most = fmax(most, eni_verdict_least(verdict, claim));
     }
     return ceil(100 * most) / 100;
@@ -500,7 +501,7 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     const char *names[ENI_MAX_CELLS];
     bool is_first = true;
     text_out[0] = 0;
-    if (fairness->nfail > 0)
+    if (!fairness->is_time_comparable)
         say(&s, "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
     if (study->narms < 2) return;
     for (size_t c = 0; c < study->ncells; c++)

@@ -1,5 +1,6 @@
 /* make_study.c - writes a made-up comparison and its report, to look at the page without a training run:
- *     make_study DIR [one|six]        (default: the demo's three arms; one: one seed; six: six arms) */
+ *     make_study DIR [one|six|claims] (default: the demo's three arms; one: one seed; six: six arms; claims:
+ *     seven seeds in even and three in slow) */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +11,7 @@
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "use: %s DIR [one|six]\n", argv[0]);
+        fprintf(stderr, "use: %s DIR [one|six|claims]\n", argv[0]);
         return 2;
     }
     fixture spec = fixture_demo();
@@ -23,6 +24,7 @@ int main(int argc, char **argv)
         memcpy(&spec.arms[3], more, sizeof more);
         spec.narms = 6;
     }
+    if (argc > 2 && strcmp(argv[2], "claims") == 0) spec.nseeds[0] = 7, spec.nseeds[1] = 3;
     mkdir(argv[1], 0777);
     fixture_write(argv[1], &spec);
     return eni_report(argv[1], 0, stdout, 0) == 0 ? 0 : 1;

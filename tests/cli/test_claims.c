@@ -262,6 +262,8 @@ static void the_least_effect_is_the_least(void **state)
     assert_true(isnan(eni_claims_least(a, b, 8, 0.001)));
     b[2] = INFINITY;
     assert_true(isnan(eni_claims_least(a, b, 8, 0.05)));
+    a[2] = INFINITY;
+    assert_true(isnan(eni_claims_least(a, b, 8, 0.05)));
 }
 
 /* ---- made-up studies ----------------------------------------------------------------------------------- */

@@ -230,6 +230,8 @@ static void a_failed_arm_costs_the_others_nothing(void **state)
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x); ps-sync not shown to differ.");
     differs_is(2, 2, "not shown: runs failed");
+    s.study.cells[0].seeds = 6; /* few seeds or not, that it failed is what there is to say */
+    differs_is(2, 2, "not shown: runs failed");
     /* nor does an arm that diverged: it missed */
     init(3, 7);
     set_all_times((double[]){3.1, 4.1, INFINITY});
@@ -349,7 +351,7 @@ static void the_text_never_overruns(void **state)
     set_all_times((double[]){2, 3});
     eni_verdict verdict;
     judge(&verdict);
-    const eni_fairness fairness = {.is_time_comparable = true, .nfail = 1};
+    const eni_fairness fairness = {.nfail = 1};
     for (size_t size = 1; size < 200; size++) {
         char text[201];
         memset(text, '#', sizeof text);
