@@ -2,9 +2,12 @@
 #include "tests/allocations.h"
 
 #include <errno.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t size);
@@ -14,13 +17,42 @@ extern void __libc_free(void *memory);
 
 extern const char __executable_start[], etext[]; /* the linker's: the program's own code */
 
+enum { MOST_PLUGINS = 16 };
+
 static atomic_int is_counting;
 static atomic_long own, foreign, freed, largest;
+static struct {
+    uintptr_t from, to;
+} plugin[MOST_PLUGINS];
+static int nplugins;
+
+/* Remembers where a plugin of this build lies. */
+static int see_library(struct dl_phdr_info *library, size_t size, void *user)
+{
+    (void)size, (void)user;
+    if (strncmp(library->dlpi_name, EN_BUILD_DIR, strlen(EN_BUILD_DIR)) != 0) return 0;
+    for (int i = 0; i < library->dlpi_phnum && nplugins < MOST_PLUGINS; i++) {
+        const ElfW(Phdr) *part = &library->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        plugin[nplugins].from = library->dlpi_addr + part->p_vaddr;
+        plugin[nplugins].to = plugin[nplugins].from + part->p_memsz;
+        nplugins++;
+    }
+    return 0;
+}
+
+static int is_ours(const void *caller)
+{
+    if ((const char *)caller >= __executable_start && (const char *)caller < etext) return 1;
+    for (int i = 0; i < nplugins; i++)
+        if ((uintptr_t)caller >= plugin[i].from && (uintptr_t)caller < plugin[i].to) return 1;
+    return 0;
+}
 
 static void count(size_t bytes, const void *caller)
 {
     if (!is_counting) return;
-    if ((const char *)caller >= __executable_start && (const char *)caller < etext)
+    if (is_ours(caller))
         own++;
     else
         foreign++;
@@ -81,6 +113,8 @@ void free(void *memory)
 
 void allocations_begin(void)
 {
+    nplugins = 0;
+    dl_iterate_phdr(see_library, NULL);
     own = foreign = freed = largest = 0;
     is_counting = 1;
 }

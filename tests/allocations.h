@@ -5,7 +5,7 @@
 #define TESTS_ALLOCATIONS_H
 
 typedef struct allocations {
-    long own;     /* asked for by code of the program itself */
+    long own;     /* asked for by code of the program itself, or of a plugin of this build */
     long foreign; /* by a library: ZeroMQ, oneDNN */
     long freed;   /* blocks given back, by whomever */
     long largest; /* bytes */

@@ -53,11 +53,11 @@ double rig_tolerance(void)
     return strcmp(chosen, "cuda") == 0 ? 5e-5 : 1e-5;
 }
 
-static void open_device(const char *name, eni_device *device)
+static void open_device(const char *name, int threads, eni_device *device)
 {
     const int is_gpu = strcmp(name, "cuda") == 0;
     if (!is_gpu && strcmp(name, "far") != 0) {
-        assert_int_equal(eni_device_open(name, plugins, 1, device), EN_OK);
+        assert_int_equal(eni_device_open(name, plugins, threads, device), EN_OK);
         return;
     }
     device->ops = far_device();
@@ -99,15 +99,11 @@ static void send(rig *r, void *dst, const void *src, uint64_t bytes)
 
 /* ---- the rig ----------------------------------------------------------------------------------------- */
 
-void rig_open(rig *r, const en_network *network, const char *device)
-{
-    rig_open_as(r, network, device, EN_F32, 1);
-}
-
-void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale)
+static void open_rig(rig *r, const en_network *network, const char *device, int threads, uint32_t dtype,
+                     float loss_scale)
 {
     *r = (rig){0};
-    open_device(device, &r->device);
+    open_device(device, threads, &r->device);
     assert_int_equal(en_schema_init(network, &r->schema), EN_OK);
     r->param = eni_alloc_array(r->schema.count, sizeof *r->param);
     r->grad = eni_alloc_array(r->schema.count, sizeof *r->grad);
@@ -125,6 +121,21 @@ void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t
     const en_model_options options = {
         .size = sizeof options, .dtype = dtype, .loss_scale = r->there.loss_scale};
     assert_int_equal(en_model_new(&r->schema, r->device.ops, r->device.ctx, &options, &r->model), EN_OK);
+}
+
+void rig_open(rig *r, const en_network *network, const char *device)
+{
+    open_rig(r, network, device, 1, EN_F32, 1);
+}
+
+void rig_open_threads(rig *r, const en_network *network, const char *device, int threads)
+{
+    open_rig(r, network, device, threads, EN_F32, 1);
+}
+
+void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale)
+{
+    open_rig(r, network, device, 1, dtype, loss_scale);
 }
 
 void rig_close(rig *r)

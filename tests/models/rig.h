@@ -38,6 +38,8 @@ double rig_tolerance(void);
 
 /* Opens `device` with one thread, initial weights of seed 1; fails the test if it cannot. */
 void rig_open(rig *r, const en_network *network, const char *device);
+/* Or with so many, on a device of the host. */
+void rig_open_threads(rig *r, const en_network *network, const char *device, int threads);
 /* With activations of a type, and a scale of the loss that is not taken for 1. */
 void rig_open_as(rig *r, const en_network *network, const char *device, uint32_t dtype, float loss_scale);
 void rig_close(rig *r);
