@@ -9,7 +9,7 @@ TEST_PACKAGES  = libcmocka-dev
 DEMO_PACKAGES  = dataset-fashion-mnist gnuplot-nox
 PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES) $(DEMO_PACKAGES)
 
-.PHONY: all tests cuda deps demo test soak asan tsan fuzz bench install format tidy clean help configure
+.PHONY: all tests cuda deps demo test isa soak asan tsan fuzz bench install format tidy clean help configure
 .DEFAULT_GOAL := all
 
 # $(call build,TARGETS)
@@ -47,6 +47,11 @@ test: deps ## build and run the tests (15 minutes on two cores)
 soak: deps ## the long ones: hundreds of kills, every phase of every strategy, known bugs put back (an hour)
 	@$(MAKE) --no-print-directory tests
 	@JOBS=1 tools/test.sh $(BUILD) -L soak $(CTEST_FLAGS)
+
+isa: deps ## the tests of what computes, as on a CPU without AVX-512 and on one without AVX2
+	@$(MAKE) --no-print-directory tests
+	@for isa in AVX2 SSE41; do echo "DNNL_MAX_CPU_ISA=$$isa:"; DNNL_MAX_CPU_ISA=$$isa ctest --test-dir $(BUILD) --no-tests=error \
+	    -j $(JOBS) -R '^(ops|models)_|^system_equal$$' -LE gpu --output-on-failure || exit 1; done
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory tests BUILD=build-asan CMAKE_FLAGS="-DEN_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g'"
