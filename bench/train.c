@@ -222,8 +222,9 @@ static int start_run(const options *o, const row *r, const char *folder, program
     argv[2 + n] = "--limit-test-samples=64"; /* the evaluation is not what is timed */
     argv[3 + n] = "--quiet";
     argv[4 + n] = "--log-level=warn";
+    argv[5 + n] = "--overwrite"; /* a run as often as it takes */
     for (int i = 0; i < o->more.n; i++)
-        argv[5 + n + i] = o->more.word[i];
+        argv[6 + n + i] = o->more.word[i];
     return program_start("entrain run", argv, NULL, 0, entrain);
 }
 

@@ -8,11 +8,13 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/check.h"
 #include "cli/lab.h"
 #include "cli/stats.h"
 #include "cli/trial.h"
+#include "config/outputs.h"
 #include "config/units.h"
 #include "models/registry.h"
 #include "runtime/core/clock.h"
@@ -167,12 +169,14 @@ en_status eni_command_advise(const eni_command_context *context)
 {
     const eni_config *c = context->config;
     char own[64] = "";
+    int out_fd = -1;
     eni_advised *a = eni_alloc(sizeof *a);
     if (a == NULL) return EN_ENOMEM;
     a->config = c;
     const en_network *network; /* found out before processes say so, each for itself */
     en_status st = eni_network_get("--model", c->model, &network);
     if (st == EN_OK) st = read_place(c, &a->place);
+    if (st == EN_OK && c->out != NULL) st = eni_out_take(c, c->out, ENI_OUT_TRIALS, &out_fd);
     if (st == EN_OK) st = measure(context, a);
     if (st == EN_OK) {
         predict(a);
@@ -186,6 +190,7 @@ en_status eni_command_advise(const eni_command_context *context)
         if (st == EN_OK) eni_advise_show_checks(a, stdout);
         if (own[0] != 0) eni_trial_remove(own);
     }
+    if (out_fd >= 0) close(out_fd);
     eni_free(a);
     return st;
 }

@@ -22,6 +22,7 @@
 #include "cli/report.h"
 #include "cli/servers.h"
 #include "config/folders.h"
+#include "config/outputs.h"
 #include "config/units.h"
 #include "data/dataset.h"
 #include "runtime/comm/options.h"
@@ -53,6 +54,7 @@ typedef struct comparison {
     size_t nclaims;
     eni_claim claims[MAX_CELLS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                              /* in words */
+    int out_fd; /* dir, taken; -1 */
 } comparison;
 
 /* ---- what is compared ---- */
@@ -140,6 +142,7 @@ static en_status add_arm(comparison *c, const char *text)
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
     make_baseline(c->base.workers, &c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
+    c->arm[c->narms].overwrite = true; /* whoever has the study's folder has those of its runs */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
@@ -548,8 +551,11 @@ en_status eni_command_compare(const eni_command_context *context)
     if (c == NULL) return EN_ENOMEM;
     c->context = context;
     c->dir = context->config->out != NULL ? context->config->out : "compare";
+    c->out_fd = -1;
     eni_live_init(&c->live, context->config->quiet);
     en_status st = collect(c);
+    if (st == EN_OK) st = eni_out_take(context->config, c->dir, ENI_OUT_STUDY, &c->out_fd);
+    if (st == EN_OK) st = eni_out_clear(c->out_fd, c->dir);
     if (st == EN_OK) st = make_folders(c);
     if (st == EN_OK) st = describe(c);
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
@@ -560,6 +566,7 @@ en_status eni_command_compare(const eni_command_context *context)
     tell_end(c, st);
     if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;
     json_decref(c->json);
+    if (c->out_fd >= 0) close(c->out_fd);
     for (int i = 0; i < c->narms; i++)
         eni_config_fini(&c->arm[i]);
     eni_config_fini(&c->base);

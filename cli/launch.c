@@ -19,6 +19,7 @@
 #include "cli/nodes.h"
 #include "cli/servers.h"
 #include "config/folders.h"
+#include "config/outputs.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
 #include "runtime/core/clock.h"
@@ -155,8 +156,9 @@ static en_status start_worker(eni_launcher *l, int local_rank, int has_psd, int 
     EN_TRY(eni_config_copy(l->launch->config, &config));
     en_status st = pass_token(l, &config);
     const int token = (int)config.token_fd, leads = rank == 0 && !has_psd;
-    const int fds[] = {token, leads ? l->listen_fd : -1, report_fd};
+    const int fds[] = {token, leads ? l->listen_fd : -1, report_fd, rank == 0 ? l->out_fd : -1};
     config.rank = rank;
+    config.out_fd = fds[3];
     config.world_size = eni_nodes_world_size(l->launch->config);
     config.local_rank = local_rank;
     config.local_size = config.workers;
@@ -166,7 +168,7 @@ static en_status start_worker(eni_launcher *l, int local_rank, int has_psd, int 
     config.check = l->launch->is_check;
     config.probe = l->launch->costs != NULL;
     if (st == EN_OK) st = set_text(has_psd ? &config.server : &config.rendezvous, l->address);
-    if (st == EN_OK) st = spawn(l, role, rank, "worker", &config, ENI_WORKER, fds, 3);
+    if (st == EN_OK) st = spawn(l, role, rank, "worker", &config, ENI_WORKER, fds, 4);
     eni_config_fini(&config);
     if (token >= 0) close(token);
     return st;
@@ -200,6 +202,14 @@ static void let_go(eni_launcher *l)
     l->report_in_fd = l->listen_fd = -1;
 }
 
+/* On host 0 for all hosts: before psd's state, which may lie in it, is touched. */
+static en_status take_out(eni_launcher *l)
+{
+    const eni_config *c = l->launch->config;
+    if (c->out == NULL || l->launch->is_check) return EN_OK;
+    return c->node_rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &l->out_fd) : eni_out_ask(c, c->out);
+}
+
 static en_status start_all(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
@@ -207,6 +217,7 @@ static en_status start_all(eni_launcher *l)
     const char *options;
     char word[ENI_STRATEGY_WORD_MAX];
     int pipe_fds[2] = {-1, -1};
+    EN_TRY(take_out(l));
     if (c->workers < 1 || c->workers > ENI_CHILDREN_MAX - 2 - c->servers) {
         eni_error("launch", "-n %lld: between 1 and %d workers can be started", (long long)c->workers,
                   ENI_CHILDREN_MAX - 2);
@@ -258,7 +269,7 @@ en_status eni_launch_run(const eni_launch *launch)
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
     l->begin_ns = eni_now_ns();
-    l->listen_fd = l->report_fd = l->report_in_fd = -1;
+    l->listen_fd = l->report_fd = l->report_in_fd = l->out_fd = -1;
     l->name_ns = l->kill_ns = INT64_MAX;
     l->oom_kills = eni_oom_kills();
     en_status st = start_all(l);
@@ -271,6 +282,7 @@ en_status eni_launch_run(const eni_launch *launch)
     let_go(l);
     eni_servers_close(l);
     if (l->report_fd >= 0) close(l->report_fd);
+    if (l->out_fd >= 0) close(l->out_fd);
     const bool has_started = st == EN_OK;
     if (has_started) st = l->first;
     fill_outcome(l, st, has_started, &before);

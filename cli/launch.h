@@ -37,7 +37,7 @@ typedef struct eni_launch {
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 
-/* Blocks until every process has ended. EN_OK; EN_EINTR after a signal; EN_EINVAL when the first process that
+/* Blocks until every process has ended. EN_OK; EN_ESTOP, said, when --resume=auto finds a finished run in --out; EN_EINTR after a signal; EN_EINVAL when the first process that
  * failed ended with 2; EN_EPEER otherwise, with the cause logged. Nothing is left behind. */
 en_status eni_launch_run(const eni_launch *launch);
 

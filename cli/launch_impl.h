@@ -32,6 +32,7 @@ typedef struct eni_launcher {
     char address[ENI_ADDRESS_TEXT];
     eni_token token;
     int may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
+    int out_fd;    /* the folder of --out, taken; -1: none */
     int report_fd;      /* our end of the pipe on which all children report */
     char line[2048];    /* of it, incomplete */
     size_t line_bytes;

@@ -9,11 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/stats.h"
 #include "cli/table.h"
 #include "cli/trial.h"
-#include "config/folders.h"
+#include "config/outputs.h"
 #include "config/units.h"
 #include "runtime/comm/options.h"
 #include "runtime/comm/plugin.h"
@@ -264,6 +265,7 @@ en_status eni_command_scale(const eni_command_context *context)
 {
     const eni_config *c = context->config;
     char own[64] = "";
+    int out_fd = -1;
     scaling s = {.context = context, .dir = c->out, .cores = eni_place_cores(), .repeats = c->repeats};
     s.rows = eni_alloc_array((size_t)(2 * c->scaled.count * c->ranks.count), sizeof *s.rows);
     en_status st = s.rows == NULL ? EN_ENOMEM : EN_OK;
@@ -271,10 +273,12 @@ en_status eni_command_scale(const eni_command_context *context)
         st = eni_trial_folder(own);
         s.dir = own;
     } else if (st == EN_OK) {
-        st = eni_folder_check("--out", c->out);
+        st = eni_out_take(c, c->out, ENI_OUT_TRIALS, &out_fd);
+        if (st == EN_OK) st = eni_out_clear(out_fd, c->out);
     }
     if (st == EN_OK) st = scale(&s);
     if (own[0] != 0) eni_trial_remove(own);
+    if (out_fd >= 0) close(out_fd);
     eni_free(s.rows);
     return st;
 }

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,10 +55,12 @@ en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
     return EN_OK;
 }
 
-/* Plain files only: psd makes no others. */
+/* Plain files only: psd makes no others. Not behind a link. */
 static void empty_folder(const char *path)
 {
-    DIR *dir = opendir(path);
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL && fd >= 0) close(fd);
     if (dir == NULL) return;
     for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
         if (entry->d_type == DT_REG) unlinkat(dirfd(dir), entry->d_name, 0);
@@ -90,17 +93,19 @@ static void watch_folder(eni_launcher *l)
 en_status eni_servers_open(eni_launcher *l)
 {
     const eni_config *c = l->launch->config;
+    char left[sizeof l->state];
+    snprintf(left, sizeof left, "%.1000s/server-state", c->out == NULL ? "" : c->out);
+    if (l->out_fd >= 0) empty_folder(left); /* of an older run, which is over */
+    if (l->out_fd >= 0) rmdir(left);
     if (c->server_restarts == 0) return EN_OK;
     l->restarts_left = c->server_restarts;
     if (c->out != NULL) {
-        snprintf(l->state, sizeof l->state, "%s/server-state", c->out);
-        EN_TRY(eni_folder_check("--out", c->out));
+        memcpy(l->state, left, sizeof left);
         if (mkdir(l->state, 0700) != 0 && errno != EEXIST) {
             eni_error("launch", "cannot make %s for psd's state: %s", l->state, strerror(errno));
             l->state[0] = 0;
             return EN_EIO;
         }
-        empty_folder(l->state); /* of an older run, which is over */
         return EN_OK;
     }
     snprintf(l->state, sizeof l->state, "/tmp/entrain-state-XXXXXX");

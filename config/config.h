@@ -161,7 +161,7 @@ typedef struct eni_config {
     int64_t figures; /* ENI_FIGURES_* */
 
     /* descriptors that the launcher hands down, -1: none */
-    int64_t listen_fd, token_fd, result_fd;
+    int64_t listen_fd, token_fd, result_fd, out_fd;
     int64_t begin_ns; /* when the launcher began this run (runtime/core/clock.h); 0: nobody did */
     bool check; /* the worker joins, tries the exchange, and leaves */
     bool probe; /* and measures what it takes */
@@ -227,7 +227,9 @@ enum { ENI_KIND_CONDITION, ENI_KIND_OWN, ENI_KIND_ASIDE };
 typedef en_status (*eni_config_see)(void *user, const char *key, const char *value, bool is_told);
 en_status eni_config_of_kind(const eni_config *config, int kind, eni_config_see see, void *user);
 
-/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value.
+/* Writes everything resolved as YAML that --config reads back, a comment with the origin behind each value. What is
+ * about this call only (--out and other targets, --overwrite, --resume, --quiet) is left out: who starts from the file
+ * does not write where it was written.
  * EN_EIO, logged with `name`, when the stream fails. Keys without a value are left out. */
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name);
 

@@ -45,6 +45,16 @@ static void put_value(FILE *stream, const eni_config *config, const eni_key *key
     fputc(']', stream);
 }
 
+/* Where this call writes, and how loudly. */
+static bool is_of_this_call(const char *name)
+{
+    static const char *const names[] = {"out",            "overwrite",   "resume", "save",
+                                        "checkpoint-dir", "tensorboard", "trace",  "quiet"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
 en_status eni_config_dump(const eni_config *config, FILE *stream, const char *name)
 {
     static const char *const origins[] = {"default", "environment", "file", "flag"};
@@ -54,6 +64,7 @@ en_status eni_config_dump(const eni_config *config, FILE *stream, const char *na
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, config->program) || (key->flags & ENI_KEY_FLAG_ONLY) != 0) continue;
+        if (is_of_this_call(key->name)) continue;
         if (!eni_key_has_value(config, key)) continue;
         if (strcmp(group, key->group) != 0) fprintf(stream, "\n# %s\n", key->group);
         group = key->group;

@@ -2,6 +2,7 @@
  * it later, and from somebody else. */
 
 #include "config/folders.h"
+#include "config/outputs.h"
 #include "config/units.h"
 #include "models/weights.h"
 #include "runtime/core/log.h"
@@ -32,10 +33,20 @@ static en_status read_init(eni_worker *w)
     return eni_weights_load(w->config->init, &w->schema, w->init);
 }
 
+/* Rank 0 takes it for all ranks, before it meets them; where a launcher has started us, that one has. */
+static en_status take_out(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    EN_TRY(eni_folder_check("--out", c->out));
+    w->out_fd = (int)c->out_fd;
+    if (c->out == NULL || c->result_fd >= 0) return EN_OK;
+    return w->world.rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &w->out_fd) : eni_out_ask(c, c->out);
+}
+
 en_status eni_inputs_check(eni_worker *w)
 {
     EN_TRY(check_stragglers(w));
-    EN_TRY(eni_folder_check("--out", w->config->out));
+    EN_TRY(take_out(w));
     if (w->world.rank <= 0) {
         EN_TRY(eni_target_check("--save", w->config->save));
         EN_TRY(eni_target_check("--trace", w->config->trace)); /* may lie in --out */

@@ -325,6 +325,9 @@ static void add_identity(const eni_worker *w, json_t *result)
     set_int(result, "holdout", w->dataset->split[ENI_HOLDOUT].count);
     json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
     set_int(result, "seed", (uint64_t)c->seed);
+    json_object_set_new(result, "budget",
+                        json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps", (json_int_t)c->steps,
+                                  "max_samples", (json_int_t)c->max_samples));
     json_object_set_new(result, "device", json_string(w->device.ops->name));
     set_int(result, "threads", (uint64_t)w->threads);
     if (w->coll != NULL && psd_transport == NULL)

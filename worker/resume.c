@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "config/outputs.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
@@ -35,7 +36,7 @@ static en_status read_newest(eni_worker *w)
 {
     char dir[1000], why[ENI_ST_WHY];
     uint64_t found[LISTED];
-    if (eni_save_folder(w->config, dir, sizeof dir) != EN_OK) {
+    if (eni_out_checkpoints(w->config, dir, sizeof dir) != EN_OK) {
         eni_error("resume",
                   "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
         return EN_EINVAL;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "config/folders.h"
+#include "config/outputs.h"
 #include "runtime/core/clock.h"
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
@@ -34,17 +35,6 @@ struct eni_saver {
     char path[1100]; /* of the last one that was written */
 };
 
-en_status eni_save_folder(const eni_config *config, char *dir_out, size_t bytes)
-{
-    if (config->checkpoint_dir != NULL)
-        snprintf(dir_out, bytes, "%s", config->checkpoint_dir);
-    else if (config->out != NULL)
-        snprintf(dir_out, bytes, "%s/checkpoints", config->out);
-    else
-        return EN_ENOENT;
-    return EN_OK;
-}
-
 /* ---- whether it can be ---- */
 
 /* What a checkpoint has no place for. NULL: nothing. */
@@ -60,12 +50,21 @@ static const char *obstacle(const eni_worker *w)
     return NULL;
 }
 
+static en_status refuse_mixing(const char *dir)
+{
+    eni_error("save",
+              "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
+              "another --checkpoint-dir or --out to start over",
+              dir);
+    return EN_EINVAL;
+}
+
 en_status eni_save_check(const eni_worker *w)
 {
     char dir[1024];
     uint64_t newest;
     if (w->config->checkpoint_every == 0) return EN_OK;
-    if (eni_save_folder(w->config, dir, sizeof dir) != EN_OK) {
+    if (eni_out_checkpoints(w->config, dir, sizeof dir) != EN_OK) {
         eni_error("save", "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
                   (long long)w->config->checkpoint_every);
         return EN_EINVAL;
@@ -84,11 +83,8 @@ en_status eni_save_check(const eni_worker *w)
                   dir, (unsigned long long)newest, (unsigned long long)w->past.samples);
         return EN_EINVAL;
     }
-    eni_error("save",
-              "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
-              "another --checkpoint-dir or --out to start over",
-              dir);
-    return EN_EINVAL;
+    if (w->config->overwrite && w->config->checkpoint_dir == NULL) return EN_OK; /* they go with the old run */
+    return refuse_mixing(dir);
 }
 
 /* ---- open ---- */
@@ -124,8 +120,11 @@ en_status eni_save_open(eni_worker *w)
     s->every = (uint64_t)w->config->checkpoint_every;
     s->last = w->is_resumed ? w->past.samples : 0;
     s->next = (s->last / s->every + 1) * s->every;
-    EN_TRY(eni_save_folder(w->config, s->dir, sizeof s->dir));
-    return w->world.rank == 0 ? take_folder(s) : EN_OK;
+    EN_TRY(eni_out_checkpoints(w->config, s->dir, sizeof s->dir));
+    if (w->world.rank != 0) return EN_OK;
+    uint64_t left; /* behind a link they were not removed */
+    if (!w->is_resumed && eni_checkpoint_list(s->dir, &left, 1) > 0) return refuse_mixing(s->dir);
+    return take_folder(s);
 }
 
 /* ---- the write ---- */

@@ -47,9 +47,6 @@ void eni_save_device(const eni_worker *w, char *text_out, size_t bytes);
 
 void eni_save_close(eni_worker *w); /* waits for the write under way */
 
-/* Where checkpoints go: --checkpoint-dir, else OUT/checkpoints. EN_ENOENT (not logged): neither is given. */
-en_status eni_save_folder(const eni_config *config, char *dir_out, size_t bytes);
-
 /* ---- save_collect.c ---- */
 
 /* Fills an empty checkpoint at rank 0; the other ranks give what is theirs. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "config/env.h"
+#include "config/outputs.h"
 #include "config/units.h"
 #include "data/sampler.h"
 #include "models/registry.h"
@@ -312,15 +313,31 @@ static en_status add_point_zero(eni_worker *w)
     return eni_curve_add(w->curve, 0, 0, 0, eni_arena_at(w->arena, ENI_SLOT_PARAM, 0));
 }
 
+/* Nothing is refused any more: what the folder held makes room, before anybody writes there. */
+static en_status begin_folder(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    if (w->out_fd < 0) EN_TRY(eni_out_take(c, c->out, ENI_OUT_RUN, &w->out_fd)); /* rank 0 since the join */
+    if (w->is_resumed)
+        eni_result_clear(w);
+    else
+        EN_TRY(eni_out_clear(w->out_fd, c->out));
+    return dump_config(w);
+}
+
+static en_status open_metrics(eni_worker *w)
+{
+    const char *dir = w->config->out;
+    if (dir == NULL) return EN_OK;
+    return eni_recorder_open(dir, w->world.rank, w->is_resumed ? w->past.samples : 0, &w->recorder);
+}
+
 static en_status open_records(eni_worker *w)
 {
     const eni_config *c = w->config;
-    if (c->out != NULL) {
-        EN_TRY(eni_recorder_open(c->out, w->world.rank, w->is_resumed ? w->past.samples : 0, &w->recorder));
-        if (w->world.rank == 0) {
-            eni_result_clear(w);
-            EN_TRY(dump_config(w));
-        }
+    if (c->out != NULL && w->world.rank == 0) {
+        EN_TRY(begin_folder(w));
+        EN_TRY(open_metrics(w));
     }
     EN_TRY(open_board(w));
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
@@ -396,7 +413,9 @@ static en_status prepare(eni_worker *w)
 
 static en_status run(eni_worker *w)
 {
-    EN_TRY(prepare(w));
+    const en_status st = prepare(w);
+    if (st == EN_ESTOP) return EN_OK; /* --resume=auto of a run that is finished */
+    EN_TRY(st);
     EN_TRY(eni_worker_join(w));
     eni_share_close(w->share); /* who has joined has the data */
     w->share = NULL;
@@ -409,6 +428,7 @@ static en_status run(eni_worker *w)
     EN_TRY(open_records(w));
     EN_TRY(eni_save_open(w));
     EN_TRY(eni_exchange_open(w));
+    if (w->world.rank != 0) EN_TRY(open_metrics(w)); /* rank 0's weights are here: the folder is its */
     if (w->config->check) {
         EN_TRY(eni_check(w));
     } else {
@@ -448,6 +468,7 @@ static void close_all(eni_worker *w)
     eni_evaluate_close(w);
     if (!w->is_stuck) en_model_free(w->model);
     if (!w->is_stuck) eni_device_close(&w->device);
+    if (w->out_fd >= 0) close(w->out_fd);
     eni_gpus_close(w->gpus);
     eni_buckets_free(w->buckets);
     eni_share_close(w->share);
@@ -513,7 +534,7 @@ static en_status as_refusal(const eni_worker *w, en_status st)
 en_status eni_worker_run(eni_worker *w)
 {
     w->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
-    w->token_lock = -1;
+    w->token_lock = w->out_fd = -1;
     w->abort_fd = eni_ending_fd(w->ending);
     en_status st = run(w);
     st = st == EN_EPEER ? why_alone(w) : unless_lost(w, st);

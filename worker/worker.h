@@ -118,6 +118,7 @@ typedef struct eni_worker {
     eni_token token;
     char token_path[512]; /* written by us as leader; removed at the end */
     int token_lock;       /* on it while we live; -1: none */
+    int out_fd;           /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
     eni_leader *leader;   /* rank 0 of a run without servers */
     eni_mesh mesh;
     eni_member *member;

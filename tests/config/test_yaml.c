@@ -203,11 +203,13 @@ static void strip(char *text)
 static void a_dump_reads_back(void **state)
 {
     (void)state;
-    char *argv[] = {"run",          "--lr=0.1",         "--straggler=1:3",  "--net=rate:1Gbit,delay:50us",
-                    "--nesterov",   "--out=a \"b\" #c", "--no-shuffle",     "--peer-timeout=1500ms",
-                    "--seed=12345", "--save=\xc3\xa9",  "--max_samples=99", NULL};
+    char *argv[] = {"run",          "--lr=0.1",          "--straggler=1:3",   "--net=rate:1Gbit,delay:50us",
+                    "--nesterov",   "--data=a \"b\" #c", "--no-shuffle",      "--peer-timeout=1500ms",
+                    "--seed=12345", "--init=\xc3\xa9",   "--max_samples=99",  "--out=runs/a",
+                    "--quiet",      "--overwrite",       "--resume",          "--save=b",
+                    "--trace=c",    "--tensorboard",     "--checkpoint-dir=d", NULL};
     eni_config config, again;
-    assert_int_equal(eni_config_parse(ENI_RUN, 11, argv, &config), EN_OK);
+    assert_int_equal(eni_config_parse(ENI_RUN, 19, argv, &config), EN_OK);
     char *text = dump(&config);
     assert_int_equal(eni_config_init(ENI_RUN, &again), EN_OK);
     assert_int_equal(eni_config_yaml(&again, text, strlen(text), "dump"), EN_OK);
@@ -215,7 +217,9 @@ static void a_dump_reads_back(void **state)
     strip(text);
     strip(text_again);
     assert_string_equal(text, text_again);
-    assert_string_equal(again.out, "a \"b\" #c");
+    assert_string_equal(again.data, "a \"b\" #c");
+    assert_true(again.out == NULL && again.save == NULL && again.resume == NULL && again.trace == NULL);
+    assert_true(!again.quiet && !again.overwrite); /* what was about that call is not recorded */
     free(text);
     free(text_again);
     eni_config_fini(&config);

@@ -25,7 +25,7 @@ static void check(const char *flags)
     double call, allreduce;
     process p;
     process_start(&p, "entrain", NULL,
-                  "run -n 3 --strategy=" EN_BUILD_DIR "/test/plugins/asks.so " JOB " %s --out=%s/asks", flags,
+                  "run -n 3 --strategy=" EN_BUILD_DIR "/test/plugins/asks.so " JOB " %s --overwrite --out=%s/asks", flags,
                   system_folder());
     assert_int_equal(process_wait(&p, 60), 0);
     figures_of(process_err(&p), 0, first);

@@ -84,7 +84,7 @@ static void kill_and_resume(const char *flags, const char *resumed_flags, const 
     }
     assert_true(kills > 0);
     json_decref(finish_run(out, expected, again));
-    json_t *r = finish_run(out, expected, again); /* a run that has ended ends again, as it did */
+    json_t *r = finish_run(out, expected, again); /* what is finished stays as it is */
     assert_true(json_array_size(json_object_get(r, "resumed_from")) >= 1);
     assert_int_equal((int)number_at(r, "samples_applied"), SAMPLES);
     assert_int_equal((int)number_at(r, "samples_computed"), SAMPLES);

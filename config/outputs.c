@@ -1,0 +1,411 @@
+/* outputs.c - see outputs.h. */
+#include "config/outputs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config/folders.h"
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs a moment to be gone */
+
+/* ---- whose files they are ------------------------------------------------------------------------------ */
+
+static bool begins(const char *name, const char *with)
+{
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+static bool ends(const char *name, const char *with)
+{
+    const size_t n = strlen(name), m = strlen(with);
+    return n >= m && strcmp(name + n - m, with) == 0;
+}
+
+/* "metrics-12.jsonl": digits between the two. */
+static bool is_numbered(const char *name, const char *before, const char *after)
+{
+    const size_t n = strlen(before);
+    const char *digits = name + n;
+    const size_t length = begins(name, before) ? strspn(digits, "0123456789") : 0;
+    return length > 0 && strcmp(digits + length, after) == 0;
+}
+
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names != NULL && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* A run has begun here. */
+static bool shows_run(const char *name)
+{
+    static const char *const names[] = {"result.json", "config.yaml", "eval.jsonl", NULL};
+    return is_one_of(name, names) || is_numbered(name, "metrics-", ".jsonl");
+}
+
+static bool shows_study(const char *name)
+{
+    return strcmp(name, "compare.json") == 0 || strcmp(name, "scale.json") == 0;
+}
+
+/* All that a run or study writes, beside its folders. */
+static bool is_ours(const char *name)
+{
+    static const char *const names[] = {"trace.json",  "snapshots",    "report.html",   "report.html.part",
+                                        "scale.csv",   "table.csv",    "runs.csv",      NULL};
+    const bool is_temporary = ends(name, ".tmp") && (begins(name, "result.json.") || begins(name, "compare.json.") ||
+                                                     begins(name, "scale.json."));
+    return shows_run(name) || shows_study(name) || is_temporary || is_one_of(name, names) ||
+           is_numbered(name, "trace.json.rank", "") || is_numbered(name, "trace.json.psd", "") ||
+           strcmp(name, "trace.json.psd") == 0 || begins(name, "events.out.tfevents.");
+}
+
+static bool is_checkpoint(const char *name)
+{
+    return begins(name, "checkpoint-") &&
+           (ends(name, ".safetensors") || (strstr(name, ".safetensors.") != NULL && ends(name, ".tmp")));
+}
+
+static bool is_figure(const char *name)
+{
+    return ends(name, ".svg") || ends(name, ".pdf") || ends(name, ".gp") || ends(name, ".csv");
+}
+
+/* ---- what it holds ------------------------------------------------------------------------------------- */
+
+typedef struct holding {
+    bool is_run, is_study, is_finished;
+    bool has_report, has_checkpoint;
+    bool has_other_budget; /* a finished run of other --epochs, --steps or --max-samples */
+    int nnamed;
+    char named[200]; /* some of what shows it: "result.json, metrics-0.jsonl" */
+} holding;
+
+static void name_one(holding *h, const char *name)
+{
+    const size_t at = strlen(h->named);
+    if (h->nnamed++ >= NAMED) return;
+    snprintf(h->named + at, sizeof h->named - at, "%s%.60s", at > 0 ? ", " : "", name);
+}
+
+en_status eni_out_checkpoints(const eni_config *config, char *dir_out, size_t bytes)
+{
+    if (config->checkpoint_dir != NULL)
+        snprintf(dir_out, bytes, "%s", config->checkpoint_dir);
+    else if (config->out != NULL)
+        snprintf(dir_out, bytes, "%s/checkpoints", config->out);
+    else
+        return EN_ENOENT;
+    return EN_OK;
+}
+
+static bool has_checkpoint(const char *dir)
+{
+    bool has = false;
+    DIR *folder = opendir(dir);
+    for (const struct dirent *e; folder != NULL && !has && (e = readdir(folder)) != NULL;)
+        has = is_checkpoint(e->d_name) && ends(e->d_name, ".safetensors");
+    if (folder != NULL) closedir(folder);
+    return has;
+}
+
+static json_t *load(int fd, const char *name)
+{
+    const int file = openat(fd, name, O_RDONLY | O_CLOEXEC);
+    json_t *json = file < 0 ? NULL : json_loadfd(file, 0, NULL);
+    if (file >= 0) close(file);
+    return json;
+}
+
+static bool is_equal(const json_t *budget, const char *key, int64_t value)
+{
+    return json_integer_value(json_object_get(budget, key)) == value;
+}
+
+static void look_at_run(int fd, const eni_config *config, holding *h)
+{
+    json_t *result = load(fd, "result.json");
+    const char *ended = json_string_value(json_object_get(result, "exit"));
+    const json_t *budget = json_object_get(result, "budget");
+    h->is_finished = ended != NULL && strcmp(ended, "ok") == 0;
+    h->has_other_budget = budget != NULL && !(is_equal(budget, "epochs", config->epochs) &&
+                                              is_equal(budget, "steps", config->steps) &&
+                                              is_equal(budget, "max_samples", config->max_samples));
+    json_decref(result);
+}
+
+static void look_at_study(int fd, holding *h)
+{
+    json_t *study = load(fd, "compare.json"), *run;
+    const json_t *planned = json_object_get(study, "planned");
+    json_int_t done = 0;
+    size_t i;
+    json_array_foreach(json_object_get(study, "runs"), i, run)
+    {
+        const json_t *code = json_object_get(run, "exit");
+        done += json_is_integer(code) && json_integer_value(code) == 0;
+    }
+    h->is_finished = study == NULL || (h->has_report && planned != NULL && done >= json_integer_value(planned));
+    json_decref(study);
+}
+
+/* A copy of the descriptor that reads from the beginning. */
+static DIR *open_again(int fd)
+{
+    const int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+    if (dir == NULL && copy >= 0) close(copy);
+    return dir;
+}
+
+static void look_at_names(int fd, const char *path, holding *h)
+{
+    static const char *const telling[] = {"compare.json", "scale.json", "result.json", "config.yaml", "eval.jsonl"};
+    char checkpoints[1200];
+    struct stat is;
+    bool has_metrics = false;
+    *h = (holding){0};
+    for (size_t i = 0; i < sizeof telling / sizeof *telling; i++) {
+        if (fstatat(fd, telling[i], &is, AT_SYMLINK_NOFOLLOW) != 0) continue;
+        h->is_study |= shows_study(telling[i]);
+        h->is_run |= shows_run(telling[i]);
+        name_one(h, telling[i]);
+    }
+    h->has_report = fstatat(fd, "report.html", &is, 0) == 0;
+    DIR *dir = open_again(fd);
+    for (const struct dirent *e; dir != NULL && !has_metrics && (e = readdir(dir)) != NULL;)
+        has_metrics = is_numbered(e->d_name, "metrics-", ".jsonl");
+    if (dir != NULL) closedir(dir);
+    if (has_metrics) name_one(h, "metrics-*.jsonl");
+    snprintf(checkpoints, sizeof checkpoints, "%.1000s/checkpoints", path);
+    const bool has_saved = has_checkpoint(checkpoints);
+    if (has_saved) name_one(h, "checkpoints");
+    h->is_run |= has_metrics || has_saved;
+}
+
+static void look(int fd, const char *path, const eni_config *config, holding *h)
+{
+    char checkpoints[1200];
+    look_at_names(fd, path, h);
+    if (eni_out_checkpoints(config, checkpoints, sizeof checkpoints) == EN_OK)
+        h->has_checkpoint = has_checkpoint(checkpoints);
+    if (h->is_study)
+        look_at_study(fd, h);
+    else if (h->is_run)
+        look_at_run(fd, config, h);
+}
+
+/* ---- may this command write there? --------------------------------------------------------------------- */
+
+static bool resumes(const eni_config *config)
+{
+    return config->resume != NULL;
+}
+
+static bool is_auto(const eni_config *config)
+{
+    return config->resume != NULL && strcmp(config->resume, "auto") == 0;
+}
+
+/* Whether --resume=PATH is a checkpoint of this folder's run. */
+static bool is_its_own(const eni_config *config)
+{
+    char dir[1200], path[1200], *slash;
+    struct stat a, b;
+    if (eni_out_checkpoints(config, dir, sizeof dir) != EN_OK) return false;
+    snprintf(path, sizeof path, "%s", config->resume);
+    slash = strrchr(path, '/');
+    if (slash != NULL)
+        slash[slash == path] = 0;
+    else
+        snprintf(path, sizeof path, ".");
+    return stat(dir, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static bool is_over(const eni_config *config, const char *path, const holding *h)
+{
+    if (!is_auto(config) || !h->is_run || h->is_study || !h->is_finished || h->has_other_budget) return false;
+    eni_info("out", "--resume=auto: the run in %s is finished, nothing is left to do", path);
+    return true;
+}
+
+/* EN_EINVAL, with what is there and what can be done about it. */
+static en_status refuse(const char *path, const holding *h)
+{
+    eni_error("out", "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone",
+              path, h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
+              h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto goes on with it, ");
+    return EN_EINVAL;
+}
+
+static en_status refuse_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
+{
+    if (h->is_study && use == ENI_OUT_RUN)
+        eni_error("out", "--resume: --out=%s holds a study (%s), which `entrain compare --resume` goes on with", path,
+                  h->named);
+    else if (use == ENI_OUT_STUDY)
+        eni_error("out", "--resume: --out=%s holds a run (%s), which `entrain run --resume` goes on with", path,
+                  h->named);
+    else if (is_auto(config))
+        eni_error("out",
+                  "--resume=auto: --out=%s holds a finished run (%s) without a checkpoint to go on from: --overwrite "
+                  "in place of --resume replaces it, and another --out leaves it alone",
+                  path, h->named);
+    else
+        eni_error("out",
+                  "--resume=%s: --out=%s holds %s run (%s), and that is no checkpoint of its: another --out leaves it "
+                  "alone",
+                  config->resume, path, h->is_finished ? "a finished" : "another", h->named);
+    return EN_EINVAL;
+}
+
+static en_status decide_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
+{
+    const bool is_longer = h->is_finished && h->has_other_budget && h->has_checkpoint;
+    bool may = false;
+    if (use == ENI_OUT_STUDY)
+        may = h->is_study; /* compare.c sees whether it is the same */
+    else if (use == ENI_OUT_RUN && !h->is_study)
+        may = (!h->is_finished || is_longer) && (is_auto(config) || is_its_own(config));
+    return may ? EN_OK : refuse_resume(config, path, h, use);
+}
+
+static en_status decide(const eni_config *config, const char *path, const holding *h, eni_out_use use)
+{
+    if (resumes(config) && config->overwrite) {
+        eni_error("out",
+                  "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two", path);
+        return EN_EINVAL;
+    }
+    if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
+    if (use == ENI_OUT_RUN && is_over(config, path, h)) return EN_ESTOP;
+    return resumes(config) ? decide_resume(config, path, h, use) : refuse(path, h);
+}
+
+/* ---- take ---------------------------------------------------------------------------------------------- */
+
+static bool lock(int fd)
+{
+    for (int tries = 0; tries < LOCK_TRIES; tries++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+        poll(NULL, 0, LOCK_WAIT_MS);
+    }
+    return false;
+}
+
+en_status eni_out_take(const eni_config *config, const char *path, eni_out_use use, int *fd_out)
+{
+    holding h;
+    EN_TRY(eni_folder_check("--out", path));
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        eni_error("out", "--out=%s: cannot open it: %s; name another folder", path, strerror(errno));
+        return EN_EINVAL;
+    }
+    en_status st = EN_OK;
+    if (!lock(fd)) {
+        eni_error("out", "--out=%s: another run writes there: wait for its end (`entrain ps`), or give another folder",
+                  path);
+        st = EN_EINVAL;
+    }
+    if (st == EN_OK) {
+        look(fd, path, config, &h);
+        st = decide(config, path, &h, use);
+    }
+    if (st == EN_OK)
+        *fd_out = fd;
+    else
+        close(fd);
+    return st;
+}
+
+en_status eni_out_ask(const eni_config *config, const char *path)
+{
+    holding h;
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return EN_OK;
+    look(fd, path, config, &h);
+    close(fd);
+    return is_over(config, path, &h) ? EN_ESTOP : EN_OK;
+}
+
+/* ---- clear --------------------------------------------------------------------------------------------- */
+
+static en_status clear_files(int fd, const char *path, bool (*goes)(const char *name))
+{
+    en_status st = EN_OK;
+    DIR *dir = open_again(fd);
+    for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
+        if (!goes(e->d_name) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR) continue;
+        eni_error("out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
+        st = EN_EIO;
+    }
+    if (dir != NULL) closedir(dir);
+    return st;
+}
+
+/* A folder in ours, itself and no link; -1: there is none. */
+static int open_inside(int fd, const char *name)
+{
+    return openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* And the folder with them, if nothing else is in it. */
+static en_status clear_inside(int fd, const char *path, const char *name, bool (*goes)(const char *name))
+{
+    const int inside = open_inside(fd, name);
+    if (inside < 0) return EN_OK;
+    const en_status st = clear_files(inside, path, goes);
+    close(inside);
+    unlinkat(fd, name, AT_REMOVEDIR);
+    return st;
+}
+
+static en_status clear_run(int fd, const char *path)
+{
+    EN_TRY(clear_inside(fd, path, "checkpoints", is_checkpoint));
+    return clear_files(fd, path, is_ours);
+}
+
+static en_status clear_runs(int fd, const char *path)
+{
+    en_status st = EN_OK;
+    const int runs = open_inside(fd, "runs");
+    DIR *dir = runs < 0 ? NULL : open_again(runs);
+    for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
+        const int run = e->d_name[0] == '.' ? -1 : open_inside(runs, e->d_name);
+        if (run < 0) continue;
+        st = clear_run(run, path);
+        close(run);
+        unlinkat(runs, e->d_name, AT_REMOVEDIR);
+    }
+    if (dir != NULL) closedir(dir);
+    if (runs >= 0) close(runs);
+    unlinkat(fd, "runs", AT_REMOVEDIR);
+    return st;
+}
+
+en_status eni_out_clear(int fd, const char *path)
+{
+    struct stat is;
+    holding h;
+    look_at_names(fd, path, &h);
+    if (!h.is_run && !h.is_study) return EN_OK; /* a report.html may be anybody's */
+    if (fstatat(fd, "compare.json", &is, AT_SYMLINK_NOFOLLOW) == 0) {
+        EN_TRY(clear_runs(fd, path));
+        EN_TRY(clear_inside(fd, path, "plots", is_figure));
+    }
+    return clear_run(fd, path);
+}
