@@ -15,6 +15,7 @@
 #include "cli/claims.h"
 #include "cli/commands.h"
 #include "cli/compare_keys.h"
+#include "cli/compare_past.h"
 #include "cli/gpu_here.h"
 #include "cli/launch.h"
 #include "cli/live.h"
@@ -54,7 +55,7 @@ typedef struct comparison {
     size_t nclaims;
     eni_claim claims[MAX_CELLS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                              /* in words */
-    int out_fd; /* dir, taken; -1 */
+    int out_fd;                                                  /* dir, taken; -1 */
 } comparison;
 
 /* ---- what is compared ---- */
@@ -142,7 +143,6 @@ static en_status add_arm(comparison *c, const char *text)
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
     make_baseline(c->base.workers, &c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
-    c->arm[c->narms].overwrite = true; /* whoever has the study's folder has those of its runs */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;
     EN_TRY(check_strategy(c, &c->arm[c->narms - 1]));
@@ -175,6 +175,9 @@ static en_status make_base(comparison *c)
     snprintf(workers, sizeof workers, "%lld", (long long)c->base.workers);
     EN_TRY(eni_config_set(&c->base, "workers", workers, "-n"));
     c->base.program = ENI_RUN;
+    c->base.overwrite = true; /* whoever has the study's folder has those of its runs */
+    eni_free(c->base.resume);
+    c->base.resume = NULL;
     EN_TRY(choose_holdout(&c->base));
     eni_list *given = &c->base.straggler;
     size_t used = 0;
@@ -391,6 +394,7 @@ static en_status describe(comparison *c)
                   target, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
                   "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
+    json_object_set_new(c->json, "planned", json_integer(c->nruns));
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
 }
 
@@ -519,8 +523,12 @@ static en_status run_all(comparison *c)
 {
     for (int seed = 0; seed < c->nseeds; seed++)
         for (int cell = 0; cell < c->ncells; cell++)
-            for (int i = 0; seed < c->cell_seeds[cell] && i < c->narms; i++)
-                EN_TRY(run_one(c, cell, (i + seed + cell) % c->narms, seed));
+            for (int i = 0; seed < c->cell_seeds[cell] && i < c->narms; i++) {
+                const int arm = (i + seed + cell) % c->narms;
+                if (!eni_compare_has(c->runs, c->cell[cell], c->label[arm],
+                                     eni_config_seed(c->context->config, seed)))
+                    EN_TRY(run_one(c, cell, arm, seed));
+            }
     return EN_OK;
 }
 
@@ -529,12 +537,12 @@ static void tell_end(const comparison *c, en_status st)
 {
     if (st == EN_EINTR)
         eni_warn("compare", "interrupted after %d of %d runs; `entrain report %s` shows what there is",
-                 c->order, c->nruns, c->dir);
+                 (int)json_array_size(c->runs), c->nruns, c->dir);
     else if (st == EN_OK && c->nfailed > 0)
         eni_error("compare",
                   "%d of %d runs failed, %s first; the report has the others, and the causes are in "
                   "%s/compare.json",
-                  c->nfailed, c->order, c->failed, c->dir);
+                  c->nfailed, (int)json_array_size(c->runs), c->failed, c->dir);
 }
 
 static en_status make_folders(const comparison *c)
@@ -543,6 +551,31 @@ static en_status make_folders(const comparison *c)
     snprintf(path, sizeof path, "%s/runs", c->dir);
     EN_TRY(eni_folder_check("--out", c->dir));
     return eni_folder_check("--out", path);
+}
+
+/* The folder is ours: what it holds makes room, or is gone on with. EN_ESTOP, said: there is nothing to do.
+ */
+static en_status begin(comparison *c)
+{
+    char report[1100];
+    const eni_config *config = c->context->config;
+    if (config->resume != NULL && strcmp(config->resume, "auto") != 0) {
+        eni_error("compare",
+                  "--resume=%s: a comparison goes on with what its --out holds: give --resume alone",
+                  config->resume);
+        return EN_EINVAL;
+    }
+    EN_TRY(eni_out_take(config, c->dir, ENI_OUT_STUDY, &c->out_fd));
+    EN_TRY(describe(c));
+    if (config->resume == NULL) EN_TRY(eni_out_clear(c->out_fd, c->dir));
+    if (config->resume != NULL) EN_TRY(eni_compare_past(c->dir, c->json, &c->order));
+    snprintf(report, sizeof report, "%s/report.html", c->dir);
+    if ((int)json_array_size(c->runs) == c->nruns && access(report, F_OK) == 0) {
+        eni_info("compare", "--resume: the study in %s is finished, nothing is left to do", c->dir);
+        return EN_ESTOP;
+    }
+    EN_TRY(make_folders(c));
+    return write_index(c); /* from now on it can be gone on with */
 }
 
 en_status eni_command_compare(const eni_command_context *context)
@@ -554,10 +587,7 @@ en_status eni_command_compare(const eni_command_context *context)
     c->out_fd = -1;
     eni_live_init(&c->live, context->config->quiet);
     en_status st = collect(c);
-    if (st == EN_OK) st = eni_out_take(context->config, c->dir, ENI_OUT_STUDY, &c->out_fd);
-    if (st == EN_OK) st = eni_out_clear(c->out_fd, c->dir);
-    if (st == EN_OK) st = make_folders(c);
-    if (st == EN_OK) st = describe(c);
+    if (st == EN_OK) st = begin(c);
     if (st == EN_OK && c->plan[0] != 0) printf("%s\n", c->plan);
     fflush(stdout);
     if (st == EN_OK) st = run_all(c);
@@ -565,6 +595,7 @@ en_status eni_command_compare(const eni_command_context *context)
     if (st == EN_OK) printf("\nThe report: %s/report.html\n", c->dir);
     tell_end(c, st);
     if (st == EN_OK && c->nfailed > 0) st = EN_EPEER;
+    if (st == EN_ESTOP) st = EN_OK; /* it was finished before */
     json_decref(c->json);
     if (c->out_fd >= 0) close(c->out_fd);
     for (int i = 0; i < c->narms; i++)

@@ -48,8 +48,8 @@ static void put_value(FILE *stream, const eni_config *config, const eni_key *key
 /* Where this call writes, and how loudly. */
 static bool is_of_this_call(const char *name)
 {
-    static const char *const names[] = {"out",            "overwrite",   "resume", "save",
-                                        "checkpoint-dir", "tensorboard", "trace",  "quiet"};
+    static const char *const names[] = {"out",         "overwrite", "resume", "save", "checkpoint-dir",
+                                        "tensorboard", "trace",     "quiet"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;

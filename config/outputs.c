@@ -63,10 +63,11 @@ static bool shows_study(const char *name)
 /* All that a run or study writes, beside its folders. */
 static bool is_ours(const char *name)
 {
-    static const char *const names[] = {"trace.json",  "snapshots",    "report.html",   "report.html.part",
-                                        "scale.csv",   "table.csv",    "runs.csv",      NULL};
-    const bool is_temporary = ends(name, ".tmp") && (begins(name, "result.json.") || begins(name, "compare.json.") ||
-                                                     begins(name, "scale.json."));
+    static const char *const names[] = {"trace.json", "snapshots", "report.html", "report.html.part",
+                                        "scale.csv",  "table.csv", "runs.csv",    NULL};
+    const bool is_temporary =
+        ends(name, ".tmp") &&
+        (begins(name, "result.json.") || begins(name, "compare.json.") || begins(name, "scale.json."));
     return shows_run(name) || shows_study(name) || is_temporary || is_one_of(name, names) ||
            is_numbered(name, "trace.json.rank", "") || is_numbered(name, "trace.json.psd", "") ||
            strcmp(name, "trace.json.psd") == 0 || begins(name, "events.out.tfevents.");
@@ -157,7 +158,8 @@ static void look_at_study(int fd, holding *h)
         const json_t *code = json_object_get(run, "exit");
         done += json_is_integer(code) && json_integer_value(code) == 0;
     }
-    h->is_finished = study == NULL || (h->has_report && planned != NULL && done >= json_integer_value(planned));
+    h->is_finished =
+        study == NULL || (h->has_report && planned != NULL && done >= json_integer_value(planned));
     json_decref(study);
 }
 
@@ -172,7 +174,8 @@ static DIR *open_again(int fd)
 
 static void look_at_names(int fd, const char *path, holding *h)
 {
-    static const char *const telling[] = {"compare.json", "scale.json", "result.json", "config.yaml", "eval.jsonl"};
+    static const char *const telling[] = {"compare.json", "scale.json", "result.json", "config.yaml",
+                                          "eval.jsonl"};
     char checkpoints[1200];
     struct stat is;
     bool has_metrics = false;
@@ -244,7 +247,8 @@ static bool is_over(const eni_config *config, const char *path, const holding *h
 /* EN_EINVAL, with what is there and what can be done about it. */
 static en_status refuse(const char *path, const holding *h)
 {
-    eni_error("out", "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone",
+    eni_error("out",
+              "--out=%s holds %s %s (%s%s): %s--overwrite replaces it, and another --out leaves it alone",
               path, h->is_finished ? "a finished" : "an unfinished", h->is_study ? "study" : "run", h->named,
               h->nnamed > NAMED ? ", .." : "", h->is_finished ? "" : "--resume=auto goes on with it, ");
     return EN_EINVAL;
@@ -253,19 +257,22 @@ static en_status refuse(const char *path, const holding *h)
 static en_status refuse_resume(const eni_config *config, const char *path, const holding *h, eni_out_use use)
 {
     if (h->is_study && use == ENI_OUT_RUN)
-        eni_error("out", "--resume: --out=%s holds a study (%s), which `entrain compare --resume` goes on with", path,
-                  h->named);
+        eni_error("out",
+                  "--resume: --out=%s holds a study (%s), which `entrain compare --resume` goes on with",
+                  path, h->named);
     else if (use == ENI_OUT_STUDY)
-        eni_error("out", "--resume: --out=%s holds a run (%s), which `entrain run --resume` goes on with", path,
-                  h->named);
+        eni_error("out", "--resume: --out=%s holds a run (%s), which `entrain run --resume` goes on with",
+                  path, h->named);
     else if (is_auto(config))
         eni_error("out",
-                  "--resume=auto: --out=%s holds a finished run (%s) without a checkpoint to go on from: --overwrite "
+                  "--resume=auto: --out=%s holds a finished run (%s) without a checkpoint to go on from: "
+                  "--overwrite "
                   "in place of --resume replaces it, and another --out leaves it alone",
                   path, h->named);
     else
         eni_error("out",
-                  "--resume=%s: --out=%s holds %s run (%s), and that is no checkpoint of its: another --out leaves it "
+                  "--resume=%s: --out=%s holds %s run (%s), and that is no checkpoint of its: another --out "
+                  "leaves it "
                   "alone",
                   config->resume, path, h->is_finished ? "a finished" : "another", h->named);
     return EN_EINVAL;
@@ -285,8 +292,10 @@ static en_status decide_resume(const eni_config *config, const char *path, const
 static en_status decide(const eni_config *config, const char *path, const holding *h, eni_out_use use)
 {
     if (resumes(config) && config->overwrite) {
-        eni_error("out",
-                  "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two", path);
+        eni_error(
+            "out",
+            "--resume goes on with what --out=%s holds, and --overwrite replaces it: give one of the two",
+            path);
         return EN_EINVAL;
     }
     if ((!h->is_run && !h->is_study) || config->overwrite) return EN_OK;
@@ -316,8 +325,10 @@ en_status eni_out_take(const eni_config *config, const char *path, eni_out_use u
     }
     en_status st = EN_OK;
     if (!lock(fd)) {
-        eni_error("out", "--out=%s: another run writes there: wait for its end (`entrain ps`), or give another folder",
-                  path);
+        eni_error(
+            "out",
+            "--out=%s: another run writes there: wait for its end (`entrain ps`), or give another folder",
+            path);
         st = EN_EINVAL;
     }
     if (st == EN_OK) {
@@ -348,7 +359,8 @@ static en_status clear_files(int fd, const char *path, bool (*goes)(const char *
     en_status st = EN_OK;
     DIR *dir = open_again(fd);
     for (const struct dirent *e; dir != NULL && st == EN_OK && (e = readdir(dir)) != NULL;) {
-        if (!goes(e->d_name) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR) continue;
+        if (!goes(e->d_name) || unlinkat(fd, e->d_name, 0) == 0 || errno == ENOENT || errno == EISDIR)
+            continue;
         eni_error("out", "--overwrite: cannot remove %s/%s: %s", path, e->d_name, strerror(errno));
         st = EN_EIO;
     }

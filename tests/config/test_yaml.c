@@ -203,10 +203,10 @@ static void strip(char *text)
 static void a_dump_reads_back(void **state)
 {
     (void)state;
-    char *argv[] = {"run",          "--lr=0.1",          "--straggler=1:3",   "--net=rate:1Gbit,delay:50us",
-                    "--nesterov",   "--data=a \"b\" #c", "--no-shuffle",      "--peer-timeout=1500ms",
-                    "--seed=12345", "--init=\xc3\xa9",   "--max_samples=99",  "--out=runs/a",
-                    "--quiet",      "--overwrite",       "--resume",          "--save=b",
+    char *argv[] = {"run",          "--lr=0.1",          "--straggler=1:3",    "--net=rate:1Gbit,delay:50us",
+                    "--nesterov",   "--data=a \"b\" #c", "--no-shuffle",       "--peer-timeout=1500ms",
+                    "--seed=12345", "--init=\xc3\xa9",   "--max_samples=99",   "--out=runs/a",
+                    "--quiet",      "--overwrite",       "--resume",           "--save=b",
                     "--trace=c",    "--tensorboard",     "--checkpoint-dir=d", NULL};
     eni_config config, again;
     assert_int_equal(eni_config_parse(ENI_RUN, 19, argv, &config), EN_OK);

@@ -1,5 +1,5 @@
-/* test_outputs.c - the folder of --out: one writer at a time, what it holds is replaced with --overwrite only, an
- * unfinished run goes on with --resume, and a recorded config writes nowhere. */
+/* test_outputs.c - the folder of --out: one writer at a time, what it holds is replaced with --overwrite
+ * only, an unfinished run goes on with --resume, and a recorded config writes nowhere. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "tests/system/resumed.h"
 
-#define JOB "--device=ref --model=toy --batch-size=2 --lr=0.01"
+#define JOB     "--device=ref --model=toy --batch-size=2 --lr=0.01"
 #define ENDLESS JOB " --steps=100000000 --limit-test-samples=8"
 
 /* What find says of a folder's entries. */
@@ -24,8 +24,8 @@ static void find(const char *out, const char *format, char *text, size_t bytes)
     assert_int_equal(pclose(pipe), 0);
 }
 
-/* By name, size, time and number, so that nothing can have been touched unseen; by name and number only, which a
- * run that goes on does not change. */
+/* By name, size, time and number, so that nothing can have been touched unseen; by name and number only,
+ * which a run that goes on does not change. */
 static void look(const char *out, char *text, size_t bytes)
 {
     find(out, "%p %s %T@ %i %l", text, bytes);
@@ -72,8 +72,8 @@ static void expect(int code, const char *program, const char *out, const char *f
     process_start(&p, program, NULL, "%s --threads=1 --quiet --out=%s", flags, out);
     const int got = process_wait(&p, GUARD);
     if (got != code || (first != NULL && process_says(&p, first, second) < 1))
-        fail_msg("%s %s: exit %d; %d is expected, and a line with \"%s\" and \"%s\":\n%s", program, flags, got, code,
-                 first == NULL ? "" : first, second == NULL ? "" : second, process_err(&p));
+        fail_msg("%s %s: exit %d; %d is expected, and a line with \"%s\" and \"%s\":\n%s", program, flags,
+                 got, code, first == NULL ? "" : first, second == NULL ? "" : second, process_err(&p));
     process_nobody_left(GUARD);
 }
 
@@ -88,7 +88,8 @@ static void unfinished(char out[160])
 {
     process p;
     folder_for(out, "broken");
-    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring " ENDLESS " --threads=1 --quiet --out=%s", out);
+    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring " ENDLESS " --threads=1 --quiet --out=%s",
+                  out);
     wait_for_file(&p, out, "metrics-1.jsonl");
     kill_everything(&p);
 }
@@ -120,7 +121,8 @@ static void test_one_writer_at_a_time(void **state)
     char out[160], names[1024], after[1024];
     (void)state;
     folder_for(out, "busy");
-    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring " ENDLESS " --threads=1 --quiet --out=%s", out);
+    process_start(&p, "entrain", NULL, "run -n 2 --strategy=ring " ENDLESS " --threads=1 --quiet --out=%s",
+                  out);
     wait_for_file(&p, out, "metrics-1.jsonl");
     list(out, names, sizeof names);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -146,10 +148,12 @@ static void test_what_is_there_stays(void **state)
     folder_for(out, "done");
     finish(out, "-n 2 --strategy=ring " JOB " --steps=3");
     look(out, before, sizeof before);
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "holds a finished run (", "--overwrite");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "holds a finished run (",
+           "--overwrite");
     expect(2, "worker", out, "--strategy=solo --rank=0 --world-size=1 " JOB " --steps=2", "a finished run",
            "result.json");
-    expect(2, "entrain", out, "compare -n 1 --strategies=solo " JOB " --steps=2", "a finished run", "--overwrite");
+    expect(2, "entrain", out, "compare -n 1 --strategies=solo " JOB " --steps=2", "a finished run",
+           "--overwrite");
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --overwrite --resume=auto",
            "--resume goes on", "give one of the two");
     /* refused for another reason, after --overwrite had been allowed */
@@ -161,7 +165,8 @@ static void test_what_is_there_stays(void **state)
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "an unfinished run", "--resume");
     expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "config.yaml", "--overwrite");
     unchanged(before, out, "a run that was refused");
-    promise("a finished and an unfinished run: a fresh one is told what is there and what to do, nothing is touched");
+    promise("a finished and an unfinished run: a fresh one is told what is there and what to do, nothing is "
+            "touched");
 }
 
 static void test_overwrite_takes_the_old_run_away(void **state)
@@ -169,7 +174,8 @@ static void test_overwrite_takes_the_old_run_away(void **state)
     char out[160], path[512], inside[400];
     (void)state;
     folder_for(out, "old");
-    finish(out, "-n 3 --strategy=ring " JOB " --steps=40 --eval-every=60 --checkpoint-every=60 --tensorboard");
+    finish(out,
+           "-n 3 --strategy=ring " JOB " --steps=40 --eval-every=60 --checkpoint-every=60 --tensorboard");
     assert_true(has(out, "metrics-2.jsonl") && has(out, "eval.jsonl") && newest_checkpoint(out) > 0);
     put(out, "notes.txt", "mine");
     put(out, "metrics-of-mine.jsonl", "mine");
@@ -214,8 +220,9 @@ static void test_resume_of_what_is_finished(void **state)
     folder_for(out, "finished");
     finish(out, "-n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40");
     look(out, before, sizeof before);
-    expect(0, "entrain", out, "run -n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40 --resume=auto",
-           "is finished", out);
+    expect(0, "entrain", out,
+           "run -n 2 --strategy=ring " JOB " --steps=30 --checkpoint-every=40 --resume=auto", "is finished",
+           out);
     expect(0, "worker", out, "--strategy=solo --rank=0 --world-size=1 " JOB " --steps=30 --resume=auto",
            "is finished", out);
     path_of_newest(out, path);
@@ -227,14 +234,16 @@ static void test_resume_of_what_is_finished(void **state)
     look(other, before, sizeof before);
     expect(2, "entrain", other, flags, "no checkpoint of its", "--out");
     unchanged(before, other, "--resume of another run's checkpoint");
-    finish(out, "-n 2 --strategy=ring " JOB " --steps=50 --checkpoint-every=40 --resume=auto"); /* a larger budget */
+    finish(out, "-n 2 --strategy=ring " JOB
+                " --steps=50 --checkpoint-every=40 --resume=auto"); /* a larger budget */
     json_t *r = result_of(out);
     assert_int_equal((int)number_at(r, "samples_computed"), 200);
     json_decref(r);
     unfinished(out); /* and without a checkpoint: from the start */
     finish(out, "-n 1 --strategy=solo " JOB " --steps=5 --resume=auto");
     assert_false(has(out, "metrics-1.jsonl"));
-    promise("--resume=auto of a finished run: says so, exits 0, touches nothing; with a larger budget it goes on");
+    promise("--resume=auto of a finished run: says so, exits 0, touches nothing; with a larger budget it "
+            "goes on");
 }
 
 static void test_a_recorded_config_writes_nowhere(void **state)
@@ -270,9 +279,12 @@ static void test_a_study_stays_too(void **state)
     folder_for(out, "study");
     expect(0, "entrain", out, "compare -n 2 --strategies=ring,ps-sync " JOB " --steps=4", NULL, NULL);
     look(out, before, sizeof before);
-    expect(2, "entrain", out, "compare -n 2 --strategies=ring " JOB " --steps=4", "study (compare.json", "--overwrite");
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "study (compare.json", "--overwrite");
-    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --resume=auto", "study", "compare --resume");
+    expect(2, "entrain", out, "compare -n 2 --strategies=ring " JOB " --steps=4", "study (compare.json",
+           "--overwrite");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2", "study (compare.json",
+           "--overwrite");
+    expect(2, "entrain", out, "run -n 1 --strategy=solo " JOB " --steps=2 --resume=auto", "study",
+           "compare --resume");
     unchanged(before, out, "a command that was refused");
     put(out, "runs/notes.txt", "mine");
     snprintf(path, sizeof path, "%s/theirs", system_folder());
@@ -281,10 +293,82 @@ static void test_a_study_stays_too(void **state)
     snprintf(path, sizeof path, "%s/runs/link", out);
     assert_int_equal(symlink("../../theirs", path), 0);
     finish(out, "-n 1 --strategy=solo " JOB " --steps=2 --overwrite");
-    assert_true(has(out, "runs/notes.txt") && has(out, "runs/link") && has(system_folder(), "theirs/result.json"));
+    assert_true(has(out, "runs/notes.txt") && has(out, "runs/link") &&
+                has(system_folder(), "theirs/result.json"));
     assert_false(has(out, "compare.json") || has(out, "report.html") || has(out, "plots") ||
                  has(out, "runs/even-ring-s1"));
     promise("a study is replaced with --overwrite only, and goes with its runs");
+}
+
+#define STUDY                                                                                                \
+    "compare -n 2 --strategies=ring,ps-sync --seeds=1,2 " JOB                                                \
+    " --limit-train-samples=64 --limit-test-samples=8"
+
+static json_t *load(const char *out, const char *name)
+{
+    char path[512];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s", out, name);
+    json_t *json = json_load_file(path, 0, &error);
+    if (json == NULL) fail_msg("%s: %s", path, error.text);
+    return json;
+}
+
+/* The runs of a study, each once, and all well. */
+static void expect_runs(const char *out, int n)
+{
+    json_t *study = load(out, "compare.json"), *runs = json_object_get(study, "runs"), *run, *other;
+    size_t i, k;
+    assert_int_equal(json_array_size(runs), n);
+    json_array_foreach(runs, i, run)
+    {
+        char name[300];
+        assert_int_equal((int)number_at(run, "exit"), 0);
+        json_array_foreach(runs, k, other)
+            assert_true(i == k || (strcmp(text_at(run, "dir"), text_at(other, "dir")) != 0 &&
+                                   number_at(run, "order") != number_at(other, "order")));
+        snprintf(name, sizeof name, "%s/result.json", text_at(run, "dir"));
+        json_t *result = load(out, name);
+        assert_string_equal(text_at(result, "exit"), "ok");
+        json_decref(result);
+    }
+    json_decref(study);
+}
+
+static void test_a_killed_study_goes_on(void **state)
+{
+    char out[160], path[400], first[4096], again[4096];
+    process p;
+    (void)state;
+    folder_for(out, "comparison");
+    process_start(&p, "entrain", NULL, STUDY " --steps=3000 --threads=1 --quiet --out=%s", out);
+    wait_for_file(&p, out, "runs/even-ps-sync-s1/metrics-1.jsonl"); /* the second of four */
+    kill_everything(&p);
+    look(out, before, sizeof before);
+    expect(2, "entrain", out, STUDY " --steps=3000", "an unfinished study (compare.json", "--resume");
+    expect(2, "entrain", out, STUDY " --steps=3001 --resume", "another study", "steps");
+    expect(2, "entrain", out, STUDY " --steps=3000 --resume --lr=0.02", "another study", "lr");
+    expect(2, "entrain", out, STUDY " --steps=3000 --resume=elsewhere", "--resume=elsewhere", "alone");
+    unchanged(before, out, "a study that was refused");
+    snprintf(path, sizeof path, "%s/runs/even-ring-s1", out);
+    look(path, first, sizeof first);
+    expect(0, "entrain", out, STUDY " --steps=3000 --resume", NULL, NULL);
+    look(path, again, sizeof again);
+    assert_string_equal(first, again); /* what was done was not done again */
+    expect_runs(out, 4);
+    look(out, before, sizeof before);
+    expect(0, "entrain", out, STUDY " --steps=3000 --resume", "is finished", out);
+    unchanged(before, out, "--resume of a finished study");
+
+    json_t *study = load(out, "compare.json"); /* one of its runs failed */
+    json_object_set_new(json_array_get(json_object_get(study, "runs"), 2), "exit", json_integer(1));
+    snprintf(path, sizeof path, "%s/compare.json", out);
+    assert_int_equal(json_dump_file(study, path, 0), 0);
+    json_decref(study);
+    expect(0, "entrain", out, STUDY " --steps=3000 --resume", NULL, NULL);
+    expect_runs(out, 4);
+    promise("a comparison killed in its second of four runs: --resume does the missing and failed ones, and "
+            "no other");
 }
 
 int main(void)
@@ -294,6 +378,7 @@ int main(void)
                                        cmocka_unit_test(test_overwrite_takes_the_old_run_away),
                                        cmocka_unit_test(test_resume_of_what_is_finished),
                                        cmocka_unit_test(test_a_recorded_config_writes_nowhere),
-                                       cmocka_unit_test(test_a_study_stays_too)};
+                                       cmocka_unit_test(test_a_study_stays_too),
+                                       cmocka_unit_test(test_a_killed_study_goes_on)};
     return system_main(tests);
 }

@@ -114,8 +114,8 @@ static int under_strace(process *p, const char *out, const char *filter)
     return code;
 }
 
-/* Training goes on, with a warning for each checkpoint that could not be written. Of every thread the same call
- * fails, so where rank 0 makes it for result.json, too, the run has failed, and says so there. */
+/* Training goes on, with a warning for each checkpoint that could not be written. Of every thread the same
+ * call fails, so where rank 0 makes it for result.json, too, the run has failed, and says so there. */
 static void write_fails(const char *out, const char *filter, const char *cause, int failed,
                         const char *expected)
 {

@@ -1,0 +1,162 @@
+/* compare_past.c - see compare_past.h. */
+#include "cli/compare_past.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/core/log.h"
+#include "runtime/core/try.h"
+
+/* ---- is it the same study? ----------------------------------------------------------------------------- */
+
+typedef struct difference {
+    char place[160]; /* "arms.1.own.lr" */
+    const json_t *then, *now;
+} difference;
+
+static bool find_difference(const json_t *then, const json_t *now, difference *d);
+
+static bool differs_below(const char *key, const json_t *then, const json_t *now, difference *d)
+{
+    const size_t at = strlen(d->place);
+    snprintf(d->place + at, sizeof d->place - at, "%s%.60s", at > 0 ? "." : "", key);
+    if (find_difference(then, now, d)) return true;
+    d->place[at] = 0;
+    return false;
+}
+
+/* The first value that is not the same. */
+static bool find_difference(const json_t *then, const json_t *now, difference *d)
+{
+    const char *key;
+    json_t *value;
+    char index[24];
+    if (json_equal(then, now)) return false;
+    d->then = then;
+    d->now = now;
+    if (json_is_object(then) && json_is_object(now)) {
+        json_object_foreach((json_t *)(uintptr_t)then, key,
+                            value) if (differs_below(key, value, json_object_get(now, key), d)) return true;
+        json_object_foreach((json_t *)(uintptr_t)now, key,
+                            value) if (differs_below(key, json_object_get(then, key), value, d)) return true;
+    } else if (json_is_array(then) && json_is_array(now) && json_array_size(then) == json_array_size(now)) {
+        for (size_t i = 0; i < json_array_size(now); i++) {
+            snprintf(index, sizeof index, "%zu", i + 1);
+            if (differs_below(index, json_array_get(then, i), json_array_get(now, i), d)) return true;
+        }
+    }
+    return true;
+}
+
+static void write_value(const json_t *value, char *text, size_t bytes)
+{
+    char *dumped = value == NULL ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    snprintf(text, bytes, "%.200s", dumped == NULL ? "not given" : dumped);
+    free(dumped); /* jansson's */
+}
+
+static en_status refuse(const char *dir, const difference *d)
+{
+    char then[208], now[208];
+    write_value(d->then, then, sizeof then);
+    write_value(d->now, now, sizeof now);
+    eni_error("compare",
+              "--resume: --out=%s holds another study: %s is %s there and %s here; give what it was started "
+              "with, or "
+              "another --out",
+              dir, d->place, then, now);
+    return EN_EINVAL;
+}
+
+/* Runs by another program, or on other processors, are no part of one comparison. */
+static en_status check_machine(const char *dir, const json_t *past, const json_t *study)
+{
+    static const char *const keys[] = {"version", "cpu", "cores"};
+    const json_t *then = json_object_get(past, "environment"), *now = json_object_get(study, "environment");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        difference d = {.place = "environment"};
+        if (differs_below(keys[i], json_object_get(then, keys[i]), json_object_get(now, keys[i]), &d))
+            return refuse(dir, &d);
+    }
+    return EN_OK;
+}
+
+static en_status check_same(const char *dir, const json_t *past, json_t *study)
+{
+    static const char *const apart[] = {"argv", "runs", "environment", NULL};
+    const char *key;
+    json_t *value;
+    json_object_foreach(study, key, value)
+    {
+        difference d = {.place = ""};
+        bool is_apart = false;
+        for (size_t i = 0; apart[i] != NULL; i++)
+            is_apart |= strcmp(key, apart[i]) == 0;
+        if (!is_apart && differs_below(key, json_object_get(past, key), value, &d)) return refuse(dir, &d);
+    }
+    return check_machine(dir, past, study);
+}
+
+/* ---- its runs ------------------------------------------------------------------------------------------ */
+
+static bool is_complete(const char *dir, const json_t *run)
+{
+    char path[1200];
+    const char *relative = json_string_value(json_object_get(run, "dir"));
+    const json_t *code = json_object_get(run, "exit");
+    if (relative == NULL || !json_is_integer(code) || json_integer_value(code) != 0) return false;
+    snprintf(path, sizeof path, "%s/%s/result.json", dir, relative);
+    json_t *result = json_load_file(path, 0, NULL);
+    const char *ended = json_string_value(json_object_get(result, "exit"));
+    const bool is_ok = ended != NULL && strcmp(ended, "ok") == 0;
+    json_decref(result);
+    return is_ok;
+}
+
+static void keep_runs(const char *dir, const json_t *past, json_t *study, int *order_out)
+{
+    json_t *run, *runs = json_object_get(study, "runs");
+    size_t i;
+    json_array_foreach(json_object_get(past, "runs"), i, run)
+    {
+        const json_int_t order = json_integer_value(json_object_get(run, "order"));
+        if (order >= *order_out) *order_out = (int)order + 1;
+        if (is_complete(dir, run)) json_array_append(runs, run);
+    }
+    json_object_set(study, "argv", json_object_get(past, "argv"));
+    json_object_set(study, "environment", json_object_get(past, "environment"));
+}
+
+en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
+{
+    char path[1200];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    if (access(path, F_OK) != 0) return EN_OK;
+    json_t *past = json_load_file(path, 0, &error);
+    if (past == NULL) {
+        eni_error("compare", "--resume: %s cannot be read: %s; --overwrite in place of --resume starts anew",
+                  path, error.text);
+        return EN_EINVAL;
+    }
+    const en_status st = check_same(dir, past, study);
+    if (st == EN_OK) keep_runs(dir, past, study, order_out);
+    json_decref(past);
+    return st;
+}
+
+int eni_compare_has(const json_t *runs, const char *cell, const char *arm, json_int_t seed)
+{
+    const json_t *run;
+    for (size_t i = 0; (run = json_array_get(runs, i)) != NULL; i++) {
+        const char *its_cell = json_string_value(json_object_get(run, "cell"));
+        const char *its_arm = json_string_value(json_object_get(run, "arm"));
+        if (its_cell != NULL && its_arm != NULL && strcmp(its_cell, cell) == 0 && strcmp(its_arm, arm) == 0 &&
+            json_integer_value(json_object_get(run, "seed")) == seed)
+            return 1;
+    }
+    return 0;
+}
