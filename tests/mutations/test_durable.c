@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "models/safetensors.h"
+#include "runtime/core/files.h"
 #include "runtime/core/log.h"
 #include "server/state.h"
 
@@ -141,11 +142,35 @@ static void a_checkpoint_is_written_synced_renamed_and_its_folder_synced(void **
     assert_int_equal(rmdir(folder), 0); /* and nothing else was left */
 }
 
+/* ---- results ------------------------------------------------------------------------------------------- */
+
+/* result.json, compare.json: the old one is there until the new one is. */
+static void a_result_is_replaced_as_a_checkpoint_is(void **state)
+{
+    char folder[] = "/tmp/entrain-test-durable-XXXXXX", path[128], text[16] = "";
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/result.json", folder);
+    forget(0);
+    assert_int_equal(eni_file_replace_text("test", path, "old"), EN_OK);
+    assert_string_equal(seen.calls, "frd");
+    forget(1);
+    assert_int_equal(eni_file_replace_text("test", path, "new"), EN_EIO);
+    assert_string_equal(seen.calls, "F");
+    FILE *file = fopen(path, "re");
+    assert_int_equal(fread(text, 1, sizeof text, file), 3);
+    fclose(file);
+    assert_string_equal(text, "old");
+    unlink(path);
+    assert_int_equal(rmdir(folder), 0); /* nothing unfinished is left */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_state_is_written_synced_renamed_and_its_folder_synced),
         cmocka_unit_test(a_checkpoint_is_written_synced_renamed_and_its_folder_synced),
+        cmocka_unit_test(a_result_is_replaced_as_a_checkpoint_is),
     };
     eni_log_set_level(ENI_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
