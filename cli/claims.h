@@ -40,8 +40,7 @@ typedef struct eni_claim {
     size_t seeds;         /* that the setting was given */
     bool is_planned;      /* may claim: it is the primary one or among the m of Holm's procedure */
     bool is_primary;
-    int bar; /* what stands in its way beside its numbers: ENI_CLAIM_FAILED, _UNFAIR, _BUSY, or 0; the
-                caller's */
+    int bar; /* what stands in its way beside its numbers, the caller's: FAILED .. EXPLORATORY, or 0 */
 
     size_t n, sooner, later; /* pairs; those in which a came before b, after b */
     double p, adjusted;      /* exact; by Holm over the m (NAN: not planned) */

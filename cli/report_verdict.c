@@ -10,9 +10,16 @@
 #include "cli/table.h"
 #include "runtime/core/memory.h"
 
-#define BUSY_SHARE   0.05 /* of all cores, by processes outside the run */
+#define BUSY_SHARE 0.05 /* of all cores, by processes outside the run */
 
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
+
+/* A target that is named when the times are known (`report --target`) can be chosen for what it shows. */
+static bool has_planned_target(const eni_study *study)
+{
+    const json_t *planned = json_object_get(study->index, "target");
+    return planned == NULL || fabs(json_number_value(planned) - study->target) < 1e-9;
+}
 
 /* What stands in the way of a claim about an arm, whatever its times are. */
 static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t cell, size_t arm)
@@ -27,7 +34,8 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t c
     }
     if (complete < study->cells[cell].seeds) return ENI_CLAIM_FAILED;
     if (!fairness->is_time_comparable) return ENI_CLAIM_UNFAIR;
-    return is_busy ? ENI_CLAIM_BUSY : 0;
+    if (is_busy) return ENI_CLAIM_BUSY;
+    return has_planned_target(study) ? 0 : ENI_CLAIM_EXPLORATORY;
 }
 
 static void fill_times(const eni_study *study, size_t cell, size_t arm, double *times_out)
@@ -416,7 +424,10 @@ static void say_why(sentence *s)
     case ENI_CLAIM_FAILED: say(s, "; not shown: runs failed or are missing"); break;
     case ENI_CLAIM_UNFAIR: say(s, "; not shown: the fairness box has a FAIL"); break;
     case ENI_CLAIM_BUSY: say(s, "; not shown: the machine was busy"); break;
-    case ENI_CLAIM_EXPLORATORY: say(s, "; exploratory, as the primary comparison is not clear"); break;
+    case ENI_CLAIM_EXPLORATORY:
+        say(s, claim->bar != 0 ? "; exploratory, as the study planned another target"
+                               : "; exploratory, as the primary comparison is not clear");
+        break;
     default: say(s, "; no difference shown");
     }
 }

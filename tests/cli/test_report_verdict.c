@@ -262,6 +262,21 @@ static void the_primary_comparison_comes_first(void **state)
     differs_is(2, 1, "exploratory");
 }
 
+/* `report --target`: what is clear at a target that was chosen afterwards is not claimed. */
+static void another_target_is_exploratory(void **state)
+{
+    (void)state;
+    init(2, 6);
+    set_all_times((double[]){3.1, 4.1});
+    s.study.index = json_pack("{s:f}", "target", 0.75);
+    sentence_is("ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x).");
+    s.study.target = 0.8;
+    sentence_is(
+        "ring reached 80 % in 3.1 s, ps-async in 4.1 s; exploratory, as the study planned another target.");
+    differs_is(1, 1, "exploratory");
+    json_decref(s.study.index);
+}
+
 static void ugly_studies_say_what_they_can(void **state)
 {
     (void)state;
@@ -375,6 +390,7 @@ int main(void)
                                        cmocka_unit_test(a_busy_machine_an_unfair_or_failed_run_claim_nothing),
                                        cmocka_unit_test(a_failed_arm_costs_the_others_nothing),
                                        cmocka_unit_test(the_primary_comparison_comes_first),
+                                       cmocka_unit_test(another_target_is_exploratory),
                                        cmocka_unit_test(ugly_studies_say_what_they_can),
                                        cmocka_unit_test(rows_have_exact_intervals),
                                        cmocka_unit_test(the_plan_and_the_least_effect_are_said),
