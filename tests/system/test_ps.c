@@ -116,7 +116,7 @@ static void go_on(const char *strategy, int servers)
     enum { BATCH = 64, SAMPLES = 60 * BATCH };
     job j;
     char out[128];
-    snprintf(out, sizeof out, "%s/loss-%.3s", system_folder(), strategy);
+    snprintf(out, sizeof out, "%s/loss-%.3s-%d", system_folder(), strategy, servers);
     job_run(&j, strategy, 3,
             "%s --model=mlp --batch-size=%d --limit-train-samples=256 --max-samples=%d --straggler=1:1000 "
             "--log-level=warn --on-worker-loss=continue --servers=%d --out=%s",
