@@ -118,7 +118,8 @@ class Run:
 
         phases = {key: total(key + "_ns") for key in ("data", "compute", "send", "wait", "update")}
         wait_of_rank = {f"wait {i}": sum(line["wait_ns"] for line in rank) /
-                        sum(line[key + "_ns"] for line in rank for key in phases) for i, rank in enumerate(steps)}
+                        sum(line[key + "_ns"] for line in rank for key in phases)
+                        for i, rank in enumerate(steps) if rank}  # who claims its work may have come to none
         staleness = [line["staleness"] for line in every]
         clock = result.get("clock")
         seconds = result["train_seconds"]
@@ -422,7 +423,8 @@ def check_sentence(study, text, claims):
 def check_wait(what, shown, study, cell, arm):
     """Of each rank; of many the least and the most; of ranks that are alike one number."""
     workers = int(study.median(cell, arm, "workers") or 0)
-    ranks = [100 * study.median(cell, arm, f"wait {i}") for i in range(workers)]
+    ranks = [study.median(cell, arm, f"wait {i}") for i in range(workers)]
+    ranks = [100 * share for share in itertools.takewhile(lambda share: share is not None, ranks)]
     if "-" in shown:
         ranks = [min(ranks), max(ranks)]
     numbers = re.split("[/-]", shown)
