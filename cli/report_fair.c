@@ -284,6 +284,76 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
     add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 
+/* How slow the slow ranks were in one arm's runs of a cell, on average; NAN: not known. */
+static double slowness_of(const eni_study *study, size_t cell, size_t arm)
+{
+    double sum = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell != cell || run->arm != arm || !run->is_complete || isnan(run->straggler_factor))
+            continue;
+        sum += run->straggler_factor;
+        n++;
+    }
+    return n > 0 ? sum / (double)n : NAN;
+}
+
+/* The arms of a cell in which the slow ranks were least and most slow; false: it has no slow ranks. */
+typedef struct slowness {
+    size_t cell, low_arm, high_arm, nunknown;
+    double low, high;
+} slowness;
+
+static bool slowness_in(const eni_study *study, size_t cell, slowness *s)
+{
+    *s = (slowness){.cell = cell, .low = INFINITY};
+    for (size_t a = 0; a < study->narms; a++) {
+        const double factor = slowness_of(study, cell, a);
+        s->nunknown += isnan(factor) && eni_study_example(study, cell, a) != NULL;
+        if (factor < s->low) {
+            s->low = factor;
+            s->low_arm = a;
+        }
+        if (factor > s->high) {
+            s->high = factor;
+            s->high_arm = a;
+        }
+    }
+    return s->high > 0 || study->cells[cell].straggler != NULL;
+}
+
+/* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the cell in which
+ * arms are furthest apart. */
+static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
+{
+    const char *name = "slow ranks";
+    slowness widest = {0}, s;
+    size_t ncells = 0, nunknown = 0;
+    for (size_t c = 0; c < study->ncells; c++) {
+        if (!slowness_in(study, c, &s)) continue;
+        ncells++;
+        nunknown += s.nunknown;
+        if (s.high > 0 && (!(widest.high > 0) || s.high / s.low > widest.high / widest.low)) widest = s;
+    }
+    if (ncells == 0) return;
+    if (nunknown > 0 || !(widest.high > 0)) {
+        add_rule(fairness, name, ENI_WARN, "how slow they were is not recorded for %zu arm%s", nunknown,
+                 nunknown == 1 ? "" : "s");
+        return;
+    }
+    const eni_run *run = eni_study_example(study, widest.cell, widest.high_arm);
+    const char *cell = study->cells[widest.cell].name;
+    const double apart = widest.high / widest.low - 1, asked = run->straggler_asked;
+    if (apart <= 0.05)
+        add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", asked,
+                 cell, widest.low, widest.high);
+    else
+        add_rule(fairness, name, apart > 0.10 ? ENI_FAIL : ENI_WARN,
+                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", asked, cell, widest.low,
+                 study->arms[widest.low_arm].name, widest.high, study->arms[widest.high_arm].name);
+}
+
 /* ---- the machine
  * -------------------------------------------------------------------------------------------- */
 
@@ -537,6 +607,7 @@ void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
     rule_budget(study, fairness_out);
     rule_task(study, fairness_out);
     rule_conditions(study, fairness_out);
+    rule_slow_ranks(study, fairness_out);
     rule_cores(study, fairness_out);
     rule_quiet(study, fairness_out);
     rule_order(study, fairness_out);

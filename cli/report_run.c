@@ -173,6 +173,23 @@ static en_status load_roles(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
+/* What was asked of the slow ranks, and what came out. */
+static en_status load_stragglers(eni_json *reader, eni_run *run)
+{
+    const json_t *list = eni_json_array(reader, run->result, "", "stragglers");
+    const size_t n = json_array_size(list);
+    double asked = 0, measured = 0;
+    for (size_t i = 0; i < n; i++) {
+        char where[48];
+        snprintf(where, sizeof where, "stragglers[%zu]", i);
+        asked += eni_json_number(reader, json_array_get(list, i), where, "factor");
+        measured += eni_json_number(reader, json_array_get(list, i), where, "factor_measured");
+    }
+    run->straggler_asked = n > 0 ? asked / (double)n : NAN;
+    run->straggler_factor = n > 0 ? measured / (double)n : NAN;
+    return reader->status;
+}
+
 static en_status load_histogram(eni_json *reader, const json_t *object, const char *where,
                                 eni_staleness *into)
 {
@@ -339,6 +356,7 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
     snprintf(path, sizeof path, "%s/result.json", folder);
 
     run->step_ms[0] = run->step_ms[1] = run->step_ms[2] = NAN;
+    run->straggler_asked = run->straggler_factor = NAN;
     run->is_complete = run->exit == 0;
     if (run->is_complete) run->result = eni_json_load(&reader);
     load_numbers(&reader, run);
@@ -348,6 +366,7 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
         if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
             run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
         EN_TRY(load_roles(&reader, run));
+        EN_TRY(load_stragglers(&reader, run));
         EN_TRY(load_staleness(&reader, run));
         EN_TRY(load_shares(&reader, run));
         EN_TRY(load_emulated(&reader, run));

@@ -90,6 +90,7 @@ typedef struct eni_run {
     double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
     double last_t;        /* of the last evaluation: a censored run took longer than this */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
+    double straggler_asked, straggler_factor; /* means over its slow ranks: asked, and measured; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 

@@ -57,6 +57,8 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
         eni_arena_close(arena);
         return EN_EPROTO;
     }
+    eni_arena_touch(arena, ENI_SLOT_GRAD); /* now, and not in the first pushes */
+    eni_arena_touch(arena, ENI_SLOT_INBOX);
     arenas->inode[hello->rank] = info.st_ino;
     atomic_store_explicit(&arenas->arena[hello->rank], arena, memory_order_release);
     return EN_OK;

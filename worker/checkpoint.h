@@ -81,7 +81,6 @@ typedef struct eni_checkpoint {
     /* what result.json of the resumed run adds to its own */
     uint64_t updates, dropped; /* dropped: samples that a store threw away */
     int64_t train_ns, eval_ns;
-    uint64_t clock_samples;
     char **history; /* (nhistory) checkpoints that the run was resumed from, the oldest first */
     uint32_t nhistory;
 

@@ -88,7 +88,6 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
     set_int(o, "dropped", c->dropped);
     set_int(o, "train_ns", (uint64_t)c->train_ns);
     set_int(o, "eval_ns", (uint64_t)c->eval_ns);
-    set_int(o, "clock_samples", c->clock_samples);
     write_lists(c, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -274,7 +273,6 @@ static en_status take_scalars(const json_t *o, eni_checkpoint *c, char *why_out)
     EN_TRY(whole(o, "plan_samples", &c->plan_samples, why_out));
     EN_TRY(whole(o, "updates", &c->updates, why_out));
     EN_TRY(whole(o, "dropped", &c->dropped, why_out));
-    EN_TRY(whole(o, "clock_samples", &c->clock_samples, why_out));
     EN_TRY(whole(o, "train_ns", &train_ns, why_out));
     EN_TRY(whole(o, "eval_ns", &eval_ns, why_out));
     c->train_ns = (int64_t)train_ns;

@@ -302,6 +302,23 @@ static en_status check_leaders(eni_worker *w)
     return EN_EUNSUPPORTED;
 }
 
+/* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may
+ * be rank 0's by now, and its own memory given back. */
+static void touch_peers(eni_arena **arenas, int n, int own)
+{
+    for (int r = 0; arenas != NULL && r < n; r++)
+        if (r != own && arenas[r] != NULL) eni_arena_touch(arenas[r], ENI_SLOT_GRAD);
+}
+
+static void touch(const eni_worker *w)
+{
+    for (uint32_t s = 0; s < eni_host_slots(w->strategy_host); s++)
+        if (s != ENI_SLOT_INBOX || w->client != NULL) eni_arena_touch(w->arena, s);
+    if (w->world.rank == 0) eni_arena_touch(w->arena, ENI_SLOT_EVAL);
+    touch_peers(w->arenas, w->world.nranks, w->world.rank);
+    touch_peers(w->local.arenas, w->local.info.nranks, w->local.info.rank);
+}
+
 en_status eni_exchange_open(eni_worker *w)
 {
     int64_t deadline = eni_now_ns() + w->config->join_timeout_ns;
@@ -358,6 +375,7 @@ en_status eni_exchange_open(eni_worker *w)
     eni_member_wait_end(w->member);
     EN_TRY(st);
     EN_TRY(share_weights(w));
+    touch(w);
     return eni_vectors_start(w);
 }
 

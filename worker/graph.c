@@ -19,6 +19,7 @@ struct eni_graphs {
 static const char *obstacle(const eni_worker *w)
 {
     if (!w->config->graph) return "--no-graph";
+    if (w->config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
     if (w->accumulate > 1) return "--accumulate"; /* a gradient of its own for each micro-batch */
     if (!eni_worker_is_on_gpu(w) && w->world.nranks == 1 && !eni_worker_has_store(w))
         return "the host averages its gradient"; /* staged, as with --accumulate */

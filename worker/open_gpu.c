@@ -17,6 +17,7 @@
 #include "worker/graph.h"
 #include "worker/scaler.h"
 #include "worker/scores.h"
+#include "worker/step.h"
 #include "worker/vectors.h"
 
 /* A sleep of Linux lasts 50 us more than was asked, which is a quarter of a small network's step. */
@@ -85,6 +86,7 @@ en_status eni_gpu_open(eni_worker *w)
     EN_TRY(eni_scaler_open(w));
     EN_TRY(eni_scores_open(w));
     EN_TRY(eni_graphs_open(w));
+    EN_TRY(eni_lag_open(w));
     const en_model_options options = {.size = sizeof options,
                                       .dtype = types[w->config->precision],
                                       .loss_scale = eni_scaler_address(w->scaler)};
@@ -146,6 +148,7 @@ void eni_gpu_close(eni_worker *w)
     eni_vectors_close(w);
     eni_scores_close(w);
     eni_scaler_close(w);
+    eni_lag_close(w);
     if (w->is_stuck) return;
     for (int s = 0; s < ENI_SPLITS; s++)
         eni_evaluation_close(w->evaluation[s]);

@@ -382,9 +382,8 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const judgem
     set_int(result, "updates", updates);
     json_object_set_new(result, "train_seconds", json_real(seconds));
     json_object_set_new(result, "eval_seconds", json_real((double)t->eval_ns * 1e-9));
-    json_object_set_new(result, "samples_per_s",
-                        json_real(seconds > 0 ? fmax(0, computed - (double)t->clock_samples) / seconds : 0));
-    set_int(result, "warmup_samples", t->clock_samples);
+    json_object_set_new(result, "samples_per_s", json_real(seconds > 0 ? computed / seconds : 0));
+    set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
     json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
     set_int(result, "max_rss",
             (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
@@ -397,6 +396,31 @@ static void add_outcome(const eni_worker *w, const json_t *reports, const judgem
                         isfinite(last->accuracy) ? json_real(last->accuracy) : json_null());
     json_object_set_new(result, "init_sha256", json_string(w->init_sha256));
     json_object_set_new(result, "order_sha256", json_string(w->order_sha256));
+}
+
+/* When it ran, on the clock of rank 0's host, and what of that it does not count. */
+static void add_clock(const eni_worker *w, json_t *result)
+{
+    const eni_tally *t = &w->tally;
+    json_object_set_new(result, "clock",
+                        json_pack("{s:I, s:I, s:[]}", "begin_ns", (json_int_t)t->clock_begin_ns, "end_ns",
+                                  (json_int_t)t->clock_end_ns, "paused"));
+}
+
+/* Every rank that was to be slow, and what came of it. */
+static void add_stragglers(const eni_worker *w, const json_t *reports, json_t *result)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < w->world.nranks; r++) {
+        const json_t *report = report_of(reports, r), *asked = json_object_get(report, "straggler_asked");
+        if (asked == NULL) continue;
+        json_t *o = json_pack("{s:i, s:O}", "rank", r, "factor", asked);
+        json_object_set(o, "factor_measured", json_object_get(report, "straggler_factor"));
+        json_object_set(o, "pieces", json_object_get(report, "straggler_pieces"));
+        json_object_set(o, "late", json_object_get(report, "straggler_late"));
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(result, "stragglers", list);
 }
 
 /* Who finds result.json finds all of it. */
@@ -468,6 +492,8 @@ static en_status conclude(eni_worker *w, json_t *reports, const judgement *last)
     add_per_worker(w, reports, result);
     add_lost(w, result);
     add_outcome(w, reports, last, result);
+    add_clock(w, result);
+    add_stragglers(w, reports, result);
     json_object_set_new(result, "params_sha256", json_string(params_sha256));
     add_staleness(w, reports, result);
     add_bytes(w, reports, result);

@@ -64,6 +64,17 @@ static void add_transport(const eni_worker *w, json_t *o)
     set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
 }
 
+static void add_straggler(const eni_straggler *s, json_t *o)
+{
+    set_int(o, "straggler_slept_ns", (uint64_t)s->slept_ns);
+    set_int(o, "straggler_pieces", s->npieces);
+    set_int(o, "straggler_late", s->nlate);
+    if (s->factor <= 1) return;
+    const double factor = eni_straggler_factor(s);
+    json_object_set_new(o, "straggler_asked", json_real(s->factor));
+    json_object_set_new(o, "straggler_factor", factor > 0 ? json_real(factor) : json_null());
+}
+
 char *eni_rank_report(const eni_worker *w)
 {
     const eni_tally *t = &w->tally;
@@ -88,7 +99,8 @@ char *eni_rank_report(const eni_worker *w)
     set_int(o, "update_ns", (uint64_t)t->update_ns);
     set_int(o, "hidden_ns", (uint64_t)t->hidden_ns);
     set_int(o, "step_ns", (uint64_t)t->step_ns);
-    set_int(o, "straggler_slept_ns", (uint64_t)w->straggler.slept_ns);
+    set_int(o, "clock_begin_ns", (uint64_t)t->clock_begin_ns);
+    add_straggler(&w->straggler, o);
     set_int(o, "last_samples", t->last_samples);
     set_int(o, "last_correct", t->last_correct);
     json_object_set_new(o, "last_loss", isfinite(t->last_loss) ? json_real(t->last_loss) : json_null());

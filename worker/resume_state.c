@@ -188,7 +188,6 @@ static void restore_tally(eni_worker *w)
     t->steps = t->begin_steps = w->first_step;
     t->before_ns = c->train_ns;
     t->eval_ns = c->eval_ns;
-    t->clock_samples = c->clock_samples;
     memcpy(w->init_sha256, c->init_sha256, sizeof w->init_sha256);
 }
 

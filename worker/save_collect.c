@@ -446,7 +446,6 @@ static en_status note_facts(collection *k)
     memcpy(c->init_sha256, w->init_sha256, sizeof c->init_sha256);
     c->train_ns = eni_train_clock(w);
     c->eval_ns = t->eval_ns;
-    c->clock_samples = t->clock_begin_ns == 0 ? k->samples : t->clock_samples;
     EN_TRY(note_ranks(k));
     return note_history(k);
 }

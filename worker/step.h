@@ -38,6 +38,10 @@ void eni_step_average(eni_step_run *run, const uint64_t *nsamples);
 
 /* ---- step_gpu.c ---- */
 
+/* A slow rank on a GPU has marks around what it computes; on others nothing happens. */
+en_status eni_lag_open(eni_worker *w);
+void eni_lag_close(eni_worker *w);
+
 /* From a batch on the device to all buckets submitted. */
 en_status eni_step_on_gpu(eni_step_run *run, const eni_batch *batch);
 

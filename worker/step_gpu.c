@@ -6,9 +6,11 @@
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
  * before the flag is known. */
+#include <stddef.h>
 #include <string.h>
 
 #include "runtime/core/clock.h"
+#include "runtime/core/log.h"
 #include "runtime/core/try.h"
 #include "worker/feed.h"
 #include "worker/graph.h"
@@ -44,6 +46,35 @@ static int is_strategy_recorded(const eni_worker *w)
     const eni_gpu_steps *steps = eni_vectors_steps(w);
     return steps != NULL && eni_gpu_steps_way(steps) != ENI_GPU_SHARED && w->scaler == NULL &&
            (w->strategy->flags & EN_STATIC) != 0;
+}
+
+/* ---- a slow rank: what the GPU takes ---- */
+
+en_status eni_lag_open(eni_worker *w)
+{
+    const en_gpu *gpu = w->device.ops->gpu;
+    if (w->straggler.factor <= 1) return EN_OK;
+    if (gpu->size <= offsetof(en_gpu, elapsed)) {
+        eni_error("worker",
+                  "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
+                  "that came with this program",
+                  w->device.ops->name);
+        return EN_EUNSUPPORTED;
+    }
+    for (int i = 0; i < 2; i++)
+        EN_TRY(gpu->timer_new(w->device.ctx, &w->lag[i]));
+    return EN_OK;
+}
+
+void eni_lag_close(eni_worker *w)
+{
+    for (int i = 0; i < 2 && !w->is_stuck && w->lag[i] != NULL; i++)
+        w->device.ops->gpu->mark_free(w->lag[i]);
+}
+
+static en_status lag_mark(eni_worker *w, int is_end)
+{
+    return w->lag[is_end] == NULL ? EN_OK : w->device.ops->gpu->mark(w->lag[is_end], EN_QUEUE_COMPUTE);
 }
 
 /* ---- putting in ---- */
@@ -119,10 +150,12 @@ static en_status compute(work *k, int is_due)
     run->nsamples += k->batch->micro.count;
     k->pair = eni_scores_pair(w->scores, k->batch->micro.count);
     eni_step_compute_begins(run);
+    if (k->micro == 0) EN_TRY(lag_mark(w, 0));
     if (is_due) EN_TRY(eni_graphs_launch(w, eni_feed_buffer(w->feed), put_in_recorded, k, &is_launched));
     if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
     k->is_recorded = 0;
     if (!is_launched) EN_TRY(put_in(k));
+    EN_TRY(lag_mark(w, 1));
     EN_TRY(eni_feed_done(w->feed));
     eni_step_compute_ends(run, "enqueue");
     return EN_OK;
@@ -130,16 +163,17 @@ static en_status compute(work *k, int is_due)
 
 /* ---- the host's part ---- */
 
-/* An emulated straggler must know how long it has computed. */
-static en_status lag(eni_step_run *run)
+/* All of a step is one piece of a slow rank: what it took is the device's time. */
+static en_status lag(eni_step_run *run, int64_t begin_ns)
 {
     eni_worker *w = run->w;
-    if (w->straggler.factor <= 1 || run->nsamples == 0) return EN_OK;
-    const int64_t put_in_ns = run->compute_ns;
     double loss;
     uint64_t correct;
-    EN_TRY(eni_scores_read(w, run->set, &loss, &correct));
-    eni_straggler_after(&w->straggler, put_in_ns + eni_now_ns() - run->mark_ns);
+    int64_t took;
+    if (w->lag[0] == NULL || run->nsamples == 0) return EN_OK;
+    EN_TRY(eni_scores_read(w, run->set, &loss, &correct)); /* behind both marks */
+    EN_TRY(w->device.ops->gpu->elapsed(w->lag[0], w->lag[1], &took));
+    eni_straggler_took(&w->straggler, begin_ns, took);
     eni_step_compute_ends(run, "straggler");
     return EN_OK;
 }
@@ -204,13 +238,14 @@ static en_status gradient_of_rank(eni_step_run *run, const eni_batch *batch)
     if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
         eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_recorded(w));
     if (w->scaler == NULL) EN_TRY(eni_step_begin(run, &n, 1));
+    const int64_t begin_ns = eni_now_ns();
     if (n > 0)
         EN_TRY(compute(&k, is_due));
     else
         EN_TRY(eni_vectors_zero_grad(w, 0)); /* for strategies that step locally all the same */
     EN_TRY(eni_scores_end(w->scores));
     EN_TRY(eni_feed_ahead(w->feed));
-    EN_TRY(lag(run));
+    EN_TRY(lag(run, begin_ns));
     if (w->scaler != NULL) {
         if (n > 0) EN_TRY(drop_overflown(run, &n, is_sent_out));
         EN_TRY(eni_step_begin(run, &n, 1));
@@ -223,6 +258,7 @@ static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *bat
 {
     eni_worker *w = run->w;
     uint64_t samples[ENI_MEAN_MAX];
+    const int64_t begin_ns = eni_now_ns();
     for (int64_t i = 0; i < w->accumulate; i++) {
         if (i > 0) EN_TRY(eni_step_next_batch(run, &batch));
         work k = {.run = run, .batch = batch, .micro = i};
@@ -231,7 +267,7 @@ static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *bat
         EN_TRY(eni_feed_ahead(w->feed));
     }
     EN_TRY(eni_scores_end(w->scores));
-    EN_TRY(lag(run));
+    EN_TRY(lag(run, begin_ns));
     if (w->scaler != NULL) EN_TRY(drop_overflown(run, samples, 0));
     if (is_staged(w)) {
         eni_step_compute_begins(run);

@@ -1,26 +1,46 @@
 /* straggler.h - makes this rank slow, as a slower machine would be: --straggler=RANK:FACTOR.
  *
- * After each piece of compute (forward, the backward of one bucket) the rank sleeps (factor - 1) times what
- * the piece took, times a seeded factor in [0.9, 1.1]. Sleeping, not spinning: on a shared host a busy loop
- * would slow the others too. The injected time is logged and counted as compute. Emulated, and labelled so.
- */
+ * A piece of compute (forward, the backward from one submit to the next; on a GPU all of a step) lasts factor
+ * x draw x the processor time that it took: the rank sleeps for the rest. So what others do on its cores
+ * changes nothing while it fits. What a sleep, or another process, has made too long is taken back from the
+ * pieces that follow, and a piece whose computing alone was too long is counted as late. The draw is seeded,
+ * in [0.9, 1.1].
+ *
+ * Sleeping, not spinning: on a shared host a busy loop would slow the others too. What was slept is logged
+ * and counted as compute. Emulated, and labelled so. */
 #ifndef WORKER_STRAGGLER_H
 #define WORKER_STRAGGLER_H
 
 #include <stdint.h>
 
 typedef struct eni_straggler {
-    double factor; /* 1: none */
+    double factor; /* 1: none; then nothing here does anything */
     uint64_t seed;
     int rank;
-    uint64_t step, calls;
-    int64_t slept_ns; /* in total */
-    int64_t owed_ns;  /* not yet slept: below what a sleep resolves */
+    uint64_t step, draws;
+    int64_t cpu_mark_ns; /* processor time of the compute thread when the piece began */
+    int64_t owed_ns;     /* not yet slept; below 0: too long so far */
+
+    /* all together */
+    uint64_t npieces, nlate;
+    int64_t slept_ns, wall_ns, took_ns;
 } eni_straggler;
+
+/* On the compute thread, once: its sleeps become exact. */
+void eni_straggler_open(eni_straggler *straggler);
 
 void eni_straggler_begin_step(eni_straggler *straggler, uint64_t step);
 
-/* To be called when a piece of compute that took `took_ns` has ended. */
-void eni_straggler_after(eni_straggler *straggler, int64_t took_ns);
+/* A piece begins on the compute thread. */
+void eni_straggler_begins(eni_straggler *straggler);
+
+/* The piece that began at `begin_ns` (monotonic) has been computed; sleeps. The next piece begins. */
+void eni_straggler_ends(eni_straggler *straggler, int64_t begin_ns);
+
+/* The same for who measures what it took in another way (a GPU). */
+void eni_straggler_took(eni_straggler *straggler, int64_t begin_ns, int64_t took_ns);
+
+/* Wall time of its pieces over the time that it took to compute them; 0: there were none. */
+double eni_straggler_factor(const eni_straggler *straggler);
 
 #endif

@@ -21,8 +21,6 @@
 #include "worker/step.h"
 #include "worker/vectors.h"
 
-enum { WARMUP_STEPS = 20 }; /* not on the training clock: first touches, primitives, caches */
-
 void eni_step_compute_begins(eni_step_run *run)
 {
     run->mark_ns = eni_now_ns();
@@ -36,10 +34,16 @@ void eni_step_compute_ends(eni_step_run *run, const char *what)
     run->mark_ns = now;
 }
 
-/* On the host it is this rank that has computed: it may be a slow one, and has to look it. */
+/* On the host it is this rank that computes: it may be a slow one, and has to look it. */
+static void compute_begins(eni_step_run *run)
+{
+    eni_straggler_begins(&run->w->straggler);
+    eni_step_compute_begins(run);
+}
+
 static void compute_ends(eni_step_run *run, const char *what)
 {
-    eni_straggler_after(&run->w->straggler, eni_now_ns() - run->mark_ns);
+    eni_straggler_ends(&run->w->straggler, run->mark_ns);
     eni_step_compute_ends(run, what);
 }
 
@@ -71,7 +75,7 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     if (!run->w->config->overlap || complete == run->submitted) return EN_OK;
     compute_ends(run, "backward");
     EN_TRY(submit_until(run, complete));
-    eni_step_compute_begins(run);
+    compute_begins(run);
     return EN_OK;
 }
 
@@ -88,7 +92,7 @@ static en_status forward_backward(eni_step_run *run, const eni_batch *batch, flo
                           batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
     en_score score;
     eni_member_note(w->member, (int64_t)run->step, "forward");
-    eni_step_compute_begins(run);
+    compute_begins(run);
     EN_TRY(en_model_forward(w->model, param, &input));
     compute_ends(run, "forward");
     eni_member_note(w->member, (int64_t)run->step, "backward");
@@ -290,7 +294,6 @@ static void note_step(eni_step_run *run, int64_t begin, const eni_host_counters 
     t->moved.payload_received += moved.payload_received;
     t->moved.wire += moved.wire;
     t->moved.shm += moved.shm;
-    if (t->clock_begin_ns == 0) return;
     t->clock_steps++;
     t->step_ns += s.step_ns;
     t->data_ns += s.data_ns;
@@ -336,17 +339,6 @@ en_status eni_train_settle(eni_worker *w)
 {
     EN_TRY(conclude_step(w));
     return eni_vectors_bring(w, 1);
-}
-
-/* The clock starts after the warm-up; runs too short for one have it from the start. */
-static void maybe_start_clock(eni_worker *w, uint64_t samples_before)
-{
-    uint64_t own_steps = w->plan.micro_batches / (w->plan.world > 0 ? w->plan.world : 1);
-    uint64_t warmup = own_steps >= 3 * WARMUP_STEPS ? WARMUP_STEPS : 0;
-    if (w->tally.clock_begin_ns != 0 || w->tally.steps - w->tally.begin_steps < warmup) return;
-    w->tally.clock_begin_ns = eni_now_ns();
-    /* warmed up once per process */
-    w->tally.clock_samples += samples_before - (w->is_resumed ? w->past.samples : 0);
 }
 
 /* ---- snapshots ---- */
@@ -439,7 +431,6 @@ static en_status train_step(eni_worker *w, uint64_t step)
     run.epoch = batch->micro.epoch;
     run.samples_before = eni_plan_samples_before(&w->plan, batch->micro.step);
     if (w->is_claiming) run.samples_before += batch->micro.rank * batch->micro.count;
-    maybe_start_clock(w, run.samples_before);
     eni_straggler_begin_step(&w->straggler, step);
     if (w->vectors != NULL)
         EN_TRY(eni_step_on_gpu(&run, batch));
@@ -458,9 +449,18 @@ static en_status train_step(eni_worker *w, uint64_t step)
     return eni_save_step(w, samples);
 }
 
+/* Zero on the clock of each rank: all leave together. What they did to get here is on nobody's. */
+static en_status start_clock(eni_worker *w)
+{
+    eni_member_note(w->member, -1, "start of training");
+    EN_TRY(eni_member_gather(w->member, "begin", NULL, 0, NULL, INT64_MAX));
+    w->tally.clock_begin_ns = eni_now_ns();
+    return EN_OK;
+}
+
 en_status eni_train(eni_worker *w)
 {
-    en_status st = EN_OK;
+    en_status st = start_clock(w);
     for (uint64_t step = w->first_step; st == EN_OK; step++) {
         st = eni_worker_alive(w);
         if (st == EN_OK && !w->is_claiming) st = eni_member_enter(w->member, step); /* or all end before it */
@@ -475,6 +475,7 @@ en_status eni_train(eni_worker *w)
     eni_member_note(w->member, (int64_t)w->tally.steps, "finish");
     if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
     EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
-    w->tally.train_ns = eni_train_clock(w);
+    w->tally.clock_end_ns = eni_now_ns();
+    w->tally.train_ns = clock_at(w, w->tally.clock_end_ns);
     return eni_save_finish(w);
 }

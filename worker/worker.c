@@ -24,6 +24,7 @@
 #include "worker/gpus.h"
 #include "worker/lease.h"
 #include "worker/vectors.h"
+#include "worker/warmup.h"
 
 enum { CURVE_BUDGET = 256 << 20, PREFETCH = 2, TRACE_SPANS = 1 << 18 };
 
@@ -184,20 +185,12 @@ static en_status open_device(eni_worker *w)
 /* Every batch size that the run will meet is planned before step 0: the step path allocates nothing. */
 static en_status prepare_model(eni_worker *w)
 {
-    uint64_t last = w->plan.steps - 1,
-             ragged_steps[2] = {last, w->plan.epoch_steps > 0 ? w->plan.epoch_steps - 1 : 0};
+    uint64_t sizes[ENI_BATCH_SIZES];
+    const int nsizes = eni_batch_sizes(w, sizes);
     const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
     EN_TRY(en_model_prepare(w->model, (int64_t)w->plan.batch, EN_MODEL_TRAIN | keep));
-    for (int i = 0; i < 2; i++)
-        for (uint64_t r = 0; r < w->plan.world && r < 2; r++) {
-            eni_micro micro;
-            uint64_t m =
-                ragged_steps[i] * w->plan.world + (r == 0 ? (uint64_t)w->world.rank : w->plan.world - 1);
-            if (eni_plan_micro(&w->plan, m, &micro) != EN_OK || micro.count == 0 ||
-                micro.count == w->plan.batch)
-                continue;
-            EN_TRY(en_model_prepare(w->model, (int64_t)micro.count, EN_MODEL_TRAIN));
-        }
+    for (int i = 0; i < nsizes; i++)
+        if (sizes[i] != w->plan.batch) EN_TRY(en_model_prepare(w->model, (int64_t)sizes[i], EN_MODEL_TRAIN));
     return w->world.rank == 0 ? eni_evaluate_open(w) : EN_OK;
 }
 
@@ -257,8 +250,9 @@ static void open_straggler(eni_worker *w)
             w->straggler.factor = factor;
     }
     if (w->straggler.factor > 1)
-        eni_info("worker", "emulated straggler: rank %d sleeps %.3g times its own compute", w->world.rank,
-                 w->straggler.factor - 1);
+        eni_info("worker", "emulated straggler: rank %d takes %.3g times as long to compute", w->world.rank,
+                 w->straggler.factor);
+    eni_straggler_open(&w->straggler);
 }
 
 static en_status dump_config(const eni_worker *w)
@@ -432,6 +426,7 @@ static en_status run(eni_worker *w)
     if (w->config->check) {
         EN_TRY(eni_check(w));
     } else {
+        EN_TRY(eni_warm_up(w));
         EN_TRY(start_loader(w));
         if (w->gpus != NULL) EN_TRY(eni_gpus_report(w->gpus));
         EN_TRY(add_point_zero(w));

@@ -7,6 +7,7 @@
  *     open_gpu.c     the same for a device that is a GPU
  *     exchange.c     arena, collectives, store client: how vectors travel
  *     local_group.c  collectives inside one of several hosts
+ *     warmup.h    computes before the clock begins
  *     train.c     the steps: read this first
  *     step_gpu.c  the same on a GPU; vectors.h, feed.h, scores.h, graph.h, scaler.h
  *     share.c     the data set, once a host
@@ -60,13 +61,13 @@ typedef struct eni_tally {
     double last_loss;                    /* sum over the samples of the last epoch */
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
     int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
-    uint64_t clock_steps;   /* steps behind the *_ns: those after the warm-up */
-    int64_t clock_begin_ns; /* 0: the training clock has not started */
+    uint64_t clock_steps;   /* steps behind the *_ns: those of this process */
+    int64_t clock_begin_ns; /* when all began together; 0: not yet */
+    int64_t clock_end_ns;   /* when the last rank had ended */
     int64_t train_ns, eval_ns;
     int64_t startup_ns;     /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;      /* on the training clock of the runs that this one goes on from */
     uint64_t begin_steps;   /* `steps` when this process began */
-    uint64_t clock_samples; /* global samples that were applied off the clock */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;       /* a loss was not finite: said once */
 } eni_tally;
@@ -152,6 +153,7 @@ typedef struct eni_worker {
     struct eni_graphs *graphs;   /* graph.h */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluate.h, by set; rank 0 of a run on GPUs */
     struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
+    en_mark *lag[2];             /* of a slow rank: step.h */
     int score_set;               /* of the step in progress */
     uint64_t step;               /* in progress */
     int is_stuck;                /* it does not answer: what it may still write is not freed */

@@ -198,6 +198,11 @@ typedef struct en_gpu {
     void (*group_abort)(en_group *);
     void (*group_close)(en_group *);    /* NULL is fine; aborts what is under way */
     const char *(*group_version)(void); /* "NCCL 2.28.9"; "" where there is none */
+
+    /* A mark that also knows when it was reached, for work that is not recorded; and the device's time
+     * from one to the other, both set and reached (else EN_ETIMEOUT). */
+    en_status (*timer_new)(struct en_ctx *, en_mark **mark_out);
+    en_status (*elapsed)(en_mark *begin, en_mark *end, int64_t *ns_out);
 } en_gpu;
 
 #ifdef __cplusplus

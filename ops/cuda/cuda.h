@@ -133,6 +133,8 @@ en_status eni_cuda_queue_copy(en_ctx *ctx, int queue, void *dst, const void *src
                               int direction);
 en_status eni_cuda_queue_zero(en_ctx *ctx, int queue, void *dst, uint64_t bytes);
 en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out);
+en_status eni_cuda_timer_new(en_ctx *ctx, en_mark **mark_out);
+en_status eni_cuda_elapsed(en_mark *begin, en_mark *end, int64_t *ns_out);
 void eni_cuda_mark_free(en_mark *mark);
 en_status eni_cuda_mark(en_mark *mark, int queue);
 en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark);

@@ -34,4 +34,6 @@ const struct en_gpu eni_cuda_gpu = {
     .group_abort = eni_cuda_group_abort,
     .group_close = eni_cuda_group_close,
     .group_version = eni_cuda_group_version,
+    .timer_new = eni_cuda_timer_new,
+    .elapsed = eni_cuda_elapsed,
 };

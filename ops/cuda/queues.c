@@ -110,7 +110,7 @@ static en_status take_word(en_mark *mark)
     return EN_ENOMEM;
 }
 
-en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
+static en_status new_mark(en_ctx *ctx, unsigned flags, en_mark **mark_out)
 {
     EN_TRY(eni_cuda_select(ctx));
     en_mark *mark = eni_alloc(sizeof *mark);
@@ -118,8 +118,7 @@ en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
     mark->ctx = ctx;
     mark->word = -1;
     en_status st = take_word(mark);
-    if (st == EN_OK)
-        st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "a mark");
+    if (st == EN_OK) st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->event, flags), "a mark");
     if (st == EN_OK)
         st = eni_cuda_check(ctx, cudaEventCreateWithFlags(&mark->join, cudaEventDisableTiming), "a mark");
     if (st != EN_OK) {
@@ -128,6 +127,16 @@ en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
     }
     *mark_out = mark;
     return EN_OK;
+}
+
+en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out)
+{
+    return new_mark(ctx, cudaEventDisableTiming, mark_out);
+}
+
+en_status eni_cuda_timer_new(en_ctx *ctx, en_mark **mark_out)
+{
+    return new_mark(ctx, cudaEventDefault, mark_out);
 }
 
 void eni_cuda_mark_free(en_mark *mark)
@@ -236,6 +245,16 @@ static cudaError_t forget_not_ready(cudaError_t error)
 {
     if (error == cudaErrorNotReady) (void)cudaGetLastError();
     return error;
+}
+
+en_status eni_cuda_elapsed(en_mark *begin, en_mark *end, int64_t *ns_out)
+{
+    en_ctx *ctx = begin->ctx;
+    float ms = 0;
+    EN_TRY(eni_cuda_select(ctx));
+    const cudaError_t error = forget_not_ready(cudaEventElapsedTime(&ms, begin->event, end->event));
+    *ns_out = (int64_t)((double)ms * 1e6);
+    return error == cudaErrorNotReady ? EN_ETIMEOUT : eni_cuda_check(ctx, error, "timing work");
 }
 
 static cudaError_t ask(cudaStream_t stream)

@@ -29,7 +29,8 @@ struct eni_arena {
     shape shape;
     uint8_t *base;
     uint64_t bytes;
-    int fd; /* -1: private, or mapped from another process */
+    int fd;         /* -1: private, or mapped from another process */
+    int is_private; /* nobody else has it */
 };
 
 static uint64_t arena_slots_at(void)
@@ -119,6 +120,7 @@ en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena 
         if (fd >= 0) close(fd);
         return st;
     }
+    arena->is_private = !shared;
     memcpy(arena->base, &layout, sizeof layout);
     *arena_out = arena;
     return EN_OK;
@@ -215,6 +217,17 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
 static uint64_t slot_bytes(const eni_arena *arena)
 {
     return eni_round_up(arena->shape.count * sizeof(float), PAGE);
+}
+
+/* Reading is enough to get a page of shared memory; of private memory it gives the page of zeros that all
+ * share, until it is written. */
+void eni_arena_touch(const eni_arena *arena, uint32_t slot)
+{
+    volatile uint8_t *at = (volatile uint8_t *)eni_arena_at(arena, slot, 0);
+    for (uint64_t i = 0; i < slot_bytes(arena); i += PAGE) {
+        const uint8_t value = at[i];
+        if (arena->is_private) at[i] = value;
+    }
 }
 
 en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)

@@ -55,6 +55,10 @@ uint32_t eni_arena_nslots(const eni_arena *arena);
  * keeps slot < nslots and offset <= count. */
 float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
 
+/* Every page of a slot is there and mapped in this process from now on, with what it holds: the first use of
+ * the slot costs no page fault. While nobody else writes a private arena. */
+void eni_arena_touch(const eni_arena *arena, uint32_t slot);
+
 /* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
  * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
  */

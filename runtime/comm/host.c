@@ -228,6 +228,11 @@ int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA
     return n;
 }
 
+uint32_t eni_host_slots(const eni_host *host)
+{
+    return host->nslots_used;
+}
+
 int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out)
 {
     *first_out = host->optimizer_slot;

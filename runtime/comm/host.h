@@ -144,6 +144,9 @@ typedef struct eni_host_vector {
 } eni_host_vector;
 int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS]);
 
+/* How many slots of the arena are in use: those below this one. */
+uint32_t eni_host_slots(const eni_host *host);
+
 /* How many slots the optimizer keeps in the arena; the first one is *first_out, the others follow. */
 int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out);
 

@@ -17,6 +17,14 @@ static inline int64_t eni_now_ns(void)
     return (int64_t)t.tv_sec * ENI_SECOND + t.tv_nsec;
 }
 
+/* Nanoseconds that the calling thread has had on a processor: what others did meanwhile is not in it. */
+static inline int64_t eni_thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * ENI_SECOND + t.tv_nsec;
+}
+
 /* Milliseconds left until `deadline_ns`, for poll(2): 0 when it has passed, at most `cap_ms`. */
 static inline int eni_ms_left(int64_t deadline_ns, int cap_ms)
 {

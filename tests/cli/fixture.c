@@ -271,7 +271,13 @@ static json_t *result_of(const made_run *run)
                             json_pack("{s:s, s:s, s:s}", "algorithm", run->arm->algorithm, "transport", "shm",
                                       "why", "all ranks are on one host"));
     json_t *emulated = json_array();
-    if (run->cell == 1) json_array_append_new(emulated, json_string("straggler 1:3"));
+    if (run->cell == 1) {
+        json_array_append_new(emulated, json_string("straggler 1:3"));
+        json_object_set_new(result, "stragglers",
+                            json_pack("[{s:i, s:f, s:f, s:i, s:i}]", "rank", 1, "factor", 3.0,
+                                      "factor_measured", 3.0 + 0.01 * noise(run->seed, 8, 0), "pieces", 1000,
+                                      "late", 0));
+    }
     json_object_set_new(result, "environment", json_pack("{s:o}", "emulated", emulated));
     json_object_set_new(result, "roles", roles_of(run));
     json_object_set_new(result, "staleness", staleness_of(run));

@@ -165,6 +165,31 @@ static void another_model_fails(void **state)
     rule_is("same task", ENI_FAIL, "runs/even-1-s3");
 }
 
+/* ring's one run in the slow setting; ps-async's stays at 3.0. */
+static void set_slowness(double measured)
+{
+    fixture_set(dir, "runs/slow-0-s1/result.json", "stragglers",
+                json_pack("[{s:i, s:f, s:f, s:i, s:i}]", "rank", 1, "factor", 3.0, "factor_measured",
+                          measured, "pieces", 1000, "late", 400));
+}
+
+static void slow_ranks_are_as_slow_in_every_arm(void **state)
+{
+    (void)state;
+    rule_is("slow ranks", ENI_PASS, "3 asked in slow: ");
+    set_slowness(3.12);
+    rule_is("slow ranks", ENI_PASS, " to 3.12 times as slow");
+    set_slowness(3.22);
+    rule_is("slow ranks", ENI_WARN, "3.22 in ring");
+    set_slowness(4.5);
+    rule_is("slow ranks", ENI_FAIL, "3 asked in slow: ");
+    rule_is("slow ranks", ENI_FAIL, "4.50 in ring");
+    set_slowness(2.5);
+    rule_is("slow ranks", ENI_FAIL, "2.50 times as slow in ring, ");
+    fixture_set(dir, "runs/slow-0-s1/result.json", "stragglers", NULL);
+    rule_is("slow ranks", ENI_WARN, "not recorded for 1 arm");
+}
+
 static void a_failed_run_is_a_dropped_seed(void **state)
 {
     (void)state;
@@ -278,6 +303,7 @@ int main(void)
                                        WITH_STUDY(less_work_fails),
                                        WITH_STUDY(what_was_not_applied_was_computed),
                                        WITH_STUDY(another_model_fails),
+                                       WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
                                        WITH_STUDY(arms_in_blocks_warn),
                                        WITH_STUDY(a_busy_machine_is_named_with_its_runs),

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,6 +122,41 @@ static void a_reserved_vector_costs_nothing(void **state)
     eni_arena_close(arena);
 }
 
+static long faults(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+}
+
+/* What is touched costs nothing later, in the own process and where another has it mapped. */
+static void a_touched_vector_faults_no_more(void **state)
+{
+    (void)state;
+    enum { COUNT = 100 << 10, PAGE_FLOATS = 1024 };
+    for (int shared = 0; shared < 2; shared++) {
+        eni_arena *arena, *mapped = NULL;
+        assert_int_equal(eni_arena_open(COUNT, 3, shared, &arena), EN_OK);
+        *eni_arena_at(arena, 1, 7) = 42;
+        eni_arena_touch(arena, 1);
+        if (shared) {
+            assert_int_equal(eni_arena_map(eni_arena_fd(arena), COUNT, &mapped), EN_OK);
+            eni_arena_touch(mapped, 1);
+        }
+        volatile float *own = eni_arena_at(arena, 1, 0),
+                       *other = mapped != NULL ? eni_arena_at(mapped, 1, 0) : own;
+        const long before = faults();
+        for (int i = 0; i < COUNT; i += PAGE_FLOATS) {
+            own[i] = 1;
+            other[i] += 1;
+        }
+        assert_true(faults() - before <= 2); /* of the test's own */
+        assert_true(own[7] == 42 && own[0] == 2);
+        eni_arena_close(mapped);
+        eni_arena_close(arena);
+    }
+}
+
 /* psd's weights lie over a slot, and then not any more. */
 static void a_slot_is_covered_and_uncovered(void **state)
 {
@@ -186,6 +222,7 @@ int main(void)
         cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(absurd_sizes_are_refused),
         cmocka_unit_test(a_reserved_vector_costs_nothing),
+        cmocka_unit_test(a_touched_vector_faults_no_more),
         cmocka_unit_test(a_slot_is_covered_and_uncovered),
         cmocka_unit_test(no_stranger_covers_a_slot),
     };

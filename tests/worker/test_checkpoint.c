@@ -66,8 +66,7 @@ static eni_checkpoint made_up(uint64_t samples)
                         .updates = 9,
                         .dropped = 1,
                         .train_ns = 123456789012,
-                        .eval_ns = 5,
-                        .clock_samples = 80};
+                        .eval_ns = 5};
     strcpy(c.order_sha256, "abc");
     strcpy(c.init_sha256, "def");
     fill(eni_checkpoint_add(&c, &schema, "")->flat, 1);

@@ -1,4 +1,5 @@
-/* test_straggler.c - a slow rank is slow by its factor, and by the same seed in the same way. */
+/* test_straggler.c - a slow rank is slow by its factor, whatever others do, and by the same seed in the same
+ * way. */
 #include "worker/straggler.h"
 
 #include <math.h>
@@ -12,21 +13,27 @@
 
 #include "runtime/core/clock.h"
 
-/* What was asked of the clock so far: slept already, or still owed. */
-static int64_t due(const eni_straggler *s)
-{
-    return s->slept_ns + s->owed_ns;
-}
-
 enum { STEPS = 10, PIECES = 10 };
 static const int64_t took_ns = 400 * ENI_MICRO;
+
+/* A piece that took `cpu_ns` of a processor, and began so long ago. */
+static void piece(eni_straggler *s, int64_t cpu_ns, int64_t ago_ns)
+{
+    eni_straggler_took(s, eni_now_ns() - ago_ns, cpu_ns);
+}
+
+/* What it is to last, of pieces that took no time on the wall: slept already, or owed. */
+static int64_t due(const eni_straggler *s)
+{
+    return s->wall_ns + s->owed_ns;
+}
 
 static void run(eni_straggler *s, int64_t due_out[STEPS * PIECES])
 {
     for (int step = 0; step < STEPS; step++) {
         eni_straggler_begin_step(s, (uint64_t)step);
         for (int i = 0; i < PIECES; i++) {
-            eni_straggler_after(s, took_ns);
+            piece(s, took_ns, took_ns);
             due_out[step * PIECES + i] = due(s);
         }
     }
@@ -40,19 +47,22 @@ static void test_mean_and_spread(void **state)
     run(&s, sums);
     int64_t elapsed = eni_now_ns() - begin;
     for (int i = 0; i < STEPS * PIECES; i++) {
-        int64_t piece = sums[i] - last;
+        int64_t one = sums[i] - last;
         last = sums[i];
-        least = piece < least ? piece : least;
-        most = piece > most ? piece : most;
+        least = one < least ? one : least;
+        most = one > most ? one : most;
     }
-    /* (factor - 1) x took, times a factor in [0.9, 1.1]; over 100 draws the mean is within 2 % */
-    const double expected = 2.0 * (double)took_ns;
+    /* factor x took, times a draw in [0.9, 1.1]; over 100 draws the mean is within 2 % */
+    const double expected = 3.0 * (double)took_ns;
     assert_true((double)least >= 0.9 * expected - 1 && (double)most <= 1.1 * expected + 1);
     assert_true((double)(most - least) > 0.1 * expected); /* it does vary */
     assert_true(fabs((double)last / (STEPS * PIECES) / expected - 1) < 0.02);
+    assert_int_equal(s.npieces, STEPS * PIECES);
+    assert_true(s.took_ns == took_ns * STEPS * PIECES);
     /* and it was really slept, but for what is below a timer's resolution */
-    assert_true(s.owed_ns < 200 * ENI_MICRO);
+    assert_true(s.owed_ns < 50 * ENI_MICRO);
     assert_true(s.slept_ns > 0 && elapsed >= s.slept_ns);
+    assert_true(fabs(eni_straggler_factor(&s) - (double)s.wall_ns / (double)s.took_ns) < 1e-12);
 }
 
 static void test_repeatable(void **state)
@@ -74,10 +84,38 @@ static void test_seed_rank_and_step_matter(void **state)
                           {.factor = 1.5, .seed = 5, .rank = 1}};
     for (int i = 0; i < 4; i++) {
         eni_straggler_begin_step(&s[i], i == 3 ? 1 : 0);
-        eni_straggler_after(&s[i], 100 * ENI_MICRO);
+        piece(&s[i], 100 * ENI_MICRO, 100 * ENI_MICRO);
     }
     for (int i = 1; i < 4; i++)
         assert_true(due(&s[i]) != due(&s[0]));
+}
+
+/* 1 ms of computing that took 2 ms on the wall, because others had the core, still ends after 3 ms. */
+static void test_what_others_do_changes_nothing(void **state)
+{
+    (void)state;
+    eni_straggler s = {.factor = 3, .seed = 5};
+    for (int i = 0; i < 20; i++)
+        piece(&s, ENI_MILLI, 2 * ENI_MILLI);
+    assert_int_equal(s.nlate, 0);
+    assert_true(fabs((double)due(&s) / (20.0 * 3e6) - 1) < 0.05);
+}
+
+/* A piece that was too long by itself is counted, and those that follow are as much shorter; not for ever. */
+static void test_late_pieces_are_counted_and_taken_back(void **state)
+{
+    (void)state;
+    eni_straggler s = {.factor = 3, .seed = 5};
+    piece(&s, ENI_MILLI, 13 * ENI_MILLI); /* 10 ms late */
+    assert_int_equal(s.nlate, 1);
+    assert_int_equal(s.slept_ns, 0);
+    for (int i = 0; i < 20; i++)
+        piece(&s, ENI_MILLI, ENI_MILLI);
+    assert_int_equal(s.nlate, 1);
+    assert_true(fabs((double)due(&s) / (21.0 * 3e6) - 1) < 0.05);
+    piece(&s, ENI_MILLI, 3600 * ENI_SECOND);
+    assert_int_equal(s.nlate, 2);
+    assert_true(s.owed_ns >= -100 * ENI_MILLI);
 }
 
 /* Short debts are collected: each alone is below what a sleep resolves. */
@@ -85,13 +123,25 @@ static void test_short_pieces_add_up(void **state)
 {
     (void)state;
     eni_straggler s = {.factor = 2, .seed = 1};
-    eni_straggler_after(&s, 50 * ENI_MICRO);
+    piece(&s, 10 * ENI_MICRO, 10 * ENI_MICRO);
     assert_int_equal(s.slept_ns, 0);
-    assert_true(s.owed_ns > 0);
-    for (int i = 0; i < 10; i++)
-        eni_straggler_after(&s, 50 * ENI_MICRO);
-    assert_true(s.slept_ns >= 200 * ENI_MICRO);
-    assert_true(fabs((double)due(&s) / (11 * 50e3) - 1) < 0.1);
+    for (int i = 0; i < 20; i++)
+        piece(&s, 10 * ENI_MICRO, 10 * ENI_MICRO);
+    assert_true(s.slept_ns >= 50 * ENI_MICRO);
+    assert_true(fabs((double)due(&s) / (21 * 20e3) - 1) < 0.1);
+}
+
+/* The processor's time, not the wall's: what is slept in a piece is not computed. */
+static void test_time_is_that_of_the_thread(void **state)
+{
+    (void)state;
+    eni_straggler s = {.factor = 2, .seed = 1};
+    const int64_t begin = eni_now_ns();
+    eni_straggler_begins(&s);
+    eni_sleep_until(begin + 20 * ENI_MILLI);
+    eni_straggler_ends(&s, begin);
+    assert_true(s.took_ns < 10 * ENI_MILLI);
+    assert_int_equal(s.nlate, 1);
 }
 
 static void test_factor_one_never_sleeps(void **state)
@@ -101,17 +151,26 @@ static void test_factor_one_never_sleeps(void **state)
     for (int i = 0; i < 3; i++) {
         eni_straggler s = {.factor = factors[i], .seed = 5};
         eni_straggler_begin_step(&s, 3);
-        eni_straggler_after(&s, 3600 * ENI_SECOND);
+        eni_straggler_begins(&s);
+        piece(&s, 3600 * ENI_SECOND, 0);
+        eni_straggler_ends(&s, 0);
         assert_int_equal(s.slept_ns, 0);
-        assert_int_equal(s.owed_ns, 0);
+        assert_int_equal(s.npieces, 0);
+        assert_int_equal(s.cpu_mark_ns, 0);
+        assert_true(eni_straggler_factor(&s) == 0);
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mean_and_spread),           cmocka_unit_test(test_repeatable),
-        cmocka_unit_test(test_seed_rank_and_step_matter), cmocka_unit_test(test_short_pieces_add_up),
+        cmocka_unit_test(test_mean_and_spread),
+        cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_seed_rank_and_step_matter),
+        cmocka_unit_test(test_what_others_do_changes_nothing),
+        cmocka_unit_test(test_late_pieces_are_counted_and_taken_back),
+        cmocka_unit_test(test_short_pieces_add_up),
+        cmocka_unit_test(test_time_is_that_of_the_thread),
         cmocka_unit_test(test_factor_one_never_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
