@@ -11,6 +11,8 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 
+enum { CURVE_POINTS = 48 };
+
 static en_status set_default(eni_config *config, int k)
 {
     char word[64];
@@ -143,6 +145,8 @@ static en_status resolve_defaults(eni_config *config)
     char word[64];
     const char *options;
     if (config->epochs == 0 && config->steps == 0 && config->max_samples == 0) config->epochs = 1;
+    if (config->target > 0 && config->eval_every == 0 && !eni_config_is_given(config, "eval-points"))
+        config->eval_points = CURVE_POINTS; /* a time to it comes from a curve */
     if (strcmp(config->model, "toy") == 0 && !eni_config_is_given(config, "data"))
         EN_TRY(eni_key_set(config, eni_key_find("data", 4), "synthetic", "data", ENI_FROM_DEFAULT));
     if (eni_config_is_given(config, "workers") || strlen(config->strategy) >= sizeof word) return EN_OK;

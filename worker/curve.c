@@ -42,7 +42,7 @@ struct eni_curve {
     bool is_kept;    /* a checkpoint may want them */
     entry *entries;  /* (n) in order of samples; room for `room` */
     uint32_t n, room, nspilled; /* the first nspilled are in the file, the others in `copy` */
-    float *copy[MAX_STORED];
+    float *copy[MAX_STORED];    /* (capacity) in turns */
     uint32_t capacity; /* copies that the byte budget allows, at least 1 */
     uint64_t next;     /* samples of the next point */
 };
@@ -95,15 +95,14 @@ static bool has_file(eni_curve *curve)
     return curve->fd >= 0;
 }
 
-/* False, with errno, when one could not be written; it and those behind it are in memory as before. */
-static bool spill(eni_curve *curve)
+/* All before `end`. False, with errno, when one could not be written; it and those behind it stay in memory. */
+static bool spill(eni_curve *curve, uint32_t end)
 {
-    const uint32_t first = curve->nspilled;
-    if (first == curve->n) return true;
-    if (!has_file(curve)) return false;
-    for (uint32_t i = first; i < curve->n; i++) {
+    if (curve->nspilled < end && !has_file(curve)) return false;
+    for (; curve->nspilled < end; curve->nspilled++) {
+        const uint32_t i = curve->nspilled;
         const eni_point *p = &curve->entries[i].point;
-        float *flat = curve->copy[i - curve->nspilled];
+        const float *flat = curve->copy[i % curve->capacity];
         header h = {.count = curve->config.count, .samples = p->samples, .update = p->update, .t = p->t};
         const off_t at = (off_t)i * record_bytes(curve);
         memcpy(h.magic, magic, sizeof h.magic);
@@ -112,7 +111,6 @@ static bool spill(eni_curve *curve)
             !write_at(curve->fd, &h, sizeof h, at))
             return false;
     }
-    curve->nspilled = curve->n;
     return true;
 }
 
@@ -126,7 +124,7 @@ static const float *weights_of(const eni_curve *curve, uint32_t i, float *room)
 {
     header h;
     const off_t at = (off_t)i * record_bytes(curve);
-    if (i >= curve->nspilled) return curve->copy[i - curve->nspilled];
+    if (i >= curve->nspilled) return curve->copy[i % curve->capacity];
     if (!read_at(curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
         h.count != curve->config.count ||
         !read_at(curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) || checksum(&h, room) != h.crc)
@@ -153,6 +151,7 @@ static en_status append(eni_curve *curve, const eni_point *point)
 
 static float *copy_at(eni_curve *curve, uint32_t i)
 {
+    i %= curve->capacity;
     if (curve->copy[i] == NULL) curve->copy[i] = eni_alloc_array(curve->config.count, sizeof(float));
     return curve->copy[i];
 }
@@ -233,12 +232,12 @@ en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, dou
 {
     if (curve->n > 0 && curve->entries[curve->n - 1].point.samples == samples) curve->n--;
     if (curve->nspilled > curve->n) curve->nspilled = curve->n;
-    if (curve->n - curve->nspilled == curve->capacity && !spill(curve)) {
+    if (curve->n - curve->nspilled == curve->capacity && !spill(curve, curve->nspilled + 1)) {
         eni_error("curve", "cannot write %s: %s; make room there, or give a larger --eval-every",
                   name_of_file(curve), strerror(errno));
         return EN_EIO;
     }
-    float *copy = copy_at(curve, curve->n - curve->nspilled);
+    float *copy = copy_at(curve, curve->n);
     if (copy == NULL) return EN_ENOMEM;
     memcpy(copy, flat, curve->config.count * sizeof(float));
     EN_TRY(append(curve, &(eni_point){.samples = samples, .update = update, .t = t}));
@@ -255,7 +254,7 @@ void eni_curve_skip(eni_curve *curve, uint64_t samples)
 void eni_curve_keep(eni_curve *curve)
 {
     if (curve->path[0] == 0) return;
-    if (spill(curve))
+    if (spill(curve, curve->n))
         curve->is_kept = curve->n > 0;
     else
         eni_warn("curve", "cannot write %s: %s; a run that goes on from this checkpoint lacks points of its curve",

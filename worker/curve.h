@@ -1,8 +1,8 @@
 /* curve.h - accuracy over time without making a straggler: weights are copied at step boundaries, on the
  * clock, and evaluated after training, off it.
  *
- *     in memory     the newest copies, up to a byte budget
- *     OUT/snapshots what does not fit, and all of them at a checkpoint: they outlive this process, and a run
+ *     in memory     the newest copies, up to a byte budget; the oldest leaves for each that does not fit
+ *     OUT/snapshots those, and all of them at a checkpoint: they outlive this process, and a run
  *                   that goes on from there has its curve from the start. Records of one size:
  *
  *                       "ENSNAP1\0" elements samples update t crc32c | weights        (header 48 bytes)

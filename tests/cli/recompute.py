@@ -89,7 +89,7 @@ def time_to(target, evals):
         return math.inf, math.inf, math.inf, math.inf
     before = max((i for i in grid if i < a), default=None)
     if before is None:
-        return evals[a]["t"], evals[a]["samples"], evals[a]["t"], evals[a]["t"]
+        return evals[a]["t"], evals[a]["samples"], 0, evals[a]["t"]  # any time before it
     high = next(i for i in range(before + 1, a + 1) if accuracy(evals[i]) >= target)
     p, q = evals[high - 1], evals[high]
     share = (target - accuracy(p)) / (accuracy(q) - accuracy(p))

@@ -472,7 +472,7 @@ static void test_a_full_disk(void **state)
     (void)state;
     struct judge j = {0};
     char said[512] = "";
-    const struct rlimit none = {RECORD, RLIM_INFINITY};
+    const struct rlimit none = {RECORD / 2, RLIM_INFINITY};
     struct rlimit before;
     float flat[COUNT] = {4};
     eni_curve *curve = open_curve(&j, dir, 100, 3);
