@@ -143,9 +143,89 @@ static void test_another_holdout_is_refused(void **state)
         fail_msg("%s", process_err(&p));
 }
 
+/* ---- the clock ---- */
+
+/* When this rank's own clock began, in seconds on rank 0's: they leave their meeting one after the other. */
+static double zero_of(const json_t *r, int rank)
+{
+    const json_t *role = json_array_get(json_object_get(r, "roles"), (size_t)rank);
+    assert_int_equal((int)number_at(role, "rank"), rank);
+    return 1e-9 * (number_at(role, "clock_begin_ns") - number_at(r, "clock.begin_ns"));
+}
+
+/* What the run takes is what lies between begin and end, less the spans that are recorded. */
+static void expect_clock(const json_t *r)
+{
+    double seconds = 1e-9 * (number_at(r, "clock.end_ns") - number_at(r, "clock.begin_ns"));
+    const json_t *paused = json_object_get(json_object_get(r, "clock"), "paused"), *span;
+    size_t i;
+    assert_true(json_is_array(paused));
+    json_array_foreach(paused, i, span) seconds -=
+        json_number_value(json_array_get(span, 1)) - json_number_value(json_array_get(span, 0));
+    assert_true(fabs(seconds - number_at(r, "train_seconds")) < 2e-6);
+}
+
+/* Every step of a rank is before the end, none lies in or across a span that the clock leaves out, and all of them
+ * together are no longer than the rank had. How many there are. */
+static int expect_on_clock(const json_t *r, int rank)
+{
+    const double seconds = number_at(r, "train_seconds"), zero = zero_of(r, rank), slack = 2e-6; /* of six digits */
+    const json_t *paused = json_object_get(json_object_get(r, "clock"), "paused"), *span;
+    double sum = 0, previous = zero;
+    char path[200];
+    size_t i, k;
+    json_t *line;
+    snprintf(path, sizeof path, "%s/metrics-%d.jsonl", train_out(), rank);
+    json_t *lines = read_lines(path);
+    json_array_foreach(lines, i, line)
+    {
+        const double to = number_at(line, "t") + zero, took = 1e-9 * number_at(line, "step_ns");
+        if (to > seconds + slack || to - took < previous - slack)
+            fail_msg("rank %d has a step from %.6f to %.6f s, behind one until %.6f, of a run of %.6f s", rank,
+                     to - took, to, previous, seconds);
+        json_array_foreach(paused, k, span)
+            if (to > json_number_value(json_array_get(span, 0)) + slack &&
+                to - took < json_number_value(json_array_get(span, 1)) - slack)
+                fail_msg("rank %d has a step at %.6f s, while the clock stood still", rank, to);
+        sum += took;
+        previous = to;
+    }
+    if (sum > seconds - zero + slack)
+        fail_msg("rank %d: %.6f s of steps in a run of %.6f s", rank, sum, seconds);
+    const int n = (int)json_array_size(lines);
+    json_decref(lines);
+    return n;
+}
+
+/* Nobody waits for rank 0 while it copies; so the clock must not either. */
+static void test_the_clock_goes_on(void **state)
+{
+    static const char *const flags[] = {"--eval-points=10", "--eval-points=200",
+                                        "--eval-points=200 --checkpoint-every=2000"};
+    (void)state;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        char path[200];
+        json_t *r = train(60,
+                          "-n 2 --strategy=ps-async --model=mlp --data=synthetic --limit-train-samples=8000 "
+                          "--limit-test-samples=50 --epochs=2 --batch-size=16 %s",
+                          flags[i]);
+        expect_clock(r);
+        const int steps = expect_on_clock(r, 0) + expect_on_clock(r, 1);
+        assert_int_equal(steps, 1000);
+        snprintf(path, sizeof path, "%s/eval.jsonl", train_out());
+        json_t *points = read_lines(path);
+        assert_true(json_array_size(points) >= (i == 0 ? 8 : 80)); /* where rank 0 had a step */
+        promise("ps-async, %s: %d steps, %zu points, all within the %.3f s of the clock", flags[i], steps,
+                json_array_size(points), number_at(r, "train_seconds"));
+        json_decref(points);
+        json_decref(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_grid_and_bracket),
-                                       cmocka_unit_test(test_another_holdout_is_refused)};
+                                       cmocka_unit_test(test_another_holdout_is_refused),
+                                       cmocka_unit_test(test_the_clock_goes_on)};
     return system_main(tests);
 }
