@@ -203,7 +203,7 @@ static void test_device_fails(void **state)
     process p;
     (void)state;
     if (!gpu_is_simulated()) return;
-    process_start(&p, "entrain", "FAKE_GPU_FAIL_AT=200",
+    process_start(&p, "entrain", "FAKE_GPU_FAIL_AT=208", /* of which 8 are the warm-up's */
                   "run --quiet --log-level=warn -n 2 --strategy=ring --steps=1000 " SMALL);
     assert_int_equal(process_wait(&p, 60), 1);
     if (process_says(&p, "CUDA", "cuda:0") < 1)
@@ -229,10 +229,11 @@ static void test_device_hangs(void **state)
     (void)state;
     if (!gpu_is_simulated()) return;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        /* the only step ends with the sixth kernel or so, and eight batches are evaluated, of two or so */
+        /* the warm-up has eight kernels; the only step ends with the 14th or so, and eight batches are
+         * evaluated, of two or so */
         const int is_eval = strstr(ways[i][0], "eval") != NULL;
         gpu_next_seed();
-        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "14" : "304"); /* with fp16 step 24 ends with the 301st */
+        gpu_fake("FAKE_GPU_HANG_AT", is_eval ? "22" : "312"); /* with fp16 step 24 ends with the 309th */
         process_start(&p, "entrain", NULL,
                       "run --quiet --log-level=warn --gpu-timeout=3s --steps=1000 " SMALL " %s", ways[i][0]);
         const int code = process_wait(&p, 60);
@@ -255,7 +256,7 @@ static void test_group_hangs(void **state)
     (void)state;
     if (!gpu_is_simulated()) return;
     gpu_fake("FAKE_GPUS", "2");
-    gpu_fake("FAKE_GPU_HANG_AT", "300");
+    gpu_fake("FAKE_GPU_HANG_AT", "308");
     process_start(&p, "entrain", NULL,
                   "run --quiet --gpu-timeout=3s -n 2 --strategy=ring --steps=1000 " SMALL);
     wait_for_line(&p, "NCCL #1", 60);
