@@ -68,29 +68,6 @@ static void test_cuts_do_not_matter(void **state)
     }
 }
 
-/* In pieces the processor's instructions take part where it has them; eni_digest_of is libsodium alone. */
-static void test_pieces_are_the_whole(void **state)
-{
-    (void)state;
-    static uint8_t data[4096];
-    char hex[ENI_DIGEST_HEX], expected[ENI_DIGEST_HEX];
-    eni_random_bytes(data, sizeof data);
-    for (size_t n = 0; n < 400; n++)
-        for (size_t cut = 0; cut <= n; cut += 1 + n / 7) {
-            eni_digest *digest = eni_digest_new();
-            assert_non_null(digest);
-            eni_digest_add(digest, data + 1, cut);
-            eni_digest_add(digest, data + 1 + cut, n - cut);
-            eni_digest_add(digest, data, sizeof data);
-            eni_digest_take(digest, hex);
-            uint8_t whole[400 + sizeof data];
-            memcpy(whole, data + 1, n);
-            memcpy(whole + n, data, sizeof data);
-            eni_digest_of(whole, n + sizeof data, expected);
-            assert_string_equal(hex, expected);
-        }
-}
-
 static void test_dropped_unfinished(void **state)
 {
     (void)state;
@@ -121,7 +98,6 @@ int main(void)
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_a_million_in_pieces),
         cmocka_unit_test(test_cuts_do_not_matter),
-        cmocka_unit_test(test_pieces_are_the_whole),
         cmocka_unit_test(test_dropped_unfinished),
         cmocka_unit_test(test_random_bytes_fill_all),
     };
