@@ -472,6 +472,7 @@ static void append_load(const eni_study *study, char *text)
 
 /* Speed was measured beside others if they took more than this part of the cores. */
 static const double busy = 0.05;
+enum { BUSY_NAMED = 3 };
 
 static void rule_quiet(const eni_study *study, eni_fairness *fairness)
 {
@@ -488,8 +489,8 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
         known++;
         most = fmax(most, run->outside);
         if (run->outside <= busy) continue;
-        nbusy++;
-        append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
+        if (++nbusy <= BUSY_NAMED)
+            append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
     }
     const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
     if (json_object_get(first, "outside") == NULL) return; /* of a version that did not measure it */
@@ -500,6 +501,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     } else {
         append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * busy,
                nbusy, known, list);
+        if (nbusy > BUSY_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
     }
     if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
     append_load(study, text);

@@ -149,7 +149,8 @@ static share share_of(const eni_worker *w, const json_t *report, const json_t *c
     }
     s.dropped += json_number_value(json_object_get(client, "samples_dropped"));
     s.applied = json_number_value(json_object_get(client, "samples_applied")) + before;
-    if (before > 0) s.applied = fmin(s.applied, s.computed - s.dropped);
+    if (before > 0 && !eni_worker_has_leaders(w)) /* a leader's pushes cover its whole host */
+        s.applied = fmin(s.applied, s.computed - s.dropped);
     if (report == NULL) s.computed = s.applied + s.dropped;
     return s;
 }

@@ -68,6 +68,8 @@ static void reals_come_back_exactly(void **state)
     char text[64];
     eni_format_real(0.01, text, sizeof text);
     assert_string_equal(text, "0.01");
+    eni_format_real(70, text, sizeof text);
+    assert_string_equal(text, "70");
 }
 
 static void net_texts(void **state)
