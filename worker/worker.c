@@ -300,6 +300,18 @@ static uint64_t samples_between_points(const eni_worker *w)
     return every > 0 || points == 0 ? every : (w->plan.samples + points - 1) / points;
 }
 
+/* Said before the run: such a curve reaches no target, whatever its accuracy. */
+static void warn_of_few_points(const eni_worker *w, uint64_t every)
+{
+    const uint64_t all = w->plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
+    if (w->world.rank != 0 || w->config->target <= 0 || points >= ENI_REACH_IN_A_ROW) return;
+    eni_warn("worker",
+             "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
+             "--eval-every=%llu or less",
+             w->config->target, ENI_REACH_IN_A_ROW, (unsigned long long)points,
+             (unsigned long long)(all / ENI_REACH_IN_A_ROW));
+}
+
 /* With a target the initial weights are the first point. */
 static en_status add_point_zero(eni_worker *w)
 {
@@ -336,10 +348,12 @@ static en_status open_records(eni_worker *w)
     EN_TRY(open_board(w));
     eni_progress_init(&w->progress, (int)c->result_fd, c->quiet || w->world.rank != 0, w->plan.samples,
                       w->plan.epoch_samples, (uint64_t)c->log_every);
+    const uint64_t every = samples_between_points(w);
+    warn_of_few_points(w, every);
     eni_curve_config curve = {.dir = w->world.rank == 0 ? c->out : NULL,
                               .set = curve_set_name(w),
                               .count = w->schema.count,
-                              .every = samples_between_points(w),
+                              .every = every,
                               .target = c->target / 100,
                               .budget = CURVE_BUDGET,
                               /* at the very end the last point is made again */

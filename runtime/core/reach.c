@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-enum { IN_A_ROW = 3 };
-
 /* Between the two, of which the first is below the target and the second is not. */
 static void interpolate(const eni_eval *a, const eni_eval *b, double target, eni_reach *reach)
 {
@@ -28,7 +26,7 @@ static bool find_in_grid(const eni_eval *evals, size_t n, double target, eni_rea
             continue;
         }
         if (row == 0) reach->to = i;
-        if (++row == IN_A_ROW) {
+        if (++row == ENI_REACH_IN_A_ROW) {
             reach->from = before < n ? before : reach->to;
             return true;
         }

@@ -143,6 +143,20 @@ static void test_another_holdout_is_refused(void **state)
         fail_msg("%s", process_err(&p));
 }
 
+/* Two points are never three in a row: the run says so before, and by what it would do. */
+static void test_too_few_points_are_told(void **state)
+{
+    (void)state;
+    process p;
+    process_start(&p, "entrain", NULL, "run --quiet " JOB "--target=10");
+    assert_int_equal(process_wait(&p, 60), 0);
+    assert_null(strstr(process_err(&p), "--target"));
+    process_start(&p, "entrain", NULL, "run --quiet " JOB "--target=10 --eval-every=1000");
+    assert_int_equal(process_wait(&p, 60), 0);
+    if (strstr(process_err(&p), "this run has 2: give --eval-every=640 or less") == NULL)
+        fail_msg("%s", process_err(&p));
+}
+
 /* ---- the clock ---- */
 
 /* When this rank's own clock began, in seconds on rank 0's: they leave their meeting one after the other. */
@@ -226,6 +240,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_grid_and_bracket),
                                        cmocka_unit_test(test_another_holdout_is_refused),
+                                       cmocka_unit_test(test_too_few_points_are_told),
                                        cmocka_unit_test(test_the_clock_goes_on)};
     return system_main(tests);
 }
