@@ -35,7 +35,6 @@
 #include "runtime/net/place.h"
 
 enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
-enum { DEFAULT_TARGET = 75 }; /* percent; the report compares times to a target, so it needs one */
 
 typedef struct comparison {
     const eni_command_context *context;
@@ -322,6 +321,10 @@ static en_status collect(comparison *c)
                   (long long)config->seed);
         return EN_EINVAL;
     }
+    if (config->target <= 0) {
+        eni_error("compare", "--target=0: arms are compared by the time to a target; give a percentage above 0");
+        return EN_EINVAL;
+    }
     EN_TRY(make_base(c));
     for (int i = 0; i < config->arm.count; i++)
         EN_TRY(add_arm(c, config->arm.item[i]));
@@ -369,7 +372,6 @@ static en_status describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
-    double target = (config->target > 0 ? config->target : DEFAULT_TARGET) / 100;
     json_t *argv = json_array(), *cells = json_array(), *arms = json_array(), *seeds = json_array();
     for (int i = 0; i < c->context->argc; i++)
         json_array_append_new(argv, json_string(c->context->argv[i]));
@@ -391,7 +393,7 @@ static en_status describe(comparison *c)
     json_t *conditions = json_object();
     c->json =
         json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                  target, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
+                  config->target / 100, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
                   "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));

@@ -274,7 +274,7 @@ const eni_key eni_keys[] = {
     INT("eval-every", NULL, eval_every, "0", 0, BIG, "SAMPLES", TRAIN, MATCH, "as --eval-points says",
         "keep the weights every so many global samples, for a curve that is evaluated after training"),
     INT("eval-points", NULL, eval_points, "0", 0, 10000, "N", R | C | W, MATCH,
-        "48 in compare, and with a target; else 0: the end only",
+        "48 with a target; else 0: the end only",
         "without --eval-every: so many points over the run"),
     REAL("target", NULL, target, "0", 0, 100, "PERCENT", R | C | W | ON(ENI_REPORT), 0, "75 in compare; else none",
          "accuracy whose time is reported: of the holdout, or of the test set without one"),
@@ -330,7 +330,7 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_COMPARE] =
         {"entrain compare", "--arm=.. --arm=.. [FLAG ..]",
          "Runs several strategies on the same job, interleaved and with the same seeds, and compares.", 0, 0,
-         "lr-scale=linear target=75 eval-points=48"},
+         "lr-scale=linear target=75"},
     [ENI_WORKER] = {"worker", "[FLAG ..]",
                     "One worker of a run: computes gradients, keeps in step by a strategy.", 0, 0, ""},
     [ENI_PSD] = {"psd", "[FLAG ..]", "The parameter server: holds the weights in shards and steps them.", 0,

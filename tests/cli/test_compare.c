@@ -319,6 +319,7 @@ static void test_what_cannot_be_applied_is_refused(void **state)
         {{"--arm=ring:straggler=2:3", NULL}, {"\"2:3\"", "from 0 to 1"}},
         {{"--arm=ring", "--seed=3", "--seeds=1,2", NULL}, {"--seed: \"3\"", "give one of the two"}},
         {{"--arm=ring", "--server-timeout=9s", NULL}, {"ring", "--server-timeout"}},
+        {{"--arm=ring", "--target=0", NULL}, {"--target=0", "above 0"}},
         {{"--arm=ring:nnodes=2", NULL}, {"ring", "nnodes"}},
         {{"--arm=ring:trace=/tmp/t", NULL}, {"ring", "trace"}},
     };
