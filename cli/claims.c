@@ -142,7 +142,7 @@ static bool is_among(const eni_claim *claim)
     return claim->is_planned && !claim->is_primary;
 }
 
-static size_t count_among(const eni_claim *claims, size_t n)
+size_t eni_claims_among(const eni_claim *claims, size_t n)
 {
     size_t m = 0;
     for (size_t i = 0; i < n; i++)
@@ -152,46 +152,50 @@ static size_t count_among(const eni_claim *claims, size_t n)
 
 size_t eni_claims_need(const eni_claim *claims, size_t n)
 {
-    return eni_claims_seeds(count_among(claims, n));
+    return eni_claims_seeds(eni_claims_among(claims, n));
+}
+
+/* "3 comparisons need 7 seeds" */
+static size_t write_need(const eni_claim *claims, size_t n, char *text_out, size_t size)
+{
+    const size_t m = eni_claims_among(claims, n), alone = eni_claims_seeds(1);
+    char first[64] = "";
+    bool has_primary = false;
+    for (size_t i = 0; i < n; i++)
+        has_primary = has_primary || claims[i].is_primary;
+    if (m == 0 && !has_primary) return (size_t)snprintf(text_out, size, "Too few seeds to claim anything");
+    if (m == 0) return (size_t)snprintf(text_out, size, "The primary comparison needs %zu seeds", alone);
+    if (has_primary) snprintf(first, sizeof first, "The primary comparison needs %zu seeds, then ", alone);
+    return (size_t)snprintf(text_out, size, "%s%zu %scomparison%s need%s %zu seeds", first, m,
+                            has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s",
+                            eni_claims_seeds(m));
+}
+
+/* "even has 7", or "slow has 3 of 7 (descriptive)": the setting of the first of n claims. */
+static size_t write_setting(const eni_claim *claims, size_t n, const char *name, char *text_out, size_t size)
+{
+    size_t own = 0, among = eni_claims_among(claims, n);
+    for (size_t i = 0; i < n; i++)
+        own += !claims[i].is_primary;
+    if (among > 0 || own == 0) return (size_t)snprintf(text_out, size, "%s has %zu", name, claims->seeds);
+    return (size_t)snprintf(text_out, size, "%s has %zu of %zu (descriptive)", name, claims->seeds,
+                            eni_claims_seeds(own));
 }
 
 void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,
                      size_t size)
 {
-    size_t m = count_among(claims, n), used = 0, last = SIZE_MAX;
-    bool has_primary = false;
     if (size > 0) text_out[0] = 0;
-    for (size_t i = 0; i < n; i++)
-        has_primary = has_primary || claims[i].is_primary;
-    if (n > 0) {
-        if (has_primary && m == 0)
-            used = (size_t)snprintf(text_out, size, "The primary comparison needs %zu seeds",
-                                    eni_claims_seeds(1));
-        else if (m == 0)
-            used = (size_t)snprintf(text_out, size, "Too few seeds to claim anything");
-        else
-            used = (size_t)snprintf(text_out, size, "%s%zu %scomparison%s need%s %zu seeds",
-                                    has_primary ? "The primary comparison needs 6 seeds, then " : "", m,
-                                    has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s",
-                                    eni_claims_seeds(m));
+    size_t used = n == 0 ? size : write_need(claims, n, text_out, size);
+    for (size_t i = 0, end; i < n && used < size; i = end) {
+        for (end = i; end < n && claims[end].setting == claims[i].setting;)
+            end++;
+        used += (size_t)snprintf(text_out + used, size - used, i == 0 ? ": " : ", ");
+        if (used < size)
+            used +=
+                write_setting(&claims[i], end - i, settings[claims[i].setting], text_out + used, size - used);
     }
-    for (size_t i = 0; i < n && used < size; i++) {
-        if (claims[i].setting == last) continue;
-        size_t own = 0;
-        bool is_planned = false;
-        for (size_t j = i; j < n && claims[j].setting == claims[i].setting; j++) {
-            own += !claims[j].is_primary;
-            is_planned = is_planned || is_among(&claims[j]);
-        }
-        is_planned = is_planned || own == 0;
-        used += (size_t)snprintf(text_out + used, size - used, "%s %s has %zu", last == SIZE_MAX ? ":" : ",",
-                                 settings[claims[i].setting], claims[i].seeds);
-        if (!is_planned && used < size)
-            used += (size_t)snprintf(text_out + used, size - used, " of %zu (descriptive)",
-                                     eni_claims_seeds(own));
-        last = claims[i].setting;
-    }
-    if (n > 0 && used < size) snprintf(text_out + used, size - used, ".");
+    if (used < size) snprintf(text_out + used, size - used, ".");
 }
 
 /* ---- the judgement ------------------------------------------------------------------------------------- */

@@ -65,6 +65,9 @@ size_t eni_claims_count(size_t nsettings, size_t narms);
 void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const eni_primary *primary,
                      eni_claim *claims_out);
 
+/* How many of them are the m of Holm's procedure: planned, and not primary. */
+size_t eni_claims_among(const eni_claim *claims, size_t n);
+
 /* The seeds that the plan needs for anything to be claimed of what is not primary; 0: nothing is planned. */
 size_t eni_claims_need(const eni_claim *claims, size_t n);
 
