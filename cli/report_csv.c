@@ -20,17 +20,6 @@ static void put_summary(eni_csv *csv, const eni_summary *s)
     put(csv, s->n > 0 ? s->max : NAN);
 }
 
-/* The least clock at which a run of the arm ended without the target; NAN: all reached it. */
-static double least_censored(const eni_study *study, size_t cell, size_t arm)
-{
-    double least = NAN;
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        if (run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run))) least = fmin(least, run->last_t);
-    }
-    return least;
-}
-
 static en_status write_table(const eni_study *study)
 {
     eni_csv csv;
@@ -52,7 +41,7 @@ static en_status write_table(const eni_study *study)
                                                     &row.wait,    &row.ratio, &row.wire};
             for (size_t i = 0; i < sizeof summaries / sizeof *summaries; i++) {
                 put_summary(&csv, summaries[i]);
-                if (summaries[i] == &row.reach) put(&csv, least_censored(study, c, a));
+                if (summaries[i] == &row.reach) put(&csv, row.censored_t);
             }
             put(&csv, row.stale_mean);
             put(&csv, row.stale_p50);

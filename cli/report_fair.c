@@ -139,8 +139,7 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
     }
 }
 
-/* ---- the same work
- * ----------------------------------------------------------------------------------------- */
+/* ---- the same work ----------------------------------------------------------------------------------- */
 
 /* What became of the samples of runs that have not applied all that they computed. */
 static void append_not_applied(const eni_study *study, char *text)
@@ -200,10 +199,9 @@ static bool same_text(const char *a, const char *b)
 }
 
 /* `solo` is what the others are measured against: one process that does the micro-batches of all workers. */
-static bool is_baseline(const eni_study *study, const eni_run *run)
+static bool is_baseline(const eni_study *study, size_t arm)
 {
-    const char *strategy = study->arms[run->arm].strategy;
-    return strategy != NULL && strcmp(strategy, "solo") == 0;
+    return strcmp(study->arms[arm].strategy, "solo") == 0;
 }
 
 static void rule_task(const eni_study *study, eni_fairness *fairness)
@@ -212,10 +210,10 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
         if (!run->is_complete) continue;
-        if (first == NULL || is_baseline(study, first)) first = run;
+        if (first == NULL || is_baseline(study, first->arm)) first = run;
         bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
                        same_text(first->device, run->device) && same_text(first->version, run->version) &&
-                       (is_baseline(study, run) || !(fabs(first->workers - run->workers) > 0)) &&
+                       (is_baseline(study, run->arm) || !(fabs(first->workers - run->workers) > 0)) &&
                        !(fabs(first->global_batch_size - run->global_batch_size) > 0);
         if (is_same) continue;
         add_rule(fairness, "same task", ENI_FAIL,
@@ -245,7 +243,7 @@ static const char *condition_of(const eni_study *study, size_t cell, size_t arm,
 /* What the baseline differs in by being one: it stands for all workers. */
 static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 {
-    return strcmp(study->arms[arm].strategy, "solo") == 0 &&
+    return is_baseline(study, arm) &&
            (strcmp(key, "workers") == 0 || strcmp(key, "accumulate") == 0 || strcmp(key, "threads") == 0);
 }
 
@@ -284,78 +282,102 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
     add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 
-/* How slow the slow ranks were in one arm's runs of a cell, on average; NAN: not known. */
-static double slowness_of(const eni_study *study, size_t cell, size_t arm)
+/* How slow a rank was in one arm's runs of a cell, on average; NAN: not known. */
+static double slowness_of(const eni_study *study, size_t cell, size_t arm, int rank)
 {
     double sum = 0;
     size_t n = 0;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell != cell || run->arm != arm || !run->is_complete || isnan(run->straggler_factor))
-            continue;
-        sum += run->straggler_factor;
-        n++;
+        if (run->cell != cell || run->arm != arm) continue;
+        for (size_t k = 0; k < run->nslow; k++) {
+            if (run->slow[k].rank != rank || isnan(run->slow[k].measured)) continue;
+            sum += run->slow[k].measured;
+            n++;
+        }
     }
     return n > 0 ? sum / (double)n : NAN;
 }
 
-/* The arms of a cell in which the slow ranks were least and most slow; false: it has no slow ranks. */
+/* A slow rank of a cell, and the arms in which it was least and most slow. */
 typedef struct slowness {
     size_t cell, low_arm, high_arm, nunknown;
-    double low, high;
+    double asked, low, high;
 } slowness;
 
-static bool slowness_in(const eni_study *study, size_t cell, slowness *s)
+static slowness slowness_in(const eni_study *study, size_t cell, const eni_slow *slow)
 {
-    *s = (slowness){.cell = cell, .low = INFINITY};
+    slowness s = {.cell = cell, .asked = slow->asked, .low = INFINITY};
     for (size_t a = 0; a < study->narms; a++) {
-        const double factor = slowness_of(study, cell, a);
-        s->nunknown += isnan(factor) && eni_study_example(study, cell, a) != NULL;
-        if (factor < s->low) {
-            s->low = factor;
-            s->low_arm = a;
+        const double factor = slowness_of(study, cell, a, slow->rank);
+        s.nunknown += isnan(factor) && eni_study_example(study, cell, a) != NULL;
+        if (factor < s.low) {
+            s.low = factor;
+            s.low_arm = a;
         }
-        if (factor > s->high) {
-            s->high = factor;
-            s->high_arm = a;
+        if (factor > s.high) {
+            s.high = factor;
+            s.high_arm = a;
         }
     }
-    return s->high > 0 || study->cells[cell].straggler != NULL;
+    return s;
 }
 
-/* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the cell in which
- * arms are furthest apart. */
+/* The first run of a cell that says who was slow; NULL: none does. */
+static const eni_run *find_slow(const eni_study *study, size_t cell)
+{
+    for (size_t i = 0; i < study->nruns; i++)
+        if (study->runs[i].cell == cell && study->runs[i].nslow > 0) return &study->runs[i];
+    return NULL;
+}
+
+/* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the rank in which
+ * arms are furthest apart: zeros if nothing is known. Returns for how many arms it is not. */
+static size_t find_widest(const eni_study *study, slowness *widest, bool *has_slow)
+{
+    const eni_slow nobody = {.rank = -1};
+    size_t nunknown = 0;
+    *widest = (slowness){0};
+    *has_slow = false;
+    for (size_t c = 0; c < study->ncells; c++) {
+        const eni_run *run = find_slow(study, c);
+        const size_t n = run != NULL ? run->nslow : study->cells[c].straggler != NULL;
+        size_t lacking = 0;
+        *has_slow = *has_slow || n > 0;
+        for (size_t k = 0; k < n; k++) {
+            const slowness s = slowness_in(study, c, run != NULL ? &run->slow[k] : &nobody);
+            if (s.nunknown > lacking) lacking = s.nunknown;
+            if (s.high > 0 && (!(widest->high > 0) || s.high / s.low > widest->high / widest->low)) *widest = s;
+        }
+        nunknown += lacking;
+    }
+    return nunknown;
+}
+
 static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
 {
     const char *name = "slow ranks";
-    slowness widest = {0}, s;
-    size_t ncells = 0, nunknown = 0;
-    for (size_t c = 0; c < study->ncells; c++) {
-        if (!slowness_in(study, c, &s)) continue;
-        ncells++;
-        nunknown += s.nunknown;
-        if (s.high > 0 && (!(widest.high > 0) || s.high / s.low > widest.high / widest.low)) widest = s;
-    }
-    if (ncells == 0) return;
-    if (nunknown > 0 || !(widest.high > 0)) {
+    slowness s;
+    bool has_slow;
+    const size_t nunknown = find_widest(study, &s, &has_slow);
+    if (!has_slow) return;
+    if (nunknown > 0 || !(s.high > 0)) {
         add_rule(fairness, name, ENI_WARN, "how slow they were is not recorded for %zu arm%s", nunknown,
                  nunknown == 1 ? "" : "s");
         return;
     }
-    const eni_run *run = eni_study_example(study, widest.cell, widest.high_arm);
-    const char *cell = study->cells[widest.cell].name;
-    const double apart = widest.high / widest.low - 1, asked = run->straggler_asked;
+    const char *cell = study->cells[s.cell].name;
+    const double apart = s.high / s.low - 1;
     if (apart <= 0.05)
-        add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", asked,
-                 cell, widest.low, widest.high);
+        add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked,
+                 cell, s.low, s.high);
     else
         add_rule(fairness, name, apart > 0.10 ? ENI_FAIL : ENI_WARN,
-                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", asked, cell, widest.low,
-                 study->arms[widest.low_arm].name, widest.high, study->arms[widest.high_arm].name);
+                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, cell, s.low,
+                 study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
 }
 
-/* ---- the machine
- * -------------------------------------------------------------------------------------------- */
+/* ---- the machine ------------------------------------------------------------------------------------- */
 
 int eni_fair_cores(const char *list, uint64_t set[16])
 {
@@ -470,8 +492,6 @@ static void append_load(const eni_study *study, char *text)
     if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
 }
 
-/* Speed was measured beside others if they took more than this part of the cores. */
-static const double busy = 0.05;
 enum { BUSY_NAMED = 3 };
 
 static void rule_quiet(const eni_study *study, eni_fairness *fairness)
@@ -488,7 +508,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
         }
         known++;
         most = fmax(most, run->outside);
-        if (run->outside <= busy) continue;
+        if (run->outside <= ENI_BUSY_SHARE) continue;
         if (++nbusy <= BUSY_NAMED)
             append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
     }
@@ -499,7 +519,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     } else if (nbusy == 0) {
         append(text, "other processes took at most %.1f %% of the cores in %zu runs", 100 * most, known);
     } else {
-        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * busy,
+        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * ENI_BUSY_SHARE,
                nbusy, known, list);
         if (nbusy > BUSY_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
     }
@@ -508,8 +528,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     add_rule(fairness, "quiet machine", nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
 }
 
-/* ---- nothing left out
- * ---------------------------------------------------------------------------------------- */
+/* ---- nothing left out -------------------------------------------------------------------------------- */
 
 #define SEEDS_RULE "no seed dropped"
 
@@ -597,8 +616,7 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
              pairs, hash);
 }
 
-/* ---- the box
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the box ----------------------------------------------------------------------------------------- */
 
 void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
 {

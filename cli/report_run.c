@@ -173,20 +173,21 @@ static en_status load_roles(eni_json *reader, eni_run *run)
     return reader->status;
 }
 
-/* What was asked of the slow ranks, and what came out. */
 static en_status load_stragglers(eni_json *reader, eni_run *run)
 {
     const json_t *list = eni_json_array(reader, run->result, "", "stragglers");
-    const size_t n = json_array_size(list);
-    double asked = 0, measured = 0;
-    for (size_t i = 0; i < n; i++) {
+    EN_TRY(reader->status);
+    run->slow = eni_alloc_array(json_array_size(list), sizeof *run->slow);
+    if (run->slow == NULL) return EN_ENOMEM;
+    for (size_t i = 0; i < json_array_size(list); i++) {
         char where[48];
         snprintf(where, sizeof where, "stragglers[%zu]", i);
-        asked += eni_json_number(reader, json_array_get(list, i), where, "factor");
-        measured += eni_json_number(reader, json_array_get(list, i), where, "factor_measured");
+        const json_t *entry = json_array_get(list, i);
+        run->slow[run->nslow++] =
+            (eni_slow){.rank = (int)eni_json_need_integer(reader, entry, where, "rank"),
+                       .asked = eni_json_number(reader, entry, where, "factor"),
+                       .measured = eni_json_number(reader, entry, where, "factor_measured")};
     }
-    run->straggler_asked = n > 0 ? asked / (double)n : NAN;
-    run->straggler_factor = n > 0 ? measured / (double)n : NAN;
     return reader->status;
 }
 
@@ -356,7 +357,6 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
     snprintf(path, sizeof path, "%s/result.json", folder);
 
     run->step_ms[0] = run->step_ms[1] = run->step_ms[2] = NAN;
-    run->straggler_asked = run->straggler_factor = NAN;
     run->is_complete = run->exit == 0;
     if (run->is_complete) run->result = eni_json_load(&reader);
     load_numbers(&reader, run);
@@ -387,6 +387,7 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->evals);
     eni_free(run->roles);
     eni_free(run->shares);
+    eni_free(run->slow);
     eni_free(run->notes);
     json_decref(run->result);
 }

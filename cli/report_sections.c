@@ -14,8 +14,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/memory.h"
 
-/* ---- verdict
- * ------------------------------------------------------------------------------------------------- */
+/* ---- verdict ----------------------------------------------------------------------------------------- */
 
 static void write_task(const eni_canvas *canvas)
 {
@@ -98,8 +97,7 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness, co
     fputs("</header>\n", page);
 }
 
-/* ---- fairness
- * -------------------------------------------------------------------------------------------------- */
+/* ---- fairness ---------------------------------------------------------------------------------------- */
 
 void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
 {
@@ -122,8 +120,7 @@ void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
     fputs("</ul>\n</section>\n", page);
 }
 
-/* ---- pairs
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- pairs ------------------------------------------------------------------------------------------- */
 
 static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, const eni_claim *claim)
 {
@@ -172,8 +169,7 @@ void eni_page_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
     fputs("</tbody></table></div></details>\n", canvas->page);
 }
 
-/* ---- do it again
- * ------------------------------------------------------------------------------------------------ */
+/* ---- do it again ------------------------------------------------------------------------------------- */
 
 /* One word of a command line, quoted for a shell when it needs to be. */
 static void write_word(FILE *page, const char *word)

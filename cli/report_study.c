@@ -135,6 +135,19 @@ size_t eni_study_count(const eni_study *study, size_t cell, size_t arm)
     return n;
 }
 
+size_t eni_study_missed(const eni_study *study, size_t cell, size_t arm, double *least_t_out)
+{
+    size_t n = 0;
+    *least_t_out = NAN;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell != cell || run->arm != arm || !isinf(eni_metric_reach_t(run))) continue;
+        *least_t_out = fmin(*least_t_out, run->last_t);
+        n++;
+    }
+    return n;
+}
+
 const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm)
 {
     for (size_t i = 0; i < study->nruns; i++) {

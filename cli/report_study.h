@@ -19,6 +19,8 @@
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
 enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
 
+#define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
+
 /* Where the time of a step goes. */
 enum {
     ENI_PHASE_DATA,
@@ -59,6 +61,12 @@ typedef struct eni_share {
     double computed, applied, steps;
 } eni_share;
 
+/* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
+typedef struct eni_slow {
+    int rank;
+    double asked, measured;
+} eni_slow;
+
 typedef struct eni_run {
     size_t cell, arm; /* indices into the study */
     int64_t seed;
@@ -77,12 +85,13 @@ typedef struct eni_run {
     double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
     double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
 
-    size_t nevals, nroles, nworkers_stale, nshares;
+    size_t nevals, nroles, nworkers_stale, nshares, nslow;
     eni_eval *evals;
     eni_role *roles;
     eni_staleness staleness;     /* of all workers */
     eni_staleness *worker_stale; /* per worker */
     eni_share *shares;
+    eni_slow *slow;
 
     double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
     double reach_t;       /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
@@ -90,7 +99,6 @@ typedef struct eni_run {
     double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
     double last_t;        /* of the last evaluation: a censored run took longer than this */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
-    double straggler_asked, straggler_factor; /* means over its slow ranks: asked, and measured; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 
@@ -168,6 +176,10 @@ eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, e
 
 /* How many runs of (cell, arm) are in the study, complete or not. */
 size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
+
+/* How many of them trained to the end without reaching the target, and the least clock at which one of those ended
+ * (NAN: none did). */
+size_t eni_study_missed(const eni_study *study, size_t cell, size_t arm, double *least_t_out);
 
 /* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
 const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);

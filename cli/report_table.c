@@ -10,8 +10,7 @@
 #include "cli/table.h"
 #include "runtime/core/memory.h"
 
-/* ---- the numbers
- * --------------------------------------------------------------------------------------------- */
+/* ---- the numbers ------------------------------------------------------------------------------------- */
 
 static double stale_mean(const eni_run *run)
 {
@@ -66,10 +65,7 @@ void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_
                          .stale_p95 = eni_study_summary(study, cell, arm, stale_p95).median,
                          .stale_max = eni_study_summary(study, cell, arm, stale_max).max};
     name_strategy(study, cell, arm, row_out->strategy, sizeof row_out->strategy);
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        row_out->nmissed += run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run));
-    }
+    row_out->nmissed = eni_study_missed(study, cell, arm, &row_out->censored_t);
 }
 
 /* ---- as text ------------------------------------------------------------------------------------------- */

@@ -9,7 +9,8 @@
 
 /* A row's numbers, each a median over seeds with its range; staleness: medians, but the greatest maximum. */
 typedef struct eni_row {
-    size_t cell, arm, nruns, nmissed; /* runs; those that did not reach the target */
+    size_t cell, arm, nruns, nmissed; /* runs; those that did not reach the target .. */
+    double censored_t;                /* .. and when the first of these ended; NAN: all reached it */
     char strategy[80];                /* "ring [direct, shm]" */
     eni_summary updates, speed, reach, accuracy, wait, ratio, wire;
     double stale_mean, stale_p50, stale_p95, stale_max;

@@ -10,8 +10,6 @@
 #include "cli/table.h"
 #include "runtime/core/memory.h"
 
-#define BUSY_SHARE 0.05 /* of all cores, by processes outside the run */
-
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
 
 /* A target that is named when the times are known (`report --target`) can be chosen for what it shows. */
@@ -30,7 +28,7 @@ static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t c
         const eni_run *run = &study->runs[i];
         if (run->cell != cell || run->arm != arm) continue;
         complete += run->is_complete;
-        is_busy = is_busy || run->outside > BUSY_SHARE;
+        is_busy = is_busy || run->outside > ENI_BUSY_SHARE;
     }
     if (complete < study->cells[cell].seeds) return ENI_CLAIM_FAILED;
     if (!fairness->is_time_comparable) return ENI_CLAIM_UNFAIR;
@@ -109,9 +107,8 @@ double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
 {
     const eni_study *study = verdict->study;
     double a[ENI_CLAIMS_SEEDS], b[ENI_CLAIMS_SEEDS];
-    size_t m = 0, n = 0;
-    for (size_t i = 0; i < verdict->n; i++)
-        m += verdict->claims[i].is_planned && !verdict->claims[i].is_primary;
+    const size_t m = claim->is_primary ? 1 : eni_claims_among(verdict->claims, verdict->n);
+    size_t n = 0;
     if (!claim->is_planned) return NAN;
     for (; n < study->nseeds && n < ENI_CLAIMS_SEEDS; n++) {
         const eni_run *x = eni_study_find(study, claim->setting, claim->a, study->seeds[n]);
@@ -119,7 +116,7 @@ double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim)
         a[n] = x == NULL ? NAN : eni_metric_reach_t(x);
         b[n] = y == NULL ? NAN : eni_metric_reach_t(y);
     }
-    return eni_claims_least(a, b, n, ENI_CLAIMS_ALPHA / (double)(claim->is_primary ? 1 : m));
+    return eni_claims_least(a, b, n, ENI_CLAIMS_ALPHA / (double)m);
 }
 
 /* ---- times as text ------------------------------------------------------------------------------------- */
@@ -136,16 +133,11 @@ void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t s
         snprintf(text_out, size, seconds < 0.995 ? "%.2f s" : seconds < 99.95 ? "%.1f s" : "%.0f s", seconds);
 }
 
-/* The least clock at which a run of the arm ended without the target; 0: none did. */
 static double censored_at(const eni_study *study, size_t cell, size_t arm)
 {
-    double least = INFINITY;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && isinf(eni_metric_reach_t(run)) && run->last_t < least)
-            least = run->last_t;
-    }
-    return isinf(least) ? 0 : least;
+    double least_t;
+    eni_study_missed(study, cell, arm, &least_t);
+    return least_t;
 }
 
 static bool has_wide_bracket(const eni_study *study, size_t cell, size_t arm)
@@ -200,13 +192,11 @@ static size_t rank_arms(const eni_study *study, size_t cell, size_t arms_out[ENI
     size_t n = 0;
     for (size_t a = 0; a < study->narms; a++) {
         if (eni_study_count(study, cell, a) == 0) continue;
-        all[n] = (standing){.arm = a,
-                            .time = median_time(study, cell, a),
-                            .accuracy = eni_study_summary(study, cell, a, eni_metric_accuracy).median};
-        for (size_t i = 0; i < study->nruns; i++)
-            all[n].misses += study->runs[i].cell == cell && study->runs[i].arm == a &&
-                             isinf(eni_metric_reach_t(&study->runs[i]));
-        n++;
+        double least_t;
+        all[n++] = (standing){.arm = a,
+                              .misses = eni_study_missed(study, cell, a, &least_t),
+                              .time = median_time(study, cell, a),
+                              .accuracy = eni_study_summary(study, cell, a, eni_metric_accuracy).median};
     }
     qsort(all, n, sizeof *all, by_standing);
     for (size_t i = 0; i < n; i++)

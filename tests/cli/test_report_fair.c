@@ -190,6 +190,24 @@ static void slow_ranks_are_as_slow_in_every_arm(void **state)
     rule_is("slow ranks", ENI_WARN, "not recorded for 1 arm");
 }
 
+/* One rank slower and another less slow than elsewhere is no mean of the two. */
+static void each_slow_rank_is_judged(void **state)
+{
+    static const char *const entry = "{s:i, s:f, s:f}";
+    (void)state;
+    for (size_t arm = 0; arm < 3; arm++) {
+        char run[64];
+        json_t *list = json_array();
+        json_array_append_new(
+            list, json_pack(entry, "rank", 0, "factor", 2.0, "factor_measured", arm == 1 ? 1.6 : 2.0));
+        json_array_append_new(
+            list, json_pack(entry, "rank", 1, "factor", 3.0, "factor_measured", arm == 1 ? 3.4 : 3.0));
+        snprintf(run, sizeof run, "runs/slow-%zu-s1/result.json", arm);
+        fixture_set(dir, run, "stragglers", list);
+    }
+    rule_is("slow ranks", ENI_FAIL, "2 asked in slow: 1.60 times as slow in ps-sync, 2.00 in ring");
+}
+
 static void a_failed_run_is_a_dropped_seed(void **state)
 {
     (void)state;
@@ -304,6 +322,7 @@ int main(void)
                                        WITH_STUDY(what_was_not_applied_was_computed),
                                        WITH_STUDY(another_model_fails),
                                        WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
+                                       WITH_STUDY(each_slow_rank_is_judged),
                                        WITH_STUDY(a_failed_run_is_a_dropped_seed),
                                        WITH_STUDY(arms_in_blocks_warn),
                                        WITH_STUDY(a_busy_machine_is_named_with_its_runs),
