@@ -2,7 +2,7 @@
  *
  *     bench_train --strategy=solo,ring,ps-sync --workers=1,2 --threads=1 --batch=64 --model=convnet
  *
- * samples/s is result.json's: all workers together, without the first 20 steps and the evaluation. Rows are
+ * samples/s is result.json's: all workers together, without the evaluation. Rows are
  * run one after the other, --repeat rounds of all rows, so that a machine that gets slower slows every row
  * alike; a row shows the median and its spread. With --at-once=2 two runs of a row train side by side and
  * their samples/s are added: what this machine has for two processes that never talk. */

@@ -266,14 +266,12 @@ static en_status refuse_resume(const eni_config *config, const char *path, const
     else if (is_auto(config))
         eni_error("out",
                   "--resume=auto: --out=%s holds a finished run (%s) without a checkpoint to go on from: "
-                  "--overwrite "
-                  "in place of --resume replaces it, and another --out leaves it alone",
+                  "--overwrite in place of --resume replaces it, and another --out leaves it alone",
                   path, h->named);
     else
         eni_error("out",
                   "--resume=%s: --out=%s holds %s run (%s), and that is no checkpoint of its: another --out "
-                  "leaves it "
-                  "alone",
+                  "leaves it alone",
                   config->resume, path, h->is_finished ? "a finished" : "another", h->named);
     return EN_EINVAL;
 }

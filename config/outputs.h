@@ -17,8 +17,7 @@ typedef enum eni_out_use { ENI_OUT_RUN, ENI_OUT_STUDY, ENI_OUT_TRIALS } eni_out_
  * is still there: eni_out_clear, once nothing can be refused.
  *
  * EN_EINVAL, logged: another run writes there, or it holds a run or study, and the command neither replaces
- * it
- * (--overwrite) nor goes on with it (--resume).
+ * it (--overwrite) nor goes on with it (--resume).
  * EN_ESTOP, and said: what --resume=auto would go on with is finished. */
 en_status eni_out_take(const eni_config *config, const char *dir, eni_out_use use, int *fd_out);
 

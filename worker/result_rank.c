@@ -89,7 +89,7 @@ char *eni_rank_report(const eni_worker *w)
     set_int(o, "pid", (uint64_t)getpid());
     json_object_set_new(o, "host", json_string(w->host));
     json_object_set_new(o, "cores", json_string(cores));
-    set_int(o, "steps", t->clock_steps);
+    set_int(o, "steps", t->steps - t->begin_steps);
     set_int(o, "all_steps", t->steps);
     set_int(o, "samples_computed", t->samples);
     set_int(o, "data_ns", (uint64_t)t->data_ns);

@@ -40,11 +40,12 @@ static en_status start_serving(int listen_fd, int set_fd, eni_share **share_out)
     if (share == NULL) return EN_ENOMEM;
     *share = (eni_share){
         .listen_fd = listen_fd, .set_fd = set_fd, .stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    if (share->stop_fd >= 0 && pthread_create(&share->thread, NULL, serve, share) == 0) {
+    const int cause = share->stop_fd < 0 ? errno : pthread_create(&share->thread, NULL, serve, share);
+    if (cause == 0) {
         *share_out = share;
         return EN_OK;
     }
-    eni_error("share", "cannot start the thread that shares the data set: %s", strerror(errno));
+    eni_error("share", "cannot start the thread that shares the data set: %s", strerror(cause));
     if (share->stop_fd >= 0) close(share->stop_fd);
     eni_free(share);
     return EN_EIO;

@@ -294,7 +294,6 @@ static void note_step(eni_step_run *run, int64_t begin, const eni_host_counters 
     t->moved.payload_received += moved.payload_received;
     t->moved.wire += moved.wire;
     t->moved.shm += moved.shm;
-    t->clock_steps++;
     t->step_ns += s.step_ns;
     t->data_ns += s.data_ns;
     t->compute_ns += s.compute_ns;

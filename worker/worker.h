@@ -61,13 +61,12 @@ typedef struct eni_tally {
     double last_loss;                    /* sum over the samples of the last epoch */
     int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
     int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
-    uint64_t clock_steps;   /* steps behind the *_ns: those of this process */
     int64_t clock_begin_ns; /* when all began together; 0: not yet */
     int64_t clock_end_ns;   /* when the last rank had ended */
     int64_t train_ns, eval_ns;
     int64_t startup_ns;     /* eni_startup_ns at the end of this process's first step; 0: there was none */
     int64_t before_ns;      /* on the training clock of the runs that this one goes on from */
-    uint64_t begin_steps;   /* `steps` when this process began */
+    uint64_t begin_steps;   /* `steps` when this process began; the *_ns are of those since */
     eni_moved moved;        /* by training steps: without the broadcast of the start and without snapshots */
     int has_diverged;       /* a loss was not finite: said once */
 } eni_tally;
