@@ -63,8 +63,8 @@ static bool shows_study(const char *name)
 /* All that a run or study writes, beside its folders. */
 static bool is_ours(const char *name)
 {
-    static const char *const names[] = {"trace.json", "snapshots", "report.html", "report.html.part",
-                                        "scale.csv",  "table.csv", "runs.csv",    NULL};
+    static const char *const names[] = {"trace.json", "snapshots",  "report.html", "report.html.part", "scale.csv",
+                                        "table.csv",  "claims.csv", "runs.csv",    NULL};
     const bool is_temporary =
         ends(name, ".tmp") &&
         (begins(name, "result.json.") || begins(name, "compare.json.") || begins(name, "scale.json."));

@@ -275,6 +275,7 @@ static void test_a_recorded_config_writes_nowhere(void **state)
 static void test_a_study_stays_too(void **state)
 {
     char out[160], path[400];
+    process p;
     (void)state;
     folder_for(out, "study");
     expect(0, "entrain", out, "compare -n 2 --strategies=ring,ps-sync " JOB " --steps=4", NULL, NULL);
@@ -292,7 +293,11 @@ static void test_a_study_stays_too(void **state)
     put(path, "result.json", "{}");
     snprintf(path, sizeof path, "%s/runs/link", out);
     assert_int_equal(symlink("../../theirs", path), 0);
+    process_start(&p, "entrain", NULL, "report %s --csv", out);
+    assert_int_equal(process_wait(&p, GUARD), 0);
+    assert_true(has(out, "table.csv") && has(out, "claims.csv") && has(out, "runs.csv"));
     finish(out, "-n 1 --strategy=solo " JOB " --steps=2 --overwrite");
+    assert_false(has(out, "table.csv") || has(out, "claims.csv") || has(out, "runs.csv"));
     assert_true(has(out, "runs/notes.txt") && has(out, "runs/link") &&
                 has(system_folder(), "theirs/result.json"));
     assert_false(has(out, "compare.json") || has(out, "report.html") || has(out, "plots") ||
