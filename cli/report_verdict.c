@@ -80,7 +80,8 @@ void eni_verdict_free(eni_verdict *verdict)
     verdict->claims = NULL;
 }
 
-const eni_claim *eni_verdict_claim(const eni_verdict *verdict, size_t cell, size_t a, size_t b)
+/* The comparison of two arms of a cell; NULL: a and b are the same. */
+static const eni_claim *claim_between(const eni_verdict *verdict, size_t cell, size_t a, size_t b)
 {
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
@@ -251,7 +252,7 @@ size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row ro
     size_t arms[ENI_MAX_ARMS], n = rank_arms(study, cell, arms);
     for (size_t i = 0; i < n; i++) {
         eni_rank_row *row = &rows_out[i];
-        const eni_claim *claim = eni_verdict_claim(verdict, cell, arms[0], arms[i]);
+        const eni_claim *claim = claim_between(verdict, cell, arms[0], arms[i]);
         *row = (eni_rank_row){.arm = arms[i],
                               .differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim)};
         put_time(study, cell, row);
@@ -314,7 +315,7 @@ static void say_ratio(sentence *s, const char *less, const char *more)
 
 static bool beats(const sentence *s, size_t arm, size_t other)
 {
-    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, arm, other);
+    const eni_claim *claim = claim_between(s->verdict, s->cell, arm, other);
     return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == arm);
 }
 
@@ -327,7 +328,7 @@ static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
         for (size_t j = 0; j < s->n; j++) {
             size_t a = s->rank[i], b = s->rank[j];
             if (a == b || !beats(s, a, b)) continue;
-            if (has_found && !eni_verdict_claim(s->verdict, s->cell, a, b)->is_primary) continue;
+            if (has_found && !claim_between(s->verdict, s->cell, a, b)->is_primary) continue;
             *winner_out = a;
             *loser_out = b;
             has_found = true;
@@ -338,7 +339,7 @@ static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
 /* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)" */
 static void say_sooner(sentence *s, size_t winner, size_t loser)
 {
-    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, winner, loser);
+    const eni_claim *claim = claim_between(s->verdict, s->cell, winner, loser);
     double mine = median_time(s->study, s->cell, winner), theirs = median_time(s->study, s->cell, loser);
     char a[32], b[32];
     say(s, "%s reached ", name_of(s, winner));
@@ -403,7 +404,7 @@ static void say_times(sentence *s)
 /* Why nothing is claimed of the first two. */
 static void say_why(sentence *s)
 {
-    const eni_claim *claim = eni_verdict_claim(s->verdict, s->cell, s->rank[0], s->rank[1]);
+    const eni_claim *claim = claim_between(s->verdict, s->cell, s->rank[0], s->rank[1]);
     size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->study->narms));
     size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
     switch (claim->found) {

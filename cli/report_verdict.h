@@ -32,9 +32,6 @@ typedef struct eni_rank_row {
 en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out);
 void eni_verdict_free(eni_verdict *verdict);
 
-/* The comparison of two arms of a cell; NULL: a and b are the same. */
-const eni_claim *eni_verdict_claim(const eni_verdict *verdict, size_t cell, size_t a, size_t b);
-
 /* What was found, in two or three words: "yes", "not shown", "too few seeds". */
 const char *eni_verdict_found(const eni_claim *claim);
 
