@@ -49,7 +49,7 @@ def main(entrain):
             steps, points = lines(folder / run / "metrics-0.jsonl"), lines(folder / run / "eval.jsonl")
             events += check("loss", board.Scalars(run, "train/loss"), steps)
             events += check("lr", board.Scalars(run, "train/lr"), steps)
-            events += check("test_loss", board.Scalars(run, "test/loss"), points)
+            events += check("holdout_loss", board.Scalars(run, "holdout/loss"), points)
             clock = [s.wall_time for s in board.Scalars(run, "train/loss")]
             assert clock == sorted(clock) and clock[-1] - clock[0] < 60
     print(f"PROMISE TensorBoard reads {len(runs)} runs, {events} values equal to ours")
