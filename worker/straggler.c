@@ -1,6 +1,9 @@
 /* straggler.c - see straggler.h. */
 #include "worker/straggler.h"
 
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 
 #include "runtime/core/clock.h"
@@ -21,6 +24,7 @@ void eni_straggler_begin_step(eni_straggler *s, uint64_t step)
 {
     s->step = step;
     s->draws = 0;
+    s->piece = 0;
 }
 
 void eni_straggler_begins(eni_straggler *s)
@@ -34,9 +38,40 @@ static double draw(eni_straggler *s)
     return 0.9 + 0.2 * eni_rng_unit(&key, s->draws++);
 }
 
-void eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
+/* ---- what a piece takes awake ---- */
+
+/* Two steps in a row without a sleep: the second finds its caches as it left them. */
+static bool is_awake(const eni_straggler *s)
 {
-    if (s->factor <= 1) return;
+    return s->step % ENI_STRAGGLER_EVERY < 2;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of the piece's last samples; `own_ns`, what it took now, where that is less (a ragged batch) or
+ * nothing is known yet. */
+static int64_t awake_ns(eni_straggler *s, int64_t own_ns)
+{
+    const int at = s->piece++;
+    if (at >= ENI_STRAGGLER_PIECES) return own_ns;
+    eni_straggler_samples *samples = &s->samples[at];
+    if (s->step % ENI_STRAGGLER_EVERY == 1) samples->ns[samples->n++ % ENI_STRAGGLER_KEPT] = own_ns;
+    if (samples->n == 0) return own_ns;
+    int64_t ordered[ENI_STRAGGLER_KEPT];
+    const size_t n = samples->n < ENI_STRAGGLER_KEPT ? samples->n : ENI_STRAGGLER_KEPT;
+    memcpy(ordered, samples->ns, n * sizeof *ordered);
+    qsort(ordered, n, sizeof *ordered, by_time);
+    return own_ns < ordered[n / 2] ? own_ns : ordered[n / 2];
+}
+
+/* ---- the sleep ---- */
+
+static void settle(eni_straggler *s, int64_t begin_ns, int64_t took_ns, bool may_sleep)
+{
     const int64_t end = eni_now_ns(),
                   rest = (int64_t)(s->factor * draw(s) * (double)took_ns) - (end - begin_ns);
     s->npieces++;
@@ -45,7 +80,7 @@ void eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
     s->wall_ns += end - begin_ns;
     s->owed_ns += rest;
     if (s->owed_ns < -most_taken_back_ns) s->owed_ns = -most_taken_back_ns;
-    if (s->owed_ns < shortest_sleep_ns) return;
+    if (s->owed_ns < shortest_sleep_ns || !may_sleep) return;
     eni_sleep_until(end + s->owed_ns);
     const int64_t slept = eni_now_ns() - end;
     s->slept_ns += slept;
@@ -53,10 +88,16 @@ void eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
     s->owed_ns -= slept;
 }
 
+void eni_straggler_took(eni_straggler *s, int64_t begin_ns, int64_t took_ns)
+{
+    if (s->factor > 1) settle(s, begin_ns, took_ns, true);
+}
+
 void eni_straggler_ends(eni_straggler *s, int64_t begin_ns)
 {
     if (s->factor <= 1) return;
-    eni_straggler_took(s, begin_ns, eni_thread_ns() - s->cpu_mark_ns);
+    const int64_t took = awake_ns(s, eni_thread_ns() - s->cpu_mark_ns);
+    settle(s, begin_ns, took, !is_awake(s));
     eni_straggler_begins(s);
 }
 

@@ -1,23 +1,38 @@
 /* straggler.h - makes this rank slow, as a slower machine would be: --straggler=RANK:FACTOR.
  *
  * A piece of compute (forward, the backward from one submit to the next; on a GPU all of a step) lasts factor
- * x draw x the processor time that it took: the rank sleeps for the rest. So what others do on its cores
- * changes nothing while it fits. What a sleep, or another process, has made too long is taken back from the
- * pieces that follow, and a piece whose computing alone was too long is counted as late. The draw is seeded,
- * in [0.9, 1.1].
+ * x draw x the processor time that it takes awake: the rank sleeps for the rest. So what others do on its cores
+ * changes nothing while it fits. Awake, since a rank that wakes up finds cold caches, and would be slowed for
+ * that, too: two steps of sixteen are taken without a sleep, the second one is measured, and the steps behind
+ * them sleep for both. What a sleep, or another process, has made too long is taken back from the pieces that
+ * follow, and a piece whose computing alone was too long is counted as late. The draw is seeded, in [0.9, 1.1].
  *
  * Sleeping, not spinning: on a shared host a busy loop would slow the others too. What was slept is logged
  * and counted as compute. Emulated, and labelled so. */
 #ifndef WORKER_STRAGGLER_H
 #define WORKER_STRAGGLER_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+enum {
+    ENI_STRAGGLER_EVERY = 16,   /* steps from one sample to the next */
+    ENI_STRAGGLER_KEPT = 5,     /* samples of a piece */
+    ENI_STRAGGLER_PIECES = 256, /* of a step; those behind them count what they took themselves */
+};
+
+typedef struct eni_straggler_samples {
+    int64_t ns[ENI_STRAGGLER_KEPT];
+    size_t n; /* so far */
+} eni_straggler_samples;
 
 typedef struct eni_straggler {
     double factor; /* 1: none; then nothing here does anything */
     uint64_t seed;
     int rank;
     uint64_t step, draws;
+    int piece; /* of this step */
+    eni_straggler_samples samples[ENI_STRAGGLER_PIECES];
     int64_t cpu_mark_ns; /* processor time of the compute thread when the piece began */
     int64_t owed_ns;     /* not yet slept; below 0: too long so far */
 
@@ -40,7 +55,7 @@ void eni_straggler_ends(eni_straggler *straggler, int64_t begin_ns);
 /* The same for who measures what it took in another way (a GPU). */
 void eni_straggler_took(eni_straggler *straggler, int64_t begin_ns, int64_t took_ns);
 
-/* Wall time of its pieces over the time that it took to compute them; 0: there were none. */
+/* Wall time of its pieces over the time that they take awake; 0: there were none. */
 double eni_straggler_factor(const eni_straggler *straggler);
 
 #endif

@@ -135,13 +135,48 @@ static void test_short_pieces_add_up(void **state)
 static void test_time_is_that_of_the_thread(void **state)
 {
     (void)state;
-    eni_straggler s = {.factor = 2, .seed = 1};
+    eni_straggler s = {.factor = 2, .seed = 1, .step = 2};
     const int64_t begin = eni_now_ns();
     eni_straggler_begins(&s);
     eni_sleep_until(begin + 20 * ENI_MILLI);
     eni_straggler_ends(&s, begin);
     assert_true(s.took_ns < 10 * ENI_MILLI);
     assert_int_equal(s.nlate, 1);
+}
+
+/* Computes for so long on the processor, as ends sees it. */
+static void compute(eni_straggler *s, int64_t cpu_ns)
+{
+    const int64_t begin = eni_now_ns(), until = eni_thread_ns() + cpu_ns;
+    eni_straggler_begins(s);
+    while (eni_thread_ns() < until) {
+    }
+    eni_straggler_ends(s, begin);
+}
+
+/* Two steps are taken awake, the second is the sample, and they are slept for in the third; a piece that then takes
+ * twice as long, as one with cold caches may, still ends as one that is awake. A shorter one counts as it is. */
+static void test_a_piece_counts_as_it_is_awake(void **state)
+{
+    (void)state;
+    eni_straggler s = {.factor = 3, .seed = 5};
+    for (uint64_t step = 0; step < 2; step++) {
+        eni_straggler_begin_step(&s, step);
+        compute(&s, 2 * ENI_MILLI);
+        assert_int_equal(s.slept_ns, 0);
+    }
+    assert_true(s.owed_ns > 5 * ENI_MILLI);
+    const int64_t awake = s.samples[0].ns[0];
+    assert_true(awake >= 2 * ENI_MILLI);
+    eni_straggler_begin_step(&s, 2);
+    int64_t before = s.took_ns;
+    compute(&s, 4 * ENI_MILLI);
+    assert_true(s.took_ns - before == awake);
+    assert_true(s.slept_ns > 5 * ENI_MILLI);
+    eni_straggler_begin_step(&s, 3);
+    before = s.took_ns;
+    compute(&s, ENI_MILLI);
+    assert_true(s.took_ns - before < awake);
 }
 
 static void test_factor_one_never_sleeps(void **state)
@@ -171,6 +206,7 @@ int main(void)
         cmocka_unit_test(test_late_pieces_are_counted_and_taken_back),
         cmocka_unit_test(test_short_pieces_add_up),
         cmocka_unit_test(test_time_is_that_of_the_thread),
+        cmocka_unit_test(test_a_piece_counts_as_it_is_awake),
         cmocka_unit_test(test_factor_one_never_sleeps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
