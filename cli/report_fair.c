@@ -46,6 +46,8 @@ static void append(char *text, const char *fmt, ...)
     va_end(args);
 }
 
+enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
+
 /* ---- the same start, the same order -------------------------------------------------------------------- */
 
 static const char *init_hash(const eni_run *run)
@@ -124,8 +126,8 @@ static void rule_rate(const eni_study *study, eni_fairness *fairness)
         if (isnan(reference)) reference = level;
         append(list, "%s%s %g per %.0f samples", list[0] ? ", " : "", study->arms[a].name, lr, samples);
         if (fabs(level / reference - 1) > 0.03 + 1 / updates)
-            append(odd, "%s%s at %.2g of the rule", odd[0] ? ", " : "", study->arms[a].name,
-                   level / reference);
+            append(odd, level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
+                   odd[0] ? ", " : "", study->arms[a].name, level / reference);
     }
     if (isnan(reference)) {
         add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
@@ -492,7 +494,6 @@ static void append_load(const eni_study *study, char *text)
     if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
 }
 
-enum { BUSY_NAMED = 3 };
 
 static void rule_quiet(const eni_study *study, eni_fairness *fairness)
 {
@@ -509,7 +510,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
         known++;
         most = fmax(most, run->outside);
         if (run->outside <= ENI_BUSY_SHARE) continue;
-        if (++nbusy <= BUSY_NAMED)
+        if (++nbusy <= RUNS_NAMED)
             append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
     }
     const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
@@ -521,7 +522,7 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     } else {
         append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * ENI_BUSY_SHARE,
                nbusy, known, list);
-        if (nbusy > BUSY_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
+        if (nbusy > RUNS_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
     }
     if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
     append_load(study, text);
@@ -539,7 +540,7 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
         if (run->is_complete) continue;
-        failed++;
+        if (++failed > RUNS_NAMED) continue;
         append(list, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
                run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
     }
@@ -558,8 +559,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (failed > 0)
-        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s", failed, study->nruns,
-                 list);
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns,
+                 list, failed > RUNS_NAMED ? ", …" : "");
     else if (missing > 0)
         add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu runs that other arms have are missing", missing);
     else if (widest < study->nseeds)
