@@ -17,12 +17,13 @@ struct eni_recorder {
     char buffer[1 << 16];
 };
 
-en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, eni_recorder **recorder_out)
+en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
+                            eni_recorder **recorder_out)
 {
     eni_recorder *recorder = eni_alloc(sizeof *recorder);
     if (recorder == NULL) return EN_ENOMEM;
     snprintf(recorder->path, sizeof recorder->path, "%s/metrics-%d.jsonl", dir, rank);
-    en_status st = eni_lines_open(recorder->path, resumed, &recorder->file);
+    en_status st = eni_lines_open(recorder->path, resumed, seconds, &recorder->file);
     if (st != EN_OK) {
         eni_free(recorder);
         return st;

@@ -41,7 +41,8 @@ typedef struct eni_late_step {
 typedef struct eni_recorder eni_recorder;
 
 /* Creates DIR/metrics-RANK.jsonl, or goes on with it (lines.h). Buffered: no system call per step. */
-en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, eni_recorder **recorder_out);
+en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
+                            eni_recorder **recorder_out);
 
 /* Hands what is buffered to the system, where it survives this process. NULL is fine. */
 void eni_recorder_flush(eni_recorder *recorder);

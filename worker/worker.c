@@ -331,11 +331,19 @@ static en_status begin_folder(eni_worker *w)
     return dump_config(w);
 }
 
+/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock says which
+ * records are of steps that are lost. 0: the samples do. */
+static double resumed_seconds(const eni_worker *w)
+{
+    return w->is_resumed && w->is_claiming ? (double)w->past.train_ns * 1e-9 : 0;
+}
+
 static en_status open_metrics(eni_worker *w)
 {
     const char *dir = w->config->out;
     if (dir == NULL) return EN_OK;
-    return eni_recorder_open(dir, w->world.rank, w->is_resumed ? w->past.samples : 0, &w->recorder);
+    return eni_recorder_open(dir, w->world.rank, w->is_resumed ? w->past.samples : 0, resumed_seconds(w),
+                             &w->recorder);
 }
 
 static en_status open_records(eni_worker *w)
@@ -358,6 +366,7 @@ static en_status open_records(eni_worker *w)
                               .budget = CURVE_BUDGET,
                               /* at the very end the last point is made again */
                               .resumed = w->is_resumed ? w->past.samples - (w->past.samples == w->plan.samples) : 0,
+                              .resumed_t = resumed_seconds(w),
                               .evaluate = eni_evaluate_curve,
                               .on_point = show_point,
                               .user = w};

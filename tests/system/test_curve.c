@@ -240,11 +240,48 @@ static void test_the_clock_goes_on(void **state)
     }
 }
 
+static void expect_time_to_rise(const char *out, const char *name)
+{
+    char path[200];
+    double t = 0;
+    size_t i;
+    json_t *line;
+    snprintf(path, sizeof path, "%s/%s", out, name);
+    json_t *lines = read_lines(path);
+    json_array_foreach(lines, i, line)
+    {
+        if (number_at(line, "t") < t)
+            fail_msg("%s: %g samples at %.6f s, behind %.6f s", name, number_at(line, "samples"), number_at(line, "t"), t);
+        t = number_at(line, "t");
+    }
+    assert_true(json_array_size(lines) > 4);
+    json_decref(lines);
+}
+
+/* Rank 0 claims, and is slow: what it does after a checkpoint was claimed before much that is in it. */
+static void test_claimed_steps_behind_a_checkpoint_go(void **state)
+{
+    static const char flags[] = "-n 2 --strategy=ps-async --device=ref --model=mlp --data=synthetic "
+                                "--limit-test-samples=100 --batch-size=8 --limit-train-samples=1600 --eval-points=48 "
+                                "--straggler=0:10 --checkpoint-every=700 --resume=auto ";
+    (void)state;
+    char out[160];
+    process p;
+    folder_for(out, "claimed");
+    for (int epochs = 1; epochs <= 2; epochs++) {
+        process_start(&p, "entrain", NULL, "run --quiet --threads=1 --out=%s --epochs=%d %s", out, epochs, flags);
+        if (process_wait(&p, 60) != 0) fail_msg("%s", process_err(&p));
+    }
+    expect_time_to_rise(out, "eval.jsonl");
+    expect_time_to_rise(out, "metrics-0.jsonl");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_grid_and_bracket),
                                        cmocka_unit_test(test_another_holdout_is_refused),
                                        cmocka_unit_test(test_too_few_points_are_told),
+                                       cmocka_unit_test(test_claimed_steps_behind_a_checkpoint_go),
                                        cmocka_unit_test(test_the_clock_goes_on)};
     return system_main(tests);
 }

@@ -28,7 +28,7 @@ static void test_lines(void **state)
     (void)state;
     static const float losses[] = {2.302585f, NAN, INFINITY, -INFINITY, 0};
     eni_recorder *recorder = NULL;
-    assert_int_equal(eni_recorder_open(dir, 3, 0, &recorder), EN_OK);
+    assert_int_equal(eni_recorder_open(dir, 3, 0, 0, &recorder), EN_OK);
     for (int i = 0; i < 5; i++) {
         eni_step s = {.t = 0.5 * i,
                       .step = (uint64_t)i,
@@ -92,7 +92,7 @@ static void test_many(void **state)
 {
     (void)state;
     eni_recorder *recorder = NULL;
-    assert_int_equal(eni_recorder_open(dir, 0, 0, &recorder), EN_OK);
+    assert_int_equal(eni_recorder_open(dir, 0, 0, 0, &recorder), EN_OK);
     for (int i = 0; i < 2000; i++)
         eni_recorder_add(recorder, &(eni_step){.step = (uint64_t)i, .loss = 0.5f});
     assert_int_equal(eni_recorder_close(recorder), EN_OK);
@@ -124,12 +124,12 @@ static void test_failures(void **state)
     char said[512] = "", path[64];
     eni_recorder *recorder = NULL;
     eni_log_set_sink(keep, said);
-    assert_int_equal(eni_recorder_open("/nonexistent", 0, 0, &recorder), EN_EIO);
+    assert_int_equal(eni_recorder_open("/nonexistent", 0, 0, 0, &recorder), EN_EIO);
     assert_non_null(strstr(said, "/nonexistent/metrics-0.jsonl"));
     path_of(1, path); /* a disk without room */
     assert_int_equal(symlink("/dev/full", path), 0);
     said[0] = 0;
-    assert_int_equal(eni_recorder_open(dir, 1, 0, &recorder), EN_OK);
+    assert_int_equal(eni_recorder_open(dir, 1, 0, 0, &recorder), EN_OK);
     eni_recorder_add(recorder, &(eni_step){.step = 1});
     assert_int_equal(eni_recorder_close(recorder), EN_EIO);
     eni_log_set_sink(NULL, NULL);
