@@ -168,6 +168,13 @@ static en_status resolve_ranks(const eni_config *config)
                   (long long)config->local_rank, (long long)config->local_size);
         return EN_EINVAL;
     }
+    for (int i = 0; i < config->seeds.count; i++)
+        for (int j = 0; j < i; j++) {
+            if (eni_config_seed(config, i) != eni_config_seed(config, j)) continue;
+            eni_error("config", "--seeds: \"%s\" is there twice, and is one run; give each seed once",
+                      config->seeds.item[i]);
+            return EN_EINVAL;
+        }
     for (int i = 0; i < config->straggler.count; i++) {
         int64_t rank = 0;
         double factor;

@@ -92,6 +92,7 @@ static const struct {
     {ENI_RUN, "--straggler=1:nan", {"--straggler:", "\"1:nan\"", "a factor of 1 to 1000"}},
     {ENI_RUN, "--straggler=2:3", {"--straggler:", "\"2:3\" names a rank", "from 0 to 1"}},
     {ENI_RUN, "--straggler=1:2,1:3", {"--straggler:", "\"1:3\" names rank 1 a second time", "each rank once"}},
+    {ENI_COMPARE, "--arm=ring --seeds=1,2,01", {"--seeds:", "\"01\" is there twice", "each seed once"}},
     {ENI_ADVISE, "--straggler=1:3", {"--straggler=1:3", "is no flag of entrain advise", "entrain run"}},
     {ENI_ADVISE, "--allreduce=naive", {"--allreduce=naive", "is no flag of entrain advise", "entrain scale"}},
     {ENI_ADVISE, "--shards=3", {"--shards=3", "is no flag of entrain advise", "entrain scale"}},
