@@ -17,10 +17,12 @@
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "runtime/net/fdpass.h"
+#include "runtime/net/process.h"
 #include "worker/worker.h"
 
 /* Who was to read it may have ended, once for each try; the seconds are for a set of many gigabytes. */
 enum { TRIES = 16, PATIENCE_S = 60 };
+static const int64_t LOOK_NS = ENI_SECOND / 10;
 
 struct eni_share {
     int listen_fd, set_fd, stop_fd;
@@ -68,13 +70,36 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
     return st == EN_EUNSUPPORTED ? eni_dataset_open(options, &w->dataset) : st;
 }
 
+/* EN_ETIMEOUT, logged: the first takes longer than this rank waits. EN_ESTOP, logged: it is stopped. That is told by
+ * looks at it, not by a clock, which runs on while this process itself is stopped. */
+static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
+{
+    const int64_t until = eni_now_ns() + PATIENCE_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
+    int64_t pid, stopped_ns = 0;
+    en_status st;
+    do {
+        st = eni_fdpass_ask(name, eni_now_ns() + LOOK_NS, w->abort_fd, set_fd_out, &pid);
+        if (st != EN_ETIMEOUT) return st;
+        const int is_stopped = eni_process_look(pid, eni_process_born(pid)) == ENI_PROCESS_STOPPED;
+        stopped_ns = is_stopped ? stopped_ns + LOOK_NS : 0;
+    } while (stopped_ns < peer_timeout && eni_now_ns() < until);
+    if (stopped_ns < peer_timeout) {
+        eni_warn("share", "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
+                          "this rank reads it for itself", (long long)pid, PATIENCE_S);
+        return st;
+    }
+    eni_error("share", "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
+                       "for %.1f s", (long long)pid, (double)stopped_ns * 1e-9);
+    return EN_ESTOP;
+}
+
 /* EN_ENOENT: there is nobody (any more) to take it from. */
 static en_status take_from_first(eni_worker *w, const eni_data_options *options, const char *name)
 {
     int set_fd;
     eni_data_options lent = *options;
     lent.lent_fd = &set_fd;
-    en_status st = eni_fdpass_ask(name, eni_now_ns() + PATIENCE_S * ENI_SECOND, w->abort_fd, &set_fd);
+    en_status st = wait_for_first(w, name, &set_fd);
     if (st == EN_EPEER) return eni_ending_is_asked(w->ending) ? EN_EINTR : EN_ENOENT;
     EN_TRY(st);
     st = eni_dataset_open(&lent, &w->dataset);
@@ -96,6 +121,7 @@ en_status eni_share_open(eni_worker *w, const eni_data_options *options)
         EN_TRY(eni_fdpass_claim(name, &listen_fd));
         if (listen_fd >= 0) return read_for_all(w, options, listen_fd);
         const en_status st = take_from_first(w, options, name);
+        if (st == EN_ESTOP) return EN_EPEER;
         if (st == EN_OK || st == EN_EINTR || st == EN_EINVAL || st == EN_EMISMATCH || st == EN_EFORMAT)
             return st;
         if (st != EN_ENOENT) break;

@@ -64,16 +64,24 @@ en_status eni_fdpass_claim(const char *name, int *fd_out)
     return listen_as(name, fd_out);
 }
 
-static en_status check_user(int fd)
+static en_status check_peer(int fd, int64_t *pid_out)
 {
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
+    const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
+    *pid_out = peer.pid;
+    if (!is_known || peer.uid != geteuid()) {
         eni_warn("fdpass", "refused process %ld of user %u: descriptors go to user %u only", (long)peer.pid,
                  (unsigned)peer.uid, (unsigned)geteuid());
         return EN_EDENIED;
     }
     return EN_OK;
+}
+
+static en_status check_user(int fd)
+{
+    int64_t pid;
+    return check_peer(fd, &pid);
 }
 
 /* Reads one message without descriptors. */
@@ -275,14 +283,15 @@ void eni_fdpass_serve(int listen_fd, int fd, int stop_fd)
     }
 }
 
-en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out)
+en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out, int64_t *pid_out)
 {
     int fds[ENI_FDPASS_MAX];
     size_t nfds, bytes;
     char blob;
     const int fd = socket(AF_UNIX, SOCKET_FLAGS, 0);
+    *pid_out = 0;
     en_status st = fd < 0 ? EN_EIO : knock(fd, name, deadline_ns, abort_fd);
-    if (st == EN_OK) st = check_user(fd);
+    if (st == EN_OK) st = check_peer(fd, pid_out);
     if (st == EN_OK) st = eni_fdpass_recv(fd, fds, &nfds, &blob, 1, &bytes, deadline_ns, abort_fd);
     if (fd >= 0) close(fd);
     EN_TRY(st);

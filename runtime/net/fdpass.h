@@ -49,7 +49,8 @@ en_status eni_fdpass_claim(const char *name, int *fd_out);
 void eni_fdpass_serve(int listen_fd, int fd, int stop_fd);
 
 /* Asks the process that has the name, and waits until it serves. *fd_out is the caller's to close. Not logged:
- * EN_ENOENT and EN_EPEER when nobody has it (any more), EN_EDENIED (a warning) when another user has, EN_ETIMEOUT. */
-en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out);
+ * EN_ENOENT and EN_EPEER when nobody has it (any more), EN_EDENIED (a warning) when another user has, EN_ETIMEOUT,
+ * then with the number of that process in *pid_out (0: not known). */
+en_status eni_fdpass_ask(const char *name, int64_t deadline_ns, int abort_fd, int *fd_out, int64_t *pid_out);
 
 #endif

@@ -165,18 +165,20 @@ static void a_claimed_name_gives_one_descriptor_to_all(void **state)
     giver g = {.fd = memfd_create("shared", MFD_CLOEXEC), .stop = eventfd(0, EFD_CLOEXEC)};
     pthread_t thread;
     int second, got;
+    int64_t pid;
     const int before = count_fds();
     snprintf(name, sizeof name, "entrain-test-%d", (int)getpid());
-    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_ENOENT);
+    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got, &pid), EN_ENOENT);
     assert_int_equal(eni_fdpass_claim(name, &g.listener), EN_OK);
     assert_true(g.listener >= 0);
     assert_int_equal(eni_fdpass_claim(name, &second), EN_OK);
     assert_int_equal(second, -1);
-    assert_int_equal(eni_fdpass_ask(name, eni_now_ns() + ENI_MILLI, -1, &got), EN_ETIMEOUT);
+    assert_int_equal(eni_fdpass_ask(name, eni_now_ns() + ENI_MILLI, -1, &got, &pid), EN_ETIMEOUT);
+    assert_int_equal(pid, getpid());
     assert_int_equal(write(g.fd, "pixel", 5), 5);
     pthread_create(&thread, NULL, give, &g);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_OK);
+        assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got, &pid), EN_OK);
         assert_int_equal(pread(got, text, 5, 0), 5);
         assert_string_equal(text, "pixel");
         close(got);
@@ -212,11 +214,12 @@ static void who_dies_leaves_the_name(void **state)
     (void)state;
     char name[ENI_FDPASS_NAME];
     int end[2], got, status;
+    int64_t asked;
     snprintf(name, sizeof name, "entrain-dies-%d", (int)getpid());
     assert_int_equal(pipe2(end, O_CLOEXEC), 0);
     const pid_t pid = claim_elsewhere(name, end[0], getuid());
     assert_int_equal(kill(pid, SIGKILL), 0);
-    const en_status st = eni_fdpass_ask(name, soon(), -1, &got); /* before or after its end: both tell */
+    const en_status st = eni_fdpass_ask(name, soon(), -1, &got, &asked); /* before or after its end: both tell */
     assert_true(st == EN_EPEER || st == EN_ENOENT);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(eni_fdpass_claim(name, &got), EN_OK);
@@ -231,11 +234,12 @@ static void another_user_with_the_name_is_not_asked(void **state)
     (void)state;
     char name[ENI_FDPASS_NAME];
     int end[2], got, status;
+    int64_t asked;
     if (geteuid() != 0) skip(); /* only root can be somebody else */
     snprintf(name, sizeof name, "entrain-user-%d", (int)getpid());
     assert_int_equal(pipe2(end, O_CLOEXEC), 0);
     const pid_t pid = claim_elsewhere(name, end[0], 65534);
-    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got), EN_EDENIED);
+    assert_int_equal(eni_fdpass_ask(name, soon(), -1, &got, &asked), EN_EDENIED);
     close(end[1]);
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, &status, 0), pid);
