@@ -11,6 +11,14 @@
 
 enum { OVER_TIME, OVER_SAMPLES };
 
+/* Whether there is a point to show: a regression has no accuracy. */
+static bool has_points(const eni_run *run)
+{
+    for (size_t i = 0; i < run->nevals; i++)
+        if (!isnan(run->evals[i].accuracy)) return true;
+    return false;
+}
+
 /* Numbers of the data block of one run ($r<index>) and of one arm's median ($m<arm>). */
 static void print_run(eni_plot *plot, size_t index, const eni_run *run, int over)
 {
@@ -78,7 +86,7 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, co
     fputs("plot ", plot->script);
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->nevals == 0) continue;
+        if (run->cell != cell || !has_points(run)) continue;
         const eni_arm *arm = &study->arms[run->arm];
         fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r,
                 eni_plot_dash(arm), eni_plot_colour(arm) + 1);
@@ -114,7 +122,7 @@ static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double mo
     if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
     size_t medians[ENI_MAX_ARMS];
     for (size_t r = 0; r < study->nruns; r++)
-        if (study->runs[r].cell == cell && study->runs[r].nevals > 0)
+        if (study->runs[r].cell == cell && has_points(&study->runs[r]))
             print_run(&plot, r, &study->runs[r], over);
     for (size_t a = 0; a < study->narms; a++)
         medians[a] = print_median(&plot, study, cell, a, over);
@@ -128,12 +136,12 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell)
     double most_t = 0, most_samples = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->nevals == 0) continue;
+        if (run->cell != cell || !has_points(run)) continue;
         most_t = fmax(most_t, run->evals[run->nevals - 1].t);
         most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
     }
     if (!(most_t > 0)) {
-        eni_html_printf(canvas->page, "%s: no evaluation.", study->cells[cell].name);
+        eni_html_printf(canvas->page, "%s: no accuracy was measured.", study->cells[cell].name);
         return EN_OK;
     }
     char kind[256];

@@ -187,7 +187,7 @@ void eni_board_point(eni_board *board, const char *set, const eni_point *point)
     snprintf(tag, sizeof tag, "%.20s/loss", set);
     put_scalar(&summary, tag, point->loss);
     snprintf(tag, sizeof tag, "%.20s/accuracy", set);
-    put_scalar(&summary, tag, point->accuracy);
+    if (!isnan(point->accuracy)) put_scalar(&summary, tag, point->accuracy);
     write_summary(board, point->t, point->samples, &summary);
 }
 

@@ -332,12 +332,13 @@ static void write_point(const eni_curve *curve, const entry *e)
 {
     const eni_point *p = &e->point;
     const char *set = curve->config.set;
-    char loss[32] = "null"; /* JSON has no NaN */
+    char loss[32] = "null", accuracy[32] = "null"; /* JSON has no NaN */
     if (isfinite(p->loss)) snprintf(loss, sizeof loss, "%.9g", p->loss);
+    if (isfinite(p->accuracy)) snprintf(accuracy, sizeof accuracy, "%.9g", p->accuracy);
     fprintf(curve->file,
             "{\"schema\":1,\"samples\":%" PRIu64 ",\"t\":%.6f,\"update\":%" PRIu64
-            ",\"%s_loss\":%s,\"%s_accuracy\":%.9g%s}\n",
-            p->samples, p->t, p->update, set, loss, set, p->accuracy, e->is_bracket ? ",\"bracket\":true" : "");
+            ",\"%s_loss\":%s,\"%s_accuracy\":%s%s}\n",
+            p->samples, p->t, p->update, set, loss, set, accuracy, e->is_bracket ? ",\"bracket\":true" : "");
 }
 
 static en_status write_points(eni_curve *curve)

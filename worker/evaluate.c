@@ -4,6 +4,8 @@
  * --threads says: with a device context and a model of its own, for how many threads a context has is fixed. */
 #include "models/evaluate.h"
 
+#include <math.h>
+
 #include "runtime/core/memory.h"
 #include "runtime/core/try.h"
 #include "worker/gpus.h"
@@ -94,7 +96,7 @@ static en_status evaluate(eni_worker *w, int split, const float *flat, double *l
         EN_TRY(eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, &set, &score));
     }
     *loss_out = score.loss;
-    *accuracy_out = score.accuracy;
+    *accuracy_out = w->dataset->classes > 0 ? score.accuracy : NAN; /* a regression has none */
     return EN_OK;
 }
 

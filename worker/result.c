@@ -21,7 +21,8 @@
 
 /* What the final model is worth, and what the curve says. */
 typedef struct judgement {
-    double loss, accuracy; /* on the test set */
+    double loss, accuracy; /* on the test set; of a regression there is no accuracy */
+    int is_there;
     eni_curve_end curve;
 } judgement;
 
@@ -466,13 +467,14 @@ static void print_last_lines(const eni_worker *w, const judgement *last, const j
 {
     const eni_split *test = &w->dataset->split[ENI_TEST];
     if (w->config->quiet) return;
-    if (!isfinite(last->accuracy))
+    if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (w->dataset->classes > 0)
         printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
                last->accuracy * (double)test->count, test->count, last->accuracy * 100);
     else
-        printf("Test set: Average loss: %.6f\n", last->loss);
+        printf("Test set: Average loss: %.6f%s\n", last->loss,
+               w->config->target > 0 ? "; without classes there is no accuracy, and no target is reached" : "");
     if (isfinite(last->accuracy) && w->config->target > 0 && w->dataset->classes > 0) print_reached(w, &last->curve);
     print_lost(result);
     print_not_applied(result);
@@ -536,9 +538,10 @@ static en_status evaluate_all(eni_worker *w, uint64_t version, judgement *j)
     const float *flat = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
     EN_TRY(eni_curve_add(w->curve, w->plan.samples, version, (double)w->tally.train_ns * 1e-9, flat));
     EN_TRY(eni_curve_finish(w->curve, &j->curve));
-    if (eni_evaluate_curve_set(w) != ENI_TEST) return eni_evaluate_test(w, flat, &j->loss, &j->accuracy);
     j->loss = j->curve.last.loss;
     j->accuracy = j->curve.last.accuracy;
+    if (eni_evaluate_curve_set(w) != ENI_TEST) EN_TRY(eni_evaluate_test(w, flat, &j->loss, &j->accuracy));
+    j->is_there = 1;
     return EN_OK;
 }
 
