@@ -106,6 +106,14 @@ en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size
     return EN_OK;
 }
 
+static en_status refuse_limit(const eni_data_options *options, int split, uint64_t limit, uint64_t count)
+{
+    eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
+              split == ENI_TRAIN ? "train" : "test", (ull)limit, (ull)count, options->name,
+              split == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
+    return EN_EINVAL;
+}
+
 /* Before anything is read: what is left to train on must be worth it. */
 static en_status check_holdout(const eni_data_options *options)
 {
@@ -117,6 +125,15 @@ static en_status check_holdout(const eni_data_options *options)
               "--holdout=%llu is more than a tenth of the %llu training samples of %s: give at most %llu",
               (ull)options->holdout, (ull)size, options->name, (ull)eni_dataset_most_held_out(size));
     return EN_EINVAL;
+}
+
+en_status eni_dataset_check(const eni_data_options *options)
+{
+    uint64_t size;
+    EN_TRY(check_holdout(options));
+    EN_TRY(eni_dataset_train_size(options, &size));
+    if (options->limit_train <= size - options->holdout) return EN_OK;
+    return refuse_limit(options, ENI_TRAIN, options->limit_train, size - options->holdout);
 }
 
 /* The last ones; their memory stays that of the training samples. */
@@ -141,12 +158,7 @@ static en_status apply_limits(const eni_data_options *options, eni_dataset *set)
     if (options->holdout > set->split[ENI_TRAIN].count) return EN_EPROTO; /* a lent set is another one */
     if (options->holdout > 0) hold_out(options->holdout, set);
     for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
-        if (limit[s] > set->split[s].count) {
-            eni_error("dataset", "--limit-%s-samples %llu is more than the %llu samples of %s%s: give at most that",
-                      s == ENI_TRAIN ? "train" : "test", (ull)limit[s], (ull)set->split[s].count, set->name,
-                      s == ENI_TRAIN && options->holdout > 0 ? " that --holdout leaves" : "");
-            return EN_EINVAL;
-        }
+        if (limit[s] > set->split[s].count) return refuse_limit(options, s, limit[s], set->split[s].count);
         if (limit[s] > 0) set->split[s].count = limit[s];
     }
     return EN_OK;

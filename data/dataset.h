@@ -81,6 +81,9 @@ en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
  * has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
 en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out);
 
+/* Whether holdout and limit_train fit it; the sentence that eni_dataset_open would say. */
+en_status eni_dataset_check(const eni_data_options *options);
+
 /* What may be held out of so many: a tenth. */
 static inline uint64_t eni_dataset_most_held_out(uint64_t train_size)
 {

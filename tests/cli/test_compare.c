@@ -116,6 +116,16 @@ static json_t *load(const char *relative)
     return json;
 }
 
+static json_t *load_first_line(const char *relative)
+{
+    char path[256];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s", s.dir, relative);
+    json_t *json = json_load_file(path, JSON_DISABLE_EOF_CHECK, &error);
+    if (json == NULL) fail_msg("%s: %s", path, error.text);
+    return json;
+}
+
 static const char *text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
@@ -196,6 +206,27 @@ static void test_what_would_overwrite_is_refused(void **state)
     assert_non_null(strstr(s.said, "once"));
     assert_int_equal(compare((const char *[]){"--arm=ring", "--cells=even,even@1", NULL}), EN_EINVAL);
     assert_non_null(strstr(s.said, "twice"));
+}
+
+/* Else a report says 0 % of it. */
+static void test_a_regression_has_no_accuracy(void **state)
+{
+    (void)state;
+    assert_int_equal(compare((const char *[]){"--arm=ring", NULL}), EN_OK);
+    json_t *result = load("runs/even-ring-s1/result.json"), *point = load_first_line("runs/even-ring-s1/eval.jsonl");
+    assert_true(json_is_real(json_object_get(result, "test_loss")));
+    assert_true(json_is_null(json_object_get(result, "test_accuracy")));
+    assert_true(json_is_real(json_object_get(point, "holdout_loss")));
+    assert_true(json_is_null(json_object_get(point, "holdout_accuracy")));
+    json_decref(point);
+    json_decref(result);
+}
+
+static void test_data_that_no_run_could_have_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--holdout=1001", NULL}), EN_EINVAL);
+    assert_non_null(strstr(s.said, "--holdout=1001 is more than a tenth"));
 }
 
 /* What may be claimed is on record with the first run: here nothing but the primary comparison. */
@@ -508,6 +539,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_runs_are_interleaved),
         TEST(test_what_would_overwrite_is_refused),
+        TEST(test_a_regression_has_no_accuracy),
+        TEST(test_data_that_no_run_could_have_is_refused),
         TEST(test_nothing_to_compare),
         TEST(test_stragglers_run_and_are_recorded),
         TEST(test_an_arm_is_slow_in_every_setting),
