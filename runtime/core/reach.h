@@ -8,7 +8,7 @@
 
 /* One evaluation. */
 typedef struct eni_eval {
-    double samples;  /* applied over all workers when the weights were taken */
+    double samples;  /* applied over all workers when the weights were taken, as far as rank 0 knew */
     double t;        /* seconds on the training clock */
     double loss;     /* NAN: not given */
     double accuracy; /* fraction, of the holdout where there is one; NAN: this model has none */
