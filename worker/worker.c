@@ -304,7 +304,8 @@ static uint64_t samples_between_points(const eni_worker *w)
 static void warn_of_few_points(const eni_worker *w, uint64_t every)
 {
     const uint64_t all = w->plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
-    if (w->world.rank != 0 || w->config->target <= 0 || points >= ENI_REACH_IN_A_ROW) return;
+    const bool has_accuracy = w->dataset->classes > 0;
+    if (w->world.rank != 0 || w->config->target <= 0 || !has_accuracy || points >= ENI_REACH_IN_A_ROW) return;
     eni_warn("worker",
              "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
              "--eval-every=%llu or less",
