@@ -72,9 +72,9 @@ static void start_by_hand(job *j, const kill_case *c)
         job_all_ranks(j);
         return;
     }
-    job_rank(j, 0);
-    job_rank(j, 1);
+    job_rank(j, 0); /* first, so that it shares the data set: rank 1 will be stopped */
     job_wait(j, 0, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
+    job_rank(j, 1);
     job_wait(j, 1, ENI_RANK_JOINED, NULL, -1, STARTS_WITHIN);
     if (c->phase == JOIN) return;
     process_kill(&j->rank[1], SIGSTOP);
