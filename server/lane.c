@@ -34,10 +34,7 @@ static void take_leavers(eni_lane *lane)
 /* Looks at what other threads ask for. 0: to stop. */
 static int attend(eni_lane *lane)
 {
-    uint64_t count;
     if (!atomic_exchange(&lane->attention, 0)) return 1;
-    while (read(lane->event_fd, &count, sizeof count) < 0 && errno == EINTR) {
-    }
     take_leavers(lane);
     eni_router_count(lane->router, &lane->figures.wire);
     pthread_mutex_lock(&lane->lock);
@@ -70,18 +67,26 @@ static void arm(eni_lane *lane)
     timerfd_settime(lane->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
+/* Empties a non-blocking timerfd or eventfd. */
+static void drain(int fd)
+{
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+}
+
 /* Takes a message from the socket if one is there or comes in time. What the same client has asked by bell
  * before it sent this comes first. */
 static en_status serve_socket(eni_lane *lane, int timeout_ms)
 {
     eni_packet packet = {0};
-    uint64_t expired;
     if (timeout_ms > 0) arm(lane);
     const int64_t begin = eni_now_ns();
     const en_status st = eni_router_recv(lane->router, timeout_ms, lane->wake_fd, &packet);
     lane->figures.wait_ns += eni_now_ns() - begin;
     if (st == EN_EINTR) { /* or they would wake us for ever */
-        (void)!read(lane->timer_fd, &expired, sizeof expired);
+        drain(lane->timer_fd);
+        drain(lane->event_fd); /* whoever wrote has set lane->attention before */
         eni_lane_wake_up(lane);
     }
     if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;

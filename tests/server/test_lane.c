@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "runtime/core/crc32c.h"
+#include "server/lane_impl.h"
 #include "tests/server/lane_rig.h"
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
@@ -212,12 +213,20 @@ static void an_emulated_wire_delays_by_what_it_says(void **state)
     eni_shaper_free(theirs);
 }
 
+/* Who calls for attention says so and then writes to event_fd; the lane may have looked in between. */
 static void an_idle_lane_uses_no_time(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
-    hello(r, 0);
+    const uint64_t one = 1;
+    const int64_t deadline = eni_now_ns() + 30 * ENI_SECOND;
     struct timespec begin, end;
+    hello(r, 0);
+    atomic_store(&r->lane->attention, 1);
+    while (atomic_load(&r->lane->attention) != 0 && eni_now_ns() < deadline)
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    assert_int_equal(atomic_load(&r->lane->attention), 0);
+    assert_int_equal(write(r->lane->event_fd, &one, sizeof one), sizeof one);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
     eni_sleep_until(eni_now_ns() + 200 * ENI_MILLI);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
