@@ -376,6 +376,16 @@ en_status eni_snapshot(eni_worker *w)
     return EN_OK;
 }
 
+/* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own batch
+ * was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
+static uint64_t samples_of_snapshot(const eni_worker *w, int which, uint64_t samples)
+{
+    eni_cell_past past;
+    if (!w->is_claiming || which != EN_EVAL_STORE || w->client == NULL) return samples;
+    eni_client_past(w->client, 0, 0, &past);
+    return past.samples < w->plan.samples ? past.samples : w->plan.samples;
+}
+
 /* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step, but is
  * kept and evaluated once. */
 static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
@@ -392,8 +402,8 @@ static en_status maybe_snapshot(eni_worker *w, uint64_t samples)
     EN_TRY(eni_snapshot(w));
     eni_host_count(w->strategy_host, &now);
     if (w->world.rank == 0)
-        return eni_curve_add(w->curve, samples, now.version, clock_seconds(w, end),
-                             eni_arena_at(w->arena, ENI_SLOT_EVAL, 0));
+        EN_TRY(eni_curve_add(w->curve, samples_of_snapshot(w, which, samples), now.version, clock_seconds(w, end),
+                             eni_arena_at(w->arena, ENI_SLOT_EVAL, 0)));
     eni_curve_skip(w->curve, samples);
     return EN_OK;
 }
