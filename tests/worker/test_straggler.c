@@ -165,14 +165,14 @@ static void test_a_piece_counts_as_it_is_awake(void **state)
         compute(&s, 2 * ENI_MILLI);
         assert_int_equal(s.slept_ns, 0);
     }
-    assert_true(s.owed_ns > 5 * ENI_MILLI);
+    assert_true(s.owed_ns + s.wall_ns > 10 * ENI_MILLI); /* both: others may have had the core */
     const int64_t awake = s.samples[0].ns[0];
     assert_true(awake >= 2 * ENI_MILLI);
     eni_straggler_begin_step(&s, 2);
     int64_t before = s.took_ns;
     compute(&s, 4 * ENI_MILLI);
     assert_true(s.took_ns - before == awake);
-    assert_true(s.slept_ns > 5 * ENI_MILLI);
+    assert_true(s.wall_ns > 15 * ENI_MILLI && s.owed_ns < ENI_MILLI);
     eni_straggler_begin_step(&s, 3);
     before = s.took_ns;
     compute(&s, ENI_MILLI);
