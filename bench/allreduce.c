@@ -18,9 +18,9 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "runtime/comm/coll.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/memory.h"
+#include "runtime/collective/coll.h"
+#include "core/clock.h"
+#include "core/memory.h"
 #include "runtime/net/place.h"
 #include "tests/cluster.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/tcp.h"
 
 enum { DEADLINE_S = 10 };

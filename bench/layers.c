@@ -19,9 +19,9 @@
 #include "models/layer.h"
 #include "models/registry.h"
 #include "ops/device.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum {
     PASSES = 3,

@@ -5,7 +5,7 @@
 
 #include "bench/limits.h"
 #include "ops/clones.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 #ifdef EN_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>

@@ -7,7 +7,7 @@
 #include <zmq.h>
 
 #include "bench/limits.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum {
     HEADER_BYTES = 100, /* about what a push's header takes on the wire */

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum { MAX_PROGRAMS = 128, GRACE_MS = 5000 };
 

@@ -18,7 +18,7 @@
 #include "bench/figures.h"
 #include "bench/programs.h"
 #include "bench/pushpull.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/net/place.h"
 
 enum { START_MS = 30000, ROUND_MS = 500, PATH_BYTES = 4096 }; /* what a trial may take */

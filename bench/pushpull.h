@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "runtime/comm/sync.h"
+#include "runtime/collective/sync.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
 

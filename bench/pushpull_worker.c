@@ -1,4 +1,4 @@
-/* pushpull_worker.c - see pushpull.h. What a worker does here is what runtime/comm does for a strategy: the
+/* pushpull_worker.c - see pushpull.h. What a worker does here is what the product does for a strategy: the
  * same client, arena, buckets and control connection; only the gradient comes from a table. */
 #include "bench/pushpull.h"
 
@@ -10,14 +10,14 @@
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "runtime/comm/client.h"
-#include "runtime/comm/lanes.h"
-#include "runtime/comm/store.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
-#include "runtime/net/member.h"
+#include "runtime/client/client.h"
+#include "runtime/client/lanes.h"
+#include "runtime/store/store.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/control/member.h"
 #include "runtime/net/place.h"
 
 enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, PAIRS = 19 };

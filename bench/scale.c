@@ -1,5 +1,5 @@
 /* scale.c - bench_scale: what an all-reduce and a push-pull take by the number of ranks and of shards, beside
- * what the cost model (runtime/comm/cost_model.h) says.
+ * what the cost model (runtime/host/cost_model.h) says.
  *
  * The model gets its numbers from the fewest processes that have an exchange (two ranks; one and two workers
  * with one shard) and predicts all others, so where the curves part it is the model that is wrong:
@@ -15,8 +15,8 @@
 #include "cli/lab.h"
 #include "cli/plot.h"
 #include "cli/stats.h"
-#include "runtime/comm/coll.h"
-#include "runtime/core/clock.h"
+#include "runtime/collective/coll.h"
+#include "core/clock.h"
 #include "runtime/net/place.h"
 
 enum { ROWS_MAX = 64, REPEATS = 3 };

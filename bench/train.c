@@ -20,7 +20,7 @@
 
 #include "bench/figures.h"
 #include "bench/programs.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/net/place.h"
 
 enum {

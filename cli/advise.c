@@ -17,10 +17,10 @@
 #include "config/outputs.h"
 #include "config/units.h"
 #include "models/registry.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 
 enum { MOST_RANKS = 1024, REPEATS_MAX = 99 };

@@ -3,7 +3,7 @@
 #define CLI_ADVISE_H
 
 #include "cli/commands.h"
-#include "runtime/comm/cost_model.h"
+#include "runtime/host/cost_model.h"
 
 enum { ENI_ADVICE_MAX = 65, ENI_CHECKS_MAX = 8 };
 

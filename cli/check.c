@@ -5,8 +5,8 @@
 
 #include "cli/launch.h"
 #include "ops/device.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/try.h"
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {

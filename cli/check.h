@@ -3,7 +3,7 @@
 #define CLI_CHECK_H
 
 #include "cli/commands.h"
-#include "runtime/comm/costs.h"
+#include "runtime/host/costs.h"
 
 typedef struct eni_check_job {
     int64_t workers, shards;

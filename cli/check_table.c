@@ -4,9 +4,9 @@
 #include "cli/check.h"
 #include "cli/lab.h"
 #include "cli/table.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 
 enum { SIZES = 8, WAYS = 4, COLS = 2 + 2 * WAYS };

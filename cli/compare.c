@@ -26,12 +26,12 @@
 #include "config/outputs.h"
 #include "config/units.h"
 #include "data/dataset.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/plugin.h"
-#include "runtime/core/files.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/options.h"
+#include "runtime/spec/plugin.h"
+#include "core/files.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 
 enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };

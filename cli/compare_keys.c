@@ -1,7 +1,7 @@
 /* compare_keys.c - see compare_keys.h. */
 #include "cli/compare_keys.h"
 
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 /* The keys of one kind: all of one configuration, and those that any of them was told. */
 typedef struct keys {

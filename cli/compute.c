@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ops/gpu_of_rank.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 /* Which GPU, where --device does not say. */
 static en_status choose_gpu(const char *spec, const char *plugin_dir, int local_rank, int nlocal,

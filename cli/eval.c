@@ -8,10 +8,10 @@
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 
 typedef struct evaluation {

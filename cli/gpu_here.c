@@ -12,9 +12,9 @@
 
 #include "ops/device.h"
 #include "ops/gpu_of_rank.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { PATIENCE_S = 60 }; /* a driver that is just being loaded takes seconds */
 

@@ -8,9 +8,9 @@
 
 #include "cli/commands.h"
 #include "ops/device.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* What /proc says the process is called; "" if it says nothing. */
 static void name_program(int64_t pid, char *name_out, size_t bytes)

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 
 #include "config/config.h"
-#include "runtime/comm/cost_curve.h"
-#include "runtime/comm/cost_model.h"
+#include "runtime/collective/cost_curve.h"
+#include "runtime/host/cost_model.h"
 
 enum { ENI_LAB_MAX = 64 }; /* processes */
 

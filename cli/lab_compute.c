@@ -11,12 +11,12 @@
 #include "entrain/model.h"
 #include "models/registry.h"
 #include "ops/optimizer.h"
-#include "runtime/comm/buckets.h"
-#include "runtime/comm/probe.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
-#include "runtime/core/try.h"
+#include "runtime/spec/buckets.h"
+#include "runtime/collective/probe.h"
+#include "core/clock.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/try.h"
 
 enum { WARM_UP = 3 };
 

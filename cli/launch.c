@@ -20,12 +20,12 @@
 #include "cli/servers.h"
 #include "config/folders.h"
 #include "config/outputs.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/plugin.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/options.h"
+#include "runtime/spec/plugin.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* ---- starting ---- */
 

@@ -33,7 +33,7 @@ typedef struct eni_launch {
     void *user;
     bool has_gpus;           /* it was asked before whether this host has the GPU of --device (gpu_here.h) */
     bool is_check;           /* the workers only join, test the exchange, and leave */
-    struct eni_costs *costs; /* with is_check: they also measure what it takes (comm/costs.h); or NULL */
+    struct eni_costs *costs; /* with is_check: they also measure what it takes (host/costs.h); or NULL */
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 

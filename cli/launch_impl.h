@@ -6,7 +6,7 @@
 
 #include "cli/launch.h"
 #include "cli/relay.h"
-#include "runtime/net/control.h"
+#include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
 

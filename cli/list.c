@@ -6,9 +6,9 @@
 #include "cli/report.h"
 #include "data/dataset.h"
 #include "models/registry.h"
-#include "runtime/comm/plugin.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "runtime/spec/plugin.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {

@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum { BAR = 24, BAR_LEAST = 6, COLUMNS = 80 }; /* COLUMNS: of no terminal */
 

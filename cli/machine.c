@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 static const double shortest = 1.2; /* seconds of all cores together */
 

@@ -10,10 +10,10 @@
 
 #include "cli/commands.h"
 #include "config/folders.h"
-#include "runtime/core/log.h"
-#include "runtime/core/signals.h"
-#include "runtime/core/version.h"
-#include "runtime/core/words.h"
+#include "core/log.h"
+#include "core/signals.h"
+#include "core/version.h"
+#include "core/words.h"
 #include "runtime/sim/trial.h"
 
 typedef struct command {

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 /* Adds the events of a part, and what it had no room for. */
 static en_status append(json_t *events, const char *path, json_int_t *dropped)

@@ -18,9 +18,9 @@
 
 #include "cli/html.h"
 #include "config/units.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 extern char **environ;
 

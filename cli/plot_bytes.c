@@ -3,7 +3,7 @@
 
 #include "cli/html.h"
 #include "cli/plot.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 enum { THEORY, PAYLOAD, WIRE, SHM, KINDS };
 

@@ -4,7 +4,7 @@
 
 #include "cli/html.h"
 #include "cli/plot.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static double accuracy_percent(const eni_run *run)
 {

@@ -7,7 +7,7 @@
 
 #include "cli/html.h"
 #include "cli/plot.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 enum { OVER_TIME, OVER_SAMPLES };
 

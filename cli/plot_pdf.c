@@ -2,9 +2,9 @@
 #include <stdlib.h>
 
 #include "cli/plot.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static FILE *open_script(char **text, size_t *bytes, int width, int height)
 {

@@ -5,7 +5,7 @@
 #include "cli/html.h"
 #include "cli/plot.h"
 #include "cli/table.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 /* Medians over seeds of what one rank computed and applied; false when no run says. */
 static bool share_of(const eni_study *study, size_t cell, size_t arm, int rank, double *applied_out,

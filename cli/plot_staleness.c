@@ -4,7 +4,7 @@
 
 #include "cli/html.h"
 #include "cli/plot.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 enum { MAX_WORKERS = 8, MAX_BINS = 64 };
 

@@ -9,7 +9,7 @@
 
 #include "cli/html.h"
 #include "cli/plot.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 /* Global batches that a role's times cover: a worker's are those of this process, as its step count; a server's
  * cover the whole run. */

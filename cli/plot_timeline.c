@@ -6,7 +6,7 @@
 #include "cli/html.h"
 #include "cli/plot.h"
 #include "cli/plot_trace.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cli/report_json.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/trace.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/trace.h"
+#include "core/try.h"
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 

@@ -1,4 +1,4 @@
-/* plot_trace.h - one step, cut out of a run's trace.json (runtime/core/trace.h writes it). */
+/* plot_trace.h - one step, cut out of a run's trace.json (core/trace.h writes it). */
 #ifndef CLI_PLOT_TRACE_H
 #define CLI_PLOT_TRACE_H
 

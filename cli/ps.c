@@ -10,11 +10,11 @@
 
 #include "cli/commands.h"
 #include "cli/table.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
-#include "runtime/net/runs.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/control/runs.h"
 
 enum { COLUMNS = 9, ANSWER_S = 2, END_S = 10 };
 

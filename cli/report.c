@@ -15,8 +15,8 @@
 #include "cli/report_table.h"
 #include "cli/report_verdict.h"
 #include "cli/table.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static en_status make_plots_folder(const char *path)
 {

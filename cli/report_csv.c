@@ -5,7 +5,7 @@
 
 #include "cli/plot.h"
 #include "cli/report_table.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static void put(eni_csv *csv, double value)
 {

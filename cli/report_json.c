@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 void eni_json_fail(eni_json *reader, const char *fmt, ...)
 {

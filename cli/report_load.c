@@ -9,9 +9,9 @@
 
 #include "cli/report_json.h"
 #include "cli/report_study.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static void load_cells(eni_json *reader, eni_study *study)
 {

@@ -5,7 +5,7 @@
 
 #include "cli/html.h"
 #include "cli/report_table.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 enum { NO_LEGEND, ARM_LEGEND, PHASE_LEGEND };
 

@@ -9,9 +9,9 @@
 
 #include "cli/report_json.h"
 #include "cli/report_study.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
 static en_status each_line(const char *path,

@@ -11,8 +11,8 @@
 #include "cli/report_page.h"
 #include "cli/report_table.h"
 #include "cli/report_verdict.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 /* ---- verdict ----------------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@
 #include "cli/claims.h"
 #include "cli/stats.h"
 #include "entrain/status.h"
-#include "runtime/core/reach.h"
+#include "core/reach.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
 enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };

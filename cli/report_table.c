@@ -8,7 +8,7 @@
 #include "cli/plot.h"
 #include "cli/report_verdict.h"
 #include "cli/table.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 /* ---- the numbers ------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "cli/table.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
 

@@ -8,10 +8,10 @@
 #include "cli/commands.h"
 #include "cli/launch.h"
 #include "cli/merge_trace.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 en_status eni_command_run(const eni_command_context *context)
 {

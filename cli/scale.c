@@ -16,12 +16,12 @@
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "config/units.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/plugin.h"
-#include "runtime/core/files.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/options.h"
+#include "runtime/spec/plugin.h"
+#include "core/files.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 
 enum { REPEATS_MAX = 99, COLS = 9 };

@@ -15,9 +15,9 @@
 #include "cli/cause.h"
 #include "cli/nodes.h"
 #include "config/folders.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { LAST_MS = 2000 }; /* a psd that is alone ends by itself within this time, or is ended */
 

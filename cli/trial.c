@@ -11,8 +11,8 @@
 
 #include "cli/launch.h"
 #include "config/folders.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static en_status read_result(const char *dir, eni_trial_result *out)
 {

@@ -13,10 +13,10 @@
 
 #include "cli/cause.h"
 #include "cli/servers.h"
-#include "runtime/comm/costs.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/net/obituary.h"
+#include "runtime/host/costs.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "runtime/control/obituary.h"
 
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */

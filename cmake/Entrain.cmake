@@ -50,7 +50,7 @@ function(en_library name)
   target_link_libraries(en_${name} PUBLIC en_flags Threads::Threads ${A_DEPS})
 endfunction()
 
-# The version that programs tell and ranks compare (runtime/core/version.h).
+# The version that programs tell and ranks compare (core/version.h).
 set(EN_VERSION_FILE ${CMAKE_BINARY_DIR}/version.c)
 add_custom_target(en_version BYPRODUCTS ${EN_VERSION_FILE}
   COMMAND ${CMAKE_COMMAND} -D SOURCE=${CMAKE_SOURCE_DIR} -D BASE=${PROJECT_VERSION} -D OUT=${EN_VERSION_FILE}

@@ -4,9 +4,9 @@
 
 #include "config/config.h"
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* Keys that an arm may set: what `entrain run` takes, less what the comparison itself decides. */
 static int find_arm_key(const char *name, size_t length)

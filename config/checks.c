@@ -8,8 +8,8 @@
 
 #include "config/config.h"
 #include "config/units.h"
-#include "runtime/core/log.h"
-#include "runtime/core/words.h"
+#include "core/log.h"
+#include "core/words.h"
 
 en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
 {

@@ -7,9 +7,9 @@
 #include "config/env.h"
 #include "config/keys.h"
 #include "config/units.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { CURVE_POINTS = 48 };
 

@@ -162,7 +162,7 @@ typedef struct eni_config {
 
     /* descriptors that the launcher hands down, -1: none */
     int64_t listen_fd, token_fd, result_fd, out_fd;
-    int64_t begin_ns; /* when the launcher began this run (runtime/core/clock.h); 0: nobody did */
+    int64_t begin_ns; /* when the launcher began this run (core/clock.h); 0: nobody did */
     bool check; /* the worker joins, tries the exchange, and leaves */
     bool probe; /* and measures what it takes */
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* A double-quoted YAML scalar. */
 static void put_quoted(FILE *stream, const char *text)

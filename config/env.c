@@ -11,8 +11,8 @@
 #include "config/keys.h"
 #include "config/launcher.h"
 #include "config/units.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 const char *eni_env(const char *name)
 {

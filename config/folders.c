@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "config/env.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static en_status executable_dir(char dir_out[PATH_MAX])
 {

@@ -9,7 +9,7 @@
 
 #include "config/env.h"
 #include "config/units.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 /* Steps at the end of the range are Slurm's own: the batch script, salloc's shell, what srun waits with. */
 static const int64_t slurm_first_special_step = 0xfffffff0;

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "runtime/core/words.h"
+#include "core/words.h"
 
 enum { WORD_MAX = 63 };
 

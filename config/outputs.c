@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "config/folders.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { LOCK_TRIES = 30, LOCK_WAIT_MS = 10, NAMED = 4 }; /* what was killed needs a moment to be gone */
 

@@ -5,9 +5,9 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* One flag as it was written. */
 typedef struct given {

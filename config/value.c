@@ -8,9 +8,9 @@
 
 #include "config/keys.h"
 #include "config/units.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static void *field(eni_config *config, const eni_key *key)
 {

@@ -11,9 +11,9 @@
 #include <yaml.h>
 
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 #define MAX_BYTES (1u << 20)
 

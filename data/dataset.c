@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 
 #include "data/dataset_make.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 typedef unsigned long long ull;
 

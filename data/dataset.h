@@ -12,7 +12,7 @@
 
 #include "entrain/model.h"
 #include "entrain/status.h"
-#include "runtime/core/digest.h"
+#include "core/digest.h"
 
 enum { ENI_TRAIN, ENI_TEST, ENI_HOLDOUT, ENI_SPLITS };
 

@@ -6,8 +6,8 @@
 
 #include "data/dataset_make.h"
 #include "data/idx.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 typedef unsigned long long ull;
 

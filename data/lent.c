@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "data/dataset_make.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 #define LENT_MAGIC UINT64_C(0x31746e656c6e65) /* "enlent1" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };

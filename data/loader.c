@@ -14,10 +14,10 @@
 #include <string.h>
 
 #include "data/sampler.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 

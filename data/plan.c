@@ -1,8 +1,8 @@
 /* plan.c - see plan.h. */
 #include "data/plan.h"
 
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 typedef unsigned long long ull;
 

@@ -1,9 +1,9 @@
 /* sampler.c - see sampler.h. */
 #include "data/sampler.h"
 
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/try.h"
 
 struct eni_sampler {
     uint64_t count;

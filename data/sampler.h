@@ -12,7 +12,7 @@
 
 #include "data/plan.h"
 #include "entrain/status.h"
-#include "runtime/core/digest.h"
+#include "core/digest.h"
 
 typedef struct eni_sampler eni_sampler;
 

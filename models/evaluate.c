@@ -5,10 +5,10 @@
 #include <time.h>
 
 #include "models/model.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
 enum { PATIENCE_S = 60, PATIENCE_AT_CLOSE_S = 2 }; /* with a run that may be over */

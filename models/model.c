@@ -7,9 +7,9 @@
 
 #include "models/model.h"
 #include "models/prepared.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 struct en_model {
     const en_schema *schema; /* borrowed, as the two below; outlive us */

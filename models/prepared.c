@@ -6,9 +6,9 @@
 #include "models/prepared.h"
 
 #include "models/layer.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* What planning finds out about a stage, and its place needs. */
 typedef struct need {

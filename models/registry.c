@@ -5,8 +5,8 @@
 
 #include "models/layer.h"
 #include "models/networks.h"
-#include "runtime/core/log.h"
-#include "runtime/core/words.h"
+#include "core/log.h"
+#include "core/words.h"
 
 static const en_network *const networks[] = {&eni_toy, &eni_mlp, &eni_convnet};
 enum { NNETWORKS = sizeof networks / sizeof networks[0] };

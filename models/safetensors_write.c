@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "models/safetensors.h"
-#include "runtime/core/digest.h"
-#include "runtime/core/files.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/digest.h"
+#include "core/files.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
 

@@ -5,10 +5,10 @@
 
 #include "entrain/model.h"
 #include "models/layer.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/try.h"
 
 enum { MAX_LAYERS = 4096, MAX_CHANNELS = 1 << 24, MAX_KERNEL = 1 << 10 };
 

@@ -6,9 +6,9 @@
 
 #include "models/safetensors.h"
 #include "ops/mean.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */
 

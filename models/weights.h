@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "entrain/model.h"
-#include "runtime/core/digest.h"
+#include "core/digest.h"
 
 /* Writes `flat` (schema->count) to `path`: the old file or the whole new one is there, also after a crash.
  * EN_ENONFINITE names the tensor: such a file could not be read back. EN_EIO. */

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/elf_file.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/elf_file.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static void log_for_device(int level, const char *subsystem, const char *text)
 {

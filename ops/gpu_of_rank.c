@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 en_status eni_gpu_pick(const char *spec, int count, int local_rank, int nlocal, int32_t *index_out)
 {

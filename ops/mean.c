@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "ops/clones.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 /* Sources are added block by block, so that the partial sum stays in the first-level cache and memory is
  * read once and written once, whatever the number of sources. */

@@ -4,7 +4,7 @@
 
 #include "ops/clones.h"
 #include "ops/mean.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 /* SGD as ops/optimizer.c has it, case by case, in the same order of operations. */
 enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config/units.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static en_status compare(const char *key, const char *ours, const char *theirs, char *why)
 {

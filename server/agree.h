@@ -4,7 +4,7 @@
 #define SERVER_AGREE_H
 
 #include "config/config.h"
-#include "runtime/net/control.h"
+#include "runtime/control/control.h"
 #include "server/setup.h"
 
 typedef struct eni_psd_terms {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "server/lane_save.h"
 
 /* The loan of `data`, if these are a cell's live weights and long enough for ZeroMQ to send them where they

@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/wire.h"
 
 /* A worker comes again when psd 0 was lost and psd 1 was not. */

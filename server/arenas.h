@@ -1,18 +1,18 @@
 /* arenas.h - the memory of the workers on this host, as psd maps it.
  *
- * A worker that shares psd's host hands over its arena (comm/arena.h) before its HELLO. psd then reads
+ * A worker that shares psd's host hands over its arena (collective/arena.h) before its HELLO. psd then reads
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
  * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
  * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its lanes, if it
- * handed over bells (comm/bells.h) too: then messages need no socket either.
+ * handed over bells (client/bells.h) too: then messages need no socket either.
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
  * anything from a socket. Its size cannot change: it is sealed. */
 #ifndef SERVER_ARENAS_H
 #define SERVER_ARENAS_H
 
-#include "runtime/comm/arena.h"
-#include "runtime/comm/bells.h"
+#include "runtime/collective/arena.h"
+#include "runtime/client/bells.h"
 #include "runtime/net/fdpass.h"
 #include "server/weights.h"
 

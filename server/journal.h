@@ -7,7 +7,7 @@
 #ifndef SERVER_JOURNAL_H
 #define SERVER_JOURNAL_H
 
-#include "runtime/net/leader.h"
+#include "runtime/control/leader.h"
 #include "server/state.h"
 
 typedef struct eni_journal eni_journal;

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 /* Who owns the buffer. */
 enum { IDLE, COMMITTED, WRITTEN };

@@ -10,11 +10,11 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
-#include "runtime/core/turns.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/turns.h"
 #include "server/lane_save.h"
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */

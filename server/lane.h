@@ -10,10 +10,10 @@
 #ifndef SERVER_LANE_H
 #define SERVER_LANE_H
 
-#include "runtime/comm/store.h"
-#include "runtime/core/trace.h"
+#include "runtime/store/store.h"
+#include "core/trace.h"
 #include "runtime/net/lane.h"
-#include "runtime/net/leader.h"
+#include "runtime/control/leader.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/token.h"
 #include "server/arenas.h"

@@ -1,11 +1,11 @@
-/* Messages without a socket (comm/bells.h): a lane looks for them while something has just happened, and has
+/* Messages without a socket (client/bells.h): a lane looks for them while something has just happened, and has
  * itself kicked when it goes to sleep. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "server/lane_impl.h"
 
 enum {

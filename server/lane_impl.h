@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "server/lane.h"
 
 /* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */

@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/comm/store_save.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/mutation.h"
-#include "runtime/core/try.h"
+#include "runtime/store/store_save.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutation.h"
+#include "core/try.h"
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 

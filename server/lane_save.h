@@ -6,7 +6,7 @@
  * only; the rest is a keeper's (keeper.h). `stable` moves when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (comm/store_save.h). Without --state all of this does nothing. */
+ * (store/store_save.h). Without --state all of this does nothing. */
 #ifndef SERVER_LANE_SAVE_H
 #define SERVER_LANE_SAVE_H
 

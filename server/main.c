@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "config/folders.h"
-#include "runtime/core/log.h"
-#include "runtime/core/signals.h"
-#include "runtime/core/version.h"
-#include "runtime/net/obituary.h"
+#include "core/log.h"
+#include "core/signals.h"
+#include "core/version.h"
+#include "runtime/control/obituary.h"
 #include "runtime/net/place.h"
 #include "server/psd.h"
 

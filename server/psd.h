@@ -7,7 +7,7 @@
  *     psd_member.c   psd 1 and up, which joins psd 0 instead of leading
  *     setup.c        what rank 0's JOIN says about the run
  *     agree.c        whether psd's own command says the same
- *     lane.c         one shard: a thread around the store (runtime/comm/store.h)
+ *     lane.c         one shard: a thread around the store (runtime/store/store.h)
  *     serve.c        what a lane does with a message
  *     lane_save.c    what a lane keeps on disk, and may promise because of it
  *     keeper.c       writes that while the lane serves

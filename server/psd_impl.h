@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "runtime/net/member.h"
+#include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "server/agree.h"
 #include "server/journal.h"

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include "config/env.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "server/psd_impl.h"
 
 enum { STOP_MS = 600, RETRY_MS = 20 };

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "server/psd_impl.h"
 
 static en_status other_run(const eni_psd *psd)

@@ -7,7 +7,7 @@
 #ifndef SERVER_RUN_FILE_H
 #define SERVER_RUN_FILE_H
 
-#include "runtime/net/control.h"
+#include "runtime/control/control.h"
 #include "runtime/net/token.h"
 #include "server/state.h"
 

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/comm/store_save.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/mutation.h"
+#include "runtime/store/store_save.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutation.h"
 #include "server/lane_save.h"
 
 enum {

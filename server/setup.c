@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/wire.h"
 
 enum { MAX_BUCKETS = 1 << 20 };

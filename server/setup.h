@@ -9,8 +9,8 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "runtime/comm/options.h"
-#include "runtime/net/control.h"
+#include "core/options.h"
+#include "runtime/control/control.h"
 
 typedef struct eni_setup {
     uint32_t nbuckets;

@@ -10,11 +10,11 @@
 #include <dirent.h>
 #include <unistd.h>
 
-#include "runtime/core/digest.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/mutation.h"
-#include "runtime/core/try.h"
+#include "core/digest.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutation.h"
+#include "core/try.h"
 
 #define MAGIC UINT64_C(0x4554415453544e45) /* "ENTSTATE" */
 

@@ -1,7 +1,7 @@
 /* state.h - the folder from which another psd can take the place of one that was killed.
  *
  *     run.0, run.1        who takes part and what was agreed (server/rundesc.h); the generation is the epoch
- *     lane-K.0, lane-K.1  the store of lane K (comm/store_save.h)
+ *     lane-K.0, lane-K.1  the store of lane K (store/store_save.h)
  *     claims              which rank was given which micro-batch (server/journal.h)
  *
  * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written

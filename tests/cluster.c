@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/tcp.h"
 
 static cluster_board *board_open(void)

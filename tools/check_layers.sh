@@ -5,18 +5,21 @@ cd "$(dirname "$0")/.." || exit 2
 
 allowed() { # folder -> prefixes that it may include, itself and include/entrain apart
     case $1 in
-    runtime/core) echo "" ;;
-    runtime/net) echo "runtime/core" ;;
-    ops*) echo "runtime/core ops" ;;
-    config) echo "runtime/core" ;;
-    models) echo "runtime/core ops" ;;
-    data) echo "runtime/core ops" ;;
-    runtime/comm) echo "runtime/core runtime/net ops" ;;
-    runtime/sim) echo "runtime/core runtime/comm ops" ;;
-    server) echo "runtime/core runtime/net runtime/comm ops config" ;;
-    worker) echo "runtime/core runtime/net runtime/comm ops config models data" ;;
-    cli) echo "runtime/core runtime/net runtime/comm runtime/sim ops config models data" ;;
-    strategies) echo "" ;;
+    core|strategies) echo "" ;;
+    config) echo "core" ;;
+    ops|ops/*) echo "core ops" ;;
+    models|data) echo "core ops" ;;
+    runtime/net) echo "core" ;;
+    runtime/control) echo "core runtime/net" ;;
+    runtime/spec) echo "core ops runtime/net runtime/control" ;;
+    runtime/collective) echo "core ops runtime/net runtime/control runtime/spec" ;; # a mesh is that of a run's ranks
+    runtime/store) echo "core ops runtime/net runtime/spec" ;;
+    runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
+    runtime/host) echo "core ops runtime/net runtime/spec runtime/collective runtime/client" ;;
+    runtime/sim) echo "core ops runtime/spec runtime/store runtime/host" ;;
+    server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
+    worker) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    cli) echo "core ops config models data runtime" ;;
     *) echo "*" ;;
     esac
 }
@@ -26,7 +29,7 @@ vendor() { # header -> the folders that may include it
     oneapi/*|dnnl*) echo "ops/cpu" ;;
     cuda*|cublas*|cudnn*|nccl*) echo "ops/cuda" ;;
     zmq.h|msgpack*) echo "runtime/net" ;;
-    sodium*) echo "runtime/core" ;;
+    sodium*) echo "core" ;;
     zlib.h) echo "data" ;;
     yaml.h) echo "config" ;;
     esac
@@ -34,8 +37,9 @@ vendor() { # header -> the folders that may include it
 
 bad=0
 offence() { echo "$1"; bad=1; }
-for folder in runtime/core runtime/net runtime/comm runtime/sim ops ops/ref ops/cpu config models data server worker cli strategies; do
-    for file in "$folder"/*.c "$folder"/*.h; do
+for folder in core config models data ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim server worker cli strategies; do
+    for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do
             case $path in

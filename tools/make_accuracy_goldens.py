@@ -39,7 +39,7 @@ JOBS = {"sync": {"batch": 128, "lr": 0.02, "momentum": 0.5, "delay": 0},
         "delayed": {"batch": 64, "lr": 0.01, "momentum": 0.5, "delay": 1}}
 TOLERANCE = 0.005  # of --check, on the medians
 U32, U64 = 2**32 - 1, 2**64 - 1
-RNG_ORDER = 2  # runtime/core/rng.h
+RNG_ORDER = 2  # core/rng.h
 
 
 def fold(x):
@@ -49,7 +49,7 @@ def fold(x):
 
 
 def philox(seed, epoch, index, lane):
-    """Philox 4x32-10 (Salmon et al. 2011), as runtime/core/rng.c keys it."""
+    """Philox 4x32-10 (Salmon et al. 2011), as core/rng.c keys it."""
     key = fold((seed + 0x9E3779B97F4A7C15 * RNG_ORDER) & U64) ^ lane << 32
     c, k0, k1 = [index & U32, index >> 32, epoch & U32, epoch >> 32], key & U32, key >> 32
     for _ in range(10):

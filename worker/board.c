@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "config/folders.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/crc32c.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/crc32c.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static const int64_t flush_ns = 2 * ENI_SECOND;
 

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "worker/gpus.h"
 #include "worker/vectors.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "ops/mean.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { TENSOR_NAME = ENI_CHECKPOINT_NAME + EN_MAX_TENSOR_NAME + 2 };
 #define VECTORS_MAX 4096 /* flat vectors that a file may hold: more is no checkpoint of ours */

@@ -25,7 +25,7 @@
 #include "entrain/model.h"
 #include "entrain/status.h"
 #include "models/safetensors.h"
-#include "runtime/core/digest.h"
+#include "core/digest.h"
 
 enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
-#include "runtime/net/control.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/control/control.h"
 #include "worker/checkpoint.h"
 
 enum { HISTORY_MAX = 1000, STATE_MAX = 1 << 20 };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 #include "worker/checkpoint.h"
 
 enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/core/crc32c.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/crc32c.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/lines.h"
 
 enum { MAX_STORED = 256, GRID = 12 };

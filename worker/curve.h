@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
-#include "runtime/core/reach.h"
+#include "core/reach.h"
 
 typedef struct eni_curve eni_curve;
 

@@ -10,10 +10,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/net/obituary.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "runtime/control/obituary.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
 static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */

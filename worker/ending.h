@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-#include "runtime/net/member.h"
+#include "runtime/control/member.h"
 
 typedef struct eni_ending eni_ending;
 

@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/gpus.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"

@@ -4,11 +4,11 @@
 
 #include "config/units.h"
 #include "models/weights.h"
-#include "runtime/comm/lanes.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "runtime/client/lanes.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/save.h"
 #include "worker/vectors.h"
 

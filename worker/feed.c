@@ -1,8 +1,8 @@
 /* feed.c - see feed.h. Batch i lies in buffer i % 2: that of batch i - 2, which has been handed out. */
 #include "worker/feed.h"
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 typedef struct buffer {
     void *x, *target; /* on the device */

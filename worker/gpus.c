@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "ops/gpu_of_rank.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/lease.h"
 
 enum { USERS_MAX = 256 };

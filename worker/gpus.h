@@ -4,7 +4,7 @@
  *                                           (ops/gpu_of_rank.h)
  *     after the join      eni_gpus_open     picks it, tells the others, prints the table, waits for the lease
  *                         (the device's context is opened with eni_gpus_index)
- *                         eni_gpus_choose   where vectors lie: comm/gpu_choose.h; tries CUDA IPC
+ *                         eni_gpus_choose   where vectors lie: collective/gpu_choose.h; tries CUDA IPC
  *                         (vectors are opened: worker/vectors.h)
  *     training begins     eni_gpus_report   memory per rank; who else is there
  *     it has ended        eni_gpus_look     who is there now
@@ -19,9 +19,9 @@
 
 #include "entrain/device.h"
 #include "entrain/strategy.h"
-#include "runtime/comm/gpu_choose.h"
-#include "runtime/comm/sync.h"
-#include "runtime/net/control.h"
+#include "runtime/collective/gpu_choose.h"
+#include "runtime/collective/sync.h"
+#include "runtime/control/control.h"
 
 typedef struct eni_gpus eni_gpus;
 

@@ -1,10 +1,10 @@
 /* graph.c - see graph.h. */
 #include "worker/graph.h"
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { EAGER_STEPS = 3 };
 

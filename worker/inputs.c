@@ -5,9 +5,9 @@
 #include "config/outputs.h"
 #include "config/units.h"
 #include "models/weights.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/worker.h"
 
 static en_status check_stragglers(const eni_worker *w)

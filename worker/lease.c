@@ -16,10 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { TICKET = 16, TICKETS_MAX = 1 << 16, LOOK_MS = 100 };
 

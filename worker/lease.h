@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
-#include "runtime/comm/sync.h"
+#include "runtime/collective/sync.h"
 
 typedef struct eni_lease eni_lease;
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 /* 1 for a whole object of at most `resumed` samples and, if it has one, a time of at most `seconds`. */
 static int stays(const char *line, size_t length, uint64_t resumed, double seconds)

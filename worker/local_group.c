@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/worker.h"
 
 /* The world as if this host's ranks were all: what mesh.h needs of it. */

@@ -10,8 +10,8 @@
 
 #include "config/env.h"
 #include "models/evaluate.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "worker/feed.h"
 #include "worker/gpus.h"
 #include "worker/graph.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum { BAR_WIDTH = 20 }; /* the line fits into 80 columns: a longer one would not be overwritten */
 

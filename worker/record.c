@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "worker/lines.h"
 
 struct eni_recorder {

@@ -1,7 +1,7 @@
 /* refuse.c - flags that are for GPUs, on a device that is none: refused, because a run that takes them and
  * does nothing is found out when it is too late. What a host does anyway is passed over: it computes in 32
  * bits, so --tf32 has nothing to round; and in the same bits every time, so it is --deterministic. */
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "worker/worker.h"
 
 en_status eni_refuse_without_gpu(const eni_config *config)

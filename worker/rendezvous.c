@@ -12,10 +12,10 @@
 
 #include "config/env.h"
 #include "config/folders.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
-#include "runtime/net/meet.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+#include "runtime/control/meet.h"
 
 static int has_servers(const eni_worker *w)
 {

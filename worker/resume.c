@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 
 #include "config/outputs.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/save.h"
 
 enum { LISTED = 64 };

@@ -11,10 +11,10 @@
 
 #include "config/folders.h"
 #include "config/outputs.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/ending.h"
 
 struct eni_saver {

@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/vectors.h"
 
 struct eni_scaler {

@@ -1,8 +1,8 @@
 /* scores.c - see scores.h. */
 #include "worker/scores.h"
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/vectors.h"
 
 typedef struct score_set {

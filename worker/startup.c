@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "worker/worker.h"
 
 enum {

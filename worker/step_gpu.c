@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "worker/feed.h"
 #include "worker/graph.h"
 #include "worker/scaler.h"

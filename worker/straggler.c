@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/rng.h"
+#include "core/clock.h"
+#include "core/rng.h"
 
 /* A sleep of Linux lasts 50 us more than was asked, unless its thread says otherwise. */
 static const unsigned long timer_slack_ns = 1000;

@@ -4,17 +4,17 @@
  *            ->  finish: the strategy's exchange ends, param holds the next weights  ->  record
  *
  * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
- * (runtime/comm/host.c). On a GPU the same path is put into queues (step_gpu.c), and where nothing waits for the
+ * (runtime/host/host.c). On a GPU the same path is put into queues (step_gpu.c), and where nothing waits for the
  * GPU in between (vectors.h) a step is recorded when its loss comes, which is one step later. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ops/mean.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/feed.h"
 #include "worker/save.h"
 #include "worker/scores.h"

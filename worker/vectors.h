@@ -6,10 +6,10 @@
  *                   finished bucket's gradient is copied out while backward runs; its new weights are
  *                   copied in, and the next forward begins behind them
  *
- *     on the GPU    the strategy's mean_step works there (comm/gpu_steps.h); the arena sees the weights when
+ *     on the GPU    the strategy's mean_step works there (collective/gpu_steps.h); the arena sees the weights when
  *                   somebody asks: a snapshot, a checkpoint, the end
  *
- * Which of the three: comm/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
+ * Which of the three: collective/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
  * because who reads it cannot wait for a mark of this GPU; on the GPU that is the business of the steps:
  *
  *     staged        send_out(b) | await(b) | submit(b) ... finish: finish_bucket(b), its weights in
@@ -19,8 +19,8 @@
 #ifndef WORKER_VECTORS_H
 #define WORKER_VECTORS_H
 
-#include "runtime/comm/gpu_choose.h"
-#include "runtime/comm/gpu_steps.h"
+#include "runtime/collective/gpu_choose.h"
+#include "runtime/collective/gpu_steps.h"
 #include "worker/worker.h"
 
 typedef struct eni_vectors eni_vectors;

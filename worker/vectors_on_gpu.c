@@ -6,10 +6,10 @@
  *              (CUDA IPC) that are gathered */
 #include <string.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/vectors_state.h"
 
 /* ---- memory ---- */

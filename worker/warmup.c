@@ -1,10 +1,10 @@
 /* warmup.c - see warmup.h. */
 #include "worker/warmup.h"
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "worker/vectors.h"
 
 enum { PASSES = 2 };

@@ -29,15 +29,15 @@
 #include "data/plan.h"
 #include "entrain/model.h"
 #include "ops/device.h"
-#include "runtime/comm/client.h"
-#include "runtime/comm/coll.h"
-#include "runtime/comm/gpu_choose.h"
-#include "runtime/comm/host.h"
-#include "runtime/comm/lanes.h"
-#include "runtime/comm/mesh.h"
-#include "runtime/core/trace.h"
-#include "runtime/net/leader.h"
-#include "runtime/net/member.h"
+#include "runtime/client/client.h"
+#include "runtime/collective/coll.h"
+#include "runtime/collective/gpu_choose.h"
+#include "runtime/host/host.h"
+#include "runtime/client/lanes.h"
+#include "runtime/collective/mesh.h"
+#include "core/trace.h"
+#include "runtime/control/leader.h"
+#include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "worker/board.h"
 #include "worker/checkpoint.h"
@@ -240,7 +240,7 @@ const char *eni_exchange_no_shm(const eni_config *config);
 en_status eni_exchange_open(eni_worker *worker);
 void eni_exchange_close(eni_worker *worker);
 
-/* exchange.c: what the exchange of a bucket takes (comm/costs.h); all ranks together, before the first step or
+/* exchange.c: what the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or
  * with gradients that are all zero. `worker` is the eni_worker. */
 en_status eni_exchange_measure(void *worker, eni_costs *costs_out);
 

@@ -15,8 +15,8 @@
 
 #include "ops/clones.h"
 #include "ops/cpu/cpu.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum {
     LANES = 16,              /* floats of a register */

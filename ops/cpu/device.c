@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "ops/cpu/cpu.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* This library carries its own copy of the log; its lines go to the program's. */
 static void log_to_host(void *user, int level, const char *subsystem, const char *text)

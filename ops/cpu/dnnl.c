@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 #include "ops/ref/ref.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 #if DNNL_VERSION_MAJOR != 2
 #error "this file speaks oneDNN 2's API; version 3 needs a sibling of it"

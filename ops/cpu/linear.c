@@ -3,7 +3,7 @@
 
 #include "ops/clones.h"
 #include "ops/cpu/cpu.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static en_status linear_forward(en_plan *plan, const en_args *args)
 {

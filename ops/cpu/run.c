@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "ops/cpu/cpu.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 static en_status prepare_pass(en_plan *plan, int which)
 {

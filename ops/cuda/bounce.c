@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { BOUNCE_BYTES = 4 << 20, BOUNCE_OUTS = 256, BOUNCE_STEP = 64 };
 

@@ -14,9 +14,9 @@
 
 #include "ops/cuda/layer.h"
 #include "ops/cuda/unfold.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, PASSES };
 enum { MAX_CHOICES = 16 };

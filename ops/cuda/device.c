@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 /* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
  * whole block. What may be shared has blocks of its own. */

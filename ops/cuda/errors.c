@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing)
 {

@@ -7,8 +7,8 @@
 
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/nvml.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { USERS_MAX = 128 };
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "ops/cuda/launch.h"
-#include "runtime/core/try.h"
+#include "core/try.h"
 
 namespace
 {

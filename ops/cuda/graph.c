@@ -4,9 +4,9 @@
  * The recording is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
  */
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 struct en_graph {
     en_ctx *ctx; /* borrowed; outlives us */

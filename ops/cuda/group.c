@@ -21,10 +21,10 @@
 
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/nccl.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 _Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an id of NCCL's is an id of ours");
 

@@ -1,8 +1,8 @@
 /* layer.c - weights in, gradients out: see layer.h. */
 #include "ops/cuda/layer.h"
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static uint64_t area(uint64_t bytes)
 {

@@ -10,8 +10,8 @@
 
 #include "ops/cuda/layer.h"
 #include "ops/cuda/product.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 typedef struct linear {
     eni_cuda_layer layer;

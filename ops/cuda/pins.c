@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 typedef struct run {
     uintptr_t lo, hi; /* page edges */

@@ -19,9 +19,9 @@
 
 #include "ops/cuda/cuda.h"
 #include "ops/ref/ref.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static const eni_cuda_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_CONV2D] = &eni_cuda_conv,

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { MAX_WORKSPACE = 32 << 20, MIN_ALIGN = 16 };
 

@@ -26,10 +26,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum { WORDS = 8192, ROOM_AT_FIRST = 64 }; /* a few marks per bucket, and a bucket may be a kilobyte */
 enum { PATIENCE_S = 300 };

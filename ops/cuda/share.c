@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ops/cuda/cuda.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
 

@@ -2,8 +2,8 @@
 #include "ops/cuda/unfold.h"
 
 #include "ops/cuda/kernels.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static int64_t rows_of(const en_plan *plan)
 {

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "ops/ref/ref.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/try.h"
 
 static en_status check_shape(const en_op *op, const char *device)
 {

@@ -3,7 +3,7 @@
 
 #include "ops/device.h"
 #include "ops/ref/ref.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 struct en_ctx {
     int unused; /* plain loops on the caller's thread need no state */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "ops/ref/ref.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 static en_status check_targets(const int32_t *target, int64_t n, int64_t c)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/net/tcp.h"
 
 /* Splits "host:port" and "[v6]:port"; false when it is neither. The pointers are into `text`. */

@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "runtime/net/place.h"
 #include "runtime/net/tcp.h"
 

@@ -11,10 +11,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/digest.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/digest.h"
+#include "core/log.h"
+#include "core/try.h"
 #include "runtime/net/lobby.h"
 #include "runtime/net/tcp.h"
 

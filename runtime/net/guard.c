@@ -20,10 +20,10 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 enum {
     TICK_MS = 5,

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "runtime/core/crc32c.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
-#include "runtime/core/turns.h"
+#include "core/crc32c.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/turns.h"
 #include "runtime/net/lane_state.h"
 
 /* A sender of requests is slowed down by a lane that is behind; an answer must never be dropped, and there is

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/try.h"
 #include "runtime/net/tcp.h"
 
 enum { WAIT_CAP_MS = 60000 };

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 enum { ENI_LOBBY_MAX = 64, ENI_GREETING_MAX = 64 };
 

@@ -20,8 +20,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "runtime/core/digest.h"
-#include "runtime/core/log.h"
+#include "core/digest.h"
+#include "core/log.h"
 
 void eni_place_host(char host_out[ENI_HOST_MAX])
 {

@@ -2,10 +2,10 @@
 #include <errno.h>
 #include <zmq.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/net/guard.h"
 #include "runtime/net/lane_state.h"
 

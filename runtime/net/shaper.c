@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 struct eni_shaper {
     pthread_mutex_t lock; /* held for a few additions only */

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { POLL_CAP_MS = 60000 };
 

@@ -2,7 +2,7 @@
  *
  * Every descriptor made here is non-blocking, close-on-exec and has TCP_NODELAY. SO_SNDBUF is left alone:
  * setting it switches the kernel's own sizing off. A deadline is a point on the monotonic clock
- * (runtime/core/clock.h). `abort_fd` (negative: none) ends any wait early when it becomes readable: pass
+ * (core/clock.h). `abort_fd` (negative: none) ends any wait early when it becomes readable: pass
  * eni_member_fd(), so that a death anywhere in the run ends the wait with EN_EPEER. All calls may be made
  * from any thread; one thread at a time may send on a descriptor and one receive. Failures are logged here,
  * except that a peer's disappearance is logged at debug level only: the control plane names the first victim,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/net/tcp.h"
 
 static bool is_tcp(int fd)

@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/core/digest.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/digest.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { PATH_BYTES = 4096 };
 

@@ -83,7 +83,7 @@ typedef struct eni_header {
 } eni_header;
 
 /* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
- * (fdpass.h) with this blob, and a second one with its bells (comm/bells.h). psd answers with an eni_arena_answer when it has mapped it. From then on
+ * (fdpass.h) with this blob, and a second one with its bells (client/bells.h). psd answers with an eni_arena_answer when it has mapped it. From then on
  * payloads of this worker may carry ENI_FLAG_SHM. */
 typedef struct eni_arena_hello {
     int32_t rank;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 void eni_agenda_init(eni_agenda *agenda)
 {

@@ -7,9 +7,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/sim/world.h"
 
 /* A call on its way to a store and its answer on the way back. */

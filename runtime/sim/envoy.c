@@ -1,11 +1,11 @@
-/* envoy.c - calls in bad weather: resent, retained, replayed. What runtime/comm/client.c does on sockets, in
+/* envoy.c - calls in bad weather: resent, retained, replayed. What runtime/client/client.c does on sockets, in
  * the form that a storm tries. */
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/mutation.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/mutation.h"
+#include "core/try.h"
 #include "runtime/sim/weather.h"
 
 static eni_envoy **seat_of(const eni_sim *sim, int32_t rank, int32_t store, uint32_t bucket)

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/sim/world.h"
 
 static eni_rank *rank_of(en_host *host)

@@ -7,8 +7,8 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define HAS_ASAN 1

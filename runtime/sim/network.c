@@ -1,6 +1,6 @@
 #include "runtime/sim/network.h"
 
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 en_status eni_network_init(eni_network *network, const eni_sim_network *model, int32_t nnodes)
 {

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/comm/store_save.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/try.h"
+#include "runtime/store/store_save.h"
+#include "core/clock.h"
+#include "core/try.h"
 #include "runtime/sim/weather.h"
 
 /* ---- saves --------------------------------------------------------------------------------------------- */

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
 
 static double curvature(uint64_t i)
 {

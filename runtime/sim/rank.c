@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/rng.h"
-#include "runtime/core/try.h"
+#include "core/log.h"
+#include "core/rng.h"
+#include "core/try.h"
 #include "runtime/sim/world.h"
 
 /* ---- which micro-batches, and how long they take ------------------------------------------------------- */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
 #include "runtime/sim/world.h"
 
 static eni_rank *rank_of(en_host *host)

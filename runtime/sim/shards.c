@@ -2,8 +2,8 @@
  */
 #include <string.h>
 
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "runtime/sim/world.h"
 
 /* Its clients, then the initial weights of its cells: as if all had happened before the first moment. */

@@ -1,7 +1,7 @@
 /* sim.h - the virtual host: real strategies, real gradients, virtual time.
  *
  * A run of any number of workers and servers within one thread. Every rank is a fiber that runs the worker
- * half of the very .so that runs on real transport; every shard is the real store core (runtime/comm/
+ * half of the very .so that runs on real transport; every shard is the real store core (runtime/store/
  * store.h); means and optimizer steps are the real functions. Only time is made up: computing takes what the
  * compute model says, messages take what the network model says, and events happen in the order of
  * (virtual_ns, seq). So a run is a function of its configuration: the same log hash, the same weights.
@@ -22,10 +22,10 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "runtime/comm/buckets.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/staleness.h"
-#include "runtime/core/digest.h"
+#include "runtime/spec/buckets.h"
+#include "core/options.h"
+#include "runtime/store/staleness.h"
+#include "core/digest.h"
 #include "runtime/sim/storm.h"
 
 /* What is trained. */

@@ -9,7 +9,7 @@
  *     base_version clamped (is_replay), answers already had ignored, beginning with the last stable one; then
  *     new calls; FINISHED is said again
  *
- * A store is saved (runtime/comm/store_save.h) at random moments; a state counts once its write is over. One
+ * A store is saved (runtime/store/store_save.h) at random moments; a state counts once its write is over. One
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
  * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
  * late, never lost. */

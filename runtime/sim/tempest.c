@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
+#include "core/try.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
 

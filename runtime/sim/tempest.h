@@ -16,7 +16,7 @@
 #ifndef SIM_TEMPEST_H
 #define SIM_TEMPEST_H
 
-#include "runtime/comm/options.h"
+#include "core/options.h"
 #include "runtime/sim/storm.h"
 
 typedef enum eni_promise {

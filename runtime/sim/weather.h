@@ -3,7 +3,7 @@
 #ifndef SIM_WEATHER_H
 #define SIM_WEATHER_H
 
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 #include "runtime/sim/world.h"
 
 /* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.

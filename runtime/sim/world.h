@@ -9,7 +9,7 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
-#include "runtime/comm/store.h"
+#include "runtime/store/store.h"
 #include "runtime/sim/agenda.h"
 #include "runtime/sim/fiber.h"
 #include "runtime/sim/journal.h"

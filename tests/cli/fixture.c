@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/core/digest.h"
-#include "runtime/core/rng.h"
+#include "core/digest.h"
+#include "core/rng.h"
 
 enum { SAMPLES = 59904, GLOBAL_BATCH = 128, EVAL_EVERY = 3328, PARAM_BYTES = 431080 * 4 };
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "cli/claims.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 enum { MAX_CLAIMS = 64 };
 

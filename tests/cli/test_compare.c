@@ -19,7 +19,7 @@
 #include "cli/report.h"
 #include "cli/report_fair.h"
 #include "config/folders.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 static struct scene {
     char dir[32], plugins[4096], said[2048];

@@ -15,9 +15,9 @@
 #include "cli/compute.h"
 #include "cli/lab.h"
 #include "models/registry.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 static const char *device = "ref", *plugins = EN_BUILD_DIR "/plugins";
 

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "cli/lab.h"
-#include "runtime/comm/coll.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "runtime/collective/coll.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {

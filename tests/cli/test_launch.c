@@ -22,8 +22,8 @@
 #include <cmocka.h>
 
 #include "config/folders.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 static struct scene {
     char plugins[4096], said[2048];

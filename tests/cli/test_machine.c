@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "cli/machine.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 static const eni_machine begin = {.used = 1000, .own = 40, .ns = 7 * ENI_SECOND, .cores = 2};
 

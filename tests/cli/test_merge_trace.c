@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/trace.h"
+#include "core/log.h"
+#include "core/trace.h"
 
 static struct scene {
     char dir[32], path[64], said[512];

@@ -14,8 +14,8 @@
 
 #include "cli/plot.h"
 #include "cli/plot_trace.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 #include "tests/cli/fixture.h"
 
 static void swallow(void *user, int level, const char *subsystem, const char *text)

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/net/obituary.h"
+#include "runtime/control/obituary.h"
 
 static eni_relay relay;
 static int out[2], saved;

@@ -13,7 +13,7 @@
 
 #include "cli/report.h"
 #include "cli/table.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "tests/cli/fixture.h"
 
 static char dir[64];

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "cli/stats.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 static void medians_of_known_values(void **state)
 {

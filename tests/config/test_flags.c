@@ -11,8 +11,8 @@
 
 #include "config/config.h"
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 enum { WORDS = 16 };
 

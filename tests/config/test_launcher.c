@@ -13,7 +13,7 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "config/launcher.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 #define TORCHRUN "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 "
 #define AGENT    TORCHRUN "TORCHELASTIC_RUN_ID=7 TORCHELASTIC_USE_AGENT_STORE=True "

@@ -10,7 +10,7 @@
 
 #include "config/keys.h"
 #include "config/units.h"
-#include "runtime/core/words.h"
+#include "core/words.h"
 
 static void rates(void **state)
 {

@@ -13,8 +13,8 @@
 #include "config/config.h"
 #include "config/env.h"
 #include "config/keys.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 typedef struct heard {
     int lines;

@@ -1,5 +1,5 @@
 /* test_clock.c - deadlines as points of monotonic time. */
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 #include <limits.h>
 #include <setjmp.h>

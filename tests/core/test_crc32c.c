@@ -7,7 +7,7 @@
 /* cmocka needs the four above */
 #include <cmocka.h>
 
-#include "runtime/core/crc32c.h"
+#include "core/crc32c.h"
 
 static void published_vectors(void **state)
 {

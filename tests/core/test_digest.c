@@ -1,5 +1,5 @@
 /* test_digest.c - SHA-256 against the vectors of FIPS 180-4 and NIST's examples. */
-#include "runtime/core/digest.h"
+#include "core/digest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/elf_file.h"
-#include "runtime/core/log.h"
-#include "runtime/core/rng.h"
+#include "core/elf_file.h"
+#include "core/log.h"
+#include "core/rng.h"
 
 #define PLUGIN EN_BUILD_DIR "/plugins/strategy_solo.so"
 

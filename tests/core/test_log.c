@@ -1,5 +1,5 @@
 /* test_log.c - levels, the sink, and one write(2) per line. */
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* test_memory.c - aligned, zeroed, and an error instead of an abort when there is none. */
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 /* Counts what is logged, so that no test prints errors that it provokes. */
 static void count_errors(void *user, int level, const char *subsystem, const char *text)

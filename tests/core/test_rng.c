@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 static void same_key_same_number(void **state)
 {

@@ -1,5 +1,5 @@
 /* test_trace.c - what is written is JSON that a viewer takes, and nothing is lost silently. */
-#include "runtime/core/trace.h"
+#include "core/trace.h"
 
 #include <jansson.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 /* Writes the trace to a file of its own and reads it back. */
 static json_t *written(const eni_trace *trace)

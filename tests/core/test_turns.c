@@ -10,7 +10,7 @@
 /* cmocka needs the four above */
 #include <cmocka.h>
 
-#include "runtime/core/turns.h"
+#include "core/turns.h"
 
 /* The length of a turn in ns, as the kernel has it; 0: it has none to say. */
 static uint64_t turn(void)

@@ -15,8 +15,8 @@
 #include <cmocka.h>
 
 #include "data/dataset.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 typedef struct heard {
     int lines;

@@ -12,8 +12,8 @@
 #include <zlib.h>
 
 #include "data/idx.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
 

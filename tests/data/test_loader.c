@@ -13,7 +13,7 @@
 
 #include "data/loader.h"
 #include "data/sampler.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum { N = 501, SEED = 3 };
 

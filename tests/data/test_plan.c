@@ -11,7 +11,7 @@
 
 #include "data/plan.h"
 #include "data/sampler.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "models/registry.h"
-#include "runtime/core/digest.h"
-#include "runtime/core/log.h"
+#include "core/digest.h"
+#include "core/log.h"
 #include "tests/fuzz/mutate.h"
 #include "worker/checkpoint.h"
 #include "tests/fuzz/must.h"

@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "config/keys.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

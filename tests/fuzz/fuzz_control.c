@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/net/message.h"
-#include "runtime/net/runs_wire.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "runtime/control/message.h"
+#include "runtime/control/runs_wire.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
 

@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/comm/store_log.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "runtime/store/store_log.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "tests/fuzz/memory.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"

@@ -7,9 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/comm/coll.h"
-#include "runtime/comm/stream.h"
-#include "runtime/core/log.h"
+#include "runtime/collective/coll.h"
+#include "runtime/collective/stream.h"
+#include "core/log.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
 

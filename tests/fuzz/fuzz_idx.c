@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "data/idx.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
-#include "runtime/net/meet.h"
+#include "core/log.h"
+#include "runtime/control/meet.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -8,8 +8,8 @@
 #include "models/registry.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

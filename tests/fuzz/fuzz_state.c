@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "ops/optimizer.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/store_save.h"
-#include "runtime/core/log.h"
+#include "core/options.h"
+#include "runtime/store/store_save.h"
+#include "core/log.h"
 #include "tests/fuzz/memory.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "ops/optimizer.h"
-#include "runtime/comm/options.h"
-#include "runtime/comm/store.h"
-#include "runtime/core/log.h"
+#include "core/options.h"
+#include "runtime/store/store.h"
+#include "core/log.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "runtime/net/token.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

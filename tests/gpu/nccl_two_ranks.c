@@ -24,9 +24,9 @@
 #include <unistd.h>
 
 #include "ops/device.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/try.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
 
 enum { COUNT = 1 << 18, ROUNDS = 20, PATIENCE_S = 60, MAX_RANKS = 4, REFUSED = 77 };
 

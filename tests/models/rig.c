@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "far.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
 
 static const char *chosen = "ref", *plugins = EN_BUILD_DIR "/plugins";
 

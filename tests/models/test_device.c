@@ -10,9 +10,9 @@
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "ops/optimizer.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 static int is_gpu(void)
 {

@@ -15,7 +15,7 @@
 #include "models/registry.h"
 #include "models/weights.h"
 #include "ops/optimizer.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 #define GOLDENS EN_SOURCE_DIR "/tests/goldens"
 

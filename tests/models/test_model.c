@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "models/registry.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/rng.h"
 
 /* A new network is a few lines: this one has every kind of layer that the built-in ones do not combine. */
 static const en_layer tiny_layers[] = {EN_CONV2D("conv1", 3, 3),

@@ -7,8 +7,8 @@
 
 #include "models/registry.h"
 #include "models/weights.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 static void convnet_has_the_tensors_of_pytorch(void **state)
 {

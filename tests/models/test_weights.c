@@ -13,8 +13,8 @@
 #include "models/registry.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 
 /* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
 

@@ -7,8 +7,8 @@
 
 #include "models/registry.h"
 #include "models/weights.h"
-#include "runtime/core/memory.h"
-#include "runtime/core/try.h"
+#include "core/memory.h"
+#include "core/try.h"
 
 static en_status run(const char *verb, const char *path, const en_schema *schema, float *flat)
 {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/core/mutation.h"
+#include "core/mutation.h"
 
 int eni_mutant(const char *name)
 {

@@ -17,8 +17,8 @@
 #include <cmocka.h>
 
 #include "models/safetensors.h"
-#include "runtime/core/files.h"
-#include "runtime/core/log.h"
+#include "core/files.h"
+#include "core/log.h"
 #include "server/state.h"
 
 /* What happened, a letter each: f a file was synchronised, F that failed, r a file renamed, d a folder

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 #include "server/lane.h"
 
 enum { WORLD = 2, ELEMENTS = 1 << 20, ROUNDS = 8, PAIRS = 20, EPOCH = 2 };

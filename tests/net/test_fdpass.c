@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/fdpass.h"
 
 static int64_t soon(void)

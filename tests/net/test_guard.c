@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/guard.h"
 #include "runtime/net/lane.h"
 

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 #include <zmq.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/crc32c.h"
-#include "runtime/core/memory.h"
+#include "core/clock.h"
+#include "core/crc32c.h"
+#include "core/memory.h"
 #include "runtime/net/lane.h"
 #include "tests/port.h"
 

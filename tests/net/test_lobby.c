@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/fdpass.h"
 #include "runtime/net/lobby.h"
 #include "runtime/net/tcp.h"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "runtime/net/shaper.h"
 
 enum { MB = 1000000 };

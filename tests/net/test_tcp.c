@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/memory.h"
+#include "core/clock.h"
+#include "core/memory.h"
 #include "runtime/net/tcp.h"
 #include "tests/port.h"
 

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 
 enum { SKIPPED = 77 };
 

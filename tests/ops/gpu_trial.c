@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 
 enum { GUARD = 256, PATTERN = 0xff }; /* every byte 0xff is not a number in all types */
 

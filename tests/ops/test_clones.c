@@ -11,7 +11,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 #include "tests/ops/trial.h"
 #include "ops/ref/ref.h"
 

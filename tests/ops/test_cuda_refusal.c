@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "ops/device.h"
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 static const char *folder = EN_BUILD_DIR "/plugins";
 static char last_error[1024];

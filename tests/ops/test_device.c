@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "tests/ops/trial.h"
 
 static char last_error[1024];

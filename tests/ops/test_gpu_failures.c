@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { SECONDS = 30 };

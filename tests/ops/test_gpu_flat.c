@@ -13,7 +13,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { MOST = 4101, WORLD = 5, STEPS = 2 };

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { COUNT = 40003, RANKS_MAX = 4, SECONDS = 60 };

@@ -25,7 +25,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 #include "tests/ops/gpu_trial.h"
 
 static eni_device ref;

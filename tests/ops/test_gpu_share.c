@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "ops/mean.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { COUNT = 10007, RANKS = 3, SECONDS = 30 };

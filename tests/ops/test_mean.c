@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ops/mean.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 enum { WORLD = 5, COUNT = 3333 };
 

@@ -9,7 +9,7 @@
 
 #include "ops/mean.h"
 #include "ops/mean_step.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 enum { MAX_SOURCES = 9, COUNT = 2500 };
 

@@ -10,7 +10,7 @@
 
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 
 enum { COUNT = 1003, STEPS = 20 };
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/memory.h"
-#include "runtime/core/rng.h"
+#include "core/memory.h"
+#include "core/rng.h"
 
 enum { GUARD = 64, PATTERN = 0xa5 };
 

@@ -7,7 +7,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "runtime/net/control.h"
+#include "runtime/control/control.h"
 
 /* Buckets are numbered from the end of the flat vector. */
 enum { BUCKETS = 3, ELEMENTS = 784, MOST = 700 };

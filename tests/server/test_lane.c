@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/crc32c.h"
+#include "core/crc32c.h"
 #include "server/lane_impl.h"
 #include "tests/server/lane_rig.h"
 

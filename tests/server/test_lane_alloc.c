@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "runtime/comm/client.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "runtime/client/client.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "server/lane.h"
 #include "tests/allocations.h"
 

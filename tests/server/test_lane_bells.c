@@ -1,6 +1,6 @@
 /* test_lane_bells.c - a client that asks a lane by bell: it hears the same as by socket, in the same order,
  * and is believed no more. */
-#include "runtime/comm/bells.h"
+#include "runtime/client/bells.h"
 #include "tests/server/lane_rig.h"
 
 #include <sys/mman.h>

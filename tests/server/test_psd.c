@@ -15,11 +15,11 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "runtime/comm/client.h"
-#include "runtime/comm/lanes.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/net/member.h"
+#include "runtime/client/client.h"
+#include "runtime/client/lanes.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "server/psd.h"
 #include "tests/port.h"

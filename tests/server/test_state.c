@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "server/journal.h"
 #include "server/run_file.h"
 #include "server/state.h"

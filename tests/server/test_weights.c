@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/comm/arena.h"
-#include "runtime/core/log.h"
+#include "runtime/collective/arena.h"
+#include "core/log.h"
 
 enum { ELEMENTS = 5000 };
 

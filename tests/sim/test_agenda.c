@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/rng.h"
+#include "core/rng.h"
 #include "runtime/sim/agenda.h"
 
 static void nothing(void *user, void *subject)

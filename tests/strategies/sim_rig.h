@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "runtime/comm/plugin.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/rng.h"
+#include "runtime/spec/plugin.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/rng.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
 

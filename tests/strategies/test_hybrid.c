@@ -1,6 +1,6 @@
 /* test_hybrid.c - which buckets hybrid sends where, that it changes no bit, and that the two ways are in
  * balance: read from the event log, compared with the best of all cuts. */
-#include "runtime/core/memory.h"
+#include "core/memory.h"
 #include "tests/strategies/sim_rig.h"
 
 enum { BUCKETS = 10 };

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 static void begin(job *j, const char *strategy, int n)
 {

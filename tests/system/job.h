@@ -3,7 +3,7 @@
 #ifndef TESTS_SYSTEM_JOB_H
 #define TESTS_SYSTEM_JOB_H
 
-#include "runtime/net/runs.h"
+#include "runtime/control/runs.h"
 #include "tests/system/process.h"
 
 enum { JOB_RANKS = 4, JOB_PSD = -1, JOB_LAUNCHER = -2 };

@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/comm/client.h"
-#include "runtime/comm/lanes.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/net/member.h"
+#include "runtime/client/client.h"
+#include "runtime/client/lanes.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "tests/system/process.h"
 

@@ -14,8 +14,8 @@
 
 #include "models/registry.h"
 #include "models/weights.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "worker/checkpoint.h"
 
 static char dir[64];

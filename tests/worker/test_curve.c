@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 enum { COUNT = 16, RECORD = 48 + COUNT * 4 };
 

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "data/sampler.h"
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "tests/ops/gpu_rig.h"
 #include "worker/feed.h"
 

@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
+#include "core/clock.h"
+#include "core/log.h"
 #include "tests/cluster.h"
 #include "worker/lease.h"
 

@@ -15,11 +15,11 @@
 
 #include "entrain/strategy.h"
 #include "ops/gpu_of_rank.h"
-#include "runtime/comm/gpu_steps.h"
-#include "runtime/comm/sync.h"
-#include "runtime/core/clock.h"
-#include "runtime/core/log.h"
-#include "runtime/core/memory.h"
+#include "runtime/collective/gpu_steps.h"
+#include "runtime/collective/sync.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "tests/cluster.h"
 #include "worker/gpus.h"
 

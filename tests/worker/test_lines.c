@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "worker/lines.h"
 
 static char path[64];

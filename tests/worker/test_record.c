@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 
 static char dir[] = "/tmp/entrain-record-XXXXXX";
 

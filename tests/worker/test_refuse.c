@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/log.h"
+#include "core/log.h"
 #include "worker/worker.h"
 
 static void keep_last(void *user, int level, const char *subsystem, const char *text)

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "worker/worker.h"
 
 static void nobody_waits_for_a_stopped_reader(void **state)

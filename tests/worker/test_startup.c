@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <sys/prctl.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 #include "worker/worker.h"
 
 static void age_counts_from_the_start(void **state)

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/core/clock.h"
+#include "core/clock.h"
 
 enum { STEPS = 10, PIECES = 10 };
 static const int64_t took_ns = 400 * ENI_MICRO;

@@ -1,0 +1,148 @@
+/* log.c - see log.h. Its state is the tree's only mutable global. */
+#include "core/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+static struct {
+    eni_log_sink sink;
+    void *user;
+    int level;
+    int launcher_fd;
+    char who[64];
+} log_state = {NULL, NULL, ENI_LOG_INFO, -1, ""};
+
+static struct {
+    pthread_mutex_t lock;
+    char text[1200];
+} last_error = {PTHREAD_MUTEX_INITIALIZER, ""};
+
+static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
+static const char level_letters[] = "EWIDT";
+
+void eni_log_set_sink(eni_log_sink sink, void *user)
+{
+    log_state.sink = sink;
+    log_state.user = user;
+}
+
+void eni_log_set_level(int level)
+{
+    log_state.level = level;
+}
+
+void eni_log_set_who(const char *who)
+{
+    snprintf(log_state.who, sizeof log_state.who, "%s", who);
+}
+
+void eni_log_set_launcher(int fd)
+{
+    log_state.launcher_fd = fd;
+}
+
+int eni_log_level_parse(const char *name)
+{
+    for (int i = 0; i <= ENI_LOG_TRACE; i++)
+        if (strcmp(name, level_names[i]) == 0) return i;
+    return -1;
+}
+
+/* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */
+static int tell_launcher(const char *line, int bytes, int subsystem_at)
+{
+    char told[1440];
+    const int n = snprintf(told, sizeof told, "log %d %.*s", subsystem_at, bytes, line);
+    return write(log_state.launcher_fd, told, (size_t)n) == n;
+}
+
+/* One write(2) per line, so that lines of several processes on one terminal do not mix. */
+static void write_line(int level, const char *subsystem, const char *text)
+{
+    struct timespec now;
+    struct tm local;
+    char line[1400];
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    int n =
+        snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %c %s%s", local.tm_hour, local.tm_min, local.tm_sec,
+                 now.tv_nsec / 1000000, level_letters[level], log_state.who, log_state.who[0] ? " " : "");
+    const int subsystem_at = n;
+    n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s\n", subsystem, text);
+    if (n >= (int)sizeof line) {
+        n = (int)sizeof line - 1;
+        line[n - 1] = '\n';
+    }
+    if (level <= ENI_LOG_WARN && log_state.launcher_fd >= 0 && tell_launcher(line, n, subsystem_at)) return;
+    ssize_t ignored = write(STDERR_FILENO, line, (size_t)n);
+    (void)ignored;
+}
+
+static void keep_error(const char *text)
+{
+    pthread_mutex_lock(&last_error.lock);
+    snprintf(last_error.text, sizeof last_error.text, "%s", text);
+    pthread_mutex_unlock(&last_error.lock);
+}
+
+int eni_log_last_error(char *text_out, size_t bytes)
+{
+    pthread_mutex_lock(&last_error.lock);
+    snprintf(text_out, bytes, "%s", last_error.text);
+    pthread_mutex_unlock(&last_error.lock);
+    return text_out[0] != '\0';
+}
+
+void eni_log(int level, const char *subsystem, const char *fmt, ...)
+{
+    if (level > log_state.level && level != ENI_LOG_ERROR) return;
+    char text[1200];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (level == ENI_LOG_ERROR) keep_error(text);
+    if (level > log_state.level) return;
+    if (log_state.sink != NULL)
+        log_state.sink(log_state.user, level, subsystem, text);
+    else
+        write_line(level, subsystem, text);
+}
+
+/* Whether the line that comes now may be written. *held_out: how many were kept back before it. */
+static int may_write(eni_log_limit *limit, uint64_t *held_out)
+{
+    enum { FIRST = 5 };
+    const int64_t now_ns = eni_now_ns();
+    *held_out = 0;
+    const uint64_t seen = atomic_fetch_add(&limit->seen, 1);
+    if (seen + 1 == FIRST) atomic_store(&limit->next_ns, now_ns + 10 * ENI_SECOND);
+    if (seen < FIRST) return 1;
+    int64_t due_ns = atomic_load(&limit->next_ns);
+    if (now_ns < due_ns ||
+        !atomic_compare_exchange_strong(&limit->next_ns, &due_ns, now_ns + 10 * ENI_SECOND)) {
+        atomic_fetch_add(&limit->held, 1);
+        return 0;
+    }
+    *held_out = atomic_exchange(&limit->held, 0);
+    return 1;
+}
+
+void eni_log_every(eni_log_limit *limit, int level, const char *subsystem, const char *fmt, ...)
+{
+    uint64_t held;
+    char text[1100], more[64] = "";
+    va_list args;
+    if (!may_write(limit, &held)) return;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (held > 0) snprintf(more, sizeof more, " (and %llu like it)", (unsigned long long)held);
+    eni_log(level, subsystem, "%s%s", text, more);
+}

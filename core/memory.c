@@ -1,0 +1,69 @@
+/* memory.c - see memory.h. */
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "core/log.h"
+
+enum { HUGE_PAGE = 2 << 20 };
+
+/* `bytes` rounded up to whole units, on a boundary of one. */
+static void *take(size_t bytes, size_t unit)
+{
+    void *memory = NULL;
+    size_t rounded = bytes == 0 ? unit : eni_round_up(bytes, unit);
+    const int is_large = rounded >= 2 * (size_t)HUGE_PAGE;
+    if (rounded < bytes || posix_memalign(&memory, is_large ? HUGE_PAGE : unit, rounded) != 0) {
+        eni_error("memory", "cannot allocate %zu bytes; ask for less (model, batch, set), or raise ulimit -v",
+                  bytes);
+        return NULL;
+    }
+    if (is_large) madvise(memory, rounded & ~((size_t)HUGE_PAGE - 1), MADV_HUGEPAGE);
+    return memset(memory, 0, rounded);
+}
+
+void *eni_alloc(size_t bytes)
+{
+    return take(bytes, ENI_LINE);
+}
+
+void *eni_alloc_pages(size_t bytes)
+{
+    return take(bytes, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+void *eni_alloc_array(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        eni_error("memory", "cannot allocate %zu x %zu bytes; ask for less (model, batch, set)", count, size);
+        return NULL;
+    }
+    return eni_alloc(bytes);
+}
+
+void eni_free(void *memory)
+{
+    free(memory);
+}
+
+void eni_memory_keep(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 32 << 20); /* glibc's upper limit */
+    mallopt(M_TRIM_THRESHOLD, INT32_MAX);
+#endif
+}
+
+char *eni_strdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = eni_alloc(bytes);
+    return copy == NULL ? NULL : memcpy(copy, text, bytes);
+}

@@ -1,0 +1,267 @@
+#include "core/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/words.h"
+
+typedef struct value {
+    const en_option *option;
+    int is_given;
+    double num;
+    char text[ENI_OPTION_TEXT_MAX];
+} value;
+
+struct eni_options {
+    const char *strategy;
+    uint32_t n;
+    value *values; /* in the order of declaration */
+    char *canonical;
+};
+
+/* ---- tables ------------------------------------------------------------------------------------------ */
+
+const en_option *eni_option_next(const en_option *option)
+{
+    return (const en_option *)(const void *)((const char *)option + option->size);
+}
+
+const en_option *eni_option_find(const en_option *table, const char *key, size_t length)
+{
+    for (const en_option *o = table; o && o->size; o = eni_option_next(o))
+        if (strlen(o->key) == length && memcmp(o->key, key, length) == 0) return o;
+    return NULL;
+}
+
+/* The shortest decimal that reads back as the same number. */
+static void print_number(double number, char *text_out, size_t bytes)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text_out, bytes, "%.*g", digits, number);
+        if (strtod(text_out, NULL) == number) return;
+    }
+}
+
+void eni_option_describe(const en_option *option, char *text_out, size_t bytes)
+{
+    char value_text[32], min[32], max[32];
+    print_number(option->value, value_text, sizeof value_text);
+    print_number(option->min, min, sizeof min);
+    print_number(option->max, max, sizeof max);
+    switch (option->type) {
+    case EN_OPT_TEXT:
+        snprintf(text_out, bytes, "text, default '%s'", option->text ? option->text : "");
+        break;
+    case EN_OPT_BOOL:
+        snprintf(text_out, bytes, "on or off, default %s", option->value != 0 ? "on" : "off");
+        break;
+    default:
+        snprintf(text_out, bytes, "%s %s .. %s, default %s",
+                 option->type == EN_OPT_INT ? "integer" : "number", min, max, value_text);
+    }
+}
+
+/* ---- parsing ----------------------------------------------------------------------------------------- */
+
+static en_status refuse_key(const eni_options *options, const char *key)
+{
+    const value *nearest = NULL;
+    for (uint32_t i = 0; i < options->n; i++)
+        if (!nearest || eni_word_distance(key, options->values[i].option->key) <
+                            eni_word_distance(key, nearest->option->key))
+            nearest = &options->values[i];
+    if (nearest)
+        eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,
+                  nearest->option->key, nearest->option->help);
+    else
+        eni_error("options", "strategy %s has no option %s: it takes none", options->strategy, key);
+    return EN_EINVAL;
+}
+
+/* Reads a boolean word; -1 if it is none. */
+static int parse_bool(const char *text)
+{
+    static const char *const words[][2] = {{"off", "on"}, {"false", "true"}, {"no", "yes"}, {"0", "1"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (int truth = 0; truth < 2; truth++)
+            if (strcasecmp(text, words[i][truth]) == 0) return truth;
+    return -1;
+}
+
+/* 1 and the number if `text` is one that the option's type and range allow. */
+static int parse_number(const en_option *option, const char *text, double *number_out)
+{
+    if (option->type == EN_OPT_BOOL) {
+        const int truth = parse_bool(text);
+        *number_out = truth;
+        return truth >= 0;
+    }
+    char *end = NULL;
+    errno = 0;
+    const double number = strtod(text, &end);
+    if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX")) return 0;
+    if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return 0;
+    *number_out = number + 0.0; /* -0 becomes 0: one canonical text */
+    return number >= option->min && number <= option->max;
+}
+
+static en_status set_value(eni_options *options, const char *key, const char *text)
+{
+    char range[128];
+    value *v = NULL;
+    for (uint32_t i = 0; i < options->n; i++)
+        if (strcmp(options->values[i].option->key, key) == 0) v = &options->values[i];
+    if (!v) return refuse_key(options, key);
+    if (v->is_given) {
+        eni_error("options", "option %s of strategy %s is given twice", key, options->strategy);
+        return EN_EINVAL;
+    }
+    v->is_given = 1;
+    if (v->option->type == EN_OPT_TEXT) {
+        snprintf(v->text, sizeof v->text, "%s", text);
+        return EN_OK;
+    }
+    if (parse_number(v->option, text, &v->num)) return EN_OK;
+    eni_option_describe(v->option, range, sizeof range);
+    eni_error("options", "option %s of strategy %s cannot be '%s': %s", key, options->strategy, text, range);
+    return EN_EINVAL;
+}
+
+static int is_switch(const eni_options *options, const char *key)
+{
+    for (uint32_t i = 0; i < options->n; i++)
+        if (strcmp(options->values[i].option->key, key) == 0)
+            return options->values[i].option->type == EN_OPT_BOOL;
+    return 0;
+}
+
+/* One "key=value" of `length` characters; of a boolean that is on, the key alone. */
+static en_status parse_pair(eni_options *options, const char *pair, size_t length)
+{
+    char copy[ENI_OPTION_TEXT_MAX];
+    if (length >= sizeof copy) {
+        eni_error("options", "an option of strategy %s is %zu characters long, at most %zu are read",
+                  options->strategy, length, sizeof copy - 1);
+        return EN_EINVAL;
+    }
+    memcpy(copy, pair, length);
+    copy[length] = 0;
+    const size_t key = strcspn(copy, "=:");
+    if (is_switch(options, copy)) return set_value(options, copy, "on");
+    if (key == 0 || key == length) {
+        eni_error("options", "'%s' is not an option of strategy %s: write key=value", copy,
+                  options->strategy);
+        return EN_EINVAL;
+    }
+    copy[key] = 0;
+    const char *text = copy + key + 1;
+    return set_value(options, copy, text + strspn(text, " "));
+}
+
+static en_status parse(eni_options *options, const char *given)
+{
+    while (*given) {
+        given += strspn(given, " ");
+        const size_t length = strcspn(given, ",");
+        EN_TRY(parse_pair(options, given, length));
+        given += length;
+        if (*given == ',' && !given[1]) {
+            eni_error("options", "the options of strategy %s end with a comma", options->strategy);
+            return EN_EINVAL;
+        }
+        given += *given == ',';
+    }
+    return EN_OK;
+}
+
+/* ---- the object -------------------------------------------------------------------------------------- */
+
+static en_status make_canonical(eni_options *options)
+{
+    size_t bytes = 1;
+    for (uint32_t i = 0; i < options->n; i++)
+        bytes += strlen(options->values[i].option->key) + ENI_OPTION_TEXT_MAX + 2;
+    options->canonical = eni_alloc(bytes);
+    if (!options->canonical) return EN_ENOMEM;
+    char *at = options->canonical;
+    for (uint32_t i = 0; i < options->n; i++) {
+        const value *v = &options->values[i];
+        char number[32];
+        print_number(v->num, number, sizeof number);
+        const char *text = v->option->type == EN_OPT_TEXT ? v->text : number;
+        at += snprintf(at, bytes - (size_t)(at - options->canonical), "%s%s=%s", i ? "," : "", v->option->key,
+                       text);
+    }
+    return EN_OK;
+}
+
+en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out)
+{
+    en_status st = EN_OK;
+    eni_options *options = eni_alloc(sizeof *options);
+    if (!options) return EN_ENOMEM;
+    options->strategy = strategy->name;
+    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o))
+        options->n++;
+    options->values = eni_alloc_array(options->n, sizeof *options->values);
+    if (!options->values) {
+        st = EN_ENOMEM;
+        goto free_options;
+    }
+    value *v = options->values;
+    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o), v++) {
+        v->option = o;
+        v->num = o->value;
+        snprintf(v->text, sizeof v->text, "%s", o->type == EN_OPT_TEXT && o->text ? o->text : "");
+    }
+    EN_TRY_GOTO(parse(options, given ? given : ""), free_options);
+    EN_TRY_GOTO(make_canonical(options), free_options);
+    *options_out = options;
+    return EN_OK;
+free_options:
+    eni_options_free(options);
+    return st;
+}
+
+void eni_options_free(eni_options *options)
+{
+    if (!options) return;
+    eni_free(options->canonical);
+    eni_free(options->values);
+    eni_free(options);
+}
+
+static const value *look_up(const eni_options *options, const char *key, int is_text)
+{
+    for (uint32_t i = 0; i < options->n; i++) {
+        const value *v = &options->values[i];
+        if (strcmp(v->option->key, key) == 0 && (v->option->type == EN_OPT_TEXT) == is_text) return v;
+    }
+    eni_error("options", "strategy %s asks for its %s option %s, which it did not declare", options->strategy,
+              is_text ? "text" : "numeric", key);
+    return NULL;
+}
+
+double eni_options_num(const eni_options *options, const char *key)
+{
+    const value *v = look_up(options, key, 0);
+    return v ? v->num : 0;
+}
+
+const char *eni_options_text(const eni_options *options, const char *key)
+{
+    const value *v = look_up(options, key, 1);
+    return v ? v->text : "";
+}
+
+const char *eni_options_canonical(const eni_options *options)
+{
+    return options->canonical;
+}

@@ -1,0 +1,47 @@
+/* options.h - the named options of a strategy: what it declared, what the user gave, what holds.
+ *
+ * "bound=3,round=on" is resolved once against the strategy's en_option table: unknown keys (the nearest one
+ * is named), wrong types and values out of range are refused, everything not given takes its default. Worker
+ * half and store half then look values up by key. The canonical text is equal on two ranks exactly if their
+ * options are, so rank 0's JOIN carries it and every other rank must match. */
+#ifndef CORE_OPTIONS_H
+#define CORE_OPTIONS_H
+
+#include <stddef.h>
+
+#include "entrain/strategy.h"
+
+typedef struct eni_options eni_options;
+
+enum { ENI_OPTION_TEXT_MAX = 256 }; /* longest text value, the terminating 0 included */
+
+/* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; a boolean's key alone is on;
+ * NULL or "": all defaults)
+ * for `strategy`, whose name is used in messages. Borrows the strategy's table. EN_EINVAL, logged: unknown
+ * or repeated key, value not of its type or out of range; EN_ENOMEM. */
+en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out);
+
+/* NULL is fine. */
+void eni_options_free(eni_options *options);
+
+/* The resolved value of a key: en_host.num/text and en_store.num/text. Booleans are 0 or 1. A key that was
+ * not declared, or a text asked for as a number, is a bug of the strategy: logged, and 0 or "". Any thread;
+ * the text lives as long as the options. */
+double eni_options_num(const eni_options *options, const char *key);
+const char *eni_options_text(const eni_options *options, const char *key);
+
+/* Every option in the order of declaration, "bound=3,round=0": the shortest decimal that reads back as the
+ * same number. "" if there are none. Lives as long as the options. */
+const char *eni_options_canonical(const eni_options *options);
+
+/* The next entry of an option list, by the size that the entry states (a newer plugin's entries are longer).
+ */
+const en_option *eni_option_next(const en_option *option);
+
+/* The entry of `key` (`length` characters), or NULL; a NULL table has none. */
+const en_option *eni_option_find(const en_option *table, const char *key, size_t length);
+
+/* The declared range and default of one option as a person writes it: "integer 0 .. inf, default 3". */
+void eni_option_describe(const en_option *option, char *text_out, size_t bytes);
+
+#endif

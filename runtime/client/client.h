@@ -1,0 +1,124 @@
+/* client.h - the worker's side of the parameter server: one dealer per lane, fused push-pull per bucket.
+ *
+ * A call on a bucket is K cell messages to K lanes and completes when K replies are here. Payloads go through
+ * the arena when psd shares the host (only headers cross a socket then), through ZeroMQ otherwise. At most
+ * one call per bucket is in progress. Compute thread only.
+ *
+ * A psd that comes back. With `keep` the client copies every call (and INIT) and holds the copy until psd has
+ * it on disk (`stable` in replies). When the generation changes it connects to the new lanes, and on every
+ * cell sends what it kept, in order, each after the answer to the one before; psd knows by seq what is new to
+ * it. The last call is asked again even when it is stable: until it is answered, the store has not made up
+ * the rounds that its answer came from, and no later call may overtake them. A thread of the client's does
+ * this also while the compute thread is elsewhere: others may wait for what we keep. Without `keep` nothing
+ * of this exists. */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+#include "runtime/collective/arena.h"
+#include "runtime/spec/buckets.h"
+#include "runtime/net/lane.h"
+#include "runtime/net/shaper.h"
+#include "runtime/net/token.h"
+
+enum { ENI_SLOT_NONE = -1 }; /* no vector */
+
+typedef struct eni_client eni_client;
+
+/* Where psd is. The texts are borrowed: of `place`, during open; of locate(), until the next one. */
+typedef struct eni_client_place {
+    const char *const *endpoints; /* (shards) tcp://... of the lanes */
+    int shards;
+    const char *const *arena_sockets; /* (servers) abstract sockets where servers take arenas */
+    int servers;                      /* 0: payloads by message */
+    uint32_t epoch;
+} eni_client_place;
+
+/* Borrowed things outlive the client. */
+typedef struct eni_client_config {
+    eni_net *net;
+    eni_client_place place;
+    eni_arena *arena;
+    const eni_buckets *buckets;
+    const eni_token *token;
+    int32_t rank;
+    uint64_t incarnation;
+    eni_shaper *shaper;             /* NULL: the wire as it is */
+    en_status (*alive)(void *user); /* EN_OK, or why no wait can succeed any more */
+    void *user;
+    int wake_fd; /* readable when alive() is no longer EN_OK; -1: none */
+    int64_t join_deadline_ns;
+
+    uint32_t keep; /* calls per cell to keep at most for a psd that comes back, at least 2; 0: none */
+    /* How often psd came back: cheap, any thread. And where it is now, any thread of the client's. */
+    uint64_t (*generation)(void *user);
+    en_status (*locate)(void *user, eni_client_place *place_out);
+} eni_client_config;
+
+/* Connects to every lane, says HELLO, and waits for all WELCOMEs. */
+en_status eni_client_open(const eni_client_config *config, eni_client **client_out);
+void eni_client_close(eni_client *client);
+
+/* From now on the param slot shows the store's own weights, where psd offers them (a strategy with EN_ROUNDS,
+ * one psd, on this host): answers into it move nothing, and it cannot be written. It must hold what psd does:
+ * so after a snapshot of every bucket. A psd that comes back answers with copies again. *is_mapped_out 0:
+ * with copies as before. Compute thread, no call in progress. */
+en_status eni_client_map_weights(eni_client *client, int *is_mapped_out);
+
+/* Starts a call: `out_slot`'s contents of the bucket are sent (ENI_SLOT_NONE: a pure pull) and must not
+ * change until the call is done; the reply goes to in_slot. `type` is ENI_MSG_CALL, INIT or SNAPSHOT. A
+ * snapshot into another slot than ENI_SLOT_PARAM is a look aside: the next push is not said to be computed on
+ * it. */
+en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
+                          int out_slot, int in_slot, uint64_t nsamples, uint64_t step);
+
+/* An ENI_MSG_CALL whose vector covers other samples than it weighs in a mean (nsamples): `covered`, those
+ * that were computed since the last push of the bucket. eni_client_call says that both are the same. */
+en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
+                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step);
+
+/* What is behind one cell's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of it
+ * is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0: empty.
+ */
+typedef struct eni_cell_past {
+    uint64_t lo, count;
+    uint64_t version, steps, samples;
+} eni_cell_past;
+int eni_client_shards(const eni_client *client); /* lanes, over all servers */
+void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_cell_past *past_out);
+void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_cell_past *past);
+
+/* Waits until the bucket's call is done and its reply lies in in_slot. EN_OK at once if none is in progress;
+ * else EN_OK, alive()'s status, or EN_EPROTO when a lane refused (logged). */
+en_status eni_client_wait(eni_client *client, uint32_t bucket);
+
+/* Takes what has arrived without blocking, so that finish finds it done. */
+en_status eni_client_progress(eni_client *client);
+
+/* Tells every lane that no more calls come, and waits for the answers: with `keep`, until every call of this
+ * client is on psd's disk, so that it has nothing to come back for. */
+en_status eni_client_finished(eni_client *client);
+
+typedef struct eni_client_counters {
+    uint64_t payload_sent, payload_received; /* bytes of weights and gradients, however they travelled */
+    uint64_t wire_bytes;                     /* both ways, headers and framing included */
+    uint64_t shm_bytes;                      /* payload that went through shared memory */
+    int64_t wait_ns;                         /* blocked in poll */
+    uint64_t returns, replayed;              /* how often psd came back; calls sent again */
+    int64_t return_ns;                       /* the longest from finding psd back to the last answer */
+} eni_client_counters;
+void eni_client_count(const eni_client *client, eni_client_counters *counters_out);
+
+/* The version that a bucket's last reply carried: the least over its cells. */
+uint64_t eni_client_version(const eni_client *client, uint32_t bucket);
+
+/* Versions between the weights that the bucket's last push was computed on and those it met, as the store
+ * said in its answer: the mean over the cells. 0 before the first push. */
+double eni_client_staleness(const eni_client *client, uint32_t bucket);
+
+/* 1 if payloads go through shared memory. */
+int eni_client_is_shared(const eni_client *client);
+
+#endif

@@ -1,0 +1,142 @@
+/* client_impl.h - what the files of the client share; nobody else includes it.
+ *
+ *     client.c         calls and replies
+ *     client_open.c    connections, and a client's life
+ *     client_return.c  a psd that comes back */
+#ifndef CLIENT_CLIENT_IMPL_H
+#define CLIENT_CLIENT_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/client/bells.h"
+#include "runtime/client/client.h"
+
+/* A CALL or INIT that psd may not have on disk, and its payload. Recycled within its cell. */
+typedef struct eni_kept {
+    struct eni_kept *next;
+    uint64_t order;    /* 1, 2, .. in its cell; INIT has no seq */
+    eni_header header; /* as it was sent, without what depends on the way */
+    float *data;       /* (cell's count), its own; NULL: none was ever needed */
+} eni_kept;
+
+/* One part of a bucket on one lane. */
+typedef struct eni_client_cell {
+    uint64_t lo, count; /* elements, relative to the bucket */
+    uint64_t seq;       /* of the last call */
+    uint64_t awaited;   /* the seq that the answer must carry; 0 for what is no call */
+    uint64_t version;   /* of the last reply: what the next gradient is computed on */
+    uint64_t behind;    /* staleness of the last push that was answered */
+    uint64_t past_version, past_steps, past_samples; /* of the last snapshot, or for the next INIT */
+    int in_flight, is_push;
+
+    /* with `keep` */
+    eni_kept *first, *last, *idle; /* by age; ready for reuse */
+    uint32_t nkept;
+    uint64_t order;      /* of the last one */
+    eni_kept *again;     /* sent again, its answer is awaited; what follows it is not sent yet */
+    eni_header snapshot; /* in flight, or waits for the end of `again`; type 0: none */
+    int is_asking;       /* how far it is stable */
+    int is_older;        /* `version` is from an earlier life of psd, which may have known more */
+} eni_client_cell;
+
+typedef struct eni_bucket_call {
+    int pending; /* cells not answered yet */
+    int in_slot;
+    int is_snapshot;
+    int is_aside; /* a look at the store's weights, on which no gradient will be computed */
+} eni_bucket_call;
+
+typedef struct eni_delayed_reply {
+    eni_packet packet;
+    int64_t ready_ns;
+} eni_delayed_reply;
+
+enum { ENI_NO_FAREWELL, ENI_FAREWELL, ENI_FAREWELL_STABLE }; /* stable: psd has all of it on disk */
+
+struct eni_client {
+    eni_client_config config;
+    int shards;
+    uint32_t epoch;
+    eni_dealer **dealers;       /* (shards) */
+    eni_bells *bells;           /* messages without a socket; NULL: psd takes none */
+    uint64_t by_socket;         /* messages under way that a socket will answer */
+    int is_quiet;               /* no bell rang in the last slice: a socket may have something to say */
+    bool *is_ready;             /* (shards) scratch of poll */
+    eni_client_cell *cells;     /* (buckets, shards) */
+    eni_bucket_call *calls;     /* (buckets) */
+    eni_delayed_reply *delayed; /* (buckets * shards) */
+    uint32_t ndelayed;
+    int is_shared;
+    int weights_fd;     /* of psd's weights, until they are mapped; -1: none to map */
+    int is_mapped;      /* they lie over our ENI_SLOT_PARAM */
+    int has_returned;   /* another psd than the one that we began with */
+    int greeted;        /* lanes that have answered HELLO */
+    uint8_t *farewell;  /* (shards) how FINISHED was answered */
+    int farewells;      /* lanes that have answered it */
+    atomic_int lent;    /* payloads that ZeroMQ still reads */
+    uint64_t past_wire; /* bytes of dealers that were closed */
+    eni_client_counters counters;
+
+    /* with `keep` */
+    uint64_t generation;
+    int is_finishing;
+    uint32_t *nagain; /* (shards) cells that send again */
+    uint32_t nagain_all;
+    int64_t return_begin_ns;
+    int has_warned;
+    en_status failure; /* of the thread, for the next call */
+    pthread_t thread;
+    pthread_mutex_t lock; /* held by whoever uses anything above */
+    pthread_cond_t stop;
+    int is_stopping, has_thread;
+};
+
+static inline eni_client_cell *eni_client_cell_at(const eni_client *client, uint32_t bucket, int shard)
+{
+    return &client->cells[(uint64_t)bucket * (uint64_t)client->shards + (uint64_t)shard];
+}
+
+/* ---- client.c */
+
+/* Every field that all messages of this client share. */
+eni_header eni_client_header(const eni_client *client, uint32_t type);
+/* Sends now, as of this epoch. EN_OK also when psd is away and it will be sent again. is_lent: ZeroMQ may
+ * read the payload where it lies. */
+en_status eni_client_send(eni_client *client, int shard, eni_header *header, float *payload, int is_lent);
+/* Blocks until something may have changed, at most 20 ms; then looks whether the run goes on. */
+en_status eni_client_slice(eni_client *client);
+/* psd's weights are no longer ours to read: from now on replies are copies. */
+en_status eni_client_unmap_weights(eni_client *client);
+/* Takes what has arrived. */
+en_status eni_client_take(eni_client *client);
+/* EN_ETIMEOUT, logged. */
+en_status eni_client_too_few(int answers, int shards);
+
+/* ---- client_open.c */
+
+/* Opens the dealers of a place, hands the arena over and waits for all WELCOMEs. */
+en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns);
+void eni_client_disconnect(eni_client *client);
+
+/* ---- client_return.c; without `keep` all of it but say_finished does nothing */
+
+void eni_client_enter(const eni_client *client);
+void eni_client_exit(const eni_client *client);
+/* Whether psd came back since; then everything of client.h's "a psd that comes back". */
+en_status eni_client_tend(eni_client *client);
+int eni_client_is_outdated(const eni_client *client);
+/* Waits for room, then copies what is about to be sent. */
+en_status eni_client_keep(eni_client *client, eni_client_cell *cell, const eni_header *header,
+                          const float *payload);
+/* A reply: lets go of what is stable, sends what comes next. *is_awaited_out 0: no call waits for it. */
+en_status eni_client_heard(eni_client *client, eni_client_cell *cell, const eni_header *header,
+                           int *is_awaited_out);
+/* Tells a lane that no more calls come, once it has what is sent again. */
+en_status eni_client_say_finished(eni_client *client, int shard);
+/* All that a lane was sent is on its disk. */
+void eni_client_let_go(eni_client *client, int shard);
+en_status eni_client_return_open(eni_client *client);
+void eni_client_return_close(eni_client *client);
+
+#endif

@@ -1,0 +1,277 @@
+#include "runtime/collective/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+#define ARENA_MAGIC UINT64_C(0x31616e657261656e) /* "enarena1" */
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, MAX_NSLOTS = 4096 };
+
+/* The first page. The owner keeps its own copy of the shape: a peer may write here. */
+typedef struct shape {
+    uint64_t magic;
+    uint64_t count;  /* elements of a slot */
+    uint64_t stride; /* bytes from slot to slot */
+    uint32_t nslots;
+    uint32_t unused;
+} shape;
+
+struct eni_arena {
+    shape shape;
+    uint8_t *base;
+    uint64_t bytes;
+    int fd;         /* -1: private, or mapped from another process */
+    int is_private; /* nobody else has it */
+};
+
+static uint64_t arena_slots_at(void)
+{
+    return PAGE + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
+}
+
+/* The layout that (count, nslots) implies, the same in every process. Large slots start on a huge page, so
+ * that the kernel may back them with some. */
+static en_status shape_make(uint64_t count, uint32_t nslots, shape *shape_out, uint64_t *bytes_out)
+{
+    const uint64_t limit = UINT64_C(1) << 46; /* half of what a process can address */
+    if (nslots == 0 || nslots > MAX_NSLOTS || count > limit / sizeof(float) / nslots) {
+        eni_error("arena", "%u vectors of %llu elements are more than a process can address", nslots,
+                  (unsigned long long)count);
+        return EN_EINVAL;
+    }
+    const uint64_t used = count * sizeof(float);
+    const uint64_t stride = eni_round_up(used ? used : 1, used >= 2 * HUGE_PAGE ? HUGE_PAGE : PAGE);
+    *shape_out = (shape){ARENA_MAGIC, count, stride, nslots, 0};
+    *bytes_out = eni_round_up(arena_slots_at(), stride % HUGE_PAGE ? PAGE : HUGE_PAGE) + stride * nslots;
+    return EN_OK;
+}
+
+/* Maps `bytes` of fd (-1: private memory), slots on their boundary. NULL with errno set on failure. */
+static uint8_t *map_aligned(int fd, uint64_t bytes)
+{
+    const int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+    /* Room to choose an address that is a multiple of a huge page; the file then goes over the reservation.
+     */
+    uint8_t *room =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return NULL;
+    uint8_t *base = (uint8_t *)(uintptr_t)eni_round_up((uintptr_t)room, HUGE_PAGE);
+    const size_t before = (size_t)(base - room);
+    if (before > 0) munmap(room, before);
+    if (before < HUGE_PAGE) munmap(base + eni_round_up(bytes, PAGE), HUGE_PAGE - before);
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        munmap(base, bytes);
+        return NULL;
+    }
+    return base;
+}
+
+static en_status memfd_make(uint64_t bytes, int *fd_out)
+{
+    int fd = memfd_create("entrain-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        eni_error("arena",
+                  "cannot make %llu bytes of shared memory: %s; run with fewer ranks or a smaller model",
+                  (unsigned long long)bytes, strerror(errno));
+        if (fd >= 0) close(fd);
+        return EN_ENOMEM;
+    }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+/* Takes fd on success. */
+static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_arena **arena_out)
+{
+    eni_arena *arena = eni_alloc(sizeof *arena);
+    if (!arena) return EN_ENOMEM;
+    *arena = (eni_arena){.shape = *layout, .base = map_aligned(fd, bytes), .bytes = bytes, .fd = fd};
+    if (!arena->base) {
+        eni_error("arena", "cannot map %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
+        eni_free(arena);
+        return EN_ENOMEM;
+    }
+    /* A wish: without huge pages large vectors are only slower. */
+    if (layout->stride % HUGE_PAGE == 0) madvise(arena->base, bytes, MADV_HUGEPAGE);
+    *arena_out = arena;
+    return EN_OK;
+}
+
+en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out)
+{
+    shape layout;
+    uint64_t bytes;
+    int fd = -1;
+    EN_TRY(shape_make(count, nslots, &layout, &bytes));
+    if (shared) EN_TRY(memfd_make(bytes, &fd));
+    eni_arena *arena;
+    const en_status st = arena_new(&layout, bytes, fd, &arena);
+    if (st != EN_OK) {
+        if (fd >= 0) close(fd);
+        return st;
+    }
+    arena->is_private = !shared;
+    memcpy(arena->base, &layout, sizeof layout);
+    *arena_out = arena;
+    return EN_OK;
+}
+
+int eni_arena_is_sealed(int fd, uint64_t *bytes_out)
+{
+    struct statfs where;
+    struct stat file;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstatfs(fd, &where) != 0 || where.f_type != TMPFS_MAGIC ||
+        fstat(fd, &file) != 0)
+        return 0;
+    *bytes_out = (uint64_t)file.st_size;
+    return 1;
+}
+
+/* What is behind a foreign fd must be exactly what eni_arena_open would have made. */
+static en_status foreign_check(int fd, uint64_t count, shape *layout_out, uint64_t *bytes_out)
+{
+    uint64_t there;
+    shape said;
+    if (!eni_arena_is_sealed(fd, &there)) {
+        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd");
+        return EN_EPROTO;
+    }
+    if (pread(fd, &said, sizeof said, 0) != (ssize_t)sizeof said || said.magic != ARENA_MAGIC) {
+        eni_error("arena", "a peer passed shared memory that is not an arena");
+        return EN_EPROTO;
+    }
+    if (said.count != count) {
+        eni_error("arena", "a peer's vectors have %llu elements, ours %llu: the models differ",
+                  (unsigned long long)said.count, (unsigned long long)count);
+        return EN_EPROTO;
+    }
+    if (shape_make(count, said.nslots, layout_out, bytes_out) != EN_OK || said.stride != layout_out->stride ||
+        there != *bytes_out) {
+        eni_error("arena", "a peer's arena of %u vectors has %llu bytes, which do not fit together",
+                  said.nslots, (unsigned long long)there);
+        return EN_EPROTO;
+    }
+    return EN_OK;
+}
+
+en_status eni_arena_map(int fd, uint64_t count, eni_arena **arena_out)
+{
+    shape layout;
+    uint64_t bytes;
+    EN_TRY(foreign_check(fd, count, &layout, &bytes));
+    EN_TRY(arena_new(&layout, bytes, fd, arena_out));
+    (*arena_out)->fd = -1; /* borrowed: the mapping outlives it */
+    return EN_OK;
+}
+
+int eni_arena_fd(const eni_arena *arena)
+{
+    return arena->fd;
+}
+
+uint64_t eni_arena_count(const eni_arena *arena)
+{
+    return arena->shape.count;
+}
+
+uint32_t eni_arena_nslots(const eni_arena *arena)
+{
+    return arena->shape.nslots;
+}
+
+float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset)
+{
+    const uint64_t first = arena->bytes - arena->shape.stride * arena->shape.nslots;
+    return (float *)(void *)(arena->base + first + arena->shape.stride * slot) + offset;
+}
+
+/* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
+ * a mapped arena does not keep. */
+en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)
+{
+    void *to = eni_arena_at(arena, slot, 0);
+    const uint64_t stride = arena->shape.stride;
+    if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
+        eni_error("arena", "cannot map %llu bytes a second time: %s", (unsigned long long)stride,
+                  strerror(errno));
+        return EN_ENOMEM;
+    }
+    /* A wish: what stays behind is memory that nobody reads. */
+    if (arena->fd >= 0)
+        (void)!fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                         (off_t)((uint8_t *)to - arena->base), (off_t)stride);
+    return EN_OK;
+}
+
+static uint64_t slot_bytes(const eni_arena *arena)
+{
+    return eni_round_up(arena->shape.count * sizeof(float), PAGE);
+}
+
+/* Reading is enough to get a page of shared memory; of private memory it gives the page of zeros that all
+ * share, until it is written. */
+void eni_arena_touch(const eni_arena *arena, uint32_t slot)
+{
+    volatile uint8_t *at = (volatile uint8_t *)eni_arena_at(arena, slot, 0);
+    for (uint64_t i = 0; i < slot_bytes(arena); i += PAGE) {
+        const uint8_t value = at[i];
+        if (arena->is_private) at[i] = value;
+    }
+}
+
+en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd)
+{
+    const uint64_t bytes = slot_bytes(arena);
+    uint64_t there;
+    if (!eni_arena_is_sealed(fd, &there) || there < bytes) {
+        eni_error("arena", "a peer passed a descriptor that is not a sealed memfd of %llu bytes",
+                  (unsigned long long)bytes);
+        return EN_EPROTO;
+    }
+    if (mmap(eni_arena_at(arena, slot, 0), bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED)
+        return EN_OK;
+    eni_error("arena", "cannot map %llu bytes over a slot: %s", (unsigned long long)bytes, strerror(errno));
+    return EN_ENOMEM;
+}
+
+/* The own memory gets its contents through a second mapping, and then replaces the other in one call. */
+en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
+{
+    const uint64_t bytes = slot_bytes(arena);
+    uint8_t *at = (uint8_t *)eni_arena_at(arena, slot, 0);
+    const off_t offset = at - arena->base;
+    void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, offset);
+    if (own != MAP_FAILED) {
+        memcpy(own, at, arena->shape.count * sizeof(float));
+        munmap(own, bytes);
+        if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena->fd, offset) != MAP_FAILED)
+            return EN_OK;
+    }
+    eni_error("arena", "cannot map %llu bytes of a slot again: %s", (unsigned long long)bytes,
+              strerror(errno));
+    return EN_ENOMEM;
+}
+
+void *eni_arena_area(const eni_arena *arena, int area)
+{
+    return arena->base + PAGE + (uint64_t)area * ENI_AREA_BYTES;
+}
+
+void eni_arena_close(eni_arena *arena)
+{
+    if (!arena) return;
+    munmap(arena->base, arena->bytes);
+    if (arena->fd >= 0) close(arena->fd);
+    eni_free(arena);
+}

@@ -1,0 +1,88 @@
+/* arena.h - one rank's vectors and flags in one block of memory that other processes can map.
+ *
+ *     [header: one page] [areas: ENI_ARENA_AREAS x ENI_AREA_BYTES] [slot 0] [slot 1] .. [slot nslots - 1]
+ *
+ * A slot is one flat vector of the model: all tensors, bucket after bucket. A bucket is a range of elements
+ * of every slot, so (slot, offset, count) names a vector of a bucket in this process and in every other.
+ *
+ * A shared arena is a memfd: it has no name, leaves no file behind, is not limited by the size of /dev/shm,
+ * and is gone with its last process. It cannot be resized (F_SEAL_SHRINK, F_SEAL_GROW), so a peer that maps
+ * it cannot be made to fault. It is sparse: a reserved slot that nobody touches costs no memory. A private
+ * arena is plain memory of this process: a world of one rank, the virtual host. */
+#ifndef COLLECTIVE_ARENA_H
+#define COLLECTIVE_ARENA_H
+
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+enum {                       /* the slots with a fixed meaning */
+       ENI_SLOT_PARAM = 0,   /* weights */
+       ENI_SLOT_GRAD = 1,    /* gradient */
+       ENI_SLOT_INBOX = 2,   /* where psd puts its replies */
+       ENI_SLOT_FREE = 3,    /* the first of the strategy's vectors and the optimizer's state */
+       ENI_ARENA_NSLOTS = 32 /* what a worker reserves */
+};
+
+enum {                     /* areas of ENI_AREA_BYTES zeroed bytes for flags; each has one user */
+       ENI_AREA_WORLD = 0, /* eni_coll of all ranks */
+       ENI_AREA_LOCAL = 1, /* eni_coll of this host's ranks */
+       ENI_AREA_STORE = 2, /* store clients */
+       ENI_AREA_SPARE = 3,
+       ENI_ARENA_AREAS = 4
+};
+#define ENI_AREA_BYTES 32768u
+
+typedef struct eni_arena eni_arena;
+
+/* A new arena of `nslots` slots of `count` elements each, everything zero. `shared` 1: a memfd; 0: private
+ * memory. EN_EINVAL for sizes that overflow, EN_ENOMEM when the machine refuses; both logged. */
+en_status eni_arena_open(uint64_t count, uint32_t nslots, int shared, eni_arena **arena_out);
+
+/* Maps the arena behind `fd`, which came from another process and is not trusted: it must be a sealed memfd
+ * whose header says `count` elements and at least 1 slot, and whose size agrees. Borrows fd (the caller may
+ * close it right after). EN_EPROTO, logged, for anything else. Reads and writes through it are the other
+ * process's memory. */
+en_status eni_arena_map(int fd, uint64_t count, eni_arena **arena_out);
+
+/* The memfd to pass to other processes; -1 for a private or a mapped arena. Borrowed. */
+int eni_arena_fd(const eni_arena *arena);
+
+uint64_t eni_arena_count(const eni_arena *arena);
+uint32_t eni_arena_nslots(const eni_arena *arena);
+
+/* The address of element `offset` of a slot; 64-byte aligned when offset is a multiple of 16. The caller
+ * keeps slot < nslots and offset <= count. */
+float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
+
+/* Every page of a slot is there and mapped in this process from now on, with what it holds: the first use of
+ * the slot costs no page fault. While nobody else writes a private arena. */
+void eni_arena_touch(const eni_arena *arena, uint32_t slot);
+
+/* Slot `slot` of `arena` becomes `source`'s, in this process: the same memory at two addresses. Both are
+ * shared and of one shape. What the owner of `arena` had there goes back to the machine. EN_ENOMEM, logged.
+ */
+en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source);
+
+/* 1 if fd, which came from another process, is a memfd that cannot shrink and whose pages are ordinary (of
+ * huge ones that are not there, MFD_HUGETLB, whoever touches the first is killed); *bytes_out is its size. */
+int eni_arena_is_sealed(int fd, uint64_t *bytes_out);
+
+/* Lays `count` elements of another process's memory over a slot, in this process and for reading only. `fd`
+ * is not trusted: EN_EPROTO, logged, unless it is a memfd of that size, sealed against shrinking; it is
+ * borrowed. Whoever maps the arena goes on seeing the slot's own memory. EN_ENOMEM, logged. */
+en_status eni_arena_cover(eni_arena *arena, uint32_t slot, int fd);
+
+/* Takes it off again. The slot's own memory has what was read there until now, and a thread that reads the
+ * slot meanwhile reads that. Only where the slot is covered, and only by the arena's owner. EN_ENOMEM,
+ * logged.
+ */
+en_status eni_arena_uncover(eni_arena *arena, uint32_t slot);
+
+/* Area `area`: ENI_AREA_BYTES on a page boundary. */
+void *eni_arena_area(const eni_arena *arena, int area);
+
+/* Unmaps, and closes the memfd if this is its owner. NULL is fine. */
+void eni_arena_close(eni_arena *arena);
+
+#endif

@@ -1,0 +1,293 @@
+#include "runtime/collective/coll.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/collective/group.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/net/place.h"
+
+/* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets
+ * the other rank run if something else has taken its core. */
+#define SPIN_NS (2 * ENI_MICRO)
+
+/* ---- what the engines share ---- */
+
+en_status eni_group_fail(eni_coll *coll, en_status st)
+{
+    int none = EN_OK;
+    atomic_compare_exchange_strong(&coll->status, &none, st);
+    return atomic_load(&coll->status);
+}
+
+en_status eni_group_status(const eni_coll *coll)
+{
+    return atomic_load_explicit(&coll->status, memory_order_acquire);
+}
+
+void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
+                     uint32_t bucket, uint64_t bytes)
+{
+    if (coll->config.trace)
+        coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
+}
+
+const char *eni_group_op_name(int op)
+{
+    switch (op) {
+    case EN_ALLREDUCE: return "all-reduce";
+    case EN_REDUCE_SCATTER: return "reduce-scatter";
+    case EN_ALLGATHER: return "all-gather";
+    case EN_REDUCE: return "reduce";
+    case EN_BCAST: return "broadcast";
+    case ENI_COLL_SWAP: return "swap";
+    case ENI_COLL_BARRIER: return "barrier";
+    case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
+    default: return "operation";
+    }
+}
+
+eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+{
+    return (eni_place_in_run){.epoch = coll->config.epoch,
+                              .seq = seq,
+                              .op = op->op,
+                              .what = op->what,
+                              .bucket = op->bucket,
+                              .count = op->count,
+                              .dtype = ENI_COLL_F32,
+                              .step = (uint16_t)op->step};
+}
+
+static void place_text(char *text, size_t size, const eni_place_in_run *place)
+{
+    const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
+    char type[16] = "float32";
+    if (place->dtype != ENI_COLL_F32) snprintf(type, sizeof type, "type %d", place->dtype);
+    snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements of %s) in step %u, epoch %u",
+             (unsigned long long)place->seq, eni_group_op_name(place->op), place->bucket, what,
+             (unsigned long long)place->count, type, place->step, place->epoch);
+}
+
+en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
+{
+    if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
+        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
+        ours->dtype == theirs->dtype && ours->step == theirs->step)
+        return EN_OK;
+    char us[144], them[144];
+    place_text(us, sizeof us, ours);
+    place_text(them, sizeof them, theirs);
+    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls", rank, us,
+              peer, them);
+    return EN_EMISMATCH;
+}
+
+/* ---- a group of one ---- */
+
+/* The mean of one contribution goes through the same two multiplications as that of many. */
+static void alone_run(eni_coll *coll, const eni_coll_op *op)
+{
+    float *vector = eni_group_vector(coll, op);
+    const uint64_t weight = eni_group_weight(op);
+    const float *const src[] = {vector};
+    if (eni_coll_is_reduction(op)) {
+        eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
+        eni_group_note_samples(coll, coll->nsubmitted, weight);
+    }
+    if (op->op == ENI_COLL_SWAP && op->slot_in != op->slot)
+        memcpy(eni_arena_at(coll->arenas[0], op->slot_in, op->offset), vector, op->count * sizeof *vector);
+}
+
+/* ---- open and close ---- */
+
+static en_status config_check(const eni_coll_config *config)
+{
+    const int over_shm = config->transport == ENI_OVER_SHM;
+    int is_valid = config->nranks >= 1 && config->nranks <= ENI_MEAN_MAX && config->rank >= 0 &&
+                   config->rank < config->nranks && config->arenas && config->arenas[config->rank];
+    is_valid = is_valid && config->area >= 0 && config->area < ENI_ARENA_AREAS;
+    if (is_valid && config->nranks > 1) {
+        if (over_shm)
+            is_valid = config->algorithm == ENI_COLL_DIRECT || config->algorithm == ENI_COLL_NAIVE;
+        else
+            is_valid = config->sockets &&
+                       (config->algorithm == ENI_COLL_RING || config->algorithm == ENI_COLL_NAIVE);
+    }
+    for (int r = 0; is_valid && over_shm && r < config->nranks; r++) {
+        const eni_arena *own = config->arenas[config->rank], *other = config->arenas[r];
+        is_valid = other && eni_arena_count(other) == eni_arena_count(own) &&
+                   eni_arena_nslots(other) == eni_arena_nslots(own);
+    }
+    if (is_valid) return EN_OK;
+    eni_error(
+        "coll", "rank %d of %d cannot open %s over %s: an arena or a socket is missing, or the shapes differ",
+        config->rank, config->nranks, eni_coll_algorithm_name(config->algorithm), over_shm ? "shm" : "tcp");
+    return EN_EINVAL;
+}
+
+en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
+{
+    EN_TRY(config_check(config));
+    const int n = config->nranks;
+    eni_coll *coll = eni_alloc(sizeof *coll);
+    eni_arena **arenas = eni_alloc_array((size_t)n, sizeof(*arenas));
+    if (!coll || !arenas) {
+        eni_free(coll);
+        eni_free(arenas);
+        return EN_ENOMEM;
+    }
+    for (int r = 0; r < n; r++)
+        arenas[r] = config->arenas[r];
+    coll->config = *config;
+    coll->arenas = arenas;
+    coll->config.arenas = NULL;
+    if (coll->config.segment == 0) coll->config.segment = 65536;
+    if (coll->config.max_count == 0) coll->config.max_count = eni_arena_count(arenas[config->rank]);
+    coll->spin_ns = n <= eni_place_cores() ? SPIN_NS : 0;
+    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_direct_engine : &eni_pump_engine;
+
+    const en_status st = coll->engine ? coll->engine->open(coll) : EN_OK;
+    if (st != EN_OK) {
+        coll->config.sockets = NULL; /* still the caller's */
+        eni_coll_close(coll);
+        return st;
+    }
+    *coll_out = coll;
+    return EN_OK;
+}
+
+void eni_coll_close(eni_coll *coll)
+{
+    if (!coll) return;
+    if (coll->engine) coll->engine->close(coll);
+    eni_free(coll->arenas);
+    eni_free(coll);
+}
+
+/* ---- operations ---- */
+
+static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
+{
+    const eni_arena *own = coll->arenas[coll->config.rank];
+    const uint64_t length = eni_arena_count(own);
+    const int n = coll->config.nranks;
+    int is_valid = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_MEAN_STEP &&
+                   op->slot < eni_arena_nslots(own) && op->offset <= length &&
+                   op->count <= length - op->offset;
+    if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER)
+        is_valid = is_valid && op->lo <= op->hi && op->hi <= op->count;
+    if (op->op == ENI_COLL_SWAP)
+        is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
+                   op->from >= 0 && op->from < n;
+    if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->take && eni_coll_can_share(coll);
+    if (is_valid) return EN_OK;
+    eni_error("coll",
+              "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",
+              eni_group_op_name(op->op), op->bucket, op->slot, (unsigned long long)op->offset,
+              (unsigned long long)op->count, (unsigned long long)length, (unsigned long long)op->lo,
+              (unsigned long long)op->hi);
+    return EN_EINVAL;
+}
+
+static en_status room_check(eni_coll *coll)
+{
+    const uint64_t seq = coll->nsubmitted;
+    if (seq < ENI_COLL_DEPTH || coll->engine->test(coll, seq - ENI_COLL_DEPTH)) return EN_OK;
+    eni_error("coll", "more than %d collectives are unfinished: wait for some before submitting more",
+              ENI_COLL_DEPTH);
+    return EN_EBUG;
+}
+
+en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out)
+{
+    EN_TRY(eni_group_status(coll));
+    EN_TRY(op_check(coll, op));
+    eni_group_note_samples(coll, coll->nsubmitted, UINT64_MAX);
+    if (!coll->engine) {
+        alone_run(coll, op);
+        *req_out = ++coll->nsubmitted;
+        return EN_OK;
+    }
+    EN_TRY(room_check(coll));
+    const uint64_t seq = coll->nsubmitted;
+    eni_coll_op *kept = &coll->ops[seq % ENI_COLL_DEPTH];
+    *kept = *op;
+    if (op->op == ENI_COLL_BARRIER) kept->count = 0;
+    coll->begin_ns[seq % ENI_COLL_DEPTH] = eni_now_ns();
+    EN_TRY(coll->engine->submit(coll, seq));
+    *req_out = ++coll->nsubmitted;
+    return EN_OK;
+}
+
+int eni_coll_test(eni_coll *coll, uint64_t req)
+{
+    if (!coll->engine || eni_group_status(coll) != EN_OK) return 1;
+    return coll->engine->test(coll, req - 1) || eni_group_status(coll) != EN_OK;
+}
+
+en_status eni_coll_wait(eni_coll *coll, uint64_t req)
+{
+    if (!coll->engine) return EN_OK;
+    if (coll->engine->test(coll, req - 1)) return EN_OK;
+    EN_TRY(eni_group_status(coll));
+    const int64_t begin_ns = eni_now_ns(), worked_ns = coll->work_ns;
+    const en_status st = coll->engine->wait(coll, req - 1);
+    eni_group_tally(&coll->wait_ns, (uint64_t)(eni_now_ns() - begin_ns - (coll->work_ns - worked_ns)));
+    return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
+}
+
+uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req)
+{
+    const uint64_t seq = req - 1;
+    return seq < coll->nsubmitted && coll->nsubmitted - seq <= ENI_COLL_KEPT
+               ? coll->samples[seq % ENI_COLL_KEPT]
+               : UINT64_MAX;
+}
+
+en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op)
+{
+    uint64_t req;
+    EN_TRY(eni_coll_submit(coll, op, &req));
+    return eni_coll_wait(coll, req);
+}
+
+/* ---- one copy of a vector ---- */
+
+int eni_coll_can_share(const eni_coll *coll)
+{
+    return coll->engine == &eni_direct_engine && coll->config.algorithm == ENI_COLL_DIRECT;
+}
+
+en_status eni_coll_share(eni_coll *coll, uint32_t slot)
+{
+    const eni_coll_op barrier = {.op = ENI_COLL_BARRIER};
+    if (!eni_coll_can_share(coll) || slot >= eni_arena_nslots(coll->arenas[0])) return EN_EINVAL;
+    EN_TRY(eni_coll_run(coll, &barrier)); /* rank 0's is complete, and nobody reads another's */
+    for (int r = 1; r < coll->config.nranks; r++) {
+        const en_status st = eni_arena_alias(coll->arenas[r], slot, coll->arenas[0]);
+        if (st != EN_OK) return eni_group_fail(coll, st);
+    }
+    return eni_coll_run(coll, &barrier);
+}
+
+float *eni_coll_slot(const eni_coll *coll, uint32_t slot)
+{
+    return eni_arena_at(coll->arenas[coll->config.rank], slot, 0);
+}
+
+void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out)
+{
+    *counters_out = (eni_coll_counters){
+        .ops = coll->nsubmitted,
+        .payload_sent = atomic_load(&coll->payload_sent),
+        .payload_recv = atomic_load(&coll->payload_recv),
+        .wire_sent = atomic_load(&coll->wire_sent),
+        .wire_recv = atomic_load(&coll->wire_recv),
+        .shm_bytes = atomic_load(&coll->shm_bytes),
+        .wait_ns = atomic_load(&coll->wait_ns),
+    };
+}

@@ -1,0 +1,209 @@
+/* coll.h - collectives among a group of ranks: the mean of everybody's vector, and its relatives.
+ *
+ *     direct  shared memory, one host. Rank r owns slice r: it reads the slice from all ranks in rank order,
+ *             and writes the mean to all. Two flag exchanges. Bytes per rank: 2 (n-1)/n of the vector.
+ *     ring    plain TCP to two neighbours (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce"): chunk c
+ *             starts at rank c and is summed on its way round, then the means go round once more. The same
+ *             bytes, 2 (n-1) hops. The order of each sum is ENI_SUM_RING.
+ *     naive   everybody sends everything to everybody and sums alone: (n-1) vectors per rank.
+ *
+ * direct also has the mean and what follows it in one pass (ENI_COLL_MEAN_STEP): the owner of a slice has a
+ * function that reads it from all ranks and steps the one copy of the weights.
+ *
+ * All ranks of a group submit the same operations in the same order; so no operation is ever negotiated.
+ * Every flag and every frame says epoch, sequence, operation, bucket, count and training step: ranks that
+ * disagree get EN_EMISMATCH with both sides named, never a sum.
+ *
+ * Progress. submit() returns at once. `direct` moves when its owner thread is inside submit, test or wait;
+ * sockets are moved by a thread of their own, so that they send while backward still computes.
+ *
+ * Failure. A wait lasts as long as the peers live (eni_alive says), in slices of at most 20 ms. After the
+ * first failure the group is broken: every later call returns the same status, and the vectors of unfinished
+ * operations have undefined contents. A new epoch opens a new group.
+ *
+ * One thread at a time may call into a group (the compute thread). */
+#ifndef COLLECTIVE_COLL_H
+#define COLLECTIVE_COLL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+#include "entrain/strategy.h"
+#include "ops/mean.h"
+#include "ops/mean_step.h"
+#include "runtime/collective/arena.h"
+#include "runtime/collective/sync.h"
+
+struct eni_shaper; /* net/shaper.h */
+
+typedef struct eni_coll eni_coll;
+
+enum { ENI_COLL_AUTO, ENI_COLL_DIRECT, ENI_COLL_RING, ENI_COLL_NAIVE };
+enum { ENI_OVER_SHM, ENI_OVER_TCP };
+
+/* "auto", "direct", "ring", "naive", also the other way round; -1 if the name is none of them. */
+const char *eni_coll_algorithm_name(int algorithm);
+int eni_coll_algorithm_parse(const char *name);
+
+/* ---- what to use ---- */
+
+typedef struct eni_coll_facts {
+    int asked; /* ENI_COLL_* as the user wrote it */
+    int nranks;
+    int nhosts;         /* hosts that share memory within, never across */
+    int is_shaped;      /* --net: the network is emulated, so there must be one */
+    int naive_in_shm;   /* naive may read the arenas instead of sending (n-1) vectors */
+    const char *no_shm; /* why memory cannot be shared although there is one host; NULL: it can */
+} eni_coll_facts;
+
+typedef struct eni_coll_choice {
+    int algorithm; /* never ENI_COLL_AUTO */
+    int transport; /* ENI_OVER_* */
+    char why[160]; /* one clause for result.json: "2 ranks on one host share memory" */
+} eni_coll_choice;
+
+/* Pure: the same facts give the same choice on all ranks. EN_EINVAL, logged, when what was asked cannot be
+ * (direct across hosts, direct with --net). */
+en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_out);
+
+/* ---- open ---- */
+
+/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. Names:
+ * that of the operation ("all-reduce", submit to done); direct: "exchange" (this rank's share of the work);
+ * TCP, per frame: "send", "receive", "add". */
+typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
+                               uint32_t bucket, uint64_t bytes);
+
+typedef struct eni_coll_config {
+    int rank, nranks;        /* in this group */
+    uint32_t epoch;          /* of the membership */
+    int algorithm;           /* ENI_COLL_DIRECT, RING or NAIVE, as chosen */
+    int transport;           /* ENI_OVER_* */
+    eni_sum_order sum_order; /* of direct and naive; a ring has its own, which ENI_SUM_RING follows */
+
+    /* (nranks) the ranks' arenas, all of one shape. Over TCP only [rank] is used, the others may be NULL.
+     * Borrowed; they outlive the group. */
+    eni_arena *const *arenas;
+    int area; /* ENI_AREA_WORLD or ENI_AREA_LOCAL: where the flags lie; one open group per area */
+
+    /* (nranks) connected TCP sockets by rank, -1 where there is none; NULL over shared memory. ring needs
+     * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and swaps all they talk
+     * to. Taken on success, still the caller's on failure. */
+    const int *sockets;
+
+    uint64_t segment;          /* elements per TCP frame; 0: 65536 (256 KiB) */
+    int has_crc;               /* 1: a checksum in every TCP frame; 0: only where they leave this host */
+    uint64_t max_count;        /* elements of the largest operation, for naive's scratch; 0: the arena's */
+    struct eni_shaper *shaper; /* --net emulation, or NULL. Borrowed */
+    eni_alive alive;
+    eni_coll_trace trace; /* or NULL */
+    void *trace_user;
+} eni_coll_config;
+
+/* Opens a group; all ranks do, in any order, without waiting for each other. Everything that an operation
+ * needs is allocated here. Over TCP it starts the comm thread. EN_EINVAL for a config that does not fit
+ * (logged), EN_ENOMEM. */
+en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
+
+/* Ends the group. Orderly ends on TCP wait up to a second for the neighbours to have read everything.
+ * NULL is fine. */
+void eni_coll_close(eni_coll *coll);
+
+/* ---- operations ---- */
+
+enum {
+    ENI_COLL_SWAP = 6,
+    ENI_COLL_BARRIER = 7,
+    ENI_COLL_MEAN_STEP = 8
+}; /* beside EN_ALLREDUCE (1) ..
+      EN_BCAST (5) */
+
+/* Averages elements [lo, hi) of the gradients and steps with the mean: `from` begins at element lo. Once an
+ * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
+ * stepped. On the thread that is inside submit, test or wait;
+ * it must not call into the group. */
+typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
+
+typedef struct eni_coll_op {
+    int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
+                        ENI_COLL_SWAP, ENI_COLL_BARRIER, ENI_COLL_MEAN_STEP (direct only) */
+    int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
+    uint32_t bucket; /* whose vector it is; for messages and traces */
+    uint64_t step;   /* of training, the same on all ranks; 0 outside of steps */
+    uint32_t slot;   /* works in place on [offset, offset + count) of this slot */
+    uint64_t offset, count;
+    uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'
+                          ranges do not overlap. After a reduce-scatter only [lo, hi) is defined */
+    uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
+    int to, from;      /* ENI_COLL_SWAP: sends `slot` to rank `to`, receives into `slot_in` from `from` */
+    uint32_t slot_in;
+    eni_coll_take take; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
+                           writes on one rank may be read by all when the operation is done */
+    void *take_user;
+} eni_coll_op;
+
+/* It leaves a mean of the ranks' vectors, on all of them or on one. */
+static inline int eni_coll_is_reduction(const eni_coll_op *op)
+{
+    return op->op == EN_ALLREDUCE || op->op == EN_REDUCE_SCATTER || op->op == EN_REDUCE;
+}
+
+/* Starts an operation on the owner's vectors; the op is copied. Until it is done the vectors belong to the
+ * group: a failed or unfinished operation leaves them undefined, and so does EN_REDUCE on ranks other than 0.
+ * *req_out is never 0. At most ENI_COLL_DEPTH may be unfinished (EN_EBUG, logged). */
+#define ENI_COLL_DEPTH 256
+en_status eni_coll_submit(eni_coll *coll, const eni_coll_op *op, uint64_t *req_out);
+
+/* 1 when done or failed (then wait does not block), 0 otherwise. Makes progress. */
+int eni_coll_test(eni_coll *coll, uint64_t req);
+
+/* Waits until the operation is done on this rank: its result may be read, and its vectors written. Any
+ * order, any number of times. EN_OK, EN_EPEER, EN_EMISMATCH, EN_EPROTO, or what eni_alive said. */
+en_status eni_coll_wait(eni_coll *coll, uint64_t req);
+
+/* Of a reduction that is done: the samples behind the contributions of all ranks. UINT64_MAX: not known, as
+ * of an operation of another kind, or more than ENI_COLL_KEPT operations ago. */
+#define ENI_COLL_KEPT 1024
+uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
+
+/* submit and wait. */
+en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
+
+/* EN_ALLREDUCE of op->count elements at `data`, in place, in memory of the caller's own: through a staging
+ * place in the arena, op->slot from op->offset on, of which at most ENI_COLL_STAGE elements are overwritten
+ * (fewer where the slot ends; at least 48 must be there). Pieces of it are operations like any other:
+ * counted, traced and compared with the peers' one by one. Blocks; nothing is allocated. After a failure
+ * `data` is undefined. As eni_coll_run. */
+#define ENI_COLL_STAGE 98304u /* 384 KiB: with the peers' it stays in the second-level cache */
+en_status eni_coll_run_private(eni_coll *coll, const eni_coll_op *op, float *data);
+
+/* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory. */
+int eni_coll_can_share(const eni_coll *coll);
+
+/* From here on rank 0's vectors in this slot are everybody's: in every process the slot of every arena is
+ * that memory, and what the others had in it is given back. Waits for all ranks, before and after. EN_EINVAL
+ * where eni_coll_can_share says 0, else as eni_coll_wait; EN_ENOMEM leaves the group without use. */
+en_status eni_coll_share(eni_coll *coll, uint32_t slot);
+
+/* The first element of this rank's vector in a slot. */
+float *eni_coll_slot(const eni_coll *coll, uint32_t slot);
+
+/* ---- what was moved ---- */
+
+typedef struct eni_coll_counters {
+    uint64_t ops;
+    uint64_t payload_sent, payload_recv; /* the algorithm's own bytes */
+    uint64_t wire_sent, wire_recv;       /* sockets, headers included */
+    uint64_t shm_bytes;                  /* read from or written to another process's memory; of a mean with
+                                            its step: the others' gradients, and the weights once */
+    uint64_t wait_ns;                    /* spent blocked in eni_coll_wait */
+} eni_coll_counters;
+
+/* Since open. Any thread. */
+void eni_coll_count(const eni_coll *coll, eni_coll_counters *counters_out);
+
+/* Bytes a rank sends, on average over the ranks, per byte of the vector: the theory of payload_sent. */
+double eni_coll_bytes(int algorithm, int op, int nranks);
+
+#endif

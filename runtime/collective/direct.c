@@ -1,0 +1,443 @@
+/* direct.c - collectives on one host by loads and stores: no copy that is not a result, no socket, no thread.
+ *
+ * Every rank has a board in its arena: a ring of cells, one per operation, and a counter. An operation is
+ *
+ *     publish   write what I am at into my cell, then set the cell's flag: my vector may be read
+ *     perform   when all flags of this operation are set: compare the cells, do my share
+ *     finish    set my counter: I read and write nobody's vectors any more
+ *     settle    when all counters have come this far, the result is complete
+ *
+ * so an all-reduce costs two flag exchanges and 2p loads and stores per element, the least that p private
+ * results can cost. Operations are performed and settled in the order of submit. A cell is written again
+ * ENI_COLL_DEPTH operations later, when its operation has settled, so no peer still reads it. */
+#include <sched.h>
+#include <string.h>
+
+#include "ops/mean_all.h"
+#include "runtime/collective/group.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+typedef struct cell {
+    _Alignas(ENI_LINE) eni_flag published; /* of operation seq: stamp(seq) */
+    uint32_t bucket;
+    uint16_t slot;
+    uint8_t op, what;
+    int32_t to, from;
+    uint64_t offset, count, nsamples;
+    uint8_t dtype;
+    uint16_t step; /* of training, the low bits */
+} cell;
+_Static_assert(sizeof(cell) == ENI_LINE, "one line moves when a rank publishes");
+
+typedef struct board {
+    cell cells[ENI_COLL_DEPTH];
+    _Alignas(ENI_LINE) eni_flag finished; /* stamp of the last operation finished */
+    _Atomic uint32_t core;                /* that it was finished on */
+} board;
+_Static_assert(sizeof(board) <= ENI_AREA_BYTES, "a board fits into its area");
+
+typedef struct direct {
+    uint64_t nperformed, nsettled; /* operations 0 .. n - 1 */
+    uint32_t ntogether;            /* waits in a row for a rank on this core */
+    int64_t left_ns;               /* when this rank last went to another core */
+    float *scratch;                /* (max_count) naive only */
+    const float **src;             /* (nranks) */
+    float **dst;                   /* (nranks) */
+    float *scale;                  /* (nranks) */
+    int *whose;                    /* (nranks) ranks of src */
+    uint64_t *nsamples;            /* (nranks) */
+    board *boards[];               /* (nranks) */
+} direct;
+
+enum { SEQ_BITS = 40 }; /* a trillion operations an epoch */
+
+static uint64_t stamp(const eni_coll *coll, uint64_t seq)
+{
+    return (uint64_t)coll->config.epoch << SEQ_BITS | (seq + 1);
+}
+
+static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
+{
+    return eni_arena_at(coll->arenas[rank], op->slot, op->offset);
+}
+
+static en_status direct_open(eni_coll *coll)
+{
+    const int n = coll->config.nranks;
+    direct *d = eni_alloc(sizeof *d + (size_t)n * sizeof d->boards[0]);
+    if (!d) return EN_ENOMEM;
+    coll->state = d;
+    d->src = eni_alloc_array((size_t)n, sizeof *d->src);
+    d->dst = eni_alloc_array((size_t)n, sizeof *d->dst);
+    d->nsamples = eni_alloc_array((size_t)n, sizeof *d->nsamples);
+    d->scale = eni_alloc_array((size_t)n, sizeof *d->scale);
+    d->whose = eni_alloc_array((size_t)n, sizeof *d->whose);
+    if (!d->src || !d->dst || !d->scale || !d->nsamples || !d->whose) return EN_ENOMEM;
+    if (coll->config.algorithm == ENI_COLL_NAIVE) {
+        d->scratch = eni_alloc_array(coll->config.max_count, sizeof(float));
+        if (!d->scratch) return EN_ENOMEM;
+    }
+    for (int r = 0; r < n; r++)
+        d->boards[r] = eni_arena_area(coll->arenas[r], coll->config.area);
+    return EN_OK;
+}
+
+static void direct_close(eni_coll *coll)
+{
+    direct *d = coll->state;
+    if (!d) return;
+    eni_free(d->scratch);
+    eni_free(d->src);
+    eni_free(d->dst);
+    eni_free(d->scale);
+    eni_free(d->whose);
+    eni_free(d->nsamples);
+    eni_free(d);
+}
+
+/* ---- publish and compare ---- */
+
+static void publish(eni_coll *coll, uint64_t seq)
+{
+    direct *d = coll->state;
+    const eni_coll_op *op = eni_group_op(coll, seq);
+    cell *own = &d->boards[coll->config.rank]->cells[seq % ENI_COLL_DEPTH];
+    own->bucket = op->bucket;
+    own->slot = (uint16_t)op->slot;
+    own->op = (uint8_t)op->op;
+    own->what = (uint8_t)op->what;
+    own->to = op->to;
+    own->from = op->from;
+    own->offset = op->offset;
+    own->count = op->count;
+    own->nsamples = eni_group_weight(op);
+    own->dtype = ENI_COLL_F32;
+    own->step = (uint16_t)op->step;
+    eni_flag_set(&own->published, stamp(coll, seq));
+}
+
+/* A swap concerns two partners, everything else the whole group. */
+static int needs(const eni_coll_op *op, int partner, int rank)
+{
+    return op->op != ENI_COLL_SWAP || rank == partner;
+}
+
+/* The first rank that has not published operation seq, or -1. */
+static int first_unpublished(const eni_coll *coll, uint64_t seq)
+{
+    const direct *d = coll->state;
+    const eni_coll_op *op = eni_group_op(coll, seq);
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (needs(op, op->from, r) &&
+            eni_flag_get(&d->boards[r]->cells[seq % ENI_COLL_DEPTH].published) < stamp(coll, seq))
+            return r;
+    return -1;
+}
+
+/* The first rank that has not finished operation seq, or -1. */
+static int first_unfinished(const eni_coll *coll, uint64_t seq)
+{
+    const direct *d = coll->state;
+    const eni_coll_op *op = eni_group_op(coll, seq);
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (needs(op, op->to, r) && eni_flag_get(&d->boards[r]->finished) < stamp(coll, seq)) return r;
+    return -1;
+}
+
+/* Everybody is at the same operation. Fills d->nsamples. */
+static en_status compare(eni_coll *coll, uint64_t seq)
+{
+    direct *d = coll->state;
+    const eni_coll_op *op = eni_group_op(coll, seq);
+    const int rank = coll->config.rank;
+    const eni_place_in_run ours = eni_group_place(coll, seq, op);
+    for (int r = 0; r < coll->config.nranks; r++) {
+        if (!needs(op, op->from, r)) continue;
+        const cell *peer = &d->boards[r]->cells[seq % ENI_COLL_DEPTH];
+        const uint64_t at = eni_flag_get(&peer->published);
+        const eni_place_in_run theirs = {.epoch = (uint32_t)(at >> SEQ_BITS),
+                                         .seq = (at & ((UINT64_C(1) << SEQ_BITS) - 1)) - 1,
+                                         .op = peer->op,
+                                         .what = peer->what,
+                                         .bucket = peer->bucket,
+                                         .count = peer->count,
+                                         .dtype = peer->dtype,
+                                         .step = peer->step};
+        EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
+        if (peer->slot != op->slot || peer->offset != op->offset ||
+            (op->op == ENI_COLL_SWAP && peer->to != rank)) {
+            eni_error("coll",
+                      "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
+                      "vector %u at %llu: the ranks did not make the same calls",
+                      r, (unsigned long long)seq, eni_group_op_name(op->op), op->bucket, peer->slot,
+                      (unsigned long long)peer->offset, peer->to, rank, op->slot,
+                      (unsigned long long)op->offset);
+            return EN_EMISMATCH;
+        }
+        d->nsamples[r] = peer->nsamples;
+    }
+    return EN_OK;
+}
+
+/* ---- perform ---- */
+
+static void tally(eni_coll *coll, uint64_t sent, uint64_t received, uint64_t touched)
+{
+    eni_group_tally(&coll->payload_sent, sent * sizeof(float));
+    eni_group_tally(&coll->payload_recv, received * sizeof(float));
+    eni_group_tally(&coll->shm_bytes, touched * sizeof(float));
+}
+
+/* Elements [lo, hi) of the mean of all ranks' vectors, to one rank. */
+static void reduce_range(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uint64_t hi, int to)
+{
+    direct *d = coll->state;
+    const int n = coll->config.nranks;
+    for (int r = 0; r < n; r++)
+        d->src[r] = vector_of(coll, r, op) + lo;
+    eni_mean_ranks(vector_of(coll, to, op) + lo, d->src, d->nsamples, n, coll->config.sum_order, op->count,
+                   lo, hi);
+}
+
+/* The same to all of them: each is read once and written once. */
+static void reduce_to_all(eni_coll *coll, const eni_coll_op *op, uint64_t lo, uint64_t hi)
+{
+    direct *d = coll->state;
+    const int n = coll->config.nranks;
+    for (int r = 0; r < n; r++)
+        d->dst[r] = vector_of(coll, r, op) + lo;
+    eni_mean_all(d->dst, d->nsamples, n, coll->config.sum_order, op->count, lo, hi);
+}
+
+/* Slice by slice: the others read mine of theirs, I read theirs of mine. */
+static void perform_allreduce(eni_coll *coll, const eni_coll_op *op, int to_all)
+{
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    const uint64_t others = (uint64_t)n - 1;
+    const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
+    const uint64_t slice = hi - lo, rest = op->count - slice;
+    if (to_all)
+        reduce_to_all(coll, op, lo, hi);
+    else
+        reduce_range(coll, op, lo, hi, 0);
+    if (to_all)
+        tally(coll, rest + others * slice, rest + others * slice, 2 * others * slice);
+    else if (rank == 0)
+        tally(coll, rest, others * slice + rest, others * slice);
+    else
+        tally(coll, rest + slice, others * slice, others * slice + slice);
+}
+
+/* My slice of all gradients, in the order of the sum, to the function that averages it and steps the one copy
+ * of the weights: nothing else is written. The others read my part of the weights in place, so each of them
+ * has received it. Of the ring's order it is chunk `rank`, whose sum begins there. */
+static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
+{
+    direct *d = coll->state;
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    const int first = coll->config.sum_order == ENI_SUM_RING ? rank : 0;
+    const uint64_t others = (uint64_t)n - 1;
+    const uint64_t lo = eni_slice_lo(op->count, rank, n), hi = eni_slice_lo(op->count, rank + 1, n);
+    const uint64_t slice = hi - lo, rest = op->count - slice;
+    eni_sources from = {.src = d->src, .scale = d->scale, .rank = d->whose};
+    uint64_t samples = 0;
+    for (int k = 0; k < n; k++) {
+        const int r = (first + k) % n;
+        if (d->nsamples[r] == 0) continue;
+        d->src[from.n] = vector_of(coll, r, op) + lo;
+        d->whose[from.n] = r;
+        d->scale[from.n++] = (float)d->nsamples[r];
+        samples += d->nsamples[r];
+    }
+    if (from.n > 0) from.inv = 1.0f / (float)samples;
+    if (slice > 0 && from.n > 0) op->take(op->take_user, lo, hi, &from);
+    tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
+}
+
+static void perform_reduce_scatter(eni_coll *coll, const eni_coll_op *op)
+{
+    const uint64_t others = (uint64_t)coll->config.nranks - 1, slice = op->hi - op->lo;
+    reduce_range(coll, op, op->lo, op->hi, coll->config.rank);
+    tally(coll, op->count - slice, others * slice, others * slice);
+}
+
+static void perform_allgather(eni_coll *coll, const eni_coll_op *op)
+{
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    const uint64_t others = (uint64_t)n - 1, slice = op->hi - op->lo;
+    const float *own = vector_of(coll, rank, op) + op->lo;
+    for (int r = 0; r < n; r++)
+        if (r != rank) memcpy(vector_of(coll, r, op) + op->lo, own, slice * sizeof *own);
+    tally(coll, others * slice, op->count - slice, others * slice);
+}
+
+static void perform_bcast(eni_coll *coll, const eni_coll_op *op)
+{
+    const uint64_t others = (uint64_t)coll->config.nranks - 1;
+    if (coll->config.rank == 0) {
+        tally(coll, others * op->count, 0, 0);
+        return;
+    }
+    memcpy(eni_group_vector(coll, op), vector_of(coll, 0, op), op->count * sizeof(float));
+    tally(coll, 0, op->count, op->count);
+}
+
+static void perform_swap(eni_coll *coll, const eni_coll_op *op)
+{
+    float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
+    memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
+    const int is_self = op->from == coll->config.rank;
+    tally(coll, is_self ? 0 : op->count, is_self ? 0 : op->count, is_self ? 0 : op->count);
+}
+
+static void note_samples(eni_coll *coll, uint64_t seq)
+{
+    const direct *d = coll->state;
+    uint64_t samples = 0;
+    for (int r = 0; r < coll->config.nranks; r++)
+        samples += d->nsamples[r];
+    eni_group_note_samples(coll, seq, samples);
+}
+
+/* Naive reads everything and sums alone, like the one over sockets; the result waits in the scratch until
+ * all have read. */
+static void perform_naive(eni_coll *coll, const eni_coll_op *op)
+{
+    direct *d = coll->state;
+    const int n = coll->config.nranks;
+    const uint64_t others = (uint64_t)n - 1;
+    for (int r = 0; r < n; r++)
+        d->src[r] = vector_of(coll, r, op);
+    eni_mean_ranks(d->scratch, d->src, d->nsamples, n, coll->config.sum_order, op->count, 0, op->count);
+    tally(coll, others * op->count, others * op->count, others * op->count);
+}
+
+static void perform(eni_coll *coll, const eni_coll_op *op)
+{
+    const direct *d = coll->state;
+    if (d->scratch && eni_coll_is_reduction(op)) {
+        perform_naive(coll, op);
+        return;
+    }
+    switch (op->op) {
+    case EN_ALLREDUCE: perform_allreduce(coll, op, 1); break;
+    case EN_REDUCE: perform_allreduce(coll, op, 0); break;
+    case EN_REDUCE_SCATTER: perform_reduce_scatter(coll, op); break;
+    case EN_ALLGATHER: perform_allgather(coll, op); break;
+    case EN_BCAST: perform_bcast(coll, op); break;
+    case ENI_COLL_SWAP: perform_swap(coll, op); break;
+    case ENI_COLL_MEAN_STEP: perform_mean_step(coll, op); break;
+    default: break; /* a barrier is its flags */
+    }
+}
+
+/* ---- progress ---- */
+
+static void settle(eni_coll *coll, uint64_t seq)
+{
+    direct *d = coll->state;
+    const eni_coll_op *op = eni_group_op(coll, seq);
+    if (d->scratch && eni_coll_is_reduction(op))
+        memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
+    d->nsettled = seq + 1;
+    eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
+                    op->bucket, op->count * sizeof(float));
+}
+
+static void note_core(board *own)
+{
+    atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
+}
+
+/* Two ranks that the kernel has put on one core while another is idle take turns there, for as long as its
+ * balancer does not look: neither is ever seen waiting, as both yield. So the one that waits goes to another
+ * of the cores that it may use, and leaves the choice open again. Not more often than every 10 ms: the other
+ * cores may be busy with something else. */
+static void leave_core(direct *d, int core)
+{
+    cpu_set_t may, others;
+    if (eni_now_ns() < d->left_ns + 10 * ENI_MILLI) return;
+    d->left_ns = eni_now_ns();
+    if (sched_getaffinity(0, sizeof may, &may) != 0) return;
+    others = may;
+    CPU_CLR((size_t)core, &others);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) != 0) return;
+    sched_setaffinity(0, sizeof may, &may);
+}
+
+/* How long to spin for a rank: not at all for one that needs this core. */
+static int64_t spin_for(const eni_coll *coll, int rank)
+{
+    enum { CHANCE = 4 }; /* in a row */
+    direct *d = coll->state;
+    const int core = sched_getcpu();
+    if (coll->spin_ns == 0) return 0;
+    if (atomic_load_explicit(&d->boards[rank]->core, memory_order_relaxed) != (uint32_t)core) {
+        d->ntogether = 0;
+        return coll->spin_ns;
+    }
+    if (++d->ntogether >= CHANCE && coll->config.rank > rank) leave_core(d, core); /* one of the two */
+    return 0;
+}
+
+/* Performs and settles what can be without waiting. `nsubmitted` counts an operation being submitted. */
+static en_status advance(eni_coll *coll, uint64_t nsubmitted)
+{
+    direct *d = coll->state;
+    for (;;) {
+        while (d->nsettled < d->nperformed && first_unfinished(coll, d->nsettled) < 0)
+            settle(coll, d->nsettled);
+        const uint64_t seq = d->nperformed;
+        const int scratch_is_busy = d->scratch && d->nsettled < d->nperformed;
+        if (seq == nsubmitted || scratch_is_busy || first_unpublished(coll, seq) >= 0) return EN_OK;
+        EN_TRY(compare(coll, seq));
+        const eni_coll_op *op = eni_group_op(coll, seq);
+        const int64_t begin_ns = eni_now_ns();
+        perform(coll, op);
+        if (eni_coll_is_reduction(op)) note_samples(coll, seq);
+        const int64_t end_ns = eni_now_ns();
+        coll->work_ns += end_ns - begin_ns;
+        eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
+        d->nperformed = seq + 1;
+        note_core(d->boards[coll->config.rank]);
+        eni_flag_set(&d->boards[coll->config.rank]->finished, stamp(coll, seq));
+    }
+}
+
+static en_status direct_submit(eni_coll *coll, uint64_t seq)
+{
+    publish(coll, seq);
+    const en_status st = advance(coll, seq + 1);
+    return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
+}
+
+static int direct_test(eni_coll *coll, uint64_t seq)
+{
+    const direct *d = coll->state;
+    if (d->nsettled > seq) return 1;
+    if (eni_group_status(coll) != EN_OK) return 0;
+    const en_status st = advance(coll, coll->nsubmitted);
+    if (st != EN_OK) eni_group_fail(coll, st);
+    return d->nsettled > seq;
+}
+
+static en_status direct_wait(eni_coll *coll, uint64_t seq)
+{
+    direct *d = coll->state;
+    for (;;) {
+        EN_TRY(advance(coll, coll->nsubmitted));
+        if (d->nsettled > seq) return EN_OK;
+        const uint64_t oldest = d->nsettled; /* what the wait hangs on: a flag or a counter of one rank */
+        const int is_performed = oldest < d->nperformed;
+        const int rank = is_performed ? first_unfinished(coll, oldest) : first_unpublished(coll, oldest);
+        if (rank < 0) continue;
+        eni_flag *flag = is_performed ? &d->boards[rank]->finished
+                                      : &d->boards[rank]->cells[oldest % ENI_COLL_DEPTH].published;
+        EN_TRY(eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), &coll->config.alive));
+    }
+}
+
+const eni_engine eni_direct_engine = {direct_open, direct_submit, direct_test, direct_wait, direct_close};

@@ -1,0 +1,408 @@
+/* gpu_steps.c - see gpu_steps.h.
+ *
+ * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
+ * They come through a ring of pinned slots: the host may be eight steps ahead of the GPU before it waits. */
+#include "runtime/collective/gpu_steps.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+enum { PINNED_SLOTS = 8 };
+
+/* What one step's kernels read. */
+typedef struct numbers {
+    float weight;         /* GROUP: what this rank's gradient is multiplied by: its samples */
+    float total;          /* GROUP, not known: this rank's samples, and after their sum all ranks' */
+    en_gpu_rates rates[]; /* (nrates) by the source with which a sum begins */
+} numbers;
+
+struct eni_gpu_steps {
+    eni_gpu_steps_config config;
+    const en_gpu *gpu;
+    float **grads; /* (ngrads) */
+    int nrates;    /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
+    size_t bytes;  /* of numbers */
+    numbers *there;
+    uint8_t *pinned; /* (PINNED_SLOTS) x bytes */
+    int is_pinned;
+    en_mark *copied[PINNED_SLOTS];
+    uint64_t ncopied;
+    en_mark **ready, **done; /* (n) a bucket's gradient is complete, its weights are stepped */
+
+    /* of the step in progress */
+    eni_hyper hyper;
+    uint64_t samples[EN_GPU_SOURCES];
+    int has_total, has_counted; /* GROUP: total is known; its sum is in the queue */
+    int is_replayed;
+    en_status status; /* the first failure; nothing is enqueued any more */
+};
+
+/* ---- open and close ---- */
+
+static en_status check_config(const eni_gpu_steps_config *c)
+{
+    int is_valid = c->device != NULL && c->device->gpu != NULL && c->ngrads >= 1 &&
+                   c->ngrads <= EN_GPU_SOURCES && c->nslots >= 0 && c->nslots <= ENI_MAX_SLOTS &&
+                   c->param != NULL && c->rank >= 0 && c->rank < c->nranks;
+    for (int i = 0; is_valid && i < c->ngrads; i++)
+        is_valid = c->grads[i] != NULL;
+    for (int i = 0; is_valid && i < c->nslots; i++)
+        is_valid = c->slot[i] != NULL;
+    if (c->way == ENI_GPU_ALONE) is_valid = is_valid && c->nranks == 1;
+    if (c->way == ENI_GPU_GROUP) is_valid = is_valid && c->group != NULL && c->ngrads == 1;
+    if (c->way == ENI_GPU_SHARED) is_valid = is_valid && c->ngrads == c->nranks;
+    if (is_valid) return EN_OK;
+    eni_error("gpu", "rank %d of %d cannot step on the GPU (way %d): %d gradients and %d slots do not fit",
+              c->rank, c->nranks, c->way, c->ngrads, c->nslots);
+    return EN_EINVAL;
+}
+
+static en_status open_numbers(eni_gpu_steps *s)
+{
+    const eni_gpu_steps_config *c = &s->config;
+    s->nrates = c->way == ENI_GPU_ALONE && c->sum_order == ENI_SUM_RING ? c->ngrads : 1;
+    s->bytes =
+        (sizeof(numbers) + (size_t)s->nrates * sizeof(en_gpu_rates) + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
+    s->pinned = eni_alloc_pages(PINNED_SLOTS * s->bytes);
+    if (s->pinned == NULL) return EN_ENOMEM;
+    EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
+    EN_TRY(s->gpu->pin(c->ctx, s->pinned, PINNED_SLOTS * s->bytes));
+    s->is_pinned = 1;
+    return EN_OK;
+}
+
+static en_status open_marks(eni_gpu_steps *s)
+{
+    const uint32_t n = s->config.buckets->n;
+    s->ready = eni_alloc_array(n, sizeof(*s->ready));
+    s->done = eni_alloc_array(n, sizeof(*s->done));
+    if (s->ready == NULL || s->done == NULL) return EN_ENOMEM;
+    for (uint32_t b = 0; b < n; b++) {
+        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->ready[b]));
+        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->done[b]));
+    }
+    for (int i = 0; i < PINNED_SLOTS; i++)
+        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->copied[i]));
+    return EN_OK;
+}
+
+en_status eni_gpu_steps_open(const eni_gpu_steps_config *config, eni_gpu_steps **steps_out)
+{
+    EN_TRY(check_config(config));
+    eni_gpu_steps *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    s->config = *config;
+    s->gpu = config->device->gpu;
+    s->grads = eni_alloc_array((size_t)config->ngrads, sizeof(*s->grads));
+    en_status st = s->grads == NULL ? EN_ENOMEM : EN_OK;
+    for (int i = 0; i < config->ngrads && st == EN_OK; i++)
+        s->grads[i] = config->grads[i];
+    s->config.grads = s->grads;
+    if (st == EN_OK) st = open_numbers(s);
+    if (st == EN_OK) st = open_marks(s);
+    if (st == EN_OK)
+        *steps_out = s;
+    else
+        eni_gpu_steps_close(s);
+    return st;
+}
+
+static void free_marks(const eni_gpu_steps *s, en_mark **marks, uint32_t n)
+{
+    for (uint32_t i = 0; marks != NULL && i < n; i++)
+        s->gpu->mark_free(marks[i]);
+}
+
+void eni_gpu_steps_close(eni_gpu_steps *s)
+{
+    if (s == NULL) return;
+    free_marks(s, s->copied, PINNED_SLOTS);
+    free_marks(s, s->ready, s->config.buckets->n);
+    free_marks(s, s->done, s->config.buckets->n);
+    if (s->is_pinned) s->gpu->unpin(s->config.ctx, s->pinned);
+    s->config.device->free(s->config.ctx, s->there);
+    eni_free(s->pinned);
+    eni_free(s->ready);
+    eni_free(s->done);
+    eni_free(s->grads);
+    eni_free(s);
+}
+
+int eni_gpu_steps_way(const eni_gpu_steps *s)
+{
+    return s->config.way;
+}
+
+/* ---- waits ---- */
+
+/* What a kernel takes is often less than a sleep: look again at once for a while. */
+static void pause_for(int64_t waited_ns)
+{
+    const int64_t sleep = waited_ns / 8;
+    const int64_t most = 200 * ENI_MICRO;
+    if (waited_ns < 50 * ENI_MICRO) {
+        sched_yield();
+        return;
+    }
+    const struct timespec rest = {.tv_nsec = sleep < most ? sleep : most};
+    nanosleep(&rest, NULL);
+}
+
+en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
+                        const eni_gpu_patience *patience, const char *what)
+{
+    const int64_t most = patience != NULL && patience->ns > 0 ? patience->ns : INT64_MAX;
+    en_status st = gpu->poll(mark);
+    for (const int64_t begin = eni_now_ns(); st == EN_ETIMEOUT; st = gpu->poll(mark)) {
+        const int64_t waited = eni_now_ns() - begin;
+        EN_TRY(eni_alive_status(alive));
+        if (waited > most) {
+            patience->tell(patience->user, what);
+            return EN_EIO;
+        }
+        pause_for(waited);
+    }
+    return st;
+}
+
+/* From here on nothing is asked of a group that may be in the middle of something. */
+static en_status fail(eni_gpu_steps *s, en_status st)
+{
+    if (s->status == EN_OK) s->status = st;
+    if (s->config.group != NULL) s->gpu->group_abort(s->config.group);
+    return s->status;
+}
+
+/* eni_alive.status: the run, and the group that a peer may have left. */
+static en_status is_group_alive(void *user)
+{
+    const eni_gpu_steps *s = user;
+    EN_TRY(eni_alive_status(&s->config.alive));
+    return s->config.group == NULL ? EN_OK : s->gpu->group_poll(s->config.group);
+}
+
+en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark, const char *what)
+{
+    const eni_alive alive = {.status = is_group_alive, .user = s, .fd = -1};
+    const en_status st = eni_gpu_await(s->gpu, mark, &alive, &s->config.patience, what);
+    return st == EN_OK ? EN_OK : fail(s, st);
+}
+
+/* ---- the numbers of a step ---- */
+
+static float inverse(uint64_t samples)
+{
+    return 1.0f / (float)samples;
+}
+
+static void set_rates(en_gpu_rates *rates, const eni_hyper *hyper)
+{
+    rates->lr = hyper->lr;
+    rates->momentum = hyper->momentum;
+    rates->weight_decay = hyper->weight_decay;
+    rates->nesterov = hyper->nesterov;
+    rates->inv = 1; /* of a mean of nothing, which is 0 */
+}
+
+/* Of a sum over the own gradients that begins with `first`: as eni_mean_ranks has it. */
+static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
+{
+    uint64_t total = 0;
+    int n = 0;
+    for (int k = 0; k < s->config.ngrads; k++) {
+        const uint64_t samples = s->samples[(first + k) % s->config.ngrads];
+        if (samples == 0) continue;
+        rates->scale[n++] = (float)samples;
+        total += samples;
+    }
+    if (n > 0) rates->inv = inverse(total);
+}
+
+/* The next pinned slot, once what it had is on the device; zeroed. */
+static en_status next_slot(eni_gpu_steps *s, numbers **slot_out)
+{
+    const uint64_t i = s->ncopied % PINNED_SLOTS;
+    EN_TRY(eni_gpu_steps_await(s, s->copied[i], "the rates of an earlier step to arrive"));
+    *slot_out = (numbers *)(void *)(s->pinned + i * s->bytes);
+    memset(*slot_out, 0, s->bytes);
+    return EN_OK;
+}
+
+static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int queue)
+{
+    EN_TRY(s->gpu->copy(s->config.ctx, queue, s->there, slot, s->bytes, EN_COPY_IN));
+    return s->gpu->mark(s->copied[s->ncopied++ % PINNED_SLOTS], queue);
+}
+
+/* What a graph has recorded fits a step only if the same gradients count. */
+static en_status check_replay(const eni_gpu_steps *s)
+{
+    int is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
+    for (int i = 0; i < s->config.ngrads && is_full; i++)
+        is_full = s->samples[i] > 0;
+    if (!s->is_replayed || is_full) return EN_OK;
+    eni_error("gpu", "a step is replayed in which a gradient has no samples, or whose samples are not known");
+    return EN_EBUG;
+}
+
+en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const uint64_t *samples,
+                              uint64_t total)
+{
+    const int n = s->config.way == ENI_GPU_ALONE ? s->config.ngrads : 1;
+    numbers *slot;
+    EN_TRY(s->status);
+    memcpy(s->samples, samples, (size_t)n * sizeof *samples);
+    s->hyper = *hyper;
+    s->has_total = total > 0;
+    s->has_counted = 0;
+    if (s->config.way == ENI_GPU_SHARED) return EN_OK; /* take knows who has samples */
+    EN_TRY(check_replay(s));
+    EN_TRY(next_slot(s, &slot));
+    for (int i = 0; i < s->nrates; i++) {
+        set_rates(&slot->rates[i], hyper);
+        set_scales(s, i, &slot->rates[i]);
+    }
+    if (s->config.way == ENI_GPU_GROUP) { /* the sum that comes is weighted already */
+        slot->weight = slot->total = (float)samples[0];
+        slot->rates[0].scale[0] = 1;
+        slot->rates[0].inv = total > 0 ? inverse(total) : 1;
+    }
+    return copy_slot(s, slot, EN_QUEUE_COMPUTE);
+}
+
+void eni_gpu_steps_replay(eni_gpu_steps *s, int is_replayed)
+{
+    s->is_replayed = is_replayed;
+}
+
+/* ---- a step ---- */
+
+/* Of the elements [at, at + count) of the flat vector, with the given gradients from there on. */
+static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, const en_gpu_rates *rates,
+                         const float *total, uint64_t at, uint64_t count)
+{
+    const eni_gpu_steps_config *c = &s->config;
+    en_gpu_step step = {.size = sizeof step,
+                        .optimizer = c->optimizer->name,
+                        .nsources = n,
+                        .source = source,
+                        .w = c->param + at,
+                        .count = count,
+                        .rates = rates,
+                        .total = total};
+    for (int i = 0; i < c->nslots; i++)
+        step.slot[i] = c->slot[i] + at;
+    return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_QUEUE_EXCHANGE, &step);
+}
+
+/* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Where none has samples it stays. */
+static en_status step_part(eni_gpu_steps *s, int first, uint64_t lo, uint64_t hi)
+{
+    const float *source[EN_GPU_SOURCES];
+    int n = 0;
+    for (int k = 0; k < s->config.ngrads; k++) {
+        const int i = (first + k) % s->config.ngrads;
+        if (s->samples[i] > 0) source[n++] = s->grads[i] + lo;
+    }
+    if (n == 0) return EN_OK;
+    return enqueue(s, source, n, &s->there->rates[s->nrates > 1 ? first : 0], NULL, lo, hi - lo);
+}
+
+static en_status step_alone(eni_gpu_steps *s, const eni_bucket_range *range)
+{
+    const uint64_t count = range->hi - range->lo;
+    if (s->nrates == 1) return step_part(s, 0, range->lo, range->hi);
+    for (int c = 0; c < s->nrates; c++)
+        EN_TRY(step_part(s, c, range->lo + eni_slice_lo(count, c, s->nrates),
+                         range->lo + eni_slice_lo(count, c + 1, s->nrates)));
+    return EN_OK;
+}
+
+static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
+{
+    float *grad = s->grads[0] + range->lo;
+    const float *const source[] = {grad};
+    const uint64_t count = range->hi - range->lo;
+    if (!s->has_total && !s->has_counted)
+        EN_TRY(s->gpu->group_sum(s->config.group, &s->there->total, 1, NULL));
+    s->has_counted = 1;
+    if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
+        EN_TRY(s->gpu->zero(s->config.ctx, EN_QUEUE_EXCHANGE, grad, count * sizeof *grad));
+    EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
+    return enqueue(s, source, 1, s->there->rates, s->has_total ? NULL : &s->there->total, range->lo, count);
+}
+
+static en_status submit(eni_gpu_steps *s, uint32_t bucket)
+{
+    const eni_bucket_range *range = &s->config.buckets->bucket[bucket];
+    EN_TRY(s->gpu->mark(s->ready[bucket], EN_QUEUE_COMPUTE));
+    if (s->config.way == ENI_GPU_SHARED) return EN_OK;
+    EN_TRY(s->gpu->after(s->config.ctx, EN_QUEUE_EXCHANGE, s->ready[bucket]));
+    EN_TRY(s->config.way == ENI_GPU_ALONE ? step_alone(s, range) : step_group(s, range));
+    return s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE);
+}
+
+en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
+{
+    EN_TRY(s->status);
+    if (s->is_replayed) return EN_OK;
+    const en_status st = submit(s, bucket);
+    /* what cannot be recorded was not done: the step is put in again, without a record */
+    return st == EN_OK || st == EN_EUNSUPPORTED ? st : fail(s, st);
+}
+
+en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
+{
+    return s->is_replayed ? EN_OK : s->gpu->after(s->config.ctx, EN_QUEUE_COMPUTE, s->done[bucket]);
+}
+
+/* ---- shared ---- */
+
+en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
+{
+    if (s->is_replayed) return EN_OK;
+    return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient") : s->gpu->poll(s->ready[bucket]);
+}
+
+/* Who has samples is the same for all buckets of a step: mostly the numbers are there already. */
+static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
+{
+    numbers *slot;
+    const uint64_t last = (s->ncopied + PINNED_SLOTS - 1) % PINNED_SLOTS;
+    EN_TRY(next_slot(s, &slot));
+    set_rates(&slot->rates[0], &s->hyper);
+    for (int k = 0; k < from->n; k++)
+        slot->rates[0].scale[k] = from->scale[k];
+    slot->rates[0].inv = from->inv;
+    if (s->ncopied > 0 && memcmp(s->pinned + last * s->bytes, slot, s->bytes) == 0) return EN_OK;
+    return copy_slot(s, slot, EN_QUEUE_EXCHANGE);
+}
+
+static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t hi, const eni_sources *from)
+{
+    const uint64_t at = s->config.buckets->bucket[bucket].lo + lo;
+    const float *source[EN_GPU_SOURCES];
+    EN_TRY(send_numbers(s, from));
+    for (int k = 0; k < from->n; k++)
+        source[k] = s->grads[from->rank[k]] + at;
+    EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
+    EN_TRY(s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE));
+    return eni_gpu_steps_await(s, s->done[bucket], "the step of its slice of the weights");
+}
+
+void eni_gpu_steps_take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t hi, const eni_sources *from)
+{
+    const en_status st = s->status == EN_OK ? take(s, bucket, lo, hi, from) : s->status;
+    if (st != EN_OK) fail(s, st);
+}
+
+en_status eni_gpu_steps_status(const eni_gpu_steps *s)
+{
+    return s->status;
+}

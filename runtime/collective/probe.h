@@ -1,0 +1,34 @@
+/* probe.h - short measurements: what an all-reduce takes among the ranks of a group, how fast a core copies
+ * and adds. Medians of a few rounds after a warm-up, bounded in time; nothing that is measured with is kept,
+ * and no result of a run depends on what was measured.
+ *
+ * What follows from them (how many bytes a second, which algorithm when) is cost_model.h's. */
+#ifndef COLLECTIVE_PROBE_H
+#define COLLECTIVE_PROBE_H
+
+#include <stdint.h>
+
+#include "runtime/collective/coll.h"
+#include "runtime/collective/cost_curve.h"
+
+/* All ranks of the group call it with the same sizes (bytes, multiples of 4, at most what a slot holds) and
+ * slot, whose contents are overwritten by their mean: zeros stay zeros. Each size gets about budget_ns, and
+ * one round where that is not enough. curve_out is this rank's: medians of the time from a barrier to the
+ * end. */
+en_status eni_probe_allreduce(eni_coll *coll, uint32_t slot, const uint64_t *bytes, int nsizes,
+                              int64_t budget_ns, eni_cost_curve *curve_out);
+
+/* Seconds of a barrier: two flag exchanges, or two rounds of messages. All ranks. */
+en_status eni_probe_barrier(eni_coll *coll, int rounds, double *seconds_out);
+
+/* Seconds per byte that this core loads or stores while it copies `bytes` bytes from one place to another: a
+ * copy of b bytes moves 2b. `from` and `to` have room for `bytes`. */
+double eni_probe_copy(float *to, const float *from, uint64_t bytes, int64_t budget_ns);
+
+/* Seconds per byte of a vector that is added to another one. */
+double eni_probe_sum(float *to, const float *from, uint64_t bytes, int64_t budget_ns);
+
+/* Sorts, and returns the middle one. n >= 1. */
+double eni_probe_median(double *values, int n);
+
+#endif

@@ -1,0 +1,130 @@
+/* control.c - copies of what control messages carry, and the words for a death; see control.h and message.h.
+ */
+#include "runtime/control/control.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "runtime/control/message.h"
+
+en_status eni_pairs_take(const eni_pair_list *list, const eni_pair **pairs_out)
+{
+    /* Every string has at least one byte of msgpack before it, which pays for its terminator. */
+    eni_pair *pairs = eni_alloc(list->n * sizeof *pairs + list->raw.bytes + 1);
+    if (pairs == NULL) return EN_ENOMEM;
+    char *text = (char *)(pairs + list->n);
+    eni_cursor in = eni_cursor_make(list->raw.data, list->raw.bytes);
+    for (size_t i = 0; i < 2 * list->n; i++) {
+        eni_span span = eni_unpack_str(&in, ENI_BLOB_MAX, "a value is too long");
+        memcpy(text, span.data, span.bytes);
+        text[span.bytes] = '\0';
+        if (i % 2 == 0)
+            pairs[i / 2].key = text;
+        else
+            pairs[i / 2].value = text;
+        text += span.bytes + 1;
+    }
+    *pairs_out = pairs;
+    return EN_OK;
+}
+
+en_status eni_pairs_copy(const eni_pair *given, size_t n, const eni_pair **pairs_out)
+{
+    size_t bytes = n * sizeof *given;
+    for (size_t i = 0; i < n; i++)
+        bytes += strlen(given[i].key) + strlen(given[i].value) + 2;
+    eni_pair *pairs = eni_alloc(bytes);
+    if (pairs == NULL) return EN_ENOMEM;
+    char *text = (char *)(pairs + n);
+    for (size_t i = 0; i < n; i++) {
+        pairs[i].key = strcpy(text, given[i].key);
+        text += strlen(text) + 1;
+        pairs[i].value = strcpy(text, given[i].value);
+        text += strlen(text) + 1;
+    }
+    *pairs_out = pairs;
+    return EN_OK;
+}
+
+en_status eni_peer_init(eni_peer *peer, const eni_message *message)
+{
+    *peer = (eni_peer){
+        .rank = message->rank, .pid = message->pid, .born = message->born, .nprivates = message->privates.n};
+    peer->host = eni_strdup(message->host);
+    peer->host_id = eni_strdup(message->host_id);
+    if (peer->host != NULL && peer->host_id != NULL &&
+        eni_pairs_take(&message->privates, &peer->privates) == EN_OK)
+        return EN_OK;
+    eni_peer_fini(peer);
+    return EN_ENOMEM;
+}
+
+static bool copy_peer(eni_peer *copy, const eni_peer *peer)
+{
+    copy->host = eni_strdup(peer->host);
+    copy->host_id = eni_strdup(peer->host_id);
+    return copy->host != NULL && copy->host_id != NULL &&
+           eni_pairs_copy(peer->privates, peer->nprivates, &copy->privates) == EN_OK;
+}
+
+en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer)
+{
+    *copy_out =
+        (eni_peer){.rank = peer->rank, .pid = peer->pid, .born = peer->born, .nprivates = peer->nprivates};
+    if (copy_peer(copy_out, peer)) return EN_OK;
+    eni_peer_fini(copy_out);
+    return EN_ENOMEM;
+}
+
+void eni_peer_fini(eni_peer *peer)
+{
+    eni_free((void *)(uintptr_t)peer->host);
+    eni_free((void *)(uintptr_t)peer->host_id);
+    eni_free((void *)(uintptr_t)peer->privates);
+    *peer = (eni_peer){0};
+}
+
+const char *eni_pair_find(const eni_pair *pairs, size_t npairs, const char *key)
+{
+    for (size_t i = 0; i < npairs; i++)
+        if (strcmp(pairs[i].key, key) == 0) return pairs[i].value;
+    return NULL;
+}
+
+void eni_blobs_fini(eni_blobs *blobs)
+{
+    for (size_t i = 0; i < blobs->count && blobs->blob != NULL; i++)
+        eni_free((void *)(uintptr_t)blobs->blob[i].data);
+    eni_free(blobs->blob);
+    *blobs = (eni_blobs){0};
+}
+
+void eni_peer_name(int32_t rank, char name_out[32])
+{
+    if (rank >= 0)
+        snprintf(name_out, 32, "rank %d", rank);
+    else if (rank == -1)
+        snprintf(name_out, 32, "psd");
+    else if (rank > ENI_RANK_NONE)
+        snprintf(name_out, 32, "psd %d", -1 - rank);
+    else
+        snprintf(name_out, 32, "a worker without a rank");
+}
+
+void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX])
+{
+    char who[32], where[80] = "";
+    eni_peer_name(death->rank, who);
+    if (death->step >= 0)
+        snprintf(where, sizeof where, " at step %lld%s%.31s", (long long)death->step,
+                 death->phase[0] ? " in " : "", death->phase);
+    else if (death->phase[0])
+        snprintf(where, sizeof where, " in %.31s", death->phase);
+    if (death->is_stopped)
+        snprintf(text_out, ENI_REASON_MAX, "%s (pid %lld on host %.100s) was %.200s%s", who,
+                 (long long)death->pid, death->host, death->cause, where);
+    else
+        snprintf(text_out, ENI_REASON_MAX, "%s (pid %lld on host %.100s) died%s: %.200s", who,
+                 (long long)death->pid, death->host, where, death->cause);
+}

@@ -1,0 +1,96 @@
+/* control.h - what leader.h and member.h share: who is in the run, and how they say so.
+ *
+ * A run has one leader (psd, or a thread inside rank 0) and W members, one in every worker; with several
+ * servers the others are members too. Each member holds one plain TCP connection to the leader. On it they
+ * meet, agree on one configuration, claim micro-batches, exchange small blobs, hear why they wait, and hear
+ * of each other's death. The bytes are in docs/wire.md.
+ *
+ * Numbers for processes: workers have rank 0 .. W-1. Server k has "rank" -1 - k, so -1 is psd where there is
+ * one server. eni_peer_name() says it in words. */
+#ifndef CONTROL_CONTROL_H
+#define CONTROL_CONTROL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "entrain/status.h"
+
+#define ENI_CONTROL_MAGIC   0x454e4331u /* "ENC1" */
+#define ENI_CONTROL_VERSION 2u
+#define ENI_BLOB_MAX        (UINT32_C(1) << 20) /* bytes one rank may put into a gather, or into its JOIN */
+#define ENI_RANKS_MAX       4096
+#define ENI_SERVERS_MAX     64
+#define ENI_RANK_NONE       (-1 - ENI_SERVERS_MAX) /* a worker that has not been given its rank yet */
+#define ENI_REASON_MAX      512u
+#define ENI_TAG_MAX         64u /* with the terminating 0 */
+#define ENI_PHASE_MAX       32u /* with the terminating 0 */
+#define ENI_STEP_NEVER      UINT64_MAX
+
+/* One named text; both are borrowed from whoever hands it out. A key is at most 255 bytes. */
+typedef struct eni_pair {
+    const char *key, *value;
+} eni_pair;
+
+/* The value of `key`, or NULL. */
+const char *eni_pair_find(const eni_pair *pairs, size_t npairs, const char *key);
+
+/* "rank 3", "psd", "psd 1", "a worker without a rank". */
+void eni_peer_name(int32_t rank, char name_out[32]);
+
+/* One process of the run. */
+typedef struct eni_peer {
+    int32_t rank; /* -1 - k: server k */
+    int64_t pid;
+    uint64_t born;    /* clock ticks after boot: with pid and host_id the one process meant; 0: not known */
+    const char *host; /* for people */
+    const char *host_id;      /* equal exactly for processes that may share memory: place.h */
+    const eni_pair *privates; /* what it wanted to tell the others: data addresses, socket names */
+    size_t nprivates;
+} eni_peer;
+
+/* The run as one process sees it after WELCOME. Immutable; owned by the member or leader. */
+typedef struct eni_world_info {
+    int32_t rank; /* own; the leader's own config.rank at the leader */
+    int32_t nranks;
+    int32_t nservers;      /* 0: the leader is a thread of rank 0 */
+    uint32_t epoch;        /* of the membership; goes into every frame */
+    uint64_t incarnation;  /* own (at the leader: every rank's): another life is another client */
+    uint64_t budget;       /* micro-batches that claims will hand out */
+    const eni_peer *peers; /* nranks, peers[r].rank == r */
+    eni_peer leader;
+    const eni_pair *pairs; /* rank 0's, which every rank's equal */
+    size_t npairs;
+} eni_world_info;
+
+/* Who was lost, as the leader told everyone. */
+typedef struct eni_death {
+    int32_t rank; /* -1 - k: server k; ENI_RANK_NONE */
+    int64_t pid;
+    int64_t step;    /* the last one it spoke of; -1: none, `phase` is "join" before WELCOME */
+    bool is_stopped; /* not dead: SIGSTOP or Ctrl-Z, for longer than the peer timeout */
+    char host[256];
+    char phase[ENI_PHASE_MAX];
+    char cause[ENI_REASON_MAX]; /* "its connection closed without a goodbye", "silent for 5.0 s", .. */
+} eni_death;
+
+/* The obituary, the same sentence in every process: "rank 1 (pid 4121 on host b) died at step 41 in
+ * backward: silent for 5.0 s", "rank 1 (pid 4121 on host b) was stopped (SIGSTOP or Ctrl-Z) for 5.0 s .." */
+void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX]);
+
+/* The blobs of one gather: those of rank 0 .. count-2 (empty for a rank that was lost), and last the leader's
+ * (empty unless it has on_gather). */
+typedef struct eni_blob {
+    const uint8_t *data;
+    size_t bytes;
+} eni_blob;
+
+typedef struct eni_blobs {
+    size_t count; /* nranks + 1 */
+    eni_blob *blob;
+} eni_blobs;
+
+/* Frees what a gather returned and zeroes it; zeroed memory is fine. */
+void eni_blobs_fini(eni_blobs *blobs);
+
+#endif

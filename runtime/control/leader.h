@@ -1,0 +1,151 @@
+/* leader.h - the one process that everybody knows: it lets ranks in, hands out the budget, explains waits,
+ * and tells the survivors who died.
+ *
+ * One thread serves all connections with poll(2). Calls are for any thread. A member whose connection closes
+ * before its BYE, whose process ends (same host), or that is silent for peer_timeout_ns, is lost, also before
+ * WELCOME; the leader sends DEAD {rank, pid, host, step, phase, cause} to all survivors before it closes any
+ * connection, so that all name the same first victim. A process logs a death once: a leader inside rank 0
+ * leaves that to its own member once that has joined. */
+#ifndef CONTROL_LEADER_H
+#define CONTROL_LEADER_H
+
+#include <stdbool.h>
+
+#include "runtime/control/control.h"
+#include "runtime/net/tcp.h"
+#include "runtime/net/token.h"
+
+typedef struct eni_leader eni_leader;
+
+/* What on_world decides before anyone is let in. The pointers must stay valid until eni_leader_stop. */
+typedef struct eni_terms {
+    uint64_t budget;          /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
+    const eni_pair *privates; /* the leader's word to all: lane endpoints, .. */
+    size_t nprivates;
+    bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and the
+                     result, cannot be done without */
+    char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
+} eni_terms;
+
+/* ---- what a leader that may be killed writes down, and starts from when it is back ---- */
+
+typedef enum eni_entry_kind {
+    ENI_ENTRY_CLAIM = 1, /* rank's claim `number` was answered `value` (UINT64_MAX: used up) */
+    ENI_ENTRY_LEFT = 2,  /* rank was lost and the run goes on */
+    ENI_ENTRY_BYE = 3,   /* rank left in good order */
+    ENI_ENTRY_STOP = 4   /* the run ends before step `value` */
+} eni_entry_kind;
+
+typedef struct eni_entry {
+    uint32_t kind;
+    int32_t rank;
+    uint64_t number, value;
+} eni_entry;
+
+typedef struct eni_revived_rank {
+    uint64_t claim_number, claim_index; /* of the last answered claim; 0: none. UINT64_MAX: used up */
+    bool has_left, has_said_bye;
+} eni_revived_rank;
+
+/* The life before. All of it is borrowed and stays valid until eni_leader_stop. */
+typedef struct eni_revived {
+    const eni_pair *pairs; /* rank 0's, as on_world got them */
+    size_t npairs;
+    const eni_peer *peers;  /* (nranks), as on_world got them; privates too */
+    eni_revived_rank *rank; /* (nranks) */
+    uint32_t epoch;         /* of the life before; this one is one more */
+    uint64_t incarnation;
+    uint64_t claimed;   /* the next index to hand out */
+    uint64_t stop_step; /* ENI_STEP_NEVER: none */
+} eni_revived;
+
+/* Folds one entry into what a revived leader starts from. EN_EFORMAT: not an entry of `nranks` ranks. */
+en_status eni_revived_apply(eni_revived *revived, int32_t nranks, const eni_entry *entry);
+
+typedef struct eni_leader_config {
+    eni_address listen; /* port 0: the kernel chooses */
+    int listen_fd;      /* an inherited listening socket, taken over on success; -1: listen on `listen` */
+    bool is_insecure;   /* may listen beyond loopback */
+    int32_t nranks;     /* 1 .. ENI_RANKS_MAX */
+    int32_t nservers;   /* 0, 1: no other servers; S: servers 1 .. S-1 must join too */
+    int32_t rank;       /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
+    const char *host, *host_id; /* borrowed during start */
+    eni_token token;
+    uint32_t epoch;          /* of a first life: 1 */
+    int64_t join_ns;         /* all ranks must be there this long after start */
+    int64_t peer_timeout_ns; /* 0: 5 s */
+    uint64_t budget;         /* terms.budget before on_world: enough where on_world is NULL */
+
+    bool goes_on;              /* --on-worker-loss=continue: a rank's death is told as LEFT, and the run goes
+                                  on while one rank lives */
+    int64_t server_timeout_ns; /* > 0: server k >= 1 that breaks is waited for so long (each worker sees a new
+                                  generation when it is back); and as long a revived leader waits for rejoins.
+                                  0: its death is the run's, and a revived leader waits join_ns */
+    int64_t deadlock_ns;       /* 0: the peer timeout, at least 5 s; see eni_member_wait_begin */
+    const eni_revived *revived; /* NULL: a first life. Else only rejoins are let in, each at once (after all
+                                   other servers); on_world is called at the start, with epoch + 1 */
+    const char *ask_tag;        /* the gather for which other servers are asked for a blob; NULL: "result" */
+
+    /* For `entrain ps`, copied: "strategy", "out", "launcher" (pid), "model", .. NULL: no status socket. */
+    const eni_pair *facts;
+    size_t nfacts;
+
+    /* All callbacks run on the leader's thread, with no lock held; NULL: none. */
+
+    /* All ranks are there and agree; none has been let in. `world` is valid until stop. Fill *terms; anything
+     * but EN_OK refuses everybody with terms->reason. May take a second, not ten: nobody's death is noticed
+     * meanwhile. With several servers the others' READY privates are appended to terms->privates after it. */
+    en_status (*on_world)(void *user, const eni_world_info *world, eni_terms *terms);
+    /* All ranks have sent their blob: the leader may add its own. blobs[0 .. nranks-1] are the ranks' (empty
+     * for a lost one); for ask_tag, blobs[nranks ..] are those of servers 1, 2, ..; `count` is the number of
+     * all. `own_out` is copied at once. May come again for the same gather in another life. */
+    void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);
+    /* goes_on: this rank's pushes will not come any more. Called before LEFT is told to the others. */
+    void (*on_left)(void *user, int32_t rank, uint64_t incarnation);
+    /* Called before the answer is sent: when it returns EN_OK the entry is as safe as it will ever be.
+     * Anything else ends the run. */
+    en_status (*journal)(void *user, const eni_entry *entry);
+    void *user;
+} eni_leader_config;
+
+/* Listens and starts the thread. */
+en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_out);
+
+/* Where members connect: host as configured, real port. Valid until stop. */
+const eni_address *eni_leader_address(const eni_leader *leader);
+
+/* Waits until the run is over: EN_OK all ranks said BYE; EN_EPEER a death or an ABORT, see reason;
+ * EN_ETIMEOUT not all ranks came in time; EN_EMISMATCH they disagree or wait for each other; what on_world
+ * returned; or, with the leader still running, EN_EINTR when interrupt_fd (-1: none) becomes readable and
+ * EN_ETIMEOUT at the deadline (tell them apart by eni_leader_is_over). Any number of times. */
+en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt_fd);
+
+bool eni_leader_is_over(const eni_leader *leader);
+
+/* An eventfd, readable once the run is over. Borrowed: never read or closed. */
+int eni_leader_fd(const eni_leader *leader);
+
+/* How it ended, as one sentence; "" while it has not ended or when all said BYE. Copied. */
+void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX]);
+
+/* EN_OK and the first victim, or EN_ENOENT. */
+en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
+
+/* Micro-batches handed out so far; samples computed as last noted, over all ranks. Cheap. */
+uint64_t eni_leader_claimed(const eni_leader *leader);
+uint64_t eni_leader_samples(const eni_leader *leader);
+
+/* The early end in good order of member.h, asked for by the leader's process or by `entrain stop`. Before
+ * the ranks are in it ends the run at once. Returns at once. */
+void eni_leader_stop_run(eni_leader *leader, const char *why);
+
+/* Whether an early end was asked for, by anybody; then why. */
+bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX]);
+
+/* Ends the run: every member hears `reason` and gets EN_EPEER. Returns at once; wait or stop afterwards. */
+void eni_leader_abort(eni_leader *leader, const char *reason);
+
+/* Joins the thread and frees. A run that still goes on is aborted first. NULL is fine. */
+void eni_leader_stop(eni_leader *leader);
+
+#endif

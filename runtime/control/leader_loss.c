@@ -1,0 +1,208 @@
+/* leader_loss.c - who died first, and does the run go on without him. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "runtime/control/leader_state.h"
+#include "runtime/net/process.h"
+
+/* A rank that lost a neighbour's socket may give up a moment before the neighbour's control connection
+ * closes: an ABORT waits this long for a death that explains it. */
+static const int64_t abort_grace_ns = 200 * ENI_MILLI;
+
+/* One that is silent or stopped will not close its side: what is sent to it needs only to leave. */
+static const int64_t silent_linger_ns = 100 * ENI_MILLI;
+
+/* ---- one that is lost ---- */
+
+static bool is_here(const eni_leader *leader, const eni_peer *peer)
+{
+    return strcmp(peer->host_id, leader->config.host_id) == 0;
+}
+
+static eni_death describe(const eni_leader *leader, const eni_peer *peer, const eni_mate *mate,
+                          const char *cause)
+{
+    eni_death death = {.rank = peer->rank, .pid = peer->pid, .step = mate == NULL ? -1 : mate->step};
+    snprintf(death.host, sizeof death.host, "%s", peer->host);
+    snprintf(death.cause, sizeof death.cause, "%s", cause);
+    if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
+        snprintf(death.phase, sizeof death.phase, "join");
+    else if (mate != NULL)
+        memcpy(death.phase, mate->phase, sizeof death.phase);
+    return death;
+}
+
+/* The run ends with it. */
+static void end_with(eni_leader *leader, const eni_death *death)
+{
+    char reason[ENI_REASON_MAX];
+    eni_message dead = eni_death_message(ENI_CTL_DEAD, death);
+    eni_death_text(death, reason);
+    if (!eni_leader_has_own_member(leader)) eni_error("leader", "%s", reason);
+    pthread_mutex_lock(&leader->lock);
+    leader->death = *death;
+    leader->has_death = true;
+    pthread_mutex_unlock(&leader->lock);
+    eni_leader_end(leader, EN_EPEER, reason, &dead);
+}
+
+static bool others_live(const eni_leader *leader, const eni_mate *lost)
+{
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        if (&leader->mates[r] != lost && eni_mate_lives(&leader->mates[r])) return true;
+    return false;
+}
+
+/* --on-worker-loss=continue: the leader's process hears it first, so that no lane waits for him. */
+static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *death)
+{
+    char reason[ENI_REASON_MAX];
+    eni_message left = eni_death_message(ENI_CTL_LEFT, death);
+    mate->stage = MATE_LOST;
+    mate->seat = NULL;
+    leader->moved_ns = eni_now_ns();
+    if (eni_leader_write(leader, ENI_ENTRY_LEFT, death->rank, 0, 0) != EN_OK) return;
+    eni_death_text(death, reason);
+    if (!eni_leader_has_own_member(leader)) eni_warn("leader", "%s; the run goes on without it", reason);
+    if (leader->config.on_left != NULL)
+        leader->config.on_left(leader->config.user, death->rank, leader->world.incarnation);
+    for (int32_t i = 0; i < leader->nmates; i++)
+        eni_mate_put(&leader->mates[i], &left);
+    eni_leader_try_gather(leader);
+    eni_leader_check_paused(leader);
+    eni_leader_check_end(leader);
+}
+
+static bool can_do_without(const eni_leader *leader, const eni_mate *mate)
+{
+    return leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL &&
+           mate - leader->mates < leader->config.nranks && others_live(leader, mate) &&
+           (mate != leader->mates || !leader->needs_first);
+}
+
+static void lose(eni_leader *leader, eni_mate *mate, const eni_death *death)
+{
+    if (can_do_without(leader, mate))
+        go_on_without(leader, mate, death);
+    else
+        end_with(leader, death);
+}
+
+/* It may be alive, or wake up one day: then it hears that the others go on without it. */
+static void part(eni_seat *seat, eni_mate *mate, const eni_death *death)
+{
+    eni_message dead = eni_death_message(ENI_CTL_DEAD, death);
+    if (mate != NULL) mate->seat = NULL;
+    if (seat->stream == EN_OK) {
+        eni_seat_put(seat, &dead);
+        eni_seat_leave(seat);
+    } else {
+        eni_seat_free(seat);
+    }
+}
+
+void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause)
+{
+    if (leader->stage == LEADER_ENDING) return;
+    eni_mate *mate = eni_leader_mate(leader, seat);
+    eni_death death = describe(leader, &seat->peer, mate, cause);
+    part(seat, mate, &death);
+    lose(leader, mate, &death);
+}
+
+/* A server may be started again; nobody else may come back while we live. */
+void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause)
+{
+    eni_mate *mate = eni_leader_mate(leader, seat);
+    bool may_come_back = seat->server > 0 && mate != NULL && leader->stage == LEADER_RUNNING &&
+                         leader->config.server_timeout_ns > 0;
+    if (!may_come_back) {
+        eni_leader_lost(leader, seat, cause);
+        return;
+    }
+    eni_warn("leader", "psd %d (pid %" PRId64 " on host %s): %s; waiting up to %.3g s for it to come back",
+             seat->server, seat->peer.pid, seat->peer.host, cause,
+             (double)leader->config.server_timeout_ns / 1e9);
+    mate->stage = MATE_MISSING;
+    mate->seat = NULL;
+    mate->is_ready = false;
+    mate->missing_ns = eni_now_ns();
+    leader->asked = 0; /* it is asked again */
+    eni_seat_free(seat);
+}
+
+/* ---- one that gives up ---- */
+
+void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason)
+{
+    char who[32];
+    eni_mate *mate = eni_leader_mate(leader, seat);
+    eni_peer_name(seat->peer.rank, who);
+    if (can_do_without(leader, mate)) {
+        char cause[ENI_REASON_MAX];
+        snprintf(cause, sizeof cause, "it gave up: %.480s", reason);
+        eni_death death = describe(leader, &seat->peer, mate, cause);
+        eni_seat_leave(seat);
+        go_on_without(leader, mate, &death);
+        return;
+    }
+    if (leader->abort_ns == 0) {
+        leader->abort_ns = eni_now_ns() + abort_grace_ns;
+        snprintf(leader->abort_reason, sizeof leader->abort_reason,
+                 "%s (pid %" PRId64 " on host %.100s) gave up: %.300s", who, seat->peer.pid, seat->peer.host,
+                 reason);
+    }
+    if (mate != NULL) { /* what it does from now on is no death */
+        mate->stage = MATE_GONE;
+        mate->seat = NULL;
+    }
+    bool is_joining = leader->stage != LEADER_RUNNING; /* then nobody has a neighbour yet */
+    eni_seat_leave(seat);
+    if (is_joining) eni_leader_finish(leader, EN_EPEER, leader->abort_reason);
+}
+
+/* ---- one that is silent, or does not come ---- */
+
+static void lose_silent(eni_leader *leader, eni_mate *mate, int64_t silent_ns)
+{
+    const eni_peer *peer = &mate->seat->peer;
+    char cause[80];
+    bool is_stopped = is_here(leader, peer) && eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED;
+    snprintf(cause, sizeof cause, "%s %.1f s", is_stopped ? "stopped (SIGSTOP or Ctrl-Z) for" : "silent for",
+             (double)silent_ns / 1e9);
+    eni_death death = describe(leader, peer, mate, cause);
+    death.is_stopped = is_stopped;
+    eni_seat *seat = mate->seat;
+    part(seat, mate, &death);
+    if (seat->stage == SEAT_LEAVING) seat->leave_ns = eni_now_ns() + silent_linger_ns;
+    lose(leader, mate, &death);
+}
+
+void eni_leader_never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns)
+{
+    int32_t place = (int32_t)(mate - leader->mates);
+    eni_peer peer = leader->peers[place];
+    char cause[120];
+    peer.rank = eni_mate_number(leader, mate);
+    if (peer.host == NULL) peer.host = "";
+    snprintf(cause, sizeof cause, "it did not come back within %.3g s",
+             (double)(now_ns - mate->missing_ns) / 1e9);
+    eni_death death = describe(leader, &peer, mate, cause);
+    lose(leader, mate, &death);
+}
+
+void eni_leader_check_silence(eni_leader *leader, int64_t now_ns)
+{
+    const int64_t timeout_ns = leader->config.peer_timeout_ns, back_ns = eni_leader_back_ns(leader);
+    for (int32_t i = 0; i < leader->nmates && leader->stage == LEADER_RUNNING; i++) {
+        eni_mate *mate = &leader->mates[i];
+        const eni_seat *seat = mate->seat;
+        if (seat != NULL && seat->stage == SEAT_ACTIVE && now_ns - seat->heard_ns >= timeout_ns)
+            lose_silent(leader, mate, now_ns - seat->heard_ns);
+        else if (mate->stage == MATE_MISSING && now_ns - mate->missing_ns >= back_ns) /* or not READY */
+            eni_leader_never_back(leader, mate, now_ns);
+    }
+}

@@ -1,0 +1,223 @@
+/* leader_state.h - what the leader's files share:
+ *
+ *     leader.c         calls, and one round of the loop
+ *     leader_join.c    who may come in, and come back
+ *     leader_world.c   everyone is there: compare, open, let in
+ *     leader_run.c     heartbeats, claims, goodbyes, the early end
+ *     leader_gather.c  blobs of all for all
+ *     leader_wait.c    who waits for whom; a wait that cannot end
+ *     leader_loss.c    who died first
+ *     leader_door.c    `entrain ps`
+ *
+ * All of it belongs to the leader's thread except what stands under `lock`. */
+#ifndef CONTROL_LEADER_STATE_H
+#define CONTROL_LEADER_STATE_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/log.h"
+#include "runtime/control/leader.h"
+#include "runtime/control/message.h"
+
+/* The life of a connection. */
+typedef enum eni_seat_stage {
+    SEAT_FREE,
+    SEAT_NEW,    /* connected, has not shown the token */
+    SEAT_JOINED, /* token, world size and rank are right; waits for the others */
+    SEAT_ACTIVE, /* welcomed */
+    SEAT_LEAVING /* told goodbye or no: closes when all is sent and the other side has closed */
+} eni_seat_stage;
+
+typedef struct eni_seat {
+    eni_seat_stage stage;
+    eni_log_limit *refusals; /* the leader's */
+    eni_link link;
+    en_status stream; /* EN_OK while the connection can be read */
+    bool is_mute;     /* sending failed: read on, a goodbye may still be there to be read */
+    bool is_half_closed;
+    bool is_in_world;           /* peer and pairs belong to the leader now */
+    int64_t heard_ns, leave_ns; /* last bytes; when a leaving seat is closed at the latest */
+    int process_fd;             /* readable when its process has ended; -1: it cannot be watched */
+    int64_t ended_ns;           /* when that was seen; 0: it has not ended */
+    int32_t server;             /* 0: a worker's */
+    eni_peer peer;              /* from JOINED on; ENI_RANK_NONE: to be assigned */
+    const eni_pair *pairs;
+    size_t npairs;
+    uint64_t incarnation;               /* of its JOIN: 0 for a first life */
+    uint64_t claims, claim_index, done; /* of its JOIN */
+} eni_seat;
+
+/* A blob kept for gather `number`; 0: none. */
+typedef struct eni_slot {
+    uint64_t number;
+    uint8_t *data;
+    size_t bytes;
+    char tag[ENI_TAG_MAX];
+} eni_slot;
+
+typedef enum eni_mate_stage {
+    MATE_MISSING, /* has not joined, or not joined again */
+    MATE_HERE,
+    MATE_BYE, /* has said it, and waits for the answer */
+    MATE_GONE,
+    MATE_LOST
+} eni_mate_stage;
+
+/* A rank, or a server k >= 1, whoever holds its connection. */
+typedef struct eni_mate {
+    eni_mate_stage stage;
+    eni_seat *seat;     /* NULL: not connected */
+    int64_t missing_ns; /* MISSING: since when */
+    int64_t step;       /* as of the last heartbeat, like the next ones */
+    uint32_t op, waits;
+    uint64_t moves, samples;
+    char phase[ENI_PHASE_MAX];
+    bool has_wait;                /* `wait` is about the wait that it is in now */
+    eni_message wait;             /* WAITING */
+    uint64_t claims, claim_index; /* number and answer of its last claim */
+    uint64_t told, done;          /* gathers that it was sent; that it has */
+    eni_slot slot[2];             /* by the gather's number: the next, and after a rejoin the last */
+    bool has_paused;
+    int64_t paused_step;
+    const eni_pair *privates; /* a server's READY */
+    size_t nprivates;
+    bool is_ready;
+    eni_slot added; /* a server's word to the gather that is open */
+} eni_mate;
+
+typedef enum eni_leader_stage {
+    LEADER_JOINING,
+    LEADER_SERVING, /* the other servers open their lanes */
+    LEADER_RUNNING,
+    LEADER_ENDING
+} eni_leader_stage;
+
+typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_stage;
+
+struct eni_door; /* leader_door.c */
+
+struct eni_leader {
+    eni_leader_config config; /* host, host_id and facts are our own copies */
+    eni_address address;
+    pthread_t thread;
+    int listen_fd, wake_fd, over_fd;
+    uint64_t born;
+
+    eni_leader_stage stage;
+    int64_t started_ns, join_deadline_ns, next_beat_ns, end_ns, abort_ns, looked_ns, next_notice_ns;
+    eni_seat *seats;
+    size_t nseats;
+    bool has_warned_full; /* once is enough: strangers must not fill a log */
+    eni_log_limit refusals;
+    struct pollfd *polled;
+    struct eni_door *door;
+    eni_world_info world; /* valid until stop: on_world may keep it */
+    eni_peer *peers;      /* (nmates) ranks, then servers 1 .. */
+    eni_mate *mates;      /* (nmates) */
+    int32_t nmates;
+    eni_terms terms;
+    bool needs_first; /* terms.goes_on */
+    eni_pair *privates; /* terms.privates and what the servers added */
+    uint64_t asked;     /* the gather for which the servers were asked */
+    int64_t moved_ns;   /* when anybody was last seen to go on */
+    eni_stop_stage stop;
+    uint64_t stop_step;
+    char abort_reason[ENI_REASON_MAX];
+
+    atomic_uint_fast64_t claimed, samples;
+    pthread_mutex_t lock;
+    bool is_over, has_death, is_abort_asked, is_stop_asked;
+    en_status status;
+    char reason[ENI_REASON_MAX];
+    char asked_reason[ENI_REASON_MAX];
+    char stop_why[ENI_REASON_MAX]; /* "": no early end was asked for */
+    eni_death death;
+};
+
+/* leader.c */
+void eni_seat_put(eni_seat *seat, const eni_message *message); /* what went wrong shows when it is read */
+void eni_seat_leave(eni_seat *seat);                           /* close it once all is sent */
+void eni_seat_free(eni_seat *seat);
+
+/* Whether this process' own member will log what all members hear. */
+bool eni_leader_has_own_member(const eni_leader *leader);
+
+/* The connected mate of a welcomed seat; NULL. */
+eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat);
+static inline int32_t eni_mate_number(const eni_leader *leader, const eni_mate *mate)
+{
+    int32_t i = (int32_t)(mate - leader->mates);
+    return i < leader->config.nranks ? i : -2 - (i - leader->config.nranks);
+}
+static inline bool eni_mate_is_here(const eni_mate *mate)
+{
+    return mate->stage == MATE_HERE && mate->seat != NULL;
+}
+static inline bool eni_mate_lives(const eni_mate *mate)
+{
+    return mate->stage <= MATE_BYE;
+}
+void eni_mate_put(eni_mate *mate, const eni_message *message); /* if it is connected */
+/* How long somebody who may come back is waited for. */
+static inline int64_t eni_leader_back_ns(const eni_leader *leader)
+{
+    return leader->config.server_timeout_ns > 0 ? leader->config.server_timeout_ns : leader->config.join_ns;
+}
+
+/* leader_join.c */
+void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join);
+void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason);
+void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
+/* "have 2 of 3 ranks, missing rank 2" */
+void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
+
+/* leader_world.c */
+bool eni_leader_compare(const eni_pair *ours, size_t nours, const eni_seat *seat, const char *whose,
+                        char reason_out[ENI_REASON_MAX]);
+void eni_leader_begin(eni_leader *leader);                     /* all have joined */
+en_status eni_leader_revive(eni_leader *leader);               /* from config.revived, before anyone joins */
+void eni_leader_seat_mate(eni_leader *leader, eni_seat *seat); /* it takes its place: SERVE or WELCOME */
+void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *message);
+
+/* leader_run.c */
+void eni_leader_serve(eni_leader *leader, eni_seat *seat, const eni_message *message);
+void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
+void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
+void eni_leader_begin_stop(eni_leader *leader, const char *why);
+void eni_leader_check_paused(eni_leader *leader);
+void eni_leader_tell_stop(eni_leader *leader, eni_mate *mate); /* to one who has just come back */
+en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank, uint64_t number,
+                           uint64_t value);
+
+/* leader_gather.c */
+void eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *message);
+void eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *message);
+void eni_leader_try_gather(eni_leader *leader);
+const eni_slot *eni_mate_slot(const eni_mate *mate, uint64_t number); /* NULL: not here */
+void eni_slot_fini(eni_slot *slot);
+
+/* leader_wait.c */
+void eni_leader_waiting(eni_leader *leader, eni_seat *seat, eni_mate *mate, const eni_message *message);
+void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
+
+/* leader_loss.c */
+void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause);
+void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause); /* or may it come back? */
+void eni_leader_never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns);
+void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason);
+void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
+
+/* Ends the run: every member hears status and reason; nothing else is served any more. `finish` logs it. */
+void eni_leader_finish(eni_leader *leader, en_status status, const char *reason);
+void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last);
+
+/* leader_door.c */
+enum { ENI_DOOR_CALLERS = 4 };
+void eni_door_open(eni_leader *leader); /* without it the run goes on */
+void eni_door_close(struct eni_door *door);
+void eni_door_poll(const struct eni_door *door, struct pollfd set[1 + ENI_DOOR_CALLERS]);
+void eni_door_serve(eni_leader *leader, const struct pollfd set[1 + ENI_DOOR_CALLERS], int64_t now_ns);
+
+#endif

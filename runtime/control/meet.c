@@ -1,0 +1,284 @@
+/* meet.c - see meet.h. */
+#include "runtime/control/meet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+
+#define FIRST_LINE "entrain-rendezvous 1"
+enum { FILE_BYTES = 8192, PATH_BYTES = 4096 };
+static const int64_t look_ns = 50 * ENI_MILLI;
+static const int64_t answer_ns = ENI_SECOND; /* for one address: a live leader answers at once */
+
+en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out)
+{
+    static const char scheme[] = "file://";
+    bool is_file = strncmp(text, scheme, strlen(scheme)) == 0;
+    const char *path = is_file ? text + strlen(scheme) : "", *query = strchr(path, '?');
+    size_t length = query == NULL ? strlen(path) : (size_t)(query - path);
+    unsigned port = 0;
+    int end = 0;
+    is_file = path[0] == '/' && length > 1 && path[length - 1] != '/';
+    if (is_file && query != NULL)
+        is_file = sscanf(query, "?port=%5u%n", &port, &end) == 1 && query[end] == '\0' && port <= UINT16_MAX;
+    if (!is_file || length >= bytes) {
+        eni_error("meet", "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice",
+                  text);
+        return EN_EINVAL;
+    }
+    memcpy(path_out, path, length);
+    path_out[length] = '\0';
+    *port_out = (uint16_t)port;
+    return EN_OK;
+}
+
+/* ---- the text of the file ---- */
+
+static size_t format(const eni_meeting *m, char text_out[FILE_BYTES])
+{
+    char hex[ENI_TOKEN_HEX], address[ENI_ADDRESS_TEXT];
+    eni_token_hex(&m->token, hex);
+    int n = snprintf(text_out, FILE_BYTES, FIRST_LINE "\ntoken %s\nhost %s\nhost_id %s\npid %" PRId64 "\n",
+                     hex, m->host, m->host_id, m->pid);
+    for (int i = 0; i < m->naddresses; i++) {
+        eni_address_format(&m->address[i], address);
+        n += snprintf(text_out + n, FILE_BYTES - (size_t)n, "at %s\n", address);
+    }
+    return (size_t)n + (size_t)snprintf(text_out + n, FILE_BYTES - (size_t)n, "end\n");
+}
+
+static bool take_line(eni_meeting *m, const char *key, const char *value)
+{
+    if (strcmp(key, "token") == 0) return eni_token_parse(value, &m->token) == EN_OK;
+    if (strcmp(key, "host") == 0) return snprintf(m->host, sizeof m->host, "%s", value) < (int)sizeof m->host;
+    if (strcmp(key, "host_id") == 0)
+        return snprintf(m->host_id, sizeof m->host_id, "%s", value) < (int)sizeof m->host_id;
+    if (strcmp(key, "pid") == 0) return sscanf(value, "%" SCNd64, &m->pid) == 1 && m->pid > 0;
+    if (strcmp(key, "at") == 0)
+        return m->naddresses < ENI_MEETING_ADDRESSES &&
+               eni_address_parse(value, &m->address[m->naddresses++]) == EN_OK;
+    return false;
+}
+
+/* Every line once, the last one "end": a file that is cut off is none. */
+static bool parse(char *text, eni_meeting *meeting_out)
+{
+    char *rest = text, *line = strsep(&rest, "\n");
+    if (strcmp(line, FIRST_LINE) != 0) return false;
+    *meeting_out = (eni_meeting){0};
+    while ((line = strsep(&rest, "\n")) != NULL && strcmp(line, "end") != 0) {
+        char *value = strchr(line, ' ');
+        if (value == NULL) return false;
+        *value++ = '\0';
+        for (const char *c = value; *c != '\0'; c++)
+            if ((unsigned char)*c < ' ' || *c == 0x7f) return false;
+        if (!take_line(meeting_out, line, value)) return false;
+    }
+    return line != NULL && meeting_out->naddresses > 0 && meeting_out->pid > 0 &&
+           meeting_out->host_id[0] != '\0';
+}
+
+/* ---- the file ---- */
+
+static en_status open_ours(const char *path, int *fd_out)
+{
+    struct stat about;
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return EN_ENOENT;
+    if (fd < 0) {
+        eni_error("meet", "cannot read %s: %s", path, strerror(errno));
+        return errno == ELOOP ? EN_EDENIED : EN_EIO;
+    }
+    bool is_ours = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+                   (about.st_mode & 077) == 0;
+    if (is_ours) {
+        *fd_out = fd;
+        return EN_OK;
+    }
+    close(fd);
+    eni_error(
+        "meet",
+        "%s holds a secret, so it must be a plain file of user %u that nobody else can read (mode 0600): "
+        "give another path",
+        path, (unsigned)geteuid());
+    return EN_EDENIED;
+}
+
+en_status eni_meeting_read(const char *path, eni_meeting *meeting_out)
+{
+    char text[FILE_BYTES];
+    int fd;
+    EN_TRY(open_ours(path, &fd));
+    ssize_t bytes = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (bytes < 0 && errno == ESTALE) return EN_ENOENT; /* replaced, on a network file system */
+    text[bytes < 0 ? 0 : bytes] = '\0';
+    if (bytes >= 0 && parse(text, meeting_out)) return EN_OK;
+    eni_error("meet", "%s is not what rank 0 of a run leaves for the others: give another path", path);
+    return EN_EFORMAT;
+}
+
+/* A lock that is there is seen on the writer's host always, on others perhaps. */
+static bool is_held(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return false;
+    bool is_locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return is_locked;
+}
+
+/* Somebody listens at one of the addresses that can be reached from here. */
+static bool answers(const eni_meeting *m, const char *host_id, int64_t deadline_ns, eni_address *address_out,
+                    int *error_out)
+{
+    bool is_here = strcmp(m->host_id, host_id) == 0;
+    for (int i = 0; i < m->naddresses; i++) {
+        int fd;
+        int64_t until = eni_now_ns() + answer_ns;
+        if (!is_here && eni_address_is_loopback(&m->address[i])) continue;
+        if (eni_tcp_attempt(&m->address[i], until < deadline_ns ? until : deadline_ns, -1, &fd, error_out) !=
+            EN_OK)
+            continue;
+        close(fd);
+        *address_out = m->address[i];
+        return true;
+    }
+    return false;
+}
+
+static en_status check_folder(const char *path)
+{
+    char folder[PATH_BYTES];
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (access(folder[0] == '\0' ? "/" : folder, W_OK | X_OK) == 0) return EN_OK;
+    eni_error("meet", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
+              strerror(errno));
+    return EN_EINVAL;
+}
+
+en_status eni_meeting_check_free(const char *path, const char *host_id)
+{
+    eni_meeting old;
+    eni_address address;
+    int error = 0;
+    EN_TRY(check_folder(path)); /* before anyone is let in */
+    en_status st = eni_meeting_read(path, &old);
+    if (st == EN_ENOENT) return EN_OK;
+    EN_TRY(st);
+    bool is_here = strcmp(old.host_id, host_id) == 0;
+    bool is_alive =
+        is_here ? is_held(path) : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
+    if (!is_alive) return EN_OK;
+    eni_error("meet",
+              "%s belongs to a run that goes on (rank 0 is pid %" PRId64
+              " on %s): give another path, or end that run",
+              path, old.pid, old.host);
+    return EN_EINVAL;
+}
+
+en_status eni_meeting_write(const eni_meeting *meeting, const char *path, int *lock_out)
+{
+    char temporary[PATH_BYTES], text[FILE_BYTES];
+    size_t bytes = format(meeting, text);
+    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
+        eni_error("meet", "the path is too long: %.200s", path);
+        return EN_EINVAL;
+    }
+    unlink(temporary); /* left by a killed process that had our pid */
+    int fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool is_written = fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+                      write(fd, text, bytes) == (ssize_t)bytes && fsync(fd) == 0;
+    if (is_written && rename(temporary, path) == 0) {
+        *lock_out = fd;
+        return EN_OK;
+    }
+    eni_error("meet", "cannot write %s: %s", path, strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+        unlink(temporary);
+    }
+    return EN_EIO;
+}
+
+void eni_meeting_remove(const char *path)
+{
+    if (unlink(path) != 0 && errno != ENOENT) eni_warn("meet", "cannot remove %s: %s", path, strerror(errno));
+}
+
+/* ---- waiting for it ---- */
+
+/* A leader that listens on its loopback only will never be reached from another host. */
+static bool is_out_of_reach(const eni_meeting *m, const char *host_id)
+{
+    if (strcmp(m->host_id, host_id) == 0) return false;
+    for (int i = 0; i < m->naddresses; i++)
+        if (!eni_address_is_loopback(&m->address[i])) return false;
+    return true;
+}
+
+static en_status look(const char *path, const char *host_id, int64_t deadline_ns, eni_meeting *m,
+                      eni_address *leader_out, int *error_out)
+{
+    EN_TRY(eni_meeting_read(path, m));
+    bool is_here = strcmp(m->host_id, host_id) == 0;
+    if (is_here && !is_held(path)) return EN_ENOENT; /* a dead run's */
+    if (is_out_of_reach(m, host_id)) {
+        eni_error(
+            "meet",
+            "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "
+            "--insecure, on a network you trust",
+            m->host, m->address[0].host);
+        return EN_EINVAL;
+    }
+    return answers(m, host_id, deadline_ns, leader_out, error_out) ? EN_OK : EN_EIO;
+}
+
+/* The last look found no live leader (EN_ENOENT), or one that does not answer (EN_EIO). */
+static void say_why(int level, en_status st, const char *path, const eni_meeting *m, int error, int tries,
+                    int64_t begin_ns)
+{
+    if (st == EN_EIO)
+        eni_tcp_explain(level, &m->address[0], error, tries, begin_ns);
+    else
+        eni_log(level, "meet",
+                "no rank 0 has written %s in %.1f s: is it running, and is the folder the same on this host?",
+                path, (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND);
+}
+
+en_status eni_meeting_find(const char *path, const char *host_id, int64_t deadline_ns,
+                           eni_meeting_alive alive, void *user, eni_token *token_out, eni_address *leader_out)
+{
+    eni_meeting m;
+    int64_t begin = eni_now_ns(), say = begin + 5 * ENI_SECOND;
+    for (int tries = 1;; tries++) {
+        int error = 0;
+        EN_TRY(alive(user));
+        en_status st = look(path, host_id, deadline_ns, &m, leader_out, &error);
+        if (st == EN_OK) {
+            *token_out = m.token;
+            return EN_OK;
+        }
+        if (st != EN_ENOENT && st != EN_EIO) return st;
+        int64_t now = eni_now_ns();
+        if (now + look_ns >= deadline_ns) {
+            say_why(ENI_LOG_ERROR, st, path, &m, error, tries, begin);
+            return EN_ETIMEOUT;
+        }
+        if (now > say) {
+            say_why(ENI_LOG_WARN, st, path, &m, error, tries, begin);
+            say = now + 30 * ENI_SECOND;
+        }
+        eni_sleep_until(now + look_ns);
+    }
+}

@@ -1,0 +1,189 @@
+/* member.h - a process' hold on the run: one connection to the leader, served by a thread of its own, so that
+ * heartbeats go out while compute is inside a long kernel. Every worker has one; so has every server but
+ * psd 0, which leads.
+ *
+ * Calls may be made from any thread, except open, bye and close, which belong to one owner. */
+#ifndef CONTROL_MEMBER_H
+#define CONTROL_MEMBER_H
+
+#include "runtime/control/control.h"
+#include "runtime/net/tcp.h"
+#include "runtime/net/token.h"
+
+typedef struct eni_member eni_member;
+
+typedef struct eni_member_config {
+    eni_address leader;
+    eni_token token;
+    int32_t rank;               /* -1: the leader assigns the lowest free one. A server's: not used */
+    int32_t nranks;             /* as this process was told; the leader refuses another number */
+    int32_t server;             /* 0: a worker. k >= 1: server k; then only the calls for servers below,
+                                   status, verdict, fd, reason, death, stop, abort and close make sense */
+    int32_t nservers;           /* servers only: as this one was told; the leader refuses another number */
+    const char *host, *host_id; /* place.h; borrowed during open, as the pairs are */
+    const eni_pair *pairs;      /* must equal rank 0's, key by key; a server has none */
+    size_t npairs;
+    const eni_pair *privates; /* told to all: data address, socket name, .. */
+    size_t nprivates;
+    int64_t join_deadline_ns; /* WELCOME must be there by then */
+    int64_t peer_timeout_ns;  /* 0: 5 s; a leader silent for that long is dead */
+
+    int abort_fd; /* readable: the user wants to end. Joining, and every later wait for the leader, ends with
+                     EN_EINTR (after stop_grace_ns). Stays open until close; -1: none */
+    int64_t stop_grace_ns; /* 0: at once. Else, once WELCOME is there, a readable abort_fd first asks for an
+                              early end as eni_member_stop does, and only so much later wakes all waits and
+                              makes eni_member_fd readable */
+
+    int64_t server_timeout_ns; /* > 0: a psd (leader with rank < 0) whose connection breaks is waited for so
+                                  long: see Rejoin below. 0: its end is the run's end */
+    bool is_slowed;    /* --net emulation: a long wait without a byte is normal; no deadlock is concluded */
+    int64_t notice_ns; /* a wait is explained after this time; 0: 5 s; then again every 6 times as long */
+
+    /* Servers only; on the opener's thread, later on the member's. All ranks are there: open the lanes and
+     * fill *privates_out, which is copied at once; `world` is valid during the call. It is called again with
+     * the same world under another epoch when a restarted psd 0 leads again: the lanes then serve that epoch.
+     * Not EN_OK: the run ends. */
+    en_status (*on_serve)(void *user, const eni_world_info *world, const eni_pair **privates_out,
+                          size_t *n_out);
+    /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.
+     */
+    void (*on_ask)(void *user, const char *tag, eni_blob *own_out);
+    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more. */
+    void (*on_left)(void *user, int32_t rank);
+    void *user;
+} eni_member_config;
+
+/* Connects, joins and blocks until WELCOME. A refusal is logged with the leader's sentence: EN_EDENIED
+ * (token), EN_EVERSION, EN_EINVAL (rank or world size), EN_EMISMATCH, EN_ETIMEOUT (not all came), EN_EPEER (a
+ * process died meanwhile: it is named). After 5 s of waiting it says which ranks are missing, and again every
+ * 30 s. */
+en_status eni_member_open(const eni_member_config *config, eni_member **member_out);
+
+/* Immutable, as of the first WELCOME; valid until close. */
+const eni_world_info *eni_member_world(const eni_member *member);
+
+/* The next micro-batch number of the run, each given to exactly one caller in all ranks, also over a psd that
+ * is killed and comes back. Blocks for a round trip (tens of microseconds on one host). EN_ESTOP: the budget
+ * is used up or the run is being stopped, now and ever after. EN_EINTR: abort_fd is readable, or this member
+ * has left (bye, abort). One caller at a time per member; others queue. */
+en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t deadline_ns);
+
+/* Sends a blob (at most ENI_BLOB_MAX bytes; may be empty) and blocks until every living rank has sent one
+ * under the same tag; all get all. Also the barrier. All ranks must make their gathers in the same order:
+ * another tag is EN_EMISMATCH for everybody. *blobs_out is the caller's, to be freed with eni_blobs_fini;
+ * NULL drops them. EN_EINTR as for claims. */
+en_status eni_member_gather(eni_member *member, const char *tag, const void *blob, size_t bytes,
+                            eni_blobs *blobs_out, int64_t deadline_ns);
+
+/* ---- what this rank does ---- */
+
+/* For the next heartbeat and for the obituary. `phase` must be a literal ("forward", "checkpoint"). A few
+ * relaxed stores: call it as often as you like. */
+void eni_member_note(eni_member *member, int64_t step, const char *phase);
+
+/* What was noted last; step -1: nothing yet. */
+void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out);
+
+/* Samples that this rank has seen applied so far, for the leader's progress line. One relaxed store. */
+void eni_member_note_samples(eni_member *member, uint64_t samples);
+
+/* The compute thread is about to wait for others: in operation `number` (1, 2, .. within the step, counted
+ * alike by all ranks) of kind `what` (a literal: "all-reduce", "push-pull"; gathers and claims say it
+ * themselves) on `bytes` bytes whose first tensor is `name` (stays valid until close). Relaxed stores. A wait
+ * of over 5 s is explained once, and again every 30 s, by the member's thread:
+ *     step 412 all-reduce #3 (fc2.weight, 4.0 MB): 3 of 4 ranks; waiting 5.0 s for rank 3 (host b, pid 4121):
+ *     alive, in forward
+ * When every living rank waits, at different places, and nothing moves for the peer timeout (5 s at least),
+ * the run ends with a sentence that names each rank's place: an exchange was skipped. */
+void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                           uint32_t number);
+void eni_member_wait_end(eni_member *member);
+/* The same for a device, whose work goes on while its process waits, as long as it takes: it is explained, but
+ * nothing is concluded from it. */
+void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                            uint32_t number);
+
+/* ---- early end ---- */
+
+/* Asks the leader to end the run early and in good order; `why` ("Ctrl-C", "entrain stop") is told to all.
+ * Returns at once. Claims are answered EN_ESTOP from then on, and eni_member_enter ends all ranks of a
+ * synchronous run before the same step. Then results, checkpoint and BYE follow as at the end of a budget. */
+void eni_member_stop(eni_member *member, const char *why);
+
+/* A rank of a synchronous run calls this before every step (and not in a run that claims: there the claims
+ * end). EN_OK: take the step. EN_ESTOP: the run ends before it, on every rank before the same one. Two atomic
+ * accesses; only while the leader is choosing that step does it block, for a round trip. EN_EINTR, EN_EPEER
+ * and others as for claims. */
+en_status eni_member_enter(eni_member *member, uint64_t step);
+
+/* The step before which all ranks end; ENI_STEP_NEVER: no early end, or not chosen yet. */
+uint64_t eni_member_stop_step(const eni_member *member);
+
+/* Whether an early end was asked for, by anybody; then why, as one sentence: "Ctrl-C at rank 0". */
+bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX]);
+
+/* ---- who is still there ---- */
+
+/* EN_OK while the run goes on; EN_EPEER after a death or an abort; EN_EMISMATCH, EN_EPROTO. One atomic load.
+ */
+en_status eni_member_status(const eni_member *member);
+
+/* An eventfd, readable for ever from the moment the status is no longer EN_OK or abort_fd is readable (and
+ * its grace is over). Borrowed: poll it with your own sockets; never read or close it. */
+int eni_member_fd(const eni_member *member);
+
+/* For who lost a peer on another socket and waits to hear whom: blocks until the status is no longer EN_OK
+ * and returns it; EN_EINTR when abort_fd is readable instead; EN_ETIMEOUT (not logged) at the deadline. While
+ * psd is away the status stays EN_OK. */
+en_status eni_member_verdict(eni_member *member, int64_t deadline_ns);
+
+/* Why the status is not EN_OK, as one sentence; "" while it is. Already logged once by this member. */
+void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX]);
+
+/* EN_OK and the first victim of the run, or EN_ENOENT. */
+en_status eni_member_death(eni_member *member, eni_death *death_out);
+
+/* --on-worker-loss=continue: whether this rank was lost while the run went on (logged once as a warning);
+ * then who and why, if death_out is not NULL. */
+bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out);
+
+/* ---- rejoin: psd comes back ----
+ *
+ * When server_timeout_ns > 0 and the connection to psd breaks, the member says so once, tries the same
+ * address again and again, and joins anew with its rank, incarnation, claims and gathers. Claims and gathers
+ * that were under way stay under way and are asked again. When psd is not there in time the status becomes
+ * EN_EPEER and names it. A restarted psd is another generation: other lanes, another epoch. So is a server
+ * k >= 1 that came back while psd 0 stayed: other lanes under the same epoch. */
+
+/* 0 for the first life, then one more each time. One atomic load. */
+uint64_t eni_member_generation(const eni_member *member);
+
+/* Who leads now and under which epoch. Valid until close, also after the next generation. Clears the fd
+ * below. */
+const eni_peer *eni_member_leader(eni_member *member, uint32_t *epoch_out);
+
+/* An eventfd, readable from a new generation until eni_member_leader is called. Borrowed: poll it only. */
+int eni_member_generation_fd(const eni_member *member);
+
+/* Since when psd is away (monotonic clock); 0: it is there. One atomic load. */
+int64_t eni_member_away_since(const eni_member *member);
+
+/* ---- the end ---- */
+
+/* Ends the run for everyone: the leader names this rank and `reason` to all. Returns when it is sent, at most
+ * 1 s later. Close afterwards. */
+void eni_member_abort(eni_member *member, const char *reason);
+
+/* Leaves in good order: from now on nobody's death concerns us, nor ours them. Blocks until the leader has
+ * heard it and every rank has all blobs of the gathers that this one took part in. EN_EPEER if the run broke
+ * before; EN_EINTR when abort_fd is readable. */
+en_status eni_member_bye(eni_member *member, int64_t deadline_ns);
+
+/* Servers only: blocks until all ranks have said BYE. EN_OK then; EN_EPEER and others if the run broke (see
+ * reason); EN_EINTR when abort_fd is readable; EN_ETIMEOUT (not logged) at the deadline. */
+en_status eni_member_await_end(eni_member *member, int64_t deadline_ns);
+
+/* Joins the thread and frees. Without a bye this is a death in the others' eyes. NULL is fine. */
+void eni_member_close(eni_member *member);
+
+#endif

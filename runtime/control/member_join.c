@@ -1,0 +1,262 @@
+/* member_join.c - from the connection to WELCOME, on the opener's thread. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+#include "runtime/control/member_state.h"
+#include "runtime/net/process.h"
+
+static const int64_t farewell_ns = 200 * ENI_MILLI;
+enum { AGAIN = 6 }; /* a notice comes again after so many times its first delay */
+
+static void set_text(char *out, size_t capacity, const char *text)
+{
+    snprintf(out, capacity, "%s", text == NULL ? "" : text);
+}
+
+eni_message eni_member_join_message(const eni_member *member)
+{
+    const eni_member_config *config = &member->config;
+    eni_message join = {.type = ENI_CTL_JOIN,
+                        .token = config->token,
+                        .server = config->server,
+                        .rank = config->server > 0 ? -1 : config->rank,
+                        .nranks = config->nranks,
+                        .nservers = config->nservers,
+                        .pid = getpid(),
+                        .born = eni_process_born(getpid()),
+                        .incarnation = member->world.incarnation,
+                        .number = member->claims,
+                        .index = member->index,
+                        .done = member->done};
+    set_text(join.host, sizeof join.host, config->host);
+    set_text(join.host_id, sizeof join.host_id, config->host_id);
+    join.pairs = (eni_pair_list){config->pairs, config->npairs, {NULL, 0}};
+    join.privates = (eni_pair_list){config->privates, config->nprivates, {NULL, 0}};
+    return join;
+}
+
+/* Sends one message and blocks until it is with the kernel. */
+static en_status send_now(eni_member *member, const eni_message *message, int64_t deadline_ns, int abort_fd)
+{
+    EN_TRY(eni_message_put(&member->link, message));
+    EN_TRY(
+        eni_tcp_send(member->link.fd, member->link.out.data, member->link.out.bytes, deadline_ns, abort_fd));
+    eni_pack_drop(&member->link.out, member->link.out.bytes);
+    return EN_OK;
+}
+
+/* So that the others hear that we leave, and why, and do not take it for a death. */
+static void say_farewell(eni_member *member, const char *reason)
+{
+    eni_message m = {.type = ENI_CTL_ABORT};
+    set_text(m.reason, sizeof m.reason, reason);
+    send_now(member, &m, eni_now_ns() + farewell_ns, -1);
+}
+
+void eni_member_watch_leader(eni_member *member, const eni_peer *leader)
+{
+    if (member->process_fd >= 0) close(member->process_fd);
+    member->process_fd = -1;
+    member->ended_ns = 0;
+    if (strcmp(leader->host_id, member->config.host_id) == 0 && leader->pid != getpid())
+        member->process_fd = eni_process_watch(leader->pid, leader->born);
+}
+
+/* ---- what the leader says ---- */
+
+/* PEER of the next rank: they come in order. */
+static en_status add_peer(eni_member *member, const eni_message *m)
+{
+    if (m->rank != member->npeers || member->npeers >= member->config.nranks) {
+        eni_error("member", "the leader named rank %d where rank %d was due", m->rank, member->npeers);
+        return EN_EPROTO;
+    }
+    EN_TRY(eni_peer_init(&member->peers[member->npeers], m));
+    member->npeers++;
+    return EN_OK;
+}
+
+static en_status take_welcome(eni_member *member, const eni_message *m)
+{
+    int32_t have = member->npeers, server = member->config.server;
+    bool is_ours = server > 0 ? m->to == -1 - server : m->to >= 0 && m->to < have;
+    if (have != member->config.nranks || m->nranks != have || !is_ours) {
+        eni_error("member", "the leader's welcome is for number %d of %d, after %d ranks", m->to, m->nranks,
+                  have);
+        return EN_EPROTO;
+    }
+    member->world.rank = m->to;
+    if (server == 0) member->config.rank = m->to; /* a rejoin asks for the same one */
+    member->world.nranks = m->nranks;
+    member->world.nservers = m->nservers;
+    member->world.epoch = m->epoch;
+    member->world.incarnation = m->incarnation;
+    member->world.budget = m->budget;
+    EN_TRY(eni_member_crown(member, m));
+    member->world.leader = member->reign->leader;
+    return EN_OK;
+}
+
+static en_status take_refusal(const eni_message *m)
+{
+    eni_error("member", "the leader refused: %s", m->reason);
+    en_status st = (en_status)m->status;
+    return st == EN_OK ? EN_EPROTO : st;
+}
+
+static en_status take_death(eni_member *member, eni_death death)
+{
+    char text[ENI_REASON_MAX];
+    eni_death_text(&death, text);
+    eni_error("member", "the run ends before it began: %s", text);
+    member->death = death;
+    member->has_death = true;
+    return EN_EPEER;
+}
+
+static en_status take_leader(eni_member *member, const eni_message *m)
+{
+    if (member->world.leader.host != NULL) return EN_EPROTO;
+    EN_TRY(eni_peer_init(&member->world.leader, m));
+    eni_member_watch_leader(member, &member->world.leader);
+    return EN_OK;
+}
+
+static en_status serve_and_answer(eni_member *member, const eni_message *serve)
+{
+    EN_TRY(eni_member_serve(member, serve));
+    eni_message ready = {.type = ENI_CTL_READY};
+    ready.privates = (eni_pair_list){member->config.privates, member->config.nprivates, {NULL, 0}};
+    return send_now(member, &ready, member->config.join_deadline_ns, member->config.abort_fd);
+}
+
+/* Handles one frame while joining; *is_in_out is set by WELCOME. */
+static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
+{
+    const eni_member_config *config = &member->config;
+    eni_message m;
+    const char *why = NULL;
+    if (eni_message_get(frame.data, frame.bytes, &m, &why) != EN_OK) {
+        eni_error("member", "what answers at %s port %u is no leader of ours: %s", config->leader.host,
+                  config->leader.port, why);
+        return EN_EPROTO;
+    }
+    switch (m.type) {
+    case ENI_CTL_LEADER: return take_leader(member, &m);
+    case ENI_CTL_PEER: return add_peer(member, &m);
+    case ENI_CTL_WELCOME: *is_in_out = true; return take_welcome(member, &m);
+    case ENI_CTL_NOTICE: eni_info("member", "%s", m.reason); return EN_OK;
+    case ENI_CTL_REFUSED:
+    case ENI_CTL_ENDED: return take_refusal(&m);
+    case ENI_CTL_DEAD: return take_death(member, eni_death_of(&m));
+    case ENI_CTL_SERVE:
+        if (config->server > 0) return serve_and_answer(member, &m);
+        break;
+    default: break;
+    }
+    eni_error("member", "the leader sent message %u before WELCOME", m.type);
+    return EN_EPROTO;
+}
+
+/* ---- waiting ---- */
+
+/* The connection closed: if we know who led, he is the first victim. */
+static en_status leader_gone(eni_member *member)
+{
+    const eni_peer *leader = &member->world.leader;
+    if (leader->host == NULL) {
+        eni_error("member", "%s port %u: the leader closed the connection before the run began: did it end?",
+                  member->config.leader.host, member->config.leader.port);
+        return EN_EPEER;
+    }
+    eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .phase = "join"};
+    set_text(death.host, sizeof death.host, leader->host);
+    set_text(death.cause, sizeof death.cause, "its connection closed without a goodbye");
+    return take_death(member, death);
+}
+
+static en_status too_late(eni_member *member)
+{
+    eni_error("member",
+              "%s port %u: the leader did not let us in before the deadline: are all ranks started?",
+              member->config.leader.host, member->config.leader.port);
+    say_farewell(member, "the others did not come before its --join-timeout");
+    return EN_ETIMEOUT;
+}
+
+static en_status ask_who_is_missing(eni_member *member, int64_t waited_ns)
+{
+    eni_message m = {.type = ENI_CTL_WAITING, .step = -1, .what = "join", .waited_ns = waited_ns};
+    return send_now(member, &m, eni_now_ns() + farewell_ns, -1);
+}
+
+/* Until something comes, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
+static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notice_ns)
+{
+    const eni_member_config *config = &member->config;
+    /* The leader gives up at the same moment, and knows who is missing: his word comes first. */
+    int64_t now_ns = eni_now_ns(), deadline_ns = config->join_deadline_ns + ENI_SECOND;
+    if (now_ns >= deadline_ns) return too_late(member);
+    if (now_ns >= *notice_ns) {
+        *notice_ns = now_ns + AGAIN * config->notice_ns;
+        if (ask_who_is_missing(member, now_ns - begin_ns) != EN_OK) return leader_gone(member);
+    }
+    int64_t until_ns = *notice_ns < deadline_ns ? *notice_ns : deadline_ns;
+    struct pollfd set[3] = {
+        {member->link.fd, POLLIN, 0}, {config->abort_fd, POLLIN, 0}, {member->process_fd, POLLIN, 0}};
+    if (poll(set, 3, eni_ms_left(until_ns, 1000)) < 0 && errno != EINTR) return EN_EIO;
+    if (set[1].revents != 0) {
+        say_farewell(member, "interrupted by the user");
+        return EN_EINTR; /* the one who interrupted us knows */
+    }
+    if (set[0].revents == 0 && set[2].revents != 0) return leader_gone(member);
+    return EN_OK;
+}
+
+static en_status await_welcome(eni_member *member)
+{
+    bool is_in = false, is_closed = false;
+    int64_t begin_ns = eni_now_ns(), notice_ns = begin_ns + member->config.notice_ns;
+    while (!is_in) {
+        eni_span frame;
+        en_status st = eni_link_next(&member->link, &frame);
+        if (st == EN_OK) {
+            EN_TRY(join_frame(member, frame, &is_in));
+            continue;
+        }
+        if (st == EN_EPROTO) {
+            eni_error("member", "what answers at %s port %u does not speak our protocol",
+                      member->config.leader.host, member->config.leader.port);
+            return st;
+        }
+        if (is_closed) return leader_gone(member);
+        EN_TRY(wait_frame(member, begin_ns, &notice_ns));
+        is_closed = eni_link_read(&member->link) != EN_OK;
+    }
+    return EN_OK;
+}
+
+en_status eni_member_join(eni_member *member)
+{
+    const eni_member_config *config = &member->config;
+    int fd;
+    en_status st = eni_tcp_connect(&config->leader, config->join_deadline_ns, config->abort_fd, &fd);
+    if (st == EN_EPEER) return EN_EINTR;
+    EN_TRY(st);
+    eni_link_init(&member->link, fd);
+    eni_message join = eni_member_join_message(member);
+    st = send_now(member, &join, config->join_deadline_ns, config->abort_fd);
+    if (st == EN_EPEER) {
+        struct pollfd interrupt = {config->abort_fd, POLLIN, 0};
+        return poll(&interrupt, 1, 0) > 0 ? EN_EINTR : leader_gone(member);
+    }
+    EN_TRY(st);
+    return await_welcome(member);
+}

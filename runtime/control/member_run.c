@@ -1,0 +1,463 @@
+/* member_run.c - a member's thread: heartbeats, waits that have become long, answers to its callers, and what
+ * the leader says about deaths. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "runtime/control/member_state.h"
+#include "runtime/net/process.h"
+
+static const int64_t last_words_ns = 50 * ENI_MILLI; /* what the leader sent before it ended is on its way */
+static const int64_t count_after_ns = ENI_SECOND;    /* a wait so long is worth a look at the sockets */
+enum { AGAIN = 6, TICK_MS = 250, SOON_MS = 10, MOVED_UNIT = 65536 };
+
+/* ---- the end ---- */
+
+/* Ends the run for this process: status, reason and death first, then everything that somebody may wait on.
+ * The first call wins. */
+void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death)
+{
+    if (atomic_load(&member->status) != EN_OK) return;
+    snprintf(member->reason, sizeof member->reason, "%s", reason);
+    if (death != NULL) {
+        member->death = *death;
+        member->has_death = true;
+    }
+    eni_error("member", "the run is broken: %s", reason);
+    atomic_store_explicit(&member->status, status == EN_OK ? EN_EPEER : status, memory_order_release);
+    eventfd_write(member->event_fd, 1);
+    pthread_cond_broadcast(&member->changed);
+}
+
+/* Nobody told us anything: it is the leader itself that is gone. */
+void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped)
+{
+    const eni_peer *leader = &member->reign->leader;
+    eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .is_stopped = is_stopped};
+    char text[ENI_REASON_MAX];
+    snprintf(death.host, sizeof death.host, "%s", leader->host);
+    snprintf(death.cause, sizeof death.cause, "%s", cause);
+    eni_death_text(&death, text);
+    eni_member_finish(member, EN_EPEER, text, &death);
+}
+
+/* The user wants this process to end: whoever waits is woken. The run itself is not broken, so the status
+ * stays and the owner can still tell the others by an abort. */
+static void interrupt(eni_member *member)
+{
+    member->is_interrupted = true;
+    eventfd_write(member->event_fd, 1);
+    pthread_cond_broadcast(&member->changed);
+}
+
+/* In good order first, if there is time for it. */
+static void on_user(eni_member *member, int64_t now_ns)
+{
+    if (member->config.stop_grace_ns == 0) {
+        interrupt(member);
+        return;
+    }
+    member->stop_deadline_ns = now_ns + member->config.stop_grace_ns;
+    if (member->has_stop || member->has_said_bye) return;
+    eni_message m = {.type = ENI_CTL_STOP, .reason = "interrupted by the user"};
+    member->has_stop = true;
+    memcpy(member->stop_why, m.reason, sizeof member->stop_why);
+    eni_member_put(member, &m);
+}
+
+/* ---- what the leader says ---- */
+
+static void on_dead(eni_member *member, const eni_message *m)
+{
+    eni_death death = eni_death_of(m);
+    char text[ENI_REASON_MAX];
+    eni_death_text(&death, text);
+    eni_member_finish(member, EN_EPEER, text, &death);
+}
+
+static void on_left(eni_member *member, const eni_message *m)
+{
+    char text[ENI_REASON_MAX];
+    eni_lost *lost = eni_alloc(sizeof *lost);
+    if (lost == NULL) return;
+    lost->death = eni_death_of(m);
+    lost->next = member->lost;
+    member->lost = lost;
+    eni_death_text(&lost->death, text);
+    eni_warn("member", "%s; the run goes on without it", text);
+    if (member->config.on_left != NULL)
+        member->config.on_left(member->config.user, lost->death.rank);
+}
+
+static void on_claimed(eni_member *member, const eni_message *m)
+{
+    if (member->claim != ASK_SENT || m->number != member->claims + 1) {
+        eni_member_leader_lost(member, "it answered a claim that nobody made", false);
+        return;
+    }
+    member->claim = ASK_ANSWERED;
+    member->claims = m->number;
+    member->has_index = m->has_index;
+    member->index = m->index;
+    pthread_cond_broadcast(&member->changed);
+}
+
+static void on_gathered(eni_member *member, const eni_message *m)
+{
+    size_t count = (size_t)member->world.nranks + 1;
+    bool is_due = member->gather == ASK_SENT && m->index == member->nblobs && m->count == count &&
+                  m->number == member->sent && strcmp(m->tag, member->gather_tag) == 0;
+    if (!is_due) {
+        eni_member_leader_lost(member, "it sent a blob that nobody asked for", false);
+        return;
+    }
+    if (m->index == 0) {
+        member->blobs.blob = eni_alloc_array(count, sizeof *member->blobs.blob);
+        member->blobs.count = member->blobs.blob == NULL ? 0 : count;
+    }
+    uint8_t *copy = member->blobs.blob == NULL ? NULL : eni_alloc(m->blob.bytes);
+    if (copy == NULL) {
+        eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
+        return;
+    }
+    memcpy(copy, m->blob.data, m->blob.bytes);
+    member->blobs.blob[member->nblobs++] = (eni_blob){copy, m->blob.bytes};
+    if (member->nblobs < count) return;
+    member->done = m->number;
+    member->gather = ASK_ANSWERED;
+    eni_member_put(member, &(eni_message){.type = ENI_CTL_DONE, .number = m->number});
+    pthread_cond_broadcast(&member->changed);
+}
+
+static void hear_why(eni_member *member, const eni_message *m)
+{
+    if (!member->has_stop) eni_info("member", "the run ends early: %s", m->reason);
+    member->has_stop = true;
+    memcpy(member->stop_why, m->reason, sizeof member->stop_why);
+}
+
+/* Order matters: see eni_member_enter. A server takes no steps, so it has nothing to answer. */
+static void on_pause(eni_member *member, const eni_message *m)
+{
+    hear_why(member, m);
+    if (member->config.server > 0) return;
+    atomic_store(&member->stop_step, ENI_STEP_PENDING);
+    eni_message answer = {.type = ENI_CTL_PAUSED, .step = atomic_load(&member->entered)};
+    eni_member_put(member, &answer);
+}
+
+static void on_stopping(eni_member *member, const eni_message *m)
+{
+    hear_why(member, m);
+    atomic_store(&member->stop_step, m->index);
+    pthread_cond_broadcast(&member->changed);
+}
+
+static void on_bye(eni_member *member)
+{
+    member->is_bye_answered = true;
+    if (member->config.server > 0) {
+        member->is_over = true;
+        eventfd_write(member->event_fd, 1);
+    }
+    pthread_cond_broadcast(&member->changed);
+}
+
+/* ---- what the leader asks of a server: its callbacks run without the lock ---- */
+
+static void on_serve(eni_member *member, const eni_message *m)
+{
+    pthread_mutex_unlock(&member->lock);
+    en_status st = eni_member_serve(member, m);
+    pthread_mutex_lock(&member->lock);
+    eni_message ready = {.type = ENI_CTL_READY};
+    ready.privates = (eni_pair_list){member->config.privates, member->config.nprivates, {NULL, 0}};
+    if (st == EN_OK) st = eni_message_put(&member->link, &ready);
+    if (st != EN_OK) eni_member_finish(member, st, "this server cannot open its lanes again", NULL);
+}
+
+static void on_ask(eni_member *member, const eni_message *m)
+{
+    eni_blob own = {(const uint8_t *)"", 0};
+    pthread_mutex_unlock(&member->lock);
+    if (member->config.on_ask != NULL) member->config.on_ask(member->config.user, m->tag, &own);
+    pthread_mutex_lock(&member->lock);
+    eni_message added = {.type = ENI_CTL_ADDED, .number = m->number};
+    memcpy(added.tag, m->tag, sizeof added.tag);
+    if (own.bytes <= ENI_BLOB_MAX) added.blob = (eni_span){own.data, own.bytes};
+    if (added.blob.data == NULL) added.blob = (eni_span){(const uint8_t *)"", 0};
+    eni_member_put(member, &added);
+}
+
+/* ---- serving ---- */
+
+/* Before WELCOME of a rejoin. */
+static void serve_rejoin(eni_member *member, const eni_message *m)
+{
+    bool is_server = member->config.server > 0;
+    switch (m->type) {
+    case ENI_CTL_LEADER: return; /* WELCOME says it again */
+    case ENI_CTL_PEER:
+        if (is_server) return; /* we know them */
+        break;
+    case ENI_CTL_SERVE:
+        if (!is_server) break;
+        on_serve(member, m);
+        return;
+    case ENI_CTL_WELCOME: eni_member_rejoined(member, m); return;
+    case ENI_CTL_BYE: /* ours was heard in the life before, its answer was not sent */
+        if (!member->has_said_bye) break;
+        member->stage = MEMBER_HERE;
+        on_bye(member);
+        return;
+    case ENI_CTL_LEFT: on_left(member, m); return;
+    case ENI_CTL_DEAD: on_dead(member, m); return;
+    case ENI_CTL_REFUSED:
+    case ENI_CTL_ENDED: eni_member_finish(member, (en_status)m->status, m->reason, NULL); return;
+    default: break;
+    }
+    eni_member_leader_lost(member, "it sent another message than WELCOME when it came back", false);
+}
+
+static void serve_server(eni_member *member, const eni_message *m)
+{
+    if (m->type == ENI_CTL_ASK)
+        on_ask(member, m);
+    else
+        eni_member_leader_lost(member, "it sent a message that is not for a server", false);
+}
+
+static void serve_rank(eni_member *member, const eni_message *m)
+{
+    switch (m->type) {
+    case ENI_CTL_CLAIMED: on_claimed(member, m); return;
+    case ENI_CTL_GATHERED: on_gathered(member, m); return;
+    case ENI_CTL_RENEWED:
+        if (eni_member_crown(member, m) != EN_OK)
+            eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
+        return;
+    default: eni_member_leader_lost(member, "it sent a message that only a member may send", false);
+    }
+}
+
+static void serve(eni_member *member, const eni_message *m)
+{
+    if (member->stage == MEMBER_REJOINING) {
+        serve_rejoin(member, m);
+        return;
+    }
+    switch (m->type) {
+    case ENI_CTL_HEARTBEAT: return;
+    case ENI_CTL_NOTICE: eni_info("member", "%s", m->reason); return;
+    case ENI_CTL_PAUSE: on_pause(member, m); return;
+    case ENI_CTL_STOPPING: on_stopping(member, m); return;
+    case ENI_CTL_LEFT: on_left(member, m); return;
+    case ENI_CTL_DEAD: on_dead(member, m); return;
+    case ENI_CTL_ENDED: eni_member_finish(member, (en_status)m->status, m->reason, NULL); return;
+    case ENI_CTL_BYE: on_bye(member); return;
+    default: break;
+    }
+    if (member->config.server > 0)
+        serve_server(member, m);
+    else
+        serve_rank(member, m);
+}
+
+/* The connection is of no use any more: psd may come back, anybody else is dead. */
+static void stream_ended(eni_member *member, const char *cause)
+{
+    if (eni_member_may_wait_for_leader(member)) {
+        eni_member_go_away(member, cause);
+        return;
+    }
+    if (!member->has_said_bye && !member->is_over) eni_member_leader_lost(member, cause, false);
+    if (member->has_said_bye) {
+        member->is_bye_answered = true;
+        pthread_cond_broadcast(&member->changed);
+    }
+    eni_link_fini(&member->link);
+    member->ended_ns = 0;
+}
+
+/* Reads and serves all there is; then looks whether the stream has ended. */
+static void receive(eni_member *member)
+{
+    en_status stream = eni_link_read(&member->link), st;
+    eni_span frame;
+    eni_message m;
+    const char *why = NULL;
+    member->heard_ns = eni_now_ns();
+    while ((st = eni_link_next(&member->link, &frame)) == EN_OK) {
+        if (eni_message_get(frame.data, frame.bytes, &m, &why) == EN_OK)
+            serve(member, &m);
+        else
+            eni_member_leader_lost(member, why, false);
+    }
+    if (st == EN_EPROTO)
+        eni_member_leader_lost(member, "it broke the framing of the control connection", false);
+    if (stream != EN_OK || st == EN_EPROTO) stream_ended(member, "its connection closed without a goodbye");
+}
+
+/* ---- waits ---- */
+
+typedef struct wait_now {
+    const char *what, *name;
+    uint64_t bytes;
+    int64_t begin_ns;
+} wait_now;
+
+/* What the compute thread waits for; false: it does not, or is just changing its mind. */
+static bool look_at_wait(const eni_member *member, wait_now *wait)
+{
+    wait->begin_ns = atomic_load(&member->wait_begin_ns);
+    if (wait->begin_ns == 0) return false;
+    wait->what = atomic_load_explicit(&member->wait_what, memory_order_relaxed);
+    wait->name = atomic_load_explicit(&member->wait_name, memory_order_relaxed);
+    wait->bytes = atomic_load_explicit(&member->wait_bytes, memory_order_relaxed);
+    return atomic_load(&member->wait_begin_ns) == wait->begin_ns;
+}
+
+static void put_heartbeat(eni_member *member, int64_t now_ns)
+{
+    wait_now wait;
+    eni_tcp_totals totals;
+    bool is_waiting = look_at_wait(member, &wait);
+    if (is_waiting && now_ns - wait.begin_ns > count_after_ns && eni_tcp_count(&totals) == EN_OK)
+        member->moved_bytes = totals.sent + totals.received;
+    eni_message m = {.type = ENI_CTL_HEARTBEAT,
+                     .step = atomic_load_explicit(&member->step, memory_order_relaxed),
+                     .op = atomic_load_explicit(&member->op, memory_order_relaxed),
+                     .moves = atomic_load_explicit(&member->moves, memory_order_relaxed) +
+                              member->moved_bytes / MOVED_UNIT,
+                     .samples = atomic_load_explicit(&member->samples, memory_order_relaxed)};
+    const bool is_slowed = member->config.is_slowed || atomic_load(&member->waits_for_device) != 0;
+    if (is_waiting) m.waits = is_slowed ? ENI_WAITS_SLOWED : ENI_WAITS;
+    const char *phase = atomic_load_explicit(&member->phase, memory_order_relaxed);
+    snprintf(m.phase, sizeof m.phase, "%s", phase);
+    eni_message_put(&member->link, &m);
+}
+
+static void beat(eni_member *member, int64_t now_ns)
+{
+    int64_t interval_ns = member->config.peer_timeout_ns / 4;
+    if (interval_ns > ENI_SECOND) interval_ns = ENI_SECOND;
+    if (now_ns < member->next_beat_ns) return;
+    member->next_beat_ns = now_ns + interval_ns;
+    put_heartbeat(member, now_ns);
+}
+
+/* A wait that has become long: the leader knows why. It hears first where we are. */
+static void ask_why(eni_member *member, int64_t now_ns)
+{
+    wait_now wait;
+    if (!look_at_wait(member, &wait)) return;
+    int64_t since_ns = wait.begin_ns > member->awake_ns ? wait.begin_ns : member->awake_ns;
+    if (now_ns - since_ns < member->config.notice_ns) return;
+    if (member->told_wait_ns == wait.begin_ns && now_ns < member->next_notice_ns) return;
+    member->told_wait_ns = wait.begin_ns;
+    member->next_notice_ns = now_ns + AGAIN * member->config.notice_ns;
+    put_heartbeat(member, now_ns);
+    eni_message m = {.type = ENI_CTL_WAITING,
+                     .step = atomic_load_explicit(&member->step, memory_order_relaxed),
+                     .op = atomic_load_explicit(&member->op, memory_order_relaxed),
+                     .bytes = wait.bytes,
+                     .waited_ns = now_ns - since_ns};
+    snprintf(m.what, sizeof m.what, "%s", wait.what);
+    snprintf(m.name, sizeof m.name, "%s", wait.name);
+    eni_message_put(&member->link, &m);
+}
+
+/* ---- the loop ---- */
+
+static void check_silence(eni_member *member, int64_t now_ns)
+{
+    const eni_peer *leader = &member->reign->leader;
+    char cause[80];
+    int64_t silent_ns = now_ns - member->heard_ns;
+    if (silent_ns <= member->config.peer_timeout_ns) return;
+    bool is_stopped = strcmp(leader->host_id, member->config.host_id) == 0 &&
+                      eni_process_look(leader->pid, leader->born) == ENI_PROCESS_STOPPED;
+    snprintf(cause, sizeof cause, "%s %.1f s", is_stopped ? "stopped (SIGSTOP or Ctrl-Z) for" : "silent for",
+             (double)silent_ns / 1e9);
+    eni_member_leader_lost(member, cause, is_stopped);
+}
+
+static void flush(eni_member *member)
+{
+    size_t unsent = member->link.out.bytes;
+    if (unsent > 0 && eni_link_flush(&member->link) != EN_OK)
+        eni_pack_drop(&member->link.out,
+                      member->link.out.bytes); /* the end of the stream is about to be read */
+    if (unsent > 0 && member->link.out.bytes == 0) pthread_cond_broadcast(&member->changed);
+}
+
+/* With the lock held: what time brings. */
+static void tick(eni_member *member)
+{
+    int64_t now_ns = eni_now_ns();
+    if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.peer_timeout_ns / 2)
+        member->heard_ns = now_ns; /* it was we who were stopped */
+    if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.notice_ns / 2)
+        member->awake_ns = now_ns; /* and the others may have waited for us */
+    member->looked_ns = now_ns;
+    if (member->stop_deadline_ns != 0 && now_ns >= member->stop_deadline_ns && !member->is_interrupted)
+        interrupt(member);
+    if (member->ended_ns != 0 && now_ns - member->ended_ns > last_words_ns)
+        stream_ended(member, "its process ended, though its connection is held open");
+    if (member->stage != MEMBER_HERE && eni_member_status(member) == EN_OK)
+        eni_member_tick_away(member, now_ns);
+    else if (!member->is_bye_answered && member->link.fd >= 0) {
+        check_silence(member, now_ns);
+        beat(member, now_ns);
+        ask_why(member, now_ns);
+    }
+    flush(member);
+}
+
+/* How long nothing needs to be looked at, if nothing comes. */
+static int patience_ms(const eni_member *member)
+{
+    int64_t ms = member->config.peer_timeout_ns / ENI_MILLI / 8 + 1;
+    int64_t notice_ms = member->config.notice_ns / ENI_MILLI / 4 + 1;
+    if (notice_ms < ms) ms = notice_ms;
+    if (member->stage != MEMBER_HERE || member->ended_ns != 0) return SOON_MS;
+    if (member->stop_deadline_ns != 0 && !member->is_interrupted) return SOON_MS;
+    return ms < TICK_MS ? (int)ms : TICK_MS;
+}
+
+void *eni_member_run(void *argument)
+{
+    eni_member *member = argument;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
+    pthread_mutex_lock(&member->lock);
+    while (!member->is_stopping) {
+        tick(member);
+        bool has_user = !member->is_interrupted && member->stop_deadline_ns == 0;
+        bool is_watched = member->ended_ns == 0 && member->link.fd >= 0; /* else it would wake us for ever */
+        struct pollfd set[4] = {{member->wake_fd, POLLIN, 0},
+                                {member->link.fd, POLLIN, 0},
+                                {has_user ? member->config.abort_fd : -1, POLLIN, 0},
+                                {is_watched ? member->process_fd : -1, POLLIN, 0}};
+        if (member->link.out.bytes > 0) set[1].events |= POLLOUT;
+        int wait_ms = patience_ms(member);
+        pthread_mutex_unlock(&member->lock);
+        int n = poll(set, 4, wait_ms);
+        pthread_mutex_lock(&member->lock);
+        eventfd_t ignored;
+        if (n <= 0) continue;
+        if (set[0].revents != 0) eventfd_read(member->wake_fd, &ignored);
+        if (set[3].revents != 0) member->ended_ns = eni_now_ns();
+        if ((set[1].revents & ~POLLOUT) != 0) receive(member);
+        if (set[2].revents != 0) on_user(member, eni_now_ns());
+    }
+    pthread_mutex_unlock(&member->lock);
+    return NULL;
+}

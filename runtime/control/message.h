@@ -1,0 +1,95 @@
+/* message.h - the messages of the control connection, one struct for all. Each is one msgpack array whose
+ * first element is the type; docs/wire.md has the bytes. Private to leader and member, and to their fuzz
+ * target. */
+#ifndef CONTROL_MESSAGE_H
+#define CONTROL_MESSAGE_H
+
+#include <stdbool.h>
+
+#include "runtime/control/control.h"
+#include "runtime/control/link.h"
+#include "runtime/net/token.h"
+
+enum {
+    ENI_CTL_JOIN = 1,      /* member: who I am, what must match, what to tell the others; again: a rejoin */
+    ENI_CTL_HEARTBEAT = 2, /* both: where I am, and whether I wait */
+    ENI_CTL_CLAIM = 3,     /* rank: micro-batch number `number` of mine, please; answered by CLAIMED */
+    ENI_CTL_GATHER = 4,    /* rank: number, tag, blob; answered by nranks + 1 GATHERED */
+    ENI_CTL_BYE = 5,       /* rank: leaving in good order; the leader says the same back, and to servers */
+    ENI_CTL_ABORT = 6,     /* member: the run cannot go on: reason */
+    ENI_CTL_DONE = 7,      /* rank: all blobs of gather `number` have come */
+    ENI_CTL_WAITING = 8,   /* rank: for so long, in this operation; answered by NOTICE */
+    ENI_CTL_STOP = 9,      /* member: end the run early, please: why */
+    ENI_CTL_PAUSED = 10,   /* rank, to PAUSE: the last step that it may take before it hears STOPPING */
+    ENI_CTL_READY = 11,    /* server, to SERVE: its lanes */
+    ENI_CTL_ADDED = 12,    /* server, to ASK: number, tag, blob */
+    ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
+    ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
+    ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
+    ENI_CTL_CLAIMED = 19,  /* leader: an index, or none: the budget is used up */
+    ENI_CTL_GATHERED = 20, /* leader: number, tag, index of count, blob */
+    ENI_CTL_DEAD = 21,     /* leader: the first victim */
+    ENI_CTL_ENDED = 22,    /* leader: status, reason */
+    ENI_CTL_LEADER = 23,   /* leader, to a JOIN that may stay: who I am, so that my death has a name */
+    ENI_CTL_NOTICE = 24,   /* leader, to WAITING: a sentence to log */
+    ENI_CTL_PAUSE = 25,    /* leader: an early end is being chosen: why */
+    ENI_CTL_STOPPING = 26, /* leader: the run ends before this step: why */
+    ENI_CTL_LEFT = 27,     /* leader: a victim, but the run goes on */
+    ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the lanes */
+    ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
+    ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */
+};
+
+/* HEARTBEAT's word on waiting. */
+enum {
+    ENI_WAITS_NOT = 0,
+    ENI_WAITS = 1,
+    ENI_WAITS_SLOWED = 2 /* over an emulated network, or for a device: nothing follows from its length */
+};
+
+#define ENI_WHAT_MAX 32u  /* with the terminating 0 */
+#define ENI_NAME_MAX 128u /* with the terminating 0 */
+
+/* Key-value pairs: `pair` when encoding, `raw` (checked, not yet copied) after decoding. */
+typedef struct eni_pair_list {
+    const eni_pair *pair;
+    size_t n;
+    eni_span raw;
+} eni_pair_list;
+
+/* Which fields count depends on the type: see fields() in message.c. */
+typedef struct eni_message {
+    uint32_t type;
+    eni_token token;
+    int32_t rank, nranks, server, nservers, to;
+    int64_t pid, step, waited_ns;
+    uint64_t born, incarnation, budget, index, samples, number, done, moves, bytes;
+    uint32_t epoch, status, count, op, waits;
+    bool has_index, is_stopped;
+    char host[256], host_id[128], tag[ENI_TAG_MAX], phase[ENI_PHASE_MAX], reason[ENI_REASON_MAX];
+    char what[ENI_WHAT_MAX], name[ENI_NAME_MAX];
+    eni_pair_list pairs, privates;
+    eni_span blob;
+} eni_message;
+
+/* The message that names a death: DEAD or LEFT, and back. */
+eni_message eni_death_message(uint32_t type, const eni_death *death);
+eni_death eni_death_of(const eni_message *message);
+
+/* Appends the message as a frame to what the link will send. */
+en_status eni_message_put(eni_link *link, const eni_message *message);
+
+/* Decodes untrusted bytes into *out; spans are borrowed from them. EN_EPROTO, or EN_EVERSION for a JOIN of
+ * another version; `why_out` (may be NULL) gets a static sentence. No allocation. */
+en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out, const char **why_out);
+
+/* Copies decoded / given pairs into one block, freed with eni_free. */
+en_status eni_pairs_take(const eni_pair_list *list, const eni_pair **pairs_out);
+en_status eni_pairs_copy(const eni_pair *pairs, size_t n, const eni_pair **pairs_out);
+
+/* Fills a peer with copies of host, host_id and privates; fini frees them. */
+en_status eni_peer_init(eni_peer *peer, const eni_message *message);
+en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer);
+void eni_peer_fini(eni_peer *peer);
+
+#endif

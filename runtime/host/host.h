@@ -1,0 +1,169 @@
+/* host.h - the host of a strategy's worker half on real transport: what en_host promises, kept with the
+ * arena, the collectives and the store client.
+ *
+ * One training step, as the worker drives it (compute thread only; nothing here is thread-safe):
+ *
+ *     eni_host_begin(host, step, nsamples, samples); before_step
+ *     for each bucket as backward completes it:
+ *         eni_host_submit(host, bucket);             submit; returns at once
+ *     eni_host_finish(host);                         finish of every bucket, in submit order; after_step
+ *
+ * finish is finish_bucket for 0, 1, .. n - 1 and then end: for who carries a bucket's new weights on as soon as
+ * they are there.
+ *
+ * After finish, the arena's param slot holds the weights of the next step. The host measures: staleness and
+ * bytes are counted here and in the transport, alike for every strategy. */
+#ifndef HOST_HOST_H
+#define HOST_HOST_H
+
+#include <stdint.h>
+
+#include "entrain/strategy.h"
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/collective/arena.h"
+#include "runtime/spec/buckets.h"
+#include "runtime/client/client.h"
+#include "runtime/collective/coll.h"
+#include "runtime/host/costs.h"
+#include "runtime/collective/gpu_steps.h"
+#include "core/options.h"
+#include "core/trace.h"
+
+typedef struct eni_host eni_host;
+
+/* Told around every wait for others, on the compute thread, so that a long one can be explained: `what` is a
+ * literal ("all-reduce", "push-pull"), `name` the bucket's first tensor (valid as long as the buckets),
+ * `bytes` its size, `number` counts a step's operations 1, 2, .. alike on all ranks. */
+typedef struct eni_waits {
+    void (*begin)(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number);
+    void (*end)(void *user);
+    void *user;
+} eni_waits;
+
+/* Everything is borrowed and outlives the host. */
+typedef struct eni_host_config {
+    const en_strategy *strategy;
+    const eni_options *options;
+    en_world world;
+    uint64_t seed;
+    const eni_buckets *buckets;
+    eni_arena *arena;   /* slots ENI_SLOT_PARAM, ENI_SLOT_GRAD, and room for strategy vectors */
+    eni_coll *coll;     /* NULL: the world has one rank, and the worker has put the mean over its own
+                           micro-batches (eni_mean_ranks, also of one) into grad before submit */
+    int coll_algorithm; /* ENI_COLL_* of coll */
+    eni_coll *local;    /* EN_LEADERS_ARE_CLIENTS: the ranks of this host, and no coll; NULL: there is one */
+    int local_algorithm;
+    eni_client *client; /* NULL: no servers, or this rank is no client of them */
+    int has_store;      /* servers have weights, whoever is their client */
+    const eni_optimizer *optimizer;
+    eni_hyper hyper; /* momentum, weight decay, nesterov; lr comes from the schedule */
+    eni_schedule schedule;
+    eni_trace *trace;                      /* NULL: none */
+    en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
+    void *alive_user;
+    const eni_waits *waits; /* NULL: nobody wants to know */
+    /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are put
+     * into its queues, and the arena has old values until somebody copies them there. Only for a strategy with
+     * EN_ONE_COPY and without a client, or in a world of one (coll is NULL); there lin, coll, swap and call are
+     * misuse. SHARED takes a coll that can share. NULL: they lie in the arena. */
+    eni_gpu_steps *gpu;
+    /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN. All
+     * ranks' strategies ask alike, as they make the same collective calls. */
+    en_status (*measure)(void *user, eni_costs *costs_out);
+    void *measure_user;
+} eni_host_config;
+
+/* Runs the strategy's open and, for each bucket, plan. */
+en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
+
+/* NULL is fine. Requests in progress are abandoned. */
+void eni_host_close(eni_host *host);
+
+/* Before the first step, with weights and optimizer state in place (init, resume). All ranks call it, and
+ * wait for each other: where the strategy says EN_ONE_COPY and the ranks share memory, rank 0's weights and
+ * optimizer state become everybody's, and mean_step is one pass. Elsewhere nothing happens. Without the call
+ * every rank keeps its own. EN_OK, or as eni_coll_share. */
+en_status eni_host_share(eni_host *host);
+
+/* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
+ * the learning rate of a step that this rank takes follows from it. */
+en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
+
+/* Before begin: samples of the step behind the gradients of all ranks of this host, and of all hosts. What
+ * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. With `gpu`
+ * and a world of several: call it before every begin, `world` 0 where this rank cannot know (fp16). */
+void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
+
+/* Before begin, with `gpu` in a world of one: the samples of each micro-batch (as many as the steps have
+ * gradients). Kept for this step only; never called: the first of them has all. */
+void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n);
+
+en_status eni_host_submit(eni_host *host, uint32_t bucket);
+en_status eni_host_finish(eni_host *host);
+
+/* The same in parts. Buckets in ascending order, each once a step: anything else is EN_EBUG, logged. When it
+ * returns, the bucket's weights in the arena are those of the next step, and nobody writes them before its next
+ * submit; but after_step may, of any bucket, if the strategy has one. end: after all of them. */
+en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
+en_status eni_host_end(eni_host *host);
+
+/* What the strategy says of the model to evaluate (EN_EVAL_*), and which arena slot this rank has of it: the
+ * vector's, or param. EN_EBUG, logged: its hook answered what makes no sense. */
+en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out);
+
+/* The strategy's promise; zeroed where it promises nothing. */
+void eni_host_theory(eni_host *host, en_theory *theory_out);
+
+/* Measured since open, on the compute thread. */
+typedef struct eni_host_counters {
+    int64_t send_ns;       /* in submit, and working on an exchange in wait */
+    int64_t wait_ns;       /* blocked for others */
+    int64_t update_ns;     /* optimizer steps and lin of this rank */
+    int64_t hidden_ns;     /* an exchange of the step was under way while this rank computed: between its first
+                              request and the first finish, less what stands above. What had ended by then
+                              without this rank having looked counts too: at most so much was hidden */
+    uint64_t version;      /* of bucket 0: updates seen by this rank */
+    uint64_t base_version; /* of the weights that the last gradient was computed on */
+    double staleness;      /* of the last step's pushes, as the store measured it: the mean over the cells */
+    uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
+    float lr;              /* of the last step, or what the server would take */
+    double group_bytes;    /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
+                              much:    what NCCL itself sends is not to be seen */
+} eni_host_counters;
+void eni_host_count(const eni_host *host, eni_host_counters *counters_out);
+
+/* ---- for checkpoints: what lies in the arena and beside it, between two steps ---- */
+
+/* The vectors that the strategy has named, beside weights and optimizer state: how many, and each one's name
+ * and arena slot. */
+typedef struct eni_host_vector {
+    const char *name;
+    uint32_t slot;
+} eni_host_vector;
+int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS]);
+
+/* How many slots of the arena are in use: those below this one. */
+uint32_t eni_host_slots(const eni_host *host);
+
+/* How many slots the optimizer keeps in the arena; the first one is *first_out, the others follow. */
+int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out);
+
+/* The strategy's state: plain bytes, to be read or overwritten. */
+void *eni_host_state(const eni_host *host, size_t *bytes_out);
+
+/* 1 if this rank has ever written its own weights: by an optimizer step, lin, a collective or a swap. 0: they
+ * are what a store answered. */
+int eni_host_writes_param(const eni_host *host);
+
+/* 1 if this rank has ever exchanged the bucket with a store; 0: what becomes of it, becomes of it in the
+ * ranks. */
+int eni_host_is_called(const eni_host *host, uint32_t bucket);
+
+/* Optimizer steps that this rank has taken on a bucket, and the range of it that the rank steps. */
+uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket);
+void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps);
+void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out);
+
+#endif

@@ -1,0 +1,190 @@
+/* host_gpu.c - mean_step, and step in a world of one, where the vectors lie on a GPU (gpu_steps.h).
+ *
+ * ALONE, GROUP: submit puts the step into the GPU's queues, wait orders the next forward behind it: the host
+ * goes on at once. SHARED: the others may read a gradient only when the GPU has computed it, and only the
+ * host can tell them. So a request is offered, in the order of submit, once its mark is reached: looked at in
+ * every submit, waited for in wait.
+ *
+ *     submit b0   mark b0
+ *     submit b1   mark b1; b0 is there: offer it
+ *     wait b0     b1 is there: offer it; all have offered b0: take (this rank's slice is stepped), all have
+ *     wait b1     all have offered b1: take, all have */
+#include "runtime/host/host_state.h"
+
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+
+static int is_shared(const eni_host *host)
+{
+    return host->config.gpu != NULL && eni_gpu_steps_way(host->config.gpu) == ENI_GPU_SHARED;
+}
+
+en_status eni_host_gpu_check(const eni_host *host)
+{
+    const eni_host_config *c = &host->config;
+    const char *obstacle = NULL;
+    if (c->gpu == NULL) return EN_OK;
+    if (c->client != NULL)
+        obstacle = "its weights live on servers";
+    else if (c->world.nranks > 1 && !(c->strategy->flags & EN_ONE_COPY))
+        obstacle = "it may change weights by more than mean_step";
+    else if (is_shared(host) && (c->coll == NULL || !eni_coll_can_share(c->coll)))
+        obstacle = "ranks that share a GPU need a group in shared memory";
+    if (obstacle == NULL) return EN_OK;
+    eni_error("host", "%s with its vectors on a GPU: %s (gpu_choose.h)", c->strategy->name, obstacle);
+    return EN_EBUG;
+}
+
+int eni_host_gpu_may(eni_host *host, const char *operation)
+{
+    if (host->config.gpu == NULL) return 1;
+    eni_host_misuse(
+        host,
+        "called %s, but its vectors lie on the GPU, where mean_step and step alone change them; run it "
+        "with --backend=host",
+        operation);
+    return 0;
+}
+
+int eni_host_gpu_has_failed(const eni_host *host)
+{
+    return host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK;
+}
+
+en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
+{
+    const eni_hyper hyper = eni_host_rates(host, 0);
+    const uint64_t alone = host->config.world.nranks == 1 ? nsamples : 0; /* a group of one */
+    const uint64_t total = host->has_samples ? host->world_samples : alone;
+    if (!host->has_micros) host->micros[0] = nsamples;
+    const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, host->micros, total);
+    memset(host->micros, 0, sizeof host->micros);
+    host->has_micros = 0;
+    return st;
+}
+
+/* ---- shared: the order in which the others hear ---- */
+
+static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
+{
+    const eni_request *r = user;
+    eni_host *host = r->host;
+    const int64_t begin = eni_now_ns();
+    eni_gpu_steps_take(host->config.gpu, r->bucket->id, lo, hi, from);
+    const int64_t end = eni_now_ns();
+    host->counters.update_ns += end - begin;
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
+                   (int)r->bucket->id, 0);
+}
+
+static en_status offer(eni_host *host, eni_request *r)
+{
+    const en_bucket *bucket = r->bucket;
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad);
+    op.take = take_mean;
+    op.take_user = r;
+    r->is_offered = 1;
+    r->group = host->config.coll;
+    const int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
+    const en_status st = eni_coll_submit(r->group, &op, &r->coll);
+    host->counters.send_ns += eni_now_ns() - begin - (host->counters.update_ns - updated);
+    return st;
+}
+
+/* Up to and with request `last`, waiting for gradients; then as far as they are there. */
+static void offer_until(eni_host *host, en_req last)
+{
+    for (; host->next_offer < host->next_request; host->next_offer++) {
+        eni_request *r = &host->requests[host->next_offer % ENI_HOST_REQUESTS];
+        if (r->id != host->next_offer || r->kind != REQ_GPU || r->is_offered) continue;
+        if (r->failed == EN_OK) {
+            const en_status st =
+                eni_gpu_steps_ready(host->config.gpu, r->bucket->id, host->next_offer <= last);
+            if (st == EN_ETIMEOUT) return;
+            r->failed = st == EN_OK ? offer(host, r) : st;
+        }
+    }
+}
+
+void eni_host_gpu_offer(eni_host *host)
+{
+    if (is_shared(host)) offer_until(host, 0);
+}
+
+static uint64_t waited_ns(const eni_coll *group)
+{
+    eni_coll_counters now;
+    eni_coll_count(group, &now);
+    return now.wait_ns;
+}
+
+static en_status wait_shared(eni_host *host, eni_request *r)
+{
+    const int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
+    offer_until(host, r->id);
+    EN_TRY(r->failed);
+    const uint64_t before = waited_ns(r->group);
+    eni_host_wait_begins(host, r);
+    const en_status st = eni_coll_wait(r->group, r->coll);
+    eni_host_wait_ends(host);
+    EN_TRY(eni_gpu_steps_status(host->config.gpu)); /* the cause, where a kernel has failed */
+    EN_TRY(st);
+    const int64_t end = eni_now_ns(), waited = (int64_t)(waited_ns(r->group) - before);
+    host->counters.wait_ns += waited;
+    host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
+    eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
+    return EN_OK;
+}
+
+/* ---- what the table calls ---- */
+
+void eni_host_gpu_mean_step(eni_host *host, eni_request *r)
+{
+    r->host = host;
+    r->what = "all-reduce";
+    r->hyper = eni_host_rates(host, r->bucket->id);
+    const int64_t begin = eni_now_ns();
+    r->failed = eni_gpu_steps_submit(host->config.gpu, r->bucket->id);
+    host->counters.send_ns += eni_now_ns() - begin;
+}
+
+static void count_group(eni_host *host, const en_bucket *bucket)
+{
+    if (eni_gpu_steps_way(host->config.gpu) != ENI_GPU_GROUP) return;
+    host->counters.group_bytes += eni_coll_bytes(ENI_COLL_RING, EN_ALLREDUCE, host->config.world.nranks) *
+                                  (double)(bucket->count * sizeof(float));
+}
+
+en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
+{
+    EN_TRY(is_shared(host) ? wait_shared(host, r) : r->failed);
+    if (!is_shared(host)) EN_TRY(eni_gpu_steps_wait(host->config.gpu, r->bucket->id));
+    eni_host_stepped(host, r->bucket->id, &r->hyper);
+    count_group(host, r->bucket);
+    return EN_OK;
+}
+
+en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket)
+{
+    const eni_hyper hyper = eni_host_rates(host, bucket->id);
+    if (host->config.coll != NULL || bucket->lo != 0 || bucket->hi != bucket->count) {
+        eni_host_misuse(host,
+                        "called step on a part of bucket %u, or with other ranks: on a GPU it takes whole "
+                        "buckets, alone; run it with --backend=host",
+                        bucket->id);
+        return EN_EBUG;
+    }
+    EN_TRY(eni_gpu_steps_submit(host->config.gpu, bucket->id));
+    host->is_stepping[bucket->id] = 1;
+    eni_host_stepped(host, bucket->id, &hyper);
+    return EN_OK;
+}
+
+en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket)
+{
+    host->is_stepping[bucket] = 0;
+    return eni_gpu_steps_wait(host->config.gpu, bucket);
+}

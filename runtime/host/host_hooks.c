@@ -1,0 +1,177 @@
+/* host_hooks.c - calls the hooks of a strategy's worker half and holds it to the contract: what it may not do
+ * ends the run in one line that names strategy, hook, rank, step and bucket, whatever the hook returns. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/host/host_state.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+/* "submit of bad (rank 1, step 3, bucket 2)"; outside of a hook, as a test calls: "a call of bad (rank 1)".
+ */
+static void describe_place(const eni_host *host, char *text, size_t bytes)
+{
+    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d", host->hook != NULL ? host->hook : "a call",
+                                host->config.strategy->name, host->config.world.rank);
+    if (!host->is_planning && n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->step);
+    if (host->hook_bucket != NULL && n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, ", bucket %u",
+                              (unsigned)(host->hook_bucket - host->buckets));
+    if (n < bytes) snprintf(text + n, bytes - n, ")");
+}
+
+void eni_host_misuse(eni_host *host, const char *fmt, ...)
+{
+    char place[160], text[320];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    describe_place(host, place, sizeof place);
+    eni_error("host", "%s %s", place, text);
+    host->has_misused = 1;
+}
+
+/* Sums, steps and messages are cut by these: a hook may read them, and write req; plan also narrows the
+ * range. */
+static int is_as_given(const eni_host *host, const en_bucket *now)
+{
+    const en_bucket *given = &host->given[now - host->buckets];
+    if (!host->is_planning && (now->lo != given->lo || now->hi != given->hi)) return 0;
+    return now->size == given->size && now->id == given->id && now->nparams == given->nparams &&
+           now->params == given->params && now->count == given->count && now->step == given->step &&
+           now->nsamples == given->nsamples && now->param == given->param && now->grad == given->grad;
+}
+
+int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
+{
+    const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
+    const size_t size = sizeof *bucket;
+    if (from % size != 0 || from / size >= host->config.buckets->n) {
+        eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
+                        operation);
+        return 0;
+    }
+    if (is_as_given(host, bucket)) return 1;
+    eni_host_misuse(host, "changed bucket %u, of which only req is the strategy's, and called %s with it",
+                    (unsigned)(from / size), operation);
+    return 0;
+}
+
+static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
+{
+    host->hook = hook;
+    host->hook_bucket = bucket;
+    host->has_misused = 0;
+}
+
+/* What the hook has left behind, and how it ended. */
+static en_status end_hook(eni_host *host, en_status st)
+{
+    char place[160];
+    const en_bucket *bucket = host->hook_bucket;
+    if (!host->has_misused && bucket != NULL && !is_as_given(host, bucket))
+        eni_host_misuse(host,
+                        "changed its bucket, of which only req (in plan lo and hi too) is the strategy's");
+    if (!host->has_misused && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
+        eni_host_misuse(host, "returned %d, %s", st,
+                        st == EN_ESTOP ? "which only the host may say: the budget is used up"
+                                       : "which is no status");
+    describe_place(host, place, sizeof place);
+    host->hook = NULL;
+    host->hook_bucket = NULL;
+    if (host->has_misused) return EN_EBUG;
+    /* A death, a signal and a new membership have a line of their own: the strategy is not to blame. Nor is
+     * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
+     * cause. */
+    const int is_said = st == EN_EPEER || st == EN_EINTR || st == EN_EMEMBER || eni_host_gpu_has_failed(host);
+    if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
+    return st;
+}
+
+en_status eni_hook_open(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->open == NULL) return EN_OK;
+    begin_hook(host, "open", NULL);
+    return end_hook(host, s->open(&host->table, host->state));
+}
+
+/* What plan narrows is used as an index from here on; everything else is as it was. */
+en_status eni_hook_plan(eni_host *host, uint32_t b)
+{
+    const en_strategy *s = host->config.strategy;
+    en_bucket *bucket = &host->buckets[b], *given = &host->given[b];
+    if (s->plan == NULL) return EN_OK;
+    begin_hook(host, "plan", bucket);
+    const en_status st = s->plan(&host->table, host->state, bucket);
+    if (bucket->lo > bucket->hi || bucket->hi > given->count)
+        eni_host_misuse(host, "gave it the range %llu to %llu of %llu elements; keep lo <= hi <= count",
+                        (unsigned long long)bucket->lo, (unsigned long long)bucket->hi,
+                        (unsigned long long)given->count);
+    if (s->flags & EN_ONE_COPY && (bucket->lo != 0 || bucket->hi != given->count))
+        eni_host_misuse(host, "narrowed its range; with EN_ONE_COPY the host divides the step");
+    given->lo = bucket->lo;
+    given->hi = bucket->hi;
+    return end_hook(host, st);
+}
+
+en_status eni_hook_before_step(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->before_step == NULL) return EN_OK;
+    begin_hook(host, "before_step", NULL);
+    return end_hook(host, s->before_step(&host->table, host->state, host->step));
+}
+
+en_status eni_hook_submit(eni_host *host, uint32_t b)
+{
+    begin_hook(host, "submit", &host->buckets[b]);
+    return end_hook(host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b]));
+}
+
+static en_status wait_for_all(eni_host *host, const en_bucket *bucket)
+{
+    for (int i = 0; i < 3; i++)
+        EN_TRY(host->table.wait(&host->table, bucket->req[i]));
+    return EN_OK;
+}
+
+en_status eni_hook_finish(eni_host *host, uint32_t b)
+{
+    const en_strategy *s = host->config.strategy;
+    en_bucket *bucket = &host->buckets[b];
+    begin_hook(host, "finish", bucket);
+    return end_hook(host, s->finish != NULL ? s->finish(&host->table, host->state, bucket)
+                                            : wait_for_all(host, bucket));
+}
+
+en_status eni_hook_after_step(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->after_step == NULL) return EN_OK;
+    begin_hook(host, "after_step", NULL);
+    return end_hook(host, s->after_step(&host->table, host->state, host->step));
+}
+
+en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
+{
+    const en_strategy *s = host->config.strategy;
+    en_vec v = 0;
+    int which = s->flags & EN_STORE_ON_SERVERS ? EN_EVAL_STORE : EN_EVAL_PARAM;
+    begin_hook(host, "eval", &host->buckets[0]);
+    if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
+    if (which < EN_EVAL_PARAM || which > EN_EVAL_VEC)
+        eni_host_misuse(host, "returned %d, which is none of EN_EVAL_*", which);
+    else if (which == EN_EVAL_STORE && host->config.client == NULL && !host->config.has_store)
+        eni_host_misuse(host, "returned EN_EVAL_STORE, and this run has no store");
+    else if (which == EN_EVAL_VEC && (!eni_vec_is_valid(host, v) || eni_vec_bucket(v) != 0))
+        eni_host_misuse(host, "returned EN_EVAL_VEC with %u, which is no vector of its bucket", v);
+    EN_TRY(end_hook(host, EN_OK));
+    *which_out = which;
+    *slot_out = which == EN_EVAL_VEC ? eni_vec_slot(v) : ENI_SLOT_PARAM;
+    return EN_OK;
+}

@@ -1,0 +1,520 @@
+/* host_ops.c - what a strategy may call, kept with the arena, the collectives and the store client. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/host/host_state.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/rng.h"
+#include "core/try.h"
+#include "runtime/net/wire.h"
+
+/* A call that makes no sense has no request: its wait is EN_EBUG, or why the run ends. */
+#define REQUEST_REFUSED UINT64_MAX
+
+static eni_host *host_of(en_host *table)
+{
+    return (eni_host *)(void *)table;
+}
+
+/* ---- vectors ---- */
+
+static float *vec_address(const eni_host *host, en_vec v)
+{
+    return eni_arena_at(host->config.arena, eni_vec_slot(v),
+                        host->config.buckets->bucket[eni_vec_bucket(v)].lo);
+}
+
+/* The slot of a name, taken if it is new. */
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
+{
+    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
+        if (strcmp(host->slot_names[s], name) == 0) {
+            *slot_out = s;
+            return 1;
+        }
+    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
+        return 0;
+    snprintf(host->slot_names[host->nslots_used], ENI_HOST_NAME, "%s", name);
+    *slot_out = host->nslots_used++;
+    return 1;
+}
+
+static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
+{
+    eni_host *host = host_of(table);
+    uint32_t slot;
+    if (!eni_host_knows(host, "vec", like)) return 0;
+    if (!host->is_planning || name == NULL || name[0] == 0 || strlen(name) >= ENI_HOST_NAME) {
+        eni_error("host", "%s asked for the vector \"%.60s\": only in open and plan, by 1 to %d characters",
+                  host->config.strategy->name, name == NULL ? "(NULL)" : name, ENI_HOST_NAME - 1);
+        return 0;
+    }
+    if (!eni_host_find_slot(host, name, &slot)) {
+        eni_error("host", "%s asked for more than %d vectors; \"%s\" has no room",
+                  host->config.strategy->name, ENI_ARENA_NSLOTS - ENI_SLOT_FREE, name);
+        return 0;
+    }
+    return eni_vec_of(slot, like->id);
+}
+
+static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
+{
+    eni_host *host = host_of(table);
+    if (i < 0 || i >= host->noptimizer_slots || !eni_host_knows(host, "slot", bucket)) return 0;
+    return eni_vec_of(host->optimizer_slot + (uint32_t)i, bucket->id);
+}
+
+/* ---- small services ---- */
+
+static int has_key(eni_host *host, const char *operation, const char *key)
+{
+    if (key == NULL) eni_host_misuse(host, "called %s without a key", operation);
+    return key != NULL;
+}
+
+static double host_num(en_host *table, const char *key)
+{
+    return has_key(host_of(table), "num", key) ? eni_options_num(host_of(table)->config.options, key) : 0;
+}
+
+static const char *host_text(en_host *table, const char *key)
+{
+    return has_key(host_of(table), "text", key) ? eni_options_text(host_of(table)->config.options, key) : "";
+}
+
+static uint64_t host_rand(en_host *table)
+{
+    eni_host *host = host_of(table);
+    eni_rng_key key = {host->config.seed, ENI_RNG_STRATEGY, (uint32_t)host->config.world.rank, host->step};
+    return eni_rng_u64(&key, host->rand_calls++);
+}
+
+static int64_t host_now(en_host *table)
+{
+    (void)table;
+    return eni_now_ns();
+}
+
+static void host_log(en_host *table, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void host_log(en_host *table, int level, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
+}
+
+static double host_lr(en_host *table)
+{
+    eni_host *host = host_of(table);
+    return (double)eni_schedule_lr(&host->config.schedule, host->samples_before);
+}
+
+static double host_coll_bytes(en_host *table, int op, int group)
+{
+    eni_host *host = host_of(table);
+    const eni_host_config *c = &host->config;
+    const int is_local = group == EN_LOCAL || c->coll == NULL;
+    const int algorithm = c->coll != NULL ? c->coll_algorithm : c->local != NULL ? c->local_algorithm : ENI_COLL_DIRECT;
+    return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
+}
+
+/* Measured when it is first asked for, which is before step 0. */
+static double host_cost(en_host *table, int op, const en_bucket *bucket)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "cost", bucket)) return NAN;
+    if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
+        host->has_measured = 1;
+        host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
+    }
+    if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */
+    return eni_costs_of(&host->costs, op, host->config.world.nranks, bucket->count * sizeof(float));
+}
+
+static const void *host_extension(en_host *table, const char *id)
+{
+    (void)table, (void)id;
+    return NULL;
+}
+
+/* ---- arithmetic ---- */
+
+/* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
+static void note_write(eni_host *host, en_vec v)
+{
+    if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->is_empty[eni_vec_bucket(v)] = 0;
+}
+
+static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
+{
+    eni_host *host = host_of(table);
+    if (!eni_vec_is_valid(host, x) || !eni_vec_is_valid(host, y) || eni_vec_bucket(x) != eni_vec_bucket(y)) {
+        eni_host_misuse(host, "called lin on vectors that are not of one bucket");
+        return EN_EBUG;
+    }
+    if (!eni_host_may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
+    note_write(host, y);
+    int64_t begin = eni_now_ns();
+    eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
+            host->buckets[eni_vec_bucket(x)].count);
+    host->counters.update_ns += eni_now_ns() - begin;
+    return EN_OK;
+}
+
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
+{
+    eni_hyper hyper = host->config.hyper;
+    hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    hyper.step = host->steps_taken[bucket];
+    return hyper;
+}
+
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
+{
+    host->writes_param = 1;
+    host->steps_taken[bucket]++;
+    host->counters.lr = hyper->lr;
+    if (bucket == 0) host->counters.steps++;
+}
+
+/* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
+static en_status take_step(eni_host *host, en_bucket *bucket)
+{
+    int64_t begin = eni_now_ns();
+    const eni_hyper hyper = eni_host_rates(host, bucket->id);
+    float *slots[ENI_MAX_SLOTS] = {NULL};
+    for (int i = 0; i < host->noptimizer_slots; i++)
+        slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
+    if (!host->is_empty[bucket->id])
+        host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
+                                     vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
+                                     &hyper);
+    int64_t end = eni_now_ns();
+    host->counters.update_ns += end - begin;
+    eni_host_stepped(host, bucket->id, &hyper);
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
+                   (int)bucket->id, 0);
+    return EN_OK;
+}
+
+static en_status host_step(en_host *table, en_bucket *bucket)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
+    if (!eni_host_may_write(host, "step", bucket->param)) return EN_EBUG;
+    return host->config.gpu != NULL ? eni_host_gpu_step(host, bucket) : take_step(host, bucket);
+}
+
+/* ---- requests ---- */
+
+static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket *bucket)
+{
+    en_req id = host->next_request++;
+    eni_request *r = &host->requests[id % ENI_HOST_REQUESTS];
+    if (r->kind != REQ_FREE) {
+        eni_host_misuse(host, "has more than %d requests in progress; wait for some", ENI_HOST_REQUESTS);
+        return NULL;
+    }
+    *r = (eni_request){.kind = kind, .id = id, .bucket = bucket};
+    return r;
+}
+
+/* Handles come from a plugin: one of another bucket, or none at all, would reach past the arena. */
+static int is_vector_of(eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
+{
+    if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return 1;
+    eni_host_misuse(host, "called %s with a vector that is not of bucket %u", operation, bucket->id);
+    return 0;
+}
+
+/* A request that could not start is remembered as one whose wait says why. */
+static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bucket *bucket, int then_step)
+{
+    eni_request *r = request_new(host, REQ_COLL, bucket);
+    if (r == NULL) return REQUEST_REFUSED;
+    static const char *const names[] = {[EN_ALLREDUCE] = "all-reduce", [EN_REDUCE_SCATTER] = "reduce-scatter",
+                                        [EN_ALLGATHER] = "all-gather", [EN_REDUCE] = "reduce",
+                                        [EN_BCAST] = "broadcast",      [ENI_COLL_SWAP] = "swap",
+                                        [ENI_COLL_BARRIER] = "barrier"};
+    r->then_step = then_step;
+    r->group = group;
+    r->slot = op->slot;
+    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS && eni_coll_is_reduction(op);
+    if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SWAP)
+        host->is_empty[bucket->id] = 0; /* until it is known */
+    r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
+    if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
+    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
+    en_status st = eni_coll_submit(group, op, &r->coll);
+    const int64_t end = eni_now_ns();
+    host->counters.send_ns += end - begin - (host->counters.update_ns - updated);
+    eni_host_has_left(host, end);
+    r->failed = st;
+    return r->id;
+}
+
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
+{
+    return (eni_coll_op){.op = op,
+                         .what = what,
+                         .bucket = bucket->id,
+                         .step = host->step,
+                         .slot = eni_vec_slot(v),
+                         .offset = host->config.buckets->bucket[bucket->id].lo,
+                         .count = bucket->count,
+                         .lo = bucket->lo,
+                         .hi = bucket->hi,
+                         .nsamples = bucket->nsamples};
+}
+
+static en_req host_mean_step(en_host *table, en_bucket *bucket)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
+    if (host->config.strategy->flags & EN_ROUNDS && !eni_host_may_write(host, "mean_step", bucket->param))
+        return REQUEST_REFUSED;
+    if (host->config.gpu != NULL) {
+        eni_request *r = request_new(host, REQ_GPU, bucket);
+        if (r == NULL) return REQUEST_REFUSED;
+        eni_host_gpu_mean_step(host, r);
+        return r->id;
+    }
+    if (host->config.coll != NULL) {
+        eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
+        return start_coll(host, host->config.coll, &op, bucket, 1);
+    }
+    /* A world of one: the worker has already averaged (coll in host.h). */
+    return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
+}
+
+/* Who takes part: NULL with *is_alone_out where this rank is its own group, and the operation the identity. */
+static eni_coll *find_group(eni_host *host, int group, int *is_alone_out)
+{
+    const eni_host_config *c = &host->config;
+    const int is_part = group == EN_LOCAL && c->world.nhosts > 1; /* of the world */
+    eni_coll *coll = is_part || c->coll == NULL ? c->local : c->coll;
+    *is_alone_out = coll == NULL && (is_part ? c->world.nlocal : c->world.nranks) <= 1;
+    if (!is_part && c->world.nhosts > 1) coll = c->coll;
+    if (coll == NULL && !*is_alone_out)
+        eni_host_misuse(host, is_part ? "asked for a collective inside one of several hosts, which takes "
+                                        "EN_LEADERS_ARE_CLIENTS"
+                                      : "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
+                                        "meet at the servers only");
+    return coll;
+}
+
+static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
+{
+    eni_host *host = host_of(table);
+    int is_alone;
+    if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
+    eni_coll *coll = find_group(host, group, &is_alone);
+    if (coll == NULL) return is_alone ? 0 : REQUEST_REFUSED;
+    if (!eni_host_gpu_may(host, "coll")) return REQUEST_REFUSED;
+    if (!is_vector_of(host, "coll", bucket, inout) || !eni_host_may_write(host, "coll", inout))
+        return REQUEST_REFUSED;
+    const uint32_t slot = eni_vec_slot(inout);
+    if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
+    if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
+        host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
+    eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
+    return start_coll(host, coll, &in_place, bucket, 0);
+}
+
+/* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
+static int may_send(eni_host *host, const char *operation, en_vec v)
+{
+    if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return 1;
+    eni_host_misuse(host, "called %s to send the weights, which with EN_ROUNDS are the store's own", operation);
+    return 0;
+}
+
+static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
+    if (host->config.coll == NULL) return 0;
+    if (!eni_host_gpu_may(host, "swap")) return REQUEST_REFUSED;
+    if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
+        !eni_host_may_write(host, "swap", in) || !may_send(host, "swap", out))
+        return REQUEST_REFUSED;
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
+    note_write(host, in);
+    op.to = to;
+    op.from = from;
+    op.slot_in = eni_vec_slot(in);
+    return start_coll(host, host->config.coll, &op, bucket, 0);
+}
+
+static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
+                        en_vec in)
+{
+    eni_host *host = host_of(table);
+    if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call")) return REQUEST_REFUSED;
+    if (kind < 1 || kind > 255) {
+        eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
+        return REQUEST_REFUSED;
+    }
+    if (dest != EN_SERVERS || host->config.client == NULL) {
+        eni_host_misuse(host, "called a store %s",
+                        dest != EN_SERVERS       ? "inside a worker, which this host has not"
+                        : host->config.has_store ? "on servers, of which only local rank 0 of a host is a client"
+                                                 : "on servers, but this run has none");
+        return REQUEST_REFUSED;
+    }
+    if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
+        (in != 0 && (!is_vector_of(host, "call", bucket, in) || !eni_host_may_write(host, "call", in))))
+        return REQUEST_REFUSED;
+    eni_request *r = request_new(host, REQ_CALL, bucket);
+    if (r == NULL) return REQUEST_REFUSED;
+    host->is_called[bucket->id] = 1;
+    if (in == bucket->grad) host->is_empty[bucket->id] = 0;
+    r->is_push = out != 0;
+    if (r->is_push) {
+        r->covered = host->uncovered[bucket->id];
+        host->uncovered[bucket->id] = 0;
+    }
+    r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
+    r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
+    r->call_kind = kind;
+    r->call_what = (uint32_t)what;
+    r->out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out);
+    r->in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in);
+    if (!eni_host_delay(host, r)) eni_host_send(host, r);
+    return r->id;
+}
+
+static uint64_t coll_wait_ns(const eni_coll *group)
+{
+    eni_coll_counters now;
+    eni_coll_count(group, &now);
+    return now.wait_ns;
+}
+
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end)
+{
+    eni_trace *trace = host->config.trace;
+    int64_t step = (int64_t)host->step;
+    if (waited > 0)
+        eni_trace_span(trace, ENI_TRACE_COMPUTE, "wait", begin, begin + waited, step, (int)r->bucket->id, 0);
+    eni_trace_span(trace, ENI_TRACE_COMPUTE, work, begin + waited, end, step, (int)r->bucket->id,
+                   r->bucket->count * sizeof(float));
+}
+
+void eni_host_wait_begins(const eni_host *host, const eni_request *r)
+{
+    const eni_waits *waits = host->config.waits;
+    if (waits == NULL) return;
+    const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
+    waits->begin(waits->user, r->what, range->nparams > 0 ? range->params[0].name : "",
+                 r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
+}
+
+void eni_host_wait_ends(const eni_host *host)
+{
+    if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
+}
+
+static en_status wait_coll(eni_host *host, eni_request *r)
+{
+    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
+    uint64_t blocked = coll_wait_ns(r->group);
+    EN_TRY(r->failed);
+    eni_host_wait_begins(host, r);
+    en_status st = eni_coll_wait(r->group, r->coll);
+    eni_host_wait_ends(host);
+    EN_TRY(st);
+    int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(r->group) - blocked);
+    host->counters.wait_ns += waited;
+    host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
+    eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
+    if (r->is_mean) host->is_empty[r->bucket->id] = eni_coll_samples(r->group, r->coll) == 0;
+    if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
+    return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
+}
+
+/* Keeps the mean over the step's pushes so far. */
+static void add_staleness(eni_host *host, double staleness)
+{
+    host->counters.staleness += (staleness - host->counters.staleness) / (double)++host->npushes;
+}
+
+static en_status wait_call(eni_host *host, eni_request *r)
+{
+    eni_client_counters before, after;
+    eni_host_send_late(host, 1);
+    int64_t begin = eni_now_ns();
+    if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
+        EN_TRY(host->config.alive_status(host->config.alive_user));
+        return r->failed;
+    }
+    eni_client_count(host->config.client, &before);
+    eni_host_wait_begins(host, r);
+    en_status st = eni_client_wait(host->config.client, r->bucket->id);
+    eni_host_wait_ends(host);
+    EN_TRY(st);
+    eni_client_count(host->config.client, &after);
+    int64_t end = eni_now_ns(), waited = after.wait_ns - before.wait_ns;
+    host->counters.wait_ns += waited;
+    host->counters.send_ns += end - begin - waited;
+    host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
+    if (r->is_push) add_staleness(host, eni_client_staleness(host->config.client, r->bucket->id));
+    eni_host_trace_wait(host, r, "pull", begin, waited, end);
+    return EN_OK;
+}
+
+static en_status host_wait(en_host *table, en_req req)
+{
+    eni_host *host = host_of(table);
+    if (req == 0) return EN_OK;
+    if (req == REQUEST_REFUSED) {
+        EN_TRY(host->config.alive_status(host->config.alive_user));
+        return EN_EBUG;
+    }
+    if (req >= host->next_request) {
+        eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
+        return EN_EBUG;
+    }
+    eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];
+    if (r->kind == REQ_FREE || r->id != req) return EN_OK;
+    en_status st = r->kind == REQ_COLL  ? wait_coll(host, r)
+                   : r->kind == REQ_GPU ? eni_host_gpu_wait(host, r)
+                                        : wait_call(host, r);
+    if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
+    r->kind = REQ_FREE;
+    return st;
+}
+
+/* ---- the table ---- */
+
+const en_host eni_host_operations = {
+    .abi = EN_STRATEGY_ABI,
+    .size = sizeof(en_host),
+    .num = host_num,
+    .text = host_text,
+    .rand = host_rand,
+    .now_ns = host_now,
+    .log = host_log,
+    .vec = host_vec,
+    .slot = host_slot,
+    .lin = host_lin,
+    .step = host_step,
+    .lr = host_lr,
+    .cost = host_cost,
+    .coll_bytes = host_coll_bytes,
+    .mean_step = host_mean_step,
+    .coll = host_coll,
+    .swap = host_swap,
+    .call = host_call,
+    .wait = host_wait,
+    .extension = host_extension,
+};

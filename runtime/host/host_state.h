@@ -1,0 +1,177 @@
+/* host_state.h - what host.c (life, one step), host_hooks.c (calls the strategy), host_ops.c (what the strategy
+ * may call) and host_gpu.c (the same where vectors lie on a GPU) share.
+ *
+ * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
+ * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
+ *
+ * Requests. An en_req is an index into a small ring of operations in progress. A finished one is forgotten;
+ * waiting for it again is fine and returns at once; waiting for one that there never was is misuse. */
+#ifndef HOST_HOST_STATE_H
+#define HOST_HOST_STATE_H
+
+#include "runtime/host/host.h"
+
+enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_NAME = 48 };
+
+typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL, REQ_GPU } eni_request_kind;
+
+typedef struct eni_request {
+    eni_request_kind kind;
+    eni_host *host;
+    en_req id;
+    const char *what;  /* "all-reduce", "push-pull": for people */
+    eni_coll *group;   /* REQ_COLL: which; a late REQ_CALL: whose operation it waits for */
+    uint64_t coll;     /* the group's own request */
+    uint32_t slot;     /* REQ_COLL: of its vector */
+    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
+    int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there (group, coll) */
+    int then_step;     /* mean_step: the optimizer follows the all-reduce */
+    int is_mean;       /* REQ_COLL: leaves a mean of gradients in grad */
+    int is_fused;      /* mean_step in one pass with it, at these rates */
+    eni_hyper hyper;
+    int is_push; /* REQ_CALL that carries a vector */
+    int is_grad; /* and that is the gradient: it stands for the samples behind it */
+    int is_late; /* and is not sent yet (host_call.c) */
+    uint64_t covered; /* samples, by the push */
+    uint32_t call_kind, call_what;
+    int out, in;      /* slots, or ENI_SLOT_NONE */
+    en_status failed; /* why it could not start; EN_OK: it did */
+} eni_request;
+
+struct eni_host {
+    en_host table; /* first: en_host * and eni_host * are the same address */
+    eni_host_config config;
+    en_bucket *buckets;           /* (n) */
+    en_bucket *given;             /* (n) what the strategy must leave as it is in them: all but req */
+    const char *hook;             /* that runs; NULL: none */
+    const en_bucket *hook_bucket; /* of that hook, or NULL */
+    int has_misused;              /* that hook: it has been said */
+    void *state;                  /* of the strategy */
+    uint32_t nslots_used;
+    char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
+    uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
+    int noptimizer_slots;
+    int is_planning;
+    int has_one_copy; /* of weights and optimizer state, on all ranks: see one_copy.c */
+    int writes_param; /* some call of the strategy wrote the weights of this rank itself */
+    eni_request requests[ENI_HOST_REQUESTS];
+    en_req next_request, first_request; /* the step's first one */
+    uint64_t step, samples_before;      /* of the step in progress */
+    uint32_t nfinished;                 /* buckets of it */
+    uint64_t rand_calls;
+    uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
+    uint64_t *steps_taken; /* (n) optimizer steps per bucket */
+    int has_measured;      /* costs, or why there are none */
+    en_status cost_status;
+    eni_costs costs;
+    uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
+    uint8_t *is_empty;      /* (n) grad is known to have no sample behind it: a step on it is none */
+    uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
+    uint64_t *uncovered;    /* (n) computed since the last push of the bucket: by this rank, or by the ranks of
+                               this host where it pushes for them */
+    int has_samples;        /* the next two were told */
+    uint64_t local_samples, world_samples; /* of the step */
+    en_req late[ENI_HOST_REQUESTS];
+    uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
+    uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, 0 behind them */
+    int has_micros;
+    uint8_t *is_stepping;           /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
+    en_req next_offer;              /* SHARED: requests before it are offered, or are none of REQ_GPU */
+    eni_host_counters counters;
+    int64_t left_ns, busy_ns;       /* when the step's first exchange left, 0: none has; busy() then */
+};
+
+/* Time of the compute thread that an exchange took, so far: what it took away cannot have hidden it. */
+static inline int64_t eni_host_busy(const eni_host *host)
+{
+    return host->counters.send_ns + host->counters.wait_ns + host->counters.update_ns;
+}
+
+/* An exchange is on its way; of a step's first it is noted when that was. */
+static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
+{
+    if (host->left_ns != 0) return;
+    host->left_ns = now_ns;
+    host->busy_ns = eni_host_busy(host);
+}
+
+static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
+{
+    return (slot << 16 | bucket) + 1;
+}
+
+static inline uint32_t eni_vec_slot(en_vec v)
+{
+    return (v - 1) >> 16;
+}
+
+static inline uint32_t eni_vec_bucket(en_vec v)
+{
+    return (v - 1) & 0xffff;
+}
+
+static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
+{
+    return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->nslots_used;
+}
+
+/* The arena slot of a name, taken if it is new; 0 when there is no room. */
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
+
+/* The hooks, each as the contract has it, and judged: host_hooks.c. EN_EBUG after misuse. */
+en_status eni_hook_open(eni_host *host);
+en_status eni_hook_plan(eni_host *host, uint32_t bucket);
+en_status eni_hook_before_step(eni_host *host);
+en_status eni_hook_submit(eni_host *host, uint32_t bucket);
+en_status eni_hook_finish(eni_host *host, uint32_t bucket);
+en_status eni_hook_after_step(eni_host *host);
+
+/* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
+ * .."), and makes it fail. */
+void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* one_copy.c: makes the request's all-reduce the pass that averages and steps. 1 if something else than
+ * mean_step may write `v`; else misuse of `operation`. */
+void eni_host_fuse(eni_host *host, eni_request *request, eni_coll_op *op);
+int eni_host_may_write(eni_host *host, const char *operation, en_vec v);
+
+/* host_ops.c: the rates of this rank's next step on a bucket, and what is kept of it when it was taken. */
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
+
+/* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
+int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
+
+/* Sends a call now. 1: r waits for a collective on its vector, and is queued. Sends what was queued: all of
+ * it, or as far as that needs no waiting. host_call.c. */
+void eni_host_send(eni_host *host, eni_request *r);
+int eni_host_delay(eni_host *host, eni_request *r);
+void eni_host_send_late(eni_host *host, int may_block);
+
+/* host_gpu.c. open: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
+ * begin: the step's rates. mean_step, wait: of a request; step: of a world of one, ordered by settle. */
+en_status eni_host_gpu_check(const eni_host *host);
+int eni_host_gpu_has_failed(const eni_host *host); /* and has said so */
+int eni_host_gpu_may(eni_host *host, const char *operation);
+en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
+void eni_host_gpu_mean_step(eni_host *host, eni_request *r);
+en_status eni_host_gpu_wait(eni_host *host, eni_request *r);
+en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket);
+en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket);
+void eni_host_gpu_offer(eni_host *host);
+
+/* host_ops.c: on the vector of a bucket, in place. */
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
+
+/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end);
+
+/* From here on this rank waits for others in request r; then no more. */
+void eni_host_wait_begins(const eni_host *host, const eni_request *r);
+void eni_host_wait_ends(const eni_host *host);
+
+/* All operations; .world is the host's own to fill in. */
+extern const en_host eni_host_operations;
+
+#endif

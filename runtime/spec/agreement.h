@@ -1,0 +1,55 @@
+/* agreement.h - what the ranks of a run must agree on, and what psd must know to hold its weights: the pairs
+ * of a JOIN. server/setup.c reads them back. */
+#ifndef SPEC_AGREEMENT_H
+#define SPEC_AGREEMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ops/mean.h"
+#include "ops/optimizer.h"
+#include "ops/schedule.h"
+#include "runtime/spec/buckets.h"
+#include "runtime/control/control.h"
+
+enum { ENI_AGREEMENT_PAIRS = 1024, ENI_AGREEMENT_BYTES = 1 << 18 };
+
+/* Pairs under construction, in the order of adding: texts live in one block. Zeroed memory is empty. Large:
+ * not for a stack. */
+typedef struct eni_agreement {
+    eni_pair pair[ENI_AGREEMENT_PAIRS];
+    size_t n, used;
+    char text[ENI_AGREEMENT_BYTES];
+} eni_agreement;
+
+/* Copies both texts. EN_EINVAL, logged: no room. */
+en_status eni_agreement_add(eni_agreement *agreement, const char *key, const char *value);
+
+/* The same for a number, exact; whole numbers apart, since 2^53 + 1 is no double. */
+en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, double value);
+en_status eni_agreement_add_whole(eni_agreement *agreement, const char *key, uint64_t value);
+
+/* What was built: the version of the program and the ABI of strategies. To be added first: of two ranks that
+ * differ in several pairs the first is told, so causes come before effects. */
+en_status eni_agreement_add_build(eni_agreement *agreement, const char *version);
+
+/* A run as its store sees it. */
+typedef struct eni_run_facts {
+    const char *strategy, *strategy_options; /* a name, never a path; canonical options */
+    const eni_optimizer *optimizer;
+    eni_hyper hyper;       /* momentum, nesterov, weight_decay */
+    eni_schedule schedule; /* the rate, resolved; total: the run's samples */
+    eni_sum_order sum_order;
+    uint64_t seed;            /* unless "seed" was added before: made-up data follow from it */
+    uint64_t budget;          /* micro-batches that claims hand out */
+    uint64_t elements;        /* of the flat vector */
+    uint64_t net_bytes_per_s; /* the emulated network; 0, 0: none */
+    int64_t net_delay_ns;
+    const eni_buckets *buckets;
+} eni_run_facts;
+
+/* Adds them all, under the keys that psd looks for, the strategy first and the buckets last. EN_EINVAL as
+ * above; EN_ENOMEM. */
+en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *facts);
+
+#endif

@@ -1,0 +1,180 @@
+#include "runtime/spec/buckets.h"
+
+#include <inttypes.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+/* The plan in the making; `hi` is where the open bucket ends, `first` .. `last` what is in it. */
+typedef struct plan {
+    const eni_tensor_entry *tensors;
+    uint32_t ntensors;
+    uint64_t count, cap; /* elements */
+    eni_buckets *out;    /* NULL in the first pass, which only counts */
+    uint32_t n;
+    int is_open;
+    uint64_t lo, hi;
+    uint32_t first, last;
+} plan;
+
+/* Where the padding behind tensor t ends. */
+static uint64_t end_of(const plan *p, uint32_t t)
+{
+    return t + 1 < p->ntensors ? p->tensors[t + 1].offset : p->count;
+}
+
+static en_status check(const eni_tensor_entry *tensors, uint32_t n, uint64_t count, uint64_t cap_bytes)
+{
+    uint64_t end = 0;
+    uint32_t weights = 0;
+    if (cap_bytes < ENI_LINE) {
+        eni_error("buckets", "a bucket of %" PRIu64 " bytes is too small: at least %u", cap_bytes, ENI_LINE);
+        return EN_EINVAL;
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        const eni_tensor_entry *e = &tensors[t];
+        if (e->offset < end || e->offset % ENI_LINE_FLOATS || e->count == 0 || e->count > count ||
+            e->offset > count - e->count || (t == 0 && e->offset != 0)) {
+            eni_error("buckets",
+                      "tensor %s lies at %" PRIu64 " with %" PRIu64 " elements in a vector of %" PRIu64
+                      "; tensors start at 0, ascend from %" PRIu64 " on multiples of %u and are not empty",
+                      e->name, e->offset, e->count, count, end, ENI_LINE_FLOATS);
+            return EN_EINVAL;
+        }
+        end = e->offset + e->count;
+        weights += e->kind == ENI_TENSOR_WEIGHT;
+    }
+    if (weights == 0) {
+        eni_error("buckets", "the model has %" PRIu32 " tensors and none of them is a weight", n);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* The part of each tensor that lies in the bucket; a tensor of which only padding does is left out. */
+static en_status fill_params(const plan *p, eni_bucket_range *b)
+{
+    b->params = eni_alloc_array(b->last - b->first + 1, sizeof *b->params);
+    if (!b->params) return EN_ENOMEM;
+    for (uint32_t t = b->first; t <= b->last; t++) {
+        const eni_tensor_entry *e = &p->tensors[t];
+        const uint64_t lo = e->offset > b->lo ? e->offset : b->lo;
+        const uint64_t end = e->offset + e->count, hi = end < b->hi ? end : b->hi;
+        if (lo >= hi) continue;
+        b->params[b->nparams++] = (en_param){.size = sizeof(en_param),
+                                             .kind = e->kind,
+                                             .name = e->name,
+                                             .offset = lo - b->lo,
+                                             .count = hi - lo,
+                                             .rows = e->rows,
+                                             .cols = e->cols};
+    }
+    return EN_OK;
+}
+
+static en_status add_bucket(plan *p, uint64_t lo, uint64_t hi, uint32_t first, uint32_t last)
+{
+    const uint32_t id = p->n++;
+    if (!p->out) return EN_OK;
+    p->out->bucket[id] = (eni_bucket_range){.lo = lo, .hi = hi, .first = first, .last = last};
+    return fill_params(p, &p->out->bucket[id]);
+}
+
+static en_status close_bucket(plan *p)
+{
+    if (!p->is_open) return EN_OK;
+    p->is_open = 0;
+    return add_bucket(p, p->lo, p->hi, p->first, p->last);
+}
+
+/* A tensor over the cap: the fewest pieces that fit, the longest at most one line longer than the shortest.
+ */
+static en_status add_pieces(plan *p, uint32_t t)
+{
+    const uint64_t lo = p->tensors[t].offset, hi = end_of(p, t);
+    const uint64_t lines = (hi - lo + ENI_LINE_FLOATS - 1) / ENI_LINE_FLOATS;
+    const uint64_t cap_lines = p->cap / ENI_LINE_FLOATS, pieces = (lines + cap_lines - 1) / cap_lines;
+    for (uint64_t i = pieces; i-- > 0;) {
+        const uint64_t from = lo + (lines / pieces * i + lines % pieces * i / pieces) * ENI_LINE_FLOATS;
+        const uint64_t j = i + 1;
+        const uint64_t to = lo + (lines / pieces * j + lines % pieces * j / pieces) * ENI_LINE_FLOATS;
+        EN_TRY(add_bucket(p, from, to < hi ? to : hi, t, t));
+    }
+    return EN_OK;
+}
+
+static en_status add_tensor(plan *p, uint32_t t)
+{
+    const uint64_t lo = p->tensors[t].offset, hi = end_of(p, t);
+    if (p->tensors[t].kind == ENI_TENSOR_BUFFER) return close_bucket(p);
+    if (hi - lo > p->cap) {
+        EN_TRY(close_bucket(p));
+        return add_pieces(p, t);
+    }
+    if (p->is_open && p->hi - lo > p->cap) EN_TRY(close_bucket(p));
+    if (!p->is_open) {
+        p->is_open = 1;
+        p->hi = hi;
+        p->last = t;
+    }
+    p->lo = lo;
+    p->first = t;
+    return EN_OK;
+}
+
+/* One walk from the last tensor to the first: the first walk counts, the second fills. */
+static en_status walk(plan *p)
+{
+    p->n = 0;
+    for (uint32_t t = p->ntensors; t-- > 0;)
+        EN_TRY(add_tensor(p, t));
+    return close_bucket(p);
+}
+
+en_status eni_buckets_new(const eni_tensor_entry *tensors, uint32_t ntensors, uint64_t count,
+                          uint64_t cap_bytes, eni_buckets **buckets_out)
+{
+    EN_TRY(check(tensors, ntensors, count, cap_bytes));
+    const uint64_t cap = cap_bytes / ENI_LINE * ENI_LINE_FLOATS;
+    plan p = {.tensors = tensors, .ntensors = ntensors, .count = count, .cap = cap};
+    en_status st = EN_OK;
+    EN_TRY(walk(&p));
+    eni_buckets *b = eni_alloc(sizeof *b);
+    if (!b) return EN_ENOMEM;
+    b->n = p.n;
+    b->count = count;
+    b->bucket = eni_alloc_array(p.n, sizeof *b->bucket);
+    if (!b->bucket) {
+        st = EN_ENOMEM;
+        goto free_buckets;
+    }
+    p.out = b;
+    EN_TRY_GOTO(walk(&p), free_buckets);
+    *buckets_out = b;
+    return EN_OK;
+free_buckets:
+    eni_buckets_free(b);
+    return st;
+}
+
+void eni_buckets_free(eni_buckets *buckets)
+{
+    if (!buckets) return;
+    for (uint32_t i = 0; buckets->bucket && i < buckets->n; i++)
+        eni_free(buckets->bucket[i].params);
+    eni_free(buckets->bucket);
+    eni_free(buckets);
+}
+
+void eni_buckets_fill(const eni_buckets *buckets, uint32_t id, en_bucket *bucket_out)
+{
+    const eni_bucket_range *range = &buckets->bucket[id];
+    const uint64_t count = range->hi - range->lo;
+    *bucket_out = (en_bucket){.size = sizeof(en_bucket),
+                              .id = id,
+                              .nparams = range->nparams,
+                              .params = range->params,
+                              .count = count,
+                              .hi = count};
+}

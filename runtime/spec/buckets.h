@@ -1,0 +1,69 @@
+/* buckets.h - cuts the flat parameter vector into buckets: the unit of every exchange.
+ *
+ *     flat vector   | conv1.w | b | conv2.w | b |   fc1.w (over the cap)    | b | fc2.w | b |
+ *     buckets       |            3              |   2    |   1    |            0            |
+ *                                                                  <- backward goes this way
+ *
+ * Backward completes the last tensors first, so buckets are made from the end of the vector to its start and
+ * numbered in that order: bucket 0 leaves while the gradients of the others are still computed (PyTorch DDP,
+ * Li'20, section 3.2.3). Every rank makes the same buckets from the same table: they are a pure function of
+ * table and cap. */
+#ifndef SPEC_BUCKETS_H
+#define SPEC_BUCKETS_H
+
+#include <stdint.h>
+
+#include "entrain/strategy.h"
+
+enum { ENI_TENSOR_WEIGHT = 0, ENI_TENSOR_BUFFER = 1 }; /* as en_param.kind */
+
+/* One tensor of the model. Tensors ascend, do not overlap, and start on 16 floats; what lies between the end
+ * of one and the start of the next is padding (zero gradient, zero weight) and belongs to the former. */
+typedef struct eni_tensor_entry {
+    const char *name;
+    uint64_t offset, count; /* elements of the flat vector */
+    uint64_t rows, cols;    /* as a matrix: rows * cols == count */
+    uint32_t kind;          /* ENI_TENSOR_* */
+} eni_tensor_entry;
+
+/* A contiguous range [lo, hi) of the flat vector, on 16-float edges (except the end of the vector). */
+typedef struct eni_bucket_range {
+    uint64_t lo, hi;
+    uint32_t first, last; /* the tensors that touch it, by index in the table, both included */
+    uint32_t nparams;
+    en_param *params; /* (nparams), ascending offsets within the bucket */
+} eni_bucket_range;
+
+/* The frozen plan. Backward goes from the last tensor to the first, so bucket i is complete as soon as the
+ * gradient of tensor bucket[i].first is:
+ *
+ *     after the gradient of tensor t:   while (next < n && bucket[next].first >= t) submit(next++); */
+typedef struct eni_buckets {
+    uint32_t n;
+    uint64_t count;           /* elements of the flat vector */
+    eni_bucket_range *bucket; /* in the order of submit */
+} eni_buckets;
+
+/* Makes the plan for a vector of `count` elements and buckets of at most cap_bytes (at least 64).
+ *
+ * A bucket closes when the next tensor would exceed the cap. A tensor over the cap is cut into near-equal
+ * pieces on 16-float edges, each its own bucket, so no message exceeds the cap. Padding between two tensors
+ * counts.
+ *
+ * Buffers (batch-norm statistics) have no gradient and are not reduced: they lie in no bucket, and close the
+ * open one. A model that puts all buffers behind all weights gets the fewest buckets. All weights, with
+ * their padding, are covered exactly once.
+ *
+ * The table is borrowed during the call, the names for as long as the plan. EN_EINVAL, logged: a table that
+ * is not as above, or without weights; EN_ENOMEM. */
+en_status eni_buckets_new(const eni_tensor_entry *tensors, uint32_t ntensors, uint64_t count,
+                          uint64_t cap_bytes, eni_buckets **buckets_out);
+
+/* NULL is fine. */
+void eni_buckets_free(eni_buckets *buckets);
+
+/* Fills what the plan knows of an en_bucket: size, id, params, count, and [lo, hi) = [0, count); the rest is
+ * zeroed. The params are the plan's. */
+void eni_buckets_fill(const eni_buckets *buckets, uint32_t id, en_bucket *bucket_out);
+
+#endif

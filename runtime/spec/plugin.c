@@ -1,0 +1,281 @@
+#include "runtime/spec/plugin.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/options.h"
+#include "core/elf_file.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/words.h"
+
+enum {
+    TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
+    KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
+                  EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_ONE_COPY | EN_ROUNDS
+};
+
+/* ---- words ------------------------------------------------------------------------------------------- */
+
+en_status eni_plugin_split(const char *spec, char word_out[ENI_STRATEGY_WORD_MAX], const char **options_out)
+{
+    const size_t length = eni_spec_head(spec);
+    if (length == 0 || length >= ENI_STRATEGY_WORD_MAX) {
+        eni_error("plugin",
+                  "'%.80s' names no strategy: write a name such as ring, or a path such as ./mine.so", spec);
+        return EN_EINVAL;
+    }
+    memcpy(word_out, spec, length);
+    word_out[length] = 0;
+    *options_out = spec[length] == ':' ? spec + length + 1 : spec + length;
+    return EN_OK;
+}
+
+/* "./mine.so@name": the length of the path, and the name or NULL. */
+static size_t path_length(const char *word, const char **table_out)
+{
+    const size_t length = strlen(word);
+    const char *at = strstr(word, ".so@");
+    *table_out = at ? at + 4 : NULL;
+    return at ? (size_t)(at - word) + 3 : length;
+}
+
+int eni_plugin_is_path(const char *word)
+{
+    const char *table;
+    const size_t length = path_length(word, &table);
+    return strchr(word, '/') != NULL || (length > 3 && memcmp(word + length - 3, ".so", 3) == 0);
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------ */
+
+static int is_name(const char *name)
+{
+    const size_t length = name ? strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
+    return length > 0 && length < ENI_STRATEGY_NAME_MAX && name[length] == 0;
+}
+
+static en_status check_option(const char *path, const en_strategy *s, const en_option *o)
+{
+    const char *why = NULL;
+    if (o->size < sizeof(en_option))
+        why = "is smaller than this host's en_option";
+    else if (!o->key || !*o->key || strpbrk(o->key, "=:, "))
+        why = "has no key, or one with '=', ':', ',' or a space";
+    else if (!o->help)
+        why = "has no help";
+    else if (o->type > EN_OPT_TEXT)
+        why = "has a type that this host does not know";
+    else if (o->type != EN_OPT_TEXT && o->type != EN_OPT_BOOL && !(o->min <= o->value && o->value <= o->max))
+        why = "has a default outside of its range";
+    else if (eni_option_find(s->options, o->key, strlen(o->key)) != o)
+        why = "is declared twice";
+    if (!why) return EN_OK;
+    eni_error("plugin", "%s: option %s of strategy %s %s; correct its entry in the table of options", path,
+              o->size >= sizeof(en_option) && o->key ? o->key : "(first bytes)", s->name, why);
+    return EN_EINVAL;
+}
+
+/* Nothing beyond abi and size is read before both are found good. */
+static en_status check_table(const char *path, const en_strategy *s)
+{
+    if (s->abi != EN_STRATEGY_ABI) {
+        eni_error("plugin",
+                  "%s has strategy ABI %u, this host %u; build it again with this host's include folder",
+                  path, s->abi, EN_STRATEGY_ABI);
+        return EN_EVERSION;
+    }
+    if (s->size < sizeof(en_strategy)) {
+        eni_error(
+            "plugin",
+            "%s has a table of %u bytes, this host reads %zu; set .size = sizeof(en_strategy) and build "
+            "it again with this host's include folder",
+            path, s->size, sizeof(en_strategy));
+        return EN_EVERSION;
+    }
+    if (!is_name(s->name)) {
+        eni_error("plugin", "%s calls a strategy '%.40s'; a name is 1 to %d characters of a-z, 0-9 and '-'",
+                  path, s->name ? s->name : "", ENI_STRATEGY_NAME_MAX - 1);
+        return EN_EINVAL;
+    }
+    if (!s->submit) {
+        eni_error("plugin", "%s: strategy %s has no submit hook, the only one without a default", path,
+                  s->name);
+        return EN_EINVAL;
+    }
+    if (s->flags & ~(uint32_t)KNOWN_FLAGS) {
+        eni_error("plugin", "%s: strategy %s sets flags 0x%x, of which this host does not know 0x%x", path,
+                  s->name, s->flags, s->flags & ~(uint32_t)KNOWN_FLAGS);
+        return EN_EVERSION;
+    }
+    for (const en_option *o = s->options; o && o->size; o = eni_option_next(o))
+        EN_TRY(check_option(path, s, o));
+    return EN_OK;
+}
+
+static en_status check_chain(const char *path, const en_strategy *first)
+{
+    int n = 0;
+    for (const en_strategy *s = first; s; s = s->next) {
+        if (++n > TABLES_MAX) {
+            eni_error("plugin", "%s chains more than %d strategies: does `next` form a loop?", path,
+                      TABLES_MAX);
+            return EN_EINVAL;
+        }
+        EN_TRY(check_table(path, s));
+        for (const en_strategy *t = first; t != s; t = t->next) {
+            if (strcmp(t->name, s->name) != 0) continue;
+            eni_error("plugin", "%s has two strategies called %s", path, s->name);
+            return EN_EINVAL;
+        }
+    }
+    return EN_OK;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------- */
+
+en_status eni_plugin_load(const char *path, const en_strategy **first_out)
+{
+    static const eni_elf_words words = {.subsystem = "plugin",
+                                        .what = "strategy",
+                                        .place = "give the path of a shared object",
+                                        .build = "build one: cc -shared -fPIC -I<include> mine.c -o mine.so"};
+    char full[ENI_STRATEGY_WORD_MAX + 2];
+    /* Without a slash dlopen would search the library path. */
+    snprintf(full, sizeof full, "%s%s", strchr(path, '/') ? "" : "./", path);
+    EN_TRY(eni_elf_check(full, &words));
+    void *file = dlopen(full, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!file) {
+        eni_error("plugin", "cannot load strategy %s: %s; link what it needs into it, or build it again",
+                  full, dlerror());
+        return EN_EFORMAT;
+    }
+    en_strategy_entry_fn entry;
+    void *symbol = dlsym(file, EN_STRATEGY_ENTRY);
+    if (!symbol) {
+        eni_error("plugin",
+                  "%s has no symbol %s; end it with: EN_EXPORT const en_strategy *%s(uint32_t host_abi)",
+                  full, EN_STRATEGY_ENTRY, EN_STRATEGY_ENTRY);
+        return EN_EFORMAT;
+    }
+    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
+    const en_strategy *first = entry(EN_STRATEGY_ABI);
+    if (!first) {
+        eni_error("plugin",
+                  "%s does not serve strategy ABI %u; build it again with this host's include folder", full,
+                  EN_STRATEGY_ABI);
+        return EN_EVERSION;
+    }
+    EN_TRY(check_chain(full, first));
+    *first_out = first;
+    return EN_OK;
+}
+
+static int is_builtin(const struct dirent *entry)
+{
+    static const char prefix[] = "strategy_", suffix[] = ".so";
+    const size_t length = strlen(entry->d_name);
+    return length > sizeof prefix + sizeof suffix - 2 &&
+           memcmp(entry->d_name, prefix, sizeof prefix - 1) == 0 &&
+           strcmp(entry->d_name + length - (sizeof suffix - 1), suffix) == 0;
+}
+
+en_status eni_plugin_list(const char *folder, eni_plugin_visit visit, void *user)
+{
+    char path[ENI_STRATEGY_WORD_MAX];
+    struct dirent **entries = NULL;
+    const int n = scandir(folder, &entries, is_builtin, alphasort);
+    if (n <= 0) {
+        eni_error("plugin", "no strategy_*.so in the plugin folder %s: %s", folder,
+                  n < 0 ? strerror(errno) : "it has none; build the target all, or install again");
+        free(entries);
+        return EN_ENOENT;
+    }
+    en_status st = EN_OK;
+    for (int i = 0; i < n; i++) {
+        const en_strategy *first = NULL;
+        if (st == EN_OK &&
+            snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path)
+            st = eni_plugin_load(path, &first);
+        for (const en_strategy *s = first; st == EN_OK && s; s = s->next)
+            visit(user, s, path);
+        free(entries[i]);
+    }
+    free(entries);
+    return st;
+}
+
+typedef struct search {
+    const char *name;
+    const en_strategy *found, *nearest;
+} search;
+
+static void consider(search *found, const en_strategy *s)
+{
+    if (strcmp(s->name, found->name) == 0) found->found = s;
+    if (!found->nearest ||
+        eni_word_distance(found->name, s->name) < eni_word_distance(found->name, found->nearest->name))
+        found->nearest = s;
+}
+
+static void consider_builtin(void *user, const en_strategy *s, const char *path)
+{
+    (void)path;
+    consider(user, s);
+}
+
+en_status eni_plugin_find(const char *folder, const char *word, const en_strategy **strategy_out)
+{
+    char path[ENI_STRATEGY_WORD_MAX];
+    search found = {.name = word};
+    if (eni_plugin_is_path(word)) {
+        const en_strategy *first = NULL;
+        const size_t length = path_length(word, &found.name);
+        snprintf(path, sizeof path, "%.*s", (int)length, word);
+        EN_TRY(eni_plugin_load(path, &first));
+        if (!found.name) found.name = first->name;
+        for (const en_strategy *s = first; s; s = s->next)
+            consider(&found, s);
+    } else {
+        snprintf(path, sizeof path, "%s", folder);
+        EN_TRY(eni_plugin_list(folder, consider_builtin, &found));
+    }
+    if (!found.found) {
+        eni_error("plugin", "there is no strategy %s in %s; the nearest is %s: %s", found.name, path,
+                  found.nearest->name, found.nearest->help ? found.nearest->help : "");
+        return EN_ENOENT;
+    }
+    *strategy_out = found.found;
+    return EN_OK;
+}
+
+/* Appends at *length_io; the text is cut at `bytes`, the length counts on. */
+__attribute__((format(printf, 4, 5))) static void append(char *text, size_t bytes, size_t *length_io,
+                                                         const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const size_t at = *length_io < bytes ? *length_io : bytes;
+    const int wrote = vsnprintf(bytes ? text + at : NULL, bytes - at, fmt, args);
+    va_end(args);
+    *length_io += wrote > 0 ? (size_t)wrote : 0;
+}
+
+size_t eni_plugin_describe(const en_strategy *strategy, char *text_out, size_t bytes)
+{
+    size_t length = 0;
+    append(text_out, bytes, &length, "%-10s %s\n", strategy->name, strategy->help ? strategy->help : "");
+    if (strategy->paper) append(text_out, bytes, &length, "%-10s %s\n", "", strategy->paper);
+    for (const en_option *o = strategy->options; o && o->size; o = eni_option_next(o)) {
+        char range[128];
+        eni_option_describe(o, range, sizeof range);
+        append(text_out, bytes, &length, "%-10s   %-8s %s (%s)\n", "", o->key, o->help, range);
+    }
+    return length;
+}

@@ -1,0 +1,354 @@
+/* One cell: contributions are staged, averaged, stepped; calls are held, offered, answered. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/store/store_impl.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutation.h"
+#include "core/try.h"
+
+/* Doubles an array until `wanted` elements fit. */
+static en_status grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
+{
+    if (wanted <= *room) return EN_OK;
+    uint32_t more = *room ? *room : 8;
+    while (more < wanted)
+        more *= 2;
+    void *grown = realloc(*array, more * size);
+    if (!grown) {
+        eni_error("store", "out of memory for %u entries of %zu bytes", more, size);
+        return EN_ENOMEM;
+    }
+    *array = grown;
+    *room = more;
+    return EN_OK;
+}
+
+/* ---- staging ------------------------------------------------------------------------------------------- */
+
+/* The order of the sum: by rank, and within a rank by clock. */
+static int comes_before(const eni_call *a, const eni_call *b)
+{
+    if (eni_mutant("arrival-order")) return 0;
+    if (a->msg.src != b->msg.src) return a->msg.src < b->msg.src;
+    return a->msg.clock < b->msg.clock;
+}
+
+en_status eni_cell_stage(eni_store *store, eni_cell *cell, eni_call *call, double weight)
+{
+    if (!call->msg.data) {
+        eni_error("store", "strategy %s: absorb() of a pull, which carries nothing",
+                  store->config.strategy->name);
+        return EN_EBUG;
+    }
+    EN_TRY(grow((void **)&cell->staged, &cell->staged_room, cell->nstaged + 1, sizeof *cell->staged));
+    uint32_t at = cell->nstaged++;
+    for (; at > 0 && comes_before(call, cell->staged[at - 1]); at--)
+        cell->staged[at] = cell->staged[at - 1];
+    cell->staged[at] = call;
+    call->weight = weight;
+    call->is_staged = call->was_absorbed = 1;
+    if (cell->seat[call->msg.src].staged++ == 0) cell->pub.pending++;
+    return EN_OK;
+}
+
+void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call)
+{
+    uint32_t at = 0;
+    while (cell->staged[at] != call)
+        at++;
+    cell->nstaged--;
+    memmove(&cell->staged[at], &cell->staged[at + 1], (cell->nstaged - at) * sizeof *cell->staged);
+    call->is_staged = 0;
+    if (--cell->seat[call->msg.src].staged == 0) cell->pub.pending--;
+    if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
+}
+
+/* Takes all contributions out. `status` not EN_OK: the calls that wait for an answer are doomed with it. */
+static void unstage_all(eni_store *store, eni_cell *cell, en_status status)
+{
+    for (uint32_t i = 0; i < cell->nstaged; i++) {
+        eni_call *call = cell->staged[i];
+        call->is_staged = 0;
+        call->doom = status;
+        cell->seat[call->msg.src].staged = 0;
+        if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
+    }
+    cell->nstaged = 0;
+    cell->pub.pending = 0;
+}
+
+en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied)
+{
+    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
+    const uint64_t behind = version - call->msg.base_version;
+    call->met = version;
+    call->is_counted = 1;
+    *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
+    if (!was_applied && !eni_mutant("dropped-is-stale")) return EN_OK;
+    if (call->msg.nsamples == 0 && call->covered == 0) return EN_OK;
+    EN_TRY(eni_histogram_add(&stats->staleness, behind));
+    return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
+}
+
+/* ---- the mean and the step ----------------------------------------------------------------------------- */
+
+static en_status room_for_sources(eni_store *store, uint32_t n)
+{
+    uint32_t room = store->source_room;
+    EN_TRY(grow((void **)&store->source, &room, n, sizeof *store->source));
+    return grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
+}
+
+/* Elements [lo, hi) of the cell, summed from the first contribution of rank `rank` on, around. */
+static void mean_range(eni_store *store, const eni_cell *cell, int32_t rank, float inv, uint64_t lo,
+                       uint64_t hi)
+{
+    uint32_t start = 0, n = 0;
+    while (start < cell->nstaged && cell->staged[start]->msg.src < rank)
+        start++;
+    for (uint32_t k = 0; k < cell->nstaged; k++) {
+        const eni_call *call = cell->staged[(start + k) % cell->nstaged];
+        if (call->msg.nsamples == 0) continue;
+        store->source[n] = call->msg.data + lo;
+        store->scale[n++] =
+            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)call->msg.nsamples));
+    }
+    eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
+}
+
+/* store->mean = the mean of what is staged, over at least one sample; the bits of eni_mean_ranks. */
+static void mean_of_staged(eni_store *store, const eni_cell *cell, uint64_t samples)
+{
+    const uint64_t count = cell->pub.count, end = cell->lo + count;
+    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)cell->nstaged : (float)samples);
+    if (store->config.sum_order == ENI_SUM_RANK) {
+        mean_range(store, cell, 0, inv, 0, count);
+        return;
+    }
+    const int world = store->config.world;
+    for (int chunk = 0; chunk < world; chunk++) { /* chunks are of the whole bucket, whatever the shards */
+        uint64_t lo = eni_slice_lo(cell->whole, chunk, world),
+                 hi = eni_slice_lo(cell->whole, chunk + 1, world);
+        if (lo < cell->lo) lo = cell->lo;
+        if (hi > end) hi = end;
+        if (lo < hi) mean_range(store, cell, chunk, inv, lo - cell->lo, hi - cell->lo);
+    }
+}
+
+/* Books the contributions that a step has used (or, not finite, lost). */
+static en_status count_staged(eni_store *store, const eni_cell *cell, int was_applied)
+{
+    for (uint32_t i = 0; i < cell->nstaged; i++)
+        EN_TRY(eni_cell_count(store, cell->staged[i], cell->pub.version, was_applied));
+    return EN_OK;
+}
+
+static en_status apply_mean(eni_store *store, eni_cell *cell)
+{
+    EN_TRY(eni_cell_own(store, cell));
+    eni_hyper hyper = store->config.hyper;
+    hyper.lr =
+        eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? cell->steps : cell->samples);
+    hyper.step = cell->steps;
+    store->config.optimizer->step(cell->pub.w, cell->slot, store->mean, cell->pub.count, &hyper);
+    return EN_OK;
+}
+
+/* Where nobody has samples the step is counted, and nothing else. */
+en_status eni_cell_step(eni_store *store, eni_cell *cell)
+{
+    if (cell->nstaged == 0) return EN_OK;
+    uint64_t samples = 0;
+    for (uint32_t i = 0; i < cell->nstaged; i++)
+        samples += cell->staged[i]->msg.nsamples;
+    if (samples > 0) EN_TRY(room_for_sources(store, cell->nstaged));
+    if (samples > 0) mean_of_staged(store, cell, samples);
+    const int is_finite = samples == 0 || eni_all_finite(store->mean, cell->pub.count);
+    EN_TRY(count_staged(store, cell, is_finite));
+    if (!is_finite) {
+        store->stats.nonfinite++;
+        unstage_all(store, cell, EN_ENONFINITE);
+        return EN_ENONFINITE;
+    }
+    if (samples > 0) EN_TRY(apply_mean(store, cell));
+    cell->steps++;
+    cell->samples += samples;
+    cell->pub.version++;
+    store->stats.updates++;
+    unstage_all(store, cell, EN_OK);
+    return EN_OK;
+}
+
+/* ---- payloads ------------------------------------------------------------------------------------------ */
+
+/* A buffer of max_count elements, and room in the pool for the day when it comes back. */
+static float *pool_take(eni_store *store)
+{
+    if (store->npool > 0) return store->pool[--store->npool];
+    const uint32_t made = store->nbuffers + 1;
+    if (grow((void **)&store->pool, &store->pool_room, made, sizeof *store->pool) != EN_OK) return NULL;
+    float *buffer = eni_alloc_array(store->max_count, sizeof(float));
+    if (buffer) store->nbuffers++;
+    return buffer;
+}
+
+en_status eni_cell_detach(eni_store *store, eni_call *call)
+{
+    float *copy = pool_take(store);
+    if (!copy) return EN_ENOMEM;
+    memcpy(copy, call->msg.data, call->payload.count * sizeof(float));
+    if (call->payload.release) call->payload.release(call->payload.owner);
+    call->payload = (eni_payload){.data = copy, .count = call->payload.count};
+    call->pooled = copy;
+    call->msg.data = copy;
+    store->stats.detached++;
+    return EN_OK;
+}
+
+en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw)
+{
+    float *copy = pool_take(store);
+    if (!copy) return EN_ENOMEM;
+    memcpy(copy, raw, cell->pub.count * sizeof(float));
+    call->payload = (eni_payload){.data = copy, .count = cell->pub.count};
+    call->pooled = copy;
+    call->msg.data = copy;
+    return EN_OK;
+}
+
+/* ---- clocks -------------------------------------------------------------------------------------------- */
+
+void eni_cell_recount(const eni_store *store, eni_cell *cell)
+{
+    cell->pub.nclients = store->nactive;
+    cell->pub.min_clock = UINT64_MAX;
+    cell->nmin = cell->nstarted = 0;
+    for (int32_t r = 0; r < store->config.world; r++) {
+        const eni_seat *seat = &cell->seat[r];
+        if (store->client[r].presence != ENI_ACTIVE) continue;
+        cell->nstarted += seat->pushes > 0;
+        if (seat->clock < cell->pub.min_clock) {
+            cell->pub.min_clock = seat->clock;
+            cell->nmin = 0;
+        }
+        cell->nmin += seat->clock == cell->pub.min_clock;
+    }
+}
+
+/* ---- held calls ---------------------------------------------------------------------------------------- */
+
+void eni_cell_hold(eni_cell *cell, eni_call *call)
+{
+    call->is_held = 1;
+    call->next = NULL;
+    call->prev = cell->held_last;
+    if (cell->held_last)
+        cell->held_last->next = call;
+    else
+        cell->held_first = call;
+    cell->held_last = call;
+}
+
+void eni_cell_release(eni_cell *cell, eni_call *call)
+{
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        cell->held_first = call->next;
+    if (call->next)
+        call->next->prev = call->prev;
+    else
+        cell->held_last = call->prev;
+    call->prev = call->next = NULL;
+    call->is_held = 0;
+}
+
+/* The dedupe entry moves with the answer. */
+static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en_status status)
+{
+    eni_seat *seat = &cell->seat[call->msg.src];
+    if (call->is_snapshot) return;
+    seat->outstanding--;
+    if (seat->seq != call->seq) return;
+    seat->outcome = outcome;
+    seat->status = status;
+}
+
+static en_status refuse_doomed(eni_store *store, eni_cell *cell, eni_call *call)
+{
+    const uint32_t bucket = cell->pub.bucket;
+    if (call->doom == EN_ENONFINITE)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+                                "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
+                                "update was dropped; lower the learning rate or look at the data",
+                                bucket, cell->pub.shard, (unsigned long long)cell->pub.version));
+    else if (call->doom == EN_EBUG)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+                                "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
+                                "line says how",
+                                store->config.strategy->name, call->msg.src, bucket));
+    else
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+                                "strategy %s refused the push of rank %d to bucket %u: %s",
+                                store->config.strategy->name, call->msg.src, bucket,
+                                en_status_str(call->doom)));
+    settle(cell, call, ENI_REFUSED, call->doom);
+    eni_cell_release(cell, call);
+    eni_store_call_give(store, call);
+    return EN_OK;
+}
+
+/* Answers a held call with the weights of now or with its own payload. */
+static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int with_data)
+{
+    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
+    if (call->is_staged && call->payload.flags & ENI_PAYLOAD_BORROWED) EN_TRY(eni_cell_detach(store, call));
+    eni_store_action *action =
+        eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, cell->pub.bucket);
+    if (!action) return EN_ENOMEM;
+    action->flags = with_data ? ENI_STORE_IS_DATA : 0;
+    action->version = cell->pub.version;
+    action->met = call->is_counted ? call->met : cell->pub.version;
+    action->data = with_data ? call->msg.data : cell->pub.w;
+    action->count = cell->pub.count;
+    if (call->is_snapshot) EN_TRY(eni_cell_show(store, cell, call->msg.kind, action));
+    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += cell->pub.count * sizeof(float);
+    if (cell->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > cell->pub.min_clock &&
+        call->msg.clock - cell->pub.min_clock > stats->clocks_ahead)
+        stats->clocks_ahead = call->msg.clock - cell->pub.min_clock;
+    settle(cell, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
+    eni_cell_release(cell, call);
+    if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
+    if (with_data)
+        eni_store_call_retire(store, call);
+    else
+        eni_store_call_give(store, call);
+    return EN_OK;
+}
+
+en_status eni_cell_offer(eni_store *store, eni_cell *cell)
+{
+    const en_strategy *strategy = store->config.strategy;
+    if (!cell->is_initialised) return EN_OK;
+    for (eni_call *call = cell->held_first, *next; call; call = next) {
+        next = call->next;
+        int verdict = EN_REPLY_WEIGHTS;
+        if (call->doom == EN_OK && strategy->on_pull && !call->is_snapshot)
+            call->doom = eni_store_hook_pull(store, cell, call, &verdict);
+        if (call->doom != EN_OK) {
+            EN_TRY(refuse_doomed(store, cell, call));
+            continue;
+        }
+        if (verdict == EN_REPLY_DATA && call->msg.data) {
+            EN_TRY(answer(store, cell, call, 1));
+        } else if (verdict == EN_HOLD) {
+            store->client[call->msg.src].stats.holds += !call->was_asked;
+            call->was_asked = 1;
+        } else {
+            EN_TRY(answer(store, cell, call, 0));
+        }
+    }
+    return EN_OK;
+}

@@ -1,0 +1,216 @@
+/* store_impl.h - what the files of the store share; nobody else includes it.
+ *
+ *     store.c        a store's life and the questions it answers
+ *     store_step.c   events: who may do what, and in which order things happen
+ *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
+ *     store_member.c who takes part, and timers
+ *     store_cell.c   one cell: staging, the mean and the step, offers and answers
+ *     store_lend.c   weights that are read elsewhere while the next step is taken
+ *     store_hooks.c  calls the strategy's hooks, and judges them
+ *     store_table.c  the en_store table that the strategy's hooks call
+ *     store_save.c, store_load.c  all of it as bytes, and back */
+#ifndef STORE_STORE_IMPL_H
+#define STORE_STORE_IMPL_H
+
+#include "runtime/store/store.h"
+
+/* More unanswered calls of one client on one cell are refused: a client that pipelines needs two. */
+enum { ENI_STORE_OUTSTANDING = 8 };
+#define ENI_STATE_MAGIC "ENSTATE\n" /* a saved state begins so, and ends so */
+#define ENI_STATE_END   "END\n"
+/* More samples behind one push are refused: sums of them cannot overflow. */
+#define ENI_STORE_SAMPLES_MAX (UINT64_C(1) << 40)
+
+/* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
+typedef struct eni_call {
+    struct eni_call *prev, *next; /* in cell->held, by arrival; in store->idle only next */
+    en_msg msg;
+    eni_payload payload;
+    float *pooled; /* where a detached payload lies; NULL: payload is where it came */
+    uint64_t ticket, seq;
+    uint64_t covered;     /* samples, as the event said */
+    uint64_t met;         /* is_counted: the version that it was applied to or dropped at */
+    double weight;        /* as given to absorb() */
+    en_status doom;       /* not EN_OK: the mean that it was part of was refused */
+    uint8_t is_held;      /* in cell->held */
+    uint8_t is_staged;    /* in cell->staged */
+    uint8_t is_snapshot;  /* waits for INIT, not for the strategy */
+    uint8_t is_counted;   /* it is booked, and `met` is known */
+    uint8_t is_steady;    /* pushed while all joined clients were active */
+    uint8_t was_asked;    /* on_pull held it before */
+    uint8_t was_absorbed; /* absorb() took it, whatever became of it since */
+} eni_call;
+
+/* How the last call of a client on a cell ended. */
+typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
+
+/* What one cell remembers of one client: the dedupe entry and the clock, side by side so they move together.
+ */
+typedef struct eni_seat {
+    uint64_t seq; /* of the last call taken in; 0: none */
+    uint64_t clock;
+    uint64_t pushes;      /* by this incarnation */
+    uint32_t staged;      /* contributions waiting for a step */
+    uint32_t outstanding; /* calls not answered */
+    eni_outcome outcome;  /* of call `seq` */
+    en_status status;     /* ENI_REFUSED: why */
+    float **peer;         /* (strategy->peer_vecs) made when first asked for */
+} eni_seat;
+
+typedef struct eni_cell {
+    en_cell pub;          /* first: hooks hand back a pointer to it */
+    uint64_t whole, lo;   /* elements of the bucket; where this cell starts in it */
+    eni_edition *edition; /* holds pub.w; behind it those that are still lent. NULL: config.weights */
+    int is_initialised;
+    int is_used;             /* some client has called it */
+    uint64_t steps, samples; /* optimizer steps and samples applied */
+    float *slot[ENI_MAX_SLOTS];
+    float *frozen[ENI_MAX_SLOTS]; /* slots kept aside for a snapshot; no state of the store */
+    uint64_t frozen_version, frozen_steps, frozen_samples;
+    float *first;      /* the initial weights, kept only for peer() */
+    void *state;       /* the strategy's */
+    eni_seat *seat;    /* (world) */
+    uint32_t nmin;     /* active clients whose clock is pub.min_clock */
+    uint32_t nstarted; /* active clients that have pushed */
+    eni_call *held_first, *held_last;
+    eni_call **staged; /* by (rank, clock) */
+    uint32_t nstaged, staged_room;
+    int has_timer;
+    int64_t timer_ns;
+    uint64_t fired; /* the event in which on_timer ran last: once per event, however it is set again */
+} eni_cell;
+
+typedef enum eni_presence { ENI_ABSENT, ENI_ACTIVE, ENI_FINISHED, ENI_LEFT } eni_presence;
+
+typedef struct eni_client {
+    uint64_t incarnation;
+    eni_presence presence;
+    eni_store_client_stats stats;
+} eni_client;
+
+struct eni_store {
+    en_store table; /* first: hooks hand back a pointer to it */
+    eni_store_config config;
+    eni_cell *cell;          /* (nbuckets) */
+    eni_client *client;      /* (world) */
+    uint32_t ncells;         /* not empty */
+    uint32_t nused;          /* of those, called by some client */
+    uint32_t nactive, nleft; /* clients; nleft: finished or left */
+    uint64_t max_count;      /* elements of the largest cell */
+    float *mean;             /* (max_count) the accumulator */
+    const float **source;    /* (source_room) arguments of eni_mean */
+    float *scale;            /* (source_room) */
+    uint32_t source_room;
+    uint64_t rand_index;
+    uint64_t nevents;
+    int64_t now_ns;      /* of the event in progress */
+    int64_t timer_told;  /* the last TIMER_AT; INT64_MAX: none */
+    int has_timers;      /* some hook has set one */
+    eni_call *current;   /* the call whose on_push runs */
+    int did_touch;       /* in that hook */
+    const char *hook;    /* that runs; NULL: none */
+    eni_cell *hook_cell; /* of that hook */
+    eni_call *hook_call; /* whose message it has; NULL: none */
+    en_cell hook_given;  /* what both were when it began */
+    en_msg hook_msg;
+    int32_t hook_client; /* whose message or membership; -1: nobody's */
+    int has_misused;     /* that hook: it has been said */
+    eni_call *idle;      /* recycled calls */
+    eni_call *retired;   /* done with, but an action of the last step may point into their payload */
+    float **pool;        /* buffers of max_count for detached payloads */
+    uint32_t npool, pool_room, nbuffers; /* free ones, room for pointers, ever made */
+    eni_store_actions *actions;          /* of the event in progress */
+    eni_store_stats stats;
+};
+
+/* ---- store.c */
+eni_call *eni_store_call_take(eni_store *store); /* NULL: out of memory (logged) */
+/* Back to the idle ones, its payload released. */
+void eni_store_call_give(eni_store *store, eni_call *call);
+/* The same at the start of the next event. */
+void eni_store_call_retire(eni_store *store, eni_call *call);
+
+/* Some client has called the cell. */
+static inline void eni_cell_used(eni_store *store, eni_cell *cell)
+{
+    store->nused += !cell->is_used;
+    cell->is_used = 1;
+}
+
+/* ---- store_lend.c */
+
+/* Zeroed weights of `count` elements. NULL: out of memory (logged). */
+eni_edition *eni_edition_new(uint64_t count);
+float *eni_edition_data(const eni_edition *edition);
+/* This one and those behind it; what is lent is freed when it comes back. NULL is fine. */
+void eni_edition_free_all(eni_edition *first);
+/* Before pub.w is written: if it is lent, pub.w becomes a copy that is not. */
+en_status eni_cell_own(eni_store *store, eni_cell *cell);
+
+/* ---- store_cell.c */
+
+/* Puts the call among the staged ones. EN_ENOMEM leaves it out. */
+en_status eni_cell_stage(eni_store *store, eni_cell *cell, eni_call *call, double weight);
+/* Takes it out again, uncounted; recycled if it was answered. */
+void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call);
+/* en_store.step. */
+en_status eni_cell_step(eni_store *store, eni_cell *cell);
+/* Copies the payload into a pooled buffer. */
+en_status eni_cell_detach(eni_store *store, eni_call *call);
+/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
+en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw);
+/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
+en_status eni_cell_offer(eni_store *store, eni_cell *cell);
+/* Appends to the held calls. */
+void eni_cell_hold(eni_cell *cell, eni_call *call);
+/* Takes a call out of the held ones. */
+void eni_cell_release(eni_cell *cell, eni_call *call);
+/* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
+en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
+/* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
+void eni_cell_recount(const eni_store *store, eni_cell *cell);
+
+/* ---- store_step.c */
+
+/* Appends an action, zeroed. NULL: out of memory (logged). */
+eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
+                                uint32_t bucket);
+/* Appends a REFUSE and counts it. */
+en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
+                           en_status status, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+/* ---- store_vector.c */
+en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell);
+en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell);
+/* Points the answer to a snapshot at what was asked for. */
+en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_store_action *action);
+
+/* ---- store_member.c */
+en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
+/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
+ * the least of the others. */
+en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
+/* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
+en_status eni_store_on_timer(eni_store *store);
+/* Appends a TIMER_AT if the next deadline changed. */
+en_status eni_store_tell_timer(eni_store *store);
+
+/* ---- store_hooks.c */
+
+/* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
+ */
+en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call);
+/* on_pull, which the strategy must have. */
+en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out);
+/* on_timer and on_member, if the strategy has them. */
+en_status eni_store_hook_timer(eni_store *store, eni_cell *cell);
+en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member);
+/* Logs what the hook that runs has done, with its place in front, and makes it fail. */
+void eni_store_misuse(eni_store *store, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* 1 if `cell` is the one whose hook runs; else misuse of `operation`. */
+int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell);
+
+/* ---- store_table.c */
+void eni_store_fill_table(eni_store *store);
+
+#endif

@@ -1,0 +1,70 @@
+/* store_save.h - everything a store knows, as bytes, and back.
+ *
+ * A store that is saved after event n and loaded into a new store of the same configuration goes on as if
+ * nothing had happened: the same events from n + 1 on give the same actions and the same bytes. So psd can be
+ * killed: what it had saved comes from here, what came later its clients send again (retained pushes), and the
+ * seats (dedupe entry, clock) that lie in the same state as their effect tell which of these are new.
+ *
+ * Saved: cells (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples, strategy
+ * state, timers), seats and peer vectors, staged and held calls with their payloads and tickets, clients,
+ * statistics, the index of the strategy's random numbers. Not saved: what follows from these (counts, least
+ * clocks), idle buffers, and stats.detached's future: a loaded payload is the store's own memory.
+ *
+ *     [header] [text] [store] [client] x world [cell] x buckets "END\n"       all numbers little-endian
+ *
+ *     header    0  8  "ENSTATE\n"
+ *               8  4  version, 2
+ *              12  4  bytes of text that follow
+ *              16     text: the configuration, line for line as in store_log.h; must be the loading store's
+ *
+ * The bytes have no digest of their own: whoever puts them into a file adds one (server/state.h). Load checks
+ * everything that memory safety and the store's invariants rest on: lengths, ranges, counts, references. It
+ * cannot know a weight with a flipped bit from another weight.
+ *
+ * After a load, in this order:
+ *     TIMER    the first due time is eni_store_timer(): nothing was said yet that is not in the state
+ *     MEMBER   JOINED with its incarnation for every client that is here again (known ones change nothing),
+ *              LEFT for those that are not
+ *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one before.
+ *              The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
+ *              store may have it staged or held in a round that it has yet to make up, and a call that comes
+ *              before would get into that round (ps-sync then sums two pushes of one rank; found by the storm).
+ *              New calls come after the last replay is answered, and keep is_replay while their base_version
+ *              is from an earlier life.
+ *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */
+#ifndef STORE_STORE_SAVE_H
+#define STORE_STORE_SAVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/store/store.h"
+#include "runtime/store/store_log.h" /* eni_log_write */
+
+enum { ENI_STATE_VERSION = 2 };
+
+/* Hands the state to write(user, data, bytes), piece after piece of at most 64 KiB. Between two events: not
+ * while a step is in progress; actions of the last step stay valid. Changes nothing. Blocks as long as write
+ * does. Returns the first status of write that is not EN_OK, and stops there; EN_ENOMEM. */
+en_status eni_store_save(const eni_store *store, eni_log_write write, void *user);
+
+/* Brings a saved state into a store that has just been made (eni_store_new) and has seen no event. The bytes
+ * are only read during the call. Timers go on with what was left of them: due at now_ns + rest (pass the time
+ * of the last event before the save to get the same deadlines).
+ *
+ * EN_EFORMAT: cut off, too long, or a value that cannot be; EN_EVERSION: of another version; EN_EMISMATCH:
+ * of another configuration, the first line that differs is named with both values; EN_ENOMEM; EN_EBUG: the
+ * store is not new. All logged with the reason. On failure the store is good for eni_store_free only. */
+en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns);
+
+/* The seq of the last call of this client on this cell that was taken in; 0: none, or no such cell or client.
+ * Those of a saved state are what `stable` on the wire promises once that state is safe on disk. */
+uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket);
+
+/* The incarnation that a client joined with last; 0: it never has. */
+uint64_t eni_store_incarnation(const eni_store *store, int32_t client);
+
+/* When the next TIMER event is due; INT64_MAX: none. */
+int64_t eni_store_timer(const eni_store *store);
+
+#endif

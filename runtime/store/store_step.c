@@ -1,0 +1,269 @@
+/* Events: who may do what, and in which order things happen. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/store/store_impl.h"
+#include "core/log.h"
+#include "core/mutation.h"
+#include "core/try.h"
+
+/* ---- actions ------------------------------------------------------------------------------------------- */
+
+eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
+                                uint32_t bucket)
+{
+    eni_store_actions *actions = store->actions;
+    if (actions->n == actions->room) {
+        const uint32_t room = actions->room ? 2 * actions->room : 16;
+        eni_store_action *item = realloc(actions->item, room * sizeof *item);
+        if (!item) {
+            eni_error("store", "out of memory for %u actions", room);
+            return NULL;
+        }
+        actions->item = item;
+        actions->room = room;
+    }
+    eni_store_action *action = &actions->item[actions->n++];
+    *action = (eni_store_action){.type = type, .client = client, .ticket = ticket, .bucket = bucket};
+    return action;
+}
+
+en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
+                           en_status status, const char *fmt, ...)
+{
+    eni_store_action *action = eni_store_act(store, ENI_STORE_REFUSE, client, ticket, bucket);
+    if (!action) return EN_ENOMEM;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(action->text, sizeof action->text, fmt, args);
+    va_end(args);
+    action->status = status;
+    store->stats.refused++;
+    return EN_OK;
+}
+
+/* Refuses the event itself. */
+#define REFUSE(status, ...)                                                                                  \
+    eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
+
+/* Releases what an event brought and the store does not keep. */
+static void drop_payload(const eni_store_event *event)
+{
+    if (event->payload.release) event->payload.release(event->payload.owner);
+}
+
+/* ---- CALL ---------------------------------------------------------------------------------------------- */
+
+/* A call that was taken in before: its payload is not looked at. */
+static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_cell *cell)
+{
+    const eni_seat *seat = &cell->seat[event->client];
+    store->stats.repeats++;
+    for (eni_call *call = cell->held_first; call; call = call->next)
+        if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
+            if (!eni_mutant("old-ticket-answered")) call->ticket = event->ticket;
+            return EN_OK;
+        }
+    if (event->seq < seat->seq)
+        return REFUSE(EN_EPROTO, "stale: call %llu of rank %d to bucket %u came after its call %llu",
+                      (unsigned long long)event->seq, event->client, event->bucket,
+                      (unsigned long long)seat->seq);
+    if (seat->outcome == ENI_REFUSED)
+        return REFUSE(seat->status, "call %llu of rank %d to bucket %u was refused before",
+                      (unsigned long long)event->seq, event->client, event->bucket);
+    if (seat->outcome == ENI_DATA)
+        return REFUSE(EN_EUNSUPPORTED,
+                      "call %llu of rank %d to bucket %u was answered with its payload, "
+                      "which is not kept for a second answer",
+                      (unsigned long long)event->seq, event->client, event->bucket);
+    eni_store_action *reply =
+        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
+    if (!reply) return EN_ENOMEM;
+    reply->flags = ENI_STORE_IS_REPEAT;
+    reply->version = reply->met = cell->pub.version; /* what it met is not kept */
+    reply->data = cell->pub.w;
+    reply->count = cell->pub.count;
+    return EN_OK;
+}
+
+/* Runs on_push (or its default) and books what became of the contribution. */
+static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
+{
+    const en_strategy *strategy = store->config.strategy;
+    const uint64_t version = cell->pub.version;
+    store->current = call;
+    store->did_touch = 0;
+    en_status st;
+    if (strategy->on_push)
+        st = eni_store_hook_push(store, cell, call);
+    else if ((st = eni_cell_stage(store, cell, call, 1.0)) == EN_OK)
+        st = eni_cell_step(store, cell);
+    if (st != EN_OK && call->is_staged) {
+        eni_cell_unstage(store, cell, call);
+        call->was_absorbed = 0;
+    }
+    store->current = NULL;
+    if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
+        for (eni_call *held = cell->held_first; held; held = held->next)
+            held->doom = EN_OK;
+    call->doom = st;
+    if (call->was_absorbed) return EN_OK; /* the step counts it */
+    return eni_cell_count(store, call, version, st == EN_OK && store->did_touch);
+}
+
+/* The clock and the dedupe entry move, together. */
+static void advance(eni_store *store, eni_cell *cell, const eni_store_event *event)
+{
+    eni_seat *seat = &cell->seat[event->client];
+    eni_cell_used(store, cell);
+    seat->seq = event->seq;
+    seat->outcome = ENI_HELD;
+    seat->outstanding++;
+    const int was_min = seat->clock++ == cell->pub.min_clock;
+    if (event->payload.data && seat->pushes++ == 0) cell->nstarted++;
+    if (was_min && --cell->nmin == 0) eni_cell_recount(store, cell);
+}
+
+static en_status take_call(eni_store *store, const eni_store_event *event, eni_cell *cell)
+{
+    eni_call *call = eni_store_call_take(store);
+    if (!call) return EN_ENOMEM;
+    const int is_push = event->payload.data != NULL;
+    const int may_edit = !(store->config.strategy->flags & EN_PUSH_READ_ONLY) &&
+                         (store->config.strategy->on_push || store->config.strategy->on_pull);
+    eni_store_client_stats *stats = &store->client[event->client].stats;
+    advance(store, cell, event);
+    call->payload = event->payload;
+    call->ticket = event->ticket;
+    call->seq = event->seq;
+    call->covered = is_push ? event->covered : 0;
+    /* A first push was computed while its client did not count yet: one that starts late would bring the
+     * whole head start of the others into the mean. */
+    call->is_steady =
+        cell->nstarted == store->nactive && store->nleft == 0 && cell->seat[event->client].pushes > 1;
+    call->msg = (en_msg){
+        .size = sizeof(en_msg),
+        .kind = event->kind,
+        .src = event->client,
+        .what = event->what,
+        .clock = cell->seat[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
+        .base_version =
+            event->base_version < cell->pub.version ? event->base_version : cell->pub.version, /* is_replay */
+        .nsamples = event->nsamples,
+        .data = event->payload.data,
+    };
+    eni_cell_hold(cell, call);
+    if (is_push && may_edit && event->payload.flags & ENI_PAYLOAD_READ_ONLY)
+        EN_TRY(eni_cell_detach(store, call));
+    stats->pushes += is_push;
+    stats->pulls += !is_push;
+    stats->bytes_in += event->payload.count * sizeof(float);
+    if (is_push) EN_TRY(push(store, cell, call));
+    return eni_cell_offer(store, cell);
+}
+
+/* Decides what a call is. *is_taken_out: its payload has moved into the store. */
+static en_status on_call(eni_store *store, const eni_store_event *event, eni_cell *cell, int *is_taken_out)
+{
+    const eni_payload *payload = &event->payload;
+    const unsigned long long seq = event->seq;
+    if ((payload->data != NULL) != (payload->count > 0) ||
+        (payload->data && payload->count != cell->pub.count && !eni_mutant("half-push")))
+        return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
+                      event->bucket, cell->pub.shard, (unsigned long long)payload->count,
+                      (unsigned long long)cell->pub.count);
+    eni_client *client = &store->client[event->client];
+    if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
+    if (event->incarnation < client->incarnation && !eni_mutant("dedupe-without-incarnation"))
+        return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
+                      event->client);
+    if (event->incarnation > client->incarnation && !eni_mutant("dedupe-without-incarnation"))
+        EN_TRY(eni_store_join(store, event->client, event->incarnation, NULL));
+    if (client->presence != ENI_ACTIVE)
+        return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
+                      client->presence == ENI_LEFT ? "left" : "finished");
+    if (!cell->is_initialised)
+        return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
+                      event->bucket);
+    const eni_seat *seat = &cell->seat[event->client];
+    if (event->seq <= seat->seq - (seat->seq > 0 && eni_mutant("repeat-applied")))
+        return repeat_call(store, event, cell);
+    if (event->seq > seat->seq + 1)
+        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
+                      event->client, event->bucket, (unsigned long long)seat->seq);
+    if (event->base_version > cell->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
+        return REFUSE(EN_EPROTO,
+                      "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
+                      event->client, (unsigned long long)event->base_version, event->bucket,
+                      (unsigned long long)cell->pub.version);
+    if (event->nsamples > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
+                      event->client, event->bucket, (unsigned long long)event->nsamples);
+    if (event->covered > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a push of bucket %u covers %llu samples", event->client,
+                      event->bucket, (unsigned long long)event->covered);
+    if (seat->outstanding >= ENI_STORE_OUTSTANDING)
+        return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
+                      seat->outstanding, event->bucket);
+    *is_taken_out = 1;
+    return take_call(store, event, cell);
+}
+
+/* ---- step ---------------------------------------------------------------------------------------------- */
+
+/* Events that name a cell. */
+static en_status on_cell(eni_store *store, const eni_store_event *event)
+{
+    int is_taken = 0;
+    en_status st;
+    if (eni_store_count(store, event->bucket) == 0) {
+        st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
+                    event->bucket, store->config.shard, store->config.nbuckets);
+    } else {
+        eni_cell *cell = &store->cell[event->bucket];
+        if (event->type == ENI_STORE_CALL)
+            st = on_call(store, event, cell, &is_taken);
+        else if (event->type == ENI_STORE_INIT)
+            st = eni_store_on_init(store, event, cell);
+        else
+            st = eni_store_on_snapshot(store, event, cell);
+    }
+    if (!is_taken) drop_payload(event);
+    return st;
+}
+
+/* What the last event's actions pointed at may go now. */
+static void free_retired(eni_store *store)
+{
+    for (eni_call *call = store->retired, *next; call; call = next) {
+        next = call->next;
+        eni_store_call_give(store, call);
+    }
+    store->retired = NULL;
+}
+
+en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_store_actions *actions)
+{
+    free_retired(store);
+    actions->n = 0;
+    store->actions = actions;
+    store->now_ns = event->now_ns;
+    store->nevents++;
+    en_status st;
+    if (event->type == ENI_STORE_TIMER) {
+        store->timer_told = INT64_MAX; /* used up */
+        st = eni_store_on_timer(store);
+    } else if (event->client < 0 || event->client >= store->config.world) {
+        st = REFUSE(EN_EPROTO, "there is no rank %d in a world of %d", event->client, store->config.world);
+        drop_payload(event);
+    } else if (event->type == ENI_STORE_MEMBER) {
+        st = eni_store_on_member(store, event);
+    } else {
+        st = on_cell(store, event);
+    }
+    if (st == EN_OK) st = eni_store_tell_timer(store);
+    store->actions = NULL;
+    return st;
+}

@@ -1,0 +1,102 @@
+/* INIT and SNAPSHOT: a cell's vectors come in before its first call and may be looked at any time. */
+#include <string.h>
+
+#include "runtime/store/store_impl.h"
+#include "core/memory.h"
+#include "core/try.h"
+
+/* No version, step or sample count that a past may have is near an overflow. */
+#define PAST_MAX (UINT64_C(1) << 62)
+
+#define REFUSE(status, ...)                                                                                  \
+    eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
+
+/* The vector of `kind`, or NULL. */
+static float *vector_of(const eni_cell *cell, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return cell->pub.w;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? cell->slot[kind - ENI_VECTOR_SLOT] : NULL;
+}
+
+/* Overwrites one vector; the weights say what is behind them, and end the start. */
+static void take_in(eni_store *store, const eni_store_event *event, eni_cell *cell)
+{
+    memcpy(vector_of(cell, event->kind), event->payload.data, cell->pub.count * sizeof(float));
+    store->client[event->client].stats.bytes_beside += cell->pub.count * sizeof(float);
+    if (event->kind != ENI_VECTOR_WEIGHTS) return;
+    cell->pub.version = event->base_version;
+    cell->steps = event->seq;
+    cell->samples = event->nsamples;
+    if (cell->first) memcpy(cell->first, cell->pub.w, cell->pub.count * sizeof(float));
+    cell->is_initialised = 1;
+}
+
+en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell)
+{
+    if (event->payload.count != cell->pub.count || !event->payload.data)
+        return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
+                      event->bucket, cell->pub.shard, (unsigned long long)event->payload.count,
+                      (unsigned long long)cell->pub.count);
+    if (event->kind == ENI_VECTOR_FREEZE || !vector_of(cell, event->kind))
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to begin with", store->config.optimizer->name,
+                      event->kind);
+    if (event->base_version > PAST_MAX || event->seq > PAST_MAX || event->nsamples > PAST_MAX)
+        return REFUSE(EN_EPROTO, "bucket %u, shard %u: nothing has a past that long", event->bucket,
+                      cell->pub.shard);
+    if (!eni_all_finite(event->payload.data, event->payload.count))
+        return REFUSE(EN_ENONFINITE, "an initial weight of bucket %u, shard %u is not finite", event->bucket,
+                      cell->pub.shard);
+    const int is_repeat = cell->is_initialised;
+    if (!is_repeat) take_in(store, event, cell);
+    eni_store_action *reply =
+        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
+    if (!reply) return EN_ENOMEM;
+    reply->version = reply->met = cell->pub.version;
+    reply->flags = is_repeat ? ENI_STORE_IS_REPEAT : 0;
+    return eni_cell_offer(store, cell);
+}
+
+/* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
+en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell)
+{
+    if (!vector_of(cell, event->kind))
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to show", store->config.optimizer->name,
+                      event->kind);
+    eni_call *call = eni_store_call_take(store);
+    if (!call) return EN_ENOMEM;
+    call->msg = (en_msg){.size = sizeof(en_msg), .kind = event->kind, .src = event->client};
+    call->ticket = event->ticket;
+    call->is_snapshot = 1;
+    eni_cell_hold(cell, call);
+    return eni_cell_offer(store, cell);
+}
+
+/* Copies the slots aside: the first time it takes the memory for them. */
+static en_status freeze(eni_cell *cell)
+{
+    for (int i = 0; i < ENI_MAX_SLOTS; i++) {
+        if (!cell->slot[i]) continue;
+        if (!cell->frozen[i]) cell->frozen[i] = eni_alloc_array(cell->pub.count, sizeof(float));
+        if (!cell->frozen[i]) return EN_ENOMEM;
+        memcpy(cell->frozen[i], cell->slot[i], cell->pub.count * sizeof(float));
+    }
+    cell->frozen_version = cell->pub.version;
+    cell->frozen_steps = cell->steps;
+    cell->frozen_samples = cell->samples;
+    return EN_OK;
+}
+
+en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_store_action *action)
+{
+    (void)store;
+    action->steps = cell->steps;
+    action->samples = cell->samples;
+    if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
+    if (kind == ENI_VECTOR_FREEZE) return freeze(cell);
+    if (!cell->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(cell));
+    action->data = cell->frozen[kind - ENI_VECTOR_SLOT];
+    action->version = action->met = cell->frozen_version;
+    action->steps = cell->frozen_steps;
+    action->samples = cell->frozen_samples;
+    return EN_OK;
+}

@@ -1,0 +1,50 @@
+/* fake_lane.h - a lane of psd that answers late, twice, wrong or never: a thread with a real router.
+ *
+ * What it does with a call is the call's kind. */
+#ifndef TESTS_FAKE_LANE_H
+#define TESTS_FAKE_LANE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/collective/arena.h"
+#include "runtime/spec/buckets.h"
+#include "runtime/net/lane.h"
+#include "runtime/net/token.h"
+
+enum { SHARDS = 2, BUCKETS = 3, LATE_MS = 40 };
+
+enum {           /* kinds of calls */
+       ECHO = 1, /* answered at once with twice the payload */
+       HOLD,     /* answered after the next other call */
+       REFUSE,
+       SHORT,   /* a cell of one element less */
+       LIE,     /* "it lies in your arena", which the lane does not have */
+       NOWHERE, /* for a bucket that there is not */
+       LATE,    /* usable LATE_MS after it arrives */
+       TWICE,   /* answered, and again in front of the next answer for this bucket */
+       COPY,    /* answered with a copy, whatever the client maps */
+       MUTE
+};
+
+typedef struct lane {
+    int shard;
+    eni_router *router;
+    pthread_t thread;
+    atomic_int is_stopping, is_unwelcoming, farewells, calls, inits;
+    atomic_int_fast64_t deliver_ns;      /* of the last call */
+    atomic_uint_fast64_t base[BUCKETS];  /* base_version of the last call */
+    atomic_uint_fast64_t nsamples, step; /* of the last call */
+    atomic_uint_fast64_t met_ahead;      /* staleness to report */
+    uint64_t version[BUCKETS];           /* of the last answer */
+    eni_packet held, repeat;             /* type 0: none */
+    const eni_arena *arena;              /* the client's, or NULL */
+    float *weights;                      /* the flat vector that the client may map, or NULL */
+    const eni_buckets *buckets;
+    char token[ENI_TOKEN_HEX];
+} lane;
+
+/* The thread's function; `user` is a lane with shard, router, buckets and token set. */
+void *lane_main(void *user);
+
+#endif

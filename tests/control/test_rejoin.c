@@ -1,0 +1,403 @@
+/* test_rejoin.c - psd is killed and comes back: every micro-batch is claimed once, every gather is complete,
+ * whatever was under way. Leaders are processes, forked by one that has no threads; what they write down lies
+ * in shared memory. */
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "crew.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "runtime/net/process.h"
+
+enum { RANKS = 3, BUDGET = 6000, GATHERS = 400, KILLS = 6 };
+
+/* What leaders leave to the next one, and to the test. */
+typedef struct journal {
+    eni_revived_rank rank[RANKS];
+    uint64_t claimed, stop_step;
+    uint32_t epoch;
+    atomic_int nwritten, is_there, ended; /* ended: 1 + the status */
+    bool is_broken;
+} journal;
+
+/* ---- the leader's process ---- */
+
+static en_status write_entry(void *user, const eni_entry *entry)
+{
+    journal *j = user;
+    eni_revived before = {.rank = j->rank, .claimed = j->claimed, .stop_step = j->stop_step};
+    if (j->is_broken) return EN_EIO;
+    en_status st = eni_revived_apply(&before, RANKS, entry);
+    j->claimed = before.claimed;
+    j->stop_step = before.stop_step;
+    atomic_fetch_add(&j->nwritten, 1);
+    return st;
+}
+
+static en_status note_world(void *user, const eni_world_info *world, eni_terms *terms)
+{
+    journal *j = user;
+    (void)terms;
+    j->epoch = world->epoch;
+    return EN_OK;
+}
+
+static void lead(crew *c, journal *j, pid_t members)
+{
+    eni_peer peers[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        peers[r] = (eni_peer){
+            .rank = r, .pid = members, .born = eni_process_born(members), .host = "h", .host_id = "h/1"};
+    eni_revived revived = {.peers = peers,
+                           .rank = j->rank,
+                           .epoch = j->epoch,
+                           .incarnation = 1,
+                           .claimed = j->claimed,
+                           .stop_step = j->stop_step};
+    eni_log_set_level(-1);
+    c->config.journal = write_entry;
+    c->config.on_world = note_world;
+    c->config.user = j;
+    c->config.budget = BUDGET;
+    c->config.server_timeout_ns = 20 * ENI_SECOND;
+    if (j->epoch > 0) c->config.revived = &revived;
+    if (eni_leader_start(&c->config, &c->leader) != EN_OK) _exit(1);
+    atomic_store(&j->is_there, 1);
+    en_status st = eni_leader_wait(c->leader, eni_now_ns() + 60 * ENI_SECOND, -1);
+    atomic_store(&j->ended, 1 + st);
+    eni_leader_stop(c->leader);
+    _exit(0);
+}
+
+/* For every 's' that it reads it forks a leader and says who it is. Ends with the pipe. */
+static void fork_leaders(crew *c, journal *j, int orders, int answers, pid_t members)
+{
+    char order;
+    signal(SIGCHLD, SIG_IGN);
+    while (read(orders, &order, 1) == 1) {
+        pid_t pid = fork();
+        if (pid == 0) lead(c, j, members);
+        if (write(answers, &pid, sizeof pid) != sizeof pid) break;
+    }
+    _exit(0);
+}
+
+typedef struct stage {
+    crew c;
+    journal *j;
+    int orders, answers;
+    pid_t forker, leader;
+} stage;
+
+static void start_leader(stage *s)
+{
+    atomic_store(&s->j->is_there, 0);
+    assert_int_equal(write(s->orders, "s", 1), 1);
+    assert_int_equal(read(s->answers, &s->leader, sizeof s->leader), sizeof s->leader);
+}
+
+/* The last rank is another process if `victim` is not NULL. */
+static void open_stage_with(stage *s, pid_t *victim)
+{
+    int orders[2], answers[2], ready = -1;
+    const int own = victim == NULL ? RANKS : RANKS - 1;
+    memset(s, 0, sizeof *s);
+    s->j = mmap(NULL, sizeof *s->j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(s->j != MAP_FAILED);
+    s->j->stop_step = ENI_STEP_NEVER;
+    crew_init(&s->c, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        s->c.hand[r].config.server_timeout_ns = 10 * ENI_SECOND;
+    s->c.config.listen_fd = crew_listen(&s->c); /* held here too: nobody is refused while no leader lives */
+    if (victim != NULL) *victim = crew_fork_victim(&s->c, own, s->c.config.listen_fd, false, &ready);
+    assert_true(pipe(orders) == 0 && pipe(answers) == 0);
+    pid_t members = getpid();
+    s->forker = fork();
+    if (s->forker == 0) {
+        close(orders[1]);
+        fork_leaders(&s->c, s->j, orders[0], answers[1], members);
+    }
+    close(orders[0]);
+    close(answers[1]);
+    s->orders = orders[1];
+    s->answers = answers[0];
+    start_leader(s);
+    crew_join(&s->c, 0, own);
+    for (int r = 0; r < own; r++)
+        assert_int_equal(s->c.hand[r].status, EN_OK);
+    if (victim != NULL) assert_true(crew_await_ready(&s->c, ready) == 0);
+}
+
+static void open_stage(stage *s)
+{
+    open_stage_with(s, NULL);
+}
+
+static void close_stage(stage *s)
+{
+    crew_fini(&s->c);
+    kill(s->leader, SIGKILL);
+    close(s->c.config.listen_fd);
+    close(s->orders);
+    close(s->answers);
+    assert_int_equal(waitpid(s->forker, NULL, 0), s->forker);
+    munmap(s->j, sizeof *s->j);
+}
+
+/* ---- the work ---- */
+
+typedef struct hand {
+    eni_member *member;
+    pthread_t thread;
+    int rank, times[BUDGET], bad, ngathers;
+    atomic_int progress;
+    en_status status;
+} hand;
+
+static void check_blobs(hand *h, int i, eni_blobs *blobs)
+{
+    for (int r = 0; r < RANKS; r++) {
+        int value = -1;
+        if (blobs->blob[r].bytes == sizeof value) memcpy(&value, blobs->blob[r].data, sizeof value);
+        h->bad += value != r * 100000 + i;
+    }
+    eni_blobs_fini(blobs);
+}
+
+static void *work(void *argument)
+{
+    hand *h = argument;
+    uint64_t index;
+    for (int i = 0; i < GATHERS; i++) {
+        int value = h->rank * 100000 + i;
+        eni_blobs blobs;
+        for (int k = 0; k < 4; k++) {
+            h->status = eni_member_claim(h->member, &index, crew_soon());
+            if (h->status != EN_OK) return NULL;
+            if (index < BUDGET) h->times[index]++;
+        }
+        h->status = eni_member_gather(h->member, i % 2 == 0 ? "even" : "odd", &value, sizeof value, &blobs,
+                                      crew_soon());
+        if (h->status != EN_OK) return NULL;
+        check_blobs(h, i, &blobs);
+        h->ngathers++;
+        atomic_fetch_add(&h->progress, 1);
+    }
+    while ((h->status = eni_member_claim(h->member, &index, crew_soon())) == EN_OK)
+        if (index < BUDGET) h->times[index]++;
+    return NULL;
+}
+
+static void everything_happens_once(void **state)
+{
+    (void)state;
+    static hand hands[RANKS];
+    stage s;
+    uint32_t epoch;
+    open_stage(&s);
+    for (int r = 0; r < RANKS; r++) {
+        hands[r] = (hand){.member = s.c.hand[r].member, .rank = r};
+        pthread_create(&hands[r].thread, NULL, work, &hands[r]);
+    }
+    for (int k = 0; k < KILLS; k++) {
+        int from = atomic_load(&s.j->nwritten), more = 50 + 131 * k;
+        int64_t deadline = crew_soon();
+        while (atomic_load(&s.j->nwritten) < from + more && eni_now_ns() < deadline)
+            poll(NULL, 0, 0); /* a moment that nobody has chosen */
+        kill(s.leader, SIGKILL);
+        start_leader(&s);
+    }
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(hands[r].thread, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(hands[r].status, EN_ESTOP);
+        assert_int_equal(hands[r].ngathers, GATHERS);
+        assert_int_equal(hands[r].bad, 0);
+    }
+    for (int b = 0; b < BUDGET; b++) {
+        int times = 0;
+        for (int r = 0; r < RANKS; r++)
+            times += hands[r].times[b];
+        assert_int_equal(times, 1);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        int64_t soon = crew_soon(); /* the last leader may have come when all was done */
+        while (eni_member_generation(hands[r].member) < KILLS && eni_now_ns() < soon)
+            poll(NULL, 0, 1);
+        assert_int_equal(eni_member_generation(hands[r].member), KILLS);
+        struct pollfd set = {eni_member_generation_fd(hands[r].member), POLLIN, 0};
+        assert_int_equal(poll(&set, 1, 0), 1);
+        assert_int_equal(eni_member_leader(hands[r].member, &epoch)->pid, s.leader);
+        assert_int_equal(epoch, 1 + KILLS);
+        assert_int_equal(poll(&set, 1, 0), 0);
+        assert_int_equal(eni_member_bye(hands[r].member, crew_soon()), EN_OK);
+    }
+    int64_t deadline = crew_soon();
+    while (atomic_load(&s.j->ended) == 0 && eni_now_ns() < deadline)
+        poll(NULL, 0, 1);
+    assert_int_equal(atomic_load(&s.j->ended), 1 + EN_OK);
+    close_stage(&s);
+}
+
+/* An early end that was asked for while nobody led is carried out by the next leader. */
+static void an_early_end_outlives_the_leader(void **state)
+{
+    (void)state;
+    stage s;
+    open_stage(&s);
+    kill(s.leader, SIGKILL);
+    assert_true(crew_await_logged("waiting up to 10 s for it to come back"));
+    for (int64_t deadline = crew_soon();
+         eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[1].member);)
+        poll(NULL, 0, 1);
+    assert_true(eni_member_away_since(s.c.hand[1].member) > 0);
+    assert_int_equal(eni_member_status(s.c.hand[1].member), EN_OK);
+    eni_member_stop(s.c.hand[1].member, "Ctrl-C");
+    start_leader(&s);
+    assert_true(crew_await_logged("the run ends early: Ctrl-C, at rank 1"));
+    assert_true(crew_logged("psd is back after"));
+    for (int r = 0; r < RANKS; r++) {
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && eni_member_stop_step(s.c.hand[r].member) == ENI_STEP_NEVER;)
+            poll(NULL, 0, 1);
+        assert_int_equal(eni_member_enter(s.c.hand[r].member, 0), EN_ESTOP);
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, crew_soon()), EN_OK);
+    }
+    close_stage(&s);
+}
+
+/* psd is killed between writing a goodbye down and answering it. */
+static void a_goodbye_is_answered_in_the_next_life(void **state)
+{
+    (void)state;
+    stage s;
+    open_stage(&s);
+    kill(s.leader, SIGKILL);
+    for (int64_t deadline = crew_soon();
+         eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[0].member);)
+        poll(NULL, 0, 1);
+    assert_int_equal(eni_member_bye(s.c.hand[0].member, eni_now_ns()), EN_ETIMEOUT); /* said, not answered */
+    s.j->rank[0].has_said_bye = true;
+    start_leader(&s);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, crew_soon()), EN_OK);
+    int64_t deadline = crew_soon();
+    while (atomic_load(&s.j->ended) == 0 && eni_now_ns() < deadline)
+        poll(NULL, 0, 1);
+    assert_int_equal(atomic_load(&s.j->ended), 1 + EN_OK);
+    close_stage(&s);
+}
+
+/* One who computes for long has joined again: that ends the wait of those who have said goodbye. */
+static void a_goodbye_waits_for_the_return_of_others_only(void **state)
+{
+    (void)state;
+    stage s;
+    pid_t last;
+    open_stage_with(&s, &last);
+    kill(last, SIGSTOP);
+    kill(s.leader, SIGKILL);
+    for (int r = 0; r < RANKS - 1; r++) {
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && !eni_member_away_since(s.c.hand[r].member);)
+            poll(NULL, 0, 1);
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, eni_now_ns()), EN_ETIMEOUT);
+    }
+    start_leader(&s);
+    for (int r = 0; r < RANKS - 1; r++)
+        for (int64_t deadline = crew_soon();
+             eni_now_ns() < deadline && eni_member_generation(s.c.hand[r].member) == 0;)
+            poll(NULL, 0, 1);
+    kill(last, SIGCONT);
+    for (int r = 0; r < RANKS - 1; r++)
+        assert_int_equal(eni_member_bye(s.c.hand[r].member, crew_soon()), EN_OK);
+    kill(last, SIGKILL);
+    assert_int_equal(waitpid(last, NULL, 0), last);
+    close_stage(&s);
+}
+
+static void a_life_after_everyone_has_left_ends(void **state)
+{
+    (void)state;
+    crew c;
+    eni_revived_rank ranks[RANKS];
+    eni_peer peers[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r] = (eni_revived_rank){.has_said_bye = true};
+        peers[r] = (eni_peer){.rank = r, .pid = 1, .host = "h", .host_id = "h/1"};
+    }
+    const eni_revived revived = {
+        .peers = peers, .rank = ranks, .epoch = 1, .incarnation = 1, .stop_step = ENI_STEP_NEVER};
+    crew_init(&c, RANKS);
+    c.config.revived = &revived;
+    c.config.server_timeout_ns = 200 * ENI_MILLI;
+    assert_true(crew_start(&c));
+    assert_int_equal(eni_leader_wait(c.leader, crew_soon(), -1), EN_OK);
+    crew_fini(&c);
+}
+
+static void patience_ends(void **state)
+{
+    (void)state;
+    stage s;
+    eni_death death;
+    char line[160];
+    uint64_t index;
+    open_stage(&s);
+    for (int r = 0; r < RANKS; r++)
+        eni_member_close(s.c.hand[r].member);
+    memset(s.j, 0, sizeof *s.j);
+    s.j->stop_step = ENI_STEP_NEVER;
+    kill(s.leader, SIGKILL);
+    start_leader(&s);
+    for (int r = 0; r < RANKS; r++)
+        s.c.hand[r].config.server_timeout_ns = 300 * ENI_MILLI;
+    crew_join(&s.c, 0, RANKS);
+    kill(s.leader, SIGKILL);
+    assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_EPEER);
+    assert_int_equal(eni_member_death(s.c.hand[0].member, &death), EN_OK);
+    assert_int_equal(death.rank, -1);
+    snprintf(line, sizeof line,
+             "psd (pid %d on host h) died: its connection closed, and it did not come back within 0.3 s",
+             (int)s.leader);
+    assert_true(crew_logged(line));
+    close_stage(&s);
+}
+
+/* What is not in the journal cannot be answered twice alike: the run ends rather than lie. */
+static void a_journal_that_cannot_be_written_ends_the_run(void **state)
+{
+    (void)state;
+    stage s;
+    uint64_t index;
+    open_stage(&s);
+    assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_OK);
+    s.j->is_broken = true;
+    assert_int_equal(eni_member_claim(s.c.hand[0].member, &index, crew_soon()), EN_EIO);
+    assert_true(crew_logged("the run is broken: the leader cannot write its journal"));
+    close_stage(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(everything_happens_once),
+                                       cmocka_unit_test(an_early_end_outlives_the_leader),
+                                       cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
+                                       cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
+                                       cmocka_unit_test(a_life_after_everyone_has_left_ends),
+                                       cmocka_unit_test(patience_ends),
+                                       cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

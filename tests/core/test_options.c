@@ -1,0 +1,148 @@
+/* test_options.c - what was given, what holds, and what is refused with which words. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/options.h"
+#include "core/log.h"
+#include "core/words.h"
+
+static const en_option table[] = {
+    {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "bound", .help = "b", .value = 3, .max = INFINITY},
+    {.size = sizeof(en_option),
+     .type = EN_OPT_REAL,
+     .key = "alpha",
+     .help = "a",
+     .value = 0.1,
+     .min = -1,
+     .max = 1},
+    {.size = sizeof(en_option), .type = EN_OPT_BOOL, .key = "round", .help = "r"},
+    {.size = sizeof(en_option), .type = EN_OPT_TEXT, .key = "codec", .help = "c", .text = "none"},
+    {0},
+};
+static const en_strategy strategy = {.name = "toy", .options = table};
+static char said[1024];
+
+static void listen_to(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)subsystem;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+static void canonical_is(const char *given, const char *expected)
+{
+    eni_options *options = NULL;
+    assert_int_equal(eni_options_new(&strategy, given, &options), EN_OK);
+    assert_string_equal(eni_options_canonical(options), expected);
+    eni_options_free(options);
+}
+
+static void one_text_for_one_meaning(void **state)
+{
+    (void)state;
+    canonical_is(NULL, "bound=3,alpha=0.1,round=0,codec=none");
+    canonical_is("", "bound=3,alpha=0.1,round=0,codec=none");
+    canonical_is("alpha=1e-1,bound=3.0", "bound=3,alpha=0.1,round=0,codec=none");
+    canonical_is("round:on, codec: topk,bound:inf,alpha=-0.0", "bound=inf,alpha=0,round=1,codec=topk");
+    canonical_is("round", "bound=3,alpha=0.1,round=1,codec=none");
+    canonical_is("alpha=1,round,bound=2", "bound=2,alpha=1,round=1,codec=none");
+    canonical_is("alpha=0.30000000000000004", "bound=3,alpha=0.30000000000000004,round=0,codec=none");
+}
+
+static void the_canonical_text_reads_back(void **state)
+{
+    (void)state;
+    canonical_is("bound=7,alpha=0.25,round=1,codec=a:b", "bound=7,alpha=0.25,round=1,codec=a:b");
+}
+
+static void values_by_key(void **state)
+{
+    (void)state;
+    eni_options *options = NULL;
+    assert_int_equal(eni_options_new(&strategy, "round=yes,bound=12", &options), EN_OK);
+    assert_true(eni_options_num(options, "bound") == 12);
+    assert_true(eni_options_num(options, "alpha") == 0.1);
+    assert_true(eni_options_num(options, "round") == 1);
+    assert_string_equal(eni_options_text(options, "codec"), "none");
+    said[0] = 0;
+    assert_true(eni_options_num(options, "period") == 0);
+    assert_non_null(strstr(said, "toy asks for its numeric option period"));
+    assert_string_equal(eni_options_text(options, "bound"), "");
+    eni_options_free(options);
+}
+
+static void refuses(const char *given, const char *first, const char *second)
+{
+    eni_options *options = NULL;
+    said[0] = 0;
+    assert_int_equal(eni_options_new(&strategy, given, &options), EN_EINVAL);
+    assert_null(options);
+    if (!strstr(said, first) || !strstr(said, second))
+        fail_msg("%s: '%s' lacks '%s' or '%s'", given, said, first, second);
+}
+
+static void what_is_refused(void **state)
+{
+    (void)state;
+    refuses("bond=3", "no option bond", "nearest is bound");
+    refuses("bound=2.5", "bound", "integer 0 .. inf, default 3");
+    refuses("bound=-1", "'-1'", "0 .. inf");
+    refuses("alpha=2", "'2'", "number -1 .. 1, default 0.1");
+    refuses("alpha=nan", "'nan'", "number");
+    refuses("alpha=0.1x", "'0.1x'", "number");
+    refuses("alpha=", "''", "number");
+    refuses("round=maybe", "'maybe'", "on or off, default off");
+    refuses("bound=1,bound=2", "bound", "given twice");
+    refuses("bound", "'bound'", "key=value");
+    refuses("round,round=off", "round", "given twice");
+    refuses("=3", "'=3'", "key=value");
+    refuses("bound=1,", "toy", "comma");
+    char long_one[400];
+    snprintf(long_one, sizeof long_one, "codec=%0300d", 0);
+    refuses(long_one, "306 characters", "at most 255");
+}
+
+static void none_are_declared(void **state)
+{
+    (void)state;
+    const en_strategy plain = {.name = "plain"};
+    eni_options *options = NULL;
+    assert_int_equal(eni_options_new(&plain, "", &options), EN_OK);
+    assert_string_equal(eni_options_canonical(options), "");
+    eni_options_free(options);
+    assert_int_equal(eni_options_new(&plain, "x=1", &options), EN_EINVAL);
+    assert_non_null(strstr(said, "it takes none"));
+}
+
+static void distance_counts_edits(void **state)
+{
+    (void)state;
+    assert_int_equal(eni_word_distance("", ""), 0);
+    assert_int_equal(eni_word_distance("ring", "ring"), 0);
+    assert_int_equal(eni_word_distance("ring", "rnig"), 1);
+    assert_int_equal(eni_word_distance("ring", "rings"), 1);
+    assert_int_equal(eni_word_distance("ps-sync", "ps-async"), 1);
+    assert_int_equal(eni_word_distance("", "abc"), 3);
+}
+
+int main(void)
+{
+    eni_log_set_sink(listen_to, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_text_for_one_meaning),
+        cmocka_unit_test(the_canonical_text_reads_back),
+        cmocka_unit_test(values_by_key),
+        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(none_are_declared),
+        cmocka_unit_test(distance_counts_edits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

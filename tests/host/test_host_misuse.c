@@ -1,0 +1,283 @@
+/* test_host_misuse.c - a strategy that breaks the contract fails in one line with its name, hook, rank, step
+ * and bucket, whatever its hook returns; nothing that it hands in is used as an index or an address. */
+#include "runtime/host/host.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/log.h"
+
+enum { COUNT = 64 };
+
+typedef en_status (*misdeed)(en_host *, en_bucket *);
+static misdeed in_plan, in_submit, in_finish;
+static en_status returned;
+
+static char said[1200];
+static int errors;
+
+static void listen_to(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)subsystem;
+    if (level != ENI_LOG_ERROR) return;
+    errors++;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+static en_status plan(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return in_plan != NULL && bucket->id == 1 ? in_plan(host, bucket) : EN_OK;
+}
+
+static en_status submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return in_submit != NULL && bucket->id == 1 ? in_submit(host, bucket) : EN_OK;
+}
+
+static en_status finish(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    return in_finish != NULL && bucket->id == 1 ? in_finish(host, bucket) : EN_OK;
+}
+
+static const en_strategy bad = {.abi = EN_STRATEGY_ABI,
+                                .size = sizeof(en_strategy),
+                                .name = "bad",
+                                .plan = plan,
+                                .submit = submit,
+                                .finish = finish};
+
+static en_status alive(void *user)
+{
+    (void)user;
+    return EN_OK;
+}
+
+/* One step of a world of one, with two buckets; the first status that is none. */
+static en_status run_step(void)
+{
+    static const eni_tensor_entry tensors[] = {
+        {.name = "a", .offset = 0, .count = COUNT, .rows = 1, .cols = COUNT},
+        {.name = "b", .offset = COUNT, .count = COUNT, .rows = 1, .cols = COUNT}};
+    eni_host_config config = {
+        .strategy = &bad,
+        .world = {.size = sizeof(en_world), .rank = 2, .nranks = 3, .nlocal = 1, .nhosts = 1},
+        .optimizer = eni_optimizer_find("sgd"),
+        .schedule = {.base = 1},
+        .alive_status = alive};
+    eni_arena *arena;
+    eni_buckets *buckets;
+    eni_options *options;
+    eni_host *host = NULL;
+    errors = 0;
+    said[0] = 0;
+    assert_int_equal(eni_arena_open(2 * COUNT, ENI_ARENA_NSLOTS, 0, &arena), EN_OK);
+    assert_int_equal(eni_buckets_new(tensors, 2, 2 * COUNT, COUNT * sizeof(float), &buckets), EN_OK);
+    assert_int_equal(buckets->n, 2);
+    assert_int_equal(eni_options_new(&bad, NULL, &options), EN_OK);
+    config.arena = arena;
+    config.buckets = buckets;
+    config.options = options;
+    en_status st = eni_host_open(&config, &host);
+    if (st == EN_OK) st = eni_host_begin(host, 7, 1, 0);
+    for (uint32_t b = 0; b < 2 && st == EN_OK; b++)
+        st = eni_host_submit(host, b);
+    if (st == EN_OK) st = eni_host_finish(host);
+    eni_host_close(host);
+    eni_options_free(options);
+    eni_buckets_free(buckets);
+    eni_arena_close(arena);
+    return st;
+}
+
+/* ---- misdeeds: all of them say that they went well ---- */
+
+static en_status rewrite_id(en_host *host, en_bucket *bucket)
+{
+    bucket->id = 0;
+    host->step(host, bucket);
+    return EN_OK;
+}
+
+static en_status rewrite_id_far(en_host *host, en_bucket *bucket)
+{
+    bucket->id = 1u << 30;
+    host->mean_step(host, bucket);
+    return EN_OK;
+}
+
+static en_status rewrite_param(en_host *host, en_bucket *bucket)
+{
+    (void)host;
+    bucket->param = 0;
+    return EN_OK;
+}
+
+static en_status rewrite_grad(en_host *host, en_bucket *bucket)
+{
+    bucket->grad = UINT32_MAX;
+    host->step(host, bucket);
+    return EN_OK;
+}
+
+static en_status rewrite_range(en_host *host, en_bucket *bucket)
+{
+    (void)host;
+    bucket->hi = UINT64_MAX;
+    return EN_OK;
+}
+
+static en_status rewrite_samples(en_host *host, en_bucket *bucket)
+{
+    (void)host;
+    bucket->nsamples = 1000;
+    return EN_OK;
+}
+
+static en_status foreign_bucket(en_host *host, en_bucket *bucket)
+{
+    en_bucket copy = *bucket;
+    host->step(host, &copy);
+    return EN_OK;
+}
+
+static en_status no_bucket(en_host *host, en_bucket *bucket)
+{
+    (void)bucket;
+    host->call(host, EN_SERVERS, 1, EN_GRAD, NULL, 1, 1);
+    return EN_OK;
+}
+
+static en_status unknown_request(en_host *host, en_bucket *bucket)
+{
+    (void)bucket;
+    host->wait(host, 4711);
+    return EN_OK;
+}
+
+static en_status store_of_a_ring(en_host *host, en_bucket *bucket)
+{
+    host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static en_status kind_0(en_host *host, en_bucket *bucket)
+{
+    host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, bucket->grad, bucket->param);
+    return EN_OK;
+}
+
+static en_status foreign_vector(en_host *host, en_bucket *bucket)
+{
+    host->lin(host, bucket->grad, 1, bucket->param + 0x00ff0000u, 0);
+    return EN_OK;
+}
+
+static en_status vector_like_none(en_host *host, en_bucket *bucket)
+{
+    (void)bucket;
+    host->vec(host, "x", NULL);
+    return EN_OK;
+}
+
+static en_status no_key(en_host *host, en_bucket *bucket)
+{
+    (void)bucket;
+    host->num(host, NULL);
+    host->text(host, NULL);
+    return EN_OK;
+}
+
+static en_status return_it(en_host *host, en_bucket *bucket)
+{
+    (void)host, (void)bucket;
+    return returned;
+}
+
+static void expect_misuse(const char *what, en_status st, const char *hook, const char *place,
+                          const char *words)
+{
+    char begin[128];
+    snprintf(begin, sizeof begin, "%s of bad (rank 2%s, bucket 1)", hook, place);
+    if (st != EN_EBUG || errors < 1 || strncmp(said, begin, strlen(begin)) != 0 ||
+        strstr(said, words) == NULL)
+        fail_msg("%s: status %d, %d errors; \"%s ..%s\" expected in \"%s\"", what, st, errors, begin, words,
+                 said);
+}
+
+static void test_misuse_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        misdeed misdeed;
+        const char *words;
+    } cases[] = {{"id", rewrite_id, "changed"},
+                 {"far id", rewrite_id_far, "changed bucket 1"},
+                 {"param", rewrite_param, "changed"},
+                 {"grad", rewrite_grad, "changed"},
+                 {"range", rewrite_range, "changed"},
+                 {"samples", rewrite_samples, "changed"},
+                 {"copy", foreign_bucket, "not the host's"},
+                 {"no bucket", no_bucket, "call with a bucket that is not"},
+                 {"request", unknown_request, "4711"},
+                 {"store", store_of_a_ring, "this run has none"},
+                 {"kind", kind_0, "1 .. 255"},
+                 {"vector", foreign_vector, "lin"},
+                 {"like", vector_like_none, "vec with a bucket that is not"},
+                 {"key", no_key, "without a key"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        in_submit = cases[i].misdeed;
+        expect_misuse(cases[i].name, run_step(), "submit", ", step 7", cases[i].words);
+        in_submit = NULL;
+        in_finish = cases[i].misdeed;
+        expect_misuse(cases[i].name, run_step(), "finish", ", step 7", cases[i].words);
+        in_finish = NULL;
+    }
+    in_plan = rewrite_id_far;
+    expect_misuse("id in plan", run_step(), "plan", "", "changed");
+    in_plan = rewrite_range;
+    expect_misuse("range in plan", run_step(), "plan", "", "keep lo <= hi <= count");
+    in_plan = vector_like_none;
+    expect_misuse("like in plan", run_step(), "plan", "", "vec with");
+    in_plan = NULL;
+}
+
+static void test_failures_are_named_once(void **state)
+{
+    (void)state;
+    in_submit = return_it;
+    returned = EN_EUNSUPPORTED;
+    assert_int_equal(run_step(), EN_EUNSUPPORTED);
+    assert_string_equal(said, "submit of bad (rank 2, step 7, bucket 1) failed: 14, "
+                              "this device, host or build cannot do that");
+    assert_int_equal(errors, 1);
+    /* The budget is the host's to end: a strategy that says so would end the run as if all were well. */
+    returned = EN_ESTOP;
+    expect_misuse("EN_ESTOP", run_step(), "submit", ", step 7", "which only the host may say");
+    assert_int_equal(errors, 1);
+    returned = -5;
+    expect_misuse("-5", run_step(), "submit", ", step 7", "no status");
+    /* A death has a line of its own, which blames nobody else. */
+    returned = EN_EPEER;
+    assert_int_equal(run_step(), EN_EPEER);
+    assert_int_equal(errors, 0);
+    in_submit = NULL;
+    assert_int_equal(run_step(), EN_OK);
+}
+
+int main(void)
+{
+    eni_log_set_sink(listen_to, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_misuse_is_named),
+                                       cmocka_unit_test(test_failures_are_named_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

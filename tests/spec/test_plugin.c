@@ -1,0 +1,164 @@
+/* test_plugin.c - built-ins by name, files by path, and one clear sentence for each file that is none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/spec/plugin.h"
+#include "core/log.h"
+
+#define PLUGINS EN_BUILD_DIR "/plugins"
+#define BAD     EN_BUILD_DIR "/test/plugins/bad"
+
+static char said[1024];
+
+static void listen_to(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)subsystem;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+static void refuses(const char *word, en_status expected, const char *const *words)
+{
+    const en_strategy *strategy = NULL;
+    said[0] = 0;
+    assert_int_equal(eni_plugin_find(PLUGINS, word, &strategy), expected);
+    assert_null(strategy);
+    for (; *words; words++)
+        if (!strstr(said, *words)) fail_msg("%s: '%s' does not say '%s'", word, said, *words);
+}
+#define REFUSES(word, status, ...) refuses(word, status, (const char *const[]){__VA_ARGS__, NULL})
+
+static void split_takes_name_and_options(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        {"ssp:bound=3", "ssp", "bound=3"},
+        {"ring", "ring", ""},
+        {"./a:b/mine.so:period=8,x=y:z", "./a:b/mine.so", "period=8,x=y:z"},
+        {"mine.so", "mine.so", ""},
+        {"ssp:file=/a:b", "ssp", "file=/a:b"}};
+    char word[ENI_STRATEGY_WORD_MAX];
+    const char *options;
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(eni_plugin_split(cases[i][0], word, &options), EN_OK);
+        assert_string_equal(word, cases[i][1]);
+        assert_string_equal(options, cases[i][2]);
+    }
+    assert_int_equal(eni_plugin_split("", word, &options), EN_EINVAL);
+    assert_int_equal(eni_plugin_split(":bound=3", word, &options), EN_EINVAL);
+}
+
+static void a_path_is_told_from_a_name(void **state)
+{
+    (void)state;
+    assert_true(eni_plugin_is_path("./mine.so"));
+    assert_true(eni_plugin_is_path("mine.so"));
+    assert_true(eni_plugin_is_path("folder/mine"));
+    assert_true(eni_plugin_is_path("mine.so@second"));
+    assert_false(eni_plugin_is_path("ps-sync"));
+    assert_false(eni_plugin_is_path(".so"));
+}
+
+static void built_ins_are_found_by_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"solo", "ring", "ps-sync", "ps-async", "ssp"};
+    for (int i = 0; i < 5; i++) {
+        const en_strategy *strategy = NULL, *again = NULL;
+        assert_int_equal(eni_plugin_find(PLUGINS, names[i], &strategy), EN_OK);
+        assert_string_equal(strategy->name, names[i]);
+        assert_true(strategy->help && strategy->paper && strategy->theory);
+        assert_int_equal(eni_plugin_find(PLUGINS, names[i], &again), EN_OK);
+        assert_ptr_equal(strategy, again); /* never unloaded */
+    }
+}
+
+static void files_are_found_by_path(void **state)
+{
+    (void)state;
+    const en_strategy *strategy = NULL;
+    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/localsgd.so", &strategy), EN_OK);
+    assert_string_equal(strategy->name, "localsgd");
+    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/strategy_ps.so", &strategy), EN_OK);
+    assert_string_equal(strategy->name, "ps-sync");
+    assert_int_equal(eni_plugin_find(NULL, PLUGINS "/strategy_ps.so@ssp", &strategy), EN_OK);
+    assert_string_equal(strategy->name, "ssp");
+    assert_int_equal(chdir(PLUGINS), 0); /* without a slash: this folder, not the library path */
+    assert_int_equal(eni_plugin_find(NULL, "localsgd.so", &strategy), EN_OK);
+}
+
+static void count(void *user, const en_strategy *strategy, const char *path)
+{
+    assert_non_null(strstr(path, "/strategy_"));
+    assert_non_null(strategy->name);
+    ++*(int *)user;
+}
+
+static void all_are_listed(void **state)
+{
+    (void)state;
+    int n = 0;
+    char text[1024];
+    const en_strategy *ssp;
+    assert_int_equal(eni_plugin_list(PLUGINS, count, &n), EN_OK);
+    assert_int_equal(n, 7); /* solo, ring, ps-sync, ps-async, ssp, hybrid, hierarchical */
+    assert_int_equal(eni_plugin_find(PLUGINS, "ssp", &ssp), EN_OK);
+    const size_t length = eni_plugin_describe(ssp, text, sizeof text);
+    assert_int_equal(length, strlen(text));
+    assert_non_null(strstr(text, "Ho'13"));
+    assert_non_null(strstr(text, "bound"));
+    assert_non_null(strstr(text, "integer 0 .. inf, default 3"));
+    assert_int_equal(eni_plugin_describe(ssp, text, 10), length);
+    assert_int_equal(strlen(text), 9);
+}
+
+static void names_that_are_none(void **state)
+{
+    (void)state;
+    REFUSES("ps-asinc", EN_ENOENT, "ps-asinc", PLUGINS, "nearest is ps-async");
+    REFUSES(PLUGINS "/strategy_ps.so@sp", EN_ENOENT, "no strategy sp", "nearest is ssp");
+    int n = 0;
+    assert_int_equal(eni_plugin_list("/nonexistent", count, &n), EN_ENOENT);
+    assert_non_null(strstr(said, "/nonexistent"));
+}
+
+static void files_that_are_none(void **state)
+{
+    (void)state;
+    REFUSES("/nonexistent/mine.so", EN_ENOENT, "/nonexistent/mine.so", "No such file");
+    REFUSES(EN_SOURCE_DIR "/examples/localsgd.c", EN_EFORMAT, "not a shared object", "2f 2a 20 6c",
+            "cc -shared");
+    REFUSES(BAD "1.so", EN_EVERSION, "bad1.so", "ABI 99", "host 1", "build it again");
+    REFUSES(BAD "2.so", EN_EVERSION, "24 bytes", "sizeof(en_strategy)");
+    REFUSES(BAD "3.so", EN_EINVAL, "'My Strategy'", "a-z, 0-9 and '-'");
+    REFUSES(BAD "4.so", EN_EINVAL, "submit");
+    REFUSES(BAD "5.so", EN_EFORMAT, "no symbol en_strategy_entry");
+    REFUSES(BAD "6.so", EN_EINVAL, "more than 256", "loop");
+    REFUSES(BAD "7.so", EN_EVERSION, "0x40000000");
+    REFUSES(BAD "8.so", EN_EINVAL, "option period", "default outside of its range");
+    REFUSES(BAD "10.so", EN_EINVAL, "option period", "declared twice");
+    REFUSES(BAD "9.so", EN_EVERSION, "does not serve strategy ABI 1");
+}
+
+int main(void)
+{
+    eni_log_set_sink(listen_to, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_takes_name_and_options),
+        cmocka_unit_test(a_path_is_told_from_a_name),
+        cmocka_unit_test(built_ins_are_found_by_name),
+        cmocka_unit_test(files_are_found_by_path),
+        cmocka_unit_test(all_are_listed),
+        cmocka_unit_test(names_that_are_none),
+        cmocka_unit_test(files_that_are_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,80 @@
+/* test_staleness.c - a histogram against the sorted list of its values. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "runtime/store/staleness.h"
+#include "core/rng.h"
+
+enum { VALUES = 5000 };
+
+static int ascending(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void quantiles_are_those_of_the_sorted_values(void **state)
+{
+    (void)state;
+    const eni_rng_key key = {.seed = 1, .purpose = ENI_RNG_TEST};
+    static uint64_t value[VALUES];
+    uint64_t sum = 0;
+    eni_histogram all = {0}, part[2] = {{0}, {0}};
+    for (uint64_t i = 0; i < VALUES; i++) {
+        value[i] = eni_rng_below(&key, i, i % 100 == 0 ? 3000 : 20);
+        sum += value[i];
+        assert_int_equal(eni_histogram_add(&part[i % 2], value[i]), EN_OK);
+    }
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(eni_histogram_merge(&all, &part[k]), EN_OK);
+    qsort(value, VALUES, sizeof *value, ascending);
+    const double share[] = {0.0002, 0.25, 0.5, 0.95, 0.99, 1};
+    for (int k = 0; k < 6; k++) {
+        const size_t at = (size_t)(share[k] * VALUES + 0.999999) - 1;
+        assert_int_equal(eni_histogram_quantile(&all, share[k]), value[at]);
+    }
+    assert_int_equal(all.count, VALUES);
+    assert_int_equal(all.max, value[VALUES - 1]);
+    assert_true(eni_histogram_mean(&all) == (double)sum / VALUES);
+    eni_histogram_fini(&all);
+    eni_histogram_fini(&part[0]);
+    eni_histogram_fini(&part[1]);
+    eni_histogram_fini(&part[1]);
+}
+
+static void huge_values_share_the_last_bin(void **state)
+{
+    (void)state;
+    eni_histogram h = {0};
+    assert_int_equal(eni_histogram_add(&h, UINT64_C(1) << 40), EN_OK);
+    assert_int_equal(eni_histogram_add(&h, ENI_HISTOGRAM_MAX), EN_OK);
+    assert_int_equal(h.bins, ENI_HISTOGRAM_MAX + 1);
+    assert_int_equal(h.bin[ENI_HISTOGRAM_MAX], 2);
+    assert_int_equal(eni_histogram_quantile(&h, 0.5), h.max);
+    eni_histogram_fini(&h);
+}
+
+static void nothing_has_no_mean(void **state)
+{
+    (void)state;
+    eni_histogram h = {0}, other = {0};
+    assert_true(eni_histogram_mean(&h) == 0);
+    assert_int_equal(eni_histogram_quantile(&h, 0.5), 0);
+    assert_int_equal(eni_histogram_merge(&h, &other), EN_OK);
+    assert_null(h.bin);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantiles_are_those_of_the_sorted_values),
+        cmocka_unit_test(huge_values_share_the_last_bin),
+        cmocka_unit_test(nothing_has_no_mean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* test_store_lend.c - lent weights keep their bytes whatever the store does, and the store computes the same.
+ */
+#include "tests/store/store_rig.h"
+
+enum { WORLD = 2, COUNT = 100, ROUNDS = 20 };
+
+static const uint64_t counts[2] = {COUNT, 0};
+
+static void push(rig *r, int32_t client, uint64_t seq, uint64_t base)
+{
+    float gradient[COUNT];
+    for (uint64_t i = 0; i < COUNT; i++)
+        gradient[i] = rig_gradient(client, seq, 0, i);
+    rig_push_owned(r, client, 0, seq, base, 1, gradient, COUNT);
+}
+
+static void in_rounds_only_the_step_looks(void **state)
+{
+    (void)state;
+    const eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, 1);
+    rig r = rig_new(&config);
+    float before[COUNT];
+    const float *first = eni_store_weights(r.store, 0, NULL);
+    memcpy(before, first, sizeof before);
+    eni_edition *loan = eni_store_lend(r.store, 0);
+    assert_non_null(loan);
+    push(&r, 0, 1, 0);
+    assert_ptr_equal(eni_store_weights(r.store, 0, NULL),
+                     first); /* nothing was stepped, nothing was copied */
+    push(&r, 1, 1, 0);
+    assert_ptr_not_equal(eni_store_weights(r.store, 0, NULL), first);
+    assert_ptr_equal(rig_for(&r, 0)->data, eni_store_weights(r.store, 0, NULL));
+    assert_memory_equal(first, before, sizeof before);
+    assert_int_equal(eni_store_totals(r.store)->moved, 1);
+    eni_store_take_back(NULL, loan);
+    rig_free(&r);
+}
+
+static void what_came_back_in_time_is_stepped_in_place(void **state)
+{
+    (void)state;
+    const eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, 1);
+    rig r = rig_new(&config);
+    const float *first = eni_store_weights(r.store, 0, NULL);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        push(&r, 0, round, round - 1);
+        push(&r, 1, round, round - 1);
+        eni_edition *loans[2] = {eni_store_lend(r.store, 0), eni_store_lend(r.store, 0)};
+        eni_store_take_back(NULL, loans[0]);
+        eni_store_take_back(NULL, loans[1]);
+    }
+    assert_ptr_equal(eni_store_weights(r.store, 0, NULL), first);
+    assert_int_equal(eni_store_totals(r.store)->moved, 0);
+    rig_free(&r);
+}
+
+/* Two editions take turns, and no third is made: what is back is used again. */
+static void what_comes_back_is_used_again(void **state)
+{
+    (void)state;
+    const eni_store_config config = rig_config(rig_strategy("ps-async"), WORLD, counts, 1);
+    rig r = rig_new(&config);
+    const float *seen[2] = {eni_store_weights(r.store, 0, NULL), NULL};
+    eni_edition *loan = eni_store_lend(r.store, 0);
+    for (uint64_t seq = 1; seq <= ROUNDS; seq++) {
+        push(&r, 0, seq, seq - 1);
+        const float *now = eni_store_weights(r.store, 0, NULL);
+        if (seq == 1) seen[1] = now;
+        assert_ptr_equal(now, seen[seq % 2]);
+        eni_store_take_back(NULL, loan);
+        loan = eni_store_lend(r.store, 0);
+    }
+    assert_int_equal(eni_store_totals(r.store)->moved, ROUNDS);
+    eni_store_take_back(NULL, loan);
+    rig_free(&r);
+}
+
+/* The same pushes with loans that last 0 to 3 of them, and without any. */
+static void the_sums_are_the_same(void **state)
+{
+    (void)state;
+    const eni_store_config config = rig_config(rig_strategy("ps-async"), WORLD, counts, 1);
+    rig plain = rig_new(&config), lending = rig_new(&config);
+    eni_edition *loan[4] = {0};
+    float kept[4][COUNT];
+    const float *lent[4];
+    for (uint64_t seq = 1; seq <= ROUNDS; seq++)
+        for (int32_t client = 0; client < WORLD; client++) {
+            const uint64_t n = 2 * seq + (uint64_t)client, slot = n * n / 3 % 4;
+            push(&plain, client, seq, 0);
+            push(&lending, client, seq, 0);
+            const float *now = eni_store_weights(lending.store, 0, NULL);
+            assert_memory_equal(now, eni_store_weights(plain.store, 0, NULL), sizeof kept[0]);
+            if (loan[slot]) {
+                assert_memory_equal(lent[slot], kept[slot], sizeof kept[slot]);
+                eni_store_take_back(NULL, loan[slot]);
+            }
+            loan[slot] = eni_store_lend(lending.store, 0);
+            lent[slot] = now;
+            memcpy(kept[slot], now, sizeof kept[slot]);
+        }
+    assert_true(eni_store_totals(lending.store)->moved > 0);
+    rig_free(&plain);
+    rig_free(&lending);
+    for (int i = 0; i < 4; i++) /* loans outlive the store */
+        if (loan[i]) {
+            assert_memory_equal(lent[i], kept[i], sizeof kept[i]);
+            eni_store_take_back(NULL, loan[i]);
+        }
+}
+
+/* A strategy of its own that moves the weights by hand. */
+static en_status by_hand(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state, (void)msg;
+    for (uint64_t i = 0; i < cell->count; i++)
+        cell->w[i] += 1;
+    store->touch(store, cell);
+    return EN_OK;
+}
+
+static void a_hook_writes_a_copy_too(void **state)
+{
+    (void)state;
+    const en_strategy strategy = {.abi = EN_STRATEGY_ABI,
+                                  .size = sizeof strategy,
+                                  .name = "by-hand",
+                                  .flags = EN_STORE_ON_SERVERS,
+                                  .on_push = by_hand};
+    const eni_store_config config = rig_config(&strategy, WORLD, counts, 1);
+    rig r = rig_new(&config);
+    const float *first = eni_store_weights(r.store, 0, NULL);
+    const float before = first[7];
+    eni_edition *loan = eni_store_lend(r.store, 0);
+    push(&r, 0, 1, 0);
+    assert_int_equal(rig_for(&r, 0)->type, ENI_STORE_REPLY);
+    assert_true(first[7] == before);
+    assert_true(eni_store_weights(r.store, 0, NULL)[7] == before + 1);
+    eni_store_take_back(NULL, loan);
+    rig_free(&r);
+}
+
+static void what_is_not_the_stores_cannot_be_lent(void **state)
+{
+    (void)state;
+    static float weights[COUNT];
+    static const uint64_t offsets[2] = {0, COUNT};
+    eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, 2);
+    config.weights = weights;
+    config.weight_offsets = offsets;
+    rig r = rig_new(&config);
+    assert_null(eni_store_lend(r.store, 0));
+    assert_null(eni_store_lend(r.store, 1)); /* empty */
+    assert_null(eni_store_lend(r.store, 2)); /* no such bucket */
+    rig_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_rounds_only_the_step_looks),
+        cmocka_unit_test(what_came_back_in_time_is_stepped_in_place),
+        cmocka_unit_test(what_comes_back_is_used_again),
+        cmocka_unit_test(the_sums_are_the_same),
+        cmocka_unit_test(a_hook_writes_a_copy_too),
+        cmocka_unit_test(what_is_not_the_stores_cannot_be_lent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

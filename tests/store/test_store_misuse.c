@@ -1,0 +1,270 @@
+/* test_store_misuse.c - a store half that breaks the contract is refused in one line with its place, and the
+ * store's own memory stays as it was. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core/log.h"
+#include "tests/store/store_rig.h"
+
+enum { COUNT = 32 };
+static const uint64_t counts[2] = {COUNT, COUNT};
+
+typedef void (*misdeed)(en_store *, en_cell *, en_msg *);
+static misdeed in_push, in_pull, in_timer;
+static en_status push_returns;
+static int pull_returns;
+static en_cell *kept_cell;
+static char said[1200];
+static int errors;
+
+static void listen_to(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)subsystem;
+    if (level != ENI_LOG_ERROR) return;
+    errors++;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+static en_status bad_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (cell->bucket == 0) kept_cell = cell;
+    if (in_push != NULL) in_push(store, cell, msg);
+    return push_returns;
+}
+
+static int bad_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+{
+    (void)state;
+    if (in_pull != NULL) in_pull(store, cell, msg);
+    return pull_returns;
+}
+
+static void bad_timer(en_store *store, void *state, en_cell *cell)
+{
+    (void)state;
+    if (in_timer != NULL) in_timer(store, cell, NULL);
+}
+
+static const en_strategy bad = {.abi = EN_STRATEGY_ABI,
+                                .size = sizeof(en_strategy),
+                                .name = "bad",
+                                .peer_vecs = 1,
+                                .on_push = bad_push,
+                                .on_pull = bad_pull,
+                                .on_timer = bad_timer};
+
+/* ---- misdeeds ---- */
+
+static void peer_of_nobody(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)msg;
+    assert_null(store->peer(store, cell, 2, 0));
+}
+static void peer_below(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)msg;
+    assert_null(store->peer(store, cell, -1, 0));
+}
+static void peer_undeclared(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)msg;
+    assert_null(store->peer(store, cell, 0, 1));
+}
+static void absorb_twice(en_store *store, en_cell *cell, en_msg *msg)
+{
+    store->absorb(store, cell, msg, 1);
+    store->absorb(store, cell, msg, 1);
+}
+/* Between the two the step has used it: it is not staged any more, and would count twice. */
+static void absorb_after_step(en_store *store, en_cell *cell, en_msg *msg)
+{
+    store->absorb(store, cell, msg, 1);
+    store->step(store, cell);
+    store->absorb(store, cell, msg, 1);
+}
+static void absorb_nan(en_store *store, en_cell *cell, en_msg *msg)
+{
+    store->absorb(store, cell, msg, NAN);
+}
+static void absorb_copy(en_store *store, en_cell *cell, en_msg *msg)
+{
+    const en_msg copy = *msg;
+    store->absorb(store, cell, &copy, 1);
+}
+static void absorb_any(en_store *store, en_cell *cell, en_msg *msg)
+{
+    store->absorb(store, cell, msg, 1);
+}
+static void step_other_cell(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)cell, (void)msg;
+    store->step(store, kept_cell);
+}
+static void set_timer(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)msg;
+    store->timer(store, cell, 100);
+}
+static void step_no_cell(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)cell, (void)msg;
+    store->step(store, NULL);
+    store->touch(store, NULL);
+    store->timer(store, NULL, 0);
+}
+static void rewrite_count(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)store, (void)msg;
+    cell->count = 1u << 30;
+}
+static void rewrite_weights(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)store, (void)msg;
+    cell->w = NULL;
+}
+static void rewrite_src(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)store, (void)cell;
+    msg->src = 1000;
+}
+static void rewrite_data(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)store, (void)cell;
+    msg->data = NULL;
+}
+static void no_key(en_store *store, en_cell *cell, en_msg *msg)
+{
+    (void)cell, (void)msg;
+    store->num(store, NULL);
+}
+
+/* ---- */
+
+static eni_store_event push_of(int32_t client, uint32_t bucket, uint64_t seq, float *data)
+{
+    return (eni_store_event){.type = ENI_STORE_CALL,
+                             .client = client,
+                             .incarnation = 1,
+                             .bucket = bucket,
+                             .seq = seq,
+                             .kind = 1,
+                             .nsamples = 2,
+                             .payload = {.data = data, .count = COUNT}};
+}
+
+/* One push to bucket 1, which is refused, whose cell is whole afterwards. */
+static void expect_refusal(const char *what, const char *hook, const char *words)
+{
+    char begin[96];
+    float data[COUNT] = {1};
+    eni_options *options;
+    eni_store_config config = rig_config(&bad, 2, counts, 2);
+    assert_int_equal(eni_options_new(&bad, NULL, &options), EN_OK);
+    config.options = options;
+    misdeed push = in_push, pull = in_pull;
+    in_push = in_pull = NULL;
+    rig r = rig_new(&config);
+    rig_step(&r, push_of(0, 0, 1, data)); /* to bucket 0, with nothing wrong: kept_cell */
+    in_push = push;
+    in_pull = pull;
+    errors = 0;
+    said[0] = 0;
+    rig_step(&r, push_of(1, 1, 1, data));
+    const eni_store_action *answer = rig_for(&r, 1);
+    snprintf(begin, sizeof begin, "%s of bad (shard 0, bucket 1, version ", hook);
+    if (answer->type != ENI_STORE_REFUSE || answer->status != EN_EBUG || errors < 1 ||
+        strncmp(said, begin, strlen(begin)) != 0 || strstr(said, words) == NULL)
+        fail_msg("%s: action %d, status %d, \"%s\" lacks \"%s\" or \"%s\"", what, (int)answer->type,
+                 answer->status, said, begin, words);
+    assert_int_equal(eni_store_count(r.store, 1), COUNT);
+    uint64_t version;
+    assert_non_null(eni_store_weights(r.store, 1, &version));
+    in_push = in_pull = NULL;
+    rig_free(&r);
+    eni_options_free(options);
+}
+
+static void misuse_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        misdeed misdeed;
+        const char *words;
+    } cases[] = {{"peer of nobody", peer_of_nobody, "peer vector 0 of client 2"},
+                 {"peer below", peer_below, "client -1"},
+                 {"peer undeclared", peer_undeclared, "declared 1"},
+                 {"twice", absorb_twice, "once"},
+                 {"after a step", absorb_after_step, "once"},
+                 {"nan", absorb_nan, "weight"},
+                 {"copy", absorb_copy, "with its message"},
+                 {"other cell", step_other_cell, "step with a cell that is not"},
+                 {"no cell", step_no_cell, "cell that is not the hook's"},
+                 {"count", rewrite_count, "changed its cell"},
+                 {"weights", rewrite_weights, "changed its cell"},
+                 {"src", rewrite_src, "changed its message"},
+                 {"data", rewrite_data, "changed its message"},
+                 {"key", no_key, "without a key"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        in_push = cases[i].misdeed;
+        expect_refusal(cases[i].name, "on_push", cases[i].words);
+    }
+    in_pull = absorb_any; /* a pull's answer is no place to add a gradient */
+    expect_refusal("absorb in on_pull", "on_pull", "belongs into on_push");
+    in_pull = rewrite_count;
+    expect_refusal("count in on_pull", "on_pull", "changed its cell");
+    pull_returns = 99;
+    expect_refusal("verdict", "on_pull", "returned 99");
+    pull_returns = EN_REPLY_WEIGHTS;
+}
+
+static void statuses_that_are_the_hosts(void **state)
+{
+    (void)state;
+    static const en_status all[] = {EN_ESTOP, EN_EPEER, EN_EINTR, -1, 1000};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        float data[COUNT] = {1};
+        eni_store_config config = rig_config(&bad, 2, counts, 2);
+        rig r = rig_new(&config);
+        push_returns = all[i];
+        rig_step(&r, push_of(1, 1, 1, data));
+        assert_int_equal(rig_for(&r, 1)->status,
+                         EN_EBUG); /* a worker believes EN_ESTOP: its run would end well */
+        push_returns = EN_OK;
+        rig_free(&r);
+    }
+}
+
+/* Nobody waits for an answer there: the event fails, and with it the lane. */
+static void misuse_in_a_timer_ends_the_lane(void **state)
+{
+    (void)state;
+    eni_store_config config = rig_config(&bad, 2, counts, 2);
+    rig r = rig_new(&config);
+    float data[COUNT] = {1};
+    in_push = set_timer;
+    rig_step(&r, push_of(0, 0, 1, data));
+    rig_step(&r, push_of(0, 1, 1, data));
+    in_push = NULL;
+    in_timer = step_other_cell; /* bucket 0's, which bucket 0 may, and bucket 1 may not */
+    errors = 0;
+    eni_store_event due = {.type = ENI_STORE_TIMER, .now_ns = r.now_ns + 1000};
+    assert_int_equal(eni_store_step(r.store, &due, &r.actions), EN_EBUG);
+    assert_int_equal(errors, 1);
+    assert_non_null(strstr(said, "on_timer of bad (shard 0, bucket 1"));
+    en_store *table = (en_store *)(void *)r.store;
+    table->timer(table, kept_cell, 0);
+    assert_non_null(strstr(said, "outside of a hook"));
+    rig_free(&r);
+    in_timer = NULL;
+}
+
+int main(void)
+{
+    eni_log_set_sink(listen_to, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(misuse_is_refused),
+                                       cmocka_unit_test(statuses_that_are_the_hosts),
+                                       cmocka_unit_test(misuse_in_a_timer_ends_the_lane)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
