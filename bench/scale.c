@@ -13,8 +13,8 @@
 
 #include "bench/figures.h"
 #include "cli/lab.h"
-#include "cli/plot.h"
-#include "cli/stats.h"
+#include "report/plot.h"
+#include "report/stats.h"
 #include "runtime/collective/coll.h"
 #include "core/clock.h"
 #include "runtime/net/place.h"

@@ -12,7 +12,7 @@
 
 #include "cli/check.h"
 #include "cli/lab.h"
-#include "cli/stats.h"
+#include "report/stats.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "config/units.h"

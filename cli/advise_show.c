@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "cli/advise.h"
-#include "cli/table.h"
+#include "report/table.h"
 
 enum { COLS = 7, CHECK_COLS = 5 };
 

@@ -3,7 +3,7 @@
 
 #include "cli/check.h"
 #include "cli/lab.h"
-#include "cli/table.h"
+#include "report/table.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/claims.h"
+#include "report/claims.h"
 #include "cli/commands.h"
 #include "cli/compare_keys.h"
 #include "cli/compare_past.h"
@@ -20,7 +20,7 @@
 #include "cli/launch.h"
 #include "cli/live.h"
 #include "cli/merge_trace.h"
-#include "cli/report.h"
+#include "report/report.h"
 #include "cli/servers.h"
 #include "config/folders.h"
 #include "config/outputs.h"

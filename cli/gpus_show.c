@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cli/gpus.h"
-#include "cli/table.h"
+#include "report/table.h"
 #include "ops/gpu_of_rank.h"
 
 enum { COLUMNS = 8, USERS_SHOWN = 4 };

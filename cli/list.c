@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "cli/report.h"
+#include "report/report.h"
 #include "data/dataset.h"
 #include "models/registry.h"
 #include "runtime/spec/plugin.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/table.h"
+#include "report/table.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/stats.h"
-#include "cli/table.h"
+#include "report/stats.h"
+#include "report/table.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "config/units.h"

@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "cli/commands.h"
-#include "cli/report.h"
-#include "cli/report_fair.h"
+#include "report/report.h"
+#include "report/report_fair.h"
 #include "config/folders.h"
 #include "core/log.h"
 

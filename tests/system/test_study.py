@@ -4,7 +4,7 @@
     test_study.py ENTRAIN RECOMPUTE            two studies of eight seeds, the slow rank swapped
     test_study.py ENTRAIN RECOMPUTE --equal N  N studies of two equal arms (soak)
 
-RECOMPUTE is tests/cli/recompute.py: each study's numbers are computed again from its records.
+RECOMPUTE is tests/report/recompute.py: each study's numbers are computed again from its records.
 """
 import csv
 import json

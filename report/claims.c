@@ -1,0 +1,257 @@
+/* claims.c - see claims.h. */
+#include "report/claims.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "report/stats.h"
+
+/* ---- the test ------------------------------------------------------------------------------------------ */
+
+/* How much sooner a is: log(b / a). Infinite for a miss (and for a time of 0); 0 when both are; NAN: no pair.
+ */
+static double lead(double a, double b)
+{
+    if (isnan(a) || isnan(b)) return NAN;
+    return a < b || a > b ? log(b) - log(a) : 0;
+}
+
+/* The chance that a sum of ranks, each taken or not by a coin, is at least `sum`. Ranks are doubled, so that
+ * mean ranks of ties are whole. */
+static double chance_of_sum(const size_t *ranks, size_t n, size_t sum)
+{
+    double chance[ENI_CLAIMS_SEEDS * (ENI_CLAIMS_SEEDS + 1) + 1];
+    size_t most = 0;
+    chance[0] = 1;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t s = 0; s < ranks[i]; s++)
+            chance[++most] = 0;
+        for (size_t s = most + 1; s-- > ranks[i];)
+            chance[s] = (chance[s] + chance[s - ranks[i]]) / 2;
+        for (size_t s = 0; s < ranks[i]; s++)
+            chance[s] /= 2;
+    }
+    double tail = 0;
+    for (size_t s = most + 1; s-- > sum;)
+        tail += chance[s];
+    return tail;
+}
+
+/* The p value of n leads, without NAN. */
+static double signed_ranks(const double *leads, size_t n, int *sign_out)
+{
+    size_t ranks[ENI_CLAIMS_SEEDS], k = 0, for_a = 0, for_b = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!(fabs(leads[i]) > 0)) continue;
+        size_t below = 0, equal = 0;
+        for (size_t j = 0; j < n; j++) {
+            below += fabs(leads[j]) < fabs(leads[i]);
+            equal += !(fabs(leads[j]) < fabs(leads[i])) && !(fabs(leads[j]) > fabs(leads[i]));
+        }
+        ranks[k] = 2 * below + equal + 1; /* twice the mean of below + 1 .. below + equal */
+        *(leads[i] > 0 ? &for_a : &for_b) += ranks[k++];
+    }
+    if (sign_out != NULL) *sign_out = (for_a > for_b) - (for_a < for_b);
+    if (for_a == for_b) return 1;
+    return fmin(1, 2 * chance_of_sum(ranks, k, for_a > for_b ? for_a : for_b));
+}
+
+static size_t find_leads(const double *a, const double *b, size_t n, double leads_out[ENI_CLAIMS_SEEDS])
+{
+    size_t used = 0;
+    for (size_t i = 0; i < n && used < ENI_CLAIMS_SEEDS; i++) {
+        double value = lead(a[i], b[i]);
+        if (!isnan(value)) leads_out[used++] = value;
+    }
+    return used;
+}
+
+double eni_claims_p(const double *a, const double *b, size_t n, int *sign_out)
+{
+    double leads[ENI_CLAIMS_SEEDS];
+    return signed_ranks(leads, find_leads(a, b, n, leads), sign_out);
+}
+
+double eni_claims_least(const double *a, const double *b, size_t n, double level)
+{
+    double leads[ENI_CLAIMS_SEEDS], moved[ENI_CLAIMS_SEEDS], widest = 0, least = 0;
+    for (size_t i = 0; i < n; i++) /* two misses are a tie, and hide an effect all the same */
+        if (isinf(a[i]) || isinf(b[i])) return NAN;
+    n = find_leads(a, b, n, leads);
+    if (2 * pow(0.5, (double)n) > level) return NAN;
+    double median = eni_stats_median(leads, n);
+    for (size_t i = 0; i < n; i++) {
+        if (isinf(leads[i])) return NAN;
+        leads[i] -= median;
+        widest = fmax(widest, fabs(leads[i]));
+    }
+    for (int side = -1; side <= 1; side += 2) { /* the arm that the effect is for */
+        double low = 0, high = widest + 1e-9;   /* at `high` all signs are equal */
+        for (int step = 0; step < 40; step++) {
+            const double middle = (low + high) / 2;
+            int sign;
+            for (size_t i = 0; i < n; i++)
+                moved[i] = leads[i] + side * middle;
+            *(signed_ranks(moved, n, &sign) <= level && sign == side ? &high : &low) = middle;
+        }
+        least = fmax(least, high);
+    }
+    return exp(least);
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------ */
+
+size_t eni_claims_seeds(size_t m)
+{
+    size_t n = m > 0;
+    while (n > 0 && pow(0.5, (double)n - 1) * (double)m > ENI_CLAIMS_ALPHA)
+        n++;
+    return n;
+}
+
+size_t eni_claims_count(size_t nsettings, size_t narms)
+{
+    return narms > 1 ? nsettings * (narms * (narms - 1) / 2) : 0;
+}
+
+void eni_claims_plan(const size_t *seeds, size_t nsettings, size_t narms, const eni_primary *primary,
+                     eni_claim *claims_out)
+{
+    for (size_t setting = 0, i = 0; setting < nsettings; setting++) {
+        bool has_primary = primary != NULL && primary->setting == setting;
+        size_t own = eni_claims_count(1, narms) - has_primary;
+        for (size_t a = 0; a < narms; a++)
+            for (size_t b = a + 1; b < narms; b++) {
+                bool is_primary =
+                    has_primary && primary->a + primary->b == a + b && (primary->a == a || primary->b == a);
+                claims_out[i++] =
+                    (eni_claim){.setting = setting,
+                                .a = a,
+                                .b = b,
+                                .seeds = seeds[setting],
+                                .is_primary = is_primary,
+                                .is_planned = is_primary || seeds[setting] >= eni_claims_seeds(own)};
+            }
+    }
+}
+
+/* One of Holm's m. */
+static bool is_among(const eni_claim *claim)
+{
+    return claim->is_planned && !claim->is_primary;
+}
+
+size_t eni_claims_among(const eni_claim *claims, size_t n)
+{
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++)
+        m += is_among(&claims[i]);
+    return m;
+}
+
+size_t eni_claims_need(const eni_claim *claims, size_t n)
+{
+    return eni_claims_seeds(eni_claims_among(claims, n));
+}
+
+/* "3 comparisons need 7 seeds" */
+static size_t write_need(const eni_claim *claims, size_t n, char *text_out, size_t size)
+{
+    const size_t m = eni_claims_among(claims, n), alone = eni_claims_seeds(1);
+    char first[64] = "";
+    bool has_primary = false;
+    for (size_t i = 0; i < n; i++)
+        has_primary = has_primary || claims[i].is_primary;
+    if (m == 0 && !has_primary) return (size_t)snprintf(text_out, size, "Too few seeds to claim anything");
+    if (m == 0) return (size_t)snprintf(text_out, size, "The primary comparison needs %zu seeds", alone);
+    if (has_primary) snprintf(first, sizeof first, "The primary comparison needs %zu seeds, then ", alone);
+    return (size_t)snprintf(text_out, size, "%s%zu %scomparison%s need%s %zu seeds", first, m,
+                            has_primary ? "other " : "", m > 1 ? "s" : "", m > 1 ? "" : "s",
+                            eni_claims_seeds(m));
+}
+
+/* "even has 7", or "slow has 3 of 7 (descriptive)": the setting of the first of n claims. */
+static size_t write_setting(const eni_claim *claims, size_t n, const char *name, char *text_out, size_t size)
+{
+    size_t own = 0, among = eni_claims_among(claims, n);
+    for (size_t i = 0; i < n; i++)
+        own += !claims[i].is_primary;
+    if (among > 0 || own == 0) return (size_t)snprintf(text_out, size, "%s has %zu", name, claims->seeds);
+    return (size_t)snprintf(text_out, size, "%s has %zu of %zu (descriptive)", name, claims->seeds,
+                            eni_claims_seeds(own));
+}
+
+void eni_claims_text(const eni_claim *claims, size_t n, const char *const *settings, char *text_out,
+                     size_t size)
+{
+    if (size > 0) text_out[0] = 0;
+    size_t used = n == 0 ? size : write_need(claims, n, text_out, size);
+    for (size_t i = 0, end; i < n && used < size; i = end) {
+        for (end = i; end < n && claims[end].setting == claims[i].setting;)
+            end++;
+        used += (size_t)snprintf(text_out + used, size - used, i == 0 ? ": " : ", ");
+        if (used < size)
+            used +=
+                write_setting(&claims[i], end - i, settings[claims[i].setting], text_out + used, size - used);
+    }
+    if (used < size) snprintf(text_out + used, size - used, ".");
+}
+
+/* ---- the judgement ------------------------------------------------------------------------------------- */
+
+/* Holm's adjusted p values of the m: a p value times how many are not smaller, and never less than what a
+ * smaller p value came to. */
+static void adjust(eni_claim *claims, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        claims[i].adjusted = claims[i].is_primary ? claims[i].p : NAN;
+        if (!is_among(&claims[i])) continue;
+        size_t left = 0;
+        for (size_t j = 0; j < n; j++)
+            left += is_among(&claims[j]) && claims[j].p >= claims[i].p;
+        claims[i].adjusted = fmin(1, (double)left * claims[i].p);
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            if (is_among(&claims[i]) && is_among(&claims[j]) && claims[j].p < claims[i].p)
+                claims[i].adjusted = fmax(claims[i].adjusted, claims[j].adjusted);
+}
+
+/* What the numbers say of one comparison when nothing else stands in its way. */
+static int find(const eni_claim *claim, size_t most_seeds, size_t needed, bool is_gate_open)
+{
+    size_t own = claim->is_primary ? claim->seeds : most_seeds;
+    if (!claim->is_planned || own < needed) return ENI_CLAIM_FEW;
+    if (claim->bar != 0) return claim->bar;
+    if (!is_gate_open && !claim->is_primary) return ENI_CLAIM_EXPLORATORY;
+    return claim->adjusted <= ENI_CLAIMS_ALPHA && claim->sign != 0 ? ENI_CLAIM_YES : ENI_CLAIM_NOT_SHOWN;
+}
+
+void eni_claims_judge(eni_claim *claims, size_t n, const double *times, size_t narms, size_t nseeds)
+{
+    size_t most = 0; /* seeds of a setting */
+    for (size_t i = 0; i < n; i++) {
+        eni_claim *claim = &claims[i];
+        const double *a = &times[(claim->setting * narms + claim->a) * nseeds];
+        const double *b = &times[(claim->setting * narms + claim->b) * nseeds];
+        claim->n = claim->sooner = claim->later = 0;
+        for (size_t s = 0; s < nseeds; s++) {
+            claim->n += !isnan(lead(a[s], b[s]));
+            claim->sooner += a[s] < b[s];
+            claim->later += a[s] > b[s];
+        }
+        claim->p = eni_claims_p(a, b, nseeds, &claim->sign);
+        if (is_among(claim) && claim->seeds > most) most = claim->seeds;
+    }
+    adjust(claims, n);
+    const size_t needed = eni_claims_need(claims, n);
+    bool is_gate_open = true;
+    for (size_t i = 0; i < n; i++) {
+        if (!claims[i].is_primary) continue;
+        claims[i].found = find(&claims[i], most, eni_claims_seeds(1), true);
+        is_gate_open = claims[i].found == ENI_CLAIM_YES;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!claims[i].is_primary) claims[i].found = find(&claims[i], most, needed, is_gate_open);
+}

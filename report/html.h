@@ -1,0 +1,21 @@
+/* html.h - writing text into a page so that nothing in it can become markup. */
+#ifndef REPORT_HTML_H
+#define REPORT_HTML_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* Writes UTF-8 text with & < > " ' escaped and control characters left out (newline and tab stay). Safe in
+ * element content and in quoted attributes. */
+void eni_html_text(FILE *page, const char *text);
+
+/* printf, with the result written by eni_html_text (at most 4095 bytes of it). */
+void eni_html_printf(FILE *page, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Writes "data:MIME;base64,…" (RFC 2397, RFC 4648). */
+void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes);
+
+/* Writes the page's style sheet. */
+void eni_html_style(FILE *page);
+
+#endif

@@ -1,0 +1,401 @@
+/* plot.c - see plot.h. */
+#include "report/plot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "report/html.h"
+#include "config/units.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+
+extern char **environ;
+
+enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
+
+/* ---- the child ----------------------------------------------------------------------------------------- */
+
+/* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
+static int file_of(const char *text, size_t bytes)
+{
+    int fd = memfd_create("gnuplot", MFD_CLOEXEC);
+    if (fd < 0) return -1;
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, text + done, bytes - done);
+        if (n < 0) {
+            close(fd);
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+static pid_t spawn(const char *program, int in, int out, int err)
+{
+    posix_spawn_file_actions_t actions;
+    if (posix_spawn_file_actions_init(&actions) != 0) return -1;
+    posix_spawn_file_actions_adddup2(&actions, in, 0);
+    posix_spawn_file_actions_adddup2(&actions, out, 1);
+    posix_spawn_file_actions_adddup2(&actions, err, 2);
+    char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for everybody */
+    char *argv[] = {name, defaults, NULL};
+    pid_t pid;
+    int failed = posix_spawnp(&pid, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed == 0) return pid;
+    errno = failed;
+    return -1;
+}
+
+/* Reads `fd` to its end or the deadline; EN_ETIMEOUT, EN_EIO (also when it is too long) or EN_OK. */
+static en_status read_all(int fd, int64_t deadline_ns, FILE *into)
+{
+    char chunk[16384];
+    size_t total = 0;
+    for (;;) {
+        struct pollfd ready = {fd, POLLIN, 0};
+        int left = eni_ms_left(deadline_ns, 1000);
+        if (left == 0) return EN_ETIMEOUT;
+        if (poll(&ready, 1, left) <= 0) continue;
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0) return EN_OK;
+        if (n < 0 && errno != EINTR) return EN_EIO;
+        if (n > 0) fwrite(chunk, 1, (size_t)n, into);
+        total += n > 0 ? (size_t)n : 0;
+        if (total > PLOT_MAX_BYTES) return EN_EIO;
+    }
+}
+
+/* What the child wrote to its error stream, on one line. */
+static void first_words(int fd, char *text_out, size_t size)
+{
+    ssize_t n = pread(fd, text_out, size - 1, 0);
+    text_out[n > 0 ? n : 0] = 0;
+    for (char *at = text_out; *at != 0; at++)
+        if (*at == '\n' || *at == '\t') *at = ' ';
+}
+
+eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
+                         int64_t timeout_ns, char *reason_out, size_t reason_size)
+{
+    int64_t deadline_ns = eni_now_ns() + timeout_ns;
+    int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
+    char *text = NULL;
+    size_t length = 0;
+    FILE *into = open_memstream(&text, &length);
+    pid_t pid = -1;
+    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0)
+        pid = spawn(gnuplot, in, out[1], err);
+    if (pid < 0) snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
+    if (out[1] >= 0) close(out[1]);
+
+    en_status st = pid < 0 ? EN_EIO : read_all(out[0], deadline_ns, into);
+    if (into != NULL) fclose(into);
+    if (pid > 0) {
+        if (st != EN_OK) kill(pid, SIGKILL);
+        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {
+        }
+        char words[200];
+        first_words(err, words, sizeof words);
+        if (st == EN_ETIMEOUT)
+            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot,
+                     (double)timeout_ns / 1e9);
+        else if (st != EN_OK || code != 0 || memmem(text, length, mark, strlen(mark)) == NULL)
+            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
+                     words[0] ? words : "no reason");
+    }
+    if (in >= 0) close(in);
+    if (err >= 0) close(err);
+    if (out[0] >= 0) close(out[0]);
+    if (st == EN_OK && code == 0 && text != NULL && memmem(text, length, mark, strlen(mark)) != NULL)
+        return (eni_picture){text, length};
+    free(text);
+    return (eni_picture){NULL, 0};
+}
+
+/* ---- the picture in the page --------------------------------------------------------------------------- */
+
+static bool starts_with(const char *text, const char *head)
+{
+    return strncmp(text, head, strlen(head)) == 0;
+}
+
+/* The end of <tag>…</tag> at `at`, or NULL. */
+static const char *skip_element(const char *at, const char *open, const char *close)
+{
+    if (!starts_with(at, open)) return NULL;
+    const char *end = strstr(at, close);
+    return end == NULL ? NULL : end + strlen(close);
+}
+
+void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char *label)
+{
+    static const char *const references[] = {"id='", "id=\"", "url(#", "href='#", "href=\"#"};
+    const char *at = strstr(svg, "<svg");
+    if (at == NULL) return;
+    fputs("<svg role=\"img\" aria-label=\"", page);
+    eni_html_text(page, label);
+    fputc('"', page);
+    at += strlen("<svg");
+    while (*at != 0) {
+        const char *end = skip_element(at, "<title>", "</title>");
+        if (end == NULL) end = skip_element(at, "<desc>", "</desc>");
+        if (end != NULL) {
+            at = end;
+            continue;
+        }
+        size_t taken = 0;
+        for (size_t i = 0; i < sizeof references / sizeof references[0] && taken == 0; i++)
+            if (starts_with(at, references[i])) taken = strlen(references[i]);
+        if (taken == 0) {
+            fputc(*at++, page);
+            continue;
+        }
+        fprintf(page, "%.*s%s-", (int)taken, at, prefix);
+        at += taken;
+    }
+}
+
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height)
+{
+    *plot = (eni_plot){.canvas = canvas, .width = width, .height = height};
+    snprintf(plot->name, sizeof plot->name, "%s", name);
+    plot->script = open_memstream(&plot->text, &plot->bytes);
+    if (plot->script == NULL) {
+        eni_error("plot", "cannot allocate the script of %s", name);
+        return EN_ENOMEM;
+    }
+    fprintf(plot->script, "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n",
+            width, height);
+    fflush(plot->script);
+    plot->body = plot->bytes;
+    fputs("set encoding utf8\n"
+          "set border 3 lc rgb '#8a94a0'\n"
+          "set tics nomirror scale 0.4 tc rgb '#3d4853'\n"
+          "set xlabel tc rgb '#3d4853'\nset ylabel tc rgb '#3d4853'\n"
+          "set grid ytics lc rgb '#e4e8ec' lt 1 lw 1\n"
+          "set key off\n",
+          plot->script);
+    return EN_OK;
+}
+
+void eni_plot_label(eni_plot *plot, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(plot->label, sizeof plot->label, fmt, args);
+    va_end(args);
+}
+
+void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm)
+{
+    const eni_study *study = plot->canvas->study;
+    char kind[256], title[400];
+    eni_study_kind(study, cell, kind, sizeof kind);
+    snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
+             arm == NULL ? "" : ", ", study->cells[cell].name, kind);
+    eni_plot_label(plot, "%s: %.360s", what, title);
+    fputs("set tmargin 2\nset label 99 ", plot->script);
+    eni_plot_quote(plot->script, title, 58);
+    fputs(" at graph 0, graph 1 left offset 0,0.9 tc rgb '#1c2733' font ',15'\n", plot->script);
+}
+
+void eni_plot_drop(eni_plot *plot)
+{
+    if (plot->script != NULL) fclose(plot->script);
+    free(plot->text);
+    *plot = (eni_plot){0};
+}
+
+en_status eni_plot_file(const char *dir, const char *name, const char *suffix, const char *text, size_t bytes)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
+    FILE *file = fopen(path, "we");
+    bool is_written = file != NULL && fwrite(text, 1, bytes, file) == bytes;
+    if (file != NULL && fclose(file) != 0) is_written = false;
+    if (is_written) return EN_OK;
+    eni_error("plot", "cannot write %s: %s", path, strerror(errno));
+    return EN_EIO;
+}
+
+en_status eni_plot_close(eni_plot *plot)
+{
+    eni_canvas *canvas = plot->canvas;
+    en_status st = EN_OK;
+    fclose(plot->script);
+    plot->script = NULL;
+    EN_TRY_GOTO(eni_plot_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
+
+    char reason[512] = "gnuplot does not run here";
+    eni_picture svg = {NULL, 0};
+    if (canvas->gnuplot != NULL)
+        svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
+                           reason, sizeof reason);
+    if (svg.data != NULL) {
+        if (canvas->wants_pdf) st = eni_plot_pdf(plot);
+        fputs("<div class=\"panel\">", canvas->page);
+        eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
+        fputs("</div>\n", canvas->page);
+    } else {
+        if (canvas->nfailed++ == 0)
+            eni_warn("plot", "%s: %s; the page has the data instead", plot->name, reason);
+        if (strstr(reason, "gave no picture") == NULL) canvas->gnuplot = NULL; /* wait for it once only */
+        fputs("<p class=\"absent\">No picture here: ", canvas->page);
+        eni_html_printf(canvas->page, "%s. The data is in the CSV below.", reason);
+        fputs("</p>\n", canvas->page);
+    }
+    free(svg.data);
+drop:
+    eni_plot_drop(plot);
+    return st;
+}
+
+void eni_plot_quote(FILE *script, const char *text, size_t letters)
+{
+    fputc('\'', script);
+    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
+        bool is_start = (*at & 0xc0) != 0x80;
+        if (is_start && letters-- == 0) {
+            fputs("…", script);
+            break;
+        }
+        if (*at == '\'')
+            fputs("''", script);
+        else
+            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
+    }
+    fputc('\'', script);
+}
+
+/* ---- CSV ----------------------------------------------------------------------------------------------- */
+
+en_status eni_csv_open(eni_csv *csv, const char *head)
+{
+    *csv = (eni_csv){0};
+    csv->file = open_memstream(&csv->text, &csv->bytes);
+    if (csv->file == NULL) {
+        eni_error("plot", "cannot allocate a CSV");
+        return EN_ENOMEM;
+    }
+    fprintf(csv->file, "%s\n", head);
+    return EN_OK;
+}
+
+void eni_csv_text(eni_csv *csv, const char *text)
+{
+    if (strpbrk(text, ",\"\r\n") == NULL) {
+        fputs(text, csv->file);
+        return;
+    }
+    fputc('"', csv->file);
+    for (; *text != 0; text++) {
+        if (*text == '"') fputc('"', csv->file);
+        fputc(*text, csv->file);
+    }
+    fputc('"', csv->file);
+}
+
+void eni_csv_name(eni_csv *csv, const char *name)
+{
+    for (; *name != 0; name++)
+        fputc(*name == ',' ? ';' : strchr(" \t\r\n\"", *name) != NULL ? '_' : *name, csv->file);
+}
+
+void eni_csv_number(eni_csv *csv, double value)
+{
+    if (isnan(value)) return;
+    const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
+    fprintf(csv->file, is_whole ? "%.0f" : "%.9g", value);
+}
+
+/* One part of every slow rank, "RANK:FACTOR": what stands before the colon, or behind it. */
+static void put_stragglers(eni_csv *csv, const json_t *emulated, bool wants_factor)
+{
+    static const char mark[] = "straggler ";
+    size_t i, n = 0;
+    json_t *item;
+    json_array_foreach(emulated, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text == NULL || strncmp(text, mark, sizeof mark - 1) != 0) continue;
+        int64_t rank;
+        double factor;
+        if (!eni_straggler_parse(text + sizeof mark - 1, &rank, &factor)) continue;
+        if (n++ > 0) fputc(';', csv->file);
+        eni_csv_number(csv, wants_factor ? factor : (double)rank);
+    }
+    fputc(',', csv->file);
+}
+
+static void put_net(eni_csv *csv, const json_t *emulated)
+{
+    static const char mark[] = "net ";
+    uint64_t rate = 0;
+    int64_t delay = 0;
+    const char *wrong;
+    size_t i;
+    json_t *item;
+    json_array_foreach(emulated, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text != NULL && strncmp(text, mark, sizeof mark - 1) == 0 &&
+            !eni_net_parse(text + sizeof mark - 1, &rate, &delay, &wrong))
+            rate = 0, delay = 0;
+    }
+    if (rate > 0) fprintf(csv->file, "%" PRIu64, rate);
+    fputc(',', csv->file);
+    if (delay > 0) eni_csv_number(csv, (double)delay * 1e-9);
+    fputc(',', csv->file);
+}
+
+void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
+{
+    const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
+    eni_csv_name(csv, study->cells[run->cell].name);
+    fputc(',', csv->file);
+    eni_csv_name(csv, study->arms[run->arm].name);
+    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->cell);
+    fprintf(csv->file, ",%lld,%s,", (long long)run->seed, is_real ? "real" : "emulated");
+    put_stragglers(csv, emulated, false);
+    put_stragglers(csv, emulated, true);
+    put_net(csv, emulated);
+}
+
+en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
+{
+    fclose(csv->file);
+    en_status st = eni_plot_file(dir, name, "csv", csv->text, csv->bytes);
+    free(csv->text);
+    *csv = (eni_csv){0};
+    return st;
+}
+
+en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)
+{
+    fclose(csv->file);
+    en_status st = eni_plot_file(canvas->dir, name, "csv", csv->text, csv->bytes);
+    if (st == EN_OK) {
+        fprintf(canvas->page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
+        eni_html_data_uri(canvas->page, "text/csv", csv->text, csv->bytes);
+        fprintf(canvas->page, "\">Data of this figure: %s.csv</a></p>\n", name);
+    }
+    free(csv->text);
+    *csv = (eni_csv){0};
+    return st;
+}

@@ -1,0 +1,152 @@
+/* plot.h - one picture: a gnuplot script, run as a child process, its SVG written into a page.
+ *
+ *     eni_plot plot;
+ *     EN_TRY(eni_plot_open(&plot, canvas, "steps-0", 480, 300));
+ *     fprintf(plot.script, "plot …");
+ *     EN_TRY(eni_plot_close(&plot));
+ *
+ * gnuplot draws because it is where people check a figure: each script stays in DIR/plots beside its CSV. */
+#ifndef REPORT_PLOT_H
+#define REPORT_PLOT_H
+
+#include <stdio.h>
+
+#include "report/report_study.h"
+
+/* What all figures of one report share. */
+typedef struct eni_canvas {
+    const eni_study *study;
+    FILE *page;          /* the HTML being written */
+    char *dir;           /* DIR/plots */
+    const char *gnuplot; /* program, looked up in PATH; NULL once it did not start or not end */
+    bool wants_pdf;      /* each figure also as DIR/plots/NAME.pdf */
+    size_t nfailed;      /* pictures that gnuplot did not give; their place in the page says so */
+} eni_canvas;
+
+typedef struct eni_plot {
+    eni_canvas *canvas;
+    char name[64];
+    char label[400]; /* for screen readers */
+    FILE *script;    /* in memory; the figure prints its commands and data here */
+    char *text;
+    size_t bytes;
+    int width, height; /* pixels */
+    size_t body;       /* of the text, where the line behind `set terminal` begins */
+} eni_plot;
+
+/* Starts a script of width x height pixels with the common style. `name`: [a-z0-9-]+, unique in the page. */
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height);
+
+/* Sets the picture's name for screen readers. */
+void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Sets the label to `what`, the cell and its kind, and shows all but the `what` as the title: "even (real)";
+ * with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
+void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm);
+
+/* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its
+ * place and one warning is logged. Frees the plot in any case. EN_EIO when the script cannot be written
+ * beside the page, EN_ENOMEM. Blocks. */
+en_status eni_plot_close(eni_plot *plot);
+
+/* Drops it. */
+void eni_plot_drop(eni_plot *plot);
+
+/* Prints text as a gnuplot string that nothing in it can leave (single quotes doubled; backquotes, which run
+ * a shell, and control characters replaced), cut to `letters`. */
+void eni_plot_quote(FILE *script, const char *text, size_t letters);
+
+/* The data of a figure, as CSV (RFC 4180). */
+typedef struct eni_csv {
+    FILE *file;
+    char *text;
+    size_t bytes;
+} eni_csv;
+
+/* Starts it with its line of column names. */
+en_status eni_csv_open(eni_csv *csv, const char *head);
+/* The columns that start the line of a run, and their values, each with a comma behind it: cell, arm, seed, kind
+ * ("real" or "emulated") and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
+#define ENI_CSV_RUN "cell,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
+void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
+void eni_csv_text(eni_csv *csv, const char *text);
+/* A name that cut and awk can read: commas become ';', blanks and quotes '_'. */
+void eni_csv_name(eni_csv *csv, const char *name);
+/* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
+void eni_csv_number(eni_csv *csv, double value);
+/* Writes DIR/NAME.csv; frees. */
+en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name);
+/* Writes DIR/plots/NAME.csv, and a download link with the data inside into the page; frees. */
+en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name);
+
+/* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with free. */
+typedef struct eni_picture {
+    char *data; /* NULL: none */
+    size_t bytes;
+} eni_picture;
+
+/* Runs `gnuplot` on `script` and returns what it printed, which must begin with or hold `mark` ("<svg",
+ * "%PDF"); else no picture, and a reason. Exposed for its test. */
+eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
+                         int64_t timeout_ns, char *reason_out, size_t reason_size);
+
+/* Writes DIR/NAME.SUFFIX. EN_EIO, logged. */
+en_status eni_plot_file(const char *dir, const char *name, const char *suffix, const char *text,
+                        size_t bytes);
+
+/* plot_pdf.c: DIR/plots/NAME.pdf from the figure's own script, and the legends, which the page has as text,
+ * as legend-arms.pdf and legend-phases.pdf. EN_EIO, logged, where gnuplot cannot. Block like eni_plot_run. */
+en_status eni_plot_pdf(const eni_plot *plot);
+en_status eni_plot_pdf_legends(const eni_canvas *canvas);
+
+/* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
+ * share one page), an accessible name. */
+void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char *label);
+
+/* ---- style (plot_style.c) ------------------------------------------------------------------------------ */
+
+/* An arm's colour ("#0072b2"; Okabe & Ito 2008), dash and marker. `is_real` false gives the open marker. */
+const char *eni_plot_colour(const eni_arm *arm);
+const char *eni_plot_dash(const eni_arm *arm);
+int eni_plot_marker(const eni_arm *arm, bool is_real);
+
+/* A colour and a legend word for each phase of a step. */
+const char *eni_plot_phase_colour(int phase);
+const char *eni_plot_phase_name(int phase);
+const char *eni_plot_phase_fill(int phase); /* "solid 1.0", or a hatch for what is emulated */
+
+/* Writes the arm's marker as a small inline SVG, open when not real. */
+void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real);
+/* A line of legend: the arms or phases that the figure shows (NULL: all). */
+void eni_plot_arm_legend(const eni_canvas *canvas, const bool shown[]);
+void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool with_hidden);
+
+/* Rows 1..n from top to bottom, with a label each, for plots that read like a table. */
+typedef struct eni_plot_rows {
+    size_t n;
+    char label[128][64];
+} eni_plot_rows;
+
+void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Sets yrange, labels and left margin. */
+void eni_plot_set_rows(eni_plot *plot, const eni_plot_rows *rows);
+/* Sets xrange to [low, high] and ticks at round numbers, at most seven. */
+void eni_plot_set_axis(eni_plot *plot, double low, double high);
+
+/* Two strokes through the x or y axis, close to its begin: it does not start at zero. */
+void eni_plot_cut_axis(eni_plot *plot, bool is_x);
+
+/* Pixels of height that suit n rows of `each` pixels. */
+int eni_plot_row_height(size_t n, int each);
+
+/* ---- figures, in the page's order; each writes its panels and its CSV link ----------------------------- */
+
+en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
+en_status eni_plot_steps(eni_canvas *canvas);  /* plot_steps.c: where a step's time goes, per role */
+en_status eni_plot_cells(eni_canvas *canvas);  /* plot_cells.c: the cells beside each other, a dot a seed */
+en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
+en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bytes.c: payload, wire, shared memory, theory */
+en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */
+en_status eni_plot_shares(eni_canvas *canvas);    /* plot_shares.c: samples applied per worker */
+
+#endif

@@ -1,0 +1,182 @@
+/* plot_curves.c - accuracy over the training clock and over samples, side by side: how fast it runs and
+ * how well it learns are two questions. A thin line per seed, a bold line for the median. The accuracy is of
+ * the samples held out of training; of the test set where none were. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/html.h"
+#include "report/plot.h"
+#include "core/try.h"
+
+enum { OVER_TIME, OVER_SAMPLES };
+
+/* Whether there is a point to show: a regression has no accuracy. */
+static bool has_points(const eni_run *run)
+{
+    for (size_t i = 0; i < run->nevals; i++)
+        if (!isnan(run->evals[i].accuracy)) return true;
+    return false;
+}
+
+/* Numbers of the data block of one run ($r<index>) and of one arm's median ($m<arm>). */
+static void print_run(eni_plot *plot, size_t index, const eni_run *run, int over)
+{
+    fprintf(plot->script, "$r%zu << EOD\n", index);
+    for (size_t i = 0; i < run->nevals; i++) {
+        const eni_eval *eval = &run->evals[i];
+        if (isnan(eval->accuracy)) continue;
+        fprintf(plot->script, "%.9g %.6g\n", over == OVER_TIME ? eval->t : eval->samples / 1000,
+                100 * eval->accuracy);
+    }
+    fputs("EOD\n", plot->script);
+}
+
+/* The i-th evaluation that every run of the study has alike; NULL behind the last. */
+static const eni_eval *grid_at(const eni_run *run, size_t i)
+{
+    for (size_t e = 0; e < run->nevals; e++)
+        if (!run->evals[e].is_bracket && i-- == 0) return &run->evals[e];
+    return NULL;
+}
+
+/* Runs of one arm evaluate after the same numbers of samples, so the i-th evaluations belong together. */
+static size_t print_median(eni_plot *plot, const eni_study *study, size_t cell, size_t arm, int over)
+{
+    double x[ENI_MAX_RUNS], y[ENI_MAX_RUNS];
+    size_t printed = 0;
+    fprintf(plot->script, "$m%zu << EOD\n", arm);
+    for (size_t i = 0;; i++) {
+        size_t n = 0, runs = 0;
+        for (size_t r = 0; r < study->nruns; r++) {
+            const eni_run *run = &study->runs[r];
+            if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+            const eni_eval *eval = grid_at(run, i);
+            runs++;
+            if (eval == NULL || isnan(eval->accuracy)) continue;
+            x[n] = over == OVER_TIME ? eval->t : eval->samples / 1000;
+            y[n++] = 100 * eval->accuracy;
+        }
+        if (n == 0 || n < runs) break;
+        double across = eni_stats_median(x, n), up = eni_stats_median(y, n);
+        fprintf(plot->script, "%.9g %.6g\n", across, up);
+        printed++;
+    }
+    fputs("EOD\n", plot->script);
+    return printed;
+}
+
+/* The least accuracy worth showing: the start at chance level would flatten everything else. */
+static double floor_of(const eni_study *study)
+{
+    double least = 100 * study->target;
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        double all = run->nevals > 0 ? run->evals[run->nevals - 1].samples : 0;
+        for (size_t i = 0; i < run->nevals; i++)
+            if (run->evals[i].samples >= 0.1 * all && 100 * run->evals[i].accuracy < least)
+                least = 100 * run->evals[i].accuracy;
+    }
+    return fmax(0, 10 * floor(least / 10));
+}
+
+static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, const size_t medians[])
+{
+    bool is_real = eni_study_is_real(study, cell);
+    fputs("plot ", plot->script);
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        if (run->cell != cell || !has_points(run)) continue;
+        const eni_arm *arm = &study->arms[run->arm];
+        fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r,
+                eni_plot_dash(arm), eni_plot_colour(arm) + 1);
+    }
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_arm *arm = &study->arms[a];
+        if (medians[a] == 0) continue;
+        fprintf(plot->script, "$m%zu using 1:2 with linespoints lw 2.4 dt %s pt %d ps 0.62 lc rgb '%s', ", a,
+                eni_plot_dash(arm), eni_plot_marker(arm, is_real), eni_plot_colour(arm));
+    }
+    fputs("NaN\n", plot->script);
+}
+
+static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double most_x)
+{
+    const eni_study *study = canvas->study;
+    char name[64];
+    snprintf(name, sizeof name, "accuracy-%zu-%s", cell, over == OVER_TIME ? "time" : "samples");
+    eni_plot plot;
+    EN_TRY(eni_plot_open(&plot, canvas, name, 480, 320));
+    const char *what = eni_study_has_holdout(study) ? "holdout accuracy" : "test accuracy";
+    eni_plot_label(&plot, "%s over %s, setting %s", what,
+                   over == OVER_TIME ? "the training clock" : "samples", study->cells[cell].name);
+    fprintf(plot.script,
+            "set xlabel '%s'\nset ylabel '%s, %%' offset 1,0\nset yrange [%g:*]\n"
+            "set rmargin 2\n"
+            "set arrow 1 from graph 0, first %g to graph 1, first %g nohead lc rgb '#3d4853' dt '-' lw 1\n"
+            "set label 1 'target %g %%' at graph 0.985, first %g right offset 0,0.55 tc rgb '#3d4853' font "
+            "',12'\n",
+            over == OVER_TIME ? "training clock, s" : "samples, thousands", what, floor_of(study),
+            100 * study->target, 100 * study->target, 100 * study->target, 100 * study->target);
+    eni_plot_set_axis(&plot, 0, 1.02 * most_x);
+    if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
+    size_t medians[ENI_MAX_ARMS];
+    for (size_t r = 0; r < study->nruns; r++)
+        if (study->runs[r].cell == cell && has_points(&study->runs[r]))
+            print_run(&plot, r, &study->runs[r], over);
+    for (size_t a = 0; a < study->narms; a++)
+        medians[a] = print_median(&plot, study, cell, a, over);
+    print_curves(&plot, study, cell, medians);
+    return eni_plot_close(&plot);
+}
+
+static en_status draw_cell(eni_canvas *canvas, size_t cell)
+{
+    const eni_study *study = canvas->study;
+    double most_t = 0, most_samples = 0;
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        if (run->cell != cell || !has_points(run)) continue;
+        most_t = fmax(most_t, run->evals[run->nevals - 1].t);
+        most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
+    }
+    if (!(most_t > 0)) {
+        eni_html_printf(canvas->page, "%s: no accuracy was measured.", study->cells[cell].name);
+        return EN_OK;
+    }
+    char kind[256];
+    eni_study_kind(study, cell, kind, sizeof kind);
+    fputs("<h3>", canvas->page);
+    eni_html_text(canvas->page, study->cells[cell].name);
+    fprintf(canvas->page, " <span class=\"kind\">");
+    eni_html_text(canvas->page, kind);
+    fputs("</span></h3>\n<div class=\"panels\">\n", canvas->page);
+    EN_TRY(draw_panel(canvas, cell, OVER_TIME, most_t));
+    EN_TRY(draw_panel(canvas, cell, OVER_SAMPLES, most_samples));
+    fputs("</div>\n", canvas->page);
+    return EN_OK;
+}
+
+en_status eni_plot_curves(eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    for (size_t c = 0; c < study->ncells; c++)
+        EN_TRY(draw_cell(canvas, c));
+    eni_csv csv;
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket"));
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        for (size_t i = 0; i < run->nevals; i++) {
+            eni_csv_run(&csv, study, run);
+            eni_csv_number(&csv, run->evals[i].samples);
+            fputc(',', csv.file);
+            eni_csv_number(&csv, run->evals[i].t);
+            fprintf(csv.file, ",%s,", eni_study_has_holdout(study) ? "holdout" : "test");
+            eni_csv_number(&csv, run->evals[i].loss);
+            fputc(',', csv.file);
+            eni_csv_number(&csv, run->evals[i].accuracy);
+            fprintf(csv.file, ",%d\n", run->evals[i].is_bracket);
+        }
+    }
+    return eni_csv_close(&csv, canvas, "accuracy");
+}

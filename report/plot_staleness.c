@@ -1,0 +1,142 @@
+/* plot_staleness.c - how old the weights were that gradients were computed on: a histogram per worker, since
+ * the mean alone is W-1 by identity and hides the slow worker's own. All seeds of a cell are added up. */
+#include <math.h>
+
+#include "report/html.h"
+#include "report/plot.h"
+#include "core/try.h"
+
+enum { MAX_WORKERS = 8, MAX_BINS = 64 };
+
+typedef struct histogram {
+    double count[MAX_WORKERS][MAX_BINS], pushes[MAX_WORKERS]; /* the last bin takes everything above */
+    size_t nworkers, nbins;
+    bool is_per_worker;
+} histogram;
+
+static void add(histogram *h, size_t worker, const eni_staleness *from)
+{
+    if (worker >= MAX_WORKERS) return;
+    if (worker + 1 > h->nworkers) h->nworkers = worker + 1;
+    for (size_t i = 0; i < from->nbins; i++) {
+        size_t bin = from->bins[i].value < MAX_BINS - 1 ? (size_t)from->bins[i].value : MAX_BINS - 1;
+        h->count[worker][bin] += from->bins[i].count;
+        h->pushes[worker] += from->bins[i].count;
+        if (from->bins[i].count > 0 && bin + 1 > h->nbins) h->nbins = bin + 1;
+    }
+}
+
+static histogram collect(const eni_study *study, size_t cell, size_t arm)
+{
+    histogram h = {0};
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        h.is_per_worker = run->nworkers_stale > 0 && run->nworkers_stale <= MAX_WORKERS;
+        if (!h.is_per_worker) add(&h, 0, &run->staleness);
+        for (size_t w = 0; h.is_per_worker && w < run->nworkers_stale; w++)
+            add(&h, w, &run->worker_stale[w]);
+    }
+    return h;
+}
+
+static double tallest(const histogram *h)
+{
+    double most = 0;
+    for (size_t w = 0; w < h->nworkers; w++)
+        for (size_t b = 0; b < h->nbins; b++)
+            if (h->pushes[w] > 0) most = fmax(most, 100 * h->count[w][b] / h->pushes[w]);
+    return most;
+}
+
+static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogram *h)
+{
+    const eni_study *study = canvas->study;
+    char name[64];
+    snprintf(name, sizeof name, "staleness-%zu-%zu", cell, arm);
+    eni_plot plot;
+    EN_TRY(eni_plot_open(&plot, canvas, name, 480, 250));
+    eni_plot_title(&plot, "Staleness", cell, &study->arms[arm]);
+    fprintf(plot.script,
+            "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
+            "set xrange [-0.6:%zu.6]\nset yrange [0:%.4g]\nset xtics %zu\n"
+            "set key top right horizontal reverse Left samplen 1.2 tc rgb '#3d4853'\n",
+            h->nbins == MAX_BINS ? " (last bar: this and more)" : "", h->nbins - 1 + (h->nbins < 3 ? 2 : 0),
+            1.3 * tallest(h), h->nbins / 12 + 1);
+    double width = 0.84 / (double)h->nworkers;
+    fputs("$d << EOD\n", plot.script);
+    for (size_t w = 0; w < h->nworkers; w++)
+        for (size_t b = 0; b < h->nbins && h->pushes[w] > 0; b++)
+            if (h->count[w][b] > 0)
+                fprintf(plot.script, "%zu %.6g %.6g\n", w, (double)b - 0.42 + width * ((double)w + 0.5),
+                        100 * h->count[w][b] / h->pushes[w]);
+    fputs("EOD\nplot ", plot.script);
+    for (size_t w = 0; w < h->nworkers; w++) {
+        double shade = h->nworkers == 1 ? 1 : 1 - 0.8 * (double)w / (double)(h->nworkers - 1);
+        fprintf(plot.script,
+                "$d using ($1==%zu?$2:NaN):3:(%.4g) with boxes fs solid %.2f border lc rgb '%s' fc rgb '%s' "
+                "title ",
+                w, width, shade, eni_plot_colour(&study->arms[arm]), eni_plot_colour(&study->arms[arm]));
+        if (h->is_per_worker)
+            fprintf(plot.script, "'rank %zu'%s", w, w + 1 < h->nworkers ? ", " : "\n");
+        else
+            fputs("'all workers'\n", plot.script);
+    }
+    return eni_plot_close(&plot);
+}
+
+static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, const eni_staleness *from)
+{
+    for (size_t i = 0; i < from->nbins; i++) {
+        eni_csv_run(csv, study, run);
+        fprintf(csv->file, from->rank < 0 ? "all," : "%d,", from->rank);
+        eni_csv_number(csv, from->bins[i].value);
+        fputc(',', csv->file);
+        eni_csv_number(csv, from->bins[i].count);
+        fputc('\n', csv->file);
+    }
+}
+
+en_status eni_plot_staleness(eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    size_t nfresh = 0, nunknown = 0;
+    bool shown[ENI_MAX_ARMS] = {false};
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++)
+            shown[a] = shown[a] || collect(study, c, a).nbins > 1;
+    eni_plot_arm_legend(canvas, shown);
+    fputs("<div class=\"panels\">\n", canvas->page);
+    for (size_t c = 0; c < study->ncells; c++)
+        for (size_t a = 0; a < study->narms; a++) {
+            histogram h = collect(study, c, a);
+            nunknown += h.nbins == 0;
+            nfresh += h.nbins == 1;
+            if (h.nbins > 1) EN_TRY(draw(canvas, c, a, &h));
+        }
+    fputs("</div>\n", canvas->page);
+    for (size_t c = 0; c < study->ncells && nfresh > 0; c++) {
+        bool is_first = true;
+        for (size_t a = 0; a < study->narms; a++) {
+            histogram h = collect(study, c, a);
+            if (h.nbins != 1) continue;
+            eni_html_printf(canvas->page, is_first ? "" : ", ");
+            if (is_first) fputs("<p class=\"note\">No stale gradient at all in ", canvas->page);
+            if (is_first) eni_html_printf(canvas->page, "%s: ", study->cells[c].name);
+            eni_html_text(canvas->page, study->arms[a].name);
+            is_first = false;
+        }
+        if (!is_first) fputs(" (every update used gradients of the newest weights).</p>\n", canvas->page);
+    }
+    if (nunknown == study->ncells * study->narms)
+        fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
+    eni_csv csv;
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,staleness,pushes"));
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        csv_lines(&csv, study, run, &run->staleness);
+        for (size_t w = 0; w < run->nworkers_stale; w++)
+            csv_lines(&csv, study, run, &run->worker_stale[w]);
+    }
+    return eni_csv_close(&csv, canvas, "staleness");
+}

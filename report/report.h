@@ -1,0 +1,31 @@
+/* report.h - `entrain report DIR`: reads what a comparison left on disk and shows it.
+ *
+ * The main path is eni_report: load the study, judge it (fairness, verdict), draw the plots, write the page,
+ * print the table. Nothing here starts a run, and nothing here changes a run folder. */
+#ifndef REPORT_REPORT_H
+#define REPORT_REPORT_H
+
+#include <stdio.h>
+
+#include "entrain/status.h"
+
+/* What a report may leave beside the page. */
+enum {
+    ENI_REPORT_CSV = 1, /* `dir`/table.csv, claims.csv and runs.csv: see report_csv.h */
+    ENI_REPORT_PDF = 2  /* `dir`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
+};
+
+/* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
+ * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot
+ * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each cell and
+ * the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
+ * note and the CSV in each plot's place, and a warning is logged.
+ *
+ * `target`: of the times that are reported, a fraction; 0: the folder's own.
+ *
+ * Blocks: reads files, and waits for one gnuplot after the other, each with a deadline of 20 s. Main thread.
+ * EN_EFORMAT for a malformed file (logged once: file, place, what should stand there), EN_ENOENT, EN_EIO,
+ * EN_ENOMEM. */
+en_status eni_report(const char *dir, double target, FILE *table_out, int extras);
+
+#endif

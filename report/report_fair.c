@@ -1,0 +1,662 @@
+/* report_fair.c - see report_fair.h. One function a rule, in the order of the box. */
+#include "report/report_fair.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/table.h"
+
+const char *eni_fair_mark(int mark)
+{
+    static const char *const names[] = {"PASS", "WARN", "FAIL"};
+    return names[mark];
+}
+
+static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void add_rule(eni_fairness *fairness, const char *name, int mark, const char *fmt, ...)
+{
+    if (fairness->nrules == ENI_MAX_RULES) return;
+    eni_rule *rule = &fairness->rules[fairness->nrules++];
+    rule->name = name;
+    rule->mark = mark;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(rule->text, sizeof rule->text, fmt, args);
+    va_end(args);
+    fairness->npass += mark == ENI_PASS;
+    fairness->nwarn += mark == ENI_WARN;
+    fairness->nfail += mark == ENI_FAIL;
+}
+
+/* Appends to a text of ENI_RULE_TEXT bytes; what does not fit is cut. */
+static void append(char *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void append(char *text, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, ENI_RULE_TEXT - used, fmt, args);
+    va_end(args);
+}
+
+enum { RUNS_NAMED = 3 }; /* of many that have the same trouble */
+
+/* ---- the same start, the same order -------------------------------------------------------------------- */
+
+static const char *init_hash(const eni_run *run)
+{
+    return run->init_sha256;
+}
+
+static const char *order_hash(const eni_run *run)
+{
+    return run->order_sha256;
+}
+
+/* All complete runs of one seed, over arms and cells, carry the same hash. */
+static void rule_same_hash(const eni_study *study, const char *name, const char *(*hash)(const eni_run *),
+                           eni_fairness *fairness)
+{
+    size_t unknown = 0, compared = 0;
+    char list[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i], *first = NULL;
+        if (!run->is_complete) continue;
+        if (hash(run) == NULL) {
+            unknown++;
+            continue;
+        }
+        for (size_t j = 0; j < i && first == NULL; j++) {
+            const eni_run *other = &study->runs[j];
+            if (other->is_complete && other->seed == run->seed && hash(other) != NULL) first = other;
+        }
+        compared++;
+        if (first == NULL) {
+            append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
+        } else if (strcmp(hash(first), hash(run)) != 0) {
+            add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
+                     run->seed, study->arms[first->arm].name, study->cells[first->cell].name, hash(first),
+                     study->arms[run->arm].name, study->cells[run->cell].name, hash(run));
+            return;
+        }
+    }
+    if (unknown > 0)
+        add_rule(fairness, name, ENI_WARN, "no hash in %zu of %zu runs", unknown, unknown + compared);
+    else
+        add_rule(fairness, name, ENI_PASS, "one per seed over %zu runs (%s)", compared, list);
+}
+
+/* ---- the learning rate --------------------------------------------------------------------------------- */
+
+/* What one optimizer step of an arm stands for: the samples that updates cover, also where a push has many
+ * micro-batches behind it; false when the runs do not say. */
+static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,
+                    double *updates_out)
+{
+    for (size_t c = 0; c < study->ncells; c++) {
+        const eni_run *run = eni_study_example(study, c, arm);
+        if (run == NULL || !(run->updates > 0) || isnan(run->samples_applied)) continue;
+        *lr_out = isnan(run->lr) ? study->arms[arm].lr : run->lr;
+        *samples_out = run->samples_applied / run->updates;
+        *updates_out = run->updates;
+        return !isnan(*lr_out);
+    }
+    return false;
+}
+
+/* Linear scaling (Goyal et al. 2017): the rate is proportional to the samples behind one update; square root:
+ * to their root. Judged by what the runs did, so that it also holds for a strategy of the user's own. */
+static void rule_rate(const eni_study *study, eni_fairness *fairness)
+{
+    const char *name = "learning rate", *scale = study->lr_scale == NULL ? "none" : study->lr_scale;
+    double power = strcmp(scale, "sqrt") == 0 ? 0.5 : 1, reference = NAN;
+    bool is_none = strcmp(scale, "none") == 0;
+    char list[ENI_RULE_TEXT] = "", odd[ENI_RULE_TEXT] = "";
+    for (size_t a = 0; a < study->narms; a++) {
+        double lr, samples, updates;
+        if (!rate_of(study, a, &lr, &samples, &updates)) continue;
+        double level = lr / pow(samples, power);
+        if (isnan(reference)) reference = level;
+        append(list, "%s%s %g per %.0f samples", list[0] ? ", " : "", study->arms[a].name, lr, samples);
+        if (fabs(level / reference - 1) > 0.03 + 1 / updates)
+            append(odd, level / reference < 10 ? "%s%s at %.2g of the rule" : "%s%s at %.0f times the rule",
+                   odd[0] ? ", " : "", study->arms[a].name, level / reference);
+    }
+    if (isnan(reference)) {
+        add_rule(fairness, name, ENI_WARN, "the runs do not give lr and updates");
+    } else if (odd[0] == 0) {
+        add_rule(fairness, name, ENI_PASS, "%s: %s",
+                 is_none ? "not scaled, but proportional to the samples of an update" : scale, list);
+    } else if (is_none) {
+        add_rule(fairness, name, ENI_FAIL, "not scaled, times and accuracy not comparable: %s", list);
+    } else {
+        add_rule(fairness, name, ENI_WARN, "a rate of its own against %s scaling: %s", scale, odd);
+    }
+}
+
+/* ---- the same work ----------------------------------------------------------------------------------- */
+
+/* What became of the samples of runs that have not applied all that they computed. */
+static void append_not_applied(const eni_study *study, char *text)
+{
+    bool is_first = true;
+    for (size_t a = 0; a < study->narms; a++) {
+        double applied = INFINITY, dropped = 0, computed = 0;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            if (run->arm != a || !run->is_complete || !(run->samples_applied < run->samples_computed))
+                continue;
+            if (run->samples_applied / run->samples_computed >= applied / computed) continue;
+            applied = run->samples_applied;
+            dropped = run->samples_dropped;
+            computed = run->samples_computed;
+        }
+        if (isinf(applied)) continue;
+        char few[32], lost[32];
+        eni_table_grouped(applied, ",", few, sizeof few);
+        eni_table_grouped(dropped, ",", lost, sizeof lost);
+        append(text, "%s%s applied %s and dropped %s", is_first ? "; " : ", ", study->arms[a].name, few,
+               lost);
+        is_first = false;
+    }
+}
+
+static void rule_budget(const eni_study *study, eni_fairness *fairness)
+{
+    double least = INFINITY, most = 0;
+    const eni_run *low = NULL;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete || isnan(run->samples_computed)) continue;
+        if (run->samples_computed < least) {
+            least = run->samples_computed;
+            low = run;
+        }
+        if (run->samples_computed > most) most = run->samples_computed;
+    }
+    char few[32], many[32], rest[ENI_RULE_TEXT] = "";
+    eni_table_grouped(least, ",", few, sizeof few);
+    eni_table_grouped(most, ",", many, sizeof many);
+    append_not_applied(study, rest);
+    if (low == NULL)
+        add_rule(fairness, "same budget", ENI_WARN, "the runs do not give samples_computed");
+    else if (least == most)
+        add_rule(fairness, "same budget", ENI_PASS, "%s samples computed in every run%s", many, rest);
+    else
+        add_rule(fairness, "same budget", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
+                 "samples computed: from %s (%s in %s) to %s%s", few, study->arms[low->arm].name,
+                 study->cells[low->cell].name, many, rest);
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == NULL || b == NULL || strcmp(a, b) == 0;
+}
+
+/* `solo` is what the others are measured against: one process that does the micro-batches of all workers. */
+static bool is_baseline(const eni_study *study, size_t arm)
+{
+    return strcmp(study->arms[arm].strategy, "solo") == 0;
+}
+
+static void rule_task(const eni_study *study, eni_fairness *fairness)
+{
+    const eni_run *first = NULL;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete) continue;
+        if (first == NULL || is_baseline(study, first->arm)) first = run;
+        bool is_same = same_text(first->model, run->model) && same_text(first->data, run->data) &&
+                       same_text(first->device, run->device) && same_text(first->version, run->version) &&
+                       (is_baseline(study, run->arm) || !(fabs(first->workers - run->workers) > 0)) &&
+                       !(fabs(first->global_batch_size - run->global_batch_size) > 0);
+        if (is_same) continue;
+        add_rule(fairness, "same task", ENI_FAIL,
+                 "%s and %s differ in model, data, device, version, workers or batch", first->dir, run->dir);
+        return;
+    }
+    if (first == NULL)
+        add_rule(fairness, "same task", ENI_FAIL, "no run ended well");
+    else
+        add_rule(fairness, "same task", ENI_PASS, "%s on %s, %s, %g workers, global batch %g",
+                 first->model ? first->model : "model?", first->data ? first->data : "data?",
+                 first->device ? first->device : "device?", first->workers, first->global_batch_size);
+}
+
+/* Of a key of the condition, by compare.json; "none" where it has no value. */
+static const char *condition_of(const eni_study *study, size_t cell, size_t arm, const char *key)
+{
+    const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
+    const json_t *value = json_object_get(json_object_get(spec, "condition"), key);
+    if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
+    const char *text = json_string_value(value);
+    if (text == NULL && strcmp(key, "straggler") == 0)
+        text = study->cells[cell].straggler; /* of the setting */
+    return text == NULL ? "none" : text;
+}
+
+/* What the baseline differs in by being one: it stands for all workers. */
+static bool is_excepted(const eni_study *study, size_t arm, const char *key)
+{
+    return is_baseline(study, arm) &&
+           (strcmp(key, "workers") == 0 || strcmp(key, "accumulate") == 0 || strcmp(key, "threads") == 0);
+}
+
+/* Two arms that do not agree on the key in some setting, told once. */
+static void find_difference(const eni_study *study, const char *key, char *text)
+{
+    for (size_t c = 0; c < study->ncells; c++) {
+        size_t first = 0;
+        while (first < study->narms && is_excepted(study, first, key))
+            first++;
+        for (size_t a = first + 1; a < study->narms; a++) {
+            if (is_excepted(study, a, key)) continue;
+            const char *one = condition_of(study, c, first, key), *other = condition_of(study, c, a, key);
+            if (strcmp(one, other) == 0) continue;
+            append(text, "%s%s: %s has %s, %s has %s", text[0] ? "; " : "", key, study->arms[first].name, one,
+                   study->arms[a].name, other);
+            return;
+        }
+    }
+}
+
+/* Arms differ in what is their own (config/keys.c); what is set for one and not for the other is no
+ * comparison. */
+static void rule_conditions(const eni_study *study, eni_fairness *fairness)
+{
+    char odd[ENI_RULE_TEXT] = "", list[ENI_RULE_TEXT] = "";
+    json_t *conditions = json_object_get(study->index, "conditions"), *value;
+    const char *key;
+    if (!json_is_object(conditions)) return; /* of a version that did not record them */
+    json_object_foreach(conditions, key, value)
+    {
+        find_difference(study, key, odd);
+        if (json_is_string(value))
+            append(list, "%s%s %s", list[0] ? ", " : "", key, json_string_value(value));
+    }
+    add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
+}
+
+/* How slow a rank was in one arm's runs of a cell, on average; NAN: not known. */
+static double slowness_of(const eni_study *study, size_t cell, size_t arm, int rank)
+{
+    double sum = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->cell != cell || run->arm != arm) continue;
+        for (size_t k = 0; k < run->nslow; k++) {
+            if (run->slow[k].rank != rank || isnan(run->slow[k].measured)) continue;
+            sum += run->slow[k].measured;
+            n++;
+        }
+    }
+    return n > 0 ? sum / (double)n : NAN;
+}
+
+/* A slow rank of a cell, and the arms in which it was least and most slow. */
+typedef struct slowness {
+    size_t cell, low_arm, high_arm, nunknown;
+    double asked, low, high;
+} slowness;
+
+static slowness slowness_in(const eni_study *study, size_t cell, const eni_slow *slow)
+{
+    slowness s = {.cell = cell, .asked = slow->asked, .low = INFINITY};
+    for (size_t a = 0; a < study->narms; a++) {
+        const double factor = slowness_of(study, cell, a, slow->rank);
+        s.nunknown += isnan(factor) && eni_study_example(study, cell, a) != NULL;
+        if (factor < s.low) {
+            s.low = factor;
+            s.low_arm = a;
+        }
+        if (factor > s.high) {
+            s.high = factor;
+            s.high_arm = a;
+        }
+    }
+    return s;
+}
+
+/* The first run of a cell that says who was slow; NULL: none does. */
+static const eni_run *find_slow(const eni_study *study, size_t cell)
+{
+    for (size_t i = 0; i < study->nruns; i++)
+        if (study->runs[i].cell == cell && study->runs[i].nslow > 0) return &study->runs[i];
+    return NULL;
+}
+
+/* The condition "a rank is slow" is the same only if it is as slow in every arm. Told is the rank in which
+ * arms are furthest apart: zeros if nothing is known. Returns for how many arms it is not. */
+static size_t find_widest(const eni_study *study, slowness *widest, bool *has_slow)
+{
+    const eni_slow nobody = {.rank = -1};
+    size_t nunknown = 0;
+    *widest = (slowness){0};
+    *has_slow = false;
+    for (size_t c = 0; c < study->ncells; c++) {
+        const eni_run *run = find_slow(study, c);
+        const size_t n = run != NULL ? run->nslow : study->cells[c].straggler != NULL;
+        size_t lacking = 0;
+        *has_slow = *has_slow || n > 0;
+        for (size_t k = 0; k < n; k++) {
+            const slowness s = slowness_in(study, c, run != NULL ? &run->slow[k] : &nobody);
+            if (s.nunknown > lacking) lacking = s.nunknown;
+            if (s.high > 0 && (!(widest->high > 0) || s.high / s.low > widest->high / widest->low)) *widest = s;
+        }
+        nunknown += lacking;
+    }
+    return nunknown;
+}
+
+static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
+{
+    const char *name = "slow ranks";
+    slowness s;
+    bool has_slow;
+    const size_t nunknown = find_widest(study, &s, &has_slow);
+    if (!has_slow) return;
+    if (nunknown > 0 || !(s.high > 0)) {
+        add_rule(fairness, name, ENI_WARN, "how slow they were is not recorded for %zu arm%s", nunknown,
+                 nunknown == 1 ? "" : "s");
+        return;
+    }
+    const char *cell = study->cells[s.cell].name;
+    const double apart = s.high / s.low - 1;
+    if (apart <= 0.05)
+        add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked,
+                 cell, s.low, s.high);
+    else
+        add_rule(fairness, name, apart > 0.10 ? ENI_FAIL : ENI_WARN,
+                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, cell, s.low,
+                 study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
+}
+
+/* ---- the machine ------------------------------------------------------------------------------------- */
+
+int eni_fair_cores(const char *list, uint64_t set[16])
+{
+    int n = 0;
+    for (const char *at = list; *at != 0;) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end == at) return -1;
+        if (*end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            if (end == at) return -1;
+        }
+        if (first < 0 || last < first || last >= 1024 || (*end != 0 && *end != ',')) return -1;
+        for (long cpu = first; cpu <= last; cpu++, n++)
+            set[cpu / 64] |= UINT64_C(1) << (cpu % 64);
+        at = *end == ',' ? end + 1 : end;
+    }
+    return n;
+}
+
+/* Cores of one run: distinct ones that its roles name, or those of the machine. 0: not known. */
+static int cores_of(const eni_study *study, const eni_run *run)
+{
+    uint64_t set[16] = {0};
+    bool is_known = run->nroles > 0;
+    for (size_t i = 0; i < run->nroles; i++)
+        is_known = is_known && run->roles[i].cores != NULL && eni_fair_cores(run->roles[i].cores, set) > 0;
+    int cores = 0;
+    for (int w = 0; w < 16; w++)
+        cores += __builtin_popcountll(set[w]);
+    const json_t *machine = json_object_get(json_object_get(study->index, "environment"), "cores");
+    return is_known ? cores : (int)json_integer_value(machine);
+}
+
+static void rule_cores(const eni_study *study, eni_fairness *fairness)
+{
+    char shared[ENI_RULE_TEXT] = "";
+    size_t unknown = 0;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, 0, a);
+        int cores = run == NULL ? 0 : cores_of(study, run), workers = 0;
+        if (cores == 0 || run->nroles == 0) {
+            unknown++;
+            continue;
+        }
+        for (size_t i = 0; i < run->nroles; i++)
+            workers += run->roles[i].rank >= 0;
+        int servers = (int)run->nroles - workers;
+        if ((int)run->nroles <= cores) continue;
+        char line[ENI_RULE_TEXT] = "";
+        if (servers > 0)
+            append(line, "psd shares %d core%s with %d workers", cores, cores == 1 ? "" : "s", workers);
+        else
+            append(line, "%d workers share %d core%s", workers, cores, cores == 1 ? "" : "s");
+        if (strstr(shared, line) == NULL) append(shared, "%s%s", shared[0] ? "; " : "", line);
+    }
+    if (shared[0] != 0)
+        add_rule(fairness, "cores per role", ENI_WARN, "%s", shared);
+    else if (unknown > 0)
+        add_rule(fairness, "cores per role", ENI_WARN, "not recorded for %zu of %zu arms", unknown,
+                 study->narms);
+    else
+        add_rule(fairness, "cores per role", ENI_PASS, "every worker and server has a core of its own");
+}
+
+static void rule_order(const eni_study *study, eni_fairness *fairness)
+{
+    size_t longest = 0;
+    const char *who = "";
+    bool has_repeats = false;
+    for (size_t c = 0; c < study->ncells; c++) {
+        size_t streak = 0, last = SIZE_MAX;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            if (run->cell != c) continue;
+            streak = run->arm == last ? streak + 1 : 1;
+            last = run->arm;
+            has_repeats = has_repeats || eni_study_count(study, c, run->arm) > 1;
+            if (streak > longest) {
+                longest = streak;
+                who = study->arms[run->arm].name;
+            }
+        }
+    }
+    char head[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns && i < 6; i++)
+        append(head, "%s%s", i > 0 ? ", " : "", study->arms[study->runs[i].arm].name);
+    if (study->narms == 1)
+        add_rule(fairness, "order of runs", ENI_PASS, "one arm, nothing to interleave");
+    else if (!has_repeats)
+        add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and cell (%s)", head);
+    else if (longest <= 2) /* a b c, c b a puts two of an arm side by side */
+        add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head,
+                 study->nruns > 6 ? ", …" : "");
+    else
+        add_rule(fairness, "order of runs", ENI_WARN, "not interleaved: %zu runs of %s in a row", longest,
+                 who);
+}
+
+/* "load 0.1 to 2.3 before the runs": shown, and judged by nobody. */
+static void append_load(const eni_study *study, char *text)
+{
+    const json_t *list = json_object_get(study->index, "runs");
+    double least = INFINITY, most = -1;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *load = json_object_get(json_array_get(list, i), "load");
+        if (!json_is_number(load)) continue;
+        least = fmin(least, json_number_value(load));
+        most = fmax(most, json_number_value(load));
+    }
+    if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
+}
+
+
+static void rule_quiet(const eni_study *study, eni_fairness *fairness)
+{
+    size_t known = 0, unknown = 0, nbusy = 0;
+    double most = 0;
+    char list[ENI_RULE_TEXT] = "", text[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (!run->is_complete) continue;
+        if (isnan(run->outside)) {
+            unknown++;
+            continue;
+        }
+        known++;
+        most = fmax(most, run->outside);
+        if (run->outside <= ENI_BUSY_SHARE) continue;
+        if (++nbusy <= RUNS_NAMED)
+            append(list, "%s%s %.0f %%", list[0] ? ", " : "", run->dir, 100 * run->outside);
+    }
+    const json_t *first = json_array_get(json_object_get(study->index, "runs"), 0);
+    if (json_object_get(first, "outside") == NULL) return; /* of a version that did not measure it */
+    if (known == 0) {
+        append(text, "not known: the runs were too short for it");
+    } else if (nbusy == 0) {
+        append(text, "other processes took at most %.1f %% of the cores in %zu runs", 100 * most, known);
+    } else {
+        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * ENI_BUSY_SHARE,
+               nbusy, known, list);
+        if (nbusy > RUNS_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
+    }
+    if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
+    append_load(study, text);
+    add_rule(fairness, "quiet machine", nbusy > 0 || known == 0 ? ENI_WARN : ENI_PASS, "%s", text);
+}
+
+/* ---- nothing left out -------------------------------------------------------------------------------- */
+
+#define SEEDS_RULE "no seed dropped"
+
+static void rule_seeds(const eni_study *study, eni_fairness *fairness)
+{
+    size_t failed = 0, missing = 0, widest = 0;
+    char list[ENI_RULE_TEXT] = "";
+    for (size_t i = 0; i < study->nruns; i++) {
+        const eni_run *run = &study->runs[i];
+        if (run->is_complete) continue;
+        if (++failed > RUNS_NAMED) continue;
+        append(list, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
+               run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
+    }
+    /* Seeds may differ between cells by plan, never between the arms of a cell. */
+    for (size_t c = 0; c < study->ncells; c++) {
+        for (size_t s = 0; s < study->nseeds; s++) {
+            size_t have = 0;
+            for (size_t a = 0; a < study->narms; a++)
+                have += eni_study_find(study, c, a, study->seeds[s]) != NULL;
+            if (have > 0) missing += study->narms - have;
+        }
+        for (size_t a = 0; a < study->narms; a++) {
+            size_t n = eni_study_count(study, c, a);
+            if (n > widest) widest = n;
+            if (n == 0) missing++;
+        }
+    }
+    if (failed > 0)
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns,
+                 list, failed > RUNS_NAMED ? ", …" : "");
+    else if (missing > 0)
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu runs that other arms have are missing", missing);
+    else if (widest < study->nseeds)
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu seeds were run", widest, study->nseeds);
+    else
+        add_rule(fairness, SEEDS_RULE, ENI_PASS, "%zu runs asked for, %zu ended well", study->nruns,
+                 study->nruns);
+}
+
+/* ring, ps-sync and solo compute the same numbers when the sum is taken in rank order (docs/design.md);
+ * a ring over TCP rotates the order and is let off. Options could change the arithmetic: none allowed. */
+static bool must_be_equal(const eni_study *study, size_t arm)
+{
+    const eni_arm *spec = &study->arms[arm];
+    bool is_known = strcmp(spec->strategy, "ring") == 0 || strcmp(spec->strategy, "ps-sync") == 0 ||
+                    strcmp(spec->strategy, "solo") == 0;
+    const eni_run *run = eni_study_example(study, 0, arm);
+    bool is_rotated = run != NULL && run->algorithm != NULL && strcmp(run->algorithm, "ring") == 0;
+    const char *options = json_string_value(spec->options); /* "key=value,…" or an object */
+    bool has_options = json_object_size(spec->options) > 0 || (options != NULL && options[0] != 0);
+    return is_known && !is_rotated && !has_options;
+}
+
+static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
+{
+    size_t first = SIZE_MAX, narms = 0, pairs = 0;
+    char arms[ENI_RULE_TEXT] = "", hash[16] = "";
+    for (size_t a = 0; a < study->narms; a++) {
+        if (!must_be_equal(study, a)) continue;
+        if (first == SIZE_MAX) first = a;
+        if (fabs(study->arms[a].lr - study->arms[first].lr) > 0) continue;
+        append(arms, "%s%s", narms > 0 ? " = " : "", study->arms[a].name);
+        narms++;
+        for (size_t i = 0; i < study->nruns; i++) {
+            const eni_run *run = &study->runs[i];
+            const eni_run *other = eni_study_find(study, run->cell, first, run->seed);
+            if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL)
+                continue;
+            if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
+            pairs += a != first;
+            if (strcmp(run->params_sha256, other->params_sha256) == 0) continue;
+            snprintf(fairness->same_bytes, ENI_RULE_TEXT,
+                     "%s and %s should be equal byte for byte, and are not", study->arms[first].name,
+                     study->arms[a].name);
+            add_rule(fairness, "same bytes", ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s",
+                     study->arms[a].name, study->cells[run->cell].name, run->seed, run->params_sha256,
+                     other->params_sha256);
+            return;
+        }
+    }
+    if (narms < 2 || pairs == 0) return;
+    snprintf(fairness->same_bytes, ENI_RULE_TEXT, "%.256s byte for byte (sha256 %s…)", arms, hash);
+    add_rule(fairness, "same bytes", ENI_PASS, "%.200s, final weights of all %zu pairs (sha256 %s…)", arms,
+             pairs, hash);
+}
+
+/* ---- the box ----------------------------------------------------------------------------------------- */
+
+void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out)
+{
+    memset(fairness_out, 0, sizeof *fairness_out);
+    rule_same_hash(study, "initial weights", init_hash, fairness_out);
+    rule_same_hash(study, "data order", order_hash, fairness_out);
+    rule_rate(study, fairness_out);
+    rule_budget(study, fairness_out);
+    rule_task(study, fairness_out);
+    rule_conditions(study, fairness_out);
+    rule_slow_ranks(study, fairness_out);
+    rule_cores(study, fairness_out);
+    rule_quiet(study, fairness_out);
+    rule_order(study, fairness_out);
+    rule_seeds(study, fairness_out);
+    rule_same_bytes(study, fairness_out);
+
+    /* A run that failed concerns the arms that it is missing from: report_verdict.c. */
+    fairness_out->is_time_comparable = true;
+    for (size_t i = 0; i < fairness_out->nrules; i++)
+        if (fairness_out->rules[i].mark == ENI_FAIL && strcmp(fairness_out->rules[i].name, SEEDS_RULE) != 0)
+            fairness_out->is_time_comparable = false;
+}
+
+void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size)
+{
+    int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
+    size_t n = worst == ENI_FAIL ? fairness->nfail : fairness->nwarn;
+    size_t used = (size_t)snprintf(text_out, size, "%s", eni_fair_mark(worst));
+    if (n == 0 || used >= size) return;
+    used += (size_t)snprintf(text_out + used, size - used, ", %zu %s%s (", n,
+                             worst == ENI_FAIL ? "rule broken" : "warning",
+                             worst != ENI_FAIL && n > 1 ? "s" : "");
+    bool is_first = true;
+    for (size_t i = 0; i < fairness->nrules && used < size; i++) {
+        const eni_rule *rule = &fairness->rules[i];
+        if (rule->mark != (worst == ENI_FAIL ? ENI_FAIL : ENI_WARN)) continue;
+        used += (size_t)snprintf(text_out + used, size - used, "%s%s", is_first ? "" : "; ", rule->text);
+        is_first = false;
+    }
+    if (used < size) snprintf(text_out + used, size - used, ")");
+}

@@ -1,0 +1,38 @@
+/* report_fair.h - is the comparison fair? Rules that a machine can check, each with PASS, WARN or FAIL.
+ *
+ * After MLPerf's closed division (same initial weights, same order, no run dropped) and Hoefler & Belli,
+ * SC'15 (say what was measured, on what, and in which order). */
+#ifndef REPORT_REPORT_FAIR_H
+#define REPORT_REPORT_FAIR_H
+
+#include "report/report_study.h"
+
+enum { ENI_PASS, ENI_WARN, ENI_FAIL };
+
+enum { ENI_MAX_RULES = 16, ENI_RULE_TEXT = 320 };
+
+typedef struct eni_rule {
+    int mark;                 /* ENI_PASS, ENI_WARN or ENI_FAIL */
+    const char *name;         /* "initial weights" */
+    char text[ENI_RULE_TEXT]; /* what was found, short enough for the closing line of the table */
+} eni_rule;
+
+typedef struct eni_fairness {
+    size_t nrules, npass, nwarn, nfail;
+    eni_rule rules[ENI_MAX_RULES];
+    bool is_time_comparable;        /* no FAIL bears on the time to the target: all do but a run that is missing */
+    char same_bytes[ENI_RULE_TEXT]; /* "ring = ps-sync byte for byte (…)"; "": no arms that must be equal */
+} eni_fairness;
+
+void eni_fair_judge(const eni_study *study, eni_fairness *fairness_out);
+
+/* "PASS", "WARN" or "FAIL". */
+const char *eni_fair_mark(int mark);
+
+/* "PASS, 1 warning (psd shares 2 cores with 2 workers)": the box in one line. */
+void eni_fair_line(const eni_fairness *fairness, char *text_out, size_t size);
+
+/* How many CPUs a list such as "0-1,4" names, added to the set; -1 if it is no such list. Adds to `set`. */
+int eni_fair_cores(const char *list, uint64_t set[16]);
+
+#endif

@@ -1,0 +1,199 @@
+/* report_study.h - a finished comparison in memory: cells x arms x seeds, one run each.
+ *
+ * A *cell* is a condition ("even", "slow"), an *arm* is a strategy with its options, and runs of the same
+ * cell and seed are a pair: same initial weights, same data order. Numbers that a file did not give are NAN,
+ * texts NULL; a time to target that was not reached is INFINITY (the run is censored, never dropped). */
+#ifndef REPORT_REPORT_STUDY_H
+#define REPORT_REPORT_STUDY_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "report/claims.h"
+#include "report/stats.h"
+#include "entrain/status.h"
+#include "core/reach.h"
+
+/* Limits that a sane comparison never meets; a file beyond them is refused. */
+enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
+
+#define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
+
+/* Where the time of a step goes. */
+enum {
+    ENI_PHASE_DATA,
+    ENI_PHASE_COMPUTE,
+    ENI_PHASE_SLEEP, /* a slow rank's: emulated */
+    ENI_PHASE_EXCHANGE,
+    ENI_PHASE_WAIT,
+    ENI_PHASE_UPDATE,
+    ENI_PHASES
+};
+
+/* One process of a run: a worker ("rank 0") or a server ("psd"). */
+typedef struct eni_role {
+    const char *name;  /* borrowed from the run's result */
+    const char *cores; /* cpu list such as "0" or "0-1"; NULL: not pinned or not known */
+    int rank;          /* -1: not a worker */
+    double cpu_seconds;
+    double ns[ENI_PHASES]; /* over the whole run */
+    double hidden_ns;      /* of ENI_PHASE_COMPUTE: an exchange was under way behind it; 0: not known */
+    double steps;
+} eni_role;
+
+typedef struct eni_bin {
+    double value, count;
+} eni_bin;
+
+/* Staleness of the pushes of one worker (rank >= 0) or of all of them (rank -1), in versions. */
+typedef struct eni_staleness {
+    int rank;
+    double mean, p50, p95, p99, max;
+    size_t nbins;
+    eni_bin *bins;
+} eni_staleness;
+
+/* What one worker contributed. */
+typedef struct eni_share {
+    int rank;
+    double computed, applied, steps;
+} eni_share;
+
+/* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
+typedef struct eni_slow {
+    int rank;
+    double asked, measured;
+} eni_slow;
+
+typedef struct eni_run {
+    size_t cell, arm; /* indices into the study */
+    int64_t seed;
+    int order; /* place in the order of starts */
+    int exit;
+    bool is_complete;          /* exit 0 and a result: the numbers below count */
+    const char *dir, *started; /* borrowed from the index */
+    const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
+
+    json_t *result; /* owned; the texts below are borrowed from it */
+    const char *model, *data, *device, *transport, *algorithm, *algorithm_why, *version;
+    const char *init_sha256, *order_sha256, *params_sha256;
+    const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
+    char *notes;
+    double workers, updates, steps, samples_computed, samples_applied, samples_dropped;
+    double samples_per_s, train_seconds, test_accuracy, test_loss, lr, global_batch_size;
+    double payload_bytes, wire_bytes, shm_bytes, theory_bytes, max_rss;
+
+    size_t nevals, nroles, nworkers_stale, nshares, nslow;
+    eni_eval *evals;
+    eni_role *roles;
+    eni_staleness staleness;     /* of all workers */
+    eni_staleness *worker_stale; /* per worker */
+    eni_share *shares;
+    eni_slow *slow;
+
+    double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
+    double reach_t;       /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
+    double reach_samples; /* samples to the target, likewise */
+    double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
+    double last_t;        /* of the last evaluation: a censored run took longer than this */
+    double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
+    double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
+} eni_run;
+
+typedef struct eni_cell_spec {
+    const char *name;
+    const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
+    const char *emulated;  /* what the cell's runs say they emulate; NULL: all real */
+    size_t seeds;          /* that the study gave it before the first run */
+} eni_cell_spec;
+
+typedef struct eni_arm {
+    const char *name, *strategy;
+    json_t *options; /* borrowed; may be NULL */
+    double lr;
+    int colour;  /* index of the strategy's colour: the same for two arms of one strategy */
+    int variant; /* 0 for the first arm of a strategy, 1 for the second, … */
+} eni_arm;
+
+typedef struct eni_study {
+    char *dir;     /* owned */
+    json_t *index; /* compare.json, owned; texts below are borrowed from it */
+    double target; /* fraction */
+    const char *lr_scale;
+    size_t ncells, narms, nruns, nseeds;
+    eni_cell_spec cells[ENI_MAX_CELLS];
+    eni_arm arms[ENI_MAX_ARMS];
+    eni_run *runs; /* (nruns), in the order of starts */
+    int64_t *seeds;
+    bool has_primary;
+    eni_primary primary; /* the comparison that the study named before the first run */
+} eni_study;
+
+/* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure there is nothing to
+ * free. Logs the first thing that is wrong. */
+en_status eni_study_load(const char *dir, double target, eni_study **study_out);
+void eni_study_free(eni_study *study);
+
+/* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose cell, arm, seed and exit are set, and
+ * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
+en_status eni_study_load_run(const char *dir, double target, eni_run *run);
+void eni_study_drop_run(eni_run *run);
+
+/* Sets reach_* and last_t by the rule of core/reach.h. */
+void eni_study_find_target(eni_run *run, double target);
+
+/* Whether the bracket of a run that reached the target is more than 10 % of its time. */
+bool eni_study_bracket_is_wide(const eni_run *run);
+
+/* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of the
+ * grid. False where nobody has said for which target the run was evaluated. */
+bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
+
+/* The run of (cell, arm, seed), or NULL. Borrowed. */
+const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed);
+
+/* A number of a run; NAN takes the run out of a summary. */
+typedef double (*eni_metric)(const eni_run *run);
+
+double eni_metric_updates(const eni_run *run);
+double eni_metric_samples_per_s(const eni_run *run);
+double eni_metric_reach_t(const eni_run *run); /* NAN for a run that failed: it is no miss */
+double eni_metric_reach_samples(const eni_run *run);
+double eni_metric_accuracy(const eni_run *run);
+double eni_metric_wait(const eni_run *run);          /* workers' waiting, as a part of their step time */
+double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */
+double eni_metric_wire_mb(const eni_run *run);
+double eni_metric_shm_mb(const eni_run *run);
+
+/* The metric of the runs of one (cell, arm), without NAN, in the order of the runs. Returns how many. */
+size_t eni_study_values(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+                        double values_out[ENI_MAX_RUNS]);
+
+/* The metric's summary over the seeds of one (cell, arm). */
+eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric);
+
+/* How many runs of (cell, arm) are in the study, complete or not. */
+size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
+
+/* How many of them trained to the end without reaching the target, and the least clock at which one of those ended
+ * (NAN: none did). */
+size_t eni_study_missed(const eni_study *study, size_t cell, size_t arm, double *least_t_out);
+
+/* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
+const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);
+
+/* The median over seeds of one rank's waiting, as a part of its step time; NAN: there is no such rank. */
+double eni_study_wait_of_rank(const eni_study *study, size_t cell, size_t arm, int rank);
+
+/* Curves and the time to the target are of samples that were held out of training, not of the test set. */
+bool eni_study_has_holdout(const eni_study *study);
+
+/* Neither a straggler nor a shaped network in this cell. */
+bool eni_study_is_real(const eni_study *study, size_t cell);
+
+/* "real", or "emulated: straggler 1:3". Writes at most `size` bytes. */
+void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size);
+
+#endif

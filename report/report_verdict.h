@@ -1,0 +1,60 @@
+/* report_verdict.h - per setting a ranking of the arms and one sentence, and which differences are claimed
+ * (claims.h, docs/measurement.md).
+ *
+ * A pair is two runs of one setting and one seed: same initial weights, same data order, so that their
+ * difference is free of the variance of both (Bouthillier et al. 2021). A run that did not reach the target
+ * stays in, as a time longer than its last evaluation. */
+#ifndef REPORT_REPORT_VERDICT_H
+#define REPORT_REPORT_VERDICT_H
+
+#include "report/claims.h"
+#include "report/report_fair.h"
+#include "report/report_study.h"
+
+enum { ENI_VERDICT_TEXT = 1024, ENI_RANK_TEXT = 64 };
+
+typedef struct eni_verdict {
+    const eni_study *study;
+    size_t n;
+    eni_claim *claims; /* (n) every pair of arms in every setting, owned */
+} eni_verdict;
+
+/* One arm in a ranking, as texts; "-" where there is no number, "" where there is no interval. */
+typedef struct eni_rank_row {
+    size_t arm;
+    char time[ENI_RANK_TEXT], time_range[ENI_RANK_TEXT]; /* "3.1 s", "2.9 to 3.4"; "> 5.2 s" */
+    char accuracy[ENI_RANK_TEXT], accuracy_range[ENI_RANK_TEXT];
+    char speed[ENI_RANK_TEXT], speed_range[ENI_RANK_TEXT];
+    const char *differs; /* from the first: "yes", "not shown"; "-" for the first itself */
+} eni_rank_row;
+
+/* Tests what the study has planned. EN_ENOMEM. The caller frees with eni_verdict_free. */
+en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out);
+void eni_verdict_free(eni_verdict *verdict);
+
+/* What was found, in two or three words: "yes", "not shown", "too few seeds". */
+const char *eni_verdict_found(const eni_claim *claim);
+
+/* The greatest ratio of times that the scatter of the pairs could have hidden (eni_claims_least), at the
+ * level that this comparison was tested at; NAN: not known. */
+double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim);
+
+/* The arms of a cell that ran, by median time (then: fewer misses, higher accuracy). Returns how many. */
+size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row rows_out[ENI_MAX_ARMS]);
+
+/* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)." At most 25 words; the cell's name is not
+ * part of it. Writes at most `size` bytes. */
+void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_out, size_t size);
+
+/* For below the sentences: a FAIL, what the plan needed, the least effect that could have been seen. */
+void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out,
+                        size_t size);
+
+/* "2.1 s", "> 5.2 s" for a censored time (`last_t`), "-" for NAN. */
+void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t size);
+
+/* The median time of an arm as text; a censored median names the least clock that all its runs passed. "≈ "
+ * before it says that the bracket of one of its runs is wider than 10 % of the time. */
+void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size);
+
+#endif

@@ -1,0 +1,478 @@
+/* test_report.c - the whole command: the table line by line, the page's order, malformed files, hostile
+ * names. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "report/report.h"
+#include "report/table.h"
+#include "core/log.h"
+#include "tests/report/fixture.h"
+
+static char dir[64];
+static char said[1024]; /* the errors of this test, one after the other */
+
+static void listen(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)subsystem;
+    if (level == ENI_LOG_ERROR) snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture spec = fixture_demo();
+    fixture_folder(dir);
+    fixture_write(dir, &spec);
+    said[0] = 0;
+    eni_log_set_sink(listen, NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    eni_log_set_sink(NULL, NULL);
+    fixture_remove(dir);
+    return 0;
+}
+
+/* What the command prints; freed by the caller. */
+static char *report_with(int extras, en_status expected)
+{
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    assert_int_equal(eni_report(dir, 0, out, extras), expected);
+    fclose(out);
+    return text;
+}
+
+static char *report(en_status expected)
+{
+    return report_with(0, expected);
+}
+
+static void in_order(const char *text, const char *const parts[], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *at = strstr(text, parts[i]);
+        if (at == NULL) fail_msg("missing, or too early: %s", parts[i]);
+        text = at + strlen(parts[i]);
+    }
+}
+
+static void the_table_has_the_columns_and_lines_up(void **state)
+{
+    (void)state;
+    char *text = report(EN_OK);
+    const char *const parts[] = {
+        "cell",
+        "strategy",
+        "updates",
+        "samples/s",
+        "to 75 %",
+        "test acc",
+        "staleness mean/p50/p95/max",
+        "wait",
+        "payload/theory",
+        "wire\n",
+        "even  ring [direct, shm]",
+        "468",
+        "14,",
+        " s  ",
+        "[",
+        "0/0/0/0",
+        " %",
+        "1.00",
+        "0 MB\n",
+        "even  ps-sync [shm]",
+        "even  ps-async [shm]",
+        "936",
+        "1.0/1/1/2",
+        "slow  ring [direct, shm]",
+        "slow  ps-sync",
+        "slow  ps-async",
+        "ring = ps-sync byte for byte (sha256 ",
+        "fairness: PASS, 1 warning",
+        "\neven      to 75 %",
+        "test acc",
+        "samples/s",
+        "differs from the first\n",
+        "ring      ≈ 1.4 s [1.4 to 1.4 s]  80.7 [80.5 to 80.8]  14,900 [14,700 to 14,900]  -\n",
+        "ps-async  ≈ 1.7 s",
+        "too few seeds",
+        "\neven: ring reached 75 % in 1.4 s, ps-sync in 1.6 s; too few seeds to say (3 of 7).\n",
+        "\nslow: ps-async reached 75 % in ",
+        "too few seeds to say (1 of 7).\n",
+        "Too few seeds to claim anything: even has 3 of 7 (descriptive), slow has 1 of 7",
+        "Ranges hold the true median with 75 % (even)."};
+    in_order(text, parts, sizeof parts / sizeof parts[0]);
+
+    /* The last column is flush right: the table's lines are equally long, and fit the issue's 140 letters. */
+    size_t width = 0;
+    const char *line = text;
+    for (int i = 0; i < 7; i++) {
+        size_t bytes = strcspn(line, "\n");
+        char copy[512];
+        assert_true(bytes < sizeof copy);
+        memcpy(copy, line, bytes);
+        copy[bytes] = 0;
+        if (i == 0) width = eni_table_width(copy);
+        assert_int_equal(eni_table_width(copy), width);
+        line += bytes + 1;
+    }
+    assert_true(width <= 140);
+    free(text);
+}
+
+static void the_page_is_in_the_order_asked_for(void **state)
+{
+    (void)state;
+    free(report(EN_OK));
+    char *page = fixture_read(dir, "report.html");
+    assert_non_null(page);
+    const char *const parts[] = {"<!DOCTYPE html>", "id=\"verdict\"", "id=\"fairness\"",  "id=\"table\"",
+                                 "id=\"accuracy\"", "accuracy.csv",   "id=\"steps\"",     "steps.csv",
+                                 "id=\"cells\"",    "cells.csv",      "id=\"staleness\"", "staleness.csv",
+                                 "id=\"bytes\"",    "bytes.csv",      "id=\"timeline\"",  "timeline.csv",
+                                 "id=\"shares\"",   "shares.csv",     "id=\"reproduce\"", "entrain compare",
+                                 "AMD EPYC",        "batch-size: 64", "</html>"};
+    in_order(page, parts, sizeof parts / sizeof parts[0]);
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "src="));
+    assert_null(strstr(page, "href=\"http"));
+    assert_null(strstr(page, "@import"));
+    assert_null(fixture_read(dir, "report.html.part"));
+    free(page);
+}
+
+/* The CSV beside the page carries what the curve shows, each line labelled real or emulated. */
+static void csv_labels_every_point(void **state)
+{
+    (void)state;
+    free(report(EN_OK));
+    char *csv = fixture_read(dir, "plots/accuracy.csv");
+    assert_non_null(csv);
+    size_t lines = 0, real = 0, emulated = 0;
+    for (char *line = strtok(csv, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        lines++;
+        real += strstr(line, ",real,") != NULL;
+        emulated += strstr(line, ",emulated,1,3,,,") != NULL;
+    }
+    assert_int_equal(lines, 1 + 12 * 18); /* 12 runs, 18 evaluations each */
+    assert_int_equal(real, 9 * 18);
+    assert_int_equal(emulated, 3 * 18);
+    free(csv);
+}
+
+static void refuses(const char *file, const char *text, const char *expected)
+{
+    char full[512];
+    said[0] = 0;
+    fixture_text(dir, file, text);
+    free(report(EN_EFORMAT));
+    snprintf(full, sizeof full, "%s/%s: %s\n", dir, file, expected);
+    assert_string_equal(said, full);
+}
+
+static void a_malformed_index_ends_in_one_sentence(void **state)
+{
+    (void)state;
+    refuses("compare.json", "{\"schema\":1,", "line 1 is not JSON: string or '}' expected near end of file");
+    refuses("compare.json", "[]", "there should be one JSON object {…}");
+    refuses("compare.json", "{\"schema\":2}", "schema 2 is not 1, the only one that this version reads");
+    refuses("compare.json", "{\"schema\":1,\"target\":75}",
+            "target 75 should be a fraction above 0 and up to 1, such as 0.75");
+    refuses("compare.json", "{\"schema\":1,\"target\":0.75}", "cells should be a list");
+    refuses("compare.json", "{\"schema\":1,\"target\":0.75,\"cells\":[]}",
+            "cells should have 1 to 16 entries, not 0");
+    refuses("compare.json", "{\"schema\":1,\"target\":0.75,\"cells\":[{\"name\":7}]}",
+            "cells[0].name should be a text");
+#define HEAD                                                                                                 \
+    "{\"schema\":1,\"target\":0.75,\"cells\":[{\"name\":\"even\"}],\"arms\":[{\"name\":\"a\",\"strategy\":"  \
+    "\"ring\"}],"                                                                                            \
+    "\"seeds\":[1],\"runs\":"
+    refuses("compare.json",
+            HEAD "[{\"cell\":\"odd\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/x\",\"exit\":0}]}",
+            "runs[0] names the cell odd, which is not in cells");
+    refuses("compare.json",
+            HEAD "[{\"cell\":\"even\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/../../etc\",\"exit\":0}]}",
+            "runs[0].dir runs/../../etc should lie inside the folder");
+    refuses("compare.json",
+            HEAD "[{\"cell\":\"even\",\"arm\":\"a\",\"seed\":\"1\",\"dir\":\"runs/x\",\"exit\":0}]}",
+            "runs[0].seed should be an integer");
+}
+
+static void a_malformed_run_ends_in_one_sentence(void **state)
+{
+    (void)state;
+    const char *const file = "runs/even-0-s1/eval.jsonl";
+    char *good = fixture_read(dir, file);
+    refuses(file, "{\"samples\":10,\"t\":1}\n{\"samples\":",
+            "line 2 is not a JSON object: unexpected token near end of file");
+    refuses(file, "{\"samples\":10,\"t\":1,\"test_accuracy\":80.6}\n",
+            "line 1.test_accuracy 80.6 should be a fraction from 0 to 1");
+    refuses(file, "{\"samples\":10,\"t\":2}\n{\"samples\":20,\"t\":1}\n",
+            "line 2 goes back: samples and t should never fall");
+    refuses(file, "{\"t\":2}\n", "line 1.samples should be a number");
+    fixture_text(dir, file, good);
+    free(good);
+    refuses("runs/even-0-s1/metrics-0.jsonl", "{\"step_ns\":\"fast\"}\n",
+            "line 1.step_ns should be a number");
+    fixture_text(dir, "runs/even-0-s1/metrics-0.jsonl", "");
+    refuses("runs/even-0-s1/result.json", "{\"updates\":\"many\"}", "updates should be a number");
+    refuses("runs/even-0-s1/result.json", "{\"staleness\":{\"histogram\":[[1]]}}",
+            "staleness.histogram[0] should be [staleness, pushes]");
+    refuses("runs/even-0-s1/result.json", "{\"roles\":[{}]}", "roles[0].role should be a text");
+}
+
+static void a_missing_file_is_named(void **state)
+{
+    (void)state;
+    char path[128], expected[256];
+    snprintf(path, sizeof path, "%s/runs/even-0-s1/result.json", dir);
+    assert_int_equal(unlink(path), 0);
+    free(report(EN_ENOENT));
+    snprintf(expected, sizeof expected, "cannot open %s: No such file or directory\n", path);
+    assert_string_equal(said, expected);
+}
+
+static void a_folder_without_a_comparison_is_named(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    assert_int_equal(unlink(path), 0);
+    free(report(EN_ENOENT));
+    assert_non_null(strstr(said, "has no compare.json and no result.json"));
+}
+
+/* psd measures staleness per worker; its report among the roles is as good as the run's own list. */
+static void staleness_per_worker_comes_from_psd_too(void **state)
+{
+    (void)state;
+    const char *const file = "runs/even-2-s1/result.json";
+    fixture_set(dir, file, "staleness", json_pack("{s:f, s:[[i, i]]}", "mean", 1.0, "histogram", 1, 10));
+    fixture_set(dir, file, "roles",
+                json_pack("[{s:s, s:[{s:i, s:{s:f, s:[[i, i]]}}]}]", "role", "psd", "per_worker", "rank", 7,
+                          "staleness", "mean", 1.0, "histogram", 3, 4444));
+    free(report(EN_OK));
+    char *csv = fixture_read(dir, "plots/staleness.csv");
+    assert_non_null(strstr(csv, "even,ps-async,1,real,,,,,7,3,4444\n"));
+    free(csv);
+}
+
+/* NCCL's own bytes are not to be seen: then none is shown, and not that there were none. */
+static void unseen_bytes_are_not_none(void **state)
+{
+    (void)state;
+    for (int seed = 1; seed <= 3; seed++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-0-s%d/result.json", seed);
+        fixture_set(dir, file, "transport", json_string("nccl"));
+        fixture_set(dir, file, "shm_bytes", json_integer(0));
+    }
+    char *text = report(EN_OK);
+    const char *const table[] = {"even  ring [direct, nccl]", "1.00", " -\n"};
+    in_order(text, table, 3);
+    free(text);
+    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "plots/bytes.csv");
+    assert_null(strstr(page, "No byte crossed a socket: ring"));
+    assert_non_null(strstr(page, "went over the wire cannot be seen: ring."));
+    const char *line = strstr(csv, "even,ring,1,real,");
+    assert_non_null(line);
+    assert_non_null(strstr(line, ",,,1\n"));
+    assert_true(strstr(line, ",,,1\n") < strchr(line, '\n'));
+    free(page);
+    free(csv);
+}
+
+/* Everything optional is gone; the report is thinner, not absent. */
+static void a_bare_result_is_enough(void **state)
+{
+    (void)state;
+    fixture_text(dir, "runs/even-0-s1/result.json", "{\"schema\":1}");
+    fixture_text(dir, "runs/even-1-s1/result.json",
+                 "{\"schema\":1,\"collective\":null,\"staleness\":null,\"roles\":null}");
+    free(report(EN_OK));
+    assert_string_equal(said, "");
+}
+
+static void one_run_folder_is_a_comparison_of_one(void **state)
+{
+    (void)state;
+    snprintf(dir + strlen(dir), sizeof dir - strlen(dir), "/runs/slow-2-s1");
+    char *text = report(EN_OK);
+    const char *const parts[] = {"run   ps-async [shm]", "run: ps-async reached 75 % in ",
+                                 "nothing to compare with."};
+    in_order(text, parts, 3);
+    free(text);
+    *strstr(dir, "/runs") = 0;
+}
+
+static void hostile_names_stay_names(void **state)
+{
+    (void)state;
+    const char *evil = "</style><script>alert(1)</script>'`touch /tmp/x`\x1b[2J\"";
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL), *runs = json_object_get(index, "runs"), *run;
+    size_t i;
+    json_object_set_new(json_array_get(json_object_get(index, "arms"), 2), "name", json_string(evil));
+    json_object_set_new(json_array_get(json_object_get(index, "cells"), 1), "name", json_string("<b>&amp;"));
+    json_array_foreach(runs, i, run)
+    {
+        if (strcmp(json_string_value(json_object_get(run, "arm")), "ps-async") == 0)
+            json_object_set_new(run, "arm", json_string(evil));
+        if (strcmp(json_string_value(json_object_get(run, "cell")), "slow") == 0)
+            json_object_set_new(run, "cell", json_string("<b>&amp;"));
+    }
+    json_array_append_new(json_object_get(index, "argv"), json_string("--x='<img src=x>'"));
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+
+    char *text = report(EN_OK);
+    assert_null(strchr(text, 0x1b));
+    char *page = fixture_read(dir, "report.html");
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "<img"));
+    assert_null(strstr(page, "<b>&amp;<"));
+    assert_null(strchr(page, 0x1b));
+    assert_non_null(strstr(page, "&lt;script&gt;alert(1)"));
+    free(page);
+    free(text);
+}
+
+/* Every line of a CSV has as many fields as its head. None of these holds a comma in quotes. */
+static size_t count_rows(const char *csv)
+{
+    size_t rows = 0, commas = 0, in_head = 0;
+    for (; *csv != 0; csv++) {
+        commas += *csv == ',';
+        if (*csv != '\n') continue;
+        if (rows == 0) in_head = commas;
+        assert_int_equal(commas, in_head);
+        commas = 0;
+        rows++;
+    }
+    return rows;
+}
+
+static void the_numbers_come_as_csv_too(void **state)
+{
+    (void)state;
+    free(report(EN_OK));
+    assert_null(fixture_read(dir, "table.csv"));
+    free(report_with(ENI_REPORT_CSV, EN_OK));
+    char *table = fixture_read(dir, "table.csv"), *runs = fixture_read(dir, "runs.csv");
+    assert_non_null(table);
+    assert_non_null(runs);
+    fixture spec = fixture_demo();
+    assert_int_equal(count_rows(table), 1 + 2 * spec.narms);
+    assert_true(count_rows(runs) > count_rows(table));
+    assert_non_null(strstr(table, "\neven,ring,3,"));
+    assert_non_null(strstr(runs, ",emulated,1,3,,,"));
+    assert_non_null(strstr(runs, ",59904,59904,96,")); /* whole numbers are exact */
+    assert_null(strchr(table, '"'));
+    free(table);
+    free(runs);
+}
+
+/* Seven seeds in even, three in slow: what was planned before the first run is what is claimed. */
+static void claims_are_those_of_the_plan(void **state)
+{
+    (void)state;
+    fixture spec = fixture_demo();
+    fixture_remove(dir);
+    fixture_folder(dir);
+    spec.nseeds[0] = 7;
+    spec.nseeds[1] = 3;
+    fixture_write(dir, &spec);
+    fixture_set(dir, "compare.json", "claims", json_pack("{s:{s:i, s:i}}", "seeds", "even", 7, "slow", 3));
+    char *text = report_with(ENI_REPORT_CSV, EN_OK);
+    const char *const lines[] = {
+        "ps-async  ≈ 1.7 s",
+        "  yes",
+        "\neven: ring reached 75 % in ",
+        " s instead of 1.6 s for ps-sync (1.",
+        "\nslow: ps-async reached 75 % in ",
+        "too few seeds to say (3 of 7).\n",
+        "3 comparisons need 7 seeds: even has 7, slow has 3 of 7 (descriptive). Least effect that "
+        "could have been seen: even 1."};
+    in_order(text, lines, sizeof lines / sizeof *lines);
+    free(text);
+    char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "claims.csv");
+    const char *const parts[] = {"class=\"rank\"",
+                                 "differs from the first",
+                                 "<td>yes</td>",
+                                 "s instead of 1.6 s for <b>ps-sync</b>",
+                                 "too few seeds to say",
+                                 "p (Holm)",
+                                 "<td>0.0156</td><td>0.0469</td>"};
+    in_order(page, parts, sizeof parts / sizeof *parts);
+    assert_int_equal(count_rows(csv), 1 + 2 * 3);
+    assert_non_null(strstr(csv, "\neven,ring,ps-async,7,7,0,0.015625,0.046875,1."));
+    assert_non_null(strstr(csv, ",yes,ring\n"));
+    assert_non_null(strstr(csv, "\nslow,ring,ps-async,3,0,3,0.25,,,too few seeds,\n"));
+    free(page);
+    free(csv);
+
+    /* Planned with more seeds than it has: an unfinished study claims nothing. */
+    fixture_set(dir, "compare.json", "claims",
+                json_pack("{s:{s:i, s:i}, s:{s:s, s:[s, s]}}", "seeds", "even", 8, "slow", 3, "primary",
+                          "setting", "even", "arms", "ring", "ps-async"));
+    text = report(EN_OK);
+    assert_non_null(strstr(text, "; not shown: runs failed or are missing.\n"));
+    assert_non_null(strstr(
+        text, "The primary comparison needs 6 seeds, then 2 other comparisons need 7 seeds: even has 8"));
+    free(text);
+    fixture_set(dir, "compare.json", "claims",
+                json_pack("{s:{s:s, s:[s, s]}}", "primary", "setting", "even", "arms", "ring", "ssp"));
+    free(report(EN_EFORMAT));
+    assert_non_null(strstr(said, "claims.primary should name a setting and two arms of this study"));
+}
+
+static void figures_come_as_pdf_too(void **state)
+{
+    (void)state;
+    if (system("gnuplot -e 'set terminal pdfcairo' > /dev/null 2>&1") != 0) skip();
+    free(report_with(ENI_REPORT_PDF, EN_OK));
+    const char *const names[] = {"plots/legend-arms.pdf", "plots/legend-phases.pdf", "plots/steps-0.pdf",
+                                 "plots/staleness-0-2.pdf"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *pdf = fixture_read(dir, names[i]);
+        if (pdf == NULL) fail_msg("there is no %s", names[i]);
+        assert_memory_equal(pdf, "%PDF-", 5);
+        free(pdf);
+    }
+}
+
+#define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {WITH_STUDY(the_table_has_the_columns_and_lines_up),
+                                       WITH_STUDY(the_page_is_in_the_order_asked_for),
+                                       WITH_STUDY(csv_labels_every_point),
+                                       WITH_STUDY(a_malformed_index_ends_in_one_sentence),
+                                       WITH_STUDY(a_malformed_run_ends_in_one_sentence),
+                                       WITH_STUDY(a_missing_file_is_named),
+                                       WITH_STUDY(a_folder_without_a_comparison_is_named),
+                                       WITH_STUDY(staleness_per_worker_comes_from_psd_too),
+                                       WITH_STUDY(unseen_bytes_are_not_none),
+                                       WITH_STUDY(a_bare_result_is_enough),
+                                       WITH_STUDY(one_run_folder_is_a_comparison_of_one),
+                                       WITH_STUDY(the_numbers_come_as_csv_too),
+                                       WITH_STUDY(claims_are_those_of_the_plan),
+                                       WITH_STUDY(figures_come_as_pdf_too),
+                                       WITH_STUDY(hostile_names_stay_names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

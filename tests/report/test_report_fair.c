@@ -1,0 +1,335 @@
+/* test_report_fair.c - each rule of the fairness box, made to hold and made to break. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "report/report_fair.h"
+#include "tests/report/fixture.h"
+
+static char dir[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    fixture spec = fixture_demo();
+    spec.has_trace = 0;
+    fixture_folder(dir);
+    fixture_write(dir, &spec);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_remove(dir);
+    return 0;
+}
+
+static eni_fairness judge(void)
+{
+    eni_study *study;
+    eni_fairness fairness;
+    assert_int_equal(eni_study_load(dir, 0, &study), EN_OK);
+    eni_fair_judge(study, &fairness);
+    eni_study_free(study);
+    return fairness;
+}
+
+static const eni_rule *rule(const eni_fairness *fairness, const char *name)
+{
+    for (size_t i = 0; i < fairness->nrules; i++)
+        if (strcmp(fairness->rules[i].name, name) == 0) return &fairness->rules[i];
+    fail_msg("there is no rule %s", name);
+    return NULL;
+}
+
+static void rule_is(const char *name, int mark, const char *part)
+{
+    eni_fairness fairness = judge();
+    const eni_rule *found = rule(&fairness, name);
+    if (found->mark != mark || strstr(found->text, part) == NULL)
+        fail_msg("%s is %s: %s", name, eni_fair_mark(found->mark), found->text);
+}
+
+/* Changes one run's entry in the index: runs[i].key. */
+static void set_entry(size_t i, const char *key, json_t *value)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL);
+    assert_non_null(index);
+    json_object_set_new(json_array_get(json_object_get(index, "runs"), i), key, value);
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+}
+
+/* Changes one arm's entry in the index: arms[i].key. */
+static void set_arm(size_t i, const char *key, json_t *value)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/compare.json", dir);
+    json_t *index = json_load_file(path, 0, NULL);
+    assert_non_null(index);
+    json_object_set_new(json_array_get(json_object_get(index, "arms"), i), key, value);
+    assert_int_equal(json_dump_file(index, path, 0), 0);
+    json_decref(index);
+}
+
+static void the_demo_passes_with_one_warning(void **state)
+{
+    (void)state;
+    eni_fairness fairness = judge();
+    char line[256];
+    eni_fair_line(&fairness, line, sizeof line);
+    assert_string_equal(line, "PASS, 1 warning (psd shares 2 cores with 2 workers)");
+    assert_true(fairness.is_time_comparable);
+    assert_ptr_equal(strstr(fairness.same_bytes, "ring = ps-sync byte for byte (sha256 "),
+                     fairness.same_bytes);
+}
+
+static void another_start_fails(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/even-2-s2/result.json", "init_sha256", json_string("77aa00112233"));
+    rule_is("initial weights", ENI_FAIL, "ps-async in even has 77aa0011");
+    rule_is("data order", ENI_PASS, "over 12 runs");
+}
+
+static void another_order_fails(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/slow-0-s1/result.json", "order_sha256", json_string("123456789"));
+    rule_is("data order", ENI_FAIL, "seed 1: ring in even");
+}
+
+static void a_missing_hash_warns(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/even-0-s1/result.json", "init_sha256", NULL);
+    rule_is("initial weights", ENI_WARN, "no hash in 1 of 12 runs");
+}
+
+static void linear_scaling_is_judged_by_samples_per_update(void **state)
+{
+    (void)state;
+    rule_is("learning rate", ENI_PASS,
+            "ring 0.02 per 128 samples, ps-sync 0.02 per 128 samples, ps-async 0.01 per 64");
+    for (int seed = 1; seed <= 3; seed++) {
+        char file[64];
+        snprintf(file, sizeof file, "runs/even-2-s%d/result.json", seed);
+        fixture_set(dir, file, "lr", json_real(0.005));
+    }
+    rule_is("learning rate", ENI_WARN, "ps-async at 0.5 of the rule");
+}
+
+static void unscaled_rates_make_accuracy_incomparable(void **state)
+{
+    (void)state;
+    fixture_set(dir, "compare.json", "lr_scale", json_string("none"));
+    rule_is("learning rate", ENI_PASS, "not scaled, but proportional");
+    fixture_set(dir, "runs/even-0-s1/result.json", "lr", json_real(0.01));
+    rule_is("learning rate", ENI_FAIL, "accuracy not comparable");
+    eni_fairness fairness = judge();
+    assert_false(fairness.is_time_comparable);
+}
+
+static void less_work_fails(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/even-2-s1/result.json", "samples_computed", json_integer(50000));
+    rule_is("same budget", ENI_FAIL, "from 50,000 (ps-async in even) to 59,904");
+    fixture_set(dir, "runs/even-2-s1/result.json", "samples_computed", json_integer(59840));
+    rule_is("same budget", ENI_WARN, "from 59,840");
+}
+
+/* Work that a strategy drops, or that lies behind the last push, was done all the same. */
+static void what_was_not_applied_was_computed(void **state)
+{
+    (void)state;
+    rule_is("same budget", ENI_PASS, "59,904 samples computed in every run");
+    fixture_set(dir, "runs/even-2-s1/result.json", "samples_applied", json_integer(50000));
+    fixture_set(dir, "runs/even-2-s1/result.json", "samples_dropped", json_integer(9856));
+    rule_is("same budget", ENI_PASS, "in every run; ps-async applied 50,000 and dropped 9,856");
+}
+
+static void another_model_fails(void **state)
+{
+    (void)state;
+    fixture_set(dir, "runs/even-1-s3/result.json", "model", json_string("mlp"));
+    rule_is("same task", ENI_FAIL, "runs/even-1-s3");
+}
+
+/* ring's one run in the slow setting; ps-async's stays at 3.0. */
+static void set_slowness(double measured)
+{
+    fixture_set(dir, "runs/slow-0-s1/result.json", "stragglers",
+                json_pack("[{s:i, s:f, s:f, s:i, s:i}]", "rank", 1, "factor", 3.0, "factor_measured",
+                          measured, "pieces", 1000, "late", 400));
+}
+
+static void slow_ranks_are_as_slow_in_every_arm(void **state)
+{
+    (void)state;
+    rule_is("slow ranks", ENI_PASS, "3 asked in slow: ");
+    set_slowness(3.12);
+    rule_is("slow ranks", ENI_PASS, " to 3.12 times as slow");
+    set_slowness(3.22);
+    rule_is("slow ranks", ENI_WARN, "3.22 in ring");
+    set_slowness(4.5);
+    rule_is("slow ranks", ENI_FAIL, "3 asked in slow: ");
+    rule_is("slow ranks", ENI_FAIL, "4.50 in ring");
+    set_slowness(2.5);
+    rule_is("slow ranks", ENI_FAIL, "2.50 times as slow in ring, ");
+    fixture_set(dir, "runs/slow-0-s1/result.json", "stragglers", NULL);
+    rule_is("slow ranks", ENI_WARN, "not recorded for 1 arm");
+}
+
+/* One rank slower and another less slow than elsewhere is no mean of the two. */
+static void each_slow_rank_is_judged(void **state)
+{
+    static const char *const entry = "{s:i, s:f, s:f}";
+    (void)state;
+    for (size_t arm = 0; arm < 3; arm++) {
+        char run[64];
+        json_t *list = json_array();
+        json_array_append_new(
+            list, json_pack(entry, "rank", 0, "factor", 2.0, "factor_measured", arm == 1 ? 1.6 : 2.0));
+        json_array_append_new(
+            list, json_pack(entry, "rank", 1, "factor", 3.0, "factor_measured", arm == 1 ? 3.4 : 3.0));
+        snprintf(run, sizeof run, "runs/slow-%zu-s1/result.json", arm);
+        fixture_set(dir, run, "stragglers", list);
+    }
+    rule_is("slow ranks", ENI_FAIL, "2 asked in slow: 1.60 times as slow in ps-sync, 2.00 in ring");
+}
+
+static void a_failed_run_is_a_dropped_seed(void **state)
+{
+    (void)state;
+    set_entry(1, "exit", json_integer(1));
+    rule_is("no seed dropped", ENI_FAIL, "1 of 12 runs failed: runs/even-1-s1 (exit 1)");
+}
+
+static void arms_in_blocks_warn(void **state)
+{
+    (void)state;
+    rule_is("order of runs", ENI_PASS, "interleaved (ring, ps-sync, ps-async, ring");
+    const int blocks[9] = {0, 3, 6, 1, 4, 7, 2, 5, 8};
+    for (size_t i = 0; i < 9; i++)
+        set_entry(i, "order", json_integer(blocks[i]));
+    rule_is("order of runs", ENI_WARN, "3 runs of ring in a row");
+}
+
+static void other_bytes_fail(void **state)
+{
+    (void)state;
+    rule_is("same bytes", ENI_PASS, "ring = ps-sync, final weights of all 4 pairs");
+    fixture_set(dir, "runs/even-1-s2/result.json", "params_sha256", json_string("deadbeef00"));
+    rule_is("same bytes", ENI_FAIL, "ps-sync in even, seed 2: deadbeef");
+    eni_fairness fairness = judge();
+    assert_string_equal(fairness.same_bytes, "ring and ps-sync should be equal byte for byte, and are not");
+}
+
+static void lists_of_cores(void **state)
+{
+    (void)state;
+    uint64_t set[16] = {0};
+    assert_int_equal(eni_fair_cores("0-1,4", set), 3);
+    assert_true(set[0] == 0x13);
+    const char *const bad[] = {"a", "1-", "3-1", "0;1", "-1", "0-99999"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(eni_fair_cores(bad[i], set), -1);
+}
+
+/* Old studies say nothing of their conditions, and are not judged by them. */
+static void arms_of_one_setting_share_its_conditions(void **state)
+{
+    (void)state;
+    eni_fairness old = judge();
+    for (size_t i = 0; i < old.nrules; i++)
+        assert_string_not_equal(old.rules[i].name, "same conditions");
+    fixture_set(dir, "compare.json", "conditions",
+                json_pack("{s:s, s:s, s:n, s:n}", "workers", "2", "batch-size", "64", "net", "straggler"));
+    rule_is("same conditions", ENI_PASS, "workers 2, batch-size 64");
+    set_arm(2, "condition", json_pack("{s:s}", "net", "rate:1MB,delay:0s"));
+    rule_is("same conditions", ENI_FAIL, "net: ring has none, ps-async has rate:1MB,delay:0s");
+    set_arm(2, "condition", json_pack("{s:s, s:s}", "net", "rate:1MB,delay:0s", "batch-size", "32"));
+    rule_is("same conditions", ENI_FAIL, "batch-size: ring has 64, ps-async has 32");
+}
+
+/* The straggler of a setting belongs to all its arms; an arm's own differs in each where the others have not
+ * it. */
+static void a_straggler_of_one_arm_is_no_setting(void **state)
+{
+    (void)state;
+    fixture_set(dir, "compare.json", "conditions", json_pack("{s:n}", "straggler"));
+    rule_is("same conditions", ENI_PASS, "");
+    set_arm(1, "condition", json_pack("{s:s}", "straggler", "1:3"));
+    rule_is("same conditions", ENI_FAIL, "straggler: ring has none, ps-sync has 1:3");
+    for (size_t i = 0; i < 3; i++) /* the same in all: a condition of the study */
+        set_arm(i, "condition", json_pack("{s:s}", "straggler", "1:3"));
+    rule_is("same conditions", ENI_PASS, "");
+}
+
+static void the_baseline_is_one_process(void **state)
+{
+    (void)state;
+    fixture_set(
+        dir, "compare.json", "conditions",
+        json_pack("{s:s, s:s, s:s, s:s}", "workers", "2", "accumulate", "1", "threads", "0", "steps", "9"));
+    set_arm(0, "strategy", json_string("solo"));
+    set_arm(0, "condition", json_pack("{s:s, s:s, s:s}", "workers", "1", "accumulate", "2", "threads", "1"));
+    rule_is("same conditions", ENI_PASS, "workers 2");
+    set_arm(0, "condition", json_pack("{s:s}", "steps", "8"));
+    rule_is("same conditions", ENI_FAIL, "steps: ring has 8, ps-sync has 9");
+}
+
+static void a_busy_machine_is_named_with_its_runs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 12; i++) {
+        set_entry(i, "outside", json_real(0.004 * (double)i));
+        set_entry(i, "load", json_real(0.5 + (double)i));
+    }
+    rule_is("quiet machine", ENI_PASS, "at most 4.4 % of the cores in 12 runs; load 0.5 to 11.5");
+    set_entry(2, "outside", json_real(0.26));
+    set_entry(4, "outside", json_real(0.0501));
+    rule_is("quiet machine", ENI_WARN, "over 5 % of the cores in 2 of 12 runs: runs/even-2-s1 26 %, ");
+    set_entry(4, "outside", json_real(0.05));
+    set_entry(2, "outside", json_null());
+    rule_is("quiet machine", ENI_PASS, "at most 5.0 % of the cores in 11 runs; not known in 1");
+    for (size_t i = 0; i < 12; i++)
+        set_entry(i, "outside", json_null());
+    rule_is("quiet machine", ENI_WARN, "too short");
+}
+
+#define WITH_STUDY(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {WITH_STUDY(the_demo_passes_with_one_warning),
+                                       WITH_STUDY(another_start_fails),
+                                       WITH_STUDY(another_order_fails),
+                                       WITH_STUDY(a_missing_hash_warns),
+                                       WITH_STUDY(linear_scaling_is_judged_by_samples_per_update),
+                                       WITH_STUDY(unscaled_rates_make_accuracy_incomparable),
+                                       WITH_STUDY(less_work_fails),
+                                       WITH_STUDY(what_was_not_applied_was_computed),
+                                       WITH_STUDY(another_model_fails),
+                                       WITH_STUDY(slow_ranks_are_as_slow_in_every_arm),
+                                       WITH_STUDY(each_slow_rank_is_judged),
+                                       WITH_STUDY(a_failed_run_is_a_dropped_seed),
+                                       WITH_STUDY(arms_in_blocks_warn),
+                                       WITH_STUDY(a_busy_machine_is_named_with_its_runs),
+                                       WITH_STUDY(arms_of_one_setting_share_its_conditions),
+                                       WITH_STUDY(a_straggler_of_one_arm_is_no_setting),
+                                       WITH_STUDY(the_baseline_is_one_process),
+                                       WITH_STUDY(other_bytes_fail),
+                                       cmocka_unit_test(lists_of_cores)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

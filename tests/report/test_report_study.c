@@ -1,0 +1,200 @@
+/* test_report_study.c - when the target counts as reached: the first of three points of the grid in a row, and the
+ * two snapshots that enclose the moment. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "report/report_study.h"
+
+enum { MOST = 32 };
+
+/* A run whose grid has these accuracies in percent, a point a second and 1,000 samples, behind initial weights of
+ * 10 %. */
+static eni_run run_of(eni_eval evals[MOST], const double *percent, size_t n)
+{
+    evals[0] = (eni_eval){.accuracy = 0.1};
+    for (size_t i = 0; i < n; i++)
+        evals[i + 1] = (eni_eval){1000.0 * (double)(i + 1), (double)(i + 1), 1, percent[i] / 100, false};
+    return (eni_run){.is_complete = true, .evals = evals, .nevals = n + 1, .evaluated_for = NAN};
+}
+
+#define RUN_OF(evals, ...)                                                                                   \
+    run_of(evals, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+
+static bool is(double value, double expected)
+{
+    return fabs(value - expected) < 1e-9;
+}
+
+static void the_first_of_three_in_a_row(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 70, 80, 74, 76, 70, 77, 78, 75, 76);
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_low == 6 && run.reach_high == 7 && run.last_t == 10);
+    assert_true(is(run.reach_t, 6 + 5.0 / 7) && is(run.reach_samples, 6000 + 5000.0 / 7));
+}
+
+/* It touched 80 % once and ended at 71 %: no win. */
+static void one_good_moment_is_none(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 70, 74, 80, 80, 74, 73, 72, 71);
+    eni_study_find_target(&run, 0.75);
+    assert_true(isinf(run.reach_t) && isinf(run.reach_samples) && run.last_t == 9);
+    assert_false(eni_study_bracket_is_wide(&run));
+}
+
+static void three_at_the_very_end_are_enough_and_two_are_not(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 70, 70, 80, 80, 80);
+    eni_study_find_target(&run, 0.75);
+    assert_true(is(run.reach_t, 3.5));
+    run = RUN_OF(evals, 60, 70, 70, 70, 80, 80);
+    eni_study_find_target(&run, 0.75);
+    assert_true(isinf(run.reach_t));
+    run = RUN_OF(evals, 60, 70, 70, 75, 75, 75); /* at the target is reached */
+    eni_study_find_target(&run, 0.75);
+    assert_true(is(run.reach_t, 4));
+}
+
+/* The initial weights are point 0. */
+static void a_crossing_before_the_first_point(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 80, 85, 90);
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_low == 0 && run.reach_high == 1 && is(run.reach_t, 65.0 / 70));
+    evals[0].accuracy = 0.9; /* trained before */
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_t == 0 && run.reach_samples == 0 && run.reach_low == 0 && run.reach_high == 0);
+    run.evals++; /* a folder that has none: any time before its first point */
+    run.nevals--;
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_t == 1 && run.reach_low == 0 && run.reach_high == 1 && eni_study_bracket_is_wide(&run));
+}
+
+/* Of the snapshots in between the first at or above it counts, and the one before that; they are not of the grid. */
+static void the_bracket_is_that_of_the_snapshots(void **state)
+{
+    (void)state;
+    eni_eval evals[] = {{0, 0, 1, 0.1, false},    {1000, 1, 1, 0.7, false},    {1250, 1.25, 1, 0.72, true},
+                        {1500, 1.5, 1, 0.78, true}, {1750, 1.75, 1, 0.74, true}, {2000, 2, 1, 0.8, false},
+                        {3000, 3, 1, 0.8, false}};
+    eni_run run = {.is_complete = true, .evals = evals, .nevals = 7};
+    eni_study_find_target(&run, 0.75);
+    assert_true(isinf(run.reach_t)); /* with those of the bracket it would be three */
+    evals[2].is_bracket = false;
+    evals[2].accuracy = 0.7;
+    eni_eval more[8];
+    for (int i = 0; i < 7; i++)
+        more[i] = evals[i];
+    more[7] = (eni_eval){4000, 4, 1, 0.8, false};
+    run = (eni_run){.is_complete = true, .evals = more, .nevals = 8};
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_low == 1.25 && run.reach_high == 1.5);
+    assert_true(is(run.reach_t, 1.25 + 0.25 * 5 / 8) && is(run.reach_samples, 1250 + 250.0 * 5 / 8));
+    assert_true(eni_study_bracket_is_wide(&run)); /* 0.25 of 1.41 s */
+}
+
+static void a_wide_bracket(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 90, 90, 90);
+    eni_study_find_target(&run, 0.75);
+    assert_true(is(run.reach_t, 10.5) && !eni_study_bracket_is_wide(&run));
+    run = RUN_OF(evals, 60, 60, 60, 60, 60, 60, 60, 60, 74, 90, 90, 90);
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_low == 9 && eni_study_bracket_is_wide(&run));
+}
+
+static void a_diverged_run_breaks_the_row(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 80, 80, NAN, 80, 80);
+    eni_study_find_target(&run, 0.75);
+    assert_true(isinf(run.reach_t));
+    run = RUN_OF(evals, 60, NAN, 80, 80, 80); /* nothing to interpolate with: the end of the bracket */
+    eni_study_find_target(&run, 0.75);
+    assert_true(run.reach_t == 3 && run.reach_low == 2 && run.reach_high == 3);
+}
+
+static void a_miss_is_censored_at_the_last_evaluation(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 70, 71, 72);
+    eni_study_find_target(&run, 0.9);
+    assert_true(isinf(run.reach_t) && isinf(run.reach_samples) && run.last_t == 4.0);
+}
+
+static void without_accuracy_there_is_no_time(void **state)
+{
+    (void)state;
+    eni_eval losses[] = {{10, 1, 0.3, NAN, false}};
+    eni_run run = {.is_complete = true, .evals = losses, .nevals = 1};
+    eni_study_find_target(&run, 0.75);
+    assert_true(isnan(run.reach_t));
+}
+
+static void a_failed_run_has_missed_it(void **state)
+{
+    (void)state;
+    eni_run run = {.is_complete = false};
+    eni_study_find_target(&run, 0.75);
+    assert_true(isinf(run.reach_t) && run.last_t == 0);
+}
+
+static void another_target_has_the_bracket_of_the_grid(void **state)
+{
+    (void)state;
+    eni_eval evals[MOST];
+    eni_run run = RUN_OF(evals, 60, 80, 80, 80);
+    eni_study_find_target(&run, 0.7);
+    assert_false(eni_study_bracket_is_of_grid(&run, 0.7)); /* an old folder does not say */
+    run.evaluated_for = 0.75;
+    assert_true(eni_study_bracket_is_of_grid(&run, 0.7));
+    assert_false(eni_study_bracket_is_of_grid(&run, 0.75));
+    eni_study_find_target(&run, 0.95);
+    assert_false(eni_study_bracket_is_of_grid(&run, 0.95)); /* there is none */
+}
+
+static void waiting_counts_workers_only(void **state)
+{
+    (void)state;
+    eni_role roles[] = {{.rank = 0, .ns = {1, 5, 0, 1, 2, 1}}, /* data, compute, sleep, exchange, wait, update */
+                        {.rank = 1, .ns = {0, 3, 1, 0, 6, 0}},
+                        {.rank = -1, .ns = {0, 0, 0, 0, 1000, 0}}};
+    eni_run run = {.roles = roles, .nroles = 3};
+    assert_true(fabs(eni_metric_wait(&run) - 8.0 / 20) < 1e-12);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_of_three_in_a_row),
+        cmocka_unit_test(one_good_moment_is_none),
+        cmocka_unit_test(three_at_the_very_end_are_enough_and_two_are_not),
+        cmocka_unit_test(a_crossing_before_the_first_point),
+        cmocka_unit_test(the_bracket_is_that_of_the_snapshots),
+        cmocka_unit_test(a_wide_bracket),
+        cmocka_unit_test(a_diverged_run_breaks_the_row),
+        cmocka_unit_test(a_miss_is_censored_at_the_last_evaluation),
+        cmocka_unit_test(without_accuracy_there_is_no_time),
+        cmocka_unit_test(a_failed_run_has_missed_it),
+        cmocka_unit_test(another_target_has_the_bracket_of_the_grid),
+        cmocka_unit_test(waiting_counts_workers_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
