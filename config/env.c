@@ -1,6 +1,16 @@
-/* env.c - see env.h. */
+/* env.c - see env.h. From top to bottom: variables; what outer launchers say about this process (torchrun or
+ * a script with torchrun's variables, Slurm's srun, Open MPI, PMI (MPICH, Intel MPI), MVAPICH2) and whether
+ * they agree; where the run meets; and what of this becomes keys of the config.
+ *
+ * A launcher may run inside another one: the innermost is meant. torchrun's agent is always innermost. MPI's
+ * launchers put one daemon on each host, by srun where there is Slurm: a Slurm step with one task per host
+ * yields to them. Everything else that two launchers say must agree. A batch script is no task of Slurm,
+ * though it has SLURM_PROCID: there is no SLURM_STEP_ID in it, or that of a step for scripts and shells. */
 #include "config/env.h"
 
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +19,11 @@
 
 #include "config/checks.h"
 #include "config/keys.h"
-#include "config/launcher.h"
 #include "config/units.h"
 #include "core/log.h"
 #include "core/try.h"
+
+/* ---- variables ---- */
 
 const char *eni_env(const char *name)
 {
@@ -40,6 +51,232 @@ en_status eni_env_runtime_dir(char *path_out, size_t bytes)
     eni_error("env", "XDG_RUNTIME_DIR is longer than %zu bytes; shorten or unset it", bytes);
     return EN_EINVAL;
 }
+
+/* ---- launchers ---- */
+
+enum { SAID_RANK, SAID_WORLD, SAID_LOCAL_RANK, SAID_LOCAL_SIZE, SAID };
+enum { LAUNCHERS = 5 };
+
+/* What one launcher says. */
+typedef struct words {
+    const char *name;           /* "Slurm" */
+    const char *variable[SAID]; /* where it stands; NULL: not said */
+    char text[SAID][24];        /* as it stands there; "": not said */
+} words;
+
+/* Steps at the end of the range are Slurm's own: the batch script, salloc's shell, what srun waits with. */
+static const int64_t slurm_first_special_step = 0xfffffff0;
+
+/* The flag behind each of SAID_*, without dashes. */
+static const char *const said_keys[SAID] = {"rank", "world-size", "local-rank", "local-size"};
+
+typedef struct known {
+    const char *name;
+    const char *variable[SAID];
+} known;
+
+enum { TORCHRUN, OPEN_MPI, MVAPICH2, PMI, SLURM };
+
+static const known launchers[LAUNCHERS] = {
+    [TORCHRUN] = {"torchrun", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
+    [OPEN_MPI] = {"Open MPI",
+                  {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                   "OMPI_COMM_WORLD_LOCAL_SIZE"}},
+    [MVAPICH2] = {"MVAPICH2",
+                  {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                   "MV2_COMM_WORLD_LOCAL_SIZE"}},
+    [PMI] = {"PMI", {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}},
+    [SLURM] = {"Slurm", {"SLURM_PROCID", NULL, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"}}};
+
+static bool read_number(const char *name, int64_t *value_out)
+{
+    const char *text = eni_env(name);
+    return text != NULL && eni_parse_i64(text, value_out);
+}
+
+/* ---- Slurm's texts ---- */
+
+static bool is_slurm_task(void)
+{
+    int64_t step;
+    return eni_env("SLURM_PROCID") != NULL && read_number("SLURM_STEP_ID", &step) && step >= 0 &&
+           step < slurm_first_special_step;
+}
+
+bool eni_slurm_first_host(const char *list, char *host_out, size_t bytes)
+{
+    size_t length = 0;
+    bool is_inside = false;
+    for (const char *c = list; *c != '\0' && (is_inside || *c != ','); c++) {
+        if (is_inside && (*c == '-' || *c == ',')) { /* the first of the range is copied already */
+            c += strcspn(c, "]");
+            if (*c == '\0') return false;
+        }
+        if (*c == '[' || *c == ']') {
+            if (is_inside == (*c == '[')) return false;
+            is_inside = !is_inside;
+            continue;
+        }
+        if (length + 1 >= bytes) return false;
+        host_out[length++] = *c;
+    }
+    host_out[length] = '\0';
+    return length > 0 && !is_inside;
+}
+
+bool eni_slurm_tasks_on(const char *text, int64_t node, int64_t *tasks_out)
+{
+    for (const char *c = text; isdigit((unsigned char)*c);) {
+        char *end;
+        long long tasks = strtoll(c, &end, 10), hosts = 1;
+        if (end[0] == '(' && end[1] == 'x') {
+            hosts = strtoll(end + 2, &end, 10);
+            if (*end++ != ')') return false;
+        }
+        if (hosts < 1 || tasks < 0) return false;
+        if (node < hosts) {
+            *tasks_out = tasks;
+            return true;
+        }
+        node -= hosts;
+        if (*end != ',') return false;
+        c = end + 1;
+    }
+    return false;
+}
+
+/* Where a Slurm step meets: its first host (127.0.0.1 where the step has one host only) and port 15000 + the
+ * last four digits of the job's number. false where Slurm does not say. */
+static bool find_slurm_master(char *host_out, size_t bytes, int *port_out)
+{
+    int64_t hosts = 0;
+    const char *list = eni_env("SLURM_STEP_NODELIST"), *job = eni_env("SLURM_JOB_ID");
+    if (list == NULL) list = eni_env("SLURM_JOB_NODELIST");
+    if (job == NULL || list == NULL || strspn(job, "0123456789") != strlen(job)) return false;
+    size_t digits = strlen(job);
+    *port_out = 15000 + atoi(job + (digits > 4 ? digits - 4 : 0));
+    if (read_number("SLURM_STEP_NUM_NODES", &hosts) && hosts == 1) {
+        snprintf(host_out, bytes, "127.0.0.1"); /* nobody from outside has to reach it */
+        return true;
+    }
+    return eni_slurm_first_host(list, host_out, bytes);
+}
+
+/* ---- who speaks ---- */
+
+static void say(words *launcher, int what, const char *variable, const char *text)
+{
+    if (variable == NULL || text == NULL) return;
+    launcher->variable[what] = variable;
+    snprintf(launcher->text[what], sizeof launcher->text[what], "%s", text);
+}
+
+static void say_slurm(words *launcher)
+{
+    static const char *const world[] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"};
+    int64_t node, tasks;
+    char number[24];
+    for (size_t i = 0; i < sizeof world / sizeof *world && launcher->variable[SAID_WORLD] == NULL; i++)
+        say(launcher, SAID_WORLD, world[i], eni_env(world[i]));
+    const char *per_node = eni_env("SLURM_STEP_TASKS_PER_NODE");
+    launcher->variable[SAID_LOCAL_SIZE] = NULL;
+    launcher->text[SAID_LOCAL_SIZE][0] = '\0';
+    if (per_node == NULL || !read_number("SLURM_NODEID", &node)) return;
+    if (!eni_slurm_tasks_on(per_node, node, &tasks)) return;
+    snprintf(number, sizeof number, "%" PRId64, tasks);
+    say(launcher, SAID_LOCAL_SIZE, "SLURM_STEP_TASKS_PER_NODE", number);
+}
+
+static bool is_same(const char *a, const char *b)
+{
+    int64_t x, y;
+    return eni_parse_i64(a, &x) && eni_parse_i64(b, &y) ? x == y : strcmp(a, b) == 0;
+}
+
+/* A step with one task per host is where an MPI launcher, or a shell, stands; not the workers. */
+static bool is_carrier(void)
+{
+    int64_t tasks, hosts;
+    return read_number("SLURM_STEP_NUM_TASKS", &tasks) && read_number("SLURM_STEP_NUM_NODES", &hosts) &&
+           tasks == hosts;
+}
+
+/* All launchers that speak of this process, the innermost first; those that another one has started are left
+ * out. `said_out` has room for LAUNCHERS. */
+static int read_launchers(words *said_out)
+{
+    int count = 0;
+    bool has_agent = eni_env("TORCHELASTIC_RUN_ID") != NULL;
+    for (int i = 0; i < LAUNCHERS; i++) {
+        bool is_inner =
+            count > 0 &&
+            (has_agent || (i == SLURM && strcmp(said_out[0].name, "torchrun") != 0 && is_carrier()));
+        if (is_inner || (i == SLURM && !is_slurm_task())) continue;
+        words launcher = {.name = launchers[i].name};
+        for (int what = 0; what < SAID; what++) {
+            const char *name = launchers[i].variable[what];
+            if (name != NULL) say(&launcher, what, name, eni_env(name));
+        }
+        if (i == SLURM) say_slurm(&launcher);
+        if (i == TORCHRUN && !has_agent) launcher.name = "the environment"; /* a script, or Kubernetes */
+        bool speaks = launcher.variable[SAID_RANK] != NULL || launcher.variable[SAID_WORLD] != NULL;
+        if (speaks) said_out[count++] = launcher;
+    }
+    return count;
+}
+
+/* Whether Slurm is among them. */
+static bool slurm_speaks(void)
+{
+    words said[LAUNCHERS];
+    int count = read_launchers(said);
+    return count > 0 && strcmp(said[count - 1].name, launchers[SLURM].name) == 0; /* the outermost */
+}
+
+/* ---- do they agree ---- */
+
+static bool disagree(const words *said, int count, int what)
+{
+    const char *first = NULL;
+    for (int i = 0; i < count; i++) {
+        if (said[i].variable[what] == NULL) continue;
+        if (first == NULL) first = said[i].text[what];
+        if (!is_same(first, said[i].text[what])) return true;
+    }
+    return false;
+}
+
+static void add(char *text, size_t bytes, const char *format, const char *a, const char *b)
+{
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, format, a, b);
+}
+
+static void describe(const words *said, char *text, size_t bytes)
+{
+    add(text, bytes, "%s%s says", text[0] == '\0' ? "" : "; ", said->name);
+    for (int what = 0; what < SAID; what++)
+        if (said->variable[what] != NULL) add(text, bytes, " %s %s", said->variable[what], said->text[what]);
+}
+
+/* EN_EINVAL, logged with everything that everybody says and the flags that decide, where two disagree about
+ * something that no flag has decided: is_decided[SAID_RANK] and so on. */
+static en_status check_agreement(const words *said, int count, const bool *is_decided)
+{
+    char flags[128] = "", text[900] = "";
+    for (int what = 0; what < SAID; what++)
+        if (!is_decided[what] && disagree(said, count, what))
+            add(flags, sizeof flags, "%s--%s", flags[0] == '\0' ? "" : " and ", said_keys[what]);
+    if (flags[0] == '\0') return EN_OK;
+    for (int i = 0; i < count; i++)
+        describe(&said[i], text, sizeof text);
+    eni_error("env",
+              "the launchers of this process disagree: %s; give %s, which decide, or start it with one", text,
+              flags);
+    return EN_EINVAL;
+}
+
+/* ---- where the run meets ---- */
 
 static int find_key(const char *name)
 {
@@ -93,8 +330,8 @@ static en_status find_master(const eni_config *config, master *master_out)
     const char *host = eni_env("MASTER_ADDR"), *port_text = eni_env("MASTER_PORT");
     char slurm_host[256];
     int port = 0;
-    bool has_slurm = eni_slurm_speaks() && config->origin[find_key("rank")] == ENI_FROM_ENV &&
-                     eni_slurm_master(slurm_host, sizeof slurm_host, &port);
+    bool has_slurm = slurm_speaks() && config->origin[find_key("rank")] == ENI_FROM_ENV &&
+                     find_slurm_master(slurm_host, sizeof slurm_host, &port);
     *master_out = (master){.place = "MASTER_ADDR"};
     if (host == NULL && port_text == NULL && !has_slurm) return EN_OK;
     if (!has_slurm && (host == NULL || port_text == NULL)) {
@@ -149,16 +386,16 @@ static en_status set_from_env(eni_config *config, const char *key, const char *v
 
 static en_status set_ranks(eni_config *config)
 {
-    eni_said said[ENI_LAUNCHERS];
-    bool is_decided[ENI_SAID];
-    int count = eni_launchers_read(said);
-    for (int what = 0; what < ENI_SAID; what++)
-        is_decided[what] = config->origin[find_key(eni_said_keys[what])] == ENI_FROM_FLAG;
-    EN_TRY(eni_launchers_agree(said, count, is_decided));
-    for (int what = 0; what < ENI_SAID; what++)
+    words said[LAUNCHERS];
+    bool is_decided[SAID];
+    int count = read_launchers(said);
+    for (int what = 0; what < SAID; what++)
+        is_decided[what] = config->origin[find_key(said_keys[what])] == ENI_FROM_FLAG;
+    EN_TRY(check_agreement(said, count, is_decided));
+    for (int what = 0; what < SAID; what++)
         for (int i = count - 1; i >= 0; i--)
             if (said[i].variable[what] != NULL)
-                EN_TRY(set_from_env(config, eni_said_keys[what], said[i].text[what], said[i].variable[what]));
+                EN_TRY(set_from_env(config, said_keys[what], said[i].text[what], said[i].variable[what]));
     return EN_OK;
 }
 

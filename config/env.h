@@ -2,7 +2,9 @@
 #ifndef CONFIG_ENV_H
 #define CONFIG_ENV_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "config/config.h"
 
@@ -20,7 +22,7 @@ const char *eni_env_lease_dir(void);
 const char *eni_env(const char *name);
 
 /* What the environment says, on everything that no flag has set before: ENTRAIN_TOKEN_FILE for every program
- * that has --token-file, and for a worker what launchers say (launcher.h): rank, world size, and where the
+ * that has --token-file, and for a worker what launchers say: rank, world size, and where the
  * run meets, MASTER_ADDR with MASTER_PORT or Slurm's first host. Where torchrun's agent itself listens on
  * MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE), the next port is taken. EN_EINVAL, logged: a variable that is
  * wrong, or launchers that disagree. */
@@ -35,5 +37,14 @@ int eni_config_is_from_env(const eni_config *config, const char *key);
 
 /* What a reader may wonder about a rendezvous that came from the environment: "" or "; the port after .." */
 const char *eni_env_rendezvous_note(const eni_config *config);
+
+/* ---- Slurm's texts; exposed for their test ---- */
+
+/* The first name of a host list, "a[03-5,9]-ib,b" gives "a03-ib". false when it is malformed or too long. */
+bool eni_slurm_first_host(const char *list, char *host_out, size_t bytes);
+
+/* Tasks on the host number `node` (from 0), "2(x3),1" gives 2, 2, 2, 1. false when it is malformed or has
+ * fewer hosts. */
+bool eni_slurm_tasks_on(const char *text, int64_t node, int64_t *tasks_out);
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "config/config.h"
 #include "config/env.h"
-#include "config/launcher.h"
 #include "core/log.h"
 
 #define TORCHRUN "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500 "
