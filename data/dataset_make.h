@@ -22,7 +22,4 @@ uint64_t eni_dataset_made_size(const eni_data_options *options); /* training sam
  * logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
 en_status eni_dataset_map(int fd, eni_dataset *set);
 
-/* Where the files of a set are; NULL: it is made. */
-const char *eni_dataset_folder(const eni_data_options *options);
-
 #endif

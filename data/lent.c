@@ -7,7 +7,6 @@
  * Each array starts on a page. */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +22,6 @@
 #define LENT_MAGIC UINT64_C(0x31746e656c6e65) /* "enlent1" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
-
-typedef unsigned long long ull;
 
 typedef struct header {
     uint64_t magic;
@@ -45,38 +42,6 @@ static void arrays_of(eni_split *split, uint64_t sample_floats, uint64_t targets
     array_out[1] = (void **)&split->labels, bytes_out[1] = n;
     array_out[2] = (void **)&split->features, bytes_out[2] = n * sample_floats * sizeof(float);
     array_out[3] = (void **)&split->targets, bytes_out[3] = n * targets * sizeof(float);
-}
-
-/* ---- who has the same set ---- */
-
-/* What the file is now, or that it is not there. */
-static int describe_file(const char *folder, const char *name, char *text_out, size_t bytes)
-{
-    char path[PATH_MAX];
-    struct stat s;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path || stat(path, &s) != 0)
-        return 0;
-    return snprintf(text_out, bytes, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", name, (ull)s.st_dev,
-                    (ull)s.st_ino, (long long)s.st_size, (long long)s.st_mtim.tv_sec, s.st_mtim.tv_nsec,
-                    (long long)s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
-}
-
-void eni_dataset_identity(const eni_data_options *options, const char *scope, char hex_out[ENI_DIGEST_HEX])
-{
-    static const char *const files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
-                                        "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
-    const eni_data_want *want = &options->want;
-    const char *folder = eni_dataset_folder(options);
-    char text[4096], name[64];
-    size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
-                                 (unsigned)geteuid(), options->name, (ull)options->seed,
-                                 (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test, want->height,
-                                 want->width, want->channels, want->classes, want->targets);
-    for (size_t i = 0; folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
-        snprintf(name, sizeof name, "%s%s", files[i / 2], i % 2 ? "" : ".gz");
-        at += (size_t)describe_file(folder, name, text + at, sizeof text - at);
-    }
-    eni_digest_of(text, at, hex_out);
 }
 
 /* ---- giving ---- */
