@@ -1,20 +1,14 @@
-/* plot.c - see plot.h. */
+/* plot.c - a figure, from its first line to the picture in the page, the same for papers, and its data as
+ * CSV; see plot.h. gnuplot itself is run by gnuplot.c. */
 #include "report/plot.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "report/html.h"
 #include "config/units.h"
@@ -22,111 +16,7 @@
 #include "core/log.h"
 #include "core/try.h"
 
-extern char **environ;
-
-enum { PLOT_TIMEOUT_S = 20, PLOT_MAX_BYTES = 16 << 20 };
-
-/* ---- the child ----------------------------------------------------------------------------------------- */
-
-/* A memory file with `bytes` of text, read position at the start; -1 on failure. It cannot fill a pipe. */
-static int file_of(const char *text, size_t bytes)
-{
-    int fd = memfd_create("gnuplot", MFD_CLOEXEC);
-    if (fd < 0) return -1;
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n < 0) {
-            close(fd);
-            return -1;
-        }
-        done += (size_t)n;
-    }
-    lseek(fd, 0, SEEK_SET);
-    return fd;
-}
-
-static pid_t spawn(const char *program, int in, int out, int err)
-{
-    posix_spawn_file_actions_t actions;
-    if (posix_spawn_file_actions_init(&actions) != 0) return -1;
-    posix_spawn_file_actions_adddup2(&actions, in, 0);
-    posix_spawn_file_actions_adddup2(&actions, out, 1);
-    posix_spawn_file_actions_adddup2(&actions, err, 2);
-    char name[] = "gnuplot", defaults[] = "-d"; /* no ~/.gnuplot: the same picture for everybody */
-    char *argv[] = {name, defaults, NULL};
-    pid_t pid;
-    int failed = posix_spawnp(&pid, program, &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed == 0) return pid;
-    errno = failed;
-    return -1;
-}
-
-/* Reads `fd` to its end or the deadline; EN_ETIMEOUT, EN_EIO (also when it is too long) or EN_OK. */
-static en_status read_all(int fd, int64_t deadline_ns, FILE *into)
-{
-    char chunk[16384];
-    size_t total = 0;
-    for (;;) {
-        struct pollfd ready = {fd, POLLIN, 0};
-        int left = eni_ms_left(deadline_ns, 1000);
-        if (left == 0) return EN_ETIMEOUT;
-        if (poll(&ready, 1, left) <= 0) continue;
-        ssize_t n = read(fd, chunk, sizeof chunk);
-        if (n == 0) return EN_OK;
-        if (n < 0 && errno != EINTR) return EN_EIO;
-        if (n > 0) fwrite(chunk, 1, (size_t)n, into);
-        total += n > 0 ? (size_t)n : 0;
-        if (total > PLOT_MAX_BYTES) return EN_EIO;
-    }
-}
-
-/* What the child wrote to its error stream, on one line. */
-static void first_words(int fd, char *text_out, size_t size)
-{
-    ssize_t n = pread(fd, text_out, size - 1, 0);
-    text_out[n > 0 ? n : 0] = 0;
-    for (char *at = text_out; *at != 0; at++)
-        if (*at == '\n' || *at == '\t') *at = ' ';
-}
-
-eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
-                         int64_t timeout_ns, char *reason_out, size_t reason_size)
-{
-    int64_t deadline_ns = eni_now_ns() + timeout_ns;
-    int out[2] = {-1, -1}, in = file_of(script, bytes), err = file_of("", 0), code = 0;
-    char *text = NULL;
-    size_t length = 0;
-    FILE *into = open_memstream(&text, &length);
-    pid_t pid = -1;
-    if (in >= 0 && err >= 0 && into != NULL && pipe2(out, O_CLOEXEC) == 0)
-        pid = spawn(gnuplot, in, out[1], err);
-    if (pid < 0) snprintf(reason_out, reason_size, "cannot start %s: %s", gnuplot, strerror(errno));
-    if (out[1] >= 0) close(out[1]);
-
-    en_status st = pid < 0 ? EN_EIO : read_all(out[0], deadline_ns, into);
-    if (into != NULL) fclose(into);
-    if (pid > 0) {
-        if (st != EN_OK) kill(pid, SIGKILL);
-        while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {
-        }
-        char words[200];
-        first_words(err, words, sizeof words);
-        if (st == EN_ETIMEOUT)
-            snprintf(reason_out, reason_size, "%s did not finish in %.1f s", gnuplot,
-                     (double)timeout_ns / 1e9);
-        else if (st != EN_OK || code != 0 || memmem(text, length, mark, strlen(mark)) == NULL)
-            snprintf(reason_out, reason_size, "%s gave no picture: %s", gnuplot,
-                     words[0] ? words : "no reason");
-    }
-    if (in >= 0) close(in);
-    if (err >= 0) close(err);
-    if (out[0] >= 0) close(out[0]);
-    if (st == EN_OK && code == 0 && text != NULL && memmem(text, length, mark, strlen(mark)) != NULL)
-        return (eni_picture){text, length};
-    free(text);
-    return (eni_picture){NULL, 0};
-}
+enum { PLOT_TIMEOUT_S = 20 };
 
 /* ---- the picture in the page --------------------------------------------------------------------------- */
 
@@ -170,6 +60,8 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
         at += taken;
     }
 }
+
+/* ---- a figure ------------------------------------------------------------------------------------------ */
 
 en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height)
 {
@@ -222,7 +114,9 @@ void eni_plot_drop(eni_plot *plot)
     *plot = (eni_plot){0};
 }
 
-en_status eni_plot_file(const char *dir, const char *name, const char *suffix, const char *text, size_t bytes)
+/* Writes DIR/NAME.SUFFIX. EN_EIO, logged. */
+static en_status write_file(const char *dir, const char *name, const char *suffix, const char *text,
+                            size_t bytes)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s.%s", dir, name, suffix);
@@ -234,13 +128,102 @@ en_status eni_plot_file(const char *dir, const char *name, const char *suffix, c
     return EN_EIO;
 }
 
+/* ---- the same for papers: vector graphics, the page's pixels at 96 to the inch ------------------------- */
+
+static FILE *open_script(char **text, size_t *bytes, int width, int height)
+{
+    FILE *script = open_memstream(text, bytes);
+    if (script != NULL)
+        fprintf(script,
+                "set terminal pdfcairo size %.3fin,%.3fin noenhanced font 'sans,10.5' linewidth 1 butt\n",
+                width / 96.0, height / 96.0);
+    return script;
+}
+
+/* Closes and frees the script. */
+static en_status draw(const eni_canvas *canvas, const char *name, FILE *script, char **text, size_t *bytes)
+{
+    char reason[512];
+    fclose(script);
+    eni_picture pdf = eni_plot_run(canvas->gnuplot, *text, *bytes, "%PDF", PLOT_TIMEOUT_S * ENI_SECOND,
+                                   reason, sizeof reason);
+    free(*text);
+    if (pdf.data == NULL) {
+        eni_error("plot", "--figures=pdf: no %s.pdf: %s", name, reason);
+        return EN_EIO;
+    }
+    en_status st = write_file(canvas->dir, name, "pdf", pdf.data, pdf.bytes);
+    free(pdf.data);
+    return st;
+}
+
+/* DIR/plots/NAME.pdf from the figure's own script. */
+static en_status draw_pdf(const eni_plot *plot)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *script = open_script(&text, &bytes, plot->width, plot->height);
+    if (script == NULL) return EN_ENOMEM;
+    fwrite(plot->text + plot->body, 1, plot->bytes - plot->body, script);
+    return draw(plot->canvas, plot->name, script, &text, &bytes);
+}
+
+/* Nothing but a key, a line a name. */
+static FILE *open_legend(char **text, size_t *bytes, size_t lines)
+{
+    FILE *script = open_script(text, bytes, 180, 16 + 20 * (int)lines);
+    if (script != NULL)
+        fputs("set encoding utf8\nunset border\nunset tics\nset margins 0,0,0,0\n"
+              "set key left Left reverse center width 2\nplot [0:1] [0:1]",
+              script);
+    return script;
+}
+
+static en_status draw_arms(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *script = open_legend(&text, &bytes, study->narms);
+    if (script == NULL) return EN_ENOMEM;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_arm *arm = &study->arms[a];
+        fprintf(script, "%s NaN with linespoints lw 2 dt %s pt %d ps 0.8 lc rgb '%s' title ",
+                a > 0 ? "," : "", eni_plot_dash(arm), eni_plot_marker(arm, true), eni_plot_colour(arm));
+        eni_plot_quote(script, arm->name, 40);
+    }
+    fputc('\n', script);
+    return draw(canvas, "legend-arms", script, &text, &bytes);
+}
+
+static en_status draw_phases(const eni_canvas *canvas)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *script = open_legend(&text, &bytes, ENI_PHASES);
+    if (script == NULL) return EN_ENOMEM;
+    for (int p = 0; p < ENI_PHASES; p++)
+        fprintf(script, "%s NaN with boxes fs solid lc rgb '%s' title '%s'", p > 0 ? "," : "",
+                eni_plot_phase_colour(p), eni_plot_phase_name(p));
+    fputc('\n', script);
+    return draw(canvas, "legend-phases", script, &text, &bytes);
+}
+
+en_status eni_plot_pdf_legends(const eni_canvas *canvas)
+{
+    EN_TRY(draw_arms(canvas));
+    return draw_phases(canvas);
+}
+
+/* ---- the end of a figure ------------------------------------------------------------------------------- */
+
 en_status eni_plot_close(eni_plot *plot)
 {
     eni_canvas *canvas = plot->canvas;
     en_status st = EN_OK;
     fclose(plot->script);
     plot->script = NULL;
-    EN_TRY_GOTO(eni_plot_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
+    EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
 
     char reason[512] = "gnuplot does not run here";
     eni_picture svg = {NULL, 0};
@@ -248,7 +231,7 @@ en_status eni_plot_close(eni_plot *plot)
         svg = eni_plot_run(canvas->gnuplot, plot->text, plot->bytes, "<svg", PLOT_TIMEOUT_S * ENI_SECOND,
                            reason, sizeof reason);
     if (svg.data != NULL) {
-        if (canvas->wants_pdf) st = eni_plot_pdf(plot);
+        if (canvas->wants_pdf) st = draw_pdf(plot);
         fputs("<div class=\"panel\">", canvas->page);
         eni_plot_embed(canvas->page, svg.data, plot->name, plot->label);
         fputs("</div>\n", canvas->page);
@@ -264,23 +247,6 @@ en_status eni_plot_close(eni_plot *plot)
 drop:
     eni_plot_drop(plot);
     return st;
-}
-
-void eni_plot_quote(FILE *script, const char *text, size_t letters)
-{
-    fputc('\'', script);
-    for (const unsigned char *at = (const unsigned char *)text; *at != 0; at++) {
-        bool is_start = (*at & 0xc0) != 0x80;
-        if (is_start && letters-- == 0) {
-            fputs("…", script);
-            break;
-        }
-        if (*at == '\'')
-            fputs("''", script);
-        else
-            fputc(*at < 0x20 || *at == 0x7f || *at == '`' ? '?' : *at, script);
-    }
-    fputc('\'', script);
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------------------- */
@@ -380,7 +346,7 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
 {
     fclose(csv->file);
-    en_status st = eni_plot_file(dir, name, "csv", csv->text, csv->bytes);
+    en_status st = write_file(dir, name, "csv", csv->text, csv->bytes);
     free(csv->text);
     *csv = (eni_csv){0};
     return st;
@@ -389,7 +355,7 @@ en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
 en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)
 {
     fclose(csv->file);
-    en_status st = eni_plot_file(canvas->dir, name, "csv", csv->text, csv->bytes);
+    en_status st = write_file(canvas->dir, name, "csv", csv->text, csv->bytes);
     if (st == EN_OK) {
         fprintf(canvas->page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
         eni_html_data_uri(canvas->page, "text/csv", csv->text, csv->bytes);

@@ -90,13 +90,8 @@ typedef struct eni_picture {
 eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
                          int64_t timeout_ns, char *reason_out, size_t reason_size);
 
-/* Writes DIR/NAME.SUFFIX. EN_EIO, logged. */
-en_status eni_plot_file(const char *dir, const char *name, const char *suffix, const char *text,
-                        size_t bytes);
-
-/* plot_pdf.c: DIR/plots/NAME.pdf from the figure's own script, and the legends, which the page has as text,
- * as legend-arms.pdf and legend-phases.pdf. EN_EIO, logged, where gnuplot cannot. Block like eni_plot_run. */
-en_status eni_plot_pdf(const eni_plot *plot);
+/* The legends, which the page has as text, as legend-arms.pdf and legend-phases.pdf in DIR/plots. EN_EIO, logged,
+ * where gnuplot cannot. Blocks like eni_plot_run. */
 en_status eni_plot_pdf_legends(const eni_canvas *canvas);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
