@@ -105,7 +105,7 @@ typedef struct eni_config {
     char *device;                                     /* "ref", "cpu", "cuda", "cuda:1", "auto" */
     int64_t backend, allreduce, sum_order, transport; /* ENI_BACKEND_*, ... */
     int64_t precision;                                /* ENI_PRECISION_* */
-    bool tf32, deterministic, graph, gpu_lease;
+    bool tf32, deterministic, graph;
     double bucket_cap_mb;                             /* 2^20 bytes */
     bool overlap;
 

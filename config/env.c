@@ -36,12 +36,6 @@ const char *eni_env_plugin_path(void)
     return eni_env("ENTRAIN_PLUGIN_PATH");
 }
 
-const char *eni_env_lease_dir(void)
-{
-    const char *given = eni_env("ENTRAIN_LEASE_DIR");
-    return given != NULL ? given : "/tmp";
-}
-
 en_status eni_env_runtime_dir(char *path_out, size_t bytes)
 {
     const char *base = eni_env("XDG_RUNTIME_DIR");

@@ -15,9 +15,6 @@ const char *eni_env_plugin_path(void);
  * not exist yet. EN_EINVAL, logged, when it does not fit. */
 en_status eni_env_runtime_dir(char *path_out, size_t bytes);
 
-/* Where the queues of --gpu-lease lie: $ENTRAIN_LEASE_DIR, else /tmp, which all users of a host have. */
-const char *eni_env_lease_dir(void);
-
 /* Any other variable that is only shown or passed on (NO_COLOR, TERM, COLUMNS); NULL if unset or empty. */
 const char *eni_env(const char *name);
 

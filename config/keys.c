@@ -157,8 +157,6 @@ const eni_key eni_keys[] = {
          "the same bits in every run on a GPU; on a CPU they are"),
     BOOL("graph", NULL, graph, "on", TRAIN, 0, NULL,
          "record a GPU's step once and replay it; --no-graph to compare"),
-    BOOL("gpu-lease", NULL, gpu_lease, "off", TRAIN, 0, NULL,
-         "wait in a queue until no other run that asks so uses the GPU"),
     CHOICE("backend", "dist-backend", backend, "auto", "auto|host|nccl", RUNS | K, MATCH | OWN, NULL,
            "who moves gradients: host is shared memory and TCP, nccl needs GPUs"),
     CHOICE("allreduce", NULL, allreduce, "auto", "auto|direct|ring|naive", RUNS | K, MATCH | OWN, NULL,

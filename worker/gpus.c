@@ -8,7 +8,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "worker/lease.h"
 
 enum { USERS_MAX = 256 };
 
@@ -17,7 +16,7 @@ typedef struct told {
     char uuid[48], name[64];
     uint64_t memory_bytes, free_bytes;
     int32_t index;
-    uint8_t has_group, takes_lease;
+    uint8_t has_group;
 } told;
 
 struct eni_gpus {
@@ -27,7 +26,6 @@ struct eni_gpus {
     en_gpu_facts facts;
     told *told;          /* (nranks) */
     eni_gpu_seat *seats; /* (nranks) */
-    eni_lease *lease;    /* NULL: none, or another rank has it */
 };
 
 /* ---- what the others have ---- */
@@ -47,8 +45,7 @@ static void describe_own(const eni_gpus *g, told *own)
     *own = (told){.memory_bytes = g->facts.memory_bytes,
                   .free_bytes = g->facts.free_bytes,
                   .index = g->index,
-                  .has_group = g->gpu->group_version()[0] != 0,
-                  .takes_lease = g->config.takes_lease};
+                  .has_group = g->gpu->group_version()[0] != 0};
     snprintf(own->uuid, sizeof own->uuid, "%s", g->facts.uuid);
     snprintf(own->name, sizeof own->name, "%s", g->facts.name);
 }
@@ -102,41 +99,6 @@ static void print_table(const eni_gpus *g)
     }
 }
 
-/* ---- the lease ---- */
-
-/* The next GPU after `after` in the order of uuids, and the first rank that has it: -1, none. All runs take
- * theirs in this order, so that no two wait for each other. */
-static int next_leased(const eni_gpus *g, const char *after)
-{
-    int found = -1;
-    for (int r = 0; r < g->config.world.nranks; r++)
-        if (strcmp(g->told[r].uuid, after) > 0 &&
-            (found < 0 || strcmp(g->told[r].uuid, g->told[found].uuid) < 0))
-            found = r;
-    return found;
-}
-
-static en_status take_lease(eni_gpus *g)
-{
-    char what[80];
-    snprintf(what, sizeof what, "cuda:%d (%.12s)", (int)g->index, g->facts.uuid);
-    EN_TRY(eni_lease_open(g->config.lease_dir, g->facts.uuid, &g->lease));
-    return eni_lease_wait(g->lease, what, &g->config.alive);
-}
-
-static en_status take_leases(eni_gpus *g)
-{
-    int is_asked = 0;
-    const char *uuid = "";
-    for (int r = 0; r < g->config.world.nranks; r++)
-        is_asked |= g->told[r].takes_lease;
-    for (int r; is_asked && (r = next_leased(g, uuid)) >= 0; uuid = g->told[r].uuid) {
-        if (r == g->config.world.rank) EN_TRY(take_lease(g));
-        EN_TRY(g->config.gather(g->config.user, "GPU lease", NULL, 0, NULL));
-    }
-    return EN_OK;
-}
-
 /* ---- life ---- */
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out)
@@ -153,7 +115,6 @@ en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out)
     EN_TRY_GOTO(look_at_own(g), close_gpus);
     EN_TRY_GOTO(meet(g), close_gpus);
     print_table(g);
-    EN_TRY_GOTO(take_leases(g), close_gpus);
     *gpus_out = g;
     return EN_OK;
 close_gpus:
@@ -164,7 +125,6 @@ close_gpus:
 void eni_gpus_close(eni_gpus *g)
 {
     if (g == NULL) return;
-    eni_lease_close(g->lease);
     eni_free(g->told);
     eni_free(g->seats);
     eni_free(g);
@@ -329,8 +289,7 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
                      (long long)uses[r].pid);
         eni_warn(
             "gpu",
-            "cuda:%d of %s is used by %d other process%s%s: times will say little (--gpu-lease waits for "
-            "runs that ask so)",
+            "cuda:%d of %s is used by %d other process%s%s: times will say little",
             (int)g->seats[r].index, g->seats[r].host, uses[r].others, uses[r].others == 1 ? "" : "es", who);
     }
 }

@@ -2,13 +2,13 @@
  *
  *     before the join     eni_gpu_check     there is one, and --device names one that is there
  *                                           (ops/gpu_of_rank.h)
- *     after the join      eni_gpus_open     picks it, tells the others, prints the table, waits for the lease
+ *     after the join      eni_gpus_open     picks it, tells the others, prints the table
  *                         (the device's context is opened with eni_gpus_index)
  *                         eni_gpus_choose   where vectors lie: collective/gpu_choose.h; tries CUDA IPC
  *                         (vectors are opened: worker/vectors.h)
  *     training begins     eni_gpus_report   memory per rank; who else is there
  *     it has ended        eni_gpus_look     who is there now
- *                         eni_gpus_close    gives the lease back
+ *                         eni_gpus_close
  *
  * All ranks make the calls in this order; open, choose and report wait for each other (gathers). Compute
  * thread. */
@@ -20,7 +20,6 @@
 #include "entrain/device.h"
 #include "entrain/strategy.h"
 #include "runtime/collective/gpu_choose.h"
-#include "runtime/collective/sync.h"
 #include "runtime/control/control.h"
 
 typedef struct eni_gpus eni_gpus;
@@ -33,12 +32,9 @@ typedef struct eni_gpus_config {
     en_world world;
     const eni_world_info *info; /* who is where */
     bool is_told;               /* the table is printed even for one rank (--verbose) */
-    bool takes_lease;           /* --gpu-lease */
-    const char *lease_dir;      /* config/env.h */
     /* eni_member_gather with the member in `user`, without a deadline. */
     en_status (*gather)(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out);
     void *user;
-    eni_alive alive; /* its fd is readable when the run ends */
 } eni_gpus_config;
 
 en_status eni_gpus_open(const eni_gpus_config *config, eni_gpus **gpus_out);

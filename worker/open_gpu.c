@@ -60,12 +60,8 @@ static en_status open_context(eni_worker *w)
                                   .world = w->world,
                                   .info = w->info,
                                   .is_told = c->verbose,
-                                  .takes_lease = c->gpu_lease,
-                                  .lease_dir = eni_env_lease_dir(),
                                   .gather = gather,
-                                  .user = w->member,
-                                  .alive = {eni_worker_alive, w, eni_member_fd(w->member)}};
-    if (c->gpu_lease) eni_member_note(w->member, -1, "the queue for a GPU");
+                                  .user = w->member};
     EN_TRY(eni_gpus_open(&gpus, &w->gpus));
     const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
     const en_device_config config = {.size = sizeof config,

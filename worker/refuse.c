@@ -17,10 +17,6 @@ en_status eni_refuse_without_gpu(const eni_config *config)
         eni_error("worker",
                   "--precision=%s is for GPUs, and --device=%s is none: use --device=cuda, or leave it away",
                   precisions[config->precision], config->device);
-    else if (config->gpu_lease)
-        eni_error("worker",
-                  "--gpu-lease waits for a GPU, and --device=%s is none: use --device=cuda, or leave it away",
-                  config->device);
     else
         return EN_OK;
     return EN_EINVAL;

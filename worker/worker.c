@@ -22,7 +22,6 @@
 #include "core/try.h"
 #include "runtime/control/obituary.h"
 #include "worker/gpus.h"
-#include "worker/lease.h"
 #include "worker/vectors.h"
 #include "worker/warmup.h"
 
@@ -174,7 +173,6 @@ static en_status open_device(eni_worker *w)
     int share = eni_place_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (eni_device_is_gpu(c->device)) {
-        if (c->gpu_lease) EN_TRY(eni_lease_check(eni_env_lease_dir()));
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
         return eni_gpu_check(c->device, w->device.ops, eni_device_host());
     }

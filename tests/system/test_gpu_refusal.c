@@ -1,11 +1,7 @@
 /* test_gpu_refusal.c - what cannot run on this machine's GPUs is refused in one sentence, with exit code 2,
  * before anything is trained. */
-#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "tests/system/gpu.h"
 
@@ -54,39 +50,6 @@ static void test_wrong_gpu(void **state)
     refuse(NULL, "entrain", "run -n 2 --strategy=ring --device=cuda:77 " SHORT, "cuda:77", "");
     refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=cuda:x " SHORT, "cuda:x", "");
     refuse(NULL, "entrain", "run -n 1 --strategy=solo --device=gpu " SHORT, "--device", "cuda");
-}
-
-/* All ranks refuse, so that none of them is taken for the victim of another. */
-static void test_no_queue(void **state)
-{
-    (void)state;
-    for (int n = 0; n < 3; n++)
-        refuse("ENTRAIN_LEASE_DIR=/no/such/folder", "entrain",
-               "run -n 2 --strategy=ring --device=cuda --gpu-lease " SHORT, "/no/such/folder",
-               "ENTRAIN_LEASE_DIR");
-    refuse("ENTRAIN_LEASE_DIR=/dev/null", "entrain",
-           "run -n 2 --strategy=ps-async --device=cuda --gpu-lease " SHORT, "/dev/null", "ENTRAIN_LEASE_DIR");
-}
-
-/* Nor can it be made in a folder that is not ours. Last: what root's children may not inherit is gone for
- * good. */
-static void test_closed_queue(void **state)
-{
-    (void)state;
-    char folder[160], env[200];
-    if (geteuid() == 0 && prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) != 0) {
-        promise("a folder that cannot be written is not tried: root writes everywhere");
-        return;
-    }
-    snprintf(folder, sizeof folder, "%s/closed", system_folder());
-    snprintf(env, sizeof env, "ENTRAIN_LEASE_DIR=%s", folder);
-    if (mkdir(folder, 0555) != 0) fail_msg("cannot make %s", folder);
-    for (int n = 0; n < 3; n++)
-        refuse(env, "entrain", "run -n 2 --strategy=ring --device=cuda --gpu-lease " SHORT, folder,
-               "cannot be written");
-    refuse(env, "entrain", "run -n 2 --strategy=ps-async --device=cuda --gpu-lease " SHORT, folder,
-           "ENTRAIN_LEASE_DIR");
-    promise("--gpu-lease in a folder that cannot be written: one sentence a rank, exit code 2");
 }
 
 /* Who starts several processes asks before it starts any: one line, whatever n is. */
@@ -158,10 +121,9 @@ static void test_falls_back(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu),          GPU_TEST(test_wrong_gpu),
-                                       GPU_TEST(test_no_queue),        GPU_TEST(test_once),
-                                       GPU_TEST(test_wrong_precision), GPU_TEST(test_nccl),
-                                       GPU_TEST(test_falls_back),      GPU_TEST(test_closed_queue)};
+    const struct CMUnitTest tests[] = {GPU_TEST(test_no_gpu), GPU_TEST(test_wrong_gpu),
+                                       GPU_TEST(test_once),   GPU_TEST(test_wrong_precision),
+                                       GPU_TEST(test_nccl),   GPU_TEST(test_falls_back)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -1,5 +1,5 @@
 /* test_gpu_runs.c - what else a run on a GPU promises: 16-bit precision trains, every strategy ends, a killed
- * run goes on with the same bytes, a device that fails or is full is named, and a lease is a queue. */
+ * run goes on with the same bytes, and a device that fails or is full is named. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -280,19 +280,14 @@ static void test_device_is_full(void **state)
     process_nobody_left(5);
 }
 
-/* ---- the lease ---- */
+/* ---- a GPU that others use ---- */
 
-static void test_lease(void **state)
+static void test_others_are_told(void **state)
 {
-    process first, second;
+    process first;
     (void)state;
-    setenv("ENTRAIN_LEASE_DIR", system_folder(), 1); /* else the queue's file would stay in /tmp */
-    process_start(&first, "entrain", NULL,
-                  "run --quiet --gpu-lease -n 2 --strategy=ring --steps=100000000 " SMALL);
-    wait_for_line(&first, "vectors stay", 60); /* it has it */
-    process_start(&second, "entrain", NULL, "run --quiet --gpu-lease -n 1 --strategy=solo --steps=4 " SMALL);
-    wait_for_line(&second, "lease", 60); /* it says for whom it waits */
-    /* Who does not ask is not kept out, and its times are marked. */
+    process_start(&first, "entrain", NULL, "run --quiet -n 2 --strategy=ring --steps=100000000 " SMALL);
+    wait_for_line(&first, "vectors stay", 60);
     json_t *r = train(60, "-n 1 --strategy=solo --steps=4 " SMALL);
     const json_t *others = json_object_get(json_object_get(r, "gpu"), "others");
     if (gpu_is_simulated() || !json_is_null(others)) /* in a container the driver may not tell */
@@ -300,17 +295,7 @@ static void test_lease(void **state)
     json_decref(r);
     process_kill(&first, SIGINT);
     assert_int_equal(process_wait(&first, 20), 130);
-    const int code = process_wait(&second, 60);
-    if (code != 0) fail_msg("the second in the queue ended with %d:\n%s", code, process_err(&second));
     process_nobody_left(5);
-    /* Who dies with the lease does not keep it. */
-    process_start(&first, "entrain", NULL,
-                  "run --quiet --gpu-lease -n 1 --strategy=solo --steps=100000000 " SMALL);
-    wait_for_line(&first, "vectors stay", 60); /* it has it */
-    process_kill(&first, SIGKILL);
-    assert_int_equal(process_wait(&first, 20), 128 + SIGKILL);
-    json_decref(train(60, "--gpu-lease -n 1 --strategy=solo --steps=4 " SMALL));
-    promise("--gpu-lease: the second run waits, says so, and goes on when the first has ended or was killed");
 }
 
 int main(int argc, char **argv)
@@ -319,7 +304,7 @@ int main(int argc, char **argv)
         GPU_TEST(test_precision),         GPU_TEST(test_overflow),       GPU_TEST(test_every_strategy),
         GPU_TEST(test_interrupted_steps), GPU_TEST(test_no_capture),     GPU_TEST(test_check),
         GPU_TEST(test_resumed),           GPU_TEST(test_device_fails),   GPU_TEST(test_device_hangs),
-        GPU_TEST(test_group_hangs),       GPU_TEST(test_device_is_full), GPU_TEST(test_lease)};
+        GPU_TEST(test_group_hangs),       GPU_TEST(test_device_is_full), GPU_TEST(test_others_are_told)};
     gpu_begin(argc, argv);
     return system_main(tests);
 }

@@ -172,12 +172,12 @@ typedef struct trial {
     uint32_t flags;
     int vectors, way;  /* that must be chosen */
     const char *says;  /* why */
-    const char *lease; /* folder: with --gpu-lease of rank 1 */
 } trial;
 
 static int meets(int rank, int n, cluster_board *board, void *user)
 {
     const trial *t = user;
+    (void)board;
     static eni_peer peers[MAX_RANKS];
     world w = {.plane = t->plane, .rank = rank, .n = n};
     eni_world_info info = {.rank = rank, .nranks = n, .peers = peers};
@@ -193,11 +193,8 @@ static int meets(int rank, int n, cluster_board *board, void *user)
                                     .device = &device,
                                     .world = {.rank = rank, .nranks = n, .local_rank = rank, .nlocal = n},
                                     .info = &info,
-                                    .takes_lease = t->lease != NULL && rank == 1, /* one who asks is enough */
-                                    .lease_dir = t->lease,
                                     .gather = gather,
-                                    .user = &w,
-                                    .alive = {cluster_alive, board, -1}};
+                                    .user = &w};
     CLUSTER_CHECK(eni_gpus_open(&config, &gpus) == EN_OK);
     const int index = strcmp(t->spec, "cuda") == 0 ? rank % t->ngpus : atoi(t->spec + 5);
     CLUSTER_CHECK(eni_gpus_index(gpus) == index && eni_gpus_facts(gpus)->index == index);
@@ -240,7 +237,6 @@ static int meets(int rank, int n, cluster_board *board, void *user)
     machine.nusers = 0; /* not even ourselves */
     eni_gpus_look(gpus, &use);
     CLUSTER_CHECK(!use.is_known && use.others == 0);
-    CLUSTER_CHECK(gather(&w, "end", NULL, 0, NULL) == EN_OK); /* nobody's lease goes before */
     eni_gpus_close(gpus);
     return 0;
 }
@@ -323,33 +319,8 @@ static void test_choices(void **state)
     run(t, 3);
 }
 
-/* One rank asks, and the run takes both GPUs of it, in the order of their uuids and not of ranks: whoever
- * else comes finds both taken. */
-static void test_lease(void **state)
-{
-    (void)state;
-    char dir[] = "/tmp/entrain-gpus-XXXXXX", path[128];
-    assert_non_null(mkdtemp(dir));
-    run((trial){.ngpus = 2,
-                .has_group = 1,
-                .cannot_map = -1,
-                .spec = "cuda",
-                .flags = EN_ONE_COPY,
-                .vectors = ENI_VECTORS_ON_GPU,
-                .way = ENI_GPU_GROUP,
-                .says = "NCCL",
-                .lease = dir},
-        2);
-    for (char gpu = 'e'; gpu <= 'f'; gpu++) {
-        snprintf(path, sizeof path, "%s/entrain-GPU-%c0000000-test.lease", dir, gpu);
-        assert_int_equal(unlink(path), 0);
-    }
-    assert_int_equal(rmdir(dir), 0);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pick), cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_lease)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pick), cmocka_unit_test(test_choices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,6 @@ static void what_takes_a_gpu_is_refused_by_name(void **state)
     refuses("backend", "nccl");
     refuses("precision", "bf16");
     refuses("precision", "fp16");
-    refuses("gpu-lease", "true");
 }
 
 static void what_a_host_does_anyway_is_not(void **state)
