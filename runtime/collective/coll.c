@@ -1,6 +1,10 @@
+/* coll.c - the life of a group and its public calls.
+ *
+ * open checks the config and opens the engine: direct.c over shared memory, pump.c over TCP, none for a
+ * group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number to the
+ * engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
 #include "runtime/collective/coll.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "runtime/collective/group.h"
@@ -13,78 +17,6 @@
 /* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets
  * the other rank run if something else has taken its core. */
 #define SPIN_NS (2 * ENI_MICRO)
-
-/* ---- what the engines share ---- */
-
-en_status eni_group_fail(eni_coll *coll, en_status st)
-{
-    int none = EN_OK;
-    atomic_compare_exchange_strong(&coll->status, &none, st);
-    return atomic_load(&coll->status);
-}
-
-en_status eni_group_status(const eni_coll *coll)
-{
-    return atomic_load_explicit(&coll->status, memory_order_acquire);
-}
-
-void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
-                     uint32_t bucket, uint64_t bytes)
-{
-    if (coll->config.trace)
-        coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
-}
-
-const char *eni_group_op_name(int op)
-{
-    switch (op) {
-    case EN_ALLREDUCE: return "all-reduce";
-    case EN_REDUCE_SCATTER: return "reduce-scatter";
-    case EN_ALLGATHER: return "all-gather";
-    case EN_REDUCE: return "reduce";
-    case EN_BCAST: return "broadcast";
-    case ENI_COLL_SWAP: return "swap";
-    case ENI_COLL_BARRIER: return "barrier";
-    case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
-    default: return "operation";
-    }
-}
-
-eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
-{
-    return (eni_place_in_run){.epoch = coll->config.epoch,
-                              .seq = seq,
-                              .op = op->op,
-                              .what = op->what,
-                              .bucket = op->bucket,
-                              .count = op->count,
-                              .dtype = ENI_COLL_F32,
-                              .step = (uint16_t)op->step};
-}
-
-static void place_text(char *text, size_t size, const eni_place_in_run *place)
-{
-    const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
-    char type[16] = "float32";
-    if (place->dtype != ENI_COLL_F32) snprintf(type, sizeof type, "type %d", place->dtype);
-    snprintf(text, size, "#%llu %s of bucket %u (%s, %llu elements of %s) in step %u, epoch %u",
-             (unsigned long long)place->seq, eni_group_op_name(place->op), place->bucket, what,
-             (unsigned long long)place->count, type, place->step, place->epoch);
-}
-
-en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
-{
-    if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
-        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
-        ours->dtype == theirs->dtype && ours->step == theirs->step)
-        return EN_OK;
-    char us[144], them[144];
-    place_text(us, sizeof us, ours);
-    place_text(them, sizeof them, theirs);
-    eni_error("coll", "rank %d is at %s, rank %d at %s: the ranks did not make the same calls", rank, us,
-              peer, them);
-    return EN_EMISMATCH;
-}
 
 /* ---- a group of one ---- */
 

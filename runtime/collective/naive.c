@@ -3,6 +3,14 @@
 #include <string.h>
 
 #include "runtime/collective/pump.h"
+#include "core/memory.h"
+
+/* Where the vector of `peer` arrives. */
+static float *scratch_of(const eni_coll *coll, int peer)
+{
+    const eni_pump *p = coll->state;
+    return p->scratch + (size_t)peer * eni_round_up(coll->config.max_count, ENI_LINE_FLOATS);
+}
 
 /* Who sends to whom. A reduce-scatter sends whole vectors: nobody knows the others' ranges. */
 static int sends(const eni_coll_op *op, int from, int to)
@@ -53,7 +61,7 @@ static int naive_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_
     if (frame->lo != leg->lo || frame->hi != leg->hi || frame->at != leg->at ||
         frame->n != eni_segment_at(coll, leg->hi - leg->lo, leg->at))
         return 0;
-    float *base = eni_coll_is_reduction(flight->op) ? eni_pump_scratch(coll, peer) : flight->vector;
+    float *base = eni_coll_is_reduction(flight->op) ? scratch_of(coll, peer) : flight->vector;
     *data_out = base + leg->lo + leg->at;
     return 1;
 }
@@ -90,7 +98,7 @@ static void naive_end(eni_coll *coll, eni_flight *flight)
     if (!eni_coll_is_reduction(flight->op) || !is_mine) return;
     uint64_t samples = 0;
     for (int r = 0; r < n; r++) {
-        src[r] = r == rank ? flight->vector : eni_pump_scratch(coll, r);
+        src[r] = r == rank ? flight->vector : scratch_of(coll, r);
         nsamples[r] = r == rank ? eni_group_weight(flight->op) : flight->in[r].nsamples;
         samples += nsamples[r];
     }

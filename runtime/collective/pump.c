@@ -1,3 +1,8 @@
+/* pump.c - the engine over TCP: the comm thread's life and sleep, and the calls of the compute thread.
+ *
+ * submit raises a number and wakes the thread. The thread lets traffic.c move whatever can move, looks at
+ * who is alive, and sleeps in ppoll until a socket is ready, something is submitted or a frame of an emulated
+ * network is due. wait sleeps on the flag of completed operations. */
 #include "runtime/collective/pump.h"
 
 #include <linux/sockios.h>
@@ -16,12 +21,6 @@
 #include "runtime/net/tcp.h"
 
 #define LINGER_NS ENI_SECOND
-
-float *eni_pump_scratch(eni_coll *coll, int peer)
-{
-    const eni_pump *p = coll->state;
-    return p->scratch + (size_t)peer * eni_round_up(coll->config.max_count, ENI_LINE_FLOATS);
-}
 
 /* ---- the thread ---- */
 

@@ -100,9 +100,6 @@ extern const eni_course eni_ring_course, eni_naive_course, eni_swap_course;
 /* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. Comm thread. */
 en_status eni_traffic_advance(eni_coll *coll);
 
-/* The scratch of an exclusive course: vector of `peer`. */
-float *eni_pump_scratch(eni_coll *coll, int peer);
-
 /* Elements of the next frame at `at` of a range of `length`. */
 static inline uint64_t eni_segment_at(const eni_coll *coll, uint64_t length, uint64_t at)
 {

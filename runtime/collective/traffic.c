@@ -1,5 +1,5 @@
-/* traffic.c - what the comm thread does while it is awake: frames out, frames in, operations begun and ended.
- */
+/* traffic.c - what the comm thread does while it is awake: it starts operations, receives frames, sends
+ * frames and ends operations, until nothing moves. */
 #include "runtime/collective/pump.h"
 #include "core/clock.h"
 #include "core/log.h"
