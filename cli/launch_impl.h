@@ -1,4 +1,5 @@
-/* launch_impl.h - one run of the launcher: what launch.c (who starts) and watch.c (how it ends) share. */
+/* launch_impl.h - one run of the launcher: what launch.c (its course), spawn.c (who starts), servers.c (psd)
+ * and watch.c (how it ends) share. */
 #ifndef CLI_LAUNCH_IMPL_H
 #define CLI_LAUNCH_IMPL_H
 
@@ -54,6 +55,10 @@ typedef struct eni_launcher {
     int has_named;                 /* the cause was said */
     int64_t name_ns, kill_ns;      /* when to say it with what is known by then; when to end the rest */
 } eni_launcher;
+
+/* spawn.c: starts psd `server`, or the worker with this number on this host. Errors are logged. */
+en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
+en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, int has_psd);
 
 /* watch.c: until all children have ended. */
 void eni_launcher_watch(eni_launcher *launcher);

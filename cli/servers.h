@@ -16,9 +16,6 @@ en_status eni_servers_open(eni_launcher *launcher);
 /* Takes it away. */
 void eni_servers_close(eni_launcher *launcher);
 
-/* launch.c: starts psd `server`. */
-en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
-
 /* Whether this child, which was killed, is a psd that may be started again; then it has been. */
 int eni_servers_restart(eni_launcher *launcher, const eni_child *child);
 
