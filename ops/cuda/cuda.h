@@ -2,12 +2,13 @@
  * rest by kernels of our own (*.cu).
  *
  *     device.c     the table; a context's life; memory
+ *     context.c    below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
  *     queues.c     queues, marks (tick.cu), copies
  *     pins.c bounce.c   host memory that the GPU reaches, and the way of memory that it does not
  *     graph.c      recorded work
  *     share.c      memory of other processes
  *     facts.c      which GPUs there are, their links, who uses them (nvml.c)
- *     gpu.c        the table of gpu.h; errors.c: the libraries' errors in a sentence
+ *     gpu.c        the table of gpu.h
  *     group.c      collectives (nccl.c: libnccl, loaded when it is first needed)
  *     plan.c       one operation: finds its kernel
  *     conv.c linear.c   what libraries compute (layer.c, weights.cu, columns.cu: around them; unfold.c:
@@ -92,7 +93,7 @@ en_status eni_cuda_backward_data(en_plan *plan, const en_args *args);
 /* EN_OK, or logs what failed with the library's name for it ("forward of conv2d: CUDA error 700, an illegal
  * memory access was encountered, on cuda:0 (NVIDIA H100)") and returns EN_EIO, or EN_ENOMEM. After a first
  * error nothing more is logged, and all calls fail. While work is recorded it is the recording that fails,
- * not the device: EN_EUNSUPPORTED, and so says eni_cuda_capture_end. errors.c. */
+ * not the device: EN_EUNSUPPORTED, and so says eni_cuda_capture_end. context.c. */
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing);
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing);
 en_status eni_cuda_check_blas(en_ctx *ctx, cublasStatus_t status, const char *doing);
@@ -108,11 +109,8 @@ static inline cudaStream_t eni_cuda_stream(const en_plan *plan)
     return plan->ctx->queue[EN_QUEUE_COMPUTE];
 }
 
-/* device.c: makes the calling thread speak to this context's GPU. Cheap where it does so already. */
+/* Makes the calling thread speak to this context's GPU. Cheap where it does so already. context.c. */
 en_status eni_cuda_select(en_ctx *ctx);
-/* The calls of en_device into which others reach. */
-en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out);
-void eni_cuda_free(en_ctx *ctx, void *memory);
 
 /* bounce.c: copies from and to host memory that is not page-locked, through memory that is. What is to go out
  * arrives at eni_cuda_bounce_drain, which waits for COMPUTE. */

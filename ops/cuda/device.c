@@ -16,11 +16,6 @@
  * whole block. What may be shared has blocks of its own. */
 enum { BLOCK_BYTES = 2 << 20 };
 
-en_status eni_cuda_select(en_ctx *ctx)
-{
-    return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "selecting the GPU");
-}
-
 /* EXCHANGE goes first where both could run: who finishes an exchange late holds up the other ranks. */
 static en_status open_queues(en_ctx *ctx)
 {
@@ -148,8 +143,14 @@ static void log_no_memory(const en_ctx *ctx, uint64_t bytes)
         (unsigned long long)(free_bytes >> 20), (unsigned long long)(total >> 20));
 }
 
+static void cuda_free(en_ctx *ctx, void *memory)
+{
+    if (!memory || ctx->is_hung || eni_cuda_select(ctx) != EN_OK) return; /* it would wait for ever */
+    (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
+}
+
 /* Zeroed before it is given out, and not merely behind what is in COMPUTE: any queue may use it next. */
-en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
+static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 {
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing)
@@ -168,17 +169,11 @@ en_status eni_cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
     en_status st = eni_cuda_check(ctx, cudaMemsetAsync(memory, 0, bytes, stream), "zeroing memory");
     if (st == EN_OK) st = eni_cuda_finish(ctx, stream, "zeroing memory");
     if (st != EN_OK) {
-        eni_cuda_free(ctx, memory);
+        cuda_free(ctx, memory);
         return st;
     }
     *memory_out = memory;
     return EN_OK;
-}
-
-void eni_cuda_free(en_ctx *ctx, void *memory)
-{
-    if (!memory || ctx->is_hung || eni_cuda_select(ctx) != EN_OK) return; /* it would wait for ever */
-    (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
 }
 
 static int is_pinned(const en_ctx *ctx, const char *memory, uint64_t bytes)
@@ -226,8 +221,8 @@ static const en_device cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
-    .alloc = eni_cuda_alloc,
-    .free = eni_cuda_free,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
     .copy = cuda_copy,
     .zero = cuda_zero,
     .sync = cuda_sync,

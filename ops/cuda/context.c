@@ -1,5 +1,6 @@
-/* errors.c - what the libraries say, in a sentence that names the GPU. The first error of a context is
- * logged; after that CUDA answers everything with the same one. */
+/* context.c - what every other file needs of a context: the calling thread speaks to its GPU, and what the
+ * libraries say becomes a sentence that names the GPU. The first error of a context is logged; after that
+ * CUDA answers everything with the same one. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -33,6 +34,11 @@ en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing)
         return EN_ENOMEM;
     }
     return eni_cuda_fail(ctx, "CUDA", (int)error, text_of(error), doing);
+}
+
+en_status eni_cuda_select(en_ctx *ctx)
+{
+    return eni_cuda_check(ctx, cudaSetDevice(ctx->index), "selecting the GPU");
 }
 
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing)
