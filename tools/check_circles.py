@@ -20,7 +20,7 @@ ALLOWED = {  # files of the circle -> why one cannot stand below the other
 UNTIL_THE_SPLIT = ("worker",)
 
 # Folders that still have circles, not looked at until these are gone.
-STILL_OPEN = ("cli", "ops/cuda", "runtime/client", "runtime/collective", "runtime/control",
+STILL_OPEN = ("runtime/client", "runtime/collective", "runtime/control",
               "runtime/host", "runtime/sim", "runtime/store", "server")
 
 
@@ -38,13 +38,18 @@ def objects(build):
     return {name: path for name, path in found.items() if path.exists()}
 
 
-def symbols(nm, path):
-    """What an object defines, and what it needs."""
+def symbols(nm, found):
+    """{source: (what its object defines, what it needs)}"""
+    sources = {str(path): source for source, path in found.items()}
+    read = {source: (set(), set()) for source in found}
     defined, needed = set(), set()
-    for line in subprocess.run([nm, "-g", path], capture_output=True, text=True, check=True).stdout.splitlines():
-        *_, kind, name = line.split()
-        (needed if kind in "Uw" else defined).add(name)
-    return defined, needed
+    for line in subprocess.run([nm, "-g", *sources], capture_output=True, text=True, check=True).stdout.splitlines():
+        if line.endswith(":"):
+            defined, needed = read[sources[line[:-1]]]
+        elif line:
+            *_, kind, name = line.split()
+            (needed if kind in "Uw" else defined).add(name)
+    return read
 
 
 def circles(arrows):
@@ -74,7 +79,7 @@ def circles(arrows):
 
 def read_arrows(build, nm):
     """{source: {source that it needs: symbols}}; a symbol with several homes (a main, a plugin's entry) is nobody's."""
-    read = {source: symbols(nm, path) for source, path in objects(build).items()}
+    read = symbols(nm, objects(build))
     homes = collections.defaultdict(list)
     for source, (defined, _) in read.items():
         for name in defined:
