@@ -4,16 +4,17 @@
  * The question: without --net all ranks share this host; with it every rank and every server has a host like
  * this one and a card of that rate. The runs that it is checked with have 1, 2 and 4 workers on this one
  * host, over the emulated network if one was given. */
-#include "cli/advise.h"
-
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/check.h"
+#include "cli/commands.h"
 #include "cli/lab.h"
-#include "report/stats.h"
 #include "cli/trial.h"
+#include "report/stats.h"
+#include "report/table.h"
 #include "config/outputs.h"
 #include "config/units.h"
 #include "models/registry.h"
@@ -21,9 +22,38 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/host/cost_model.h"
 #include "runtime/net/place.h"
 
-enum { MOST_RANKS = 1024, REPEATS_MAX = 99 };
+enum { MOST_RANKS = 1024, REPEATS_MAX = 99, ADVICE_MAX = 65, CHECKS_MAX = 8 };
+
+/* One way to run the job. */
+typedef struct advice {
+    char name[32]; /* "ring", "ps-sync, 2 servers" */
+    int servers;   /* 0: the ring */
+    eni_cost_step step;
+} advice;
+
+/* A prediction beside what it was of. */
+typedef struct advice_check {
+    const char *strategy;
+    int workers;
+    double predicted, measured; /* seconds of a step */
+} advice_check;
+
+typedef struct advised {
+    const eni_config *config;
+    eni_cost_machine machine;
+    eni_cost_place place; /* of the question; servers is that of each advice */
+    double move_one;      /* seconds per byte that one core moves alone */
+    double bytes;         /* of the model */
+    advice advice[ADVICE_MAX];
+    int nadvice, best;
+    int crossover[ADVICE_MAX]; /* by servers; 0: none up to `most` */
+    int most;
+    advice_check check[CHECKS_MAX];
+    int nchecks;
+} advised;
 
 /* ---- measuring ---- */
 
@@ -46,7 +76,7 @@ static en_status measure_store(const eni_command_context *context, const char *t
     return EN_OK;
 }
 
-static en_status measure(const eni_command_context *context, eni_advised *a)
+static en_status measure(const eni_command_context *context, advised *a)
 {
     eni_cost_machine *m = &a->machine;
     eni_lab_model *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
@@ -100,17 +130,17 @@ static en_status read_place(const eni_config *c, eni_cost_place *place)
     return EN_OK;
 }
 
-static void predict(eni_advised *a)
+static void predict(advised *a)
 {
     a->most = MOST_RANKS;
-    a->advice[0] = (eni_advice){.name = "ring", .step = eni_cost_step_ring(&a->machine, &a->place)};
+    a->advice[0] = (advice){.name = "ring", .step = eni_cost_step_ring(&a->machine, &a->place)};
     a->nadvice = 1;
-    for (int s = 1; s <= a->config->servers && a->nadvice < ENI_ADVICE_MAX; s++) {
-        eni_advice *advice = &a->advice[a->nadvice++];
+    for (int s = 1; s <= a->config->servers && a->nadvice < ADVICE_MAX; s++) {
+        advice *with = &a->advice[a->nadvice++];
         eni_cost_place place = a->place;
-        place.servers = advice->servers = s;
-        snprintf(advice->name, sizeof advice->name, "ps-sync, %d server%s", s, s == 1 ? "" : "s");
-        advice->step = eni_cost_step_ps(&a->machine, &place);
+        place.servers = with->servers = s;
+        snprintf(with->name, sizeof with->name, "ps-sync, %d server%s", s, s == 1 ? "" : "s");
+        with->step = eni_cost_step_ps(&a->machine, &place);
         a->crossover[s] = eni_cost_crossover(&a->machine, &place, a->most);
     }
     for (int i = 1; i < a->nadvice; i++)
@@ -120,7 +150,7 @@ static void predict(eni_advised *a)
 /* ---- checking ---- */
 
 /* What the model says of a run on this one host. */
-static double predict_check(const eni_advised *a, const char *strategy, int workers)
+static double predict_check(const advised *a, const char *strategy, int workers)
 {
     eni_cost_place place = a->place;
     place.ranks = place.ranks_on_host = workers;
@@ -130,7 +160,7 @@ static double predict_check(const eni_advised *a, const char *strategy, int work
                                          : eni_cost_step_ps(&a->machine, &place).seconds;
 }
 
-static en_status run_check(const eni_command_context *context, const char *dir, const eni_advice_check *check,
+static en_status run_check(const eni_command_context *context, const char *dir, const advice_check *check,
                            int repeat, double *step_out)
 {
     char run[128];
@@ -148,15 +178,14 @@ static en_status run_check(const eni_command_context *context, const char *dir, 
 }
 
 /* In turns: what else the machine does hits all alike. */
-static en_status check_all(const eni_command_context *context, eni_advised *a, const char *dir)
+static en_status check_all(const eni_command_context *context, advised *a, const char *dir)
 {
     static const char *const strategies[] = {"ring", "ps-sync"};
-    static double steps[ENI_CHECKS_MAX][REPEATS_MAX];
+    static double steps[CHECKS_MAX][REPEATS_MAX];
     const int repeats = (int)context->config->repeats;
     for (int w = 1; w <= 4; w *= 2)
         for (int k = 0; k < 2; k++)
-            a->check[a->nchecks++] =
-                (eni_advice_check){strategies[k], w, predict_check(a, strategies[k], w), 0};
+            a->check[a->nchecks++] = (advice_check){strategies[k], w, predict_check(a, strategies[k], w), 0};
     for (int r = 0; r < repeats; r++)
         for (int i = 0; i < a->nchecks; i++)
             EN_TRY(run_check(context, dir, &a->check[i], r, &steps[i][r]));
@@ -165,12 +194,115 @@ static en_status check_all(const eni_command_context *context, eni_advised *a, c
     return EN_OK;
 }
 
+/* ---- showing ---- */
+
+enum { COLS = 7, CHECK_COLS = 5 };
+
+static void show_machine(const advised *a, FILE *out)
+{
+    const eni_cost_machine *m = &a->machine;
+    fprintf(out, "Measured on this machine (%d core%s):\n\n", m->cores, m->cores == 1 ? "" : "s");
+    fprintf(out,
+            "  compute         %.2f ms a batch of %lld with the %s, %.2f with one on each core,\n"
+            "                  %.2f with two; each time until the slowest is done\n",
+            m->compute_alone * 1e3, (long long)a->config->batch_size, a->config->model,
+            m->compute_together * 1e3, m->compute_crowded * 1e3);
+    fprintf(out, "  update          %.2f ms for the %.2f MB of weights, in %d bucket%s\n", m->update * 1e3,
+            a->bytes * 1e-6, m->nbuckets, m->nbuckets == 1 ? "" : "s");
+    fprintf(out, "  copy            one core %.1f GB/s loaded and stored\n", 1e-9 / a->move_one);
+    fprintf(out,
+            "  shared memory   alpha %.2f us a flag exchange, beta %.3f ns a byte and core (%.1f GB/s)\n",
+            m->flag * 1e6, m->move * 1e9, 1e-9 / m->move);
+    fprintf(out, "  TCP             alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
+            m->tcp.alpha * 1e6, m->tcp.beta * 1e9, 1e-9 / m->tcp.beta);
+    fprintf(out, "  server          %.0f us + %.3f ns a byte in shared memory, %.0f us + %.3f ns over TCP\n",
+            m->store_shm.alpha * 1e6, m->store_shm.beta * 1e9, m->store_tcp.alpha * 1e6,
+            m->store_tcp.beta * 1e9);
+}
+
+static const char *bound_of(const advised *a, const advice *with)
+{
+    if (with->step.is_cpu_bound) return "the cores";
+    if (with->step.exposed < 0.05 * with->step.seconds) return "compute";
+    if (!a->place.is_networked) return "memory";
+    return "the exchange";
+}
+
+static void show_prediction(const advised *a, FILE *out)
+{
+    static const eni_column columns[COLS] = {{"", false},          {"step ms", true},  {"samples/s", true},
+                                             {"compute ms", true}, {"exchange", true}, {"not hidden", true},
+                                             {"bound by", false}};
+    char cells[ADVICE_MAX * COLS][ENI_TABLE_TEXT];
+    const double samples = (double)a->place.ranks * (double)a->config->batch_size;
+    if (a->place.has_own_host)
+        fprintf(out, "\nPredicted for %d workers, a host each, over %s (a server has a host of its own):\n\n",
+                a->place.ranks, a->config->net);
+    else
+        fprintf(out, "\nPredicted for %d workers that share this host%s:\n\n", a->place.ranks,
+                a->place.is_networked ? ", over TCP" : "");
+    for (int i = 0; i < a->nadvice; i++) {
+        const advice *with = &a->advice[i];
+        char(*row)[ENI_TABLE_TEXT] = &cells[i * COLS];
+        snprintf(row[0], ENI_TABLE_TEXT, "%s %s", i == a->best ? ">" : " ", with->name);
+        snprintf(row[1], ENI_TABLE_TEXT, "%.2f", with->step.seconds * 1e3);
+        eni_table_grouped(eni_table_significant(samples / with->step.seconds, 3), ",", row[2],
+                          ENI_TABLE_TEXT);
+        snprintf(row[3], ENI_TABLE_TEXT, "%.2f", with->step.compute * 1e3);
+        snprintf(row[4], ENI_TABLE_TEXT, "%.2f", with->step.exchange * 1e3);
+        snprintf(row[5], ENI_TABLE_TEXT, "%.2f", with->step.exposed * 1e3);
+        snprintf(row[6], ENI_TABLE_TEXT, "%s", bound_of(a, with));
+    }
+    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)a->nadvice);
+    fprintf(out, "\nBest: %s.\n", a->advice[a->best].name);
+    for (int s = 1; s < a->nadvice; s++) {
+        const int at = a->crossover[s];
+        if (at == 0)
+            fprintf(out, "Crossover with %d server%s: none; the ring is slower at %d workers.\n", s,
+                    s == 1 ? "" : "s", a->most);
+        else
+            fprintf(out, "Crossover with %d server%s: the ring is as fast from %d workers on.\n", s,
+                    s == 1 ? "" : "s", at);
+    }
+}
+
+static void show_checks(const advised *a, FILE *out)
+{
+    static const eni_column columns[CHECK_COLS] = {{"strategy", false},
+                                                   {"workers", true},
+                                                   {"predicted ms", true},
+                                                   {"measured ms", true},
+                                                   {"error", true}};
+    char cells[CHECKS_MAX * CHECK_COLS][ENI_TABLE_TEXT];
+    double worst = 0;
+    fprintf(out, "\nThe same formulas and real runs of %lld steps on this host%s%s (medians of %lld):\n\n",
+            (long long)a->config->steps, a->config->net != NULL ? ", over emulated " : "",
+            a->config->net != NULL ? a->config->net : "", (long long)a->config->repeats);
+    for (int i = 0; i < a->nchecks; i++) {
+        const advice_check *check = &a->check[i];
+        char(*row)[ENI_TABLE_TEXT] = &cells[i * CHECK_COLS];
+        const double error = check->predicted / check->measured - 1;
+        if (fabs(error) > worst) worst = fabs(error);
+        snprintf(row[0], ENI_TABLE_TEXT, "%s", check->strategy);
+        snprintf(row[1], ENI_TABLE_TEXT, "%d%s", check->workers,
+                 check->workers > a->machine.cores ? " *" : "  ");
+        snprintf(row[2], ENI_TABLE_TEXT, "%.2f", check->predicted * 1e3);
+        snprintf(row[3], ENI_TABLE_TEXT, "%.2f", check->measured * 1e3);
+        snprintf(row[4], ENI_TABLE_TEXT, "%+.0f %%", error * 100);
+    }
+    eni_table_print(out, columns, CHECK_COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)a->nchecks);
+    fprintf(out, "\nThe largest error is %.0f %%. * more workers than cores: they take turns.\n",
+            worst * 100);
+}
+
+/* ---- the command ---- */
+
 en_status eni_command_advise(const eni_command_context *context)
 {
     const eni_config *c = context->config;
     char own[64] = "";
     int out_fd = -1;
-    eni_advised *a = eni_alloc(sizeof *a);
+    advised *a = eni_alloc(sizeof *a);
     if (a == NULL) return EN_ENOMEM;
     a->config = c;
     const en_network *network; /* found out before processes say so, each for itself */
@@ -180,14 +312,14 @@ en_status eni_command_advise(const eni_command_context *context)
     if (st == EN_OK) st = measure(context, a);
     if (st == EN_OK) {
         predict(a);
-        eni_advise_show_machine(a, stdout);
-        eni_advise_show_prediction(a, stdout);
+        show_machine(a, stdout);
+        show_prediction(a, stdout);
         fflush(stdout);
     }
     if (st == EN_OK && c->validate) {
         if (c->out == NULL) st = eni_trial_folder(own);
         if (st == EN_OK) st = check_all(context, a, c->out != NULL ? c->out : own);
-        if (st == EN_OK) eni_advise_show_checks(a, stdout);
+        if (st == EN_OK) show_checks(a, stdout);
         if (own[0] != 0) eni_trial_remove(own);
     }
     if (out_fd >= 0) close(out_fd);

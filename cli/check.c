@@ -1,12 +1,18 @@
-/* check.c - `entrain check`: can these processes reach each other, and what does it take? */
+/* check.c - `entrain check`: can these processes reach each other, and what does it take? The smallest job
+ * that uses everything answers the first; with -v this host is measured, and beside it stands what the model
+ * says. */
 #include "cli/check.h"
 
 #include <stdio.h>
 
+#include "cli/lab.h"
 #include "cli/launch.h"
+#include "report/table.h"
 #include "ops/device.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/try.h"
+#include "runtime/net/place.h"
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {
@@ -47,6 +53,140 @@ en_status eni_check_run(const eni_command_context *context, const eni_check_job 
     return st;
 }
 
+/* ---- what -v shows ---- */
+
+enum { SIZES = 8, WAYS = 4, COLS = 2 + 2 * WAYS };
+
+typedef struct way {
+    const char *head;
+    int algorithm, transport;
+} way;
+
+static const way ways[WAYS] = {{"direct shm", ENI_COLL_DIRECT, ENI_OVER_SHM},
+                               {"naive shm", ENI_COLL_NAIVE, ENI_OVER_SHM},
+                               {"ring tcp", ENI_COLL_RING, ENI_OVER_TCP},
+                               {"naive tcp", ENI_COLL_NAIVE, ENI_OVER_TCP}};
+
+/* 4 KB .. 64 MB by fours, in nccl-tests' 1024s. */
+static void sizes_of(uint64_t bytes[SIZES])
+{
+    for (int i = 0; i < SIZES; i++)
+        bytes[i] = UINT64_C(4096) << 2 * i;
+}
+
+typedef struct figures {
+    int n, cores;
+    eni_cost_curve curve[WAYS]; /* among the n ranks */
+    double barrier[WAYS];
+    double move_one, move_all, sum;
+    double flag, move;    /* of direct, between two ranks */
+    eni_cost_numbers tcp; /* a hop, between two ranks */
+} figures;
+
+/* What the formulas need comes from two ranks, so that more are predicted. */
+static en_status measure(figures *f)
+{
+    uint64_t bytes[SIZES];
+    double unused;
+    sizes_of(bytes);
+    EN_TRY(eni_lab_copy(1, 32 << 20, &f->move_one, &f->sum));
+    EN_TRY(eni_lab_copy(f->n, 32 << 20, &f->move_all, &unused));
+    EN_TRY(eni_lab_numbers(f->cores, &f->flag, &f->move, &f->tcp));
+    for (int w = 0; w < WAYS; w++)
+        EN_TRY(eni_lab_allreduce(f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES, 25 * ENI_MILLI,
+                                 &f->curve[w], &f->barrier[w]));
+    return EN_OK;
+}
+
+static double predicted(const figures *f, const way *w, double bytes)
+{
+    /* every rank shares its core with n / cores others */
+    const double turns = f->n > f->cores ? (double)f->n / f->cores : 1;
+    const eni_cost_numbers hop = {f->tcp.alpha * turns, f->tcp.beta * turns, f->tcp.gamma * turns};
+    if (w->algorithm == ENI_COLL_RING) return eni_cost_ring(f->n, bytes, &hop);
+    if (w->algorithm == ENI_COLL_DIRECT) return eni_cost_direct(f->n, f->cores, bytes, f->flag, f->move);
+    if (w->transport == ENI_OVER_TCP) return eni_cost_naive(f->n, bytes, &hop);
+    /* each loads all n vectors and stores its own, twice: once aside, once in place */
+    return f->flag * 2 * turns + (f->n + 3) * bytes * f->move * turns;
+}
+
+static void size_text(double bytes, char out[ENI_TABLE_TEXT])
+{
+    if (bytes >= 1 << 20)
+        snprintf(out, ENI_TABLE_TEXT, "%.0f MB", bytes / (1 << 20));
+    else
+        snprintf(out, ENI_TABLE_TEXT, "%.0f KB", bytes / 1024);
+}
+
+static void us_text(double seconds, char out[ENI_TABLE_TEXT])
+{
+    if (seconds < 1e-4)
+        snprintf(out, ENI_TABLE_TEXT, "%.1f", seconds * 1e6);
+    else
+        eni_table_grouped(seconds * 1e6, ",", out, ENI_TABLE_TEXT);
+}
+
+static void print_rows(const figures *f, FILE *out)
+{
+    static const eni_column columns[COLS] = {{"size", true},       {"direct shm", true}, {"model", true},
+                                             {"naive shm", true},  {"model", true},      {"ring tcp", true},
+                                             {"model", true},      {"naive tcp", true},  {"model", true},
+                                             {"auto picks", false}};
+    char cells[SIZES * COLS][ENI_TABLE_TEXT];
+    for (int i = 0; i < f->curve[0].n; i++) {
+        char(*row)[ENI_TABLE_TEXT] = &cells[i * COLS];
+        const double bytes = f->curve[0].point[i].bytes;
+        const eni_coll_facts facts = {.asked = ENI_COLL_AUTO, .nranks = f->n, .nhosts = 1};
+        eni_coll_choice choice;
+        size_text(bytes, row[0]);
+        for (int w = 0; w < WAYS; w++) {
+            us_text(f->curve[w].point[i].seconds, row[1 + 2 * w]);
+            us_text(predicted(f, &ways[w], bytes), row[2 + 2 * w]);
+        }
+        if (eni_coll_choose(&facts, &choice) != EN_OK) choice.algorithm = ENI_COLL_AUTO;
+        snprintf(row[COLS - 1], ENI_TABLE_TEXT, "%s", eni_coll_algorithm_name(choice.algorithm));
+    }
+    eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)f->curve[0].n);
+}
+
+static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
+{
+    const eni_cost_point *call = costs->call.point;
+    fprintf(out,
+            "\n%d ranks on %d cores. GB/s are 1e9 bytes loaded and stored a second; times are medians.\n\n",
+            f->n, f->cores);
+    fprintf(out, "  copy            one core %.1f GB/s, %d at once %.1f GB/s; adding %.1f GB/s of vector\n",
+            1e-9 / f->move_one, f->n, f->n * 1e-9 / f->move_all, 1e-9 / f->sum);
+    fprintf(out,
+            "  shared memory   alpha %.2f us a flag exchange, beta %.3f ns a byte and core (%.1f GB/s)\n",
+            f->flag * 1e6, f->move * 1e9, 1e-9 / f->move);
+    fprintf(out, "  TCP, loopback   alpha %.1f us a hop, beta %.3f ns a byte (%.2f GB/s)\n",
+            f->tcp.alpha * 1e6, f->tcp.beta * 1e9, 1e-9 / f->tcp.beta);
+    for (int i = 0; i < costs->call.n; i++)
+        fprintf(out, "%s%.0f us for %.0f KB%s", i == 0 ? "  push-pull       " : ", ", call[i].seconds * 1e6,
+                call[i].bytes / 1024,
+                i == costs->call.n - 1 ? " (pull, push and step; docs/advise.md)\n" : "");
+    fprintf(out, "\nOne all-reduce of float32, microseconds: measured, and what the model says "
+                 "(docs/advise.md)\n\n");
+}
+
+/* Alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured and predicted
+ * time. `costs` (n 0: none) is what eni_check_run found. */
+static en_status show_table(const eni_config *config, const eni_costs *costs, FILE *out)
+{
+    figures f = {.n = (int)config->workers, .cores = eni_place_cores()};
+    if (f.n < 2 || f.n > 16) {
+        eni_error("check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
+        return EN_EINVAL;
+    }
+    EN_TRY(measure(&f));
+    print_numbers(&f, costs, out);
+    print_rows(&f, out);
+    return EN_OK;
+}
+
+/* ---- the command ---- */
+
 /* On GPUs vectors travel in two ways (docs/gpu.md): staged through the host, as every strategy with a store
  * does, and from GPU to GPU, as ring does. */
 static en_status check_gpus(const eni_command_context *context, const eni_check_job *staged)
@@ -71,12 +211,12 @@ en_status eni_command_check(const eni_command_context *context)
     if (eni_config_is_given(c, "device")) first.device = c->device;
     EN_TRY(eni_check_run(context, &first));
     if (eni_device_is_gpu(c->device)) EN_TRY(check_gpus(context, &first));
-    printf("check: all ranks%s reached each other (%.2f s)\n", eni_device_is_gpu(c->device) ? " and their GPUs" : "",
-           (double)(eni_now_ns() - begin) * 1e-9);
+    printf("check: all ranks%s reached each other (%.2f s)\n",
+           eni_device_is_gpu(c->device) ? " and their GPUs" : "", (double)(eni_now_ns() - begin) * 1e-9);
     if (!c->verbose) return EN_OK;
     eni_check_job measured = job;
     measured.model = "mlp"; /* buckets of 10 kB and 800 kB */
     measured.costs = &costs;
     EN_TRY(eni_check_run(context, &measured));
-    return eni_check_table(c, &costs, stdout);
+    return show_table(c, &costs, stdout);
 }

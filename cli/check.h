@@ -19,8 +19,4 @@ typedef struct eni_check_job {
  * unless `costs` is asked for, and leave. As eni_launch_run. */
 en_status eni_check_run(const eni_command_context *context, const eni_check_job *job);
 
-/* check_table.c: alpha, beta and bandwidths of this host, and a row per size with every algorithm's measured
- * and predicted time. `store` (n 0: none) is what eni_check_run found. */
-en_status eni_check_table(const eni_config *config, const eni_costs *costs, FILE *out);
-
 #endif

@@ -1,4 +1,5 @@
-/* gpus.c - `entrain gpus`: see gpus.h. */
+/* gpus.c - `entrain gpus`: asks the device library (no context is opened, so nobody's memory is taken), and
+ * shows what it says as text or, for programs (--json), as docs/gpu.md has it. See gpus.h. */
 #include "cli/gpus.h"
 
 #include <errno.h>
@@ -7,10 +8,14 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "report/table.h"
 #include "ops/device.h"
+#include "ops/gpu_of_rank.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+
+/* ---- asking ---- */
 
 /* What /proc says the process is called; "" if it says nothing. */
 static void name_program(int64_t pid, char *name_out, size_t bytes)
@@ -56,6 +61,254 @@ static en_status ask(const en_gpu *gpu, eni_gpus *gpus)
     return EN_OK;
 }
 
+/* ---- as text ---- */
+
+enum { COLUMNS = 8, USERS_SHOWN = 4 };
+
+static void format_bytes(uint64_t bytes, char text[ENI_TABLE_TEXT])
+{
+    if (bytes < 100000000)
+        snprintf(text, ENI_TABLE_TEXT, "%.1f MB", (double)bytes * 1e-6);
+    else
+        snprintf(text, ENI_TABLE_TEXT, bytes < 10e9 ? "%.2f GB" : "%.1f GB", (double)bytes * 1e-9);
+}
+
+/* "GPU-5f1c2a3b": as nvidia-smi and the table at the start of a run shorten it. */
+static void format_uuid(const en_gpu_facts *facts, char text[ENI_TABLE_TEXT])
+{
+    snprintf(text, ENI_TABLE_TEXT, "%.12s", facts->uuid);
+}
+
+static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
+{
+    size_t at = 0;
+    char bytes[ENI_TABLE_TEXT];
+    snprintf(text, ENI_TABLE_TEXT, g->nusers < 0 ? "not told" : "nobody");
+    for (int i = 0; i < g->nusers && i < USERS_SHOWN && at < ENI_TABLE_TEXT; i++) {
+        const eni_gpus_user *u = &g->users[i];
+        at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, "%s%s%spid %" PRId64, i > 0 ? ", " : "",
+                               u->program, u->program[0] != 0 ? " " : "", u->user.pid);
+        format_bytes(u->user.bytes, bytes);
+        if (u->user.bytes > 0 && at < ENI_TABLE_TEXT)
+            at += (size_t)snprintf(text + at, ENI_TABLE_TEXT - at, " (%s)", bytes);
+    }
+    if (g->nusers > USERS_SHOWN && at < ENI_TABLE_TEXT)
+        snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - USERS_SHOWN);
+}
+
+static void show_list(FILE *out, const eni_gpus *gpus)
+{
+    static const eni_column columns[COLUMNS] = {{"GPU", true},  {"NAME", false},   {"UUID", false},
+                                                {"BUS", false}, {"CC", true},      {"MEMORY", true},
+                                                {"FREE", true}, {"USED BY", false}};
+    char cells[ENI_GPUS_MAX * COLUMNS][ENI_TABLE_TEXT];
+    for (int i = 0; i < gpus->n; i++) {
+        const en_gpu_facts *f = &gpus->gpu[i].facts;
+        char(*cell)[ENI_TABLE_TEXT] = &cells[i * COLUMNS];
+        snprintf(cell[0], ENI_TABLE_TEXT, "%d", i);
+        snprintf(cell[1], ENI_TABLE_TEXT, "%s", f->name);
+        format_uuid(f, cell[2]);
+        snprintf(cell[3], ENI_TABLE_TEXT, "%s", f->bus);
+        snprintf(cell[4], ENI_TABLE_TEXT, "%d.%d", (int)f->major, (int)f->minor);
+        format_bytes(f->memory_bytes, cell[5]);
+        snprintf(cell[6], ENI_TABLE_TEXT, "-"); /* 0: not known */
+        if (f->free_bytes > 0) format_bytes(f->free_bytes, cell[6]);
+        format_users(&gpus->gpu[i], cell[7]);
+    }
+    eni_table_print(out, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)gpus->n);
+}
+
+static const char *link_name(int link)
+{
+    static const char *const names[] = {[EN_LINK_NONE] = "none",
+                                        [EN_LINK_HOST] = "host",
+                                        [EN_LINK_PCIE] = "PCIe",
+                                        [EN_LINK_NVLINK] = "NVLink",
+                                        [EN_LINK_SAME] = "-"};
+    return link >= EN_LINK_NONE && link <= EN_LINK_SAME ? names[link] : "?";
+}
+
+static void show_links(FILE *out, const eni_gpus *gpus)
+{
+    const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED, width = n + 1;
+    static char heads[ENI_GPUS_LINKED][4];
+    eni_column columns[ENI_GPUS_LINKED + 1] = {{"", true}};
+    char cells[ENI_GPUS_LINKED * (ENI_GPUS_LINKED + 1)][ENI_TABLE_TEXT];
+    for (int a = 0; a < n; a++) {
+        snprintf(heads[a], sizeof heads[a], "%d", a);
+        columns[a + 1] = (eni_column){heads[a], false};
+        snprintf(cells[a * width], ENI_TABLE_TEXT, "%d", a);
+        for (int b = 0; b < n; b++)
+            snprintf(cells[a * width + b + 1], ENI_TABLE_TEXT, "%s",
+                     link_name(a == b ? EN_LINK_SAME : gpus->link[a][b]));
+    }
+    fprintf(out, "\nLinks (NVLink; PCIe: peer to peer; host: through the processor):\n");
+    eni_table_print(out, columns, (size_t)width, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)n);
+    if (gpus->n > n) fprintf(out, "(the first %d of %d)\n", n, gpus->n);
+}
+
+static int gpu_of(const eni_gpus *gpus, int rank)
+{
+    return eni_gpu_of_rank(rank, gpus->nranks, gpus->n);
+}
+
+/* The most ranks that meet on one GPU. */
+static int crowd(const eni_gpus *gpus)
+{
+    int users[ENI_GPUS_MAX] = {0}, most = 0;
+    for (int r = 0; r < gpus->nranks; r++) {
+        const int n = ++users[gpu_of(gpus, r)];
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+static int has_unlinked_pair(const eni_gpus *gpus)
+{
+    for (int r = 1; r < gpus->nranks; r++)
+        for (int q = 0; q < r; q++)
+            if (gpus->link[gpu_of(gpus, q)][gpu_of(gpus, r)] == EN_LINK_NONE) return 1;
+    return 0;
+}
+
+void eni_gpus_verdict(const eni_gpus *gpus, char *text, size_t bytes)
+{
+    if (gpus->nranks == 1)
+        snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
+    else if (crowd(gpus) > 1 && gpus->n == 1)
+        snprintf(
+            text, bytes,
+            "%d ranks share one GPU, which NCCL refuses: `ring` adds and steps on it through CUDA IPC, or in "
+            "pinned host memory where IPC is refused.",
+            gpus->nranks);
+    else if (crowd(gpus) > 1)
+        snprintf(text, bytes,
+                 "%d ranks share %d GPUs, which NCCL refuses: `ring` exchanges in pinned host memory; with "
+                 "at most "
+                 "%d ranks NCCL could pair them.",
+                 gpus->nranks, gpus->n, gpus->n);
+    else if (gpus->group[0] == 0)
+        snprintf(text, bytes,
+                 "Every rank has a GPU of its own, but there is no NCCL (libnccl.so.2): `ring` exchanges in "
+                 "pinned "
+                 "host memory.");
+    else
+        snprintf(text, bytes, "Every rank has a GPU of its own: `ring` runs through %s%s.", gpus->group,
+                 has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
+}
+
+static void show_ranks(FILE *out, const eni_gpus *gpus)
+{
+    static const eni_column columns[] = {{"RANK", true}, {"DEVICE", false}, {"NAME", false}, {"UUID", false}};
+    enum { SHOWN = 64 };
+    char cells[SHOWN * 4][ENI_TABLE_TEXT], text[ENI_GPUS_VERDICT];
+    const int n = gpus->nranks < SHOWN ? gpus->nranks : SHOWN;
+    for (int r = 0; r < n; r++) {
+        const en_gpu_facts *f = &gpus->gpu[gpu_of(gpus, r)].facts;
+        snprintf(cells[r * 4], ENI_TABLE_TEXT, "%d", r);
+        snprintf(cells[r * 4 + 1], ENI_TABLE_TEXT, "cuda:%d", gpu_of(gpus, r));
+        snprintf(cells[r * 4 + 2], ENI_TABLE_TEXT, "%s", f->name);
+        format_uuid(f, cells[r * 4 + 3]);
+    }
+    fprintf(out, "\n%d rank%s on this host with --device=cuda:\n", gpus->nranks, gpus->nranks > 1 ? "s" : "");
+    eni_table_print(out, columns, 4, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)n);
+    if (gpus->nranks > n) fprintf(out, "(the first %d)\n", n);
+    eni_gpus_verdict(gpus, text, sizeof text);
+    fprintf(out, "\n%s\n", text);
+}
+
+void eni_gpus_show(FILE *out, const eni_gpus *gpus)
+{
+    show_list(out, gpus);
+    if (gpus->n > 1) show_links(out, gpus);
+    fprintf(out, "\nCollectives: %s\n",
+            gpus->group[0] != 0 ? gpus->group : "no NCCL (libnccl.so.2 is not found)");
+    if (gpus->nranks > 0) show_ranks(out, gpus);
+}
+
+/* ---- as JSON ---- */
+
+static const char *link_word(int link)
+{
+    static const char *const words[] = {[EN_LINK_NONE] = "none",
+                                        [EN_LINK_HOST] = "host",
+                                        [EN_LINK_PCIE] = "pcie",
+                                        [EN_LINK_NVLINK] = "nvlink",
+                                        [EN_LINK_SAME] = "same"};
+    return link >= EN_LINK_NONE && link <= EN_LINK_SAME ? words[link] : "none";
+}
+
+static json_t *bytes_or_null(uint64_t bytes)
+{
+    return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
+}
+
+/* A process may call itself by bytes that are no text. */
+static json_t *name_or_null(const char *name)
+{
+    json_t *text = name[0] != 0 ? json_string(name) : NULL;
+    return text != NULL ? text : json_null();
+}
+
+static json_t *users_of(const eni_gpus_one *g)
+{
+    if (g->nusers < 0) return json_null();
+    json_t *users = json_array();
+    for (int i = 0; i < g->nusers && i < ENI_GPUS_USERS; i++)
+        json_array_append_new(users, json_pack("{s:I, s:o, s:o}", "pid", (json_int_t)g->users[i].user.pid,
+                                               "program", name_or_null(g->users[i].program), "bytes",
+                                               bytes_or_null(g->users[i].user.bytes)));
+    return users;
+}
+
+static json_t *gpu_json(const eni_gpus_one *g, int index)
+{
+    const en_gpu_facts *f = &g->facts;
+    char capability[24];
+    snprintf(capability, sizeof capability, "%d.%d", (int)f->major, (int)f->minor);
+    return json_pack("{s:i, s:o, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "index", index, "name",
+                     name_or_null(f->name), "uuid", f->uuid, "bus", f->bus, "compute_capability", capability,
+                     "memory_bytes", bytes_or_null(f->memory_bytes), "free_bytes",
+                     bytes_or_null(f->free_bytes), "nusers",
+                     g->nusers < 0 ? json_null() : json_integer(g->nusers), "users", users_of(g));
+}
+
+static json_t *links_json(const eni_gpus *gpus)
+{
+    json_t *rows = json_array();
+    for (int a = 0; a < gpus->n; a++) {
+        json_t *row = json_array();
+        for (int b = 0; b < gpus->n; b++)
+            json_array_append_new(row, json_string(link_word(a == b ? EN_LINK_SAME : gpus->link[a][b])));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+static json_t *ranks_json(const eni_gpus *gpus)
+{
+    json_t *all = json_array();
+    for (int r = 0; r < gpus->nranks; r++)
+        json_array_append_new(
+            all, json_pack("{s:i, s:i}", "rank", r, "gpu", eni_gpu_of_rank(r, gpus->nranks, gpus->n)));
+    return all;
+}
+
+json_t *eni_gpus_json(const eni_gpus *gpus)
+{
+    char verdict[ENI_GPUS_VERDICT];
+    json_t *list = json_array();
+    for (int i = 0; i < gpus->n; i++)
+        json_array_append_new(list, gpu_json(&gpus->gpu[i], i));
+    json_t *all = json_pack("{s:i, s:o, s:o, s:o}", "schema", 1, "gpus", list, "links", links_json(gpus),
+                            "collectives", name_or_null(gpus->group));
+    if (gpus->nranks == 0) return all;
+    eni_gpus_verdict(gpus, verdict, sizeof verdict);
+    json_object_set_new(all, "ranks", ranks_json(gpus));
+    json_object_set_new(all, "verdict", json_string(verdict));
+    return all;
+}
+
 static en_status print_json(const eni_gpus *gpus)
 {
     json_t *all = eni_gpus_json(gpus);
@@ -66,6 +319,8 @@ static en_status print_json(const eni_gpus *gpus)
     eni_error("gpus", "--json: stdout cannot be written: %s", strerror(errno));
     return EN_EIO;
 }
+
+/* ---- the command ---- */
 
 en_status eni_command_gpus(const eni_command_context *context)
 {

@@ -1,8 +1,4 @@
-/* gpus.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use which.
- *
- *     gpus.c        asks the device library; no context is opened, so nobody's memory is taken
- *     gpus_show.c   what was found, as text
- *     gpus_json.c   the same for programs (--json): docs/gpu.md has the fields */
+/* gpus.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use which. */
 #ifndef CLI_GPUS_H
 #define CLI_GPUS_H
 
@@ -32,9 +28,8 @@ typedef struct eni_gpus {
     int nranks;                               /* -n; 0: not asked */
 } eni_gpus;
 
+/* What was found, as text, and as JSON, which is the caller's; NULL: out of memory. */
 void eni_gpus_show(FILE *out, const eni_gpus *gpus);
-
-/* Owned by the caller; NULL: out of memory. */
 json_t *eni_gpus_json(const eni_gpus *gpus);
 
 /* What `ring` does with `nranks` on these, one sentence. */
