@@ -15,7 +15,4 @@ void eni_html_printf(FILE *page, const char *fmt, ...) __attribute__((format(pri
 /* Writes "data:MIME;base64,…" (RFC 2397, RFC 4648). */
 void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes);
 
-/* Writes the page's style sheet. */
-void eni_html_style(FILE *page);
-
 #endif

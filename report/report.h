@@ -11,9 +11,18 @@
 
 /* What a report may leave beside the page. */
 enum {
-    ENI_REPORT_CSV = 1, /* `dir`/table.csv, claims.csv and runs.csv: see report_csv.h */
+    ENI_REPORT_CSV = 1, /* `dir`/table.csv, claims.csv and runs.csv */
     ENI_REPORT_PDF = 2  /* `dir`/plots/NAME.pdf for each figure; EN_EIO where gnuplot cannot */
 };
+
+/* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
+ *
+ *     table.csv   a line per (cell, arm): medians over seeds with least and greatest, as in the page's table
+ *     claims.csv  a line per pair of arms and setting: what was tested, and what is claimed (report_verdict.h)
+ *     runs.csv    a line per run, unrounded
+ *
+ * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
+ * run does not have, inf the time to a target that was not reached. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
  * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot

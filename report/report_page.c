@@ -7,6 +7,8 @@
 #include "report/report_table.h"
 #include "core/try.h"
 
+/* ---- its figures ---- */
+
 enum { NO_LEGEND, ARM_LEGEND, PHASE_LEGEND };
 
 typedef struct figure {
@@ -52,6 +54,109 @@ static const figure figures[] = {
      ARM_LEGEND, eni_plot_shares},
 };
 
+/* ---- its style ---- */
+
+/* System fonts, one column of text, figures two abreast where there is room. */
+static const char *const style[] = {
+    ":root{color-scheme:light;--ink:#1c2733;--soft:#566270;--line:#dde2e7;--paper:#fff;",
+    "--tint:#f6f8f9;--pass:#0b6b4b;--warn:#8a5a00;--fail:#a3231a}\n",
+    "*{box-sizing:border-box}\n",
+    "html{-webkit-text-size-adjust:100%}\n",
+    "body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.55 system-ui,-apple-system,",
+    "\"Segoe UI\",Roboto,\"Noto Sans\",\"Liberation Sans\",sans-serif}\n",
+    "main{max-width:70rem;margin:0 auto;padding:3rem 1.5rem 4rem}\n",
+    "h1{font-size:1.25rem;font-weight:600;margin:.1rem 0 1.6rem;color:var(--soft)}\n",
+    "h2{font-size:1.375rem;line-height:1.25;font-weight:650;margin:0 0 .35rem;letter-spacing:-.01em}\n",
+    "h3{font-size:1rem;font-weight:650;margin:1.5rem 0 .25rem}\n",
+    "section{margin-top:3.5rem}\n",
+    "p{margin:.3rem 0 .8rem}\n",
+    "code,pre{font-family:ui-monospace,\"SF Mono\",Menlo,Consolas,\"Liberation Mono\",monospace;",
+    "font-size:.875em}\n",
+    ".eyebrow{margin:0;font-size:.875rem;color:var(--soft)}\n",
+    ".lede{max-width:46rem;color:var(--soft)}\n",
+    ".note{max-width:46rem;font-size:.9375rem;color:var(--soft)}\n",
+    ".verdicts{margin:0 0 1.2rem}\n",
+    ".verdicts>div{display:grid;grid-template-columns:8.5rem 1fr;gap:0 1.5rem;padding:1.25rem 0;",
+    "border-top:1px solid var(--line)}\n",
+    ".verdicts>div:last-child{border-bottom:1px solid var(--line)}\n",
+    ".verdicts dt{font-weight:650;font-size:1.125rem;line-height:1.8}\n",
+    ".verdicts dd{margin:0;min-width:0;font-size:1.5rem;line-height:1.4;letter-spacing:-.012em;",
+    "text-wrap:pretty;overflow-wrap:anywhere}\n",
+    ".verdicts .scroll{margin:0 0 .8rem;padding:0}.rank{line-height:1.5;overflow-wrap:normal}",
+    ".rank thead th,.rank small,.rank td:last-child{white-space:normal}\n",
+    ".verdicts "
+    "b{font-weight:650;white-space:nowrap}.kind{font-weight:400;font-size:.8125rem;color:var(--soft);line-"
+    "height:1.35}\n",
+    "dt .kind{display:block}\n",
+    "h3 .kind{margin-left:.5em}\n",
+    ".mark{display:inline-block;font-size:.75rem;font-weight:700;letter-spacing:.05em;line-height:1;",
+    "padding:.3em .5em;border-radius:.25em;color:#fff;vertical-align:.12em;text-align:center;",
+    "min-width:3.6em}\n",
+    ".pass{background:var(--pass)}.warn{background:var(--warn)}.fail{background:var(--fail)}\n",
+    ".alarm{color:var(--fail);font-weight:600}\n",
+    ".box{background:var(--tint);border:1px solid var(--line);border-radius:.5rem;",
+    "padding:1.4rem 1.5rem 1.1rem;margin-top:2rem}\n",
+    ".count{font-size:1rem;font-weight:400;color:var(--soft);margin-left:.3em}\n",
+    ".rules{list-style:none;margin:.8rem 0 0;padding:0}\n",
+    ".rules li{display:grid;grid-template-columns:3.6rem 9.5rem 1fr;gap:0 .9rem;align-items:baseline;",
+    "padding:.32rem 0;font-size:.9375rem}\n",
+    ".rules .rule{font-weight:600}\n",
+    ".rules .found{overflow-wrap:anywhere}\n",
+    ".scroll{overflow-x:auto;margin:.8rem -1.5rem 0;padding:0 1.5rem}\n",
+    "table{border-collapse:collapse;width:100%;font-size:.9375rem;",
+    "font-variant-numeric:tabular-nums lining-nums}\n",
+    "th,td{text-align:right;vertical-align:baseline;padding:.5rem .7rem;white-space:nowrap}\n",
+    "th:first-child,td:first-child{padding-left:0}th:last-child,td:last-child{padding-right:0}\n",
+    "thead th{vertical-align:bottom;font-weight:600;font-size:.8125rem;color:var(--soft);",
+    "border-bottom:1.5px solid var(--ink)}\n",
+    "tbody th,.name,thead th:first-child{text-align:left}\n",
+    "tbody th{font-weight:600}\n",
+    "tbody tr+tr>*{border-top:1px solid var(--line)}\n",
+    ".main tbody tr:not(.first) th{color:transparent}.main tbody tr:not(.first) th small{",
+    "color:transparent}\n",
+    ".main tbody tr:not(.first) th{border-top-color:transparent}\n",
+    ".main tbody tr:not(:first-child).first>*{border-top:1.5px solid var(--soft)}\n",
+    "small{display:block;font-size:.78rem;font-weight:400;color:var(--soft);line-height:1.3}\n",
+    ".swatch{width:.8em;height:.8em;margin-right:.45em;vertical-align:-.04em;overflow:visible}\n",
+    ".name small{margin-left:1.25em}thead .name small{margin-left:0}\n",
+    ".legend{list-style:none;margin:.2rem 0 .6rem;padding:0;display:flex;flex-wrap:wrap;",
+    "gap:.2rem 1.4rem;font-size:.9375rem}\n",
+    ".legend .box{display:inline-block;width:.95em;height:.95em;padding:0;margin:0 .45em 0 0;",
+    "border-radius:0;border:1px solid #5b6875;vertical-align:-.12em}\n",
+    ".panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));",
+    "gap:1rem 2rem;align-items:start}\n",
+    ".panels.three{grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr))}.panel{min-width:0;max-"
+    "width:33rem}\n",
+    ".panel svg{display:block;width:100%;height:auto}\n",
+    ".panel svg text{font-family:system-ui,-apple-system,\"Segoe UI\",Roboto,\"Noto Sans\",",
+    "\"Liberation Sans\",sans-serif}\n",
+    ".csv{font-size:.8125rem;margin:.5rem 0 0}\n",
+    "a{color:inherit;text-decoration-color:#9aa5b0;text-underline-offset:.2em}\n",
+    ".absent{color:var(--soft);border-left:3px solid var(--line);padding-left:.8rem}\n",
+    "details{margin:1rem 0}summary{cursor:pointer;font-weight:600;font-size:.9375rem}\n",
+    "pre{background:var(--tint);border:1px solid var(--line);border-radius:.4rem;padding:.8rem 1rem;",
+    "margin:.4rem 0;white-space:pre-wrap;overflow-wrap:anywhere}\n",
+    ".facts{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.2rem;margin:.3rem 0;",
+    "font-size:.9375rem}\n",
+    ".facts dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}\n",
+    "footer{margin-top:4rem;font-size:.8125rem;color:var(--soft)}\n",
+    "@media(max-width:40rem){main{padding:1.5rem 1rem 3rem}.verdicts>div{grid-template-columns:minmax(0,1fr)}",
+    ".verdicts dd{font-size:1.25rem}.rank{font-size:.8125rem}.rank th,.rank td{padding:.4rem .3rem}",
+    ".box{padding:1rem}.rules li{grid-template-columns:3.6rem 1fr}",
+    ".rules .found{grid-column:2}.scroll{margin-left:-1rem;margin-right:-1rem;padding:0 1rem}section{",
+    "margin-top:2.5rem}dt .kind{display:inline;margin-left:.5em}.facts{grid-template-columns:1fr}",
+    ".facts dd{margin-bottom:.4rem}}\n",
+    "@media print{main{max-width:none;padding:0}.panel,.box{break-inside:avoid}}\n",
+};
+
+static void write_style(FILE *page)
+{
+    for (size_t i = 0; i < sizeof style / sizeof style[0]; i++)
+        fputs(style[i], page);
+}
+
+/* ---- the page ---- */
+
 static void write_head(const eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
@@ -64,7 +169,7 @@ static void write_head(const eni_canvas *canvas)
         eni_html_text(page, study->arms[a].name);
     }
     fputs("</title>\n<style>\n", page);
-    eni_html_style(page);
+    write_style(page);
     fputs("</style>\n</head>\n<body>\n<main>\n", page);
 }
 
