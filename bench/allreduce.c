@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/private.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/coll.h"
@@ -151,7 +152,7 @@ static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *f
 static en_status trial_once(struct trial *trial)
 {
     eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = SLOT_GRAD, .count = trial->count};
-    if (trial->private) return eni_coll_run_private(trial->coll, &op, trial->private);
+    if (trial->private) return private_allreduce(trial->coll, &op, trial->private);
     if (trial->then_step == THEN_FUSED) {
         op.op = ENI_COLL_MEAN_STEP;
         op.take = take_mean;
@@ -311,7 +312,7 @@ static en_status bench_open(struct bench *b)
     b->times = (void *)eni_arena_at(board, 0, 0);
     b->wrong = (uint64_t *)(b->times + MAX_ITERATIONS);
     uint64_t count = o->end / sizeof(float);
-    if (o->is_private) count = ENI_COLL_STAGE;
+    if (o->is_private) count = PRIVATE_STAGE;
     for (int r = 0; r < o->nranks; r++)
         if (eni_arena_open(count, NSLOTS, 1, &b->arenas[r]) != EN_OK) return EN_ENOMEM;
     if (b->choice.transport == ENI_OVER_TCP && cluster_connect(o->nranks, b->pairs) != 0) return EN_EIO;

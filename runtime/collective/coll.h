@@ -170,14 +170,6 @@ uint64_t eni_coll_samples(const eni_coll *coll, uint64_t req);
 /* submit and wait. */
 en_status eni_coll_run(eni_coll *coll, const eni_coll_op *op);
 
-/* EN_ALLREDUCE of op->count elements at `data`, in place, in memory of the caller's own: through a staging
- * place in the arena, op->slot from op->offset on, of which at most ENI_COLL_STAGE elements are overwritten
- * (fewer where the slot ends; at least 48 must be there). Pieces of it are operations like any other:
- * counted, traced and compared with the peers' one by one. Blocks; nothing is allocated. After a failure
- * `data` is undefined. As eni_coll_run. */
-#define ENI_COLL_STAGE 98304u /* 384 KiB: with the peers' it stays in the second-level cache */
-en_status eni_coll_run_private(eni_coll *coll, const eni_coll_op *op, float *data);
-
 /* 1 if the ranks can have one copy of a vector, and so ENI_COLL_MEAN_STEP: direct, over shared memory. */
 int eni_coll_can_share(const eni_coll *coll);
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "bench/private.h"
 #include "tests/collective/group_fixture.h"
 
 extern void *__libc_malloc(size_t bytes);
@@ -76,7 +77,7 @@ static int run_all(int rank, int n, cluster_board *board, void *user)
     for (int i = 0; i < ROUNDS; i++) {
         CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);
         CLUSTER_CHECK(eni_coll_run(coll, &step) == EN_OK);
-        CLUSTER_CHECK(eni_coll_run_private(coll, &op, data) == EN_OK);
+        CLUSTER_CHECK(private_allreduce(coll, &op, data) == EN_OK);
     }
     CLUSTER_CHECK(taken == ROUNDS && allocations == open);
     eni_coll_close(coll);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "bench/private.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "tests/collective/group_fixture.h"
@@ -36,7 +37,7 @@ static int check_one(eni_coll *coll, const struct fixture *fixture, int rank, ui
                             .offset = offset,
                             .count = count,
                             .nsamples = nsamples[rank]};
-    CLUSTER_CHECK(eni_coll_run_private(coll, &op, data) == EN_OK);
+    CLUSTER_CHECK(private_allreduce(coll, &op, data) == EN_OK);
     CLUSTER_CHECK(memcmp(data, expected, count * sizeof *data) == 0);
     CLUSTER_CHECK(data[count] == 77 && (!before || *before == 78));
     CLUSTER_CHECK(*eni_arena_at(fixture->arenas[rank], SLOT + 1, 0) == 79);
@@ -52,7 +53,7 @@ static void keep_quiet(void *user, int level, const char *subsystem, const char 
 static int run_all(int rank, int n, cluster_board *board, void *user)
 {
     struct fixture *fixture = user;
-    const uint64_t counts[] = {0, 1, 17, 1000, ENI_COLL_STAGE / 3, ENI_COLL_STAGE / 3 + 1, MAX_COUNT};
+    const uint64_t counts[] = {0, 1, 17, 1000, PRIVATE_STAGE / 3, PRIVATE_STAGE / 3 + 1, MAX_COUNT};
     float *src[MAX_RANKS + 2];
     eni_coll *coll = fixture_group(fixture, rank, board, 1);
     CLUSTER_CHECK(coll && n <= MAX_RANKS);
@@ -64,15 +65,15 @@ static int run_all(int rank, int n, cluster_board *board, void *user)
     int errors = 0;
     eni_log_set_sink(keep_quiet, &errors);
     eni_coll_op op = {.op = EN_ALLREDUCE, .slot = SLOT, .offset = FIXTURE_COUNT - 47, .count = 1000};
-    CLUSTER_CHECK(eni_coll_run_private(coll, &op, src[0]) == EN_EINVAL);
+    CLUSTER_CHECK(private_allreduce(coll, &op, src[0]) == EN_EINVAL);
     op.offset = UINT64_MAX;
-    CLUSTER_CHECK(eni_coll_run_private(coll, &op, src[0]) == EN_EINVAL);
+    CLUSTER_CHECK(private_allreduce(coll, &op, src[0]) == EN_EINVAL);
     op.offset = 0;
     op.slot = FIXTURE_NSLOTS;
-    CLUSTER_CHECK(eni_coll_run_private(coll, &op, src[0]) == EN_EINVAL);
+    CLUSTER_CHECK(private_allreduce(coll, &op, src[0]) == EN_EINVAL);
     op.slot = SLOT;
     op.op = EN_BCAST;
-    CLUSTER_CHECK(eni_coll_run_private(coll, &op, src[0]) == EN_EINVAL && errors == 4);
+    CLUSTER_CHECK(private_allreduce(coll, &op, src[0]) == EN_EINVAL && errors == 4);
     eni_log_set_sink(NULL, NULL);
     eni_coll_close(coll);
     for (int r = 0; r < MAX_RANKS + 2; r++)

@@ -1,4 +1,4 @@
-/* private.c - the all-reduce of a vector that lies in the caller's own memory (MPI's contract).
+/* private.c - the all-reduce of a vector that lies in the caller's own memory (private.h).
  *
  * Nobody can read another's private memory, so the vector goes through a staging place in the arena, piece by
  * piece. The pieces are small enough that the staging stays in the caches: memory sees one read and one write
@@ -8,9 +8,10 @@
  *     piece k        copied in, submitted
  *     piece k - LAG  done by now, copied out
  */
+#include "bench/private.h"
+
 #include <string.h>
 
-#include "runtime/collective/coll.h"
 #include "runtime/collective/group.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -20,17 +21,17 @@ enum {
     PIECES = LAG + 1, /* places for pieces: the one that is copied in is not under way any more */
     PIECE_MIN = 16
 };
-_Static_assert(ENI_COLL_STAGE % (PIECES * PIECE_MIN) == 0, "pieces begin on a line");
+_Static_assert(PRIVATE_STAGE % (PIECES * PIECE_MIN) == 0, "pieces begin on a line");
 
 /* Elements of a piece: an even share of what the arena has for staging, and no more than the vector. */
 static uint64_t piece_of(const eni_coll *coll, const eni_coll_op *op)
 {
     uint64_t room = eni_arena_count(coll->arenas[coll->config.rank]) - op->offset;
-    if (room > ENI_COLL_STAGE) room = ENI_COLL_STAGE;
+    if (room > PRIVATE_STAGE) room = PRIVATE_STAGE;
     return op->count <= room / PIECES ? op->count : room / PIECES / PIECE_MIN * PIECE_MIN;
 }
 
-en_status eni_coll_run_private(eni_coll *coll, const eni_coll_op *op, float *data)
+en_status private_allreduce(eni_coll *coll, const eni_coll_op *op, float *data)
 {
     const eni_arena *own = coll->arenas[coll->config.rank];
     const int fits = op->slot < eni_arena_nslots(own) && op->offset <= eni_arena_count(own);
