@@ -21,7 +21,7 @@ UNTIL_THE_SPLIT = ("worker",)
 
 # Folders that still have circles, not looked at until these are gone.
 STILL_OPEN = ("runtime/client", "runtime/collective", "runtime/control",
-              "runtime/host", "runtime/sim", "runtime/store", "server")
+              "runtime/sim", "runtime/store", "server")
 
 
 def objects(build):

@@ -1,4 +1,4 @@
-/* host.c - see host.h: a host's life, and one step through the strategy's hooks. */
+/* host.c - a host's life, one step through the strategy's hooks, and what checkpoints ask of it (host.h). */
 #include <math.h>
 #include <string.h>
 

@@ -1,65 +1,9 @@
 /* host_hooks.c - calls the hooks of a strategy's worker half and holds it to the contract: what it may not do
  * ends the run in one line that names strategy, hook, rank, step and bucket, whatever the hook returns. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "runtime/host/host_state.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-
-/* "submit of bad (rank 1, step 3, bucket 2)"; outside of a hook, as a test calls: "a call of bad (rank 1)".
- */
-static void describe_place(const eni_host *host, char *text, size_t bytes)
-{
-    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d", host->hook != NULL ? host->hook : "a call",
-                                host->config.strategy->name, host->config.world.rank);
-    if (!host->is_planning && n < bytes)
-        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->step);
-    if (host->hook_bucket != NULL && n < bytes)
-        n += (size_t)snprintf(text + n, bytes - n, ", bucket %u",
-                              (unsigned)(host->hook_bucket - host->buckets));
-    if (n < bytes) snprintf(text + n, bytes - n, ")");
-}
-
-void eni_host_misuse(eni_host *host, const char *fmt, ...)
-{
-    char place[160], text[320];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    describe_place(host, place, sizeof place);
-    eni_error("host", "%s %s", place, text);
-    host->has_misused = 1;
-}
-
-/* Sums, steps and messages are cut by these: a hook may read them, and write req; plan also narrows the
- * range. */
-static int is_as_given(const eni_host *host, const en_bucket *now)
-{
-    const en_bucket *given = &host->given[now - host->buckets];
-    if (!host->is_planning && (now->lo != given->lo || now->hi != given->hi)) return 0;
-    return now->size == given->size && now->id == given->id && now->nparams == given->nparams &&
-           now->params == given->params && now->count == given->count && now->step == given->step &&
-           now->nsamples == given->nsamples && now->param == given->param && now->grad == given->grad;
-}
-
-int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
-{
-    const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
-    const size_t size = sizeof *bucket;
-    if (from % size != 0 || from / size >= host->config.buckets->n) {
-        eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
-                        operation);
-        return 0;
-    }
-    if (is_as_given(host, bucket)) return 1;
-    eni_host_misuse(host, "changed bucket %u, of which only req is the strategy's, and called %s with it",
-                    (unsigned)(from / size), operation);
-    return 0;
-}
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
 {
@@ -73,14 +17,14 @@ static en_status end_hook(eni_host *host, en_status st)
 {
     char place[160];
     const en_bucket *bucket = host->hook_bucket;
-    if (!host->has_misused && bucket != NULL && !is_as_given(host, bucket))
+    if (!host->has_misused && bucket != NULL && !eni_host_is_as_given(host, bucket))
         eni_host_misuse(host,
                         "changed its bucket, of which only req (in plan lo and hi too) is the strategy's");
     if (!host->has_misused && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
                                        : "which is no status");
-    describe_place(host, place, sizeof place);
+    eni_host_place(host, place, sizeof place);
     host->hook = NULL;
     host->hook_bucket = NULL;
     if (host->has_misused) return EN_EBUG;

@@ -1,4 +1,8 @@
-/* host_ops.c - what a strategy may call, kept with the arena, the collectives and the store client. */
+/* host_ops.c - what a strategy may call, kept with the arena, the collectives and the store client.
+ *
+ * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll, swap,
+ * mean_step and call start and what wait ends; last the table of it all. What is the same for the GPU is in
+ * host_state.c, what differs there is in host_gpu.c. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,21 +29,6 @@ static float *vec_address(const eni_host *host, en_vec v)
 {
     return eni_arena_at(host->config.arena, eni_vec_slot(v),
                         host->config.buckets->bucket[eni_vec_bucket(v)].lo);
-}
-
-/* The slot of a name, taken if it is new. */
-int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
-{
-    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
-        if (strcmp(host->slot_names[s], name) == 0) {
-            *slot_out = s;
-            return 1;
-        }
-    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
-        return 0;
-    snprintf(host->slot_names[host->nslots_used], ENI_HOST_NAME, "%s", name);
-    *slot_out = host->nslots_used++;
-    return 1;
 }
 
 static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
@@ -152,6 +141,21 @@ static void note_write(eni_host *host, en_vec v)
     if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->is_empty[eni_vec_bucket(v)] = 0;
 }
 
+/* 1 if something else than mean_step may write `v`; else misuse of `operation`. */
+static int may_write(eni_host *host, const char *operation, en_vec v)
+{
+    const uint32_t slot = eni_vec_slot(v), first = host->optimizer_slot;
+    if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM && strcmp(operation, "call") != 0) {
+        eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
+        return 0;
+    }
+    const int is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
+    if (!(host->config.strategy->flags & EN_ONE_COPY) || (slot != ENI_SLOT_PARAM && !is_optimizer)) return 1;
+    eni_host_misuse(host, "called %s on %s, which with EN_ONE_COPY only mean_step changes", operation,
+                    is_optimizer ? "optimizer state" : "the weights");
+    return 0;
+}
+
 static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
 {
     eni_host *host = host_of(table);
@@ -159,29 +163,13 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
     }
-    if (!eni_host_may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
+    if (!may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
     note_write(host, y);
     int64_t begin = eni_now_ns();
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
             host->buckets[eni_vec_bucket(x)].count);
     host->counters.update_ns += eni_now_ns() - begin;
     return EN_OK;
-}
-
-eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
-{
-    eni_hyper hyper = host->config.hyper;
-    hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
-    hyper.step = host->steps_taken[bucket];
-    return hyper;
-}
-
-void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
-{
-    host->writes_param = 1;
-    host->steps_taken[bucket]++;
-    host->counters.lr = hyper->lr;
-    if (bucket == 0) host->counters.steps++;
 }
 
 /* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
@@ -208,7 +196,7 @@ static en_status host_step(en_host *table, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
-    if (!eni_host_may_write(host, "step", bucket->param)) return EN_EBUG;
+    if (!may_write(host, "step", bucket->param)) return EN_EBUG;
     return host->config.gpu != NULL ? eni_host_gpu_step(host, bucket) : take_step(host, bucket);
 }
 
@@ -234,6 +222,62 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
     return 0;
 }
 
+/* ---- one copy of weights and optimizer state for all ranks of a host (EN_ONE_COPY) ---- */
+
+/* clang-format off */
+/* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
+ * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
+ * all gradients, averages it in registers, and steps that part of the one copy (ops/mean_step.h).
+ *
+ *     two copies   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
+ *     one copy     read 2 slices, step one
+ *
+ * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
+ * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
+/* clang-format on */
+en_status eni_host_share(eni_host *host)
+{
+    const eni_host_config *c = &host->config;
+    if (!(c->strategy->flags & EN_ONE_COPY) || c->coll == NULL || !eni_coll_can_share(c->coll)) return EN_OK;
+    EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
+    for (int i = 0; i < host->noptimizer_slots; i++)
+        EN_TRY(eni_coll_share(c->coll, host->optimizer_slot + (uint32_t)i));
+    host->has_one_copy = 1;
+    return EN_OK;
+}
+
+/* This rank's slice, on the compute thread. The update's time is that of the pass: reading the gradients has
+ * none of its own. */
+static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
+{
+    const eni_request *r = user;
+    eni_host *host = r->host;
+    const eni_host_config *c = &host->config;
+    const uint64_t at = c->buckets->bucket[r->bucket->id].lo + lo;
+    float *slots[ENI_MAX_SLOTS] = {NULL};
+    const int64_t begin = eni_now_ns();
+    for (int i = 0; i < host->noptimizer_slots; i++)
+        slots[i] = eni_arena_at(c->arena, host->optimizer_slot + (uint32_t)i, at);
+    eni_mean_step(c->optimizer, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo, &r->hyper);
+    const int64_t end = eni_now_ns();
+    host->counters.update_ns += end - begin;
+    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step, (int)r->bucket->id,
+                   0);
+}
+
+/* Makes the request's all-reduce the pass that averages and steps. */
+static void fuse(eni_host *host, eni_request *request, eni_coll_op *op)
+{
+    request->is_fused = 1;
+    request->host = host;
+    request->hyper = eni_host_rates(host, request->bucket->id);
+    op->op = ENI_COLL_MEAN_STEP;
+    op->take = take_mean;
+    op->take_user = request;
+}
+
+/* ---- collectives ---- */
+
 /* A request that could not start is remembered as one whose wait says why. */
 static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bucket *bucket, int then_step)
 {
@@ -250,7 +294,7 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SWAP)
         host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
-    if (then_step && host->has_one_copy) eni_host_fuse(host, r, op);
+    if (then_step && host->has_one_copy) fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     en_status st = eni_coll_submit(group, op, &r->coll);
     const int64_t end = eni_now_ns();
@@ -260,25 +304,11 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     return r->id;
 }
 
-eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
-{
-    return (eni_coll_op){.op = op,
-                         .what = what,
-                         .bucket = bucket->id,
-                         .step = host->step,
-                         .slot = eni_vec_slot(v),
-                         .offset = host->config.buckets->bucket[bucket->id].lo,
-                         .count = bucket->count,
-                         .lo = bucket->lo,
-                         .hi = bucket->hi,
-                         .nsamples = bucket->nsamples};
-}
-
 static en_req host_mean_step(en_host *table, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
-    if (host->config.strategy->flags & EN_ROUNDS && !eni_host_may_write(host, "mean_step", bucket->param))
+    if (host->config.strategy->flags & EN_ROUNDS && !may_write(host, "mean_step", bucket->param))
         return REQUEST_REFUSED;
     if (host->config.gpu != NULL) {
         eni_request *r = request_new(host, REQ_GPU, bucket);
@@ -318,7 +348,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     eni_coll *coll = find_group(host, group, &is_alone);
     if (coll == NULL) return is_alone ? 0 : REQUEST_REFUSED;
     if (!eni_host_gpu_may(host, "coll")) return REQUEST_REFUSED;
-    if (!is_vector_of(host, "coll", bucket, inout) || !eni_host_may_write(host, "coll", inout))
+    if (!is_vector_of(host, "coll", bucket, inout) || !may_write(host, "coll", inout))
         return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
@@ -343,7 +373,7 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     if (host->config.coll == NULL) return 0;
     if (!eni_host_gpu_may(host, "swap")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
-        !eni_host_may_write(host, "swap", in) || !may_send(host, "swap", out))
+        !may_write(host, "swap", in) || !may_send(host, "swap", out))
         return REQUEST_REFUSED;
     eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
     note_write(host, in);
@@ -351,6 +381,77 @@ static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in,
     op.from = from;
     op.slot_in = eni_vec_slot(in);
     return start_coll(host, host->config.coll, &op, bucket, 0);
+}
+
+/* ---- calls to the store ---- */
+
+/* A call leaves at once, or when the collectives on its vector are done.
+ *
+ * Contents change in the order of call. A leader that reduces the gradients of its host and pushes the mean
+ * says so in submit, one after the other, and backward goes on. The collective is done some time later, so
+ * the push is late: it is sent at the next submit, or in the next wait, whichever comes first after that.
+ * Late calls leave in their order. Whoever waits for an answer sends all of them first, and waits for their
+ * collectives: the other ranks have made, or will make before anything else, the same calls. */
+static void send_call(eni_host *host, eni_request *r)
+{
+    const en_bucket *bucket = r->bucket;
+    const uint64_t nsamples = r->is_grad ? host->grad_samples[bucket->id] : bucket->nsamples;
+    if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
+    const int64_t begin = eni_now_ns();
+    r->is_late = 0;
+    r->failed = eni_client_push(host->config.client, bucket->id, r->call_kind, r->call_what, r->out, r->in,
+                                nsamples, r->covered, host->step);
+    const int64_t end = eni_now_ns();
+    host->counters.send_ns += end - begin;
+    eni_host_has_left(host, end);
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
+                   (int)bucket->id, bucket->count * sizeof(float));
+}
+
+/* The collective under way on the vector that the call sends, or NULL. */
+static const eni_request *holds_up(const eni_host *host, const eni_request *r)
+{
+    for (en_req id = r->id; id-- > host->first_request;) {
+        const eni_request *c = &host->requests[id % ENI_HOST_REQUESTS];
+        if (c->id != id || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->slot != r->out) continue;
+        return c->failed == EN_OK && eni_coll_test(c->group, c->coll) ? NULL : c;
+    }
+    return NULL;
+}
+
+/* 1: r waits for a collective on its vector, and is queued. */
+static int delay_call(eni_host *host, eni_request *r)
+{
+    const eni_request *before = holds_up(host, r);
+    if (before == NULL) return 0;
+    r->failed = before->failed;
+    if (r->failed != EN_OK) return 1; /* never sent */
+    r->is_late = 1;
+    r->group = before->group;
+    r->coll = before->coll;
+    host->late[host->late_end++ % ENI_HOST_REQUESTS] = r->id;
+    return 1;
+}
+
+void eni_host_send_late(eni_host *host, int may_block)
+{
+    for (; host->late_begin < host->late_end; host->late_begin++) {
+        const en_req id = host->late[host->late_begin % ENI_HOST_REQUESTS];
+        eni_request *r = &host->requests[id % ENI_HOST_REQUESTS];
+        if (r->id != id || r->kind != REQ_CALL || !r->is_late) continue;
+        if (!may_block && !eni_coll_test(r->group, r->coll)) return;
+        eni_coll_counters before, after;
+        eni_coll_count(r->group, &before);
+        const en_status st = eni_coll_wait(r->group, r->coll);
+        eni_coll_count(r->group, &after);
+        host->counters.wait_ns += (int64_t)(after.wait_ns - before.wait_ns);
+        if (st == EN_OK) {
+            send_call(host, r);
+        } else {
+            r->failed = st;
+            r->is_late = 0;
+        }
+    }
 }
 
 static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
@@ -370,7 +471,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
         return REQUEST_REFUSED;
     }
     if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
-        (in != 0 && (!is_vector_of(host, "call", bucket, in) || !eni_host_may_write(host, "call", in))))
+        (in != 0 && (!is_vector_of(host, "call", bucket, in) || !may_write(host, "call", in))))
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -387,40 +488,17 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
     r->call_what = (uint32_t)what;
     r->out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out);
     r->in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in);
-    if (!eni_host_delay(host, r)) eni_host_send(host, r);
+    if (!delay_call(host, r)) send_call(host, r);
     return r->id;
 }
+
+/* ---- waits ---- */
 
 static uint64_t coll_wait_ns(const eni_coll *group)
 {
     eni_coll_counters now;
     eni_coll_count(group, &now);
     return now.wait_ns;
-}
-
-void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
-                         int64_t waited, int64_t end)
-{
-    eni_trace *trace = host->config.trace;
-    int64_t step = (int64_t)host->step;
-    if (waited > 0)
-        eni_trace_span(trace, ENI_TRACE_COMPUTE, "wait", begin, begin + waited, step, (int)r->bucket->id, 0);
-    eni_trace_span(trace, ENI_TRACE_COMPUTE, work, begin + waited, end, step, (int)r->bucket->id,
-                   r->bucket->count * sizeof(float));
-}
-
-void eni_host_wait_begins(const eni_host *host, const eni_request *r)
-{
-    const eni_waits *waits = host->config.waits;
-    if (waits == NULL) return;
-    const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
-    waits->begin(waits->user, r->what, range->nparams > 0 ? range->params[0].name : "",
-                 r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
-}
-
-void eni_host_wait_ends(const eni_host *host)
-{
-    if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
 }
 
 static en_status wait_coll(eni_host *host, eni_request *r)

@@ -1,5 +1,10 @@
-/* host_state.h - what host.c (life, one step), host_hooks.c (calls the strategy), host_ops.c (what the strategy
- * may call) and host_gpu.c (the same where vectors lie on a GPU) share.
+/* host_state.h - the state of a host, which its files share. Each calls only files below it:
+ *
+ *     host.c        life, one step
+ *     host_hooks.c  calls the strategy
+ *     host_ops.c    what the strategy may call
+ *     host_gpu.c    the same where vectors lie on a GPU
+ *     host_state.c  misuse, slots of vectors, rates, waits: what all of them need
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
@@ -31,7 +36,7 @@ typedef struct eni_request {
     eni_hyper hyper;
     int is_push; /* REQ_CALL that carries a vector */
     int is_grad; /* and that is the gradient: it stands for the samples behind it */
-    int is_late; /* and is not sent yet (host_call.c) */
+    int is_late; /* and is not sent yet (host_ops.c) */
     uint64_t covered; /* samples, by the push */
     uint32_t call_kind, call_what;
     int out, in;      /* slots, or ENI_SLOT_NONE */
@@ -52,7 +57,7 @@ struct eni_host {
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
     int noptimizer_slots;
     int is_planning;
-    int has_one_copy; /* of weights and optimizer state, on all ranks: see one_copy.c */
+    int has_one_copy; /* of weights and optimizer state, on all ranks: see host_ops.c */
     int writes_param; /* some call of the strategy wrote the weights of this rank itself */
     eni_request requests[ENI_HOST_REQUESTS];
     en_req next_request, first_request; /* the step's first one */
@@ -115,40 +120,42 @@ static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
     return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->nslots_used;
 }
 
-/* The arena slot of a name, taken if it is new; 0 when there is no room. */
-int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
+/* ---- host_state.c ---- */
 
-/* The hooks, each as the contract has it, and judged: host_hooks.c. EN_EBUG after misuse. */
-en_status eni_hook_open(eni_host *host);
-en_status eni_hook_plan(eni_host *host, uint32_t bucket);
-en_status eni_hook_before_step(eni_host *host);
-en_status eni_hook_submit(eni_host *host, uint32_t bucket);
-en_status eni_hook_finish(eni_host *host, uint32_t bucket);
-en_status eni_hook_after_step(eni_host *host);
+/* Where the host is, for people: "submit of bad (rank 1, step 3, bucket 2)". */
+void eni_host_place(const eni_host *host, char *text, size_t bytes);
 
 /* Logs what the hook that runs has done, with its place in front ("submit of bad (rank 1, step 3, bucket 2)
  * .."), and makes it fail. */
 void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* one_copy.c: makes the request's all-reduce the pass that averages and steps. 1 if something else than
- * mean_step may write `v`; else misuse of `operation`. */
-void eni_host_fuse(eni_host *host, eni_request *request, eni_coll_op *op);
-int eni_host_may_write(eni_host *host, const char *operation, en_vec v);
-
-/* host_ops.c: the rates of this rank's next step on a bucket, and what is kept of it when it was taken. */
-eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
-void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
+/* 1 if the strategy has left of the bucket (one of the host's) what it must leave. */
+int eni_host_is_as_given(const eni_host *host, const en_bucket *now);
 
 /* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* Sends a call now. 1: r waits for a collective on its vector, and is queued. Sends what was queued: all of
- * it, or as far as that needs no waiting. host_call.c. */
-void eni_host_send(eni_host *host, eni_request *r);
-int eni_host_delay(eni_host *host, eni_request *r);
-void eni_host_send_late(eni_host *host, int may_block);
+/* The arena slot of a name, taken if it is new; 0 when there is no room. */
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 
-/* host_gpu.c. open: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
+/* A collective on the vector of a bucket, in place. */
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
+
+/* The rates of this rank's next step on a bucket, and what is kept of it when it was taken. */
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket);
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper);
+
+/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end);
+
+/* From here on this rank waits for others in request r; then no more. */
+void eni_host_wait_begins(const eni_host *host, const eni_request *r);
+void eni_host_wait_ends(const eni_host *host);
+
+/* ---- host_gpu.c ----
+ *
+ * check: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
  * begin: the step's rates. mean_step, wait: of a request; step: of a world of one, ordered by settle. */
 en_status eni_host_gpu_check(const eni_host *host);
 int eni_host_gpu_has_failed(const eni_host *host); /* and has said so */
@@ -160,18 +167,22 @@ en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket);
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket);
 void eni_host_gpu_offer(eni_host *host);
 
-/* host_ops.c: on the vector of a bucket, in place. */
-eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v);
+/* ---- host_ops.c ---- */
 
-/* Blocked first, work afterwards: the order is nearly always so, the two lengths are exact. */
-void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
-                         int64_t waited, int64_t end);
-
-/* From here on this rank waits for others in request r; then no more. */
-void eni_host_wait_begins(const eni_host *host, const eni_request *r);
-void eni_host_wait_ends(const eni_host *host);
+/* Sends the calls that wait for a collective: all of them, or as far as that needs no waiting. */
+void eni_host_send_late(eni_host *host, int may_block);
 
 /* All operations; .world is the host's own to fill in. */
 extern const en_host eni_host_operations;
+
+/* ---- host_hooks.c ---- */
+
+/* The hooks, each as the contract has it, and judged. EN_EBUG after misuse. */
+en_status eni_hook_open(eni_host *host);
+en_status eni_hook_plan(eni_host *host, uint32_t bucket);
+en_status eni_hook_before_step(eni_host *host);
+en_status eni_hook_submit(eni_host *host, uint32_t bucket);
+en_status eni_hook_finish(eni_host *host, uint32_t bucket);
+en_status eni_hook_after_step(eni_host *host);
 
 #endif

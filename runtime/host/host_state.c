@@ -1,0 +1,137 @@
+/* host_state.c - what all files of a host need of its state: how a misuse of the contract is reported, which
+ * buckets are the host's own, the slots of named vectors, the rates of a step, and how a wait is shown to others.
+ * It calls no other file of the host. */
+#include "runtime/host/host_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+
+/* ---- misuse ---- */
+
+/* "submit of bad (rank 1, step 3, bucket 2)"; outside of a hook, as a test calls: "a call of bad (rank 1)".
+ */
+void eni_host_place(const eni_host *host, char *text, size_t bytes)
+{
+    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d", host->hook != NULL ? host->hook : "a call",
+                                host->config.strategy->name, host->config.world.rank);
+    if (!host->is_planning && n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->step);
+    if (host->hook_bucket != NULL && n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, ", bucket %u",
+                              (unsigned)(host->hook_bucket - host->buckets));
+    if (n < bytes) snprintf(text + n, bytes - n, ")");
+}
+
+void eni_host_misuse(eni_host *host, const char *fmt, ...)
+{
+    char place[160], text[320];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    eni_host_place(host, place, sizeof place);
+    eni_error("host", "%s %s", place, text);
+    host->has_misused = 1;
+}
+
+/* Sums, steps and messages are cut by these: a hook may read them, and write req; plan also narrows the
+ * range. */
+int eni_host_is_as_given(const eni_host *host, const en_bucket *now)
+{
+    const en_bucket *given = &host->given[now - host->buckets];
+    if (!host->is_planning && (now->lo != given->lo || now->hi != given->hi)) return 0;
+    return now->size == given->size && now->id == given->id && now->nparams == given->nparams &&
+           now->params == given->params && now->count == given->count && now->step == given->step &&
+           now->nsamples == given->nsamples && now->param == given->param && now->grad == given->grad;
+}
+
+int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
+{
+    const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
+    const size_t size = sizeof *bucket;
+    if (from % size != 0 || from / size >= host->config.buckets->n) {
+        eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
+                        operation);
+        return 0;
+    }
+    if (eni_host_is_as_given(host, bucket)) return 1;
+    eni_host_misuse(host, "changed bucket %u, of which only req is the strategy's, and called %s with it",
+                    (unsigned)(from / size), operation);
+    return 0;
+}
+
+/* ---- vectors and rates ---- */
+
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
+{
+    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
+        if (strcmp(host->slot_names[s], name) == 0) {
+            *slot_out = s;
+            return 1;
+        }
+    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
+        return 0;
+    snprintf(host->slot_names[host->nslots_used], ENI_HOST_NAME, "%s", name);
+    *slot_out = host->nslots_used++;
+    return 1;
+}
+
+eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_bucket *bucket, en_vec v)
+{
+    return (eni_coll_op){.op = op,
+                         .what = what,
+                         .bucket = bucket->id,
+                         .step = host->step,
+                         .slot = eni_vec_slot(v),
+                         .offset = host->config.buckets->bucket[bucket->id].lo,
+                         .count = bucket->count,
+                         .lo = bucket->lo,
+                         .hi = bucket->hi,
+                         .nsamples = bucket->nsamples};
+}
+
+eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
+{
+    eni_hyper hyper = host->config.hyper;
+    hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    hyper.step = host->steps_taken[bucket];
+    return hyper;
+}
+
+void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
+{
+    host->writes_param = 1;
+    host->steps_taken[bucket]++;
+    host->counters.lr = hyper->lr;
+    if (bucket == 0) host->counters.steps++;
+}
+
+/* ---- waits ---- */
+
+void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
+                         int64_t waited, int64_t end)
+{
+    eni_trace *trace = host->config.trace;
+    int64_t step = (int64_t)host->step;
+    if (waited > 0)
+        eni_trace_span(trace, ENI_TRACE_COMPUTE, "wait", begin, begin + waited, step, (int)r->bucket->id, 0);
+    eni_trace_span(trace, ENI_TRACE_COMPUTE, work, begin + waited, end, step, (int)r->bucket->id,
+                   r->bucket->count * sizeof(float));
+}
+
+void eni_host_wait_begins(const eni_host *host, const eni_request *r)
+{
+    const eni_waits *waits = host->config.waits;
+    if (waits == NULL) return;
+    const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
+    waits->begin(waits->user, r->what, range->nparams > 0 ? range->params[0].name : "",
+                 r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
+}
+
+void eni_host_wait_ends(const eni_host *host)
+{
+    if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
+}
