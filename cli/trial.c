@@ -1,3 +1,5 @@
+/* trial.c - one short real run, and what its result says of the step; see trial.h. The run is a config, as
+ * `entrain run` would have it, given to the launcher; its folder is thrown away by who asked. */
 #include "cli/trial.h"
 
 #include <dirent.h>

@@ -1,3 +1,5 @@
+/* device.c - finds a device library in the plugin folder, checks its table before anything in it is called,
+ * and opens it; see device.h. */
 #include "ops/device.h"
 
 #include <dlfcn.h>

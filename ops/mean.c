@@ -1,3 +1,5 @@
+/* mean.c - the mean, block by block so that a block's sum stays in the cache, and two more loops over flat
+ * vectors; see mean.h. */
 #include "ops/mean.h"
 
 #include <string.h>

@@ -1,3 +1,5 @@
+/* mean_step.c - mean and step in one loop: the mean of a line stays in registers until the weights have been
+ * stepped with it; see mean_step.h. */
 #include "ops/mean_step.h"
 
 #include <string.h>

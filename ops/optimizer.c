@@ -1,3 +1,4 @@
+/* optimizer.c - the optimizers, each a loop over a range of the flat vector; see optimizer.h. */
 #include "ops/optimizer.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* nccl.c - finds each function of libnccl by its name; see nccl.h. */
 #include "ops/cuda/nccl.h"
 
 #include <dlfcn.h>

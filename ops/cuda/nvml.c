@@ -1,3 +1,4 @@
+/* nvml.c - finds each function of libnvidia-ml by its name; see nvml.h. */
 #include "ops/cuda/nvml.h"
 
 #include <dlfcn.h>
