@@ -1,10 +1,13 @@
-/* What a lane answers, and by which way: a client hears by the way on which it asked. */
+/* answer.c - what a lane answers, and by which way: a client hears by the way on which it asked.
+ *
+ * The lowest file of a lane: all others answer through it, and it calls none of them. What an answer promises
+ * of the disk is handed to it. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
-#include "server/lane_save.h"
+#include "server/lane_impl.h"
 
 /* The loan of `data`, if these are a cell's live weights and long enough for ZeroMQ to send them where they
  * lie. NULL: they are copied. */
@@ -135,7 +138,7 @@ static int put_into_arena(eni_lane *lane, const eni_store_action *action, eni_he
     return 1;
 }
 
-void eni_lane_reply(eni_lane *lane, const eni_store_action *action)
+void eni_lane_reply(eni_lane *lane, const eni_store_action *action, uint64_t stable)
 {
     const eni_packet to = address_of(lane, action);
     const float *data = action->data;
@@ -145,7 +148,7 @@ void eni_lane_reply(eni_lane *lane, const eni_store_action *action)
                          .seq = ticket_seq(action->ticket),
                          .base_version = action->met,
                          .version = action->version,
-                         .stable = eni_lane_stable(lane, action->client, action->bucket),
+                         .stable = stable,
                          .nsamples = action->samples,
                          .step = action->steps,
                          .count = action->count,
@@ -162,4 +165,11 @@ void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action)
     to.header.bucket = action->bucket;
     to.header.seq = ticket_seq(action->ticket);
     eni_lane_refuse(lane, &to, action->status, "%s", action->text);
+}
+
+void eni_lane_goodbye(eni_lane *lane, int32_t rank, int is_secure)
+{
+    const eni_packet to = eni_lane_address(lane, rank);
+    eni_header header = {.type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)is_secure};
+    eni_lane_post(lane, &to, &header, NULL);
 }

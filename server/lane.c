@@ -1,4 +1,8 @@
-/* A lane's thread and its life. */
+/* lane.c - a lane's thread and its life.
+ *
+ * The thread waits for one thing (a bell, a message at the socket, a timer, attention), does it and waits
+ * again; before it blocks it looks at what has become durable. Other threads ask by eni_lane_look, _leave,
+ * _set_epoch and _stop, which leave their wish under the lock and call for attention. */
 #include "server/lane.h"
 
 #include <errno.h>
@@ -131,14 +135,6 @@ static void *run_lane(void *user)
 }
 
 /* ---- asking a lane ------------------------------------------------------------------------------------- */
-
-void eni_lane_call_attention(eni_lane *lane)
-{
-    const uint64_t one = 1;
-    atomic_store(&lane->attention, 1);
-    while (write(lane->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-}
 
 /* Under lock: until the thread has done what was asked. */
 static en_status await_attention(eni_lane *lane)

@@ -1,5 +1,5 @@
-/* Messages without a socket (client/bells.h): a lane looks for them while something has just happened, and has
- * itself kicked when it goes to sleep. */
+/* lane_bells.c - messages without a socket (client/bells.h): a lane looks for them while something has just
+ * happened, and has itself kicked when it goes to sleep. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/uio.h>

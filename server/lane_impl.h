@@ -1,15 +1,17 @@
-/* lane_impl.h - what the files of a lane share; nobody else includes it.
+/* lane_impl.h - what the files of a lane share; nobody else includes it. Each calls those below it only.
  *
  *     lane.c        the thread, and its life
- *     serve.c       messages, and what the store makes of them
- *     answer.c      answers
  *     lane_bells.c  messages without a socket
- *     lane_save.c   what is kept on disk */
+ *     serve.c       messages, and what the store makes of them
+ *     lane_save.c   what is kept on disk
+ *     answer.c      answers */
 #ifndef SERVER_LANE_IMPL_H
 #define SERVER_LANE_IMPL_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "server/lane.h"
@@ -70,8 +72,14 @@ struct eni_lane {
     uint32_t next_epoch; /* under lock; 0: none */
 };
 
-/* ---- lane.c; any thread */
-void eni_lane_call_attention(eni_lane *lane);
+/* Its thread looks at what other threads have left for it. Any thread. */
+static inline void eni_lane_call_attention(eni_lane *lane)
+{
+    const uint64_t one = 1;
+    atomic_store(&lane->attention, 1);
+    while (write(lane->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+}
 
 /* ---- lane_bells.c; lane's thread */
 
@@ -91,8 +99,11 @@ void eni_lane_wake_up(eni_lane *lane);
 void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data);
 void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-void eni_lane_reply(eni_lane *lane, const eni_store_action *action);
+/* `stable`: all calls of that client to that cell up to this seq survive. */
+void eni_lane_reply(eni_lane *lane, const eni_store_action *action, uint64_t stable);
 void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action);
+/* Answers FINISHED. is_secure: nothing that this client has sent will be asked for again. */
+void eni_lane_goodbye(eni_lane *lane, int32_t rank, int is_secure);
 /* What the answer to a message must know of it. */
 uint64_t eni_lane_ticket(const eni_packet *packet);
 /* The same of a call in the state of a psd that is gone: nobody waits at that bell, and where its answer was
@@ -115,8 +126,6 @@ void eni_lane_take_late(eni_lane *lane, int64_t now_ns);
 void eni_lane_tick(eni_lane *lane, int64_t now_ns);
 /* The ranks that are clients have joined. */
 void eni_lane_join_all(eni_lane *lane);
-/* Answers FINISHED. */
-void eni_lane_goodbye(eni_lane *lane, int32_t rank);
 /* A rank was lost and the run goes on. */
 void eni_lane_lose(eni_lane *lane, int32_t rank);
 

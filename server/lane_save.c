@@ -1,3 +1,5 @@
+/* lane_save.c - what a lane keeps on disk: what it may promise because of it, when the next state is due, the
+ * copy that a keeper writes, and the way back from such a state. */
 #include "server/lane_save.h"
 
 #include <stdlib.h>
@@ -86,7 +88,7 @@ static void end(eni_lane *lane, en_status status)
         if (saves->farewell[r] != UNDER_WAY) continue;
         saves->farewell[r] = NONE;
         saves->is_secure[r] = status == EN_OK;
-        eni_lane_goodbye(lane, r);
+        eni_lane_goodbye(lane, r, saves->is_secure[r]);
     }
 }
 

@@ -1,4 +1,10 @@
-/* What a lane does with a message. */
+/* serve.c - what a lane does with a message.
+ *
+ *     HELLO   is checked against the token and this run; from then on the connection speaks for its rank
+ *     others  are believed only over that connection, and wait until an emulated wire would deliver them;
+ *             CALL, INIT, SNAPSHOT and FINISHED become events of the store, whose actions answer.c sends
+ *
+ * Members and timers of the store are its events too, so they stand here. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +38,9 @@ static void step(eni_lane *lane, eni_store_event *event, const eni_header *heade
     for (uint32_t i = 0; i < lane->actions.n; i++) {
         const eni_store_action *action = &lane->actions.item[i];
         switch (action->type) {
-        case ENI_STORE_REPLY: eni_lane_reply(lane, action); break;
+        case ENI_STORE_REPLY:
+            eni_lane_reply(lane, action, eni_lane_stable(lane, action->client, action->bucket));
+            break;
         case ENI_STORE_REFUSE: eni_lane_refuse_call(lane, action); break;
         case ENI_STORE_TIMER_AT: lane->timer_ns = action->when_ns; break;
         }
@@ -193,15 +201,7 @@ static void on_finished(eni_lane *lane, const eni_packet *packet)
                              .member = EN_MEMBER_FINISHED,
                              .incarnation = packet->header.incarnation};
     step(lane, &event, &packet->header);
-    if (eni_lane_save_finished(lane, rank)) eni_lane_goodbye(lane, rank);
-}
-
-void eni_lane_goodbye(eni_lane *lane, int32_t rank)
-{
-    const eni_packet to = eni_lane_address(lane, rank);
-    eni_header header = {
-        .type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)eni_lane_is_secure(lane, rank)};
-    eni_lane_post(lane, &to, &header, NULL);
+    if (eni_lane_save_finished(lane, rank)) eni_lane_goodbye(lane, rank, eni_lane_is_secure(lane, rank));
 }
 
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
