@@ -1,4 +1,4 @@
-/* A store's life, and the questions it answers. */
+/* store.c - a store's life, and the questions it answers. What happens in between is store_step.c. */
 #include "runtime/store/store.h"
 
 #include <stdlib.h>
@@ -88,43 +88,11 @@ free_store:
     return st;
 }
 
-/* Releases what a call holds; the call itself stays. */
-static void call_empty(eni_store *store, eni_call *call)
-{
-    if (call->payload.release) call->payload.release(call->payload.owner);
-    call->payload = (eni_payload){0};
-    if (call->pooled) store->pool[store->npool++] = call->pooled; /* room: made when the buffer was */
-    call->pooled = NULL;
-}
-
-eni_call *eni_store_call_take(eni_store *store)
-{
-    eni_call *call = store->idle;
-    if (!call) return eni_alloc(sizeof *call);
-    store->idle = call->next;
-    *call = (eni_call){0};
-    return call;
-}
-
-void eni_store_call_give(eni_store *store, eni_call *call)
-{
-    call_empty(store, call);
-    call->next = store->idle;
-    store->idle = call;
-}
-
-void eni_store_call_retire(eni_store *store, eni_call *call)
-{
-    call->next = store->retired;
-    store->retired = call;
-}
-
 static void free_calls(eni_store *store, eni_call *first)
 {
     while (first) {
         eni_call *next = first->next;
-        call_empty(store, first);
-        eni_free(first);
+        eni_store_call_free(store, first);
         first = next;
     }
 }
@@ -133,10 +101,7 @@ static void cell_fini(eni_store *store, eni_cell *cell)
 {
     /* A staged call that was answered is in no other list. */
     for (uint32_t i = 0; i < cell->nstaged; i++)
-        if (!cell->staged[i]->is_held) {
-            call_empty(store, cell->staged[i]);
-            eni_free(cell->staged[i]);
-        }
+        if (!cell->staged[i]->is_held) eni_store_call_free(store, cell->staged[i]);
     free_calls(store, cell->held_first);
     free(cell->staged);
     for (int32_t r = 0; cell->seat && r < store->config.world; r++) {
@@ -185,15 +150,9 @@ void eni_store_actions_fini(eni_store_actions *actions)
 
 /* ---- questions ----------------------------------------------------------------------------------------- */
 
-static const eni_cell *find_cell(const eni_store *store, uint32_t bucket)
-{
-    if (bucket >= store->config.nbuckets || store->cell[bucket].pub.count == 0) return NULL;
-    return &store->cell[bucket];
-}
-
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket)
 {
-    const eni_cell *cell = find_cell(store, bucket);
+    const eni_cell *cell = eni_store_cell(store, bucket);
     return cell ? cell->pub.count : 0;
 }
 
@@ -209,7 +168,7 @@ uint32_t eni_store_nused(const eni_store *store)
 
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out)
 {
-    const eni_cell *cell = find_cell(store, bucket);
+    const eni_cell *cell = eni_store_cell(store, bucket);
     if (!cell || !cell->is_initialised) return NULL;
     if (version_out) *version_out = cell->pub.version;
     return cell->pub.w;
@@ -217,13 +176,13 @@ const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t
 
 const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i)
 {
-    const eni_cell *cell = find_cell(store, bucket);
+    const eni_cell *cell = eni_store_cell(store, bucket);
     return cell && i >= 0 && i < ENI_MAX_SLOTS ? cell->slot[i] : NULL;
 }
 
 uint64_t eni_store_samples(const eni_store *store, uint32_t bucket)
 {
-    const eni_cell *cell = find_cell(store, bucket);
+    const eni_cell *cell = eni_store_cell(store, bucket);
     return cell ? cell->samples : 0;
 }
 

@@ -1,29 +1,11 @@
-/* One cell: contributions are staged, averaged, stepped; calls are held, offered, answered. */
-#include <stdlib.h>
+/* store_cell.c - the numbers of one cell: contributions are staged in the order of their sum, averaged,
+ * stepped and booked; and the counts that depend on who is active. */
 #include <string.h>
 
 #include "runtime/store/store_impl.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/mutation.h"
 #include "core/try.h"
-
-/* Doubles an array until `wanted` elements fit. */
-static en_status grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
-{
-    if (wanted <= *room) return EN_OK;
-    uint32_t more = *room ? *room : 8;
-    while (more < wanted)
-        more *= 2;
-    void *grown = realloc(*array, more * size);
-    if (!grown) {
-        eni_error("store", "out of memory for %u entries of %zu bytes", more, size);
-        return EN_ENOMEM;
-    }
-    *array = grown;
-    *room = more;
-    return EN_OK;
-}
 
 /* ---- staging ------------------------------------------------------------------------------------------- */
 
@@ -42,7 +24,8 @@ en_status eni_cell_stage(eni_store *store, eni_cell *cell, eni_call *call, doubl
                   store->config.strategy->name);
         return EN_EBUG;
     }
-    EN_TRY(grow((void **)&cell->staged, &cell->staged_room, cell->nstaged + 1, sizeof *cell->staged));
+    EN_TRY(
+        eni_store_grow((void **)&cell->staged, &cell->staged_room, cell->nstaged + 1, sizeof *cell->staged));
     uint32_t at = cell->nstaged++;
     for (; at > 0 && comes_before(call, cell->staged[at - 1]); at--)
         cell->staged[at] = cell->staged[at - 1];
@@ -97,8 +80,8 @@ en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
     uint32_t room = store->source_room;
-    EN_TRY(grow((void **)&store->source, &room, n, sizeof *store->source));
-    return grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
+    EN_TRY(eni_store_grow((void **)&store->source, &room, n, sizeof *store->source));
+    return eni_store_grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
 }
 
 /* Elements [lo, hi) of the cell, summed from the first contribution of rank `rank` on, around. */
@@ -181,43 +164,6 @@ en_status eni_cell_step(eni_store *store, eni_cell *cell)
     return EN_OK;
 }
 
-/* ---- payloads ------------------------------------------------------------------------------------------ */
-
-/* A buffer of max_count elements, and room in the pool for the day when it comes back. */
-static float *pool_take(eni_store *store)
-{
-    if (store->npool > 0) return store->pool[--store->npool];
-    const uint32_t made = store->nbuffers + 1;
-    if (grow((void **)&store->pool, &store->pool_room, made, sizeof *store->pool) != EN_OK) return NULL;
-    float *buffer = eni_alloc_array(store->max_count, sizeof(float));
-    if (buffer) store->nbuffers++;
-    return buffer;
-}
-
-en_status eni_cell_detach(eni_store *store, eni_call *call)
-{
-    float *copy = pool_take(store);
-    if (!copy) return EN_ENOMEM;
-    memcpy(copy, call->msg.data, call->payload.count * sizeof(float));
-    if (call->payload.release) call->payload.release(call->payload.owner);
-    call->payload = (eni_payload){.data = copy, .count = call->payload.count};
-    call->pooled = copy;
-    call->msg.data = copy;
-    store->stats.detached++;
-    return EN_OK;
-}
-
-en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw)
-{
-    float *copy = pool_take(store);
-    if (!copy) return EN_ENOMEM;
-    memcpy(copy, raw, cell->pub.count * sizeof(float));
-    call->payload = (eni_payload){.data = copy, .count = cell->pub.count};
-    call->pooled = copy;
-    call->msg.data = copy;
-    return EN_OK;
-}
-
 /* ---- clocks -------------------------------------------------------------------------------------------- */
 
 void eni_cell_recount(const eni_store *store, eni_cell *cell)
@@ -235,120 +181,4 @@ void eni_cell_recount(const eni_store *store, eni_cell *cell)
         }
         cell->nmin += seat->clock == cell->pub.min_clock;
     }
-}
-
-/* ---- held calls ---------------------------------------------------------------------------------------- */
-
-void eni_cell_hold(eni_cell *cell, eni_call *call)
-{
-    call->is_held = 1;
-    call->next = NULL;
-    call->prev = cell->held_last;
-    if (cell->held_last)
-        cell->held_last->next = call;
-    else
-        cell->held_first = call;
-    cell->held_last = call;
-}
-
-void eni_cell_release(eni_cell *cell, eni_call *call)
-{
-    if (call->prev)
-        call->prev->next = call->next;
-    else
-        cell->held_first = call->next;
-    if (call->next)
-        call->next->prev = call->prev;
-    else
-        cell->held_last = call->prev;
-    call->prev = call->next = NULL;
-    call->is_held = 0;
-}
-
-/* The dedupe entry moves with the answer. */
-static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en_status status)
-{
-    eni_seat *seat = &cell->seat[call->msg.src];
-    if (call->is_snapshot) return;
-    seat->outstanding--;
-    if (seat->seq != call->seq) return;
-    seat->outcome = outcome;
-    seat->status = status;
-}
-
-static en_status refuse_doomed(eni_store *store, eni_cell *cell, eni_call *call)
-{
-    const uint32_t bucket = cell->pub.bucket;
-    if (call->doom == EN_ENONFINITE)
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
-                                "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
-                                "update was dropped; lower the learning rate or look at the data",
-                                bucket, cell->pub.shard, (unsigned long long)cell->pub.version));
-    else if (call->doom == EN_EBUG)
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
-                                "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
-                                "line says how",
-                                store->config.strategy->name, call->msg.src, bucket));
-    else
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
-                                "strategy %s refused the push of rank %d to bucket %u: %s",
-                                store->config.strategy->name, call->msg.src, bucket,
-                                en_status_str(call->doom)));
-    settle(cell, call, ENI_REFUSED, call->doom);
-    eni_cell_release(cell, call);
-    eni_store_call_give(store, call);
-    return EN_OK;
-}
-
-/* Answers a held call with the weights of now or with its own payload. */
-static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int with_data)
-{
-    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
-    if (call->is_staged && call->payload.flags & ENI_PAYLOAD_BORROWED) EN_TRY(eni_cell_detach(store, call));
-    eni_store_action *action =
-        eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, cell->pub.bucket);
-    if (!action) return EN_ENOMEM;
-    action->flags = with_data ? ENI_STORE_IS_DATA : 0;
-    action->version = cell->pub.version;
-    action->met = call->is_counted ? call->met : cell->pub.version;
-    action->data = with_data ? call->msg.data : cell->pub.w;
-    action->count = cell->pub.count;
-    if (call->is_snapshot) EN_TRY(eni_cell_show(store, cell, call->msg.kind, action));
-    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += cell->pub.count * sizeof(float);
-    if (cell->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > cell->pub.min_clock &&
-        call->msg.clock - cell->pub.min_clock > stats->clocks_ahead)
-        stats->clocks_ahead = call->msg.clock - cell->pub.min_clock;
-    settle(cell, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
-    eni_cell_release(cell, call);
-    if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
-    if (with_data)
-        eni_store_call_retire(store, call);
-    else
-        eni_store_call_give(store, call);
-    return EN_OK;
-}
-
-en_status eni_cell_offer(eni_store *store, eni_cell *cell)
-{
-    const en_strategy *strategy = store->config.strategy;
-    if (!cell->is_initialised) return EN_OK;
-    for (eni_call *call = cell->held_first, *next; call; call = next) {
-        next = call->next;
-        int verdict = EN_REPLY_WEIGHTS;
-        if (call->doom == EN_OK && strategy->on_pull && !call->is_snapshot)
-            call->doom = eni_store_hook_pull(store, cell, call, &verdict);
-        if (call->doom != EN_OK) {
-            EN_TRY(refuse_doomed(store, cell, call));
-            continue;
-        }
-        if (verdict == EN_REPLY_DATA && call->msg.data) {
-            EN_TRY(answer(store, cell, call, 1));
-        } else if (verdict == EN_HOLD) {
-            store->client[call->msg.src].stats.holds += !call->was_asked;
-            call->was_asked = 1;
-        } else {
-            EN_TRY(answer(store, cell, call, 0));
-        }
-    }
-    return EN_OK;
 }

@@ -1,14 +1,15 @@
-/* store_impl.h - what the files of the store share; nobody else includes it.
+/* store_impl.h - what the files of the store share; nobody else includes it. Each calls those below it only.
  *
  *     store.c        a store's life and the questions it answers
  *     store_step.c   events: who may do what, and in which order things happen
+ *     store_save.c, store_load.c  all of it as bytes, and back
  *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
  *     store_member.c who takes part, and timers
- *     store_cell.c   one cell: staging, the mean and the step, offers and answers
+ *     store_answer.c one cell's held calls: offers and answers
+ *     store_hooks.c  calls the strategy's hooks, gives them the en_store table, and judges them
+ *     store_cell.c   one cell's numbers: staging, the mean and the step
  *     store_lend.c   weights that are read elsewhere while the next step is taken
- *     store_hooks.c  calls the strategy's hooks, and judges them
- *     store_table.c  the en_store table that the strategy's hooks call
- *     store_save.c, store_load.c  all of it as bytes, and back */
+ *     store_call.c   a call and what it holds; actions */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
 
@@ -123,12 +124,12 @@ struct eni_store {
     eni_store_stats stats;
 };
 
-/* ---- store.c */
-eni_call *eni_store_call_take(eni_store *store); /* NULL: out of memory (logged) */
-/* Back to the idle ones, its payload released. */
-void eni_store_call_give(eni_store *store, eni_call *call);
-/* The same at the start of the next event. */
-void eni_store_call_retire(eni_store *store, eni_call *call);
+/* The cell of `bucket`. NULL: it is empty, or there is no such bucket. */
+static inline const eni_cell *eni_store_cell(const eni_store *store, uint32_t bucket)
+{
+    if (bucket >= store->config.nbuckets || store->cell[bucket].pub.count == 0) return NULL;
+    return &store->cell[bucket];
+}
 
 /* Some client has called the cell. */
 static inline void eni_cell_used(eni_store *store, eni_cell *cell)
@@ -136,6 +137,37 @@ static inline void eni_cell_used(eni_store *store, eni_cell *cell)
     store->nused += !cell->is_used;
     cell->is_used = 1;
 }
+
+/* ---- store_call.c */
+
+/* Doubles an array until `wanted` elements fit. */
+en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size);
+
+eni_call *eni_store_call_take(eni_store *store); /* NULL: out of memory (logged) */
+/* Back to the idle ones, its payload released. */
+void eni_store_call_give(eni_store *store, eni_call *call);
+/* The same at the start of the next event. */
+void eni_store_call_retire(eni_store *store, eni_call *call);
+/* At the end of the store. */
+void eni_store_call_free(eni_store *store, eni_call *call);
+/* Copies the payload into a pooled buffer. */
+en_status eni_store_call_detach(eni_store *store, eni_call *call);
+/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
+en_status eni_store_call_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw);
+/* Appends to the held calls. */
+void eni_cell_hold(eni_cell *cell, eni_call *call);
+/* Takes a call out of the held ones. */
+void eni_cell_release(eni_cell *cell, eni_call *call);
+
+/* Appends an action, zeroed. NULL: out of memory (logged). */
+eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
+                                uint32_t bucket);
+/* Appends a REFUSE and counts it. */
+en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
+                           en_status status, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* Refuses the event itself: `event` of `store`. */
+#define REFUSE(status, ...)                                                                                  \
+    eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
 /* ---- store_lend.c */
 
@@ -155,45 +187,10 @@ en_status eni_cell_stage(eni_store *store, eni_cell *cell, eni_call *call, doubl
 void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call);
 /* en_store.step. */
 en_status eni_cell_step(eni_store *store, eni_cell *cell);
-/* Copies the payload into a pooled buffer. */
-en_status eni_cell_detach(eni_store *store, eni_call *call);
-/* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
-en_status eni_cell_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw);
-/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
-en_status eni_cell_offer(eni_store *store, eni_cell *cell);
-/* Appends to the held calls. */
-void eni_cell_hold(eni_cell *cell, eni_call *call);
-/* Takes a call out of the held ones. */
-void eni_cell_release(eni_cell *cell, eni_call *call);
 /* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
 en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_cell_recount(const eni_store *store, eni_cell *cell);
-
-/* ---- store_step.c */
-
-/* Appends an action, zeroed. NULL: out of memory (logged). */
-eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
-                                uint32_t bucket);
-/* Appends a REFUSE and counts it. */
-en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
-                           en_status status, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-
-/* ---- store_vector.c */
-en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell);
-en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell);
-/* Points the answer to a snapshot at what was asked for. */
-en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_store_action *action);
-
-/* ---- store_member.c */
-en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
-/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
- * the least of the others. */
-en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
-/* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
-en_status eni_store_on_timer(eni_store *store);
-/* Appends a TIMER_AT if the next deadline changed. */
-en_status eni_store_tell_timer(eni_store *store);
 
 /* ---- store_hooks.c */
 
@@ -205,12 +202,26 @@ en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, 
 /* on_timer and on_member, if the strategy has them. */
 en_status eni_store_hook_timer(eni_store *store, eni_cell *cell);
 en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member);
-/* Logs what the hook that runs has done, with its place in front, and makes it fail. */
-void eni_store_misuse(eni_store *store, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* 1 if `cell` is the one whose hook runs; else misuse of `operation`. */
-int eni_store_knows(eni_store *store, const char *operation, const en_cell *cell);
-
-/* ---- store_table.c */
+/* What hooks may ask of the store. */
 void eni_store_fill_table(eni_store *store);
+
+/* ---- store_answer.c */
+
+/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
+en_status eni_cell_offer(eni_store *store, eni_cell *cell);
+
+/* ---- store_member.c */
+en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
+/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
+ * the least of the others. */
+en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
+/* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
+en_status eni_store_on_timer(eni_store *store);
+/* Appends a TIMER_AT if the next deadline changed. */
+en_status eni_store_tell_timer(eni_store *store);
+
+/* ---- store_vector.c */
+en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell);
+en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell);
 
 #endif

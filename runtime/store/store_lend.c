@@ -1,5 +1,6 @@
-/* Weights that another thread reads while the store goes on. An answer need not be copied into a message: the
- * message points at the weights themselves, and the step that would change them writes another copy.
+/* store_lend.c - weights that another thread reads while the store goes on. An answer need not be copied into
+ * a message: the message points at the weights themselves, and the step that would change them writes another
+ * copy.
  *
  *     lend    ->  edition of version 7  <- a message being sent
  *     step    ->  7 is lent: copy it, step the copy: that is the cell's edition now, 7 waits beside it
@@ -84,8 +85,8 @@ en_status eni_cell_own(eni_store *store, eni_cell *cell)
 
 eni_edition *eni_store_lend(eni_store *store, uint32_t bucket)
 {
-    if (eni_store_count(store, bucket) == 0) return NULL;
-    eni_edition *edition = store->cell[bucket].edition;
+    const eni_cell *cell = eni_store_cell(store, bucket);
+    eni_edition *edition = cell ? cell->edition : NULL;
     if (edition) atomic_fetch_add_explicit(&edition->holders, 1, memory_order_relaxed);
     return edition;
 }

@@ -304,7 +304,7 @@ static en_status get_call(source *in, eni_store *store, eni_cell *cell)
     en_status st = verdict(in);
     const uint8_t *raw = has_data ? get_bytes(in, cell->pub.count * sizeof(float)) : NULL;
     if (st == EN_OK) st = verdict(in);
-    if (st == EN_OK && has_data) st = eni_cell_fill(store, cell, call, raw);
+    if (st == EN_OK && has_data) st = eni_store_call_fill(store, cell, call, raw);
     if (st == EN_OK) return place_call(store, cell, call);
     eni_store_call_give(store, call);
     return st;

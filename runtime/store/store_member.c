@@ -1,4 +1,4 @@
-/* Who takes part, and when timers fire. */
+/* store_member.c - who takes part, and when timers fire. */
 #include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/mutation.h"

@@ -203,7 +203,7 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
 
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
 {
-    if (client < 0 || client >= store->config.world || eni_store_count(store, bucket) == 0) return 0;
+    if (client < 0 || client >= store->config.world || !eni_store_cell(store, bucket)) return 0;
     return store->cell[bucket].seat[client].seq;
 }
 

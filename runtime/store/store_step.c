@@ -1,52 +1,16 @@
-/* Events: who may do what, and in which order things happen. */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+/* store_step.c - events: who may do what, and in which order things happen.
+ *
+ *     CALL            its sizes, its client and its seq are checked; one from before is answered again; a new
+ *                     one moves the client's clock, is held, is pushed (on_push, or staged and stepped), and
+ *                     all held ones are offered to the strategy
+ *     INIT, SNAPSHOT  store_vector.c
+ *     MEMBER, TIMER   store_member.c
+ *
+ * An event is refused in one line, or changes the store; what is to be done about it is appended to the
+ * actions. */
 #include "runtime/store/store_impl.h"
-#include "core/log.h"
 #include "core/mutation.h"
 #include "core/try.h"
-
-/* ---- actions ------------------------------------------------------------------------------------------- */
-
-eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
-                                uint32_t bucket)
-{
-    eni_store_actions *actions = store->actions;
-    if (actions->n == actions->room) {
-        const uint32_t room = actions->room ? 2 * actions->room : 16;
-        eni_store_action *item = realloc(actions->item, room * sizeof *item);
-        if (!item) {
-            eni_error("store", "out of memory for %u actions", room);
-            return NULL;
-        }
-        actions->item = item;
-        actions->room = room;
-    }
-    eni_store_action *action = &actions->item[actions->n++];
-    *action = (eni_store_action){.type = type, .client = client, .ticket = ticket, .bucket = bucket};
-    return action;
-}
-
-en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, uint32_t bucket,
-                           en_status status, const char *fmt, ...)
-{
-    eni_store_action *action = eni_store_act(store, ENI_STORE_REFUSE, client, ticket, bucket);
-    if (!action) return EN_ENOMEM;
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(action->text, sizeof action->text, fmt, args);
-    va_end(args);
-    action->status = status;
-    store->stats.refused++;
-    return EN_OK;
-}
-
-/* Refuses the event itself. */
-#define REFUSE(status, ...)                                                                                  \
-    eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
 /* Releases what an event brought and the store does not keep. */
 static void drop_payload(const eni_store_event *event)
@@ -156,7 +120,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
     };
     eni_cell_hold(cell, call);
     if (is_push && may_edit && event->payload.flags & ENI_PAYLOAD_READ_ONLY)
-        EN_TRY(eni_cell_detach(store, call));
+        EN_TRY(eni_store_call_detach(store, call));
     stats->pushes += is_push;
     stats->pulls += !is_push;
     stats->bytes_in += event->payload.count * sizeof(float);
@@ -218,7 +182,7 @@ static en_status on_cell(eni_store *store, const eni_store_event *event)
 {
     int is_taken = 0;
     en_status st;
-    if (eni_store_count(store, event->bucket) == 0) {
+    if (!eni_store_cell(store, event->bucket)) {
         st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
                     event->bucket, store->config.shard, store->config.nbuckets);
     } else {

@@ -1,15 +1,11 @@
-/* INIT and SNAPSHOT: a cell's vectors come in before its first call and may be looked at any time. */
+/* store_vector.c - INIT and SNAPSHOT: a cell's vectors come in before its first call and may be looked at any
+ * time. */
 #include <string.h>
 
 #include "runtime/store/store_impl.h"
-#include "core/memory.h"
-#include "core/try.h"
 
 /* No version, step or sample count that a past may have is near an overflow. */
 #define PAST_MAX (UINT64_C(1) << 62)
-
-#define REFUSE(status, ...)                                                                                  \
-    eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
 /* The vector of `kind`, or NULL. */
 static float *vector_of(const eni_cell *cell, uint32_t kind)
@@ -69,34 +65,4 @@ en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, 
     call->is_snapshot = 1;
     eni_cell_hold(cell, call);
     return eni_cell_offer(store, cell);
-}
-
-/* Copies the slots aside: the first time it takes the memory for them. */
-static en_status freeze(eni_cell *cell)
-{
-    for (int i = 0; i < ENI_MAX_SLOTS; i++) {
-        if (!cell->slot[i]) continue;
-        if (!cell->frozen[i]) cell->frozen[i] = eni_alloc_array(cell->pub.count, sizeof(float));
-        if (!cell->frozen[i]) return EN_ENOMEM;
-        memcpy(cell->frozen[i], cell->slot[i], cell->pub.count * sizeof(float));
-    }
-    cell->frozen_version = cell->pub.version;
-    cell->frozen_steps = cell->steps;
-    cell->frozen_samples = cell->samples;
-    return EN_OK;
-}
-
-en_status eni_cell_show(eni_store *store, eni_cell *cell, uint32_t kind, eni_store_action *action)
-{
-    (void)store;
-    action->steps = cell->steps;
-    action->samples = cell->samples;
-    if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
-    if (kind == ENI_VECTOR_FREEZE) return freeze(cell);
-    if (!cell->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(cell));
-    action->data = cell->frozen[kind - ENI_VECTOR_SLOT];
-    action->version = action->met = cell->frozen_version;
-    action->steps = cell->frozen_steps;
-    action->samples = cell->frozen_samples;
-    return EN_OK;
 }
