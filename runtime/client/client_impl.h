@@ -1,8 +1,10 @@
 /* client_impl.h - what the files of the client share; nobody else includes it.
  *
- *     client.c         calls and replies
- *     client_open.c    connections, and a client's life
- *     client_return.c  a psd that comes back */
+ *     client.c          its life, calls and waits
+ *     client_connect.c  connections to psd, opened again when psd comes back
+ *     client_io.c       messages: sent, kept, sent again, answered
+ *
+ * Each calls those below it. */
 #ifndef CLIENT_CLIENT_IMPL_H
 #define CLIENT_CLIENT_IMPL_H
 
@@ -97,7 +99,23 @@ static inline eni_client_cell *eni_client_cell_at(const eni_client *client, uint
     return &client->cells[(uint64_t)bucket * (uint64_t)client->shards + (uint64_t)shard];
 }
 
-/* ---- client.c */
+/* Where a cell lies in a vector of the arena. */
+static inline float *eni_client_cell_address(const eni_client *client, int slot, uint32_t bucket,
+                                             const eni_client_cell *cell)
+{
+    return eni_arena_at(client->config.arena, (uint32_t)slot,
+                        client->config.buckets->bucket[bucket].lo + cell->lo);
+}
+
+/* ---- client_io.c; what is about kept calls does nothing without `keep` */
+
+/* The lock of the client, which two threads share with `keep`. */
+void eni_client_enter(const eni_client *client);
+void eni_client_exit(const eni_client *client);
+/* Whether psd came back and eni_client_tend is due. */
+int eni_client_is_outdated(const eni_client *client);
+/* EN_ETIMEOUT, logged. */
+en_status eni_client_too_few(int answers, int shards);
 
 /* Every field that all messages of this client share. */
 eni_header eni_client_header(const eni_client *client, uint32_t type);
@@ -106,37 +124,35 @@ eni_header eni_client_header(const eni_client *client, uint32_t type);
 en_status eni_client_send(eni_client *client, int shard, eni_header *header, float *payload, int is_lent);
 /* Blocks until something may have changed, at most 20 ms; then looks whether the run goes on. */
 en_status eni_client_slice(eni_client *client);
-/* psd's weights are no longer ours to read: from now on replies are copies. */
-en_status eni_client_unmap_weights(eni_client *client);
 /* Takes what has arrived. */
 en_status eni_client_take(eni_client *client);
-/* EN_ETIMEOUT, logged. */
-en_status eni_client_too_few(int answers, int shards);
 
-/* ---- client_open.c */
+/* Copies what is about to be sent. There is room (eni_client_make_room). */
+en_status eni_client_keep(eni_client *client, eni_client_cell *cell, const eni_header *header,
+                          const float *payload);
+/* Asks how far a cell is stable. */
+en_status eni_client_ask_stable(eni_client *client, eni_client_cell *cell, const eni_header *about);
+/* Lets go of a cell's oldest call. */
+void eni_client_drop_first(eni_client_cell *cell);
+/* psd is back: on every cell the first kept call is sent; each answer sends the next one. */
+en_status eni_client_send_all_again(eni_client *client);
+/* Tells a lane that no more calls come, once it has what is sent again. */
+en_status eni_client_say_finished(eni_client *client, int shard);
+void eni_client_free_kept(eni_client *client);
+
+/* ---- client_connect.c */
 
 /* Opens the dealers of a place, hands the arena over and waits for all WELCOMEs. */
 en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns);
 void eni_client_disconnect(eni_client *client);
-
-/* ---- client_return.c; without `keep` all of it but say_finished does nothing */
-
-void eni_client_enter(const eni_client *client);
-void eni_client_exit(const eni_client *client);
+/* psd's weights, if they are not mapped, will not be. */
+void eni_client_forget_weights(eni_client *client);
 /* Whether psd came back since; then everything of client.h's "a psd that comes back". */
 en_status eni_client_tend(eni_client *client);
-int eni_client_is_outdated(const eni_client *client);
-/* Waits for room, then copies what is about to be sent. */
-en_status eni_client_keep(eni_client *client, eni_client_cell *cell, const eni_header *header,
-                          const float *payload);
-/* A reply: lets go of what is stable, sends what comes next. *is_awaited_out 0: no call waits for it. */
-en_status eni_client_heard(eni_client *client, eni_client_cell *cell, const eni_header *header,
-                           int *is_awaited_out);
-/* Tells a lane that no more calls come, once it has what is sent again. */
-en_status eni_client_say_finished(eni_client *client, int shard);
-/* All that a lane was sent is on its disk. */
-void eni_client_let_go(eni_client *client, int shard);
-en_status eni_client_return_open(eni_client *client);
-void eni_client_return_close(eni_client *client);
+/* Waits until one more call can be kept. */
+en_status eni_client_make_room(eni_client *client, eni_client_cell *cell, const eni_header *about);
+/* The thread that sees psd's return while the compute thread is elsewhere. */
+en_status eni_client_watch_open(eni_client *client);
+void eni_client_watch_close(eni_client *client);
 
 #endif
