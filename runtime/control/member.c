@@ -1,11 +1,13 @@
-/* member.c - a member's life, and the calls that only look or note; see member.h. */
+/* member.c - a member's life, and its calls that wait for the leader: claims, gathers, the early end,
+ * goodbyes. What is under way when psd goes away stays under way: it is asked again after the rejoin
+ * (member_join.c). */
 #include "runtime/control/member.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -163,155 +165,218 @@ const eni_world_info *eni_member_world(const eni_member *member)
     return &member->world;
 }
 
-/* ---- where the compute thread is ---- */
+/* ---- waiting for an answer ---- */
 
-static void count_move(eni_member *member)
+/* Waits on the condition, with the lock held. EN_ETIMEOUT at the deadline. */
+static en_status wait_changed(eni_member *member, int64_t deadline_ns)
 {
-    atomic_fetch_add_explicit(&member->moves, 1, memory_order_relaxed);
+    struct timespec until = {(time_t)(deadline_ns / ENI_SECOND), (long)(deadline_ns % ENI_SECOND)};
+    if (deadline_ns < 0) return EN_ETIMEOUT;
+    return pthread_cond_timedwait(&member->changed, &member->lock, &until) == ETIMEDOUT ? EN_ETIMEOUT : EN_OK;
 }
 
-void eni_member_note(eni_member *member, int64_t step, const char *phase)
+/* With the lock held: EN_OK while the leader would answer a question, and we would wait for it. */
+static en_status can_ask(const eni_member *member)
 {
-    if (atomic_load_explicit(&member->step, memory_order_relaxed) != step)
-        atomic_store_explicit(&member->op, 0, memory_order_relaxed);
-    atomic_store_explicit(&member->step, step, memory_order_relaxed);
-    atomic_store_explicit(&member->phase, phase, memory_order_relaxed);
-    count_move(member);
-}
-
-void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out)
-{
-    *step_out = atomic_load_explicit(&member->step, memory_order_relaxed);
-    *phase_out = atomic_load_explicit(&member->phase, memory_order_relaxed);
-}
-
-void eni_member_note_samples(eni_member *member, uint64_t samples)
-{
-    atomic_store_explicit(&member->samples, samples, memory_order_relaxed);
-}
-
-/* The begin is stored last and cleared first: a reader that finds the same one before and after has read what
- * belongs to it. */
-void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
-                           uint32_t number)
-{
-    atomic_store_explicit(&member->wait_what, what, memory_order_relaxed);
-    atomic_store_explicit(&member->wait_name, name == NULL ? "" : name, memory_order_relaxed);
-    atomic_store_explicit(&member->wait_bytes, bytes, memory_order_relaxed);
-    atomic_store_explicit(&member->op, number, memory_order_relaxed);
-    count_move(member);
-    atomic_store(&member->wait_begin_ns, eni_now_ns());
-}
-
-void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
-                            uint32_t number)
-{
-    atomic_store_explicit(&member->waits_for_device, 1, memory_order_relaxed);
-    eni_member_wait_begin(member, what, name, bytes, number);
-}
-
-void eni_member_wait_end(eni_member *member)
-{
-    atomic_store(&member->wait_begin_ns, 0);
-    atomic_store_explicit(&member->waits_for_device, 0, memory_order_relaxed);
-    count_move(member);
-}
-
-/* ---- how the run is ---- */
-
-en_status eni_member_status(const eni_member *member)
-{
-    return atomic_load_explicit(&member->status, memory_order_acquire);
-}
-
-int eni_member_fd(const eni_member *member)
-{
-    return member->event_fd;
-}
-
-en_status eni_member_verdict(eni_member *member, int64_t deadline_ns)
-{
-    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
-    en_status st = eni_member_status(member);
-    return st == EN_OK ? EN_EINTR : st;
-}
-
-en_status eni_member_await_end(eni_member *member, int64_t deadline_ns)
-{
-    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
     EN_TRY(eni_member_status(member));
-    pthread_mutex_lock(&member->lock);
-    bool is_over = member->is_over;
-    pthread_mutex_unlock(&member->lock);
-    return is_over ? EN_OK : EN_EINTR;
+    return member->is_interrupted || member->has_said_bye ? EN_EINTR : EN_OK;
 }
 
-void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX])
+/* ---- claims ---- */
+
+/* With the lock held: asks unless an earlier caller's question is still open, and waits for the answer. A
+ * caller that gave up at its deadline loses nothing: the next one takes the answer. */
+static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
+{
+    for (;;) {
+        if (member->claim == ASK_ANSWERED) break;
+        EN_TRY(can_ask(member));
+        if (member->claim == ASK_IDLE) {
+            eni_message m = {.type = ENI_CTL_CLAIM, .number = member->claims + 1};
+            EN_TRY(eni_member_put(member, &m));
+            member->claim = ASK_SENT;
+        }
+        if (wait_changed(member, deadline_ns) != EN_OK && member->claim != ASK_ANSWERED) {
+            eni_error("member", "the leader did not answer a claim before the deadline");
+            return EN_ETIMEOUT;
+        }
+    }
+    if (!member->has_index) return EN_ESTOP; /* stays answered: now and ever after */
+    member->claim = ASK_IDLE;
+    *index_out = member->index;
+    pthread_cond_broadcast(&member->changed);
+    return EN_OK;
+}
+
+en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
 {
     pthread_mutex_lock(&member->lock);
-    memcpy(reason_out, member->reason, ENI_REASON_MAX);
+    en_status st = claim_locked(member, index_out, deadline_ns);
     pthread_mutex_unlock(&member->lock);
+    return st;
 }
 
-en_status eni_member_death(eni_member *member, eni_death *death_out)
+/* ---- gathers ---- */
+
+/* A psd that comes back may not have told everybody of this gather: our part of it is kept until the next but
+ * one. */
+static en_status keep(eni_member *member, const eni_message *m)
+{
+    eni_kept *kept = &member->kept[m->number % 2];
+    eni_free(kept->data);
+    *kept = (eni_kept){0};
+    if (member->config.server_timeout_ns == 0) return EN_OK;
+    kept->data = eni_alloc(m->blob.bytes);
+    if (kept->data == NULL) return EN_ENOMEM;
+    memcpy(kept->data, m->blob.data, m->blob.bytes);
+    memcpy(kept->tag, m->tag, sizeof kept->tag);
+    kept->bytes = m->blob.bytes;
+    kept->number = m->number;
+    return EN_OK;
+}
+
+static en_status send_gather(eni_member *member, const char *tag, const void *blob, size_t bytes)
+{
+    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather != ASK_IDLE) {
+        eni_error("member", "gather '%s' of %zu bytes: %s", tag, bytes,
+                  member->gather != ASK_IDLE ? "another one is still open" : "the tag or blob is too long");
+        return EN_EINVAL;
+    }
+    eni_message m = {.type = ENI_CTL_GATHER,
+                     .number = member->sent + 1,
+                     .blob = {blob == NULL ? (const uint8_t *)"" : blob, bytes}};
+    snprintf(m.tag, sizeof m.tag, "%s", tag);
+    EN_TRY(keep(member, &m));
+    memcpy(member->gather_tag, m.tag, sizeof m.tag);
+    member->nblobs = 0;
+    member->gather = ASK_SENT;
+    member->sent++;
+    return eni_member_put(member, &m);
+}
+
+static en_status await_blobs(eni_member *member, const char *tag, int64_t deadline_ns)
+{
+    while (member->gather != ASK_ANSWERED) {
+        EN_TRY(can_ask(member));
+        if (wait_changed(member, deadline_ns) != EN_OK && member->gather != ASK_ANSWERED) {
+            eni_error("member", "not all ranks came to gather '%s' before the deadline", tag);
+            return EN_ETIMEOUT;
+        }
+    }
+    return EN_OK;
+}
+
+static en_status gather_locked(eni_member *member, const char *tag, const void *blob, size_t bytes,
+                               eni_blobs *blobs_out, int64_t deadline_ns)
+{
+    EN_TRY(can_ask(member));
+    EN_TRY(send_gather(member, tag, blob, bytes));
+    eni_member_wait_begin(member, "gather", member->gather_tag, 0, (uint32_t)member->sent);
+    en_status st = await_blobs(member, tag, deadline_ns);
+    eni_member_wait_end(member);
+    EN_TRY(st);
+    member->gather = ASK_IDLE;
+    if (blobs_out == NULL) {
+        eni_blobs_fini(&member->blobs);
+    } else {
+        *blobs_out = member->blobs;
+        member->blobs = (eni_blobs){0};
+    }
+    return EN_OK;
+}
+
+en_status eni_member_gather(eni_member *member, const char *tag, const void *blob, size_t bytes,
+                            eni_blobs *blobs_out, int64_t deadline_ns)
 {
     pthread_mutex_lock(&member->lock);
-    bool has_death = member->has_death;
-    if (has_death) *death_out = member->death;
+    en_status st = gather_locked(member, tag, blob, bytes, blobs_out, deadline_ns);
     pthread_mutex_unlock(&member->lock);
-    return has_death ? EN_OK : EN_ENOENT;
+    return st;
 }
 
-bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
+/* ---- the early end ---- */
+
+void eni_member_stop(eni_member *member, const char *why)
+{
+    eni_message m = {.type = ENI_CTL_STOP};
+    snprintf(m.reason, sizeof m.reason, "%s", why);
+    pthread_mutex_lock(&member->lock);
+    if (!member->has_stop && eni_member_status(member) == EN_OK && !member->has_said_bye) {
+        member->has_stop = true;
+        memcpy(member->stop_why, m.reason, sizeof member->stop_why);
+        eni_member_put(member, &m);
+    }
+    pthread_mutex_unlock(&member->lock);
+}
+
+/* The leader is choosing: everybody waits who is past what he told it. */
+static en_status await_choice(eni_member *member)
+{
+    en_status st = EN_OK;
+    pthread_mutex_lock(&member->lock);
+    while (atomic_load(&member->stop_step) == ENI_STEP_PENDING && st == EN_OK) {
+        st = can_ask(member);
+        if (st == EN_OK) wait_changed(member, eni_now_ns() + ENI_SECOND); /* a leader that dies is noticed */
+    }
+    pthread_mutex_unlock(&member->lock);
+    return st;
+}
+
+/* The step is stored before the choice is looked at, and the member's thread does it the other way round when
+ * the leader asks (both in one total order): so either it tells of this step, or we see that it was asked. */
+en_status eni_member_enter(eni_member *member, uint64_t step)
+{
+    atomic_store(&member->entered, (int64_t)step);
+    uint64_t stop = atomic_load(&member->stop_step);
+    if (stop == ENI_STEP_PENDING) EN_TRY(await_choice(member));
+    stop = atomic_load(&member->stop_step);
+    EN_TRY(eni_member_status(member));
+    return step < stop ? EN_OK : EN_ESTOP;
+}
+
+/* ---- goodbyes ---- */
+
+/* Waits until the thread has sent everything, with the lock held. */
+static void wait_sent(eni_member *member, int64_t deadline_ns)
+{
+    while (member->link.out.bytes > 0 && eni_member_status(member) == EN_OK)
+        if (wait_changed(member, deadline_ns) != EN_OK) return;
+}
+
+void eni_member_abort(eni_member *member, const char *reason)
+{
+    eni_message m = {.type = ENI_CTL_ABORT};
+    snprintf(m.reason, sizeof m.reason, "%s", reason);
+    pthread_mutex_lock(&member->lock);
+    if (eni_member_status(member) == EN_OK && !member->has_said_bye && eni_member_put(member, &m) == EN_OK) {
+        member->has_said_bye = true; /* what follows concerns us no more */
+        member->is_bye_answered = true;
+        pthread_cond_broadcast(&member->changed);
+        wait_sent(member, eni_now_ns() + ENI_SECOND);
+    }
+    pthread_mutex_unlock(&member->lock);
+}
+
+static en_status bye_locked(eni_member *member, int64_t deadline_ns)
+{
+    EN_TRY(eni_member_status(member));
+    if (!member->has_said_bye) EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE}));
+    member->has_said_bye = true;
+    while (!member->is_bye_answered) {
+        EN_TRY(eni_member_status(member));
+        if (member->is_interrupted) return EN_EINTR;
+        if (wait_changed(member, deadline_ns) != EN_OK && !member->is_bye_answered) {
+            eni_error("member", "the leader did not answer our goodbye before the deadline");
+            return EN_ETIMEOUT;
+        }
+    }
+    return eni_member_status(member); /* a run that broke meanwhile closes the connection too */
+}
+
+en_status eni_member_bye(eni_member *member, int64_t deadline_ns)
 {
     pthread_mutex_lock(&member->lock);
-    const eni_lost *lost = member->lost;
-    while (lost != NULL && lost->death.rank != rank)
-        lost = lost->next;
-    if (lost != NULL && death_out != NULL) *death_out = lost->death;
+    en_status st = bye_locked(member, deadline_ns);
     pthread_mutex_unlock(&member->lock);
-    return lost != NULL;
-}
-
-uint64_t eni_member_stop_step(const eni_member *member)
-{
-    uint64_t step = atomic_load(&member->stop_step);
-    return step == ENI_STEP_PENDING ? ENI_STEP_NEVER : step;
-}
-
-bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX])
-{
-    pthread_mutex_lock(&member->lock);
-    bool has_stop = member->has_stop;
-    memcpy(why_out, member->stop_why, ENI_REASON_MAX);
-    pthread_mutex_unlock(&member->lock);
-    return has_stop;
-}
-
-/* ---- who leads ---- */
-
-uint64_t eni_member_generation(const eni_member *member)
-{
-    return atomic_load_explicit(&member->generation, memory_order_acquire);
-}
-
-const eni_peer *eni_member_leader(eni_member *member, uint32_t *epoch_out)
-{
-    eventfd_t ignored;
-    pthread_mutex_lock(&member->lock);
-    const eni_reign *reign = member->reign;
-    eventfd_read(member->generation_fd, &ignored);
-    pthread_mutex_unlock(&member->lock);
-    if (epoch_out != NULL) *epoch_out = reign->epoch;
-    return &reign->leader;
-}
-
-int eni_member_generation_fd(const eni_member *member)
-{
-    return member->generation_fd;
-}
-
-int64_t eni_member_away_since(const eni_member *member)
-{
-    return atomic_load_explicit(&member->away_since, memory_order_acquire);
+    return st;
 }

@@ -1,18 +1,23 @@
-/* member_join.c - from the connection to WELCOME, on the opener's thread. */
+/* member_join.c - from the connection to WELCOME: first on the opener's thread, again on the member's own
+ * when psd went away and came back. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 #include "runtime/net/process.h"
 
 static const int64_t farewell_ns = 200 * ENI_MILLI;
+static const int64_t attempt_ns = 250 * ENI_MILLI; /* for one connection of a rejoin */
+static const int64_t retry_ns = 50 * ENI_MILLI;
 enum { AGAIN = 6 }; /* a notice comes again after so many times its first delay */
 
 static void set_text(char *out, size_t capacity, const char *text)
@@ -20,7 +25,8 @@ static void set_text(char *out, size_t capacity, const char *text)
     snprintf(out, capacity, "%s", text == NULL ? "" : text);
 }
 
-eni_message eni_member_join_message(const eni_member *member)
+/* Of a first JOIN and of a rejoin; borrows. */
+static eni_message join_message(const eni_member *member)
 {
     const eni_member_config *config = &member->config;
     eni_message join = {.type = ENI_CTL_JOIN,
@@ -60,13 +66,35 @@ static void say_farewell(eni_member *member, const char *reason)
     send_now(member, &m, eni_now_ns() + farewell_ns, -1);
 }
 
-void eni_member_watch_leader(eni_member *member, const eni_peer *leader)
+/* ---- generations of leaders ---- */
+
+static void watch_leader(eni_member *member, const eni_peer *leader)
 {
     if (member->process_fd >= 0) close(member->process_fd);
     member->process_fd = -1;
     member->ended_ns = 0;
     if (strcmp(leader->host_id, member->config.host_id) == 0 && leader->pid != getpid())
         member->process_fd = eni_process_watch(leader->pid, leader->born);
+}
+
+en_status eni_member_crown(eni_member *member, const eni_message *m)
+{
+    eni_reign *reign = eni_alloc(sizeof *reign);
+    if (reign == NULL) return EN_ENOMEM;
+    en_status st = eni_peer_init(&reign->leader, m);
+    if (st != EN_OK) {
+        eni_free(reign);
+        return st;
+    }
+    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* LEADER's word, without privates */
+    reign->epoch = m->epoch;
+    reign->before = member->reign; /* kept until close: others may still look at it */
+    member->reign = reign;
+    watch_leader(member, &reign->leader);
+    if (reign->before == NULL) return EN_OK;
+    atomic_fetch_add_explicit(&member->generation, 1, memory_order_release);
+    eventfd_write(member->generation_fd, 1);
+    return EN_OK;
 }
 
 /* ---- what the leader says ---- */
@@ -125,7 +153,35 @@ static en_status take_leader(eni_member *member, const eni_message *m)
 {
     if (member->world.leader.host != NULL) return EN_EPROTO;
     EN_TRY(eni_peer_init(&member->world.leader, m));
-    eni_member_watch_leader(member, &member->world.leader);
+    watch_leader(member, &member->world.leader);
+    return EN_OK;
+}
+
+/* SERVE: the first one brings rank 0's pairs. */
+en_status eni_member_serve(eni_member *member, const eni_message *m)
+{
+    eni_member_config *config = &member->config;
+    const eni_pair *pairs, *privates = NULL, *copy;
+    size_t n = 0;
+    if (m->nranks != config->nranks || member->npeers != m->nranks) return EN_EPROTO;
+    if (member->world.pairs == config->pairs) {
+        EN_TRY(eni_pairs_take(&m->pairs, &pairs));
+        member->world.pairs = pairs;
+        member->world.npairs = m->pairs.n;
+        member->world.rank = -1 - config->server;
+        member->world.nranks = m->nranks;
+        member->world.nservers = m->nservers;
+        member->world.incarnation = m->incarnation;
+        member->world.epoch = m->epoch;
+        member->world.budget = m->budget;
+    }
+    eni_world_info world = member->world;
+    world.epoch = m->epoch;
+    if (config->on_serve != NULL) EN_TRY(config->on_serve(config->user, &world, &privates, &n));
+    EN_TRY(eni_pairs_copy(privates, n, &copy));
+    eni_free((void *)(uintptr_t)config->privates);
+    config->privates = copy;
+    config->nprivates = n;
     return EN_OK;
 }
 
@@ -165,7 +221,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
     return EN_EPROTO;
 }
 
-/* ---- waiting ---- */
+/* ---- waiting for WELCOME ---- */
 
 /* The connection closed: if we know who led, he is the first victim. */
 static en_status leader_gone(eni_member *member)
@@ -251,7 +307,7 @@ en_status eni_member_join(eni_member *member)
     if (st == EN_EPEER) return EN_EINTR;
     EN_TRY(st);
     eni_link_init(&member->link, fd);
-    eni_message join = eni_member_join_message(member);
+    eni_message join = join_message(member);
     st = send_now(member, &join, config->join_deadline_ns, config->abort_fd);
     if (st == EN_EPEER) {
         struct pollfd interrupt = {config->abort_fd, POLLIN, 0};
@@ -259,4 +315,117 @@ en_status eni_member_join(eni_member *member)
     }
     EN_TRY(st);
     return await_welcome(member);
+}
+
+/* ---- psd is away ---- */
+
+bool eni_member_may_wait_for_leader(const eni_member *member)
+{
+    return member->config.server_timeout_ns > 0 && member->reign->leader.rank < 0 &&
+           eni_member_status(member) == EN_OK && !member->is_bye_answered && !member->is_over;
+}
+
+static void disconnect(eni_member *member)
+{
+    eni_link_fini(&member->link);
+    if (member->process_fd >= 0) close(member->process_fd);
+    member->process_fd = -1;
+    member->ended_ns = 0;
+}
+
+void eni_member_go_away(eni_member *member, const char *cause)
+{
+    int64_t now_ns = eni_now_ns();
+    const eni_peer *leader = &member->reign->leader;
+    disconnect(member);
+    member->next_try_ns = now_ns + retry_ns;
+    if (member->stage == MEMBER_HERE) {
+        atomic_store_explicit(&member->away_since, now_ns, memory_order_release);
+        eni_warn("member", "psd (pid %" PRId64 " on host %s): %s; waiting up to %.3g s for it to come back",
+                 leader->pid, leader->host, cause, (double)member->config.server_timeout_ns / 1e9);
+    }
+    member->stage = MEMBER_AWAY;
+}
+
+/* One attempt without the lock: callers of claim and gather can still time out. */
+static void attempt(eni_member *member)
+{
+    int fd, error = 0;
+    int64_t deadline_ns = eni_now_ns() + attempt_ns;
+    pthread_mutex_unlock(&member->lock);
+    en_status st = eni_tcp_attempt(&member->config.leader, deadline_ns, -1, &fd, &error);
+    pthread_mutex_lock(&member->lock);
+    member->next_try_ns = eni_now_ns() + retry_ns;
+    if (st != EN_OK) return;
+    eni_link_init(&member->link, fd);
+    eni_message join = join_message(member);
+    if (eni_message_put(&member->link, &join) != EN_OK) {
+        eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
+        return;
+    }
+    member->stage = MEMBER_REJOINING;
+}
+
+void eni_member_tick_away(eni_member *member, int64_t now_ns)
+{
+    char cause[ENI_REASON_MAX];
+    int64_t since_ns = eni_member_away_since(member);
+    if (now_ns - since_ns > member->config.server_timeout_ns) {
+        snprintf(cause, sizeof cause, "its connection closed, and it did not come back within %.3g s",
+                 (double)member->config.server_timeout_ns / 1e9);
+        eni_member_leader_lost(member, cause, false);
+    } else if (member->stage == MEMBER_AWAY && now_ns >= member->next_try_ns) {
+        attempt(member);
+    }
+}
+
+/* ---- psd is back ---- */
+
+static void send_gather_again(eni_member *member, uint64_t number)
+{
+    const eni_kept *kept = &member->kept[number % 2];
+    if (number == 0 || kept->number != number) return;
+    eni_message m = {.type = ENI_CTL_GATHER, .number = number, .blob = {kept->data, kept->bytes}};
+    memcpy(m.tag, kept->tag, sizeof m.tag);
+    eni_member_put(member, &m);
+}
+
+/* The gather that we have done, for those who have not; what is open; and what was said meanwhile. */
+static void say_again(eni_member *member)
+{
+    send_gather_again(member, member->done);
+    if (member->gather == ASK_SENT) {
+        eni_blobs_fini(&member->blobs); /* all of it comes anew */
+        member->nblobs = 0;
+        send_gather_again(member, member->sent);
+    }
+    if (member->claim == ASK_SENT)
+        eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM, .number = member->claims + 1});
+    if (member->has_stop && eni_member_stop_step(member) == ENI_STEP_NEVER) {
+        eni_message m = {.type = ENI_CTL_STOP};
+        memcpy(m.reason, member->stop_why, sizeof m.reason);
+        eni_member_put(member, &m);
+    }
+    if (member->has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});
+}
+
+void eni_member_rejoined(eni_member *member, const eni_message *m)
+{
+    double away = (double)(eni_now_ns() - eni_member_away_since(member)) / 1e9;
+    if (m->nranks != member->world.nranks || m->incarnation != member->world.incarnation ||
+        m->to != member->world.rank || m->epoch <= member->reign->epoch) {
+        eni_member_finish(member, EN_EPROTO, "what answers where psd was leads another run", NULL);
+        return;
+    }
+    if (eni_member_crown(member, m) != EN_OK) {
+        eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
+        return;
+    }
+    eni_info("member", "psd is back after %.1f s: pid %" PRId64 " on host %s", away, m->pid, m->host);
+    member->stage = MEMBER_HERE;
+    member->next_beat_ns = 0;
+    member->told_wait_ns = 0;
+    atomic_store_explicit(&member->away_since, 0, memory_order_release);
+    say_again(member);
+    pthread_cond_broadcast(&member->changed);
 }

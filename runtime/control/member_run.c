@@ -17,35 +17,7 @@ static const int64_t last_words_ns = 50 * ENI_MILLI; /* what the leader sent bef
 static const int64_t count_after_ns = ENI_SECOND;    /* a wait so long is worth a look at the sockets */
 enum { AGAIN = 6, TICK_MS = 250, SOON_MS = 10, MOVED_UNIT = 65536 };
 
-/* ---- the end ---- */
-
-/* Ends the run for this process: status, reason and death first, then everything that somebody may wait on.
- * The first call wins. */
-void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death)
-{
-    if (atomic_load(&member->status) != EN_OK) return;
-    snprintf(member->reason, sizeof member->reason, "%s", reason);
-    if (death != NULL) {
-        member->death = *death;
-        member->has_death = true;
-    }
-    eni_error("member", "the run is broken: %s", reason);
-    atomic_store_explicit(&member->status, status == EN_OK ? EN_EPEER : status, memory_order_release);
-    eventfd_write(member->event_fd, 1);
-    pthread_cond_broadcast(&member->changed);
-}
-
-/* Nobody told us anything: it is the leader itself that is gone. */
-void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped)
-{
-    const eni_peer *leader = &member->reign->leader;
-    eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .is_stopped = is_stopped};
-    char text[ENI_REASON_MAX];
-    snprintf(death.host, sizeof death.host, "%s", leader->host);
-    snprintf(death.cause, sizeof death.cause, "%s", cause);
-    eni_death_text(&death, text);
-    eni_member_finish(member, EN_EPEER, text, &death);
-}
+/* ---- the user ---- */
 
 /* The user wants this process to end: whoever waits is woken. The run itself is not broken, so the status
  * stays and the owner can still tell the others by an abort. */
@@ -91,8 +63,7 @@ static void on_left(eni_member *member, const eni_message *m)
     member->lost = lost;
     eni_death_text(&lost->death, text);
     eni_warn("member", "%s; the run goes on without it", text);
-    if (member->config.on_left != NULL)
-        member->config.on_left(member->config.user, lost->death.rank);
+    if (member->config.on_left != NULL) member->config.on_left(member->config.user, lost->death.rank);
 }
 
 static void on_claimed(eni_member *member, const eni_message *m)

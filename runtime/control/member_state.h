@@ -1,10 +1,11 @@
 /* member_state.h - what a member's files share:
  *
- *     member.c         life, and the calls that only look
- *     member_join.c    until WELCOME, on the opener's thread
- *     member_ask.c     claims, gathers, the early end, goodbyes: calls that wait for the leader
+ *     member.c         life, and calls that wait for the leader: claims, gathers, the early end, goodbyes
  *     member_run.c     its thread: heartbeats, silence, what the leader says
- *     member_rejoin.c  psd went away and comes back; servers' own duties */
+ *     member_join.c    until WELCOME; psd went away and comes back; a server opens its lanes
+ *     member_status.c  how the run is, where this rank is; the calls that only look or note
+ *
+ * Each calls only those below it. */
 #ifndef CONTROL_MEMBER_STATE_H
 #define CONTROL_MEMBER_STATE_H
 
@@ -108,24 +109,25 @@ struct eni_member {
     eni_death death;
 };
 
-/* member_run.c. The thread: argument is the member. The others with the lock held. */
-void *eni_member_run(void *member);
+/* member_status.c, with the lock held */
 en_status eni_member_put(eni_member *member, const eni_message *message); /* and wakes the thread */
+/* Ends the run for this process; the first call wins. */
 void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death);
+/* Nobody told us of a death: it is the leader itself that is gone. */
 void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped);
 
 /* member_join.c */
 en_status eni_member_join(eni_member *member);
-eni_message eni_member_join_message(const eni_member *member); /* also of a rejoin; borrows */
-void eni_member_watch_leader(eni_member *member, const eni_peer *leader);
-
-/* member_rejoin.c, with the lock held */
+en_status eni_member_serve(eni_member *member, const eni_message *serve); /* a server's SERVE; without lock */
+/* With the lock held. */
 en_status eni_member_crown(eni_member *member,
                            const eni_message *message); /* a leader; the first, or another */
 bool eni_member_may_wait_for_leader(const eni_member *member);
 void eni_member_go_away(eni_member *member, const char *cause);
 void eni_member_tick_away(eni_member *member, int64_t now_ns); /* may let go of the lock for a moment */
 void eni_member_rejoined(eni_member *member, const eni_message *welcome);
-en_status eni_member_serve(eni_member *member, const eni_message *serve); /* a server's SERVE; without lock */
+
+/* member_run.c. The thread: argument is the member. */
+void *eni_member_run(void *member);
 
 #endif
