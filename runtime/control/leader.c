@@ -1,6 +1,6 @@
-/* leader.c - the leader's calls and its loop; see leader.h. One round of the loop: wait, read everything,
- * serve broken connections first (so that a death is named before what others say because of it), then the
- * rest. */
+/* leader.c - the leader's life, its calls and its loop; see leader.h. One round of the loop: wait, read
+ * everything, serve broken connections first (so that a death is named before what others say because of it),
+ * then the rest. What is served there is in the other files (leader_state.h). */
 #include "runtime/control/leader.h"
 
 #include <errno.h>
@@ -23,60 +23,17 @@
 /* What poll(2) looks at: these, then connection and process of each seat. */
 enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
 enum { SPARE_SEATS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
-static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
 static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
 static const int64_t last_words_ns =
     50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
 
-void eni_seat_put(eni_seat *seat, const eni_message *message)
-{
-    if (seat->stream != EN_OK || seat->is_mute) return;
-    seat->stream = eni_message_put(&seat->link, message);
-    seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
-}
-
-void eni_seat_leave(eni_seat *seat)
-{
-    seat->stage = SEAT_LEAVING;
-    seat->leave_ns = eni_now_ns() + linger_ns;
-}
-
-void eni_seat_free(eni_seat *seat)
-{
-    eni_link_fini(&seat->link);
-    if (seat->process_fd >= 0) close(seat->process_fd);
-    if (!seat->is_in_world) eni_peer_fini(&seat->peer);
-    eni_free((void *)(uintptr_t)seat->pairs);
-    *seat = (eni_seat){.link.fd = -1, .process_fd = -1};
-}
-
-eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat)
-{
-    for (int32_t i = 0; i < leader->nmates; i++)
-        if (leader->mates[i].seat == seat) return &leader->mates[i];
-    return NULL;
-}
-
-void eni_mate_put(eni_mate *mate, const eni_message *message)
-{
-    if (mate->seat != NULL) eni_seat_put(mate->seat, message);
-}
-
-bool eni_leader_has_own_member(const eni_leader *leader)
-{
-    for (size_t i = 0; i < leader->nseats && leader->config.rank >= 0; i++) {
-        const eni_seat *seat = &leader->seats[i];
-        if (seat->stage != SEAT_JOINED && seat->stage != SEAT_ACTIVE) continue;
-        if (seat->peer.pid == getpid() && seat->peer.born == leader->born) return true;
-    }
-    return false;
-}
+/* ---- one round of the loop ---- */
 
 /* The seat of the next connection. When all are taken it is that of the stranger who has been silent longest,
  * so that a crowd of them cannot keep a member out: a member says JOIN at once. But it may be interrupted
- * between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the kernel's queue
- * for as long. NULL: none now; *is_full_out: nor in the next round. */
+ * between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the kernel's
+ * queue for as long. NULL: none now; *is_full_out: nor in the next round. */
 static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
 {
     eni_seat *oldest = NULL;
@@ -290,6 +247,8 @@ static void *run(void *argument)
     return NULL;
 }
 
+/* ---- life ---- */
+
 static void mate_fini(eni_mate *mate)
 {
     for (int i = 0; i < 2; i++)
@@ -405,6 +364,8 @@ free_leader:
     return st;
 }
 
+/* ---- questions and wishes ---- */
+
 const eni_address *eni_leader_address(const eni_leader *leader)
 {
     return &leader->address;
@@ -449,16 +410,6 @@ en_status eni_leader_death(eni_leader *leader, eni_death *death_out)
     if (has_death) *death_out = leader->death;
     pthread_mutex_unlock(&leader->lock);
     return has_death ? EN_OK : EN_ENOENT;
-}
-
-uint64_t eni_leader_claimed(const eni_leader *leader)
-{
-    return atomic_load_explicit(&leader->claimed, memory_order_relaxed);
-}
-
-uint64_t eni_leader_samples(const eni_leader *leader)
-{
-    return atomic_load_explicit(&leader->samples, memory_order_relaxed);
 }
 
 void eni_leader_abort(eni_leader *leader, const char *reason)

@@ -176,12 +176,9 @@ static bool is_due(const eni_mate *mate, uint64_t number)
     return (is_next || is_last) && number != 0 && eni_mate_slot(mate, number) == NULL;
 }
 
-void eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *m)
+const char *eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *m)
 {
-    if (!is_due(mate, m->number)) {
-        eni_leader_lost(leader, mate->seat, "it sent a gather out of order");
-        return;
-    }
+    if (!is_due(mate, m->number)) return "it sent a gather out of order";
     const eni_mate *first = first_in(leader, m->number);
     const eni_slot *opened = first == NULL ? NULL : eni_mate_slot(first, m->number);
     if (opened != NULL && strcmp(opened->tag, m->tag) != 0) {
@@ -190,25 +187,25 @@ void eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *m)
                  "rank %d is at gather '%s', rank %d at '%s': ranks must gather in one order",
                  eni_mate_number(leader, mate), m->tag, eni_mate_number(leader, first), opened->tag);
         eni_leader_finish(leader, EN_EMISMATCH, reason);
-        return;
+        return NULL;
     }
     if (!slot_fill(&mate->slot[m->number % 2], m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
-        return;
+        return NULL;
     }
     if (mate->done + 1 < m->number) mate->done = m->number - 1; /* it would not gather again otherwise */
     eni_leader_try_gather(leader);
+    return NULL;
 }
 
-void eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *m)
+const char *eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *m)
 {
-    if (leader->asked == 0 || m->number != leader->asked || mate->added.number == m->number) {
-        eni_leader_lost(leader, mate->seat, "it sent a blob that nobody asked for");
-        return;
-    }
+    if (leader->asked == 0 || m->number != leader->asked || mate->added.number == m->number)
+        return "it sent a blob that nobody asked for";
     if (!slot_fill(&mate->added, m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
-        return;
+        return NULL;
     }
     eni_leader_try_gather(leader);
+    return NULL;
 }

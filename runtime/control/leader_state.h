@@ -1,13 +1,15 @@
 /* leader_state.h - what the leader's files share:
  *
- *     leader.c         calls, and one round of the loop
- *     leader_join.c    who may come in, and come back
- *     leader_world.c   everyone is there: compare, open, let in
- *     leader_run.c     heartbeats, claims, goodbyes, the early end
- *     leader_gather.c  blobs of all for all
- *     leader_wait.c    who waits for whom; a wait that cannot end
- *     leader_loss.c    who died first
+ *     leader.c         life, calls, and one round of the loop
  *     leader_door.c    `entrain ps`
+ *     leader_run.c     what members say after WELCOME; heartbeats, claims
+ *     leader_wait.c    who waits for whom; a wait that cannot end
+ *     leader_join.c    who may come in, and come back: compare, open, let in
+ *     leader_end.c     goodbyes, the early end, deaths: who died first
+ *     leader_gather.c  blobs of all for all
+ *     leader_seat.c    say something to a member, close a connection, write down, end the run
+ *
+ * Each calls only those below it.
  *
  * All of it belongs to the leader's thread except what stands under `lock`. */
 #ifndef CONTROL_LEADER_STATE_H
@@ -118,7 +120,7 @@ struct eni_leader {
     eni_mate *mates;      /* (nmates) */
     int32_t nmates;
     eni_terms terms;
-    bool needs_first; /* terms.goes_on */
+    bool needs_first;   /* terms.goes_on */
     eni_pair *privates; /* terms.privates and what the servers added */
     uint64_t asked;     /* the gather for which the servers were asked */
     int64_t moved_ns;   /* when anybody was last seen to go on */
@@ -136,82 +138,77 @@ struct eni_leader {
     eni_death death;
 };
 
-/* leader.c */
-void eni_seat_put(eni_seat *seat, const eni_message *message); /* what went wrong shows when it is read */
-void eni_seat_leave(eni_seat *seat);                           /* close it once all is sent */
-void eni_seat_free(eni_seat *seat);
-
-/* Whether this process' own member will log what all members hear. */
-bool eni_leader_has_own_member(const eni_leader *leader);
-
-/* The connected mate of a welcomed seat; NULL. */
-eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat);
 static inline int32_t eni_mate_number(const eni_leader *leader, const eni_mate *mate)
 {
     int32_t i = (int32_t)(mate - leader->mates);
     return i < leader->config.nranks ? i : -2 - (i - leader->config.nranks);
 }
+
 static inline bool eni_mate_is_here(const eni_mate *mate)
 {
     return mate->stage == MATE_HERE && mate->seat != NULL;
 }
+
 static inline bool eni_mate_lives(const eni_mate *mate)
 {
     return mate->stage <= MATE_BYE;
 }
-void eni_mate_put(eni_mate *mate, const eni_message *message); /* if it is connected */
+
 /* How long somebody who may come back is waited for. */
 static inline int64_t eni_leader_back_ns(const eni_leader *leader)
 {
     return leader->config.server_timeout_ns > 0 ? leader->config.server_timeout_ns : leader->config.join_ns;
 }
 
-/* leader_join.c */
-void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join);
-void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason);
-void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
-/* "have 2 of 3 ranks, missing rank 2" */
-void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
+/* leader_seat.c */
+void eni_seat_put(eni_seat *seat, const eni_message *message); /* what went wrong shows when it is read */
+void eni_seat_leave(eni_seat *seat);                           /* close it once all is sent */
+void eni_seat_free(eni_seat *seat);
+/* The connected mate of a welcomed seat; NULL. */
+eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat);
+void eni_mate_put(eni_mate *mate, const eni_message *message); /* if it is connected */
+/* Whether this process' own member will log what all members hear. */
+bool eni_leader_has_own_member(const eni_leader *leader);
+/* Ends the run: every member hears status and reason; nothing else is served any more. `finish` logs it. */
+void eni_leader_finish(eni_leader *leader, en_status status, const char *reason);
+void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last);
+/* An entry of the journal; a failure ends the run. */
+en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank, uint64_t number,
+                           uint64_t value);
 
-/* leader_world.c */
-bool eni_leader_compare(const eni_pair *ours, size_t nours, const eni_seat *seat, const char *whose,
-                        char reason_out[ENI_REASON_MAX]);
-void eni_leader_begin(eni_leader *leader);                     /* all have joined */
-en_status eni_leader_revive(eni_leader *leader);               /* from config.revived, before anyone joins */
-void eni_leader_seat_mate(eni_leader *leader, eni_seat *seat); /* it takes its place: SERVE or WELCOME */
-void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *message);
+/* leader_gather.c. The first two: NULL, or how the message broke the protocol. */
+const char *eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *message);
+const char *eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *message);
+void eni_leader_try_gather(eni_leader *leader);
+const eni_slot *eni_mate_slot(const eni_mate *mate, uint64_t number); /* NULL: not here */
+void eni_slot_fini(eni_slot *slot);
 
-/* leader_run.c */
-void eni_leader_serve(eni_leader *leader, eni_seat *seat, const eni_message *message);
-void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
+/* leader_end.c */
 void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
 void eni_leader_begin_stop(eni_leader *leader, const char *why);
 void eni_leader_check_paused(eni_leader *leader);
 void eni_leader_tell_stop(eni_leader *leader, eni_mate *mate); /* to one who has just come back */
-en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank, uint64_t number,
-                           uint64_t value);
+void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause);
+void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause); /* or may it come back? */
+void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason);
+void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 
-/* leader_gather.c */
-void eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *message);
-void eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *message);
-void eni_leader_try_gather(eni_leader *leader);
-const eni_slot *eni_mate_slot(const eni_mate *mate, uint64_t number); /* NULL: not here */
-void eni_slot_fini(eni_slot *slot);
+/* leader_join.c */
+void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join);
+void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason);
+void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *message);
+en_status eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
+void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
+/* "have 2 of 3 ranks, missing rank 2" */
+void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
 
 /* leader_wait.c */
 void eni_leader_waiting(eni_leader *leader, eni_seat *seat, eni_mate *mate, const eni_message *message);
 void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
 
-/* leader_loss.c */
-void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause);
-void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause); /* or may it come back? */
-void eni_leader_never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns);
-void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason);
-void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
-
-/* Ends the run: every member hears status and reason; nothing else is served any more. `finish` logs it. */
-void eni_leader_finish(eni_leader *leader, en_status status, const char *reason);
-void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last);
+/* leader_run.c */
+void eni_leader_serve(eni_leader *leader, eni_seat *seat, const eni_message *message);
+void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
 
 /* leader_door.c */
 enum { ENI_DOOR_CALLERS = 4 };

@@ -1,4 +1,5 @@
-/* leader_loss.c - who died first, and does the run go on without him. */
+/* leader_end.c - how the run ends, for one or for all: goodbyes, an early end in good order, and deaths: who
+ * died first, and does the run go on without him. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,104 @@ static const int64_t abort_grace_ns = 200 * ENI_MILLI;
 
 /* One that is silent or stopped will not close its side: what is sent to it needs only to leave. */
 static const int64_t silent_linger_ns = 100 * ENI_MILLI;
+
+/* ---- goodbyes ---- */
+
+/* All blobs that it took part in are with everybody, so nobody will need it again. */
+static bool may_go(const eni_leader *leader, const eni_mate *leaving)
+{
+    for (int32_t r = 0; r < leader->config.nranks; r++) {
+        const eni_mate *mate = &leader->mates[r];
+        bool is_behind =
+            mate->stage == MATE_MISSING || (mate->stage == MATE_HERE && mate->done < leaving->told);
+        if (is_behind) return false;
+    }
+    return true;
+}
+
+static void let_go(eni_leader *leader, eni_mate *mate)
+{
+    eni_seat *seat = mate->seat;
+    if (eni_leader_write(leader, ENI_ENTRY_BYE, eni_mate_number(leader, mate), 0, 0) != EN_OK) return;
+    mate->stage = MATE_GONE;
+    mate->seat = NULL;
+    eni_seat_put(seat, &(eni_message){.type = ENI_CTL_BYE});
+    eni_seat_leave(seat);
+}
+
+void eni_leader_check_end(eni_leader *leader)
+{
+    int32_t living = 0;
+    if (leader->stage != LEADER_RUNNING || leader->abort_ns != 0) return; /* goodbyes do not hide an abort */
+    for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
+        eni_mate *mate = &leader->mates[r];
+        if (mate->stage == MATE_BYE && mate->seat != NULL && may_go(leader, mate)) let_go(leader, mate);
+        living += eni_mate_lives(mate);
+    }
+    if (living > 0 || leader->stage != LEADER_RUNNING) return;
+    eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* servers hear it */
+}
+
+/* ---- the early end ---- */
+
+static void put_all(eni_leader *leader, const eni_message *m)
+{
+    for (int32_t i = 0; i < leader->nmates; i++)
+        if (leader->mates[i].stage == MATE_HERE) eni_mate_put(&leader->mates[i], m);
+}
+
+static eni_message stop_message(eni_leader *leader, uint32_t type)
+{
+    eni_message m = {.type = type, .index = leader->stop_step};
+    pthread_mutex_lock(&leader->lock);
+    memcpy(m.reason, leader->stop_why, sizeof m.reason);
+    pthread_mutex_unlock(&leader->lock);
+    return m;
+}
+
+/* First all ranks say which step they may still take without asking, so that none is past the one that is
+ * chosen then. Claims end at once. */
+void eni_leader_begin_stop(eni_leader *leader, const char *why)
+{
+    pthread_mutex_lock(&leader->lock);
+    if (leader->stop_why[0] == '\0') snprintf(leader->stop_why, sizeof leader->stop_why, "%s", why);
+    pthread_mutex_unlock(&leader->lock);
+    if (leader->stage != LEADER_RUNNING) {
+        eni_leader_finish(leader, EN_EINTR, why);
+        return;
+    }
+    if (leader->stop != STOP_NONE) return;
+    leader->stop = STOP_PAUSING;
+    for (int32_t r = 0; r < leader->config.nranks; r++)
+        leader->mates[r].has_paused = false;
+    if (!eni_leader_has_own_member(leader)) eni_info("leader", "the run ends early: %s", why);
+    eni_message pause = stop_message(leader, ENI_CTL_PAUSE);
+    put_all(leader, &pause);
+    eni_leader_check_paused(leader);
+}
+
+void eni_leader_check_paused(eni_leader *leader)
+{
+    int64_t last = -1;
+    if (leader->stop != STOP_PAUSING || leader->stage != LEADER_RUNNING) return;
+    for (int32_t r = 0; r < leader->config.nranks; r++) {
+        const eni_mate *mate = &leader->mates[r];
+        if (mate->stage == MATE_MISSING || (mate->stage == MATE_HERE && !mate->has_paused)) return;
+        if (mate->stage == MATE_HERE && mate->paused_step > last) last = mate->paused_step;
+    }
+    if (eni_leader_write(leader, ENI_ENTRY_STOP, 0, 0, (uint64_t)(last + 1)) != EN_OK) return;
+    leader->stop = STOP_CHOSEN;
+    leader->stop_step = (uint64_t)(last + 1);
+    eni_message stopping = stop_message(leader, ENI_CTL_STOPPING);
+    put_all(leader, &stopping);
+}
+
+void eni_leader_tell_stop(eni_leader *leader, eni_mate *mate)
+{
+    if (leader->stop == STOP_NONE) return;
+    eni_message m = stop_message(leader, leader->stop == STOP_CHOSEN ? ENI_CTL_STOPPING : ENI_CTL_PAUSE);
+    eni_mate_put(mate, &m);
+}
 
 /* ---- one that is lost ---- */
 
@@ -181,7 +280,7 @@ static void lose_silent(eni_leader *leader, eni_mate *mate, int64_t silent_ns)
     lose(leader, mate, &death);
 }
 
-void eni_leader_never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns)
+static void never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns)
 {
     int32_t place = (int32_t)(mate - leader->mates);
     eni_peer peer = leader->peers[place];
@@ -203,6 +302,6 @@ void eni_leader_check_silence(eni_leader *leader, int64_t now_ns)
         if (seat != NULL && seat->stage == SEAT_ACTIVE && now_ns - seat->heard_ns >= timeout_ns)
             lose_silent(leader, mate, now_ns - seat->heard_ns);
         else if (mate->stage == MATE_MISSING && now_ns - mate->missing_ns >= back_ns) /* or not READY */
-            eni_leader_never_back(leader, mate, now_ns);
+            never_back(leader, mate, now_ns);
     }
 }
