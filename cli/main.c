@@ -14,7 +14,7 @@
 #include "core/signals.h"
 #include "core/version.h"
 #include "core/words.h"
-#include "runtime/sim/trial.h"
+#include "cli/sim.h"
 
 typedef struct command {
     const char *name;

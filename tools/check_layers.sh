@@ -17,6 +17,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
     runtime/host) echo "core ops runtime/net runtime/spec runtime/collective runtime/client" ;;
     runtime/sim) echo "core ops runtime/spec runtime/store runtime/host" ;;
+    runtime/sim/faults) echo "core ops runtime/spec runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
     worker) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core config" ;;
@@ -39,7 +40,7 @@ vendor() { # header -> the folders that may include it
 bad=0
 offence() { echo "$1"; bad=1; }
 for folder in core config models data ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
-    runtime/collective runtime/store runtime/client runtime/host runtime/sim server worker report cli strategies; do
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server worker report cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do

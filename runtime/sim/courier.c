@@ -89,8 +89,8 @@ static void answer_head(void *sim_, void *answer_)
 static void reply(eni_sim_store *store, const eni_store_action *action)
 {
     eni_sim *sim = store->sim;
-    if (sim->weather) {
-        eni_storm_reply(store, action);
+    if (sim->faults) {
+        sim->faults->reply(store, action);
         return;
     }
     parcel *p = (parcel *)(uintptr_t)action->ticket;
@@ -249,8 +249,8 @@ static eni_cell_client *cell_of(eni_rank *rank, int32_t store, uint32_t bucket)
 static en_status send_part(eni_rank *rank, int32_t store, const parcel *like, const float *out, float *in,
                            uint64_t lo)
 {
-    if (rank->sim->weather)
-        return eni_envoy_call(rank, &(eni_envoy_order){.store = store,
+    if (rank->sim->faults)
+        return rank->sim->faults->call(rank, &(eni_sim_call){.store = store,
                                                        .bucket = like->bucket,
                                                        .kind = like->kind,
                                                        .what = like->what,
@@ -408,8 +408,8 @@ void eni_courier_finished(eni_rank *rank)
 {
     eni_sim *sim = rank->sim;
     if (!eni_courier_is_client(rank)) return;
-    if (sim->weather) {
-        eni_envoy_finished(rank);
+    if (sim->faults) {
+        sim->faults->finished(rank);
         return;
     }
     for (int32_t k = 0; k < sim->nstores; k++) {

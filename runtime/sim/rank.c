@@ -51,60 +51,6 @@ static int64_t compute_ns(const eni_rank *rank)
     return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
 }
 
-/* ---- the gradient, on the scheduler's stack ------------------------------------------------------------ */
-
-/* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
- * the same function, the same order, the same bytes. */
-static void compute_gradient(eni_rank *rank)
-{
-    const eni_sim *sim = rank->sim;
-    const eni_sim_problem *problem = sim->config->problem;
-    uint64_t samples[ENI_MEAN_MAX] = {0};
-    rank->nsamples = 0;
-    for (uint64_t i = 0; i < rank->nbatches; i++) {
-        float *to = sim->micro ? sim->micro[i] : rank->grad;
-        samples[i] = problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
-        rank->nsamples += samples[i];
-    }
-    if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->micro && rank->nbatches > 0) {
-        /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
-        for (uint32_t b = 0; b < sim->buckets->n; b++) {
-            const uint64_t lo = sim->buckets->bucket[b].lo, count = rank->buckets[b].count;
-            const float *from[ENI_MEAN_MAX];
-            for (uint64_t i = 0; i < sim->config->accumulate; i++)
-                from[i] = sim->micro[i] + lo;
-            eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate,
-                           sim->config->sum_order, count, 0, count);
-        }
-    }
-    rank->result->samples += rank->nsamples;
-}
-
-void eni_rank_resume(void *sim_, void *rank_)
-{
-    eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
-    if (rank->is_dead) {
-        eni_fiber_free(rank->fiber);
-        rank->fiber = NULL;
-        return;
-    }
-    do {
-        eni_fiber_resume(rank->fiber);
-        if (!rank->wants_gradient) break;
-        rank->wants_gradient = 0;
-        compute_gradient(rank);
-    } while (1);
-    if (!eni_fiber_has_ended(rank->fiber)) return;
-    rank->is_running = 0;
-    sim->nrunning--;
-    if (rank->status == EN_OK)
-        eni_courier_finished(rank);
-    else
-        eni_sim_fail(sim, rank->status);
-}
-
 static void ask_for_gradient(eni_rank *rank)
 {
     rank->wants_gradient = 1;
@@ -200,4 +146,5 @@ void eni_rank_body(void *rank_)
         eni_error("rank", "strategy %s failed on rank %d in step %" PRIu64 ": %s",
                   rank->sim->config->strategy->name, rank->world.rank, rank->step,
                   en_status_str(rank->status));
+    if (rank->status == EN_OK) eni_courier_finished(rank);
 }

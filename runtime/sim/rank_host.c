@@ -2,11 +2,8 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/rng.h"
 #include "runtime/sim/world.h"
 
@@ -53,31 +50,6 @@ __attribute__((format(printf, 3, 4))) static void host_log(en_host *host, int le
 
 /* ---- vectors ------------------------------------------------------------------------------------------- */
 
-en_vec eni_rank_add_vector(eni_rank *rank, float *data, uint64_t count)
-{
-    if (rank->nvectors == rank->vectors_room) {
-        const uint32_t room = rank->vectors_room ? 2 * rank->vectors_room : 8;
-        eni_vector *vectors = realloc(rank->vectors, room * sizeof *vectors);
-        if (!vectors) return 0;
-        rank->vectors = vectors;
-        rank->vectors_room = room;
-    }
-    eni_vector *v = &rank->vectors[rank->nvectors];
-    *v = (eni_vector){.data = data, .count = count, .is_own = !data};
-    if (!data) v->data = eni_alloc_array(count, sizeof *v->data);
-    return v->data ? ++rank->nvectors : 0;
-}
-
-eni_vector *eni_rank_vector(eni_rank *rank, en_vec handle, uint64_t count)
-{
-    eni_vector *v = handle > 0 && handle <= rank->nvectors ? &rank->vectors[handle - 1] : NULL;
-    if (v && (count == 0 || v->count == count)) return v;
-    eni_error("rank", "strategy %s passes vector %u, which %s", rank->sim->config->strategy->name, handle,
-              v ? "belongs to a bucket of another length" : "does not exist");
-    eni_sim_fail(rank->sim, EN_EBUG);
-    return NULL;
-}
-
 static en_vec host_vec(en_host *host, const char *name, const en_bucket *like)
 {
     eni_rank *rank = rank_of(host);
@@ -87,26 +59,10 @@ static en_vec host_vec(en_host *host, const char *name, const en_bucket *like)
     return 0;
 }
 
-void eni_rank_note_write(eni_rank *rank, const float *data)
-{
-    const eni_buckets *buckets = rank->sim->buckets;
-    for (uint32_t b = 0; b < buckets->n; b++)
-        if (data == rank->grad + buckets->bucket[b].lo) rank->is_empty[b] = 0;
-}
-
-/* Optimizer state is a flat vector like param, made when first used. */
-static float *slot_data(eni_rank *rank, int i)
-{
-    const eni_sim *sim = rank->sim;
-    if (i < 0 || i >= sim->optimizer->slots(&sim->config->hyper)) return NULL;
-    if (!rank->slots[i]) rank->slots[i] = eni_alloc_array(sim->buckets->count, sizeof(float));
-    return rank->slots[i];
-}
-
 static en_vec host_slot(en_host *host, const en_bucket *bucket, int i)
 {
     eni_rank *rank = rank_of(host);
-    float *data = slot_data(rank, i);
+    float *data = eni_rank_slot(rank, i);
     if (!data) return 0;
     data += rank->sim->buckets->bucket[bucket->id].lo;
     for (uint32_t v = 0; v < rank->nvectors; v++)
@@ -127,30 +83,6 @@ static en_status host_lin(en_host *host, en_vec y, double a, en_vec x, double b)
 
 /* ---- the optimizer ------------------------------------------------------------------------------------- */
 
-static float lr_at(const eni_rank *rank, uint32_t bucket)
-{
-    return eni_schedule_lr(&rank->sim->config->schedule, rank->samples[bucket]);
-}
-
-en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
-{
-    const eni_sim *sim = rank->sim;
-    const uint64_t at = sim->buckets->bucket[bucket->id].lo + bucket->lo;
-    float *slots[ENI_MAX_SLOTS] = {NULL};
-    for (int i = 0; i < sim->optimizer->slots(&sim->config->hyper); i++) {
-        float *data = slot_data(rank, i);
-        if (!data) return EN_ENOMEM;
-        slots[i] = data + at;
-    }
-    eni_hyper hyper = sim->config->hyper;
-    hyper.lr = lr_at(rank, bucket->id);
-    hyper.step = rank->steps_taken[bucket->id]++;
-    if (!rank->is_empty[bucket->id])
-        sim->optimizer->step(rank->param + at, slots, rank->grad + at, bucket->hi - bucket->lo, &hyper);
-    rank->samples[bucket->id] += nsamples;
-    return EN_OK;
-}
-
 static en_status host_step(en_host *host, en_bucket *bucket)
 {
     eni_rank *rank = rank_of(host);
@@ -159,7 +91,7 @@ static en_status host_step(en_host *host, en_bucket *bucket)
 
 static double host_lr(en_host *host)
 {
-    return lr_at(rank_of(host), 0);
+    return eni_rank_lr(rank_of(host), 0);
 }
 
 /* ---- what things cost ---------------------------------------------------------------------------------- */
@@ -199,53 +131,6 @@ static const void *host_extension(en_host *host, const char *id)
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
-/* A request is generation << 32 | slot + 1. */
-static eni_request *slot_of(eni_rank *rank, en_req request)
-{
-    const uint32_t slot = (uint32_t)request - 1;
-    if (request == 0 || slot >= rank->nrequests) return NULL;
-    eni_request *r = &rank->requests[slot];
-    return r->generation == (uint32_t)(request >> 32) ? r : NULL;
-}
-
-eni_request *eni_rank_request(eni_rank *rank, en_req request)
-{
-    eni_request *r = slot_of(rank, request);
-    return r && r->parts > 0 ? r : NULL;
-}
-
-en_req eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest)
-{
-    uint32_t slot = 0;
-    while (slot < rank->nrequests && (rank->requests[slot].parts > 0 || rank->requests[slot].status != EN_OK))
-        slot++;
-    if (slot == rank->nrequests) {
-        eni_request *requests = realloc(rank->requests, (slot + 1) * sizeof *requests);
-        if (!requests) {
-            eni_sim_fail(rank->sim, EN_ENOMEM);
-            return 0;
-        }
-        rank->requests = requests;
-        rank->requests[rank->nrequests++] = (eni_request){0};
-    }
-    eni_request *r = &rank->requests[slot];
-    *r = (eni_request){
-        .generation = r->generation + 1, .parts = parts, .doing = doing, .bucket = bucket, .dest = dest};
-    return (en_req)r->generation << 32 | (slot + 1);
-}
-
-void eni_rank_part_done(eni_rank *rank, en_req request, en_status status)
-{
-    eni_request *r = eni_rank_request(rank, request);
-    if (!r) return;
-    if (r->status == EN_OK) r->status = status;
-    if (--r->parts > 0 || rank->waiting != request) return;
-    rank->waiting = 0;
-    const en_status st =
-        eni_agenda_post(&rank->sim->agenda, rank->sim->agenda.now_ns, eni_rank_resume, rank->sim, rank);
-    if (st != EN_OK) eni_sim_fail(rank->sim, st);
-}
-
 static en_status host_wait(en_host *host, en_req request)
 {
     eni_rank *rank = rank_of(host);
@@ -253,7 +138,7 @@ static en_status host_wait(en_host *host, en_req request)
         rank->waiting = request;
         eni_fiber_leave(rank->fiber);
     }
-    eni_request *r = slot_of(rank, request);
+    eni_request *r = eni_rank_slot_of(rank, request);
     if (!r) return EN_OK; /* 0, or done and told before */
     const en_status status = r->status;
     r->status = EN_OK;

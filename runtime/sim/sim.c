@@ -1,3 +1,4 @@
+/* sim.c - one run of the virtual host: set-up, the loop over the agenda, the result (sim.h). */
 #include "runtime/sim/sim.h"
 
 #include <inttypes.h>
@@ -15,34 +16,6 @@ enum {
     DEFAULT_CAP = 25 << 20,   /* as --bucket-cap-mb */
     DEFAULT_MAX_EVENTS = 100000000
 };
-
-/* ---- memory of the run --------------------------------------------------------------------------------- */
-
-struct eni_sim_block {
-    eni_sim_block *next, *previous;
-    _Alignas(ENI_LINE) char memory[];
-};
-
-void *eni_sim_alloc(eni_sim *sim, size_t bytes)
-{
-    eni_sim_block *block = eni_alloc(sizeof *block + bytes);
-    if (!block) return NULL;
-    block->next = sim->blocks;
-    if (block->next) block->next->previous = block;
-    sim->blocks = block;
-    return block->memory;
-}
-
-void eni_sim_free(eni_sim *sim, void *memory)
-{
-    eni_sim_block *block = (eni_sim_block *)(void *)((char *)memory - offsetof(eni_sim_block, memory));
-    if (block->next) block->next->previous = block->previous;
-    if (block->previous)
-        block->previous->next = block->next;
-    else
-        sim->blocks = block->next;
-    eni_free(block);
-}
 
 /* ---- set-up -------------------------------------------------------------------------------------------- */
 
@@ -70,9 +43,9 @@ static en_status check(const eni_sim_config *c)
         why = "accumulate is not in 1 .. 1024";
     else if (c->accumulate > 1 && !is_alone(c))
         why = "accumulate is for one rank without a store";
-    else if (c->storm &&
+    else if (c->faults &&
              (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != EN_STORE_ON_SERVERS)
-        why = "a storm is for strategies with a store on servers";
+        why = "fault injection is for strategies with a store on servers";
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
     if (!why) return EN_OK;
@@ -177,7 +150,8 @@ static en_status open_world(eni_sim *sim)
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
     EN_TRY(eni_shards_open(sim));
-    EN_TRY(eni_storm_open(sim));
+    sim->faults = c->faults; /* from here on: the answers to INIT are nobody's */
+    if (sim->faults) EN_TRY(sim->faults->open(sim));
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(start_rank(sim, r));
     return EN_OK;
@@ -218,12 +192,11 @@ en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
 
 static void close_world(eni_sim *sim)
 {
-    eni_storm_close(sim);
+    if (sim->faults) sim->faults->close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
         close_rank(&sim->ranks[r], sim->nstores);
-    while (sim->blocks)
-        eni_sim_free(sim, sim->blocks->memory);
+    eni_sim_free_all(sim);
     for (uint64_t i = 0; sim->micro && i < sim->config->accumulate; i++)
         eni_free(sim->micro[i]);
     eni_free(sim->micro);
@@ -238,7 +211,7 @@ static void close_world(eni_sim *sim)
 
 static int is_over(const eni_sim *sim)
 {
-    return sim->weather ? eni_storm_is_over(sim) : sim->nrunning == 0 && sim->in_flight == 0;
+    return sim->faults ? sim->faults->is_over(sim) : sim->nrunning == 0 && sim->in_flight == 0;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------ */
@@ -362,7 +335,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     eni_agenda_init(&sim.agenda);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
-    if (st == EN_OK) st = eni_storm_check(&sim);
+    if (st == EN_OK && sim.faults) st = sim.faults->check(&sim);
     const en_status summed = sum_up(&sim);
     collect(&sim);
     if (st == EN_OK) st = summed;

@@ -26,7 +26,6 @@
 #include "core/options.h"
 #include "runtime/store/staleness.h"
 #include "core/digest.h"
-#include "runtime/sim/storm.h"
 
 /* What is trained. */
 typedef struct eni_sim_problem {
@@ -100,7 +99,8 @@ typedef struct eni_sim_config {
     void (*trace)(void *user, const eni_sim_event *event); /* NULL: none */
     void *trace_user;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
-    const eni_storm *storm; /* NULL: fine weather. Needs EN_STORE_ON_SERVERS */
+    const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
+    const void *faults_config;           /* for `faults`: an eni_storm of runtime/sim/faults/storm.h */
 } eni_sim_config;
 
 typedef struct eni_sim_rank_result {
@@ -122,7 +122,6 @@ typedef struct eni_sim_result {
     uint64_t clocks_ahead;
     uint64_t sent, recv;
     eni_histogram staleness;
-    eni_storm_figures storm;
     int has_equal_ranks; /* every rank's param has the same bytes */
     int has_theory;
     en_theory theory; /* what rank 0's strategy promises */

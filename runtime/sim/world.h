@@ -4,7 +4,9 @@
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
  *     exchange.c   collectives and swaps among ranks      courier.c    calls to stores and their answers
  *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
- *     storm.c, outage.c  what goes wrong, if anything     envoy.c      calls that survive it
+ *     world.c      what all of them need of a run and its ranks
+ *
+ * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
@@ -53,7 +55,7 @@ struct eni_rank {
     void *state;
     en_status status; /* what its body returned */
     int is_running;
-    int is_dead; /* a storm: the fiber is not to be resumed */
+    int is_dead; /* by a fault: the fiber is not to be resumed */
 
     float *param, *grad; /* (count) the flat vectors */
     float *slots[ENI_MAX_SLOTS];
@@ -93,7 +95,8 @@ typedef struct eni_sim_store {
 typedef struct eni_collective eni_collective;
 typedef struct eni_swap eni_swap;
 typedef struct eni_sim_block eni_sim_block;
-typedef struct eni_weather eni_weather;
+typedef struct eni_sim_faults eni_sim_faults;
+typedef struct eni_weather eni_weather; /* faults/weather.h */
 
 struct eni_sim {
     const eni_sim_config *config;
@@ -115,7 +118,8 @@ struct eni_sim {
     eni_sim_block *blocks; /* what eni_sim_alloc gave out */
     uint64_t refusals;     /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;    /* messages: the run ends when the last has arrived */
-    eni_weather *weather;  /* NULL: fine */
+    const eni_sim_faults *faults; /* NULL: nothing fails, or the stores are not open yet */
+    eni_weather *weather;         /* theirs */
 
     int claims;
     uint64_t next_batch;         /* CLAIM: the next of the global order */
@@ -126,32 +130,42 @@ struct eni_sim {
     int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */
 };
 
+/* One cell's part of a call. */
+typedef struct eni_sim_call {
+    int32_t store;
+    uint32_t bucket, kind, what;
+    uint64_t nsamples, covered, count;
+    const float *out;
+    float *in;
+    en_req request;
+} eni_sim_call;
+
+/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). With it calls and answers do not go
+ * through the courier's network, but through `call` and `reply`. */
+struct eni_sim_faults {
+    en_status (*open)(eni_sim *sim);    /* when the stores are open */
+    void (*close)(eni_sim *sim);        /* also after an open that failed */
+    int (*is_over)(const eni_sim *sim); /* 1 once every rank has finished and every store knows it */
+    en_status (*check)(eni_sim *sim);   /* after the end: EN_EBUG, logged, for counts that do not agree */
+    en_status (*call)(eni_rank *rank, const eni_sim_call *call);
+    void (*finished)(eni_rank *rank); /* calls no more */
+    void (*reply)(eni_sim_store *store, const eni_store_action *action);
+};
+
 static inline void eni_sim_fail(eni_sim *sim, en_status status)
 {
     if (sim->status == EN_OK) sim->status = status;
 }
 
-/* ---- sim.c --------------------------------------------------------------------------------------------- */
+/* ---- world.c ------------------------------------------------------------------------------------------- */
 
 /* Zeroed memory of this run: what is on its way when a run breaks off is freed with the run. */
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
-
-/* A rank that died begins anew. */
-en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
-
-/* ---- rank.c -------------------------------------------------------------------------------------------- */
-
-/* The body of the fiber: open, plan, then steps until the budget is used up. */
-void eni_rank_body(void *rank);
+void eni_sim_free_all(eni_sim *sim);
 
 /* An agenda entry: the rank goes on, and if it asks for its gradient, that is computed here. */
 void eni_rank_resume(void *sim, void *rank);
-
-/* ---- rank_host.c --------------------------------------------------------------------------------------- */
-
-/* Fills rank->host. */
-void eni_rank_host_init(eni_rank *rank);
 
 /* The vector behind a handle that the strategy passed, of the bucket's length; NULL (logged) if it is none.
  */
@@ -175,6 +189,31 @@ void eni_rank_note_write(eni_rank *rank, const float *data);
 /* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. Where grad
  * is_empty it is counted, and nothing moves, as in the store. */
 en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples);
+
+/* The i-th flat vector of the optimizer's state, made when first used; NULL when out of memory, or if there is
+ * none. */
+float *eni_rank_slot(eni_rank *rank, int i);
+
+/* The rate of the rank's next step on a bucket. */
+float eni_rank_lr(const eni_rank *rank, uint32_t bucket);
+
+/* The slot of a request, in progress or done and not yet told; NULL: of none. */
+eni_request *eni_rank_slot_of(eni_rank *rank, en_req request);
+
+/* ---- sim.c --------------------------------------------------------------------------------------------- */
+
+/* A rank that died begins anew. */
+en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
+
+/* ---- rank.c -------------------------------------------------------------------------------------------- */
+
+/* The body of the fiber: open, plan, then steps until the budget is used up. */
+void eni_rank_body(void *rank);
+
+/* ---- rank_host.c --------------------------------------------------------------------------------------- */
+
+/* Fills rank->host. */
+void eni_rank_host_init(eni_rank *rank);
 
 /* ---- exchange.c ---------------------------------------------------------------------------------------- */
 
@@ -214,33 +253,5 @@ en_status eni_shards_renew(eni_sim *sim, int32_t store);
 
 /* Copies the weights of the shards (or of rank 0's store) into flat (count). */
 void eni_shards_collect(const eni_sim *sim, float *flat_out);
-
-/* ---- storm.c, envoy.c ---------------------------------------------------------------------------------- */
-
-/* Nothing without a storm in the configuration. After the stores are open. */
-en_status eni_storm_open(eni_sim *sim);
-void eni_storm_close(eni_sim *sim);
-
-/* 1 once every rank has finished and every store knows it. */
-int eni_storm_is_over(const eni_sim *sim);
-
-/* After the end: what the stores counted against what was seen from outside. EN_EBUG, logged. */
-en_status eni_storm_check(eni_sim *sim);
-
-/* An answer of a store goes on its way. */
-void eni_storm_reply(eni_sim_store *store, const eni_store_action *action);
-
-/* One cell's part of a call. */
-typedef struct eni_envoy_order {
-    int32_t store;
-    uint32_t bucket, kind, what;
-    uint64_t nsamples, covered, count;
-    const float *out;
-    float *in;
-    en_req request;
-} eni_envoy_order;
-
-en_status eni_envoy_call(eni_rank *rank, const eni_envoy_order *order);
-void eni_envoy_finished(eni_rank *rank);
 
 #endif

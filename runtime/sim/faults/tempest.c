@@ -1,4 +1,5 @@
-#include "runtime/sim/tempest.h"
+/* tempest.c - one strategy in one storm drawn from a seed, and what it is held to (tempest.h). */
+#include "runtime/sim/faults/tempest.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -34,6 +35,7 @@ typedef struct tempest {
     double bound; /* infinity: none */
     eni_storm storm;
     eni_sim_config config;
+    eni_storm_figures figures; /* of the last run in the storm */
     const char *broken; /* the first promise that was not kept */
 } tempest;
 
@@ -129,7 +131,7 @@ static void check_weights(tempest *t, const eni_sim_result *result)
             }
     if (fabs(sum - (double)result->updates) > 1e-3)
         broken(t, "the sum of the weights is not the number of steps");
-    if (applied != result->storm.applied) broken(t, "the store counts other samples than it applied");
+    if (applied != t->figures.applied) broken(t, "the store counts other samples than it applied");
 }
 
 /* ---- what the seed says -------------------------------------------------------------------------------- */
@@ -138,6 +140,7 @@ static void draw_storm(tempest *t)
 {
     const int may_die = !(t->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
     t->storm = (eni_storm){
+        .figures = &t->figures,
         .calm_ns = (int64_t)(2 + draw(t, 18)) * ENI_MILLI,
         .limit_ns = 3 * ENI_SECOND,
         .drop = draw_share(t, 0.4),
@@ -184,7 +187,8 @@ static void draw_run(tempest *t)
         .compute = {.mean_ns = ENI_MILLI, .noise = ENI_SIM_LOGNORMAL, .sigma = 0.5},
         .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
         .max_events = 5000000,
-        .storm = &t->storm,
+        .faults = &eni_storm_faults,
+        .faults_config = &t->storm,
         .weights_out = t->weights,
     };
 }
@@ -211,7 +215,7 @@ static en_status run_oracle(tempest *t, eni_storm_figures *figures)
     t->config.problem = &problem;
     t->config.weights_out = t->weights;
     const en_status st = eni_sim_run(&t->config, &result);
-    add_figures(figures, &result.storm);
+    add_figures(figures, &t->figures);
     if (st == EN_OK && t->promise >= ENI_PROMISE_MAY_DROP) check_weights(t, &result);
     if (st == EN_OK && (double)result.clocks_ahead > t->bound)
         broken(t, "the store answered a rank further ahead than the bound");
@@ -231,8 +235,8 @@ static en_status run_twice(tempest *t, eni_storm_figures *figures)
     t->config.hyper = (eni_hyper){.momentum = 0.9f, .nesterov = 1, .weight_decay = 1e-3f};
     t->config.schedule.base = 0.02;
     en_status st = eni_sim_run(&t->config, &stormy);
-    add_figures(figures, &stormy.storm);
-    t->config.storm = NULL;
+    add_figures(figures, &t->figures);
+    t->config.faults = NULL;
     if (st == EN_OK) {
         st = eni_sim_run(&t->config, &fine);
         if (st == EN_OK && strcmp(stormy.weights_sha256, fine.weights_sha256) != 0)

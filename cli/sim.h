@@ -1,8 +1,8 @@
-/* trial.h - a strategy tried on the virtual host from a command line: `entrain sim`.
+/* sim.h - a strategy tried on the virtual host from a command line: `entrain sim`.
  *
  *     entrain sim --strategy=./mine.so:period=8 --workers=4 --straggler=1:4 --events=20 */
-#ifndef SIM_TRIAL_H
-#define SIM_TRIAL_H
+#ifndef CLI_SIM_H
+#define CLI_SIM_H
 
 #include <stdio.h>
 

@@ -1,12 +1,197 @@
-/* envoy.c - calls in bad weather: resent, retained, replayed. What runtime/client/client.c does on sockets, in
- * the form that a storm tries. */
+/* envoy.c - calls in bad weather. Letters between ranks and stores are lost, doubled, late or cut off; calls are
+ * resent, retained and replayed until they are through: what runtime/client/client.c does on sockets, in the form
+ * that a storm tries.
+ *
+ * From top to bottom: a letter on its way, what a store does with it, and the client of a rank: its alarms,
+ * FINISHED, its calls, their answers. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/mutation.h"
 #include "core/try.h"
-#include "runtime/sim/weather.h"
+#include "runtime/sim/faults/weather.h"
+#include "runtime/store/store_save.h"
+
+/* ---- letters ------------------------------------------------------------------------------------------- */
+
+static void arrived(void *sim, void *letter);
+static void receive(eni_sim *sim, const eni_letter *letter);
+
+static int is_cut(const eni_sim *sim, const eni_letter *l)
+{
+    const eni_weather *w = sim->weather;
+    const int way = l->type <= ENI_LETTER_FINISHED ? 1 : 2;
+    for (int32_t i = 0; i < w->storm->cuts; i++) {
+        const eni_cut *cut = &w->cut[i];
+        if (cut->rank == l->rank && cut->store == l->store && cut->ways & way &&
+            cut->from_ns <= sim->agenda.now_ns && sim->agenda.now_ns < cut->to_ns)
+            return 1;
+    }
+    return 0;
+}
+
+static void send_copy(eni_sim *sim, const eni_letter *like, const float *data, int64_t delay_ns)
+{
+    const uint64_t bytes = data ? like->count * sizeof(float) : 0;
+    eni_letter *letter = eni_sim_alloc(sim, sizeof *letter + bytes);
+    if (!letter) {
+        eni_sim_fail(sim, EN_ENOMEM);
+        return;
+    }
+    *letter = *like;
+    letter->sim = sim;
+    if (data) memcpy(letter->data, data, bytes);
+    eni_weather_post(sim, delay_ns, arrived, letter);
+}
+
+static void send_letter(eni_sim *sim, const eni_letter *like, const float *data)
+{
+    eni_weather *w = sim->weather;
+    const eni_storm *storm = w->storm;
+    const int64_t latency = sim->network.latency_ns;
+    w->figures->letters++;
+    if (eni_weather_is_calm(sim)) {
+        send_copy(sim, like, data, latency);
+        return;
+    }
+    if (is_cut(sim, like)) {
+        w->figures->cut++;
+        return;
+    }
+    if (eni_weather_happens(w, storm->drop)) {
+        w->figures->dropped++;
+        return;
+    }
+    const int copies = 1 + eni_weather_happens(w, storm->twice);
+    w->figures->doubled += copies > 1;
+    for (int i = 0; i < copies; i++) {
+        const int is_slow = eni_weather_happens(w, storm->slow);
+        w->figures->late += (uint64_t)is_slow;
+        send_copy(sim, like, data,
+                  latency + eni_weather_draw_ns(w, latency) +
+                      (is_slow ? eni_weather_draw_ns(w, storm->slow_ns) : 0));
+    }
+}
+
+/* ---- at a store ---------------------------------------------------------------------------------------- */
+
+static void release_letter(void *letter_)
+{
+    eni_letter *letter = letter_;
+    eni_sim_free(letter->sim, letter);
+}
+
+/* Tickets name the incarnation too: the answer to a dead one's call must not reach its successor. */
+static uint64_t ticket_of(const eni_letter *letter)
+{
+    return letter->incarnation << 40 | letter->seq;
+}
+
+static en_status call_store(eni_sim_store *store, eni_letter *l)
+{
+    eni_haven *haven = &l->sim->weather->haven[l->store];
+    const uint64_t before = eni_store_seq(store->core, l->rank, l->bucket);
+    uint64_t version = 0;
+    eni_store_weights(store->core, l->bucket, &version);
+    eni_journal_add(&l->sim->journal, &(eni_sim_event){.at_ns = l->sim->agenda.now_ns,
+                                                       .type = ENI_SIM_PUSH,
+                                                       .rank = l->rank,
+                                                       .peer = store->peer,
+                                                       .bucket = l->bucket,
+                                                       .clock = l->seq,
+                                                       .version = version,
+                                                       .base = l->base_version});
+    const uint64_t base = l->base_version < version ? l->base_version : version, seq = l->seq;
+    const int is_push = l->nsamples > 0;
+    const int32_t rank = l->rank;
+    const uint32_t bucket = l->bucket;
+    const eni_store_event event = {.type = ENI_STORE_CALL,
+                                   .client = l->rank,
+                                   .incarnation = l->incarnation,
+                                   .ticket = ticket_of(l),
+                                   .bucket = l->bucket,
+                                   .seq = l->seq,
+                                   .kind = l->kind,
+                                   .what = l->what,
+                                   .base_version = l->base_version,
+                                   .is_replay = l->is_replay,
+                                   .nsamples = l->nsamples,
+                                   .covered = l->covered,
+                                   .payload = {.data = l->count ? l->data : NULL,
+                                               .count = l->count,
+                                               .release = l->count ? release_letter : NULL,
+                                               .owner = l}};
+    const int is_ours = l->count == 0;
+    const en_status st = eni_courier_handle(store, &event);
+    if (is_push && seq == before + 1 && eni_store_seq(store->core, rank, bucket) == seq) {
+        haven->behind += version - base;
+        haven->counted++;
+    }
+    if (is_ours) release_letter(l);
+    return st;
+}
+
+static en_status finish_at_store(eni_sim_store *store, eni_letter *l)
+{
+    const eni_letter goodbye = {.type = ENI_LETTER_GOODBYE,
+                                .store = l->store,
+                                .rank = l->rank,
+                                .epoch = l->epoch,
+                                .incarnation = l->incarnation};
+    eni_sim *sim = l->sim;
+    const en_status st = eni_weather_member(store, l->rank, l->incarnation, EN_MEMBER_FINISHED);
+    release_letter(l);
+    send_letter(sim, &goodbye, NULL);
+    return st;
+}
+
+static void arrived(void *sim_, void *letter_)
+{
+    eni_sim *sim = sim_;
+    eni_letter *l = letter_;
+    if (l->type > ENI_LETTER_FINISHED) {
+        receive(sim, l);
+        release_letter(l);
+        return;
+    }
+    const eni_haven *haven = &sim->weather->haven[l->store];
+    if (haven->is_down || (haven->epoch != l->epoch &&
+                           !eni_mutant("stale-epoch"))) { /* psd refuses it without a look at the store */
+        sim->weather->figures->stale++;
+        release_letter(l);
+        return;
+    }
+    eni_sim_store *store = &sim->stores[l->store];
+    const en_status st = l->type == ENI_LETTER_CALL ? call_store(store, l) : finish_at_store(store, l);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
+void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action)
+{
+    eni_sim *sim = store->sim;
+    const int32_t k = (int32_t)(store - sim->stores);
+    const eni_haven *haven = &sim->weather->haven[k];
+    const eni_kept *safe = &haven->safe;
+    eni_letter letter = {.type = action->type == ENI_STORE_REPLY ? ENI_LETTER_REPLY : ENI_LETTER_REFUSED,
+                         .store = k,
+                         .rank = action->client,
+                         .epoch = haven->epoch,
+                         .incarnation = action->ticket >> 40,
+                         .bucket = action->bucket,
+                         .seq = action->ticket & ((UINT64_C(1) << 40) - 1),
+                         .version = action->version,
+                         .status = action->status,
+                         .count = action->data ? action->count : 0};
+    const uint64_t at = (uint64_t)action->client * sim->buckets->n + action->bucket;
+    if (safe->incarnation[action->client] == letter.incarnation) letter.stable = safe->seq[at];
+    if (eni_mutant("ack-before-durable"))
+        letter.stable = eni_store_seq(store->core, action->client, action->bucket);
+    memcpy(letter.text, action->text, sizeof letter.text);
+    send_letter(sim, &letter, action->data);
+}
+
+/* ---- the client of a rank ------------------------------------------------------------------------------- */
 
 static eni_envoy **seat_of(const eni_sim *sim, int32_t rank, int32_t store, uint32_t bucket)
 {
@@ -70,7 +255,7 @@ static void say_farewell(eni_sim *sim, int32_t rank, int32_t store)
                              .epoch = f->epoch,
                              .incarnation = sim->weather->member[rank].incarnation};
     f->attempt++;
-    eni_weather_send(sim, &like, NULL);
+    send_letter(sim, &like, NULL);
     set_alarm(sim, &(alarm){.farewell = f, .rank = rank, .store = store, .attempt = f->attempt});
 }
 
@@ -105,7 +290,7 @@ static void send_current(eni_envoy *e)
     r->letter->epoch = e->epoch;
     r->letter->is_replay = r->base_epoch != e->epoch;
     e->attempt++;
-    eni_weather_send(e->sim, r->letter, r->letter->data);
+    send_letter(e->sim, r->letter, r->letter->data);
     set_alarm(e->sim, &(alarm){.envoy = e, .attempt = e->attempt});
 }
 
@@ -145,7 +330,7 @@ static eni_envoy *envoy_for(eni_rank *rank, int32_t store, uint32_t bucket)
     return *seat;
 }
 
-en_status eni_envoy_call(eni_rank *rank, const eni_envoy_order *order)
+en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *order)
 {
     eni_sim *sim = rank->sim;
     eni_envoy *e = envoy_for(rank, order->store, order->bucket);
@@ -220,7 +405,7 @@ static void receive_answer(eni_envoy *e, const eni_letter *answer)
         maybe_say_farewell(e->sim, e->rank, e->store);
 }
 
-void eni_envoy_receive(eni_sim *sim, const eni_letter *letter)
+static void receive(eni_sim *sim, const eni_letter *letter)
 {
     if (letter->type == ENI_LETTER_GOODBYE) {
         eni_farewell *f = eni_envoy_farewell(sim, letter->rank, letter->store);

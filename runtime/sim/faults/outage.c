@@ -5,7 +5,7 @@
 #include "runtime/store/store_save.h"
 #include "core/clock.h"
 #include "core/try.h"
-#include "runtime/sim/weather.h"
+#include "runtime/sim/faults/weather.h"
 
 /* ---- saves --------------------------------------------------------------------------------------------- */
 

@@ -1,9 +1,16 @@
-/* weather.h - the state of a storm, shared by storm.c (what goes wrong, stores that die and return) and
- * envoy.c (what a worker's client does about it). */
-#ifndef SIM_WEATHER_H
-#define SIM_WEATHER_H
+/* weather.h - the state of a storm, which its files share. Each calls only files below it:
+ *
+ *     tempest.c  one strategy in one storm
+ *     storm.c    a storm's life: which faults, when
+ *     outage.c   stores and ranks that die and return
+ *     envoy.c    letters that get lost, and what a worker's client does about it
+ *     weather.c  draws, agenda, news
+ */
+#ifndef FAULTS_WEATHER_H
+#define FAULTS_WEATHER_H
 
 #include "core/rng.h"
+#include "runtime/sim/faults/storm.h"
 #include "runtime/sim/world.h"
 
 /* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.
@@ -103,14 +110,12 @@ struct eni_weather {
     eni_storm_figures *figures;
 };
 
-/* ---- storm.c */
+/* ---- weather.c */
 uint64_t eni_weather_draw(eni_weather *weather, uint64_t below);
-int eni_weather_is_calm(const eni_sim *sim);
-/* Sends a copy of the letter with `count` floats of data behind it; it may get lost, doubled or late. */
-void eni_weather_send(eni_sim *sim, const eni_letter *like, const float *data);
-void eni_weather_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
-
 int64_t eni_weather_draw_ns(eni_weather *weather, int64_t below);
+int eni_weather_happens(eni_weather *weather, double share);
+int eni_weather_is_calm(const eni_sim *sim);
+void eni_weather_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
 void eni_weather_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
 /* A MEMBER event into one store. */
 en_status eni_weather_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
@@ -130,7 +135,10 @@ void eni_weather_store_dies(void *sim, void *store);
 void eni_weather_rank_dies(void *sim, void *rank);
 
 /* ---- envoy.c */
-void eni_envoy_receive(eni_sim *sim, const eni_letter *letter);
+en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *call);
+void eni_envoy_finished(eni_rank *rank);
+/* An answer of a store goes on its way. */
+void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action);
 eni_farewell *eni_envoy_farewell(const eni_sim *sim, int32_t rank, int32_t store);
 /* The store of a new epoch is there: everything that it may not have is sent again. */
 void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);

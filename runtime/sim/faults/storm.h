@@ -13,8 +13,8 @@
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
  * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
  * late, never lost. */
-#ifndef SIM_STORM_H
-#define SIM_STORM_H
+#ifndef FAULTS_STORM_H
+#define FAULTS_STORM_H
 
 #include <stdint.h>
 
@@ -35,6 +35,13 @@ typedef struct eni_news {
     uint64_t seq, micro_batch, nsamples;
 } eni_news;
 
+/* What went on, for reports. */
+typedef struct eni_storm_figures {
+    uint64_t letters, dropped, doubled, late, cut, stale; /* messages; stale: of an older life, refused */
+    uint64_t resends, replays, saves, store_deaths, rank_deaths;
+    uint64_t applied; /* samples, over all cells */
+} eni_storm_figures;
+
 typedef struct eni_storm {
     uint64_t seed;
     int64_t calm_ns;  /* no faults from then on */
@@ -49,13 +56,10 @@ typedef struct eni_storm {
     int steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
     void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
     void *user;
+    eni_storm_figures *figures; /* filled */
 } eni_storm;
 
-/* What went on, for reports. */
-typedef struct eni_storm_figures {
-    uint64_t letters, dropped, doubled, late, cut, stale; /* messages; stale: of an older life, refused */
-    uint64_t resends, replays, saves, store_deaths, rank_deaths;
-    uint64_t applied; /* samples, over all cells */
-} eni_storm_figures;
+/* A run's `faults`; its faults_config is then an eni_storm. */
+extern const struct eni_sim_faults eni_storm_faults;
 
 #endif

@@ -1,4 +1,5 @@
-#include "runtime/sim/trial.h"
+/* sim.c - `entrain sim`: a strategy on the virtual host, in fine weather or in storms (sim.h). */
+#include "cli/sim.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -11,7 +12,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/sim/quadratic.h"
-#include "runtime/sim/tempest.h"
+#include "runtime/sim/faults/tempest.h"
 
 /* ---- the words ----------------------------------------------------------------------------------------- */
 

@@ -13,11 +13,11 @@
  *
  * A rank that dies takes what it retained with it: what was answered but not yet stable may then be lost with
  * the store, and only then. */
-#ifndef SIM_TEMPEST_H
-#define SIM_TEMPEST_H
+#ifndef FAULTS_TEMPEST_H
+#define FAULTS_TEMPEST_H
 
 #include "core/options.h"
-#include "runtime/sim/storm.h"
+#include "runtime/sim/faults/storm.h"
 
 typedef enum eni_promise {
     ENI_PROMISE_ENDS = 0, /* it finishes, and (EN_SYNCHRONOUS) with the bytes of fine weather */
