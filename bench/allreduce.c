@@ -17,11 +17,11 @@
 #include <string.h>
 
 #include "bench/private.h"
+#include "core/clock.h"
+#include "core/memory.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/coll.h"
-#include "core/clock.h"
-#include "core/memory.h"
 #include "runtime/net/place.h"
 #include "tests/cluster.h"
 

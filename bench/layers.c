@@ -16,12 +16,12 @@
 
 #include "bench/figures.h"
 #include "bench/programs.h"
-#include "models/layer.h"
-#include "models/registry.h"
-#include "ops/device.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/layer.h"
+#include "models/registry.h"
+#include "ops/device.h"
 
 enum {
     PASSES = 3,

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "bench/limits.h"
-#include "ops/clones.h"
 #include "core/clock.h"
+#include "ops/clones.h"
 
 #ifdef EN_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>

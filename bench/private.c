@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-#include "runtime/collective/group.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/collective/group.h"
 
 enum {
     LAG = 2,

@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/client/client.h"
 #include "runtime/client/lanes.h"
-#include "runtime/store/store.h"
-#include "core/clock.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/try.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
+#include "runtime/store/store.h"
 
 enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, PAIRS = 19 };
 static const float rate = 1.0f / 64;

@@ -13,10 +13,10 @@
 
 #include "bench/figures.h"
 #include "cli/lab.h"
+#include "core/clock.h"
 #include "report/plot.h"
 #include "report/stats.h"
 #include "runtime/collective/coll.h"
-#include "core/clock.h"
 #include "runtime/net/place.h"
 
 enum { ROWS_MAX = 64, REPEATS = 3 };

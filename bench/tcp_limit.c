@@ -21,9 +21,9 @@
 
 #include "bench/figures.h"
 #include "bench/hosts.h"
-#include "runtime/collective/coll.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "runtime/collective/coll.h"
 #include "runtime/net/place.h"
 
 enum { MAX_ITERATIONS = 1000, DEADLINE_MS = 600000, PIECE = 256 << 10 };

@@ -7,11 +7,11 @@
 
 #include "cli/lab.h"
 #include "cli/launch.h"
-#include "report/table.h"
-#include "ops/device.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/device.h"
+#include "report/table.h"
 #include "runtime/net/place.h"
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)

@@ -12,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "report/claims.h"
 #include "cli/commands.h"
 #include "cli/compare_keys.h"
 #include "cli/compare_past.h"
@@ -20,19 +19,20 @@
 #include "cli/launch.h"
 #include "cli/live.h"
 #include "cli/merge_trace.h"
-#include "report/report.h"
 #include "cli/servers.h"
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "config/units.h"
-#include "data/dataset.h"
-#include "core/options.h"
-#include "runtime/spec/plugin.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
+#include "data/dataset.h"
+#include "report/claims.h"
+#include "report/report.h"
 #include "runtime/net/place.h"
+#include "runtime/spec/plugin.h"
 
 enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
 

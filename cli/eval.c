@@ -4,14 +4,14 @@
 
 #include "cli/commands.h"
 #include "cli/compute.h"
-#include "data/dataset.h"
-#include "models/evaluate.h"
-#include "models/registry.h"
-#include "models/weights.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "data/dataset.h"
+#include "models/evaluate.h"
+#include "models/registry.h"
+#include "models/weights.h"
 #include "runtime/net/place.h"
 
 typedef struct evaluation {

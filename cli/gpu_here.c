@@ -10,11 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ops/device.h"
-#include "ops/gpu_of_rank.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/device.h"
+#include "ops/gpu_of_rank.h"
 
 enum { PATIENCE_S = 60 }; /* a driver that is just being loaded takes seconds */
 

@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "report/table.h"
-#include "ops/device.h"
-#include "ops/gpu_of_rank.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/device.h"
+#include "ops/gpu_of_rank.h"
+#include "report/table.h"
 
 /* ---- asking ---- */
 

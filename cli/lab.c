@@ -12,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/collective/probe.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/collective/probe.h"
 #include "runtime/net/tcp.h"
 
 /* In front of what the processes share. */

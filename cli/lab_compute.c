@@ -8,15 +8,15 @@
 
 #include "cli/compute.h"
 #include "cli/lab.h"
-#include "entrain/model.h"
-#include "models/registry.h"
-#include "ops/optimizer.h"
-#include "runtime/spec/buckets.h"
-#include "runtime/collective/probe.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
+#include "entrain/model.h"
+#include "models/registry.h"
+#include "ops/optimizer.h"
+#include "runtime/collective/probe.h"
+#include "runtime/spec/buckets.h"
 
 enum { WARM_UP = 3 };
 

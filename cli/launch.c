@@ -16,12 +16,12 @@
 #include "cli/nodes.h"
 #include "cli/servers.h"
 #include "config/outputs.h"
-#include "core/options.h"
-#include "runtime/spec/plugin.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
+#include "runtime/spec/plugin.h"
 
 static en_status check_options(const en_strategy *strategy, const char *given)
 {

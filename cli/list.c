@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 #include "cli/commands.h"
-#include "report/report.h"
-#include "data/dataset.h"
-#include "models/registry.h"
-#include "runtime/spec/plugin.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "data/dataset.h"
+#include "models/registry.h"
+#include "report/report.h"
+#include "runtime/spec/plugin.h"
 
 static void print_strategy(void *user, const en_strategy *strategy, const char *path)
 {

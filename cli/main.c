@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/sim.h"
 #include "config/folders.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "core/words.h"
-#include "cli/sim.h"
 
 typedef struct command {
     const char *name;

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "report/table.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "report/table.h"
 #include "runtime/control/runs.h"
 
 enum { COLUMNS = 9, ANSWER_S = 2, END_S = 10 };

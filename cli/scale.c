@@ -11,18 +11,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "report/stats.h"
-#include "report/table.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "config/units.h"
-#include "core/options.h"
-#include "runtime/spec/plugin.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/try.h"
+#include "report/stats.h"
+#include "report/table.h"
 #include "runtime/net/place.h"
+#include "runtime/spec/plugin.h"
 
 enum { REPEATS_MAX = 99, COLS = 9 };
 

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/spec/plugin.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/sim/quadratic.h"
 #include "runtime/sim/faults/tempest.h"
+#include "runtime/sim/quadratic.h"
+#include "runtime/spec/plugin.h"
 
 /* ---- the words ----------------------------------------------------------------------------------------- */
 

@@ -13,10 +13,10 @@
 
 #include "cli/cause.h"
 #include "cli/servers.h"
-#include "runtime/host/costs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/control/obituary.h"
+#include "runtime/host/costs.h"
 
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */

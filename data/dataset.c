@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/dataset_make.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "data/dataset_make.h"
 
 typedef unsigned long long ull;
 

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/digest.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
-#include "core/digest.h"
 
 enum { ENI_TRAIN, ENI_TEST, ENI_HOLDOUT, ENI_SPLITS };
 

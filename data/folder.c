@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/dataset_make.h"
-#include "data/idx.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "data/dataset_make.h"
+#include "data/idx.h"
 
 typedef unsigned long long ull;
 

@@ -14,10 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/dataset_make.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "data/dataset_make.h"
 
 #define LENT_MAGIC UINT64_C(0x31746e656c6e65) /* "enlent1" */
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };

@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/sampler.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "data/sampler.h"
 
 enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 

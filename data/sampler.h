@@ -10,9 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/digest.h"
 #include "data/plan.h"
 #include "entrain/status.h"
-#include "core/digest.h"
 
 typedef struct eni_sampler eni_sampler;
 

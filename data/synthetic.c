@@ -1,9 +1,9 @@
 /* synthetic.c - made-up sets: for the toy model, and for trying things where no real set is installed. */
-#include "data/dataset_make.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
+#include "data/dataset_make.h"
 
 /* As the stream of a number: what is drawn. */
 enum { DRAW_PROTOTYPE, DRAW_TRAIN, DRAW_TEST, DRAW_MATRIX };

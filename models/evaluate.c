@@ -4,11 +4,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "models/model.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/model.h"
 
 enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
 enum { PATIENCE_S = 60, PATIENCE_AT_CLOSE_S = 2 }; /* with a run that may be over */

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-#include "models/model.h"
-#include "models/prepared.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/model.h"
+#include "models/prepared.h"
 
 struct en_model {
     const en_schema *schema; /* borrowed, as the two below; outlive us */

@@ -5,10 +5,10 @@
  * two areas take turns, each as wide as what it will hold. The gradients of activations do so too. */
 #include "models/prepared.h"
 
-#include "models/layer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/layer.h"
 
 /* What planning finds out about a stage, and its place needs. */
 typedef struct need {

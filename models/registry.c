@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "models/layer.h"
-#include "models/networks.h"
 #include "core/log.h"
 #include "core/words.h"
+#include "models/layer.h"
+#include "models/networks.h"
 
 static const en_network *const networks[] = {&eni_toy, &eni_mlp, &eni_convnet};
 enum { NNETWORKS = sizeof networks / sizeof networks[0] };

@@ -18,9 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/digest.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
-#include "core/digest.h"
 
 enum { ENI_ST_MAX_HEADER = 16 << 20, ENI_ST_MAX_NAME = 255, ENI_ST_WHY = 512 };
 enum { ENI_ST_F32 = 0, ENI_ST_U8 = 1 };

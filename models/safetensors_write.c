@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "models/safetensors.h"
 #include "core/digest.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/safetensors.h"
 
 enum { HEADER_ALIGN = 8 }; /* the data starts on 8 bytes, as the Rust and Python writers have it */
 

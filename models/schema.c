@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "entrain/model.h"
-#include "models/layer.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
+#include "entrain/model.h"
+#include "models/layer.h"
 
 enum { MAX_LAYERS = 4096, MAX_CHANNELS = 1 << 24, MAX_KERNEL = 1 << 10 };
 

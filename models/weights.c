@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/safetensors.h"
-#include "ops/mean.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/safetensors.h"
+#include "ops/mean.h"
 
 /* ---- save -------------------------------------------------------------------------------------------- */
 

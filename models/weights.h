@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "entrain/model.h"
 #include "core/digest.h"
+#include "entrain/model.h"
 
 /* Writes `flat` (schema->count) to `path`: the old file or the whole new one is there, also after a crash.
  * EN_ENONFINITE names the tensor: such a file could not be read back. EN_EIO. */

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "ops/clones.h"
 #include "core/memory.h"
+#include "ops/clones.h"
 
 /* Sources are added block by block, so that the partial sum stays in the first-level cache and memory is
  * read once and written once, whatever the number of sources. */

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
+#include "core/memory.h"
 #include "ops/clones.h"
 #include "ops/mean.h"
-#include "core/memory.h"
 
 /* SGD as ops/optimizer.c has it, case by case, in the same order of operations. */
 enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "report/plot.h"
 #include "core/clock.h"
+#include "report/plot.h"
 
 extern char **environ;
 

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/html.h"
 #include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "report/html.h"
 
 enum { PLOT_TIMEOUT_S = 20 };
 

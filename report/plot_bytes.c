@@ -1,9 +1,9 @@
 /* plot_bytes.c - bytes moved by a whole run, beside the algorithm's own count and its formula. */
 #include <math.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "core/try.h"
 
 enum { THEORY, PAYLOAD, WIRE, SHM, KINDS };
 

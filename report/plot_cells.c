@@ -2,9 +2,9 @@
  * samples/s, a marker per seed (full: real, open: emulated), a bar at the median. */
 #include <math.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "core/try.h"
 
 static double accuracy_percent(const eni_run *run)
 {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "core/try.h"
 
 enum { OVER_TIME, OVER_SAMPLES };
 

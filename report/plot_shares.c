@@ -2,10 +2,10 @@
  * fast worker does more, and a strategy that drops work shows it here. */
 #include <math.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
 #include "report/table.h"
-#include "core/try.h"
 
 /* Medians over seeds of what one rank computed and applied; false when no run says. */
 static bool share_of(const eni_study *study, size_t cell, size_t arm, int rank, double *applied_out,

@@ -2,9 +2,9 @@
  * the mean alone is W-1 by identity and hides the slow worker's own. All seeds of a cell are added up. */
 #include <math.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "core/try.h"
 
 enum { MAX_WORKERS = 8, MAX_BINS = 64 };
 

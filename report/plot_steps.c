@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "core/try.h"
 
 /* Global batches that a role's times cover: a worker's are those of this process, as its step count; a server's
  * cover the whole run. */

@@ -3,10 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
 #include "report/plot_trace.h"
-#include "core/try.h"
 
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {

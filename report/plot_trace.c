@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "report/report_json.h"
 #include "core/memory.h"
 #include "core/trace.h"
 #include "core/try.h"
+#include "report/report_json.h"
 
 enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
 

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/log.h"
+#include "core/try.h"
 #include "report/plot.h"
 #include "report/report_fair.h"
 #include "report/report_page.h"
@@ -15,8 +17,6 @@
 #include "report/report_table.h"
 #include "report/report_verdict.h"
 #include "report/table.h"
-#include "core/log.h"
-#include "core/try.h"
 
 /* ---- the page ---- */
 

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "report/report_json.h"
-#include "report/report_study.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "report/report_json.h"
+#include "report/report_study.h"
 
 static void load_cells(eni_json *reader, eni_study *study)
 {

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
+#include "core/try.h"
 #include "report/html.h"
 #include "report/report_table.h"
-#include "core/try.h"
 
 /* ---- its figures ---- */
 

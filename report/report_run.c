@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "report/report_json.h"
-#include "report/report_study.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "report/report_json.h"
+#include "report/report_study.h"
 
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
 static en_status each_line(const char *path,

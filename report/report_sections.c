@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "core/memory.h"
 #include "report/html.h"
 #include "report/report_page.h"
 #include "report/report_table.h"
 #include "report/report_verdict.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 /* ---- verdict ----------------------------------------------------------------------------------------- */
 

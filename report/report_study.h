@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/reach.h"
+#include "entrain/status.h"
 #include "report/claims.h"
 #include "report/stats.h"
-#include "entrain/status.h"
-#include "core/reach.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
 enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };

@@ -4,11 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "report/html.h"
 #include "report/plot.h"
 #include "report/report_verdict.h"
 #include "report/table.h"
-#include "core/memory.h"
 
 /* ---- the numbers ------------------------------------------------------------------------------------- */
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "report/table.h"
 #include "core/memory.h"
+#include "report/table.h"
 
 /* ---- what is claimed ----------------------------------------------------------------------------------- */
 

@@ -11,8 +11,8 @@
 #ifndef SERVER_ARENAS_H
 #define SERVER_ARENAS_H
 
-#include "runtime/collective/arena.h"
 #include "runtime/client/bells.h"
+#include "runtime/collective/arena.h"
 #include "runtime/net/fdpass.h"
 #include "server/weights.h"
 

@@ -10,12 +10,12 @@
 #ifndef SERVER_LANE_H
 #define SERVER_LANE_H
 
-#include "runtime/store/store.h"
 #include "core/trace.h"
-#include "runtime/net/lane.h"
 #include "runtime/control/leader.h"
+#include "runtime/net/lane.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/token.h"
+#include "runtime/store/store.h"
 #include "server/arenas.h"
 #include "server/keeper.h"
 #include "server/setup.h"

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_save.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/mutation.h"
 #include "core/try.h"
+#include "runtime/store/store_save.h"
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 

@@ -7,13 +7,13 @@
 #include "config/env.h"
 #include "config/folders.h"
 #include "config/units.h"
-#include "runtime/client/lanes.h"
-#include "runtime/spec/plugin.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/client/lanes.h"
 #include "runtime/control/obituary.h"
 #include "runtime/net/place.h"
+#include "runtime/spec/plugin.h"
 #include "server/psd_impl.h"
 
 enum { MAX_SPANS = 1 << 17, STOP_MS = 500 };

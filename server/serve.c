@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_save.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/mutation.h"
+#include "runtime/store/store_save.h"
 #include "server/lane_save.h"
 
 enum {

@@ -6,10 +6,10 @@
 #ifndef SERVER_SETUP_H
 #define SERVER_SETUP_H
 
+#include "core/options.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "core/options.h"
 #include "runtime/control/control.h"
 
 typedef struct eni_setup {

@@ -22,10 +22,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/digest.h"
 #include "entrain/model.h"
 #include "entrain/status.h"
 #include "models/safetensors.h"
-#include "core/digest.h"
 
 enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
 

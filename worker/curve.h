@@ -17,8 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "entrain/status.h"
 #include "core/reach.h"
+#include "entrain/status.h"
 
 typedef struct eni_curve eni_curve;
 

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include "config/units.h"
-#include "models/weights.h"
-#include "runtime/client/lanes.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/weights.h"
+#include "runtime/client/lanes.h"
 #include "worker/save.h"
 #include "worker/vectors.h"
 

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/gpu_of_rank.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/gpu_of_rank.h"
 
 enum { USERS_MAX = 256 };
 

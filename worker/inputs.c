@@ -4,10 +4,10 @@
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "config/units.h"
-#include "models/weights.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/weights.h"
 #include "worker/worker.h"
 
 static en_status check_stragglers(const eni_worker *w)

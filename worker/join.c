@@ -6,11 +6,11 @@
 
 #include "config/env.h"
 #include "config/units.h"
-#include "runtime/spec/agreement.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/spec/agreement.h"
 #include "worker/rendezvous.h"
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the

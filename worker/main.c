@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include "config/folders.h"
-#include "runtime/spec/plugin.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "runtime/control/obituary.h"
+#include "runtime/spec/plugin.h"
 #include "worker/worker.h"
 
 /* `worker --strategy=ssp --help`: what that strategy takes. */

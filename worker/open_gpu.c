@@ -9,9 +9,9 @@
 #include <sys/prctl.h>
 
 #include "config/env.h"
-#include "models/evaluate.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "models/evaluate.h"
 #include "worker/feed.h"
 #include "worker/gpus.h"
 #include "worker/graph.h"

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/sampler.h"
-#include "models/weights.h"
 #include "core/clock.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "data/sampler.h"
+#include "models/weights.h"
 #include "runtime/net/tcp.h"
 #include "worker/result_gpu.h"
 #include "worker/save.h"

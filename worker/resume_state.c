@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/store/store.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/store/store.h"
 #include "worker/save.h"
 #include "worker/scaler.h"
 

@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/store/store.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/store/store.h"
 #include "worker/save.h"
 
 /* All buckets of one kind, into slot EVAL. */

@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/mean.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/mean.h"
 #include "worker/feed.h"
 #include "worker/save.h"
 #include "worker/scores.h"

@@ -13,10 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/clones.h"
-#include "ops/cpu/cpu.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/clones.h"
+#include "ops/cpu/cpu.h"
 
 enum {
     LANES = 16,              /* floats of a register */

@@ -1,7 +1,7 @@
 /* conv.c - convolution: oneDNN's three passes. Weights travel to the order that oneDNN picked, and back.
  * Where its backward passes would waste much, those of columns.c run. */
-#include "ops/cpu/cpu.h"
 #include "core/try.h"
+#include "ops/cpu/cpu.h"
 
 static en_status reorder(const en_plan *plan, const eni_dnnl_pass *pass, dnnl_memory_t from, dnnl_memory_t to)
 {

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/cpu/cpu.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cpu/cpu.h"
 
 /* This library carries its own copy of the log; its lines go to the program's. */
 static void log_to_host(void *user, int level, const char *subsystem, const char *text)

@@ -4,10 +4,10 @@
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <stdio.h>
 
-#include "ops/ref/ref.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/ref/ref.h"
 
 #if DNNL_VERSION_MAJOR != 2
 #error "this file speaks oneDNN 2's API; version 3 needs a sibling of it"

@@ -1,9 +1,9 @@
 /* linear.c - y = x w^T + b: three matrix products of oneDNN, on weights in PyTorch's order. */
 #include <string.h>
 
+#include "core/try.h"
 #include "ops/clones.h"
 #include "ops/cpu/cpu.h"
-#include "core/try.h"
 
 static en_status linear_forward(en_plan *plan, const en_args *args)
 {

@@ -1,8 +1,8 @@
 /* run.c - what convolution and linear layers share: making the passes of a plan, and running one. */
 #include <stdio.h>
 
-#include "ops/cpu/cpu.h"
 #include "core/try.h"
+#include "ops/cpu/cpu.h"
 
 static en_status prepare_pass(en_plan *plan, int which)
 {

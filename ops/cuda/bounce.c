@@ -7,10 +7,10 @@
  * For what is not in the step: a checkpoint, an evaluation, a first set of weights. */
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
 
 enum { BOUNCE_BYTES = 4 << 20, BOUNCE_OUTS = 256, BOUNCE_STEP = 64 };
 

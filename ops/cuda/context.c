@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
+#include "ops/cuda/cuda.h"
 
 en_status eni_cuda_fail(en_ctx *ctx, const char *library, int code, const char *text, const char *doing)
 {

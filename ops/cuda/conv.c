@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/cuda/layer.h"
-#include "ops/cuda/unfold.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/layer.h"
+#include "ops/cuda/unfold.h"
 
 enum { FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, PASSES };
 enum { MAX_CHOICES = 16 };

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
 
 /* CUDA cuts what is small from blocks of 2 MiB, and a process that opens one piece by its handle sees the
  * whole block. What may be shared has blocks of its own. */

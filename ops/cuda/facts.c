@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
-#include "ops/cuda/nvml.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/nvml.h"
 
 enum { USERS_MAX = 128 };
 

@@ -10,8 +10,8 @@
 // go one by one.
 #include <string.h>
 
-#include "ops/cuda/launch.h"
 #include "core/try.h"
+#include "ops/cuda/launch.h"
 
 namespace
 {

@@ -3,10 +3,10 @@
  *
  * The recording is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
  */
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
 
 struct en_graph {
     en_ctx *ctx; /* borrowed; outlives us */

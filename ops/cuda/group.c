@@ -19,12 +19,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
-#include "ops/cuda/nccl.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/nccl.h"
 
 _Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an id of NCCL's is an id of ours");
 

@@ -8,10 +8,10 @@
  * another operation wrote, so that the epilogue DRELU (of the product that writes dy) has no place. */
 #include <stdio.h>
 
-#include "ops/cuda/layer.h"
-#include "ops/cuda/product.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/layer.h"
+#include "ops/cuda/product.h"
 
 typedef struct linear {
     eni_cuda_layer layer;

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
 
 typedef struct run {
     uintptr_t lo, hi; /* page edges */

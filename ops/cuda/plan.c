@@ -17,11 +17,11 @@
  * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to fc1. */
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
-#include "ops/ref/ref.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
+#include "ops/ref/ref.h"
 
 static const eni_cuda_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_CONV2D] = &eni_cuda_conv,

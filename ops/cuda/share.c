@@ -3,9 +3,9 @@
  * choice of another way. */
 #include <string.h>
 
-#include "ops/cuda/cuda.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/cuda/cuda.h"
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == EN_GPU_HANDLE, "a handle of CUDA's is a handle of ours");
 

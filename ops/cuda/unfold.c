@@ -1,9 +1,9 @@
 /* unfold.c - a convolution as one matrix product: see unfold.h. */
 #include "ops/cuda/unfold.h"
 
-#include "ops/cuda/kernels.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/cuda/kernels.h"
 
 static int64_t rows_of(const en_plan *plan)
 {

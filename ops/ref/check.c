@@ -2,9 +2,9 @@
  * alone. */
 #include <string.h>
 
-#include "ops/ref/ref.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/ref/ref.h"
 
 static en_status check_shape(const en_op *op, const char *device)
 {

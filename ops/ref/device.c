@@ -1,9 +1,9 @@
 /* device.c - the table of the reference device. */
 #include <string.h>
 
+#include "core/memory.h"
 #include "ops/device.h"
 #include "ops/ref/ref.h"
-#include "core/memory.h"
 
 struct en_ctx {
     int unused; /* plain loops on the caller's thread need no state */

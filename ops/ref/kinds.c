@@ -1,7 +1,7 @@
 /* kinds.c - which operations a host device has. */
-#include "ops/ref/ref.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/ref/ref.h"
 
 static const eni_ref_kernel *const kernels[EN_OP_KINDS] = {
     [EN_OP_CONV2D] = &eni_ref_conv,

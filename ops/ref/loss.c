@@ -1,8 +1,8 @@
 /* loss.c - the mean loss of a batch, the number of samples classified right, and the gradient of the mean. */
 #include <string.h>
 
-#include "ops/ref/ref.h"
 #include "core/log.h"
+#include "ops/ref/ref.h"
 
 static en_status check_targets(const int32_t *target, int64_t n, int64_t c)
 {

@@ -8,11 +8,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/collective/arena.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/collective/arena.h"
 
 enum { PAGE = 4096, LINE = 64, MESSAGE = 512, FEWEST_SLOTS = 16 };
 

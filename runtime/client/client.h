@@ -18,10 +18,10 @@
 
 #include "entrain/status.h"
 #include "runtime/collective/arena.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/net/lane.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/token.h"
+#include "runtime/spec/buckets.h"
 
 enum { ENI_SLOT_NONE = -1 }; /* no vector */
 

@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "runtime/client/kv.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/client/kv.h"
 
 enum { PUSH = 1 }; /* the message's kind; strategies/ps.c knows one */
 

@@ -10,10 +10,10 @@
 #define CLIENT_KV_H
 
 #include "entrain/client.h"
-#include "runtime/spec/agreement.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
+#include "runtime/spec/agreement.h"
 
 enum { ENI_KV_PIECE = 1 << 20 }; /* elements: 4 MiB */
 

@@ -6,14 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/client/kv.h"
-#include "runtime/client/lanes.h"
-#include "runtime/spec/plugin.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/client/kv.h"
+#include "runtime/client/lanes.h"
 #include "runtime/net/place.h"
+#include "runtime/spec/plugin.h"
 
 enum { TOKEN_POLL_MS = 20 };
 #define JOIN_TIMEOUT_S    60.0

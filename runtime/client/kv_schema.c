@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/client/kv.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/client/kv.h"
 
 enum { NAME_MAX_BYTES = 200 };
 #define ELEMENTS_MAX (UINT64_C(1) << 40)

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/collective/coll.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/collective/coll.h"
 
 static const char *const names[] = {"auto", "direct", "ring", "naive"};
 enum { NNAMES = sizeof names / sizeof *names };

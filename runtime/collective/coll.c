@@ -7,11 +7,11 @@
 
 #include <string.h>
 
-#include "runtime/collective/group.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/collective/group.h"
 #include "runtime/net/place.h"
 
 /* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets

@@ -13,12 +13,12 @@
 #include <sched.h>
 #include <string.h>
 
-#include "ops/mean_all.h"
-#include "runtime/collective/group.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "ops/mean_all.h"
+#include "runtime/collective/group.h"
 
 typedef struct cell {
     _Alignas(ENI_LINE) eni_flag published; /* of operation seq: stamp(seq) */

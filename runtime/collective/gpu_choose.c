@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "core/try.h"
 #include "entrain/gpu.h"
 #include "entrain/strategy.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/gpu_steps.h"
-#include "core/log.h"
-#include "core/try.h"
 
 static int is_same(const eni_gpu_seat *a, const eni_gpu_seat *b)
 {

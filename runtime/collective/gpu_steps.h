@@ -30,8 +30,8 @@
 #include "entrain/device.h"
 #include "ops/mean.h"
 #include "ops/mean_step.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/collective/sync.h"
+#include "runtime/spec/buckets.h"
 
 enum { ENI_GPU_ALONE, ENI_GPU_GROUP, ENI_GPU_SHARED };
 

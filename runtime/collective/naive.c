@@ -2,8 +2,8 @@
  * on the wire. What the others are measured against; the bits are those of `direct`. */
 #include <string.h>
 
-#include "runtime/collective/pump.h"
 #include "core/memory.h"
+#include "runtime/collective/pump.h"
 
 /* Where the vector of `peer` arrives. */
 static float *scratch_of(const eni_coll *coll, int peer)

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/mean.h"
 #include "core/clock.h"
 #include "core/try.h"
+#include "ops/mean.h"
 
 enum { ROUNDS_MAX = 99 };
 

@@ -19,8 +19,8 @@
  * are those of eni_mean in the order c, c + 1, .. */
 #include <string.h>
 
-#include "runtime/collective/pump.h"
 #include "core/clock.h"
+#include "runtime/collective/pump.h"
 
 static int ring_mod(int rank, int n)
 {

@@ -1,9 +1,9 @@
 /* traffic.c - what the comm thread does while it is awake: it starts operations, receives frames, sends
  * frames and ends operations, until nothing moves. */
-#include "runtime/collective/pump.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/collective/pump.h"
 #include "runtime/net/shaper.h"
 
 static eni_flight *flight_of(const eni_pump *p, uint64_t seq)

@@ -11,8 +11,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "runtime/control/leader_state.h"
-#include "runtime/net/process.h"
 #include "runtime/control/runs_wire.h"
+#include "runtime/net/process.h"
 
 enum { FACTS_MAX = 33 };
 

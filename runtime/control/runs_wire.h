@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "runtime/net/pack.h"
 #include "runtime/control/runs.h"
+#include "runtime/net/pack.h"
 #include "runtime/net/unpack.h"
 
 #define ENI_RUNS_MESSAGE_MAX 8192u

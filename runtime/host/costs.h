@@ -21,10 +21,10 @@
 
 #include "entrain/status.h"
 #include "ops/optimizer.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/cost_curve.h"
+#include "runtime/spec/buckets.h"
 
 typedef struct eni_costs {
     eni_cost_curve allreduce; /* n 0: nothing was measured */

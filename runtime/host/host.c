@@ -2,11 +2,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/host/host_state.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/host/host_state.h"
 
 /* ---- life ---- */
 

@@ -18,18 +18,18 @@
 
 #include <stdint.h>
 
+#include "core/options.h"
+#include "core/trace.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "runtime/collective/arena.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/client/client.h"
+#include "runtime/collective/arena.h"
 #include "runtime/collective/coll.h"
-#include "runtime/host/costs.h"
 #include "runtime/collective/gpu_steps.h"
-#include "core/options.h"
-#include "core/trace.h"
+#include "runtime/host/costs.h"
+#include "runtime/spec/buckets.h"
 
 typedef struct eni_host eni_host;
 

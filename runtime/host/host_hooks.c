@@ -1,9 +1,9 @@
 /* host_hooks.c - calls the hooks of a strategy's worker half and holds it to the contract: what it may not do
  * ends the run in one line that names strategy, hook, rank, step and bucket, whatever the hook returns. */
-#include "runtime/host/host_state.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/host/host_state.h"
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
 {

@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/host/host_state.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/rng.h"
 #include "core/try.h"
+#include "runtime/host/host_state.h"
 #include "runtime/net/wire.h"
 
 /* A call that makes no sense has no request: its wait is EN_EBUG, or why the run ends. */

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "entrain/status.h"
 #include "core/log.h"
+#include "entrain/status.h"
 
 enum { ENI_LOBBY_MAX = 64, ENI_GREETING_MAX = 64 };
 

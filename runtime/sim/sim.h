@@ -18,14 +18,14 @@
 
 #include <stdint.h>
 
+#include "core/digest.h"
+#include "core/options.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
 #include "runtime/spec/buckets.h"
-#include "core/options.h"
 #include "runtime/store/staleness.h"
-#include "core/digest.h"
 
 /* What is trained. */
 typedef struct eni_sim_problem {

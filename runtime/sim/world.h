@@ -11,12 +11,12 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
-#include "runtime/store/store.h"
 #include "runtime/sim/agenda.h"
 #include "runtime/sim/fiber.h"
 #include "runtime/sim/journal.h"
 #include "runtime/sim/network.h"
 #include "runtime/sim/sim.h"
+#include "runtime/store/store.h"
 
 typedef struct eni_sim eni_sim;
 typedef struct eni_rank eni_rank;

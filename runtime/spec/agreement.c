@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "entrain/strategy.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "entrain/strategy.h"
 
 en_status eni_agreement_add(eni_agreement *agreement, const char *key, const char *value)
 {

@@ -9,8 +9,8 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "ops/schedule.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/control/control.h"
+#include "runtime/spec/buckets.h"
 
 enum { ENI_AGREEMENT_PAIRS = 1024, ENI_AGREEMENT_BYTES = 1 << 18 };
 

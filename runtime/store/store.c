@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 static en_status check_config(const eni_store_config *config)
 {

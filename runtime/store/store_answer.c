@@ -3,9 +3,9 @@
  * only for INIT, and is shown what it asked for. */
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 /* The dedupe entry moves with the answer. */
 static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en_status status)

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "runtime/store/store_impl.h"
 
 en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size)
 {

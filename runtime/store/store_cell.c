@@ -2,10 +2,10 @@
  * stepped and booked; and the counts that depend on who is active. */
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/mutation.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 /* ---- staging ------------------------------------------------------------------------------------------- */
 

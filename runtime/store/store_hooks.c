@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 /* ---- the contract -------------------------------------------------------------------------------------- */
 

@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/memory.h"
 #include "core/mutation.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 struct eni_edition {
     atomic_uint holders; /* the store, and whoever it is lent to: the last one frees it */

@@ -3,11 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
-#include "runtime/store/store_save.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
+#include "runtime/store/store_save.h"
 
 /* What is left of the bytes. The first thing that is wrong is kept, and from then on all reads give 0. */
 typedef struct source {

@@ -1,8 +1,8 @@
 /* store_member.c - who takes part, and when timers fire. */
-#include "runtime/store/store_impl.h"
 #include "core/log.h"
 #include "core/mutation.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 /* ---- MEMBER -------------------------------------------------------------------------------------------- */
 

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "runtime/store/store_impl.h"
 #include "core/memory.h"
 #include "core/mutation.h"
+#include "runtime/store/store_impl.h"
 
 enum { PIECE = 64 * 1024 };
 

@@ -8,9 +8,9 @@
  *
  * An event is refused in one line, or changes the store; what is to be done about it is appended to the
  * actions. */
-#include "runtime/store/store_impl.h"
 #include "core/mutation.h"
 #include "core/try.h"
+#include "runtime/store/store_impl.h"
 
 /* Releases what an event brought and the store does not keep. */
 static void drop_payload(const eni_store_event *event)

@@ -16,10 +16,10 @@
 #include <cmocka.h>
 
 #include "cli/commands.h"
-#include "report/report.h"
-#include "report/report_fair.h"
 #include "config/folders.h"
 #include "core/log.h"
+#include "report/report.h"
+#include "report/report_fair.h"
 
 static struct scene {
     char dir[32], plugins[4096], said[2048];

@@ -14,10 +14,10 @@
 
 #include "cli/compute.h"
 #include "cli/lab.h"
-#include "models/registry.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "models/registry.h"
 
 static const char *device = "ref", *plugins = EN_BUILD_DIR "/plugins";
 

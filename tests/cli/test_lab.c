@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "cli/lab.h"
-#include "runtime/collective/coll.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "runtime/collective/coll.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/mean.h"
 #include "core/clock.h"
+#include "ops/mean.h"
 
 static void lane_send(lane *l, const eni_packet *to, eni_header *header, float *payload)
 {

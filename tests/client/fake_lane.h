@@ -8,9 +8,9 @@
 #include <stdatomic.h>
 
 #include "runtime/collective/arena.h"
-#include "runtime/spec/buckets.h"
 #include "runtime/net/lane.h"
 #include "runtime/net/token.h"
+#include "runtime/spec/buckets.h"
 
 enum { SHARDS = 2, BUCKETS = 3, LATE_MS = 40 };
 

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/client/client.h"
 #include "core/clock.h"
+#include "runtime/client/client.h"
 #include "tests/client/fake_lane.h"
 
 enum { COUNT = 64 };

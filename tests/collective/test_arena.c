@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/collective/arena.h"
 #include "core/log.h"
+#include "runtime/collective/arena.h"
 
 static void vectors_are_zero_apart_and_aligned(void **state)
 {

@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "runtime/collective/stream.h"
 #include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/log.h"
+#include "runtime/collective/stream.h"
 #include "tests/collective/group_fixture.h"
 
 static void by_every_way(cluster_main main, int n, int killed_rank)

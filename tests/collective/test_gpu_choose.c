@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "entrain/strategy.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/gpu_choose.h"
 #include "runtime/collective/gpu_steps.h"
-#include "core/log.h"
 
 enum { STAGED, ALONE, GROUP, SHARED, REFUSED };
 enum {

@@ -17,11 +17,11 @@
 
 #include <cmocka.h>
 
-#include "ops/device.h"
-#include "runtime/host/host.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "ops/device.h"
+#include "runtime/host/host.h"
 #include "tests/collective/group_fixture.h"
 
 /* More steps than pinned slots; one bucket of several slices and a ragged one, one smaller than a line a

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "runtime/collective/probe.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "runtime/collective/probe.h"
 #include "tests/collective/group_fixture.h"
 
 enum { RANKS = 3, SIZES = 3 };

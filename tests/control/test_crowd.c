@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 #include "runtime/net/tcp.h"
 
 enum { CROWD = 300 }; /* the leader has 64 seats for strangers */

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 
 static void everyone_learns_of_everyone(void **state)
 {

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "crew.h"
 #include "runtime/net/process.h"
 
 static void bury(pid_t pid)

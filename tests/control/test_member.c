@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "crew.h"
 
 static const int64_t silence_ns = 2 * ENI_SECOND;
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 
 /* A deadline that nobody waits for. */
 static int64_t never(void)

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 #include "runtime/control/message.h"
 
 /* Rank 1 by hand: JOIN as a member would send it. */

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "crew.h"
 #include "runtime/net/process.h"
 
 enum { RANKS = 3, BUDGET = 6000, GATHERS = 400, KILLS = 6 };

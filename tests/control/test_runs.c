@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
 #include "core/memory.h"
+#include "crew.h"
 #include "runtime/control/runs.h"
 #include "runtime/control/runs_wire.h"
 

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 
 enum { RANKS = 2, SERVERS = 3, FIRST = RANKS }; /* hand FIRST + k - 1 is server k */
 

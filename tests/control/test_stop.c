@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 
 enum { RANKS = 3 };
 

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
 #include "core/clock.h"
+#include "crew.h"
 
 /* Heartbeats and explanations after half a second, no way out after three times as long. */
 static void start(crew *c, int n)

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "core/options.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "core/words.h"
 
 static const en_option table[] = {

@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "data/dataset.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "data/dataset.h"
 
 typedef struct heard {
     int lines;

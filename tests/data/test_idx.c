@@ -11,9 +11,9 @@
 #include <cmocka.h>
 #include <zlib.h>
 
-#include "data/idx.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "data/idx.h"
 
 #define FASHION "/usr/share/datasets/fashion-mnist/"
 

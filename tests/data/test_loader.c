@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "core/clock.h"
 #include "data/loader.h"
 #include "data/sampler.h"
-#include "core/clock.h"
 
 enum { N = 501, SEED = 3 };
 

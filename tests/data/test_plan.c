@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "data/plan.h"
 #include "data/sampler.h"
-#include "core/log.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {

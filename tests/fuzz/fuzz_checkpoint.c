@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models/registry.h"
 #include "core/digest.h"
 #include "core/log.h"
+#include "models/registry.h"
+#include "tests/fuzz/must.h"
 #include "tests/fuzz/mutate.h"
 #include "worker/checkpoint.h"
-#include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

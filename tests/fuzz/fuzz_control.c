@@ -7,8 +7,8 @@
 #include "core/memory.h"
 #include "runtime/control/message.h"
 #include "runtime/control/runs_wire.h"
-#include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

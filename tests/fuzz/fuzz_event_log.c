@@ -2,12 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_log.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "runtime/store/store_log.h"
 #include "tests/fuzz/memory.h"
-#include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -7,11 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/stream.h"
-#include "core/log.h"
-#include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -1,8 +1,8 @@
 /* fuzz_idx.c - any bytes as an IDX file: accepted only if the sizes add up. */
 #include <stdlib.h>
 
-#include "data/idx.h"
 #include "core/log.h"
+#include "data/idx.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "core/memory.h"
 #include "models/registry.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

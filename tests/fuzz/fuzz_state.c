@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/optimizer.h"
-#include "core/options.h"
-#include "runtime/store/store_save.h"
 #include "core/log.h"
+#include "core/options.h"
+#include "ops/optimizer.h"
+#include "runtime/store/store_save.h"
 #include "tests/fuzz/memory.h"
-#include "tests/fuzz/mutate.h"
 #include "tests/fuzz/must.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/optimizer.h"
-#include "core/options.h"
-#include "runtime/store/store.h"
 #include "core/log.h"
+#include "core/options.h"
+#include "ops/optimizer.h"
+#include "runtime/store/store.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "config/units.h"
-#include "core/options.h"
 #include "core/log.h"
+#include "core/options.h"
 #include "runtime/net/tcp.h"
 #include "tests/fuzz/must.h"
 

@@ -23,10 +23,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "ops/device.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "ops/device.h"
 
 enum { COUNT = 1 << 18, ROUNDS = 20, PATIENCE_S = 60, MAX_RANKS = 4, REFUSED = 77 };
 

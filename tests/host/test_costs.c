@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/host/costs.h"
 #include "core/try.h"
+#include "runtime/host/costs.h"
 #include "tests/collective/group_fixture.h"
 
 enum { RANKS = 3, COUNT = FIXTURE_COUNT };

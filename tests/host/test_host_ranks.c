@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "ops/mean.h"
 #include "runtime/host/host.h"
-#include "core/log.h"
 #include "tests/collective/group_fixture.h"
 
 enum { RANKS = 3, COUNT = 128, STEPS = 6 };

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "ops/mean.h"
 #include "runtime/host/host.h"
-#include "core/log.h"
 #include "tests/collective/group_fixture.h"
 
 /* One bucket of several blocks and a ragged one, one with less than a line for every rank. */

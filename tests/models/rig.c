@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "far.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "far.h"
 
 static const char *chosen = "ref", *plugins = EN_BUILD_DIR "/plugins";
 

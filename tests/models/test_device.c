@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "far.h"
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "ops/optimizer.h"
-#include "core/clock.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 static int is_gpu(void)
 {

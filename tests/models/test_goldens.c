@@ -11,11 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/memory.h"
 #include "data/dataset.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "ops/optimizer.h"
-#include "core/memory.h"
 
 #define GOLDENS EN_SOURCE_DIR "/tests/goldens"
 

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/registry.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/rng.h"
+#include "models/registry.h"
 
 /* A new network is a few lines: this one has every kind of layer that the built-in ones do not combine. */
 static const en_layer tiny_layers[] = {EN_CONV2D("conv1", 3, 3),

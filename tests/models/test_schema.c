@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/registry.h"
-#include "models/weights.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "models/registry.h"
+#include "models/weights.h"
 
 static void convnet_has_the_tensors_of_pytorch(void **state)
 {

@@ -10,11 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/log.h"
+#include "core/memory.h"
 #include "models/registry.h"
 #include "models/safetensors.h"
 #include "models/weights.h"
-#include "core/log.h"
-#include "core/memory.h"
 
 /* ---- a folder, a schema, the last line of the log ------------------------------------------------------ */
 

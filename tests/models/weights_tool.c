@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/registry.h"
-#include "models/weights.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/registry.h"
+#include "models/weights.h"
 
 static en_status run(const char *verb, const char *path, const en_schema *schema, float *flat)
 {

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "models/safetensors.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "models/safetensors.h"
 #include "server/state.h"
 
 /* What happened, a letter each: f a file was synchronised, F that failed, r a file renamed, d a folder

@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
+#include "core/rng.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "core/rng.h"
-#include "tests/ops/trial.h"
 #include "ops/ref/ref.h"
+#include "tests/ops/trial.h"
 
 void plain_mean(float *dst, const float *const *src, const float *scale, int n, float inv, uint64_t count);
 void plain_mean_first(float *acc, const float *src, float scale, uint64_t count);

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "ops/device.h"
 #include "core/log.h"
+#include "ops/device.h"
 
 static const char *folder = EN_BUILD_DIR "/plugins";
 static char last_error[1024];

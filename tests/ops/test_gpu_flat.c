@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "core/memory.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "core/memory.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { MOST = 4101, WORLD = 5, STEPS = 2 };

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "ops/mean.h"
 #include "core/clock.h"
+#include "ops/mean.h"
 #include "tests/ops/gpu_rig.h"
 
 enum { COUNT = 10007, RANKS = 3, SECONDS = 30 };

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "ops/mean.h"
 #include "core/rng.h"
+#include "ops/mean.h"
 
 enum { WORLD = 5, COUNT = 3333 };
 

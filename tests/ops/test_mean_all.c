@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "ops/mean_all.h"
 #include "core/rng.h"
+#include "ops/mean_all.h"
 
 enum { MAX_WORLD = 9, COUNT = 1000, NPATTERNS = 5, AROUND = 3 };
 

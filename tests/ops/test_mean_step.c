@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
+#include "core/rng.h"
 #include "ops/mean.h"
 #include "ops/mean_step.h"
-#include "core/rng.h"
 
 enum { MAX_SOURCES = 9, COUNT = 2500 };
 

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "core/rng.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
-#include "core/rng.h"
 
 enum { COUNT = 1003, STEPS = 20 };
 

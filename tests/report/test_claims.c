@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "report/claims.h"
 #include "core/rng.h"
+#include "report/claims.h"
 
 enum { MAX_CLAIMS = 64 };
 

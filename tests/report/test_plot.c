@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "report/plot.h"
-#include "report/plot_trace.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "report/plot.h"
+#include "report/plot_trace.h"
 #include "tests/report/fixture.h"
 
 static void swallow(void *user, int level, const char *subsystem, const char *text)

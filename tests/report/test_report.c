@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "report/report.h"
 #include "report/table.h"
-#include "core/log.h"
 #include "tests/report/fixture.h"
 
 static char dir[64];

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "report/stats.h"
 #include "core/rng.h"
+#include "report/stats.h"
 
 static void medians_of_known_values(void **state)
 {

@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
-#include "runtime/client/client.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "runtime/client/client.h"
 #include "server/lane.h"
 #include "tests/allocations.h"
 

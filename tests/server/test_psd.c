@@ -15,10 +15,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "runtime/client/client.h"
+#include "runtime/client/lanes.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "server/psd.h"

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/collective/arena.h"
 #include "core/log.h"
+#include "runtime/collective/arena.h"
 
 enum { ELEMENTS = 5000 };
 

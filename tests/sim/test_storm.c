@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <time.h>
 
-#include "runtime/sim/faults/tempest.h"
 #include "cli/sim.h"
+#include "runtime/sim/faults/tempest.h"
 #include "tests/strategies/sim_rig.h"
 
 static uint64_t seeds = 500, first = 1; /* a strategy: 5,000 in all */

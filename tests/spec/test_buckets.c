@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "runtime/spec/buckets.h"
 #include "core/log.h"
 #include "core/rng.h"
+#include "runtime/spec/buckets.h"
 
 enum { TENSORS = 12 };
 

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/spec/plugin.h"
 #include "core/log.h"
+#include "runtime/spec/plugin.h"
 
 #define PLUGINS EN_BUILD_DIR "/plugins"
 #define BAD     EN_BUILD_DIR "/test/plugins/bad"

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/store/store.h"
 #include "core/rng.h"
+#include "runtime/store/store.h"
 
 typedef struct rig {
     eni_store *store;

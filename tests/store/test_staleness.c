@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/store/staleness.h"
 #include "core/rng.h"
+#include "runtime/store/staleness.h"
 
 enum { VALUES = 5000 };
 

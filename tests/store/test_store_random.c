@@ -1,7 +1,7 @@
 /* test_store_random.c - random interleavings, repeats and lies included, against a model that is naive in
  * every way; and the same events again, from a log. */
-#include "runtime/store/store_log.h"
 #include "core/log.h"
+#include "runtime/store/store_log.h"
 #include "tests/store/store_rig.h"
 
 enum { WORLD = 4, COUNT = 40, EVENTS = 400, SEEDS = 60 };

@@ -2,9 +2,9 @@
  * with every strategy there is. And no damage to the bytes does more than to be refused. */
 #include <math.h>
 
+#include "core/log.h"
 #include "runtime/spec/plugin.h"
 #include "runtime/store/store_save.h"
-#include "core/log.h"
 #include "tests/store/store_rig.h"
 
 #define ZOO EN_BUILD_DIR "/test/plugins/zoo.so@"

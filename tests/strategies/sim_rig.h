@@ -13,12 +13,12 @@
 
 #include <cmocka.h>
 
-#include "runtime/spec/plugin.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/rng.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/sim/sim.h"
+#include "runtime/spec/plugin.h"
 
 #define RIG_PLUGINS EN_BUILD_DIR "/plugins"
 #define RIG_ZOO     EN_BUILD_DIR "/test/plugins/zoo.so@"

@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "runtime/client/client.h"
+#include "runtime/client/lanes.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "tests/system/process.h"

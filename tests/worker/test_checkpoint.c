@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-#include "models/registry.h"
-#include "models/weights.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "models/registry.h"
+#include "models/weights.h"
 #include "worker/checkpoint.h"
 
 static char dir[64];

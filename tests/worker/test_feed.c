@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "data/sampler.h"
 #include "core/clock.h"
+#include "data/sampler.h"
 #include "tests/ops/gpu_rig.h"
 #include "worker/feed.h"
 

@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
 #include "entrain/strategy.h"
 #include "ops/gpu_of_rank.h"
 #include "runtime/collective/gpu_steps.h"
 #include "runtime/collective/sync.h"
-#include "core/clock.h"
-#include "core/log.h"
-#include "core/memory.h"
 #include "tests/cluster.h"
 #include "worker/gpus.h"
 

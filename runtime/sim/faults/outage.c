@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/store_save.h"
 #include "core/clock.h"
 #include "core/try.h"
 #include "runtime/sim/faults/weather.h"
+#include "runtime/store/store_save.h"
 
 /* ---- saves --------------------------------------------------------------------------------------------- */
 
