@@ -135,7 +135,7 @@ typedef struct printer {
 
 static void print_event(void *user, const eni_sim_event *e)
 {
-    static const char *const types[] = {"", "step", "push", "reply", "coll", "swap", "finished"};
+    static const char *const types[] = {"", "step", "push", "reply", "coll", "sendrecv", "finished"};
     printer *p = user;
     if (p->left-- <= 0) return;
     fprintf(p->out, "%12.3f us  rank %-4d %-8s", (double)e->at_ns / 1e3, e->rank, types[e->type]);
@@ -155,7 +155,7 @@ static void print_event(void *user, const eni_sim_event *e)
     case ENI_SIM_COLL:
         fprintf(p->out, "operation %" PRIu64 " of %d ranks, bucket %u\n", e->clock, e->peer, e->bucket);
         break;
-    case ENI_SIM_SWAP: fprintf(p->out, "bucket %u from rank %d\n", e->bucket, e->peer); break;
+    case ENI_SIM_SENDRECV: fprintf(p->out, "bucket %u from rank %d\n", e->bucket, e->peer); break;
     default: fprintf(p->out, "\n");
     }
 }

@@ -6,7 +6,7 @@
  *     rank 2   g2 --'               '--> mean --> step
  *
  * How the sum travels (a ring, shared memory, NCCL) is the host's choice: --allreduce. Ranks that share
- * memory have one copy of the weights (EN_ONE_COPY), and each steps a slice of it as it averages it. */
+ * memory have one copy of the weights (EN_SHARED_PARAMS), and each steps a slice of it as it averages it. */
 #include "entrain/strategy.h"
 
 /* Starts while backward still computes the gradients of earlier layers. */
@@ -37,7 +37,7 @@ static const en_strategy ring = {
     .name = "ring",
     .help = "all-reduce: ranks average gradients among themselves, no server",
     .paper = "Patarasu & Yuan'09, bandwidth optimal all-reduce; Sergeev'18 (Horovod), sec. 3",
-    .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC | EN_ONE_COPY,
+    .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC | EN_SHARED_PARAMS,
     .submit = ring_submit,
     .finish = ring_finish,
     .theory = ring_theory,

@@ -4,9 +4,9 @@
  * fingerprint of each of its vectors, and what differs is saved per rank. So a strategy that keeps replicas
  * has one copy in the file, one whose ranks train alone has W, and nobody had to declare which it is.
  *
- * A vector travels by a round of swaps: in round k everybody sends to the rank k below and receives from the
- * rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps the
- * calls equal on all ranks; checkpoints are rare. */
+ * A vector travels by a round of sendrecvs: in round k everybody sends to the rank k below and receives from
+ * the rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps
+ * the calls equal on all ranks; checkpoints are rare. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,13 +170,13 @@ static int is_parted(const collection *k)
  */
 typedef en_status (*take_fn)(collection *k, int rank, const char *name, const float *flat);
 
-static en_status swap_round(collection *k, int distance, uint32_t slot)
+static en_status sendrecv_round(collection *k, int distance, uint32_t slot)
 {
     eni_worker *w = k->w;
     const int n = w->world.nranks, rank = w->world.rank;
     for (uint32_t b = 0; b < nbuckets(k); b++) {
         const eni_bucket_range *range = &w->buckets->bucket[b];
-        eni_coll_op op = {.op = ENI_COLL_SWAP,
+        eni_coll_op op = {.op = ENI_COLL_SENDRECV,
                           .what = EN_WEIGHTS,
                           .bucket = b,
                           .slot = slot,
@@ -200,7 +200,7 @@ static en_status for_each_rank(collection *k, uint32_t slot, const char *name, t
     }
     if (is_first) EN_TRY(take(k, 0, name, own_flat(k, slot)));
     for (int r = 1; r < k->w->world.nranks; r++) {
-        EN_TRY(swap_round(k, r, slot));
+        EN_TRY(sendrecv_round(k, r, slot));
         if (is_first) EN_TRY(take(k, r, name, own_flat(k, ENI_SLOT_EVAL)));
     }
     return EN_OK;

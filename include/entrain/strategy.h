@@ -63,9 +63,9 @@ enum {
                                    learning rate scales with the world (--lr-scale) */
     EN_PUSH_READ_ONLY = 64,     /* the store half never writes msg->data: the host may hand it memory that is
                                    not its own, and saves a copy */
-    EN_ONE_COPY = 128,          /* param and the optimizer's state change only through mean_step, and [lo, hi)
-                                   stays [0, count): so the ranks of a host may map one copy of both. lin, step,
-                                   coll, swap and call must not write param */
+    EN_SHARED_PARAMS = 128,     /* param and the optimizer's state change only through mean_step, and [lo, hi)
+                              stays [0, count): so the ranks of a host may map one copy of both. lin, step,
+                              coll, sendrecv and call must not write param */
     EN_ROUNDS = 256 /* a cell's weights change only when every active client has pushed to it, calls
                        are answered with weights, and only call() writes param, between a bucket's
                        submit and the end of its finish, and none sends it: so a client may map the
@@ -178,7 +178,7 @@ struct en_host {
      * ranks of the group make the same calls in the same order. */
     en_req (*coll)(en_host *, int op, int group, int what, en_bucket *, en_vec inout);
     /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. */
-    en_req (*swap)(en_host *, int to, en_vec out, int from, en_vec in, en_bucket *);
+    en_req (*sendrecv)(en_host *, int to, en_vec out, int from, en_vec in, en_bucket *);
     /* One round trip with a store: sends `out` (0: nothing, a pure pull), receives into `in`. `kind` is the
      * strategy's own word for the message, 1 .. 255. */
     en_req (*call)(en_host *, int dest, uint32_t kind, int what, en_bucket *, en_vec out, en_vec in);

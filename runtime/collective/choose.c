@@ -76,7 +76,7 @@ double eni_coll_bytes(int algorithm, int op, int nranks)
 {
     const double n = nranks, others = n - 1;
     if (nranks <= 1) return 0;
-    if (op == ENI_COLL_SWAP) return 1;
+    if (op == ENI_COLL_SENDRECV) return 1;
     if (op == ENI_COLL_BARRIER) return 0;
     if (op == EN_ALLREDUCE) return algorithm == ENI_COLL_NAIVE ? others : 2 * others / n;
     /* naive: everybody sends its whole vector to every owner, because nobody knows who owns what */

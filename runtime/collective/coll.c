@@ -30,7 +30,7 @@ static void alone_run(eni_coll *coll, const eni_coll_op *op)
         eni_mean_ranks(vector, src, &weight, 1, ENI_SUM_RANK, op->count, 0, op->count);
         eni_group_note_samples(coll, coll->nsubmitted, weight);
     }
-    if (op->op == ENI_COLL_SWAP && op->slot_in != op->slot)
+    if (op->op == ENI_COLL_SENDRECV && op->slot_in != op->slot)
         memcpy(eni_arena_at(coll->arenas[0], op->slot_in, op->offset), vector, op->count * sizeof *vector);
 }
 
@@ -112,7 +112,7 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
                    op->count <= length - op->offset;
     if (op->op == EN_REDUCE_SCATTER || op->op == EN_ALLGATHER)
         is_valid = is_valid && op->lo <= op->hi && op->hi <= op->count;
-    if (op->op == ENI_COLL_SWAP)
+    if (op->op == ENI_COLL_SENDRECV)
         is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
                    op->from >= 0 && op->from < n;
     if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->take && eni_coll_can_share(coll);

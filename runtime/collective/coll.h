@@ -88,7 +88,7 @@ typedef struct eni_coll_config {
     int area; /* ENI_AREA_WORLD or ENI_AREA_LOCAL: where the flags lie; one open group per area */
 
     /* (nranks) connected TCP sockets by rank, -1 where there is none; NULL over shared memory. ring needs
-     * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and swaps all they talk
+     * rank - 1 and rank + 1 (mod nranks: with two ranks it is one socket), naive and sendrecvs all they talk
      * to. Taken on success, still the caller's on failure. */
     const int *sockets;
 
@@ -113,7 +113,7 @@ void eni_coll_close(eni_coll *coll);
 /* ---- operations ---- */
 
 enum {
-    ENI_COLL_SWAP = 6,
+    ENI_COLL_SENDRECV = 6,
     ENI_COLL_BARRIER = 7,
     ENI_COLL_MEAN_STEP = 8
 }; /* beside EN_ALLREDUCE (1) ..
@@ -127,7 +127,7 @@ typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const eni_so
 
 typedef struct eni_coll_op {
     int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
-                        ENI_COLL_SWAP, ENI_COLL_BARRIER, ENI_COLL_MEAN_STEP (direct only) */
+                        ENI_COLL_SENDRECV, ENI_COLL_BARRIER, ENI_COLL_MEAN_STEP (direct only) */
     int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
     uint32_t bucket; /* whose vector it is; for messages and traces */
     uint64_t step;   /* of training, the same on all ranks; 0 outside of steps */
@@ -136,7 +136,7 @@ typedef struct eni_coll_op {
     uint64_t lo, hi;   /* EN_REDUCE_SCATTER, EN_ALLGATHER: this rank's range, relative to offset. The ranks'
                           ranges do not overlap. After a reduce-scatter only [lo, hi) is defined */
     uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
-    int to, from;      /* ENI_COLL_SWAP: sends `slot` to rank `to`, receives into `slot_in` from `from` */
+    int to, from;      /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from` */
     uint32_t slot_in;
     eni_coll_take take; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
                            writes on one rank may be read by all when the operation is done */

@@ -119,10 +119,10 @@ static void publish(eni_coll *coll, uint64_t seq)
     eni_flag_set(&own->published, stamp(coll, seq));
 }
 
-/* A swap concerns two partners, everything else the whole group. */
+/* A sendrecv concerns two partners, everything else the whole group. */
 static int needs(const eni_coll_op *op, int partner, int rank)
 {
-    return op->op != ENI_COLL_SWAP || rank == partner;
+    return op->op != ENI_COLL_SENDRECV || rank == partner;
 }
 
 /* The first rank that has not published operation seq, or -1. */
@@ -168,7 +168,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
                                          .step = peer->step};
         EN_TRY(eni_group_agree(rank, &ours, r, &theirs));
         if (peer->slot != op->slot || peer->offset != op->offset ||
-            (op->op == ENI_COLL_SWAP && peer->to != rank)) {
+            (op->op == ENI_COLL_SENDRECV && peer->to != rank)) {
             eni_error("coll",
                       "rank %d's #%llu %s of bucket %u is on vector %u at %llu for rank %d, rank %d's on "
                       "vector %u at %llu: the ranks did not make the same calls",
@@ -285,7 +285,7 @@ static void perform_bcast(eni_coll *coll, const eni_coll_op *op)
     tally(coll, 0, op->count, op->count);
 }
 
-static void perform_swap(eni_coll *coll, const eni_coll_op *op)
+static void perform_sendrecv(eni_coll *coll, const eni_coll_op *op)
 {
     float *in = eni_arena_at(coll->arenas[coll->config.rank], op->slot_in, op->offset);
     memmove(in, vector_of(coll, op->from, op), op->count * sizeof *in);
@@ -328,7 +328,7 @@ static void perform(eni_coll *coll, const eni_coll_op *op)
     case EN_REDUCE_SCATTER: perform_reduce_scatter(coll, op); break;
     case EN_ALLGATHER: perform_allgather(coll, op); break;
     case EN_BCAST: perform_bcast(coll, op); break;
-    case ENI_COLL_SWAP: perform_swap(coll, op); break;
+    case ENI_COLL_SENDRECV: perform_sendrecv(coll, op); break;
     case ENI_COLL_MEAN_STEP: perform_mean_step(coll, op); break;
     default: break; /* a barrier is its flags */
     }

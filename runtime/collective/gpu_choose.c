@@ -83,7 +83,7 @@ static const char *find_obstacle(const eni_gpu_facts_of_run *f)
     const int is_one = f->nranks == 1 && !f->has_store;
     if (f->backend == ENI_GPU_BACKEND_HOST) return "--backend=host";
     if (f->has_store) return "weights live on servers";
-    if (!(f->strategy_flags & EN_ONE_COPY) && !(is_one && f->is_solo))
+    if (!(f->strategy_flags & EN_SHARED_PARAMS) && !(is_one && f->is_solo))
         return "the strategy does more with weights than a step with the mean";
     if (f->is_shaped) return "--net emulates a network between hosts' memories";
     if (is_one) return f->accumulate > EN_GPU_SOURCES ? "more than 64 micro-batches make a step" : NULL;

@@ -2,8 +2,8 @@
  * same choice on all ranks.
  *
  *     solo, or one rank whose weights change by mean_step alone      on the GPU, ALONE
- *     EN_ONE_COPY (ring), one GPU per rank, NCCL everywhere          on the GPU, GROUP; hosts may differ
- *     EN_ONE_COPY, all ranks on one GPU, CUDA IPC everywhere         on the GPU, SHARED
+ *     EN_SHARED_PARAMS (ring), one GPU per rank, NCCL everywhere          on the GPU, GROUP; hosts may differ
+ *     EN_SHARED_PARAMS, all ranks on one GPU, CUDA IPC everywhere         on the GPU, SHARED
  *     any other strategy; some ranks share and some do not; IPC or
  *     NCCL missing; slices of GPUs (MIG) in one host; --backend=host;
  *     a network that is emulated or an all-reduce that was asked for
@@ -36,7 +36,7 @@ enum { ENI_GPU_BACKEND_AUTO, ENI_GPU_BACKEND_HOST, ENI_GPU_BACKEND_NCCL };
 typedef struct eni_gpu_facts_of_run {
     int nranks;
     const eni_gpu_seat *seats; /* (nranks) */
-    uint32_t strategy_flags;   /* EN_ONE_COPY .. */
+    uint32_t strategy_flags;   /* EN_SHARED_PARAMS .. */
     int is_solo;               /* the strategy is solo: its weights change by step alone */
     int has_store;             /* weights live on servers */
     int accumulate;            /* micro-batches that one process averages, >= 1 */

@@ -8,8 +8,8 @@
  *     GROUP   one GPU per rank: NCCL adds the gradients in place, each rank steps its own weights
  *     SHARED  all ranks on one GPU, which NCCL refuses: each rank maps the others' gradients (CUDA IPC) and
  *             rank 0's weights, and steps its slice of them. Who is ready, and who is done, travels through
- *             the flags of the direct engine (collective/direct.c: ENI_COLL_MEAN_STEP, whose `take` starts the
- *             kernel)
+ *             the flags of the direct engine (collective/direct.c: ENI_COLL_MEAN_STEP, whose `take` starts
+ * the kernel)
  *
  *     ALONE, GROUP   COMPUTE   rates | forward, backward b0 . b1 .            | forward ..
  *                    EXCHANGE                             '-> mean b0, step '-> mean b1, step -'
@@ -19,11 +19,11 @@
  * NCCL adds in an order of its own; with two ranks there is only one. A step in which nobody has samples
  * changes nothing (strategy.h, mean_step): GROUP finds that out on the GPU, where the total is.
  *
- * Only for strategies whose weights change through mean_step alone (EN_ONE_COPY), or through step in a world
- * of one (solo). Every other strategy runs on the host's vectors, to which gradients are copied bucket by
- * bucket (worker/vectors.h). Owned by the compute thread. Driven by host/host.h, which calls begin .. take:
- * the worker opens it, hands it to the host (eni_host_config.gpu), switches replay, and closes it after the
- * host. */
+ * Only for strategies whose weights change through mean_step alone (EN_SHARED_PARAMS), or through step in a
+ * world of one (solo). Every other strategy runs on the host's vectors, to which gradients are copied bucket
+ * by bucket (worker/vectors.h). Owned by the compute thread. Driven by host/host.h, which calls begin ..
+ * take: the worker opens it, hands it to the host (eni_host_config.gpu), switches replay, and closes it after
+ * the host. */
 #ifndef COLLECTIVE_GPU_STEPS_H
 #define COLLECTIVE_GPU_STEPS_H
 

@@ -33,7 +33,7 @@ const char *eni_group_op_name(int op)
     case EN_ALLGATHER: return "all-gather";
     case EN_REDUCE: return "reduce";
     case EN_BCAST: return "broadcast";
-    case ENI_COLL_SWAP: return "swap";
+    case ENI_COLL_SENDRECV: return "sendrecv";
     case ENI_COLL_BARRIER: return "barrier";
     case ENI_COLL_MEAN_STEP: return "all-reduce with a step";
     default: return "operation";

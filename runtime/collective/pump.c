@@ -187,11 +187,11 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 {
     const eni_pump *p = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
-    const int is_swap = op->op == ENI_COLL_SWAP, is_ring = coll->config.algorithm == ENI_COLL_RING;
+    const int is_sendrecv = op->op == ENI_COLL_SENDRECV, is_ring = coll->config.algorithm == ENI_COLL_RING;
     for (int r = 0; r < n; r++) {
-        const int is_partner = is_swap   ? r == op->to || r == op->from
-                               : is_ring ? r == (rank + 1) % n || r == (rank + n - 1) % n
-                                         : 1;
+        const int is_partner = is_sendrecv ? r == op->to || r == op->from
+                               : is_ring   ? r == (rank + 1) % n || r == (rank + n - 1) % n
+                                           : 1;
         if (r == rank || !is_partner || p->streams[r].peer == r) continue;
         eni_error("coll", "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
                   eni_group_op_name(op->op), op->bucket);

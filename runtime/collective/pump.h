@@ -1,7 +1,7 @@
 /* pump.h - the comm thread of a group over TCP, and the courses that it runs.
  *
- * The thread owns the sockets and every operation in flight. A course (ring.c, naive.c, swap.c) is what an
- * operation sends to whom and does with what arrives; it never touches a socket and never waits.
+ * The thread owns the sockets and every operation in flight. A course (ring.c, naive.c, sendrecv.c) is what
+ * an operation sends to whom and does with what arrives; it never touches a socket and never waits.
  *
  * Order. On every link the oldest unfinished operation goes first. Data of a later one is sent only to a
  * rank that has said (READY) that it has submitted it. So a receiver that meets an operation which it has
@@ -44,7 +44,7 @@ typedef struct eni_flight { /* an operation in progress */
     int nsends, nreceives;           /* steps that are not complete */
     eni_hop *hops;                   /* (2 nranks - 1) by step + 1 */
     eni_chunk *chunks;               /* (nranks) */
-    eni_leg *out, *in;               /* (nranks) naive and swap */
+    eni_leg *out, *in;               /* (nranks) naive and sendrecv */
 } eni_flight;
 
 typedef struct eni_course {
@@ -95,7 +95,7 @@ typedef struct eni_pump {
     eni_leg *legs;
 } eni_pump;
 
-extern const eni_course eni_ring_course, eni_naive_course, eni_swap_course;
+extern const eni_course eni_ring_course, eni_naive_course, eni_sendrecv_course;
 
 /* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. Comm thread. */
 en_status eni_traffic_advance(eni_coll *coll);

@@ -25,7 +25,7 @@ static void flight_start(eni_coll *coll, uint64_t seq)
     flight->op = eni_group_op(coll, seq);
     flight->seq = seq;
     flight->vector = eni_group_vector(coll, flight->op);
-    flight->course = flight->op->op == ENI_COLL_SWAP            ? &eni_swap_course
+    flight->course = flight->op->op == ENI_COLL_SENDRECV        ? &eni_sendrecv_course
                      : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_course
                                                                 : &eni_ring_course;
     flight->nsending = flight->is_done = 0;

@@ -64,10 +64,10 @@ typedef struct eni_host_config {
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
     const eni_waits *waits; /* NULL: nobody wants to know */
-    /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are put
-     * into its queues, and the arena has old values until somebody copies them there. Only for a strategy with
-     * EN_ONE_COPY and without a client, or in a world of one (coll is NULL); there lin, coll, swap and call are
-     * misuse. SHARED takes a coll that can share. NULL: they lie in the arena. */
+    /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are
+     * put into its queues, and the arena has old values until somebody copies them there. Only for a strategy
+     * with EN_SHARED_PARAMS and without a client, or in a world of one (coll is NULL); there lin, coll,
+     * sendrecv and call are misuse. SHARED takes a coll that can share. NULL: they lie in the arena. */
     eni_gpu_steps *gpu;
     /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN. All
      * ranks' strategies ask alike, as they make the same collective calls. */
@@ -82,9 +82,9 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out);
 void eni_host_close(eni_host *host);
 
 /* Before the first step, with weights and optimizer state in place (init, resume). All ranks call it, and
- * wait for each other: where the strategy says EN_ONE_COPY and the ranks share memory, rank 0's weights and
- * optimizer state become everybody's, and mean_step is one pass. Elsewhere nothing happens. Without the call
- * every rank keeps its own. EN_OK, or as eni_coll_share. */
+ * wait for each other: where the strategy says EN_SHARED_PARAMS and the ranks share memory, rank 0's weights
+ * and optimizer state become everybody's, and mean_step is one pass. Elsewhere nothing happens. Without the
+ * call every rank keeps its own. EN_OK, or as eni_coll_share. */
 en_status eni_host_share(eni_host *host);
 
 /* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
@@ -153,8 +153,8 @@ int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out);
 /* The strategy's state: plain bytes, to be read or overwritten. */
 void *eni_host_state(const eni_host *host, size_t *bytes_out);
 
-/* 1 if this rank has ever written its own weights: by an optimizer step, lin, a collective or a swap. 0: they
- * are what a store answered. */
+/* 1 if this rank has ever written its own weights: by an optimizer step, lin, a collective or a sendrecv. 0:
+ * they are what a store answered. */
 int eni_host_writes_param(const eni_host *host);
 
 /* 1 if this rank has ever exchanged the bucket with a store; 0: what becomes of it, becomes of it in the

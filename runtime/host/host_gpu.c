@@ -29,7 +29,7 @@ en_status eni_host_gpu_check(const eni_host *host)
     if (c->gpu == NULL) return EN_OK;
     if (c->client != NULL)
         obstacle = "its weights live on servers";
-    else if (c->world.nranks > 1 && !(c->strategy->flags & EN_ONE_COPY))
+    else if (c->world.nranks > 1 && !(c->strategy->flags & EN_SHARED_PARAMS))
         obstacle = "it may change weights by more than mean_step";
     else if (is_shared(host) && (c->coll == NULL || !eni_coll_can_share(c->coll)))
         obstacle = "ranks that share a GPU need a group in shared memory";

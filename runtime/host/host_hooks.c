@@ -56,8 +56,8 @@ en_status eni_hook_plan(eni_host *host, uint32_t b)
         eni_host_misuse(host, "gave it the range %llu to %llu of %llu elements; keep lo <= hi <= count",
                         (unsigned long long)bucket->lo, (unsigned long long)bucket->hi,
                         (unsigned long long)given->count);
-    if (s->flags & EN_ONE_COPY && (bucket->lo != 0 || bucket->hi != given->count))
-        eni_host_misuse(host, "narrowed its range; with EN_ONE_COPY the host divides the step");
+    if (s->flags & EN_SHARED_PARAMS && (bucket->lo != 0 || bucket->hi != given->count))
+        eni_host_misuse(host, "narrowed its range; with EN_SHARED_PARAMS the host divides the step");
     given->lo = bucket->lo;
     given->hi = bucket->hi;
     return end_hook(host, st);

@@ -1,8 +1,8 @@
 /* host_ops.c - what a strategy may call, kept with the arena, the collectives and the store client.
  *
- * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll, swap,
- * mean_step and call start and what wait ends; last the table of it all. What is the same for the GPU is in
- * host_state.c, what differs there is in host_gpu.c. */
+ * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll,
+ * sendrecv, mean_step and call start and what wait ends; last the table of it all. What is the same for the
+ * GPU is in host_state.c, what differs there is in host_gpu.c. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -150,8 +150,9 @@ static int may_write(eni_host *host, const char *operation, en_vec v)
         return 0;
     }
     const int is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
-    if (!(host->config.strategy->flags & EN_ONE_COPY) || (slot != ENI_SLOT_PARAM && !is_optimizer)) return 1;
-    eni_host_misuse(host, "called %s on %s, which with EN_ONE_COPY only mean_step changes", operation,
+    if (!(host->config.strategy->flags & EN_SHARED_PARAMS) || (slot != ENI_SLOT_PARAM && !is_optimizer))
+        return 1;
+    eni_host_misuse(host, "called %s on %s, which with EN_SHARED_PARAMS only mean_step changes", operation,
                     is_optimizer ? "optimizer state" : "the weights");
     return 0;
 }
@@ -222,7 +223,7 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
     return 0;
 }
 
-/* ---- one copy of weights and optimizer state for all ranks of a host (EN_ONE_COPY) ---- */
+/* ---- one copy of weights and optimizer state for all ranks of a host (EN_SHARED_PARAMS) ---- */
 
 /* clang-format off */
 /* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
@@ -238,11 +239,12 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
 en_status eni_host_share(eni_host *host)
 {
     const eni_host_config *c = &host->config;
-    if (!(c->strategy->flags & EN_ONE_COPY) || c->coll == NULL || !eni_coll_can_share(c->coll)) return EN_OK;
+    if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll))
+        return EN_OK;
     EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
     for (int i = 0; i < host->noptimizer_slots; i++)
         EN_TRY(eni_coll_share(c->coll, host->optimizer_slot + (uint32_t)i));
-    host->has_one_copy = 1;
+    host->has_shared_params = 1;
     return EN_OK;
 }
 
@@ -285,16 +287,16 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
     if (r == NULL) return REQUEST_REFUSED;
     static const char *const names[] = {[EN_ALLREDUCE] = "all-reduce", [EN_REDUCE_SCATTER] = "reduce-scatter",
                                         [EN_ALLGATHER] = "all-gather", [EN_REDUCE] = "reduce",
-                                        [EN_BCAST] = "broadcast",      [ENI_COLL_SWAP] = "swap",
+                                        [EN_BCAST] = "broadcast",      [ENI_COLL_SENDRECV] = "sendrecv",
                                         [ENI_COLL_BARRIER] = "barrier"};
     r->then_step = then_step;
     r->group = group;
     r->slot = op->slot;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS && eni_coll_is_reduction(op);
-    if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SWAP)
+    if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
         host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
-    if (then_step && host->has_one_copy) fuse(host, r, op);
+    if (then_step && host->has_shared_params) fuse(host, r, op);
     int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
     en_status st = eni_coll_submit(group, op, &r->coll);
     const int64_t end = eni_now_ns();
@@ -366,16 +368,16 @@ static int may_send(eni_host *host, const char *operation, en_vec v)
     return 0;
 }
 
-static en_req host_swap(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+static en_req host_sendrecv(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "swap", bucket)) return REQUEST_REFUSED;
+    if (!eni_host_knows(host, "sendrecv", bucket)) return REQUEST_REFUSED;
     if (host->config.coll == NULL) return 0;
-    if (!eni_host_gpu_may(host, "swap")) return REQUEST_REFUSED;
-    if (!is_vector_of(host, "swap", bucket, out) || !is_vector_of(host, "swap", bucket, in) ||
-        !may_write(host, "swap", in) || !may_send(host, "swap", out))
+    if (!eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
+    if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
+        !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
-    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SWAP, EN_WEIGHTS, bucket, out);
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, EN_WEIGHTS, bucket, out);
     note_write(host, in);
     op.to = to;
     op.from = from;
@@ -591,7 +593,7 @@ const en_host eni_host_operations = {
     .coll_bytes = host_coll_bytes,
     .mean_step = host_mean_step,
     .coll = host_coll,
-    .swap = host_swap,
+    .sendrecv = host_sendrecv,
     .call = host_call,
     .wait = host_wait,
     .extension = host_extension,

@@ -57,7 +57,7 @@ struct eni_host {
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
     int noptimizer_slots;
     int is_planning;
-    int has_one_copy; /* of weights and optimizer state, on all ranks: see host_ops.c */
+    int has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
     int writes_param; /* some call of the strategy wrote the weights of this rank itself */
     eni_request requests[ENI_HOST_REQUESTS];
     en_req next_request, first_request; /* the step's first one */

@@ -1,4 +1,4 @@
-/* exchange.c - collectives and swaps between ranks, in virtual time.
+/* exchange.c - collectives and sendrecvs between ranks, in virtual time.
  *
  * A collective is complete when its last rank has joined and the time that a ring takes for it has passed.
  * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
@@ -219,12 +219,12 @@ en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket)
     return join(rank_of(host), EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad, 1);
 }
 
-/* ---- swaps --------------------------------------------------------------------------------------------- */
+/* ---- sendrecvs ----------------------------------------------------------------------------------------- */
 
-/* Half of a swap: a vector on its way or arrived, or a rank that waits for one. They meet first come, first
- * served per (from, to, bucket). */
-struct eni_swap {
-    eni_swap *next;
+/* Half of a sendrecv: a vector on its way or arrived, or a rank that waits for one. They meet first come,
+ * first served per (from, to, bucket). */
+struct eni_sendrecv {
+    eni_sendrecv *next;
     eni_sim *sim;
     int32_t from, to;
     uint32_t bucket;
@@ -235,14 +235,14 @@ struct eni_swap {
     float out[];
 };
 
-static void deliver(eni_sim *sim, eni_swap *sent, eni_swap *wanted)
+static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 {
     eni_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
     eni_rank_note_write(to, wanted->in);
     eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
-                                                    .type = ENI_SIM_SWAP,
+                                                    .type = ENI_SIM_SENDRECV,
                                                     .rank = wanted->to,
                                                     .peer = wanted->from,
                                                     .bucket = wanted->bucket});
@@ -252,11 +252,11 @@ static void deliver(eni_sim *sim, eni_swap *sent, eni_swap *wanted)
 }
 
 /* Joins a half with the first that fits, or leaves it at the end of the list. */
-static void match(eni_sim *sim, eni_swap *half)
+static void match(eni_sim *sim, eni_sendrecv *half)
 {
-    eni_swap **at = &sim->swaps;
+    eni_sendrecv **at = &sim->sendrecvs;
     for (; *at; at = &(*at)->next) {
-        eni_swap *other = *at;
+        eni_sendrecv *other = *at;
         if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||
             other->is_wanted == half->is_wanted)
             continue;
@@ -268,55 +268,56 @@ static void match(eni_sim *sim, eni_swap *half)
     *at = half;
 }
 
-static void swap_arrived(void *sim_, void *half)
+static void sendrecv_arrived(void *sim_, void *half)
 {
     eni_sim *sim = sim_;
     sim->in_flight--;
     match(sim, half);
 }
 
-static void swap_head(void *sim_, void *half_)
+static void sendrecv_head(void *sim_, void *half_)
 {
     eni_sim *sim = sim_;
-    eni_swap *half = half_;
+    eni_sendrecv *half = half_;
     const int64_t at = eni_network_arrive(&sim->network, sim->agenda.now_ns, half->from, half->to,
                                           half->count * sizeof(float));
-    const en_status st = eni_agenda_post(&sim->agenda, at, swap_arrived, sim, half);
+    const en_status st = eni_agenda_post(&sim->agenda, at, sendrecv_arrived, sim, half);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
 {
     eni_rank *rank = rank_of(host);
     eni_sim *sim = rank->sim;
     const eni_vector *source = eni_rank_vector(rank, out, bucket->count);
     const eni_vector *target = eni_rank_vector(rank, in, bucket->count);
     if (to < 0 || to >= sim->nranks || from < 0 || from >= sim->nranks) {
-        eni_error("exchange", "rank %d swaps with ranks %d and %d of %d", rank->world.rank, to, from,
+        eni_error("exchange", "rank %d calls sendrecv with ranks %d and %d of %d", rank->world.rank, to, from,
                   sim->nranks);
         eni_sim_fail(sim, EN_EINVAL);
         return 0;
     }
     const uint64_t bytes = bucket->count * sizeof(float);
-    eni_swap *sent = eni_sim_alloc(sim, sizeof *sent + bytes), *wanted = eni_sim_alloc(sim, sizeof *wanted);
+    eni_sendrecv *sent = eni_sim_alloc(sim, sizeof *sent + bytes),
+                 *wanted = eni_sim_alloc(sim, sizeof *wanted);
     if (!source || !target || !sent || !wanted) {
         eni_sim_fail(sim, EN_ENOMEM);
         return 0;
     }
-    *sent = (eni_swap){.from = rank->world.rank, .to = to, .bucket = bucket->id, .count = bucket->count};
+    *sent = (eni_sendrecv){.from = rank->world.rank, .to = to, .bucket = bucket->id, .count = bucket->count};
     memcpy(sent->out, source->data, bytes);
     rank->result->sent += bytes;
     sim->in_flight++;
     const int64_t at = eni_network_depart(&sim->network, sim->agenda.now_ns, rank->world.rank, to, bytes);
-    const en_status st = eni_agenda_post(&sim->agenda, at, swap_head, sim, sent);
+    const en_status st = eni_agenda_post(&sim->agenda, at, sendrecv_head, sim, sent);
     if (st != EN_OK) eni_sim_fail(sim, st);
-    const en_req request = eni_rank_begin(rank, 1, "a swap", bucket->id, from);
-    *wanted = (eni_swap){.from = from,
-                         .to = rank->world.rank,
-                         .bucket = bucket->id,
-                         .is_wanted = 1,
-                         .in = target->data,
-                         .request = request};
+    const en_req request = eni_rank_begin(rank, 1, "a sendrecv", bucket->id, from);
+    *wanted = (eni_sendrecv){.from = from,
+                             .to = rank->world.rank,
+                             .bucket = bucket->id,
+                             .is_wanted = 1,
+                             .in = target->data,
+                             .request = request};
     match(sim, wanted);
     return request;
 }

@@ -164,7 +164,7 @@ void eni_rank_host_init(eni_rank *rank)
                            .coll_bytes = host_coll_bytes,
                            .mean_step = eni_exchange_mean_step,
                            .coll = eni_exchange_coll,
-                           .swap = eni_exchange_swap,
+                           .sendrecv = eni_exchange_sendrecv,
                            .call = eni_courier_call,
                            .wait = host_wait,
                            .extension = host_extension};

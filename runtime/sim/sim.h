@@ -62,14 +62,14 @@ typedef struct eni_sim_network {
  * others make the same number of collective calls. */
 enum { ENI_SIM_AUTO = 0, ENI_SIM_FIXED = 1, ENI_SIM_CLAIM = 2 };
 
-enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SWAP, ENI_SIM_FINISHED };
+enum { ENI_SIM_STEP = 1, ENI_SIM_PUSH, ENI_SIM_REPLY, ENI_SIM_COLL, ENI_SIM_SENDRECV, ENI_SIM_FINISHED };
 
 /* One line of the event log, in the order of happening. */
 typedef struct eni_sim_event {
     int64_t at_ns;
     uint32_t type;    /* ENI_SIM_* */
     int32_t rank;     /* whose; COLL: the last to come */
-    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SWAP: who sent */
+    int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: who sent */
     uint32_t bucket;  /* STEP, FINISHED: 0 */
     uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the cell; COLL: op */
     uint64_t version; /* STEP: micro-batch; PUSH: of the cell before; REPLY: of what is sent */

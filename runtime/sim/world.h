@@ -2,7 +2,7 @@
  *
  *     sim.c        set-up, the loop, the result
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
- *     exchange.c   collectives and swaps among ranks      courier.c    calls to stores and their answers
+ *     exchange.c   collectives and sendrecvs among ranks  courier.c    calls to stores and their answers
  *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
  *     world.c      what all of them need of a run and its ranks
  *
@@ -93,7 +93,7 @@ typedef struct eni_sim_store {
 } eni_sim_store;
 
 typedef struct eni_collective eni_collective;
-typedef struct eni_swap eni_swap;
+typedef struct eni_sendrecv eni_sendrecv;
 typedef struct eni_sim_block eni_sim_block;
 typedef struct eni_sim_faults eni_sim_faults;
 typedef struct eni_weather eni_weather; /* faults/weather.h */
@@ -126,7 +126,7 @@ struct eni_sim {
     float *scratch;              /* (count) a mean, or a micro-gradient */
     float **micro;               /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
     eni_collective *collectives; /* not complete yet */
-    eni_swap *swaps;             /* halves without their other half */
+    eni_sendrecv *sendrecvs;     /* halves without their other half */
     int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */
 };
 
@@ -219,7 +219,7 @@ void eni_rank_host_init(eni_rank *rank);
 
 en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *bucket, en_vec inout);
 en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket);
-en_req eni_exchange_swap(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket);
+en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket);
 
 /* ---- courier.c ----------------------------------------------------------------------------------------- */
 

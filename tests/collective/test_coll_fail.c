@@ -428,7 +428,7 @@ static void what_does_not_fit_is_refused(void **state)
     eni_coll_op wrong[] = {mean_of(FIXTURE_COUNT + 1, 0), mean_of(10, 0), mean_of(10, 0), mean_of(10, 0)};
     wrong[1].slot = FIXTURE_NSLOTS;
     wrong[2].offset = UINT64_MAX - 4;
-    wrong[3].op = ENI_COLL_SWAP;
+    wrong[3].op = ENI_COLL_SENDRECV;
     wrong[3].to = 1;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(eni_coll_submit(coll, &wrong[i], &req), EN_EINVAL);

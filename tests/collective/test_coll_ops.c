@@ -151,8 +151,8 @@ static void samples_behind_a_reduction(void **state)
     by_every_way_in_1_2_4(counts_samples);
 }
 
-/* A ring of swaps (D-PSGD): to the right from the left and the other way, both under way at once. */
-static int swaps(int rank, int n, cluster_board *board, void *user)
+/* A ring of sendrecvs (D-PSGD): to the right from the left and the other way, both under way at once. */
+static int sendrecvs(int rank, int n, cluster_board *board, void *user)
 {
     struct fixture *fixture = user;
     const int right = (rank + 1) % n, left = (rank + n - 1) % n;
@@ -161,14 +161,14 @@ static int swaps(int rank, int n, cluster_board *board, void *user)
     for (uint64_t round = 0; round < 20; round++) {
         fixture_fill(eni_arena_at(fixture->arenas[rank], 1, 0), rank, round, COUNT);
         uint64_t req[2];
-        const eni_coll_op a = {.op = ENI_COLL_SWAP,
+        const eni_coll_op a = {.op = ENI_COLL_SENDRECV,
                                .what = EN_WEIGHTS,
                                .slot = 1,
                                .count = COUNT,
                                .to = right,
                                .from = left,
                                .slot_in = 2};
-        const eni_coll_op b = {.op = ENI_COLL_SWAP,
+        const eni_coll_op b = {.op = ENI_COLL_SENDRECV,
                                .what = EN_WEIGHTS,
                                .slot = 1,
                                .count = COUNT,
@@ -188,10 +188,10 @@ static int swaps(int rank, int n, cluster_board *board, void *user)
     return 0;
 }
 
-static void swap_with_neighbours(void **state)
+static void sendrecv_with_neighbours(void **state)
 {
     (void)state;
-    by_every_way_in_1_2_4(swaps);
+    by_every_way_in_1_2_4(sendrecvs);
 }
 
 /* Buckets of different lengths in one vector, all submitted before any is waited for, by ranks that arrive at
@@ -419,7 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reduce_scatter_and_allgather), cmocka_unit_test(reduce_broadcast_barrier),
-        cmocka_unit_test(samples_behind_a_reduction),   cmocka_unit_test(swap_with_neighbours),
+        cmocka_unit_test(samples_behind_a_reduction),   cmocka_unit_test(sendrecv_with_neighbours),
         cmocka_unit_test(many_buckets_in_flight),       cmocka_unit_test(a_rank_that_waits_in_between),
         cmocka_unit_test(many_small_ones_do_not_grow),  cmocka_unit_test(bytes_are_the_theory),
         cmocka_unit_test(a_new_epoch_starts_afresh),    cmocka_unit_test(the_emulated_network_takes_its_time),

@@ -108,8 +108,8 @@ static int choose(const struct row *row, eni_gpu_choice *choice)
         seats[r] = seat_of(row->gpus[r], row->facts, r == n - 1);
     const eni_gpu_facts_of_run facts = {.nranks = n,
                                         .seats = seats,
-                                        .strategy_flags =
-                                            EN_SYNCHRONOUS | (other || row->facts & SOLO ? 0 : EN_ONE_COPY),
+                                        .strategy_flags = EN_SYNCHRONOUS |
+                                                          (other || row->facts & SOLO ? 0 : EN_SHARED_PARAMS),
                                         .is_solo = (row->facts & SOLO) != 0,
                                         .has_store = (row->facts & STORE) != 0,
                                         .accumulate = row->accumulate,

@@ -95,7 +95,7 @@ static en_status submit_step(en_host *host, void *state, en_bucket *bucket)
 static const en_strategy one = {.abi = EN_STRATEGY_ABI,
                                 .size = sizeof(en_strategy),
                                 .name = "one",
-                                .flags = EN_ONE_COPY,
+                                .flags = EN_SHARED_PARAMS,
                                 .submit = submit_mean};
 static const en_strategy alone = {.abi = EN_STRATEGY_ABI,
                                   .size = sizeof(en_strategy),

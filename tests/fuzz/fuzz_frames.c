@@ -47,7 +47,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, un
 static eni_coll_op call_of(unsigned choice, uint32_t bucket)
 {
     static const int ops[] = {EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER,    EN_REDUCE,
-                              EN_BCAST,     ENI_COLL_SWAP,     ENI_COLL_BARRIER};
+                              EN_BCAST,     ENI_COLL_SENDRECV, ENI_COLL_BARRIER};
     return (eni_coll_op){.op = ops[choice % 7],
                          .what = EN_GRAD,
                          .bucket = bucket,

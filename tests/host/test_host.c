@@ -438,7 +438,7 @@ static void test_requests(void **state)
     /* alone, a collective is the identity and done at once */
     fill(ENI_SLOT_GRAD, 1);
     assert_int_equal(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad), 0);
-    assert_int_equal(h->swap(h, 0, bucket->grad, 0, bucket->param, bucket), 0);
+    assert_int_equal(h->sendrecv(h, 0, bucket->grad, 0, bucket->param, bucket), 0);
     assert_true(*at(ENI_SLOT_GRAD, 64) == 1 + 0.64f);
     /* no servers, no store in a worker: refused, and wait says so rather than wait */
     world.errors = 0;

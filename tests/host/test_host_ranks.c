@@ -1,5 +1,5 @@
 /* test_host_ranks.c - the host in a world of three processes: mean_step is mean, then step, on every rank
- * alike; collectives and swaps go where they should; misuse and death end in a status. */
+ * alike; collectives and sendrecvs go where they should; misuse and death end in a status. */
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ enum { RANKS = 3, COUNT = 128, STEPS = 6 };
 static const eni_tensor_entry tensors[] = {{"a", 0, 64, 8, 8, ENI_TENSOR_WEIGHT},
                                            {"b", 64, 64, 8, 8, ENI_TENSOR_WEIGHT}};
 
-/* ---- the strategy: mean_step, and a vector to receive swaps ---- */
+/* ---- the strategy: mean_step, and a vector to receive sendrecvs ---- */
 
 static struct rank_view {
     en_host *table;
@@ -197,9 +197,9 @@ static int moves(int rank, int n, cluster_board *board, void *user)
     float *grad = eni_arena_at(fixture->arenas[rank], ENI_SLOT_GRAD, 0);
     fixture_fill(grad, rank, 0, COUNT);
     int left = (rank + n - 1) % n;
-    en_req swap = h->swap(h, (rank + 1) % n, bucket->grad, left, view.inbox[1], bucket);
-    CLUSTER_CHECK(h->wait(h, swap) == EN_OK);
-    CLUSTER_CHECK(h->wait(h, swap) == EN_OK); /* again is fine */
+    en_req sendrecv = h->sendrecv(h, (rank + 1) % n, bucket->grad, left, view.inbox[1], bucket);
+    CLUSTER_CHECK(h->wait(h, sendrecv) == EN_OK);
+    CLUSTER_CHECK(h->wait(h, sendrecv) == EN_OK); /* again is fine */
     CLUSTER_CHECK(h->lin(h, bucket->param, 1, view.inbox[1], 0) == EN_OK);
     const float *param = eni_arena_at(fixture->arenas[rank], ENI_SLOT_PARAM, 0);
     for (uint64_t i = 0; i < 64; i++)
@@ -231,9 +231,9 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, 0)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, foreign)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, UINT32_MAX)) == EN_EBUG);
-    CLUSTER_CHECK(h->wait(h, h->swap(h, 0, b->grad, 0, UINT32_MAX, b)) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, 0, b->grad, 0, UINT32_MAX, b)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, 77, EN_WORLD, EN_GRAD, b, b->grad)) == EN_EINVAL);
-    CLUSTER_CHECK(h->wait(h, h->swap(h, n, b->grad, 0, view.inbox[0], b)) == EN_EINVAL);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, n, b->grad, 0, view.inbox[0], b)) == EN_EINVAL);
     CLUSTER_CHECK(errors == 6);
     eni_log_set_sink(NULL, NULL);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, b, b->grad)) == EN_OK);

@@ -28,7 +28,7 @@ typedef struct text {
 
 static void write_line(void *user, const eni_sim_event *e)
 {
-    static const char *const types[] = {"", "step", "push", "reply", "coll", "swap", "finished"};
+    static const char *const types[] = {"", "step", "push", "reply", "coll", "sendrecv", "finished"};
     text *t = user;
     t->length += (size_t)snprintf(t->line + t->length, sizeof t->line - t->length,
                                   "%lld %s %d %d %u %llu %llu %llu\n", (long long)e->at_ns, types[e->type],

@@ -1,4 +1,4 @@
-/* zoo.c - strategies that use what the built-in ones do not: every collective, swaps, stores on ranks,
+/* zoo.c - strategies that use what the built-in ones do not: every collective, sendrecvs, stores on ranks,
  * peer vectors, timers, edited answers. They exist to try the hosts of strategy.h. */
 #include <string.h>
 
@@ -93,8 +93,8 @@ static en_status gossip_submit(en_host *host, void *state, en_bucket *bucket)
     const gossip *self = state;
     const int n = host->world->nranks, rank = host->world->rank;
     const int right = (rank + 1) % n, left = (rank + n - 1) % n;
-    bucket->req[0] = host->swap(host, right, bucket->param, left, self->left[bucket->id], bucket);
-    bucket->req[1] = host->swap(host, left, bucket->param, right, self->right[bucket->id], bucket);
+    bucket->req[0] = host->sendrecv(host, right, bucket->param, left, self->left[bucket->id], bucket);
+    bucket->req[1] = host->sendrecv(host, left, bucket->param, right, self->right[bucket->id], bucket);
     return EN_OK;
 }
 

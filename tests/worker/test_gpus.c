@@ -288,7 +288,7 @@ static void test_choices(void **state)
     const trial shared = {.ngpus = 1,
                           .cannot_map = -1,
                           .spec = "cuda",
-                          .flags = EN_ONE_COPY,
+                          .flags = EN_SHARED_PARAMS,
                           .vectors = ENI_VECTORS_ON_GPU,
                           .way = ENI_GPU_SHARED,
                           .says = "CUDA IPC"};
@@ -308,7 +308,7 @@ static void test_choices(void **state)
                 .has_group = 1,
                 .cannot_map = -1,
                 .spec = "cuda",
-                .flags = EN_ONE_COPY,
+                .flags = EN_SHARED_PARAMS,
                 .vectors = ENI_VECTORS_ON_GPU,
                 .way = ENI_GPU_GROUP,
                 .says = "a GPU for each"};

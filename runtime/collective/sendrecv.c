@@ -1,23 +1,24 @@
-/* swap.c - one vector to one rank and one from another, over TCP. */
+/* sendrecv.c - one vector to one rank and one from another, over TCP. */
 #include <string.h>
 
 #include "runtime/collective/pump.h"
 
-static float *swap_target(const eni_coll *coll, const eni_flight *flight)
+static float *sendrecv_target(const eni_coll *coll, const eni_flight *flight)
 {
     return eni_arena_at(coll->arenas[coll->config.rank], flight->op->slot_in, flight->op->offset);
 }
 
-static void swap_start(eni_coll *coll, eni_flight *flight)
+static void sendrecv_start(eni_coll *coll, eni_flight *flight)
 {
     const eni_coll_op *op = flight->op;
     const int rank = coll->config.rank;
     flight->out[op->to] = (eni_leg){.hi = op->count, .is_needed = op->to != rank};
     flight->in[op->from] = (eni_leg){.hi = op->count, .is_needed = op->from != rank};
-    if (op->from == rank) memmove(swap_target(coll, flight), flight->vector, op->count * sizeof(float));
+    if (op->from == rank) memmove(sendrecv_target(coll, flight), flight->vector, op->count * sizeof(float));
 }
 
-static int swap_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out)
+static int sendrecv_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame,
+                         const float **data_out)
 {
     eni_leg *leg = &flight->out[flight->op->to];
     if (peer != flight->op->to || !leg->is_needed || leg->is_done) return 0;
@@ -31,17 +32,19 @@ static int swap_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *fr
     return 1;
 }
 
-static int swap_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float **data_out)
+static int sendrecv_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame,
+                           float **data_out)
 {
     const eni_leg *leg = &flight->in[flight->op->from];
     if (peer != flight->op->from || !leg->is_needed || leg->is_done) return 0;
     if (frame->hi != leg->hi || frame->at != leg->at || frame->n != eni_segment_at(coll, leg->hi, leg->at))
         return 0;
-    *data_out = swap_target(coll, flight) + leg->at;
+    *data_out = sendrecv_target(coll, flight) + leg->at;
     return 1;
 }
 
-static void swap_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data)
+static void sendrecv_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame,
+                             float *data)
 {
     (void)coll, (void)data;
     eni_leg *leg = &flight->in[peer];
@@ -49,24 +52,24 @@ static void swap_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni
     leg->is_done = leg->at == leg->hi;
 }
 
-static int swap_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
+static int sendrecv_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
 {
     (void)coll;
     const eni_leg *in = &flight->in[peer];
     return peer == flight->op->from && in->is_needed && !in->is_done;
 }
 
-static int swap_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+static int sendrecv_needs(const eni_coll *coll, const eni_flight *flight, int peer)
 {
     const eni_leg *out = &flight->out[peer];
-    return (peer == flight->op->to && out->is_needed && !out->is_done) || swap_awaits(coll, flight, peer);
+    return (peer == flight->op->to && out->is_needed && !out->is_done) || sendrecv_awaits(coll, flight, peer);
 }
 
-const eni_course eni_swap_course = {
-    .start = swap_start,
-    .next = swap_next,
-    .accept = swap_accept,
-    .arrived = swap_arrived,
-    .awaits = swap_awaits,
-    .needs = swap_needs,
+const eni_course eni_sendrecv_course = {
+    .start = sendrecv_start,
+    .next = sendrecv_next,
+    .accept = sendrecv_accept,
+    .arrived = sendrecv_arrived,
+    .awaits = sendrecv_awaits,
+    .needs = sendrecv_needs,
 };

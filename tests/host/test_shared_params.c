@@ -1,5 +1,5 @@
-/* test_one_copy.c - one copy of the weights for all ranks: the same bytes as with a copy each, for any number
- * of ranks, any samples and any kind of SGD; what else would write the copy is misuse. */
+/* test_shared_params.c - one copy of the weights for all ranks: the same bytes as with a copy each, for any
+ * number of ranks, any samples and any kind of SGD; what else would write the copy is misuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static en_status submit(en_host *host, void *state, en_bucket *bucket)
 static const en_strategy strategy = {.abi = EN_STRATEGY_ABI,
                                      .size = sizeof(en_strategy),
                                      .name = "one",
-                                     .flags = EN_ONE_COPY,
+                                     .flags = EN_SHARED_PARAMS,
                                      .plan = plan,
                                      .submit = submit};
 
@@ -193,7 +193,7 @@ static int trains(int rank, int n, cluster_board *board, void *user)
 static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
 {
     (void)subsystem;
-    if (level == ENI_LOG_ERROR && strstr(text, "EN_ONE_COPY") != NULL) ++*(int *)user;
+    if (level == ENI_LOG_ERROR && strstr(text, "EN_SHARED_PARAMS") != NULL) ++*(int *)user;
 }
 
 static int errs(int rank, int n, cluster_board *board, void *user)
@@ -209,7 +209,7 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     CLUSTER_CHECK(h->lin(h, b->param, 1, b->grad, 0) == EN_EBUG);
     CLUSTER_CHECK(h->lin(h, h->slot(h, b, 0), 1, b->grad, 0) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_BCAST, EN_WORLD, EN_WEIGHTS, b, b->param)) == EN_EBUG);
-    CLUSTER_CHECK(h->wait(h, h->swap(h, 0, b->grad, 0, b->param, b)) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, 0, b->grad, 0, b->param, b)) == EN_EBUG);
     CLUSTER_CHECK(errors == 5);
     CLUSTER_CHECK(h->lin(h, view.own, 1, b->param, 0) == EN_OK); /* reading is fine */
     eni_host_close(me.host);
