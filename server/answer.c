@@ -18,11 +18,11 @@ static eni_edition *lend(eni_lane *lane, const eni_header *header, const float *
     return eni_store_lend(lane->store, header->bucket);
 }
 
-/* Through the client's bells. 0: it must go by socket. */
-static int post_by_bell(eni_lane *lane, const eni_header *header)
+/* Through the client's ring. 0: it must go by socket. */
+static int post_to_ring(eni_lane *lane, const eni_header *header)
 {
-    eni_bells *bells = eni_arenas_bells(lane->config.arenas, header->rank);
-    return bells && eni_bells_answer(bells, (uint32_t)lane->config.shard, header) == EN_OK;
+    eni_shm_ring *ring = eni_arenas_ring(lane->config.arenas, header->rank);
+    return ring && eni_shm_ring_answer(ring, (uint32_t)lane->config.shard, header) == EN_OK;
 }
 
 void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data)
@@ -35,8 +35,8 @@ void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, con
     header->codec = ENI_CODEC_NONE;
     header->deliver_ns = eni_shaper_send(lane->config.shaper, eni_now_ns(), on_wire + ENI_HEADER_CHARGE);
     eni_packet by_socket;
-    if (to->source == ENI_LANE_BELL) {
-        if (!data && post_by_bell(lane, header)) return;
+    if (to->source == ENI_LANE_RING) {
+        if (!data && post_to_ring(lane, header)) return;
         by_socket = eni_lane_address(lane, header->rank);
         to = &by_socket;
     }
@@ -78,14 +78,14 @@ eni_packet eni_lane_address(const eni_lane *lane, int32_t rank)
 
 /* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
  *
- *     seq: 47 bits | slot: 14 bits, all ones: nowhere | by_bell | is_mapped | is_shared */
-enum { TICKET_SLOT = 0x3fff, TICKET_BELL = 4, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
+ *     seq: 47 bits | slot: 14 bits, all ones: nowhere | by_ring | is_mapped | is_shared */
+enum { TICKET_SLOT = 0x3fff, TICKET_RING = 4, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
 
 uint64_t eni_lane_ticket(const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     const uint64_t slot = h->into < TICKET_SLOT ? h->into : TICKET_SLOT;
-    return h->seq << 17 | slot << 3 | (packet->source == ENI_LANE_BELL ? TICKET_BELL : 0) |
+    return h->seq << 17 | slot << 3 | (packet->source == ENI_LANE_RING ? TICKET_RING : 0) |
            (h->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) | (h->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
 }
 
@@ -102,8 +102,8 @@ static uint64_t ticket_seq(uint64_t ticket)
 /* Where the answer to an action goes. */
 static eni_packet address_of(const eni_lane *lane, const eni_store_action *action)
 {
-    if (action->ticket & TICKET_BELL)
-        return (eni_packet){.header = {.rank = action->client}, .source = ENI_LANE_BELL};
+    if (action->ticket & TICKET_RING)
+        return (eni_packet){.header = {.rank = action->client}, .source = ENI_LANE_RING};
     return eni_lane_address(lane, action->client);
 }
 

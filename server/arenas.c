@@ -13,7 +13,7 @@
 #include "runtime/net/wire.h"
 
 /* A worker comes again when psd 0 was lost and psd 1 was not. */
-enum { OLD_BELLS = 256, KICKS = ENI_FDPASS_MAX - 1 };
+enum { OLD_RINGS = 256, DOORBELLS = ENI_FDPASS_MAX - 1 };
 
 struct eni_arenas {
     eni_arenas_config config;
@@ -22,11 +22,11 @@ struct eni_arenas {
     int listen_fd, stop_fd;
     pthread_t thread;
     _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the lanes */
-    _Atomic(eni_bells *) *bells; /* (nranks) written by the thread, read by the lanes */
+    _Atomic(eni_shm_ring *) *ring; /* (nranks) written by the thread, read by the lanes */
     ino_t *inode;                /* (nranks) of the memory behind the arena */
-    int kick_fd[KICKS];          /* (own_lanes) unless there are too many */
-    int nkicks;
-    eni_bells *old[OLD_BELLS]; /* a lane may be in them */
+    int doorbell_fd[DOORBELLS];          /* (own_lanes) unless there are too many */
+    int ndoorbells;
+    eni_shm_ring *old[OLD_RINGS]; /* a lane may be in them */
     int nold;
 };
 
@@ -64,19 +64,19 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     return EN_OK;
 }
 
-/* Maps a worker's bells. 0: it goes on by socket. */
-static int take_bells(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
+/* Maps a worker's ring. 0: it goes on by socket. */
+static int take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
-    eni_bells *bells, *old = atomic_load_explicit(&arenas->bells[hello->rank], memory_order_relaxed);
-    if (arenas->nkicks == 0 || (int32_t)hello->lanes != arenas->config.nlanes) return 0;
-    if (old && arenas->nold == OLD_BELLS) return 0;
-    if (eni_bells_map(fd, hello->lanes, hello->slots, &bells) != EN_OK) return 0;
+    eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->ring[hello->rank], memory_order_relaxed);
+    if (arenas->ndoorbells == 0 || (int32_t)hello->lanes != arenas->config.nlanes) return 0;
+    if (old && arenas->nold == OLD_RINGS) return 0;
+    if (eni_shm_ring_map(fd, hello->lanes, hello->slots, &ring) != EN_OK) return 0;
     if (old) arenas->old[arenas->nold++] = old;
-    atomic_store_explicit(&arenas->bells[hello->rank], bells, memory_order_release);
+    atomic_store_explicit(&arenas->ring[hello->rank], ring, memory_order_release);
     return 1;
 }
 
-/* One worker: its descriptors and a hello in; a status, our weights and kicks out. */
+/* One worker: its descriptors and a hello in; a status, our weights and doorbells out. */
 static void serve(eni_arenas *arenas, int fd)
 {
     const int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
@@ -93,9 +93,9 @@ static void serve(eni_arenas *arenas, int fd)
         gifts[ngifts++] = eni_weights_fd(arenas->config.weights);
         answer.has_weights = 1;
     }
-    if (answer.status == EN_OK && hello.slots > 0 && take_bells(arenas, &hello, fds[1]))
-        for (; (int)answer.nbells < arenas->nkicks; answer.nbells++)
-            gifts[ngifts++] = arenas->kick_fd[answer.nbells];
+    if (answer.status == EN_OK && hello.slots > 0 && take_ring(arenas, &hello, fds[1]))
+        for (; (int)answer.ndoorbells < arenas->ndoorbells; answer.ndoorbells++)
+            gifts[ngifts++] = arenas->doorbell_fd[answer.ndoorbells];
     for (size_t i = 0; i < nfds; i++)
         close(fds[i]);
     eni_fdpass_send(fd, gifts, (size_t)ngifts, &answer, sizeof answer, deadline, arenas->stop_fd);
@@ -115,12 +115,12 @@ static void *accept_workers(void *user)
     }
 }
 
-/* With more lanes than fit into one message none has a bell. */
-static int open_kicks(eni_arenas *arenas)
+/* With more lanes than fit into one message none has a doorbell. */
+static int open_doorbells(eni_arenas *arenas)
 {
-    if (arenas->config.own_lanes > KICKS) return 1;
-    for (int32_t k = 0; k < arenas->config.own_lanes; k++, arenas->nkicks++)
-        if ((arenas->kick_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return 0;
+    if (arenas->config.own_lanes > DOORBELLS) return 1;
+    for (int32_t k = 0; k < arenas->config.own_lanes; k++, arenas->ndoorbells++)
+        if ((arenas->doorbell_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return 0;
     return 1;
 }
 
@@ -128,16 +128,16 @@ static void free_arenas(eni_arenas *arenas)
 {
     for (int32_t r = 0; r < arenas->config.nranks; r++) {
         if (arenas->arena) eni_arena_close(atomic_load(&arenas->arena[r]));
-        if (arenas->bells) eni_bells_close(atomic_load(&arenas->bells[r]));
+        if (arenas->ring) eni_shm_ring_close(atomic_load(&arenas->ring[r]));
     }
     for (int i = 0; i < arenas->nold; i++)
-        eni_bells_close(arenas->old[i]);
-    for (int k = 0; k < arenas->nkicks; k++)
-        close(arenas->kick_fd[k]);
+        eni_shm_ring_close(arenas->old[i]);
+    for (int k = 0; k < arenas->ndoorbells; k++)
+        close(arenas->doorbell_fd[k]);
     if (arenas->stop_fd >= 0) close(arenas->stop_fd);
     if (arenas->listen_fd >= 0) close(arenas->listen_fd);
     eni_free(arenas->inode);
-    eni_free(arenas->bells);
+    eni_free(arenas->ring);
     eni_free(arenas->arena);
     eni_free(arenas);
 }
@@ -152,13 +152,13 @@ en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_
     atomic_init(&arenas->epoch, config->epoch);
     en_status st = EN_ENOMEM;
     arenas->arena = eni_alloc_array(nranks, sizeof *arenas->arena);
-    arenas->bells = eni_alloc_array(nranks, sizeof *arenas->bells);
+    arenas->ring = eni_alloc_array(nranks, sizeof *arenas->ring);
     arenas->inode = eni_alloc_array(nranks, sizeof *arenas->inode);
-    if (!arenas->arena || !arenas->bells || !arenas->inode) goto free_all;
+    if (!arenas->arena || !arenas->ring || !arenas->inode) goto free_all;
     EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_all);
     st = EN_EIO;
     arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (arenas->stop_fd >= 0 && open_kicks(arenas) &&
+    if (arenas->stop_fd >= 0 && open_doorbells(arenas) &&
         pthread_create(&arenas->thread, NULL, accept_workers, arenas) == 0) {
         *arenas_out = arenas;
         return EN_OK;
@@ -184,14 +184,14 @@ eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank)
     return atomic_load_explicit(&arenas->arena[rank], memory_order_acquire);
 }
 
-eni_bells *eni_arenas_bells(const eni_arenas *arenas, int32_t rank)
+eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank)
 {
-    return atomic_load_explicit(&arenas->bells[rank], memory_order_acquire);
+    return atomic_load_explicit(&arenas->ring[rank], memory_order_acquire);
 }
 
-int eni_arenas_kick_fd(const eni_arenas *arenas, int32_t lane)
+int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t lane)
 {
-    return arenas->nkicks > 0 ? arenas->kick_fd[lane - arenas->config.first_lane] : -1;
+    return arenas->ndoorbells > 0 ? arenas->doorbell_fd[lane - arenas->config.first_lane] : -1;
 }
 
 void eni_arenas_stop(eni_arenas *arenas)

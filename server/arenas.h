@@ -4,14 +4,14 @@
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
  * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
  * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its lanes, if it
- * handed over bells (client/bells.h) too: then messages need no socket either.
+ * handed over ring (client/shm_ring.h) too: then messages need no socket either.
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
  * anything from a socket. Its size cannot change: it is sealed. */
 #ifndef SERVER_ARENAS_H
 #define SERVER_ARENAS_H
 
-#include "runtime/client/bells.h"
+#include "runtime/client/shm_ring.h"
 #include "runtime/collective/arena.h"
 #include "runtime/net/fdpass.h"
 #include "server/weights.h"
@@ -39,11 +39,11 @@ void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch);
 /* The arena of a rank, or NULL if it has not handed one over. Any thread; valid until stop. */
 eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
 
-/* The bells of a rank, or NULL. A worker that found psd again has new ones; the old stay mapped. */
-eni_bells *eni_arenas_bells(const eni_arenas *arenas, int32_t rank);
+/* The ring of a rank, or NULL. A worker that found psd again has new ones; the old stay mapped. */
+eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank);
 
-/* The eventfd by which workers wake lane `lane`; -1: this psd takes no bells. Borrowed. */
-int eni_arenas_kick_fd(const eni_arenas *arenas, int32_t lane);
+/* The eventfd by which workers wake lane `lane`; -1: this psd takes no rings. Borrowed. */
+int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t lane);
 
 /* Joins the thread and unmaps everything: no lane may run any more. NULL is fine. */
 void eni_arenas_stop(eni_arenas *arenas);

@@ -1,6 +1,6 @@
 /* lane.c - a lane's thread and its life.
  *
- * The thread waits for one thing (a bell, a message at the socket, a timer, attention), does it and waits
+ * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), does it and waits
  * again; before it blocks it looks at what has become durable. Other threads ask by eni_lane_look, _leave,
  * _set_epoch and _stop, which leave their wish under the lock and call for attention. */
 #include "server/lane.h"
@@ -79,7 +79,7 @@ static void drain(int fd)
     }
 }
 
-/* Takes a message from the socket if one is there or comes in time. What the same client has asked by bell
+/* Takes a message from the socket if one is there or comes in time. What the same client has posted to its ring
  * before it sent this comes first. */
 static en_status serve_socket(eni_lane *lane, int timeout_ms)
 {
@@ -94,7 +94,7 @@ static en_status serve_socket(eni_lane *lane, int timeout_ms)
         eni_lane_wake_up(lane);
     }
     if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
-    eni_lane_answer_bells(lane);
+    eni_lane_poll_ring(lane);
     if (lane->status == EN_OK)
         eni_lane_take(lane, &packet);
     else
@@ -106,7 +106,7 @@ static en_status serve_socket(eni_lane *lane, int timeout_ms)
 static en_status serve_once(eni_lane *lane)
 {
     eni_lane_save_tend(lane); /* before we block: what has become durable may be waited for */
-    const int was_busy = eni_lane_answer_bells(lane) > 0;
+    const int was_busy = eni_lane_poll_ring(lane) > 0;
     if (lane->status == EN_OK) {
         const int timeout_ms = eni_lane_rest(lane, was_busy);
         if (timeout_ms >= 0) EN_TRY(serve_socket(lane, timeout_ms));
@@ -195,10 +195,10 @@ static en_status open_wake(eni_lane *lane)
     lane->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     lane->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     lane->wake_fd = epoll_create1(EPOLL_CLOEXEC);
-    const int kick_fd = eni_arenas_kick_fd(lane->config.arenas, lane->config.shard);
+    const int doorbell_fd = eni_arenas_doorbell_fd(lane->config.arenas, lane->config.shard);
     if (lane->event_fd >= 0 && lane->timer_fd >= 0 && lane->wake_fd >= 0 &&
         watch(lane->wake_fd, lane->event_fd) == 0 && watch(lane->wake_fd, lane->timer_fd) == 0 &&
-        (kick_fd < 0 || watch(lane->wake_fd, kick_fd) == 0))
+        (doorbell_fd < 0 || watch(lane->wake_fd, doorbell_fd) == 0))
         return EN_OK;
     eni_error("lane", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
               lane->config.shard);

@@ -1,7 +1,7 @@
 /* lane_impl.h - what the files of a lane share; nobody else includes it. Each calls those below it only.
  *
  *     lane.c        the thread, and its life
- *     lane_bells.c  messages without a socket
+ *     lane_ring.c  messages without a socket
  *     serve.c       messages, and what the store makes of them
  *     lane_save.c   what is kept on disk
  *     answer.c      answers */
@@ -34,8 +34,8 @@ typedef struct eni_late {
     int64_t ready_ns;
 } eni_late;
 
-/* eni_packet.source of a message that came, or an answer that goes, by a client's bell. */
-enum { ENI_LANE_BELL = -2 };
+/* eni_packet.source of a message that came, or an answer that goes, by a client's ring. */
+enum { ENI_LANE_RING = -2 };
 
 /* Where a client is reached; bytes 0: it has not said HELLO. */
 typedef struct eni_route {
@@ -59,8 +59,8 @@ struct eni_lane {
     en_status status; /* of the last store step */
 
     pthread_t thread;
-    int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the bells' kick */
-    int64_t rung_ns;                 /* when a bell rang last; 0: none since it slept */
+    int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the doorbell */
+    int64_t posted_ns;                 /* when a client posted last; 0: nobody since it slept */
     uint32_t nlooks;
     atomic_int attention; /* the thread should look at what follows */
     pthread_mutex_t lock;
@@ -81,20 +81,20 @@ static inline void eni_lane_call_attention(eni_lane *lane)
     }
 }
 
-/* ---- lane_bells.c; lane's thread */
+/* ---- lane_ring.c; lane's thread */
 
-/* Handles what clients have asked by bell, so much at once that sockets are not kept waiting. How many. */
-int eni_lane_answer_bells(eni_lane *lane);
-/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the bells again. Yields while
- * bells have rung a moment ago; then whoever rings kicks it. */
+/* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How many. */
+int eni_lane_poll_ring(eni_lane *lane);
+/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the ring again. Yields while
+ * clients have posted a moment ago; then whoever posts rings its doorbell. */
 int eni_lane_rest(eni_lane *lane, int was_busy);
-/* It was kicked, perhaps. */
+/* Its doorbell rang, perhaps. */
 void eni_lane_wake_up(eni_lane *lane);
 
 /* ---- answer.c; lane's thread */
 
 /* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
- * this returns: lent weights keep their bytes, all else is copied. `to` without a route: by bell, to the
+ * this returns: lent weights keep their bytes, all else is copied. `to` without a route: by ring, to the
  * header's rank. */
 void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data);
 void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
@@ -106,7 +106,7 @@ void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action);
 void eni_lane_goodbye(eni_lane *lane, int32_t rank, int is_secure);
 /* What the answer to a message must know of it. */
 uint64_t eni_lane_ticket(const eni_packet *packet);
-/* The same of a call in the state of a psd that is gone: nobody waits at that bell, and where its answer was
+/* The same of a call in the state of a psd that is gone: nobody waits at that ring, and where its answer was
  * wanted is somebody else's now. */
 uint64_t eni_lane_old_ticket(uint64_t ticket);
 /* The packet-shaped address of a client: by socket. */

@@ -1,6 +1,6 @@
 /* client_connect.c - a client's connections to psd: opened, and opened again when psd comes back.
  *
- * Every lane has a socket. A psd on this host is also given the arena and the bells, and gives its weights to
+ * Every lane has a socket. A psd on this host is also given the arena and the ring, and gives its weights to
  * map. Whoever is about to wait or to send looks first whether psd came back; so does a thread while the
  * compute thread is elsewhere. Then everything is opened anew, and every cell sends what it kept
  * (client_io.c). */
@@ -24,24 +24,24 @@ static en_status take_gifts(eni_client *client, const eni_arena_answer *answer, 
 {
     const uint32_t lanes = (uint32_t)client->shards;
     size_t at = 0;
-    if (nfds != (size_t)(answer->has_weights != 0) + answer->nbells || answer->nbells > lanes ||
-        answer->first_lane > lanes - answer->nbells || (answer->nbells > 0 && client->bells == NULL)) {
+    if (nfds != (size_t)(answer->has_weights != 0) + answer->ndoorbells || answer->ndoorbells > lanes ||
+        answer->first_lane > lanes - answer->ndoorbells || (answer->ndoorbells > 0 && client->ring == NULL)) {
         for (; at < nfds; at++)
             close(fds[at]);
-        eni_error("client", "psd answered to this rank's memory with %zu descriptors for %u bells", nfds,
-                  answer->nbells);
+        eni_error("client", "psd answered to this rank's memory with %zu descriptors for %u doorbells", nfds,
+                  answer->ndoorbells);
         return EN_EPROTO;
     }
     if (answer->has_weights && client->weights_fd < 0 && !client->has_returned)
         client->weights_fd = fds[at++];
     else if (answer->has_weights)
         close(fds[at++]);
-    for (uint32_t k = 0; k < answer->nbells; k++)
-        eni_bells_set_kick(client->bells, answer->first_lane + k, fds[at++]);
+    for (uint32_t k = 0; k < answer->ndoorbells; k++)
+        eni_shm_ring_set_doorbell(client->ring, answer->first_lane + k, fds[at++]);
     return EN_OK;
 }
 
-/* Hands the arena and the bells to one server; afterwards payloads to it need no socket. */
+/* Hands the arena and the ring to one server; afterwards payloads to it need no socket. */
 static en_status share_arena(eni_client *client, const char *socket, int64_t deadline_ns)
 {
     const eni_client_config *config = &client->config;
@@ -50,8 +50,8 @@ static en_status share_arena(eni_client *client, const char *socket, int64_t dea
                              config->incarnation,
                              eni_arena_count(config->arena),
                              .lanes = (uint32_t)client->shards,
-                             .slots = client->bells == NULL ? 0 : eni_bells_slots(client->bells)};
-    int fd, mine[] = {eni_arena_fd(config->arena), client->bells == NULL ? -1 : eni_bells_fd(client->bells)};
+                             .slots = client->ring == NULL ? 0 : eni_shm_ring_slots(client->ring)};
+    int fd, mine[] = {eni_arena_fd(config->arena), client->ring == NULL ? -1 : eni_shm_ring_fd(client->ring)};
     int fds[ENI_FDPASS_MAX];
     size_t nfds, bytes;
     eni_arena_answer answer = {0};
@@ -80,7 +80,7 @@ en_status eni_client_connect(eni_client *client, const eni_client_place *place, 
         EN_TRY(eni_dealer_open(client->config.net, &lane, 0, &client->dealers[k]));
     }
     if (place->servers > 0) {
-        st = eni_bells_open((uint32_t)client->shards, client->config.buckets->n, &client->bells);
+        st = eni_shm_ring_open((uint32_t)client->shards, client->config.buckets->n, &client->ring);
         if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
     for (int k = 0; k < place->servers; k++)
@@ -111,8 +111,8 @@ void eni_client_disconnect(eni_client *client)
         eni_dealer_close(client->dealers[k]);
         client->dealers[k] = NULL;
     }
-    eni_bells_close(client->bells);
-    client->bells = NULL;
+    eni_shm_ring_close(client->ring);
+    client->ring = NULL;
     client->by_socket = 0;
 }
 

@@ -11,8 +11,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "runtime/client/bells.h"
 #include "runtime/client/client.h"
+#include "runtime/client/shm_ring.h"
 
 /* A CALL or INIT that psd may not have on disk, and its payload. Recycled within its cell. */
 typedef struct eni_kept {
@@ -61,9 +61,9 @@ struct eni_client {
     int shards;
     uint32_t epoch;
     eni_dealer **dealers;       /* (shards) */
-    eni_bells *bells;           /* messages without a socket; NULL: psd takes none */
+    eni_shm_ring *ring;           /* messages without a socket; NULL: psd takes none */
     uint64_t by_socket;         /* messages under way that a socket will answer */
-    int is_quiet;               /* no bell rang in the last slice: a socket may have something to say */
+    int is_quiet;               /* nothing was posted to us in the last slice: a socket may have something to say */
     bool *is_ready;             /* (shards) scratch of poll */
     eni_client_cell *cells;     /* (buckets, shards) */
     eni_bucket_call *calls;     /* (buckets) */

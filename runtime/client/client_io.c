@@ -81,9 +81,9 @@ en_status eni_client_send(eni_client *client, int shard, eni_header *header, flo
     header->deliver_ns = eni_shaper_send(client->config.shaper, now, on_wire + 128);
     const int is_question =
         header->type == ENI_MSG_CALL || header->type == ENI_MSG_INIT || header->type == ENI_MSG_SNAPSHOT;
-    if (is_question && header->flags & ENI_FLAG_SHM && client->bells != NULL &&
-        eni_bells_may_ask(client->bells, (uint32_t)shard)) {
-        eni_bells_ask(client->bells, (uint32_t)shard, header);
+    if (is_question && header->flags & ENI_FLAG_SHM && client->ring != NULL &&
+        eni_shm_ring_may_post(client->ring, (uint32_t)shard)) {
+        eni_shm_ring_post(client->ring, (uint32_t)shard, header);
         return EN_OK;
     }
     client->by_socket += (uint64_t)is_question;
@@ -425,14 +425,14 @@ static en_status take_from(eni_client *client, eni_dealer *dealer)
     }
 }
 
-static en_status take_bells(eni_client *client)
+static en_status take_ring(eni_client *client)
 {
     eni_packet packet = {.source = -1};
     for (uint32_t k = 0; k < (uint32_t)client->shards; k++)
-        for (en_status st; (st = eni_bells_hear(client->bells, k, &packet.header)) != EN_ETIMEOUT;) {
+        for (en_status st; (st = eni_shm_ring_poll(client->ring, k, &packet.header)) != EN_ETIMEOUT;) {
             EN_TRY(st);
             if (packet.header.bytes > 0 && !(packet.header.flags & ENI_FLAG_SHM)) {
-                eni_error("client", "lane %u rang its bell for a payload that is nowhere", k);
+                eni_error("client", "lane %u posted an answer whose payload is nowhere", k);
                 return EN_EPROTO;
             }
             EN_TRY(accept_packet(client, &packet));
@@ -440,17 +440,17 @@ static en_status take_bells(eni_client *client)
     return EN_OK;
 }
 
-static int waits_for_bells_only(const eni_client *client)
+static int waits_for_ring_only(const eni_client *client)
 {
-    return client->bells != NULL && eni_bells_unanswered(client->bells) > 0 && client->by_socket == 0;
+    return client->ring != NULL && eni_shm_ring_unanswered(client->ring) > 0 && client->by_socket == 0;
 }
 
-/* A look at a socket is a system call: not while bells are all that we wait for. */
+/* A look at a socket is a system call: not while ring are all that we wait for. */
 en_status eni_client_take(eni_client *client)
 {
-    const int is_looking = !waits_for_bells_only(client) || client->is_quiet;
+    const int is_looking = !waits_for_ring_only(client) || client->is_quiet;
     client->is_quiet = 0;
-    if (client->bells != NULL) EN_TRY(take_bells(client));
+    if (client->ring != NULL) EN_TRY(take_ring(client));
     for (int k = 0; k < client->shards && is_looking; k++)
         EN_TRY(take_from(client, client->dealers[k]));
     return take_due(client);
@@ -473,15 +473,15 @@ static en_status alive_until(void *user)
 en_status eni_client_slice(eni_client *client)
 {
     int64_t begin = eni_now_ns(), until = begin + SLICE_NS;
-    if (waits_for_bells_only(client)) {
+    if (waits_for_ring_only(client)) {
         const slice_end end = {client, until};
         const eni_alive watch = {alive_until, (void *)(uintptr_t)&end, -1};
-        const en_status rung = eni_bells_await(client->bells, &watch);
+        const en_status rung = eni_shm_ring_await(client->ring, &watch);
         client->counters.wait_ns += eni_now_ns() - begin;
         client->is_quiet = rung == EN_ETIMEOUT;
         return rung == EN_ETIMEOUT ? EN_OK : rung;
     }
-    if (client->bells != NULL && eni_bells_unanswered(client->bells) > 0) until = begin + ENI_MILLI;
+    if (client->ring != NULL && eni_shm_ring_unanswered(client->ring) > 0) until = begin + ENI_MILLI;
     for (uint32_t i = 0; i < client->ndelayed; i++)
         if (client->delayed[i].ready_ns < until) until = client->delayed[i].ready_ns;
     en_status st = eni_dealer_poll(client->dealers, (size_t)client->shards, until, client->config.wake_fd, -1,

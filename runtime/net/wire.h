@@ -83,14 +83,14 @@ typedef struct eni_header {
 } eni_header;
 
 /* A worker on psd's own host hands its arena over before HELLO: one descriptor over psd's abstract socket
- * (fdpass.h) with this blob, and a second one with its bells (client/bells.h). psd answers with an eni_arena_answer when it has mapped it. From then on
- * payloads of this worker may carry ENI_FLAG_SHM. */
+ * (fdpass.h) with this blob, and a second one with its ring (client/shm_ring.h). psd answers with an
+ * eni_arena_answer when it has mapped it. From then on payloads of this worker may carry ENI_FLAG_SHM. */
 typedef struct eni_arena_hello {
     int32_t rank;
     uint32_t epoch;
     uint64_t incarnation;
     uint64_t count; /* elements of the flat vector */
-    uint32_t lanes, slots; /* shape of the bells; slots 0: none */
+    uint32_t lanes, slots; /* shape of the ring; slots 0: none */
 } eni_arena_hello;
 
 /* With has_weights the first descriptor that comes along is psd's weights, one flat vector from its first byte
@@ -98,7 +98,7 @@ typedef struct eni_arena_hello {
 typedef struct eni_arena_answer {
     int32_t status; /* en_status */
     uint32_t has_weights;
-    uint32_t first_lane, nbells;
+    uint32_t first_lane, ndoorbells;
 } eni_arena_answer;
 
 /* Encodes into buffer (ENI_HEADER_MAX bytes). Returns the length; never fails for a header whose text is

@@ -65,7 +65,7 @@ static void *door_main(void *user)
     if (eni_fdpass_accept(s.door_fd, &s.token, until, -1, &fd) != EN_OK) return NULL;
     eni_arena_answer answer = {.status = EN_EPROTO};
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, until, -1) == EN_OK) {
-        if (nfds == 2 && bytes == sizeof hello) /* these lanes take no bells */
+        if (nfds == 2 && bytes == sizeof hello) /* these lanes take no ring */
             answer.status = (int32_t)eni_arena_map(fds[0], hello.count, &s.mapped);
         for (size_t i = 0; i < nfds; i++)
             close(fds[i]);

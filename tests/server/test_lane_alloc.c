@@ -1,6 +1,6 @@
 /* test_lane_alloc.c - a push-pull through a lane's socket: neither the lane nor the client allocates once it
  * is warm, and a run that goes on and on does not grow. What ZeroMQ allocates is its own: a block for each
- * frame over 33 bytes that it sends, and for what it receives; by bell it has nothing to do. */
+ * frame over 33 bytes that it sends, and for what it receives; by ring it has nothing to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -156,7 +156,7 @@ static void count(const char *transport, int is_shared)
     print_message("%s: %d push-pulls: %ld allocations of ours, %ld of ZeroMQ, %ld freed\n", transport,
                   ROUNDS * CELLS, some.own, some.foreign, some.freed);
     assert_int_equal(some.own, 0);
-    if (is_shared) /* by bell: ZeroMQ has nothing to do */
+    if (is_shared) /* by ring: ZeroMQ has nothing to do */
         assert_int_equal(some.foreign, 0);
     else
         assert_true(some.foreign > 0); /* else the count would miss libraries */

@@ -1,5 +1,5 @@
-/* lane_bells.c - messages without a socket (client/bells.h): a lane looks for them while something has just
- * happened, and has itself kicked when it goes to sleep. */
+/* lane_ring.c - messages without a socket (client/shm_ring.h): a lane looks for them while something has just
+ * happened, and needs its doorbell once it goes to sleep. */
 #include <errno.h>
 #include <sched.h>
 #include <sys/uio.h>
@@ -12,13 +12,13 @@ enum {
     AT_ONCE = 64,     /* messages, before anything else has its turn */
     LINGER_US = 1000, /* it looks for so long after the last one */
     CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
-    SOCKET_EVERY = 32, /* idle looks at the bells, between two at the socket */
-    IDLE_MS = 1000     /* an idle lane blocks no longer, should a worker take a kick that was not its own */
+    SOCKET_EVERY = 32, /* idle looks at the ring, between two at the socket */
+    IDLE_MS = 1000     /* an idle lane blocks no longer, should a worker take a ring of the doorbell that was not its own */
 };
 
-static eni_bells *bells_of(const eni_lane *lane, int32_t rank)
+static eni_shm_ring *ring_of(const eni_lane *lane, int32_t rank)
 {
-    return eni_arenas_bells(lane->config.arenas, rank);
+    return eni_arenas_ring(lane->config.arenas, rank);
 }
 
 /* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
@@ -31,18 +31,18 @@ static int is_believed(const eni_lane *lane, int32_t rank, const eni_header *h)
 
 static void refuse(eni_lane *lane, int32_t rank, const char *why)
 {
-    const eni_packet to = {.header = {.rank = rank}, .source = ENI_LANE_BELL};
+    const eni_packet to = {.header = {.rank = rank}, .source = ENI_LANE_RING};
     lane->figures.refusals.unknown++;
-    eni_lane_refuse(lane, &to, EN_EPROTO, "rank %d rang its bell with a message that is none: %s", rank, why);
+    eni_lane_refuse(lane, &to, EN_EPROTO, "rank %d posted a message that is none: %s", rank, why);
 }
 
 /* One message of this rank's. 0: there was none. */
 static int take_one(eni_lane *lane, int32_t rank)
 {
-    eni_packet packet = {.source = ENI_LANE_BELL};
+    eni_packet packet = {.source = ENI_LANE_RING};
     const char *why = "it is not this rank's to send";
     const en_status st =
-        eni_bells_take(bells_of(lane, rank), (uint32_t)lane->config.shard, &packet.header, &why);
+        eni_shm_ring_take(ring_of(lane, rank), (uint32_t)lane->config.shard, &packet.header, &why);
     if (st == EN_ETIMEOUT) return 0;
     if (st == EN_OK && is_believed(lane, rank, &packet.header))
         eni_lane_handle(lane, &packet);
@@ -51,19 +51,19 @@ static int take_one(eni_lane *lane, int32_t rank)
     return 1;
 }
 
-int eni_lane_answer_bells(eni_lane *lane)
+int eni_lane_poll_ring(eni_lane *lane)
 {
     int n = 0, before;
     do {
         before = n;
         for (int32_t r = 0; r < lane->config.nranks && lane->status == EN_OK; r++) {
-            eni_bells *bells = bells_of(lane, r);
-            if (!bells) continue;
-            eni_bells_sleep(bells, (uint32_t)lane->config.shard, 0);
+            eni_shm_ring *ring = ring_of(lane, r);
+            if (!ring) continue;
+            eni_shm_ring_sleep(ring, (uint32_t)lane->config.shard, 0);
             n += take_one(lane, r);
         }
     } while (n > before && n < AT_ONCE && lane->status == EN_OK);
-    if (n > 0) lane->rung_ns = eni_now_ns();
+    if (n > 0) lane->posted_ns = eni_now_ns();
     return n;
 }
 
@@ -71,12 +71,12 @@ int eni_lane_answer_bells(eni_lane *lane)
 static int fall_asleep(eni_lane *lane)
 {
     int is_asked = 0;
-    lane->rung_ns = 0;
+    lane->posted_ns = 0;
     for (int32_t r = 0; r < lane->config.nranks; r++) {
-        eni_bells *bells = bells_of(lane, r);
-        if (!bells) continue;
-        eni_bells_sleep(bells, (uint32_t)lane->config.shard, 1);
-        is_asked |= eni_bells_is_asked(bells, (uint32_t)lane->config.shard);
+        eni_shm_ring *ring = ring_of(lane, r);
+        if (!ring) continue;
+        eni_shm_ring_sleep(ring, (uint32_t)lane->config.shard, 1);
+        is_asked |= eni_shm_ring_has_message(ring, (uint32_t)lane->config.shard);
     }
     return !is_asked;
 }
@@ -84,20 +84,20 @@ static int fall_asleep(eni_lane *lane)
 int eni_lane_rest(eni_lane *lane, int was_busy)
 {
     if (was_busy || ++lane->nlooks % SOCKET_EVERY == 0) return 0; /* those on other hosts have their turn */
-    if (lane->rung_ns == 0) return fall_asleep(lane) ? IDLE_MS : -1;
+    if (lane->posted_ns == 0) return fall_asleep(lane) ? IDLE_MS : -1;
     const int64_t begin = eni_now_ns();
     sched_yield();
     const int64_t end = eni_now_ns();
     lane->figures.wait_ns += end - begin;
-    if (end - lane->rung_ns < LINGER_US * ENI_MICRO && end - begin < CROWDED_US * ENI_MICRO) return -1;
+    if (end - lane->posted_ns < LINGER_US * ENI_MICRO && end - begin < CROWDED_US * ENI_MICRO) return -1;
     return fall_asleep(lane) ? IDLE_MS : -1;
 }
 
 void eni_lane_wake_up(eni_lane *lane)
 {
-    uint64_t kicks;
-    const struct iovec to = {&kicks, sizeof kicks};
-    const int fd = eni_arenas_kick_fd(lane->config.arenas, lane->config.shard);
+    uint64_t rings;
+    const struct iovec to = {&rings, sizeof rings};
+    const int fd = eni_arenas_doorbell_fd(lane->config.arenas, lane->config.shard);
     /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
     while (fd >= 0 && preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno == EINTR) {
     }

@@ -1,8 +1,8 @@
-/* test_bells.c - messages without a socket: they arrive once and in order, a lane that sleeps is kicked, and
- * what a client writes there is believed no more than what comes from a socket.
+/* test_shm_ring.c - messages without a socket: they arrive once and in order, a lane that sleeps is woken,
+ * and what a client writes there is believed no more than what comes from a socket.
  *
  * The lane of most tests is a real thread on the client's own mapping, so that ThreadSanitizer sees both. */
-#include "runtime/client/bells.h"
+#include "runtime/client/shm_ring.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -24,16 +24,16 @@
 enum { LANES = 2, CELLS = 20, SLOTS = 32, ROUNDS = 20000 };
 
 typedef struct lane {
-    eni_bells *bells;
+    eni_shm_ring *ring;
     uint32_t number;
-    int kick_fd;
+    int doorbell_fd;
     atomic_int is_stopping, sleeps;
     uint64_t taken;
     pthread_t thread;
 } lane;
 
 static struct scene {
-    eni_bells *client;
+    eni_shm_ring *client;
     lane lane[LANES];
 } s;
 
@@ -46,7 +46,7 @@ static en_status await(void)
 {
     int64_t until = eni_now_ns() + 20 * ENI_SECOND;
     const eni_alive alive = {deadline, &until, -1};
-    return eni_bells_await(s.client, &alive);
+    return eni_shm_ring_await(s.client, &alive);
 }
 
 static eni_header question(uint64_t seq)
@@ -58,12 +58,12 @@ static int setup(void **state)
 {
     (void)state;
     memset(&s, 0, sizeof s);
-    if (eni_bells_open(LANES, CELLS, &s.client) != EN_OK) return -1;
+    if (eni_shm_ring_open(LANES, CELLS, &s.client) != EN_OK) return -1;
     for (uint32_t k = 0; k < LANES; k++) {
         s.lane[k].number = k;
-        s.lane[k].kick_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        eni_bells_set_kick(s.client, k, dup(s.lane[k].kick_fd));
-        if (eni_bells_over(s.client, &s.lane[k].bells) != EN_OK) return -1;
+        s.lane[k].doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        eni_shm_ring_set_doorbell(s.client, k, dup(s.lane[k].doorbell_fd));
+        if (eni_shm_ring_over(s.client, &s.lane[k].ring) != EN_OK) return -1;
     }
     return 0;
 }
@@ -72,10 +72,10 @@ static int teardown(void **state)
 {
     (void)state;
     for (int k = 0; k < LANES; k++) {
-        eni_bells_close(s.lane[k].bells);
-        close(s.lane[k].kick_fd);
+        eni_shm_ring_close(s.lane[k].ring);
+        close(s.lane[k].doorbell_fd);
     }
-    eni_bells_close(s.client);
+    eni_shm_ring_close(s.client);
     return 0;
 }
 
@@ -86,12 +86,12 @@ static int answer_all(lane *l)
     eni_header header;
     const char *why;
     int n = 0;
-    for (en_status st; (st = eni_bells_take(l->bells, l->number, &header, &why)) != EN_ETIMEOUT; n++) {
+    for (en_status st; (st = eni_shm_ring_take(l->ring, l->number, &header, &why)) != EN_ETIMEOUT; n++) {
         if (st != EN_OK || header.seq != l->taken + 1) return -1; /* each once, in order */
         l->taken++;
         header.type = ENI_MSG_REPLY;
         header.version = 2 * header.seq;
-        if (eni_bells_answer(l->bells, l->number, &header) != EN_OK) return -1;
+        if (eni_shm_ring_answer(l->ring, l->number, &header) != EN_OK) return -1;
     }
     return n;
 }
@@ -99,18 +99,18 @@ static int answer_all(lane *l)
 static void *run_lane(void *user)
 {
     lane *l = user;
-    uint64_t kicks;
+    uint64_t rings;
     while (!atomic_load(&l->is_stopping)) {
-        eni_bells_sleep(l->bells, l->number, 0);
+        eni_shm_ring_sleep(l->ring, l->number, 0);
         const int n = answer_all(l);
         if (n < 0) return l;
         if (n > 0) continue;
-        eni_bells_sleep(l->bells, l->number, 1);
-        if (eni_bells_is_asked(l->bells, l->number)) continue;
-        struct pollfd wait = {.fd = l->kick_fd, .events = POLLIN};
+        eni_shm_ring_sleep(l->ring, l->number, 1);
+        if (eni_shm_ring_has_message(l->ring, l->number)) continue;
+        struct pollfd wait = {.fd = l->doorbell_fd, .events = POLLIN};
         atomic_fetch_add(&l->sleeps, 1);
-        if (poll(&wait, 1, 20000) != 1) return l; /* a kick was forgotten */
-        (void)!read(l->kick_fd, &kicks, sizeof kicks);
+        if (poll(&wait, 1, 20000) != 1) return l; /* a doorbell was forgotten */
+        (void)!read(l->doorbell_fd, &rings, sizeof rings);
     }
     return NULL;
 }
@@ -127,7 +127,7 @@ static void stop_lanes(void)
     for (int k = 0; k < LANES; k++) {
         void *failed;
         atomic_store(&s.lane[k].is_stopping, 1);
-        assert_int_equal(write(s.lane[k].kick_fd, &one, sizeof one), sizeof one);
+        assert_int_equal(write(s.lane[k].doorbell_fd, &one, sizeof one), sizeof one);
         pthread_join(s.lane[k].thread, &failed);
         assert_null(failed);
     }
@@ -142,29 +142,29 @@ static void every_message_arrives_once_and_in_order(void **state)
     start_lanes();
     while (heard[0] + heard[1] < 2 * ROUNDS) {
         for (uint32_t k = 0; k < LANES; k++)
-            while (asked[k] < ROUNDS && eni_bells_may_ask(s.client, k)) {
+            while (asked[k] < ROUNDS && eni_shm_ring_may_post(s.client, k)) {
                 const eni_header header = question(++asked[k]);
-                eni_bells_ask(s.client, k, &header);
+                eni_shm_ring_post(s.client, k, &header);
                 if (asked[k] % 7 == 0) break; /* bursts of all lengths */
             }
-        assert_true(eni_bells_unanswered(s.client) == asked[0] + asked[1] - heard[0] - heard[1]);
+        assert_true(eni_shm_ring_unanswered(s.client) == asked[0] + asked[1] - heard[0] - heard[1]);
         eni_header header;
         uint64_t before = heard[0] + heard[1];
         for (uint32_t k = 0; k < LANES; k++)
-            for (en_status st; (st = eni_bells_hear(s.client, k, &header)) != EN_ETIMEOUT;) {
+            for (en_status st; (st = eni_shm_ring_poll(s.client, k, &header)) != EN_ETIMEOUT;) {
                 assert_int_equal(st, EN_OK);
                 assert_int_equal(header.type, ENI_MSG_REPLY);
                 assert_true(header.seq == ++heard[k] && header.version == 2 * header.seq);
             }
-        if (before == heard[0] + heard[1] && eni_bells_unanswered(s.client) > 0)
+        if (before == heard[0] + heard[1] && eni_shm_ring_unanswered(s.client) > 0)
             assert_int_equal(await(), EN_OK);
     }
-    assert_int_equal(eni_bells_unanswered(s.client), 0);
+    assert_int_equal(eni_shm_ring_unanswered(s.client), 0);
     stop_lanes();
 }
 
 /* One message at a time: the lane sleeps before nearly every one. */
-static void who_sleeps_is_kicked(void **state)
+static void who_sleeps_is_woken(void **state)
 {
     (void)state;
     eni_header header;
@@ -174,8 +174,8 @@ static void who_sleeps_is_kicked(void **state)
         while (atomic_load(&s.lane[1].sleeps) < (int)seq) /* counts itself, then sleeps */
             assert_true(eni_now_ns() < until);
         const eni_header ask = question(seq);
-        eni_bells_ask(s.client, 1, &ask);
-        while (eni_bells_hear(s.client, 1, &header) == EN_ETIMEOUT)
+        eni_shm_ring_post(s.client, 1, &ask);
+        while (eni_shm_ring_poll(s.client, 1, &header) == EN_ETIMEOUT)
             assert_int_equal(await(), EN_OK);
         assert_true(header.seq == seq);
     }
@@ -188,8 +188,8 @@ static void the_wait_ends_when_nobody_lives(void **state)
     int64_t until = eni_now_ns();
     const eni_alive dead = {deadline, &until, -1};
     const eni_header ask = question(1);
-    eni_bells_ask(s.client, 0, &ask);
-    assert_int_equal(eni_bells_await(s.client, &dead), EN_ETIMEOUT);
+    eni_shm_ring_post(s.client, 0, &ask);
+    assert_int_equal(eni_shm_ring_await(s.client, &dead), EN_ETIMEOUT);
 }
 
 static void there_is_room_for_every_cell(void **state)
@@ -197,23 +197,23 @@ static void there_is_room_for_every_cell(void **state)
     (void)state;
     eni_header header;
     const char *why;
-    assert_int_equal(eni_bells_slots(s.client), SLOTS);
+    assert_int_equal(eni_shm_ring_slots(s.client), SLOTS);
     for (uint64_t seq = 1; seq <= SLOTS; seq++) {
-        assert_true(eni_bells_may_ask(s.client, 0));
+        assert_true(eni_shm_ring_may_post(s.client, 0));
         header = question(seq);
-        eni_bells_ask(s.client, 0, &header);
+        eni_shm_ring_post(s.client, 0, &header);
     }
-    assert_false(eni_bells_may_ask(s.client, 0));
-    assert_true(eni_bells_may_ask(s.client, 1));
-    eni_bells *theirs = s.lane[0].bells;
+    assert_false(eni_shm_ring_may_post(s.client, 0));
+    assert_true(eni_shm_ring_may_post(s.client, 1));
+    eni_shm_ring *theirs = s.lane[0].ring;
     for (uint64_t seq = 1; seq <= SLOTS; seq++) {
-        assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_OK);
-        assert_int_equal(eni_bells_answer(theirs, 0, &header), EN_OK);
+        assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_OK);
+        assert_int_equal(eni_shm_ring_answer(theirs, 0, &header), EN_OK);
     }
-    assert_int_equal(eni_bells_answer(theirs, 0, &header), EN_ETIMEOUT); /* nobody reads */
-    assert_false(eni_bells_may_ask(s.client, 0));
-    assert_int_equal(eni_bells_hear(s.client, 0, &header), EN_OK);
-    assert_true(eni_bells_may_ask(s.client, 0));
+    assert_int_equal(eni_shm_ring_answer(theirs, 0, &header), EN_ETIMEOUT); /* nobody reads */
+    assert_false(eni_shm_ring_may_post(s.client, 0));
+    assert_int_equal(eni_shm_ring_poll(s.client, 0, &header), EN_OK);
+    assert_true(eni_shm_ring_may_post(s.client, 0));
 }
 
 /* The largest header has room; a text that is as long as can be comes whole. */
@@ -228,19 +228,19 @@ static void the_largest_header_fits(void **state)
     in.incarnation = in.seq = in.base_version = in.version = in.stable = in.nsamples = in.step = UINT64_MAX;
     in.deliver_ns = INT64_MAX;
     memset(in.text, 'x', sizeof in.text - 1);
-    eni_bells_ask(s.client, 0, &in);
-    assert_int_equal(eni_bells_take(s.lane[0].bells, 0, &out, &why), EN_OK);
+    eni_shm_ring_post(s.client, 0, &in);
+    assert_int_equal(eni_shm_ring_take(s.lane[0].ring, 0, &out, &why), EN_OK);
     assert_string_equal(out.text, in.text);
     assert_true(out.seq == UINT64_MAX && out.into == UINT32_MAX);
 }
 
 /* ---- who writes nonsense ---- */
 
-/* The words of bells.c's layout, as somebody who means harm would find them. */
+/* The words of shm_ring.c's layout, as somebody who means harm would find them. */
 static uint8_t *raw(void)
 {
     static const size_t bytes = 4096 + LANES * ((192 + 2 * SLOTS * 512 + 4095) / 4096 * 4096);
-    uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, eni_bells_fd(s.client), 0);
+    uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, eni_shm_ring_fd(s.client), 0);
     assert_true(at != MAP_FAILED);
     return at;
 }
@@ -249,39 +249,39 @@ static void bad_bytes_are_told_and_passed_over(void **state)
 {
     (void)state;
     uint8_t *memory = raw(), *slot = memory + 4096 + 192;
-    eni_bells *theirs = s.lane[0].bells;
+    eni_shm_ring *theirs = s.lane[0].ring;
     eni_header header;
     const char *why = NULL;
     for (int i = 0; i < 3; i++) {
         const eni_header ask = question((uint64_t)i + 1);
-        eni_bells_ask(s.client, 0, &ask);
+        eni_shm_ring_post(s.client, 0, &ask);
     }
     const uint32_t endless = UINT32_MAX;
     memcpy(slot, &endless, sizeof endless); /* longer than its place */
     memset(slot + 512 + 4, 0xc1, 20);       /* no header */
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_EPROTO);
     assert_non_null(strstr(why, "longer"));
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_EPROTO);
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_OK);
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_OK);
     assert_true(header.seq == 3);
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_ETIMEOUT);
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_ETIMEOUT);
 }
 
 static void a_counter_that_lies_ends_it(void **state)
 {
     (void)state;
     uint64_t *asked = (uint64_t *)(void *)(raw() + 4096);
-    eni_bells *theirs = s.lane[0].bells;
+    eni_shm_ring *theirs = s.lane[0].ring;
     eni_header header;
     const char *why;
     const eni_header ask = question(1);
-    eni_bells_ask(s.client, 0, &ask);
+    eni_shm_ring_post(s.client, 0, &ask);
     assert_int_equal(*asked, 1);
     *asked = SLOTS + 1;
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_EMISMATCH);
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_EMISMATCH);
     *asked = 1;
-    assert_int_equal(eni_bells_take(theirs, 0, &header, &why), EN_ETIMEOUT); /* too late */
-    assert_false(eni_bells_is_asked(theirs, 0));
+    assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_ETIMEOUT); /* too late */
+    assert_false(eni_shm_ring_has_message(theirs, 0));
 }
 
 static void an_answer_to_nothing_is_refused(void **state)
@@ -289,37 +289,37 @@ static void an_answer_to_nothing_is_refused(void **state)
     (void)state;
     eni_header header = question(1);
     eni_log_set_level(-1);
-    assert_int_equal(eni_bells_answer(s.lane[0].bells, 0, &header), EN_OK);
-    assert_int_equal(eni_bells_hear(s.client, 0, &header), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_answer(s.lane[0].ring, 0, &header), EN_OK);
+    assert_int_equal(eni_shm_ring_poll(s.client, 0, &header), EN_EPROTO);
     eni_log_set_level(ENI_LOG_INFO);
 }
 
 static void strangers_are_refused(void **state)
 {
     (void)state;
-    eni_bells *bells = NULL;
-    const int plain = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING), mine = eni_bells_fd(s.client);
+    eni_shm_ring *ring = NULL;
+    const int plain = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING), mine = eni_shm_ring_fd(s.client);
     eni_log_set_level(-1);
     assert_int_equal(ftruncate(plain, 1 << 20), 0);
-    assert_int_equal(eni_bells_map(plain, LANES, SLOTS, &bells), EN_EPROTO); /* could be cut off under us */
-    assert_int_equal(eni_bells_map(mine, LANES + 1, SLOTS, &bells), EN_EPROTO);
-    assert_int_equal(eni_bells_map(mine, LANES, 2 * SLOTS, &bells), EN_EPROTO);
-    assert_int_equal(eni_bells_map(mine, LANES, 0, &bells), EN_EPROTO);
-    assert_int_equal(eni_bells_map(mine, LANES, UINT32_MAX, &bells), EN_EPROTO);
-    assert_int_equal(eni_bells_map(mine, UINT32_MAX, SLOTS, &bells), EN_EPROTO);
-    assert_null(bells);
+    assert_int_equal(eni_shm_ring_map(plain, LANES, SLOTS, &ring), EN_EPROTO); /* could be cut off under us */
+    assert_int_equal(eni_shm_ring_map(mine, LANES + 1, SLOTS, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, LANES, 2 * SLOTS, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, LANES, 0, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, LANES, UINT32_MAX, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, UINT32_MAX, SLOTS, &ring), EN_EPROTO);
+    assert_null(ring);
     eni_log_set_level(ENI_LOG_INFO);
     close(plain);
-    assert_int_equal(eni_bells_map(mine, LANES, SLOTS, &bells), EN_OK);
+    assert_int_equal(eni_shm_ring_map(mine, LANES, SLOTS, &ring), EN_OK);
     const eni_header ask = question(1);
     eni_header header;
     const char *why;
-    eni_bells_ask(s.client, 1, &ask);
-    assert_int_equal(eni_bells_take(bells, 1, &header, &why), EN_OK); /* through a mapping of its own */
-    eni_bells_close(bells);
-    assert_int_equal(eni_bells_open(LANES, ENI_BELLS_SLOTS + 1, &bells), EN_EUNSUPPORTED);
-    assert_int_equal(eni_bells_open(ENI_BELLS_LANES + 1, 1, &bells), EN_EUNSUPPORTED);
-    eni_bells_close(NULL);
+    eni_shm_ring_post(s.client, 1, &ask);
+    assert_int_equal(eni_shm_ring_take(ring, 1, &header, &why), EN_OK); /* through a mapping of its own */
+    eni_shm_ring_close(ring);
+    assert_int_equal(eni_shm_ring_open(LANES, ENI_SHM_RING_SLOTS + 1, &ring), EN_EUNSUPPORTED);
+    assert_int_equal(eni_shm_ring_open(ENI_SHM_RING_LANES + 1, 1, &ring), EN_EUNSUPPORTED);
+    eni_shm_ring_close(NULL);
 }
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
@@ -328,7 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_message_arrives_once_and_in_order),
-        TEST(who_sleeps_is_kicked),
+        TEST(who_sleeps_is_woken),
         TEST(the_wait_ends_when_nobody_lives),
         TEST(there_is_room_for_every_cell),
         TEST(the_largest_header_fits),

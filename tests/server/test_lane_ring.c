@@ -1,6 +1,6 @@
-/* test_lane_bells.c - a client that asks a lane by bell: it hears the same as by socket, in the same order,
+/* test_lane_ring.c - a client that asks a lane by ring: it hears the same as by socket, in the same order,
  * and is believed no more. */
-#include "runtime/client/bells.h"
+#include "runtime/client/shm_ring.h"
 #include "tests/server/lane_rig.h"
 
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 /* What a client on psd's host has beside its dealer. */
 typedef struct guest {
     eni_arena *arena;
-    eni_bells *bells;
+    eni_shm_ring *ring;
     int rank;
 } guest;
 
@@ -21,28 +21,28 @@ static guest *let_in(rig *r, int rank)
     eni_arena_answer answer;
     g->rank = rank;
     assert_int_equal(eni_arena_open(ELEMENTS, 6, 1, &g->arena), EN_OK);
-    assert_int_equal(eni_bells_open(1, BUCKETS, &g->bells), EN_OK);
+    assert_int_equal(eni_shm_ring_open(1, BUCKETS, &g->ring), EN_OK);
     const eni_arena_hello hello = {.rank = rank,
                                    .epoch = 1,
                                    .incarnation = 1,
                                    .count = ELEMENTS,
                                    .lanes = 1,
-                                   .slots = eni_bells_slots(g->bells)};
-    const int fds[] = {eni_arena_fd(g->arena), eni_bells_fd(g->bells)};
+                                   .slots = eni_shm_ring_slots(g->ring)};
+    const int fds[] = {eni_arena_fd(g->arena), eni_shm_ring_fd(g->ring)};
     assert_int_equal(eni_fdpass_connect(eni_arenas_name(r->arenas), &r->token, until, -1, &fd), EN_OK);
     assert_int_equal(eni_fdpass_send(fd, fds, 2, &hello, sizeof hello, until, -1), EN_OK);
     assert_int_equal(eni_fdpass_recv(fd, gifts, &ngifts, &answer, sizeof answer, &bytes, until, -1), EN_OK);
     close(fd);
     assert_int_equal(answer.status, EN_OK);
-    assert_int_equal(answer.nbells, 1);
+    assert_int_equal(answer.ndoorbells, 1);
     assert_int_equal(ngifts, 1);
-    eni_bells_set_kick(g->bells, 0, gifts[0]);
+    eni_shm_ring_set_doorbell(g->ring, 0, gifts[0]);
     return g;
 }
 
 static void let_out(guest *g)
 {
-    eni_bells_close(g->bells);
+    eni_shm_ring_close(g->ring);
     eni_arena_close(g->arena);
     free(g);
 }
@@ -52,20 +52,20 @@ static en_status in_time(void *user)
     return eni_now_ns() > *(const int64_t *)user ? EN_ETIMEOUT : EN_OK;
 }
 
-static const eni_header *hear_bell(rig *r, guest *g)
+static const eni_header *poll_ring(rig *r, guest *g)
 {
     int64_t until = eni_now_ns() + 10 * ENI_SECOND;
     const eni_alive alive = {in_time, &until, -1};
     en_status st;
-    while ((st = eni_bells_hear(g->bells, 0, &r->heard)) == EN_ETIMEOUT)
-        assert_int_equal(eni_bells_await(g->bells, &alive), EN_OK);
+    while ((st = eni_shm_ring_poll(g->ring, 0, &r->heard)) == EN_ETIMEOUT)
+        assert_int_equal(eni_shm_ring_await(g->ring, &alive), EN_OK);
     assert_int_equal(st, EN_OK);
     return &r->heard;
 }
 
-static void expect_refused_by_bell(rig *r, guest *g, en_status status, const char *part)
+static void expect_refused_by_ring(rig *r, guest *g, en_status status, const char *part)
 {
-    assert_int_equal(hear_bell(r, g)->type, ENI_MSG_REFUSED);
+    assert_int_equal(poll_ring(r, g)->type, ENI_MSG_REFUSED);
     assert_int_equal(r->heard.status, status);
     if (!strstr(r->heard.text, part)) fail_msg("'%s' not in '%s'", part, r->heard.text);
 }
@@ -80,13 +80,13 @@ static void ring_push(guest *g, uint32_t bucket, uint64_t t)
     for (uint64_t i = 0; i < counts[bucket]; i++)
         *eni_arena_at(g->arena, ENI_SLOT_GRAD, offsets[bucket] + i) =
             gradient_at(g->rank, t, offsets[bucket] + i);
-    eni_bells_ask(g->bells, 0, &header);
+    eni_shm_ring_post(g->ring, 0, &header);
 }
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
-/* One by bell, one by socket: nobody can tell from the weights. */
-static void a_bell_gives_the_bytes_of_a_socket(void **state)
+/* One by ring, one by socket: nobody can tell from the weights. */
+static void a_ring_gives_the_bytes_of_a_socket(void **state)
 {
     (void)state;
     enum { STEPS = 5 };
@@ -102,7 +102,7 @@ static void a_bell_gives_the_bytes_of_a_socket(void **state)
             if (t % 2) say_push(r, 1, b, t);
             ring_push(g, b, t);
             if (t % 2 == 0) say_push(r, 1, b, t);
-            assert_int_equal(hear_bell(r, g)->type, ENI_MSG_REPLY);
+            assert_int_equal(poll_ring(r, g)->type, ENI_MSG_REPLY);
             assert_int_equal(r->heard.version, t + 1);
             assert_int_equal(r->heard.slot, ENI_SLOT_PARAM);
             assert_int_equal(r->heard.bytes, counts[b] * sizeof(float));
@@ -115,8 +115,8 @@ static void a_bell_gives_the_bytes_of_a_socket(void **state)
     let_out(g);
 }
 
-/* What was asked by bell before FINISHED was sent by socket is heard before it. */
-static void a_bell_comes_before_a_later_message(void **state)
+/* What was posted before FINISHED was sent by socket is heard before it. */
+static void a_posted_message_comes_before_a_later_one(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
@@ -129,37 +129,37 @@ static void a_bell_comes_before_a_later_message(void **state)
     const eni_header bye = header_of(1, ENI_MSG_FINISHED);
     say(r, 1, &bye, NULL);
     assert_int_equal(hear(r, 1)->type, ENI_MSG_GOODBYE);
-    assert_int_equal(hear_bell(r, g)->type, ENI_MSG_REPLY);
+    assert_int_equal(poll_ring(r, g)->type, ENI_MSG_REPLY);
     assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
     close_rig(r);
     let_out(g);
 }
 
-static void nonsense_by_bell_is_refused_and_counted(void **state)
+static void nonsense_by_ring_is_refused_and_counted(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
     guest *g = let_in(r, 0);
     ring_push(g, 0, 0);
-    expect_refused_by_bell(r, g, EN_EPROTO, "not this rank's"); /* before HELLO */
+    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's"); /* before HELLO */
     hello(r, 0);
     hello(r, 1);
     say_init(r, 0);
     eni_header header = call_of(1, 0, 0);
     header.flags = ENI_FLAG_SHM;
-    eni_bells_ask(g->bells, 0, &header); /* in another's name */
-    expect_refused_by_bell(r, g, EN_EPROTO, "not this rank's");
+    eni_shm_ring_post(g->ring, 0, &header); /* in another's name */
+    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
     header = header_of(0, ENI_MSG_HELLO);
     eni_token_hex(&r->token, header.text);
-    eni_bells_ask(g->bells, 0, &header);
-    expect_refused_by_bell(r, g, EN_EPROTO, "not this rank's");
+    eni_shm_ring_post(g->ring, 0, &header);
+    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
     header = call_of(0, 0, 0);
-    eni_bells_ask(g->bells, 0, &header); /* a payload that is nowhere */
-    expect_refused_by_bell(r, g, EN_EPROTO, "not this rank's");
+    eni_shm_ring_post(g->ring, 0, &header); /* a payload that is nowhere */
+    expect_refused_by_ring(r, g, EN_EPROTO, "not this rank's");
     header.flags = ENI_FLAG_SHM;
     header.slot = 6;
-    eni_bells_ask(g->bells, 0, &header);
-    expect_refused_by_bell(r, g, EN_EPROTO, "slot 6");
+    eni_shm_ring_post(g->ring, 0, &header);
+    expect_refused_by_ring(r, g, EN_EPROTO, "slot 6");
     eni_lane_figures figures = {0};
     assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refused, 5);
@@ -167,13 +167,13 @@ static void nonsense_by_bell_is_refused_and_counted(void **state)
     assert_int_equal(figures.refusals.payload, 1);
     ring_push(g, 0, 0); /* and the lane goes on */
     say_push(r, 1, 0, 0);
-    assert_int_equal(hear_bell(r, g)->type, ENI_MSG_REPLY);
+    assert_int_equal(poll_ring(r, g)->type, ENI_MSG_REPLY);
     close_rig(r);
     let_out(g);
 }
 
 /* A lane is not kept busy by a counter that lies, and the others are served. */
-static void a_bell_that_lies_is_not_heard_again(void **state)
+static void a_ring_that_lies_is_not_polled_again(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
@@ -181,16 +181,16 @@ static void a_bell_that_lies_is_not_heard_again(void **state)
     hello(r, 0);
     hello(r, 1);
     say_init(r, 0);
-    uint8_t *memory = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, eni_bells_fd(liar->bells), 0);
+    uint8_t *memory = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, eni_shm_ring_fd(liar->ring), 0);
     assert_true(memory != MAP_FAILED);
     ring_push(liar, 0, 0);
     ring_push(other, 0, 0);
-    assert_int_equal(hear_bell(r, liar)->type, ENI_MSG_REPLY);
-    assert_int_equal(hear_bell(r, other)->type, ENI_MSG_REPLY);
+    assert_int_equal(poll_ring(r, liar)->type, ENI_MSG_REPLY);
+    assert_int_equal(poll_ring(r, other)->type, ENI_MSG_REPLY);
     *(volatile uint64_t *)(void *)(memory + 4096) = UINT64_MAX / 2; /* what it has asked */
     ring_push(other, 0, 1);                                         /* wakes the lane */
     say_push(r, 0, 0, 1);                                           /* by socket it can still speak */
-    assert_int_equal(hear_bell(r, other)->version, 2);
+    assert_int_equal(poll_ring(r, other)->version, 2);
     assert_int_equal(hear(r, 0)->version, 2);
     eni_lane_figures figures = {0};
     assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
@@ -201,7 +201,7 @@ static void a_bell_that_lies_is_not_heard_again(void **state)
     let_out(other);
 }
 
-/* With bells in the house, too; and the first ring after that is heard. */
+/* With ring in the house, too; and the first ring after that is heard. */
 static void an_idle_lane_sleeps_and_wakes(void **state)
 {
     (void)state;
@@ -214,7 +214,7 @@ static void an_idle_lane_sleeps_and_wakes(void **state)
         struct timespec begin, end;
         ring_push(g, 0, t);
         say_push(r, 1, 0, t);
-        assert_int_equal(hear_bell(r, g)->version, t + 1);
+        assert_int_equal(poll_ring(r, g)->version, t + 1);
         assert_int_equal(hear(r, 1)->version, t + 1);
         eni_sleep_until(eni_now_ns() + 50 * ENI_MILLI); /* it lingers for a moment */
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
@@ -231,10 +231,10 @@ int main(void)
 {
     eni_log_set_level(-1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_bell_gives_the_bytes_of_a_socket),
-        cmocka_unit_test(a_bell_comes_before_a_later_message),
-        cmocka_unit_test(nonsense_by_bell_is_refused_and_counted),
-        cmocka_unit_test(a_bell_that_lies_is_not_heard_again),
+        cmocka_unit_test(a_ring_gives_the_bytes_of_a_socket),
+        cmocka_unit_test(a_posted_message_comes_before_a_later_one),
+        cmocka_unit_test(nonsense_by_ring_is_refused_and_counted),
+        cmocka_unit_test(a_ring_that_lies_is_not_polled_again),
         cmocka_unit_test(an_idle_lane_sleeps_and_wakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

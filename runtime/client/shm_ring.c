@@ -1,0 +1,303 @@
+/* shm_ring.c - see shm_ring.h. */
+#include "runtime/client/shm_ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "runtime/collective/arena.h"
+
+enum { PAGE = 4096, LINE = 64, MESSAGE = 512, FEWEST_SLOTS = 16 };
+
+/* A header in its bytes: at most 27 numbers of 9 bytes and a text of 257. */
+typedef struct slot {
+    uint32_t length;
+    uint8_t bytes[MESSAGE - sizeof(uint32_t)];
+} slot;
+
+/* One lane's part; the rings follow: (slots) to the lane, (slots) to the client. Each word has one writer. */
+typedef struct box {
+    _Alignas(LINE) _Atomic uint64_t asked; /* by the client */
+    _Alignas(LINE) _Atomic uint64_t answered;
+    _Atomic uint32_t is_asleep;
+    _Alignas(LINE) _Atomic uint64_t heard; /* by the client */
+} box;
+
+/* What one side knows of a lane without the other: never read from the memory. */
+typedef struct side {
+    uint64_t asked, heard;    /* the client's */
+    uint64_t taken, answered; /* the lane's */
+    int doorbell_fd;          /* the client's; -1: the lane has no doorbell */
+    int is_asleep, is_broken; /* the lane's */
+} side;
+
+struct eni_shm_ring {
+    uint8_t *base; /* page 0: the flag; then a box a lane */
+    uint64_t bytes;
+    uint32_t nlanes, slots;
+    uint64_t unanswered; /* of all lanes: the client's */
+    uint64_t seen;       /* of the flag: the client's */
+    int fd;              /* the client's; else -1 */
+    int is_mine;         /* to unmap */
+    int is_patient;      /* the client's: it has slept in vain, and need not look closely at each new try */
+    side side[];         /* (nlanes) */
+};
+
+static uint64_t box_bytes(uint32_t slots)
+{
+    return eni_round_up(sizeof(box) + 2 * (uint64_t)slots * sizeof(slot), PAGE);
+}
+
+static uint64_t all_bytes(uint32_t nlanes, uint32_t slots)
+{
+    return PAGE + nlanes * box_bytes(slots);
+}
+
+static eni_flag *flag_of(const eni_shm_ring *ring)
+{
+    return (eni_flag *)(void *)ring->base;
+}
+
+static box *box_of(const eni_shm_ring *ring, uint32_t lane)
+{
+    return (box *)(void *)(ring->base + PAGE + lane * box_bytes(ring->slots));
+}
+
+static slot *slot_of(const eni_shm_ring *ring, uint32_t lane, int is_answer, uint64_t number)
+{
+    slot *first = (slot *)(void *)(box_of(ring, lane) + 1);
+    return first + (is_answer ? ring->slots : 0) + number % ring->slots;
+}
+
+/* ---- messages ---- */
+
+static void put(slot *s, const eni_header *header)
+{
+    uint8_t bytes[ENI_HEADER_MAX];
+    const size_t length = eni_header_encode(header, bytes);
+    s->length = (uint32_t)length;
+    memcpy(s->bytes, bytes, length < sizeof s->bytes ? length : sizeof s->bytes);
+}
+
+/* The other side may change the slot at any time. */
+static en_status get(const slot *s, eni_header *header_out, const char **why_out)
+{
+    uint8_t bytes[sizeof s->bytes];
+    const uint32_t length = *(const volatile uint32_t *)&s->length;
+    if (length > sizeof bytes) {
+        *why_out = "it is longer than its place";
+        return EN_EPROTO;
+    }
+    memcpy(bytes, s->bytes, length);
+    return eni_header_decode(bytes, length, header_out, why_out);
+}
+
+/* ---- the client's side ---- */
+
+int eni_shm_ring_fd(const eni_shm_ring *ring)
+{
+    return ring->fd;
+}
+
+uint32_t eni_shm_ring_slots(const eni_shm_ring *ring)
+{
+    return ring->slots;
+}
+
+void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t lane, int fd)
+{
+    ring->side[lane].doorbell_fd = fd;
+}
+
+int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t lane)
+{
+    const side *own = &ring->side[lane];
+    return own->doorbell_fd >= 0 && own->asked - own->heard < ring->slots;
+}
+
+/* Sequentially consistent, as the lane's: a lane that says it sleeps looks at `asked` after that. */
+void eni_shm_ring_post(eni_shm_ring *ring, uint32_t lane, const eni_header *header)
+{
+    const uint64_t one = 1;
+    side *own = &ring->side[lane];
+    box *b = box_of(ring, lane);
+    put(slot_of(ring, lane, 0, own->asked++), header);
+    ring->unanswered++;
+    atomic_store(&b->asked, own->asked);
+    if (!atomic_load(&b->is_asleep)) return;
+    struct pollfd room = {.fd = own->doorbell_fd,
+                          .events = POLLOUT}; /* others have it, and may have filled it */
+    if (poll(&room, 1, 0) == 1)
+        while (write(own->doorbell_fd, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+}
+
+en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t lane, eni_header *header_out)
+{
+    side *own = &ring->side[lane];
+    const char *why = "it answered what was not asked";
+    const uint64_t answered = atomic_load_explicit(&box_of(ring, lane)->answered, memory_order_acquire);
+    if (answered == own->heard) return EN_ETIMEOUT;
+    en_status st = EN_EPROTO;
+    if (answered - own->heard <= own->asked - own->heard)
+        st = get(slot_of(ring, lane, 1, own->heard), header_out, &why);
+    own->heard++;
+    ring->unanswered -= ring->unanswered > 0;
+    atomic_store_explicit(&box_of(ring, lane)->heard, own->heard, memory_order_release);
+    if (st != EN_OK) eni_error("shm_ring", "an answer of lane %u makes no sense: %s", lane, why);
+    return st;
+}
+
+uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring)
+{
+    return ring->unanswered;
+}
+
+en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive)
+{
+    const en_status st =
+        eni_flag_await(flag_of(ring), ring->seen + 1, ring->is_patient ? -ENI_MILLI : 0, alive);
+    ring->is_patient = st != EN_OK;
+    if (st == EN_OK) ring->seen = eni_flag_get(flag_of(ring));
+    return st;
+}
+
+/* ---- the lanes' side ---- */
+
+en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t lane, eni_header *header_out, const char **why_out)
+{
+    side *own = &ring->side[lane];
+    if (own->is_broken) return EN_ETIMEOUT;
+    const uint64_t asked = atomic_load(&box_of(ring, lane)->asked);
+    if (asked == own->taken) return EN_ETIMEOUT;
+    if (asked - own->taken > ring->slots) {
+        own->is_broken = 1;
+        *why_out = "more has been asked than there is room for";
+        return EN_EMISMATCH;
+    }
+    return get(slot_of(ring, lane, 0, own->taken++), header_out, why_out);
+}
+
+int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t lane)
+{
+    const side *own = &ring->side[lane];
+    return !own->is_broken && atomic_load(&box_of(ring, lane)->asked) != own->taken;
+}
+
+en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t lane, const eni_header *header)
+{
+    side *own = &ring->side[lane];
+    box *b = box_of(ring, lane);
+    const uint64_t heard = atomic_load_explicit(&b->heard, memory_order_acquire);
+    if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or it says nonsense: its own loss */
+    put(slot_of(ring, lane, 1, own->answered++), header);
+    atomic_store_explicit(&b->answered, own->answered, memory_order_release);
+    eni_flag_add(flag_of(ring));
+    return EN_OK;
+}
+
+void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t lane, int is_asleep)
+{
+    if (ring->side[lane].is_asleep == is_asleep) return;
+    ring->side[lane].is_asleep = is_asleep;
+    atomic_store(&box_of(ring, lane)->is_asleep, (uint32_t)is_asleep);
+}
+
+/* ---- life ---- */
+
+static eni_shm_ring *ring_new(uint32_t nlanes, uint32_t slots)
+{
+    eni_shm_ring *ring = eni_alloc(sizeof *ring + nlanes * sizeof *ring->side);
+    if (!ring) return NULL;
+    ring->nlanes = nlanes;
+    ring->slots = slots;
+    ring->bytes = all_bytes(nlanes, slots);
+    ring->fd = -1;
+    for (uint32_t k = 0; k < nlanes; k++)
+        ring->side[k] = (side){.doorbell_fd = -1, .is_asleep = 1};
+    return ring;
+}
+
+static en_status map(eni_shm_ring *ring, int fd)
+{
+    void *at = mmap(NULL, ring->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        eni_error("shm_ring", "cannot map %llu bytes: %s", (unsigned long long)ring->bytes, strerror(errno));
+        return EN_ENOMEM;
+    }
+    ring->base = at;
+    ring->is_mine = 1;
+    return EN_OK;
+}
+
+en_status eni_shm_ring_open(uint32_t nlanes, uint32_t cells, eni_shm_ring **bells_out)
+{
+    uint32_t slots = FEWEST_SLOTS;
+    if (nlanes > ENI_SHM_RING_LANES || cells > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
+    while (slots < cells)
+        slots *= 2;
+    eni_shm_ring *ring = ring_new(nlanes, slots);
+    if (!ring) return EN_ENOMEM;
+    en_status st = EN_ENOMEM;
+    ring->fd = memfd_create("entrain-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (ring->fd < 0 || ftruncate(ring->fd, (off_t)ring->bytes) != 0 ||
+        fcntl(ring->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        eni_error("shm_ring", "cannot make %llu bytes of shared memory: %s", (unsigned long long)ring->bytes,
+                  strerror(errno));
+        goto close_ring;
+    }
+    EN_TRY_GOTO(map(ring, ring->fd), close_ring);
+    for (uint32_t k = 0; k < nlanes; k++) /* it has not looked yet, and may be asleep */
+        atomic_init(&box_of(ring, k)->is_asleep, 1);
+    *bells_out = ring;
+    return EN_OK;
+close_ring:
+    eni_shm_ring_close(ring);
+    return st;
+}
+
+en_status eni_shm_ring_map(int fd, uint32_t nlanes, uint32_t slots, eni_shm_ring **bells_out)
+{
+    uint64_t there;
+    if (nlanes == 0 || nlanes > ENI_SHM_RING_LANES || slots == 0 || slots > ENI_SHM_RING_SLOTS ||
+        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nlanes, slots)) {
+        eni_error("shm_ring",
+                  "a peer passed a descriptor that is not a sealed memfd for %u messages to %u lanes", slots,
+                  nlanes);
+        return EN_EPROTO;
+    }
+    eni_shm_ring *ring = ring_new(nlanes, slots);
+    if (!ring) return EN_ENOMEM;
+    const en_status st = map(ring, fd);
+    if (st == EN_OK)
+        *bells_out = ring;
+    else
+        eni_shm_ring_close(ring);
+    return st;
+}
+
+en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out)
+{
+    eni_shm_ring *other = ring_new(ring->nlanes, ring->slots);
+    if (!other) return EN_ENOMEM;
+    other->base = ring->base;
+    *bells_out = other;
+    return EN_OK;
+}
+
+void eni_shm_ring_close(eni_shm_ring *ring)
+{
+    if (!ring) return;
+    for (uint32_t k = 0; k < ring->nlanes; k++)
+        if (ring->side[k].doorbell_fd >= 0) close(ring->side[k].doorbell_fd);
+    if (ring->is_mine) munmap(ring->base, ring->bytes);
+    if (ring->fd >= 0) close(ring->fd);
+    eni_free(ring);
+}
