@@ -19,7 +19,7 @@
  *     result.c    what is reported at the end
  *
  * One compute thread owns all of it. Other threads are inside their objects: the loader, the control
- * connection, ZeroMQ's I/O, the comm thread of a TCP ring. */
+ * connection, ZeroMQ's I/O, the progress thread of a TCP ring. */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 

@@ -1,6 +1,6 @@
 /* coll.c - the life of a group and its public calls.
  *
- * open checks the config and opens the engine: direct.c over shared memory, pump.c over TCP, none for a
+ * open checks the config and opens the engine: direct.c over shared memory, progress.c over TCP, none for a
  * group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number to the
  * engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
 #include "runtime/collective/coll.h"
@@ -80,7 +80,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     if (coll->config.segment == 0) coll->config.segment = 65536;
     if (coll->config.max_count == 0) coll->config.max_count = eni_arena_count(arenas[config->rank]);
     coll->spin_ns = n <= eni_place_cores() ? SPIN_NS : 0;
-    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_direct_engine : &eni_pump_engine;
+    if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_direct_engine : &eni_tcp_engine;
 
     const en_status st = coll->engine ? coll->engine->open(coll) : EN_OK;
     if (st != EN_OK) {

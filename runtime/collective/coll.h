@@ -69,9 +69,9 @@ en_status eni_coll_choose(const eni_coll_facts *facts, eni_coll_choice *choice_o
 
 /* ---- open ---- */
 
-/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the comm thread. Names:
- * that of the operation ("all-reduce", submit to done); direct: "exchange" (this rank's share of the work);
- * TCP, per frame: "send", "receive", "add". */
+/* An interval on this rank's monotonic clock, for --trace. From the compute thread or the progress thread.
+ * Names: that of the operation ("all-reduce", submit to done); direct: "exchange" (this rank's share of the
+ * work); TCP, per frame: "send", "receive", "add". */
 typedef void (*eni_coll_trace)(void *user, const char *name, int64_t begin_ns, int64_t end_ns,
                                uint32_t bucket, uint64_t bytes);
 
@@ -102,7 +102,7 @@ typedef struct eni_coll_config {
 } eni_coll_config;
 
 /* Opens a group; all ranks do, in any order, without waiting for each other. Everything that an operation
- * needs is allocated here. Over TCP it starts the comm thread. EN_EINVAL for a config that does not fit
+ * needs is allocated here. Over TCP it starts the progress thread. EN_EINVAL for a config that does not fit
  * (logged), EN_ENOMEM. */
 en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out);
 

@@ -1,14 +1,15 @@
 /* direct.c - collectives on one host by loads and stores: no copy that is not a result, no socket, no thread.
  *
- * Every rank has a board in its arena: a ring of cells, one per operation, and a counter. An operation is
+ * Every rank has a control block in its arena: a ring of op slots, one per operation, and a counter. An
+ * operation is
  *
- *     publish   write what I am at into my cell, then set the cell's flag: my vector may be read
- *     perform   when all flags of this operation are set: compare the cells, do my share
+ *     publish   write what I am at into my op slot, then set its flag: my vector may be read
+ *     perform   when all flags of this operation are set: compare the op slots, do my share
  *     finish    set my counter: I read and write nobody's vectors any more
  *     settle    when all counters have come this far, the result is complete
  *
  * so an all-reduce costs two flag exchanges and 2p loads and stores per element, the least that p private
- * results can cost. Operations are performed and settled in the order of submit. A cell is written again
+ * results can cost. Operations are performed and settled in the order of submit. An op slot is written again
  * ENI_COLL_DEPTH operations later, when its operation has settled, so no peer still reads it. */
 #include <sched.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #include "ops/mean_all.h"
 #include "runtime/collective/group.h"
 
-typedef struct cell {
+typedef struct op_slot {
     _Alignas(ENI_LINE) eni_flag published; /* of operation seq: stamp(seq) */
     uint32_t bucket;
     uint16_t slot;
@@ -29,15 +30,15 @@ typedef struct cell {
     uint64_t offset, count, nsamples;
     uint8_t dtype;
     uint16_t step; /* of training, the low bits */
-} cell;
-_Static_assert(sizeof(cell) == ENI_LINE, "one line moves when a rank publishes");
+} op_slot;
+_Static_assert(sizeof(op_slot) == ENI_LINE, "one line moves when a rank publishes");
 
-typedef struct board {
-    cell cells[ENI_COLL_DEPTH];
+typedef struct control_block {
+    op_slot slots[ENI_COLL_DEPTH];
     _Alignas(ENI_LINE) eni_flag finished; /* stamp of the last operation finished */
     _Atomic uint32_t core;                /* that it was finished on */
-} board;
-_Static_assert(sizeof(board) <= ENI_AREA_BYTES, "a board fits into its area");
+} control_block;
+_Static_assert(sizeof(control_block) <= ENI_AREA_BYTES, "a control block fits into its area");
 
 typedef struct direct {
     uint64_t nperformed, nsettled; /* operations 0 .. n - 1 */
@@ -49,7 +50,7 @@ typedef struct direct {
     float *scale;                  /* (nranks) */
     int *whose;                    /* (nranks) ranks of src */
     uint64_t *nsamples;            /* (nranks) */
-    board *boards[];               /* (nranks) */
+    control_block *blocks[];       /* (nranks) */
 } direct;
 
 enum { SEQ_BITS = 40 }; /* a trillion operations an epoch */
@@ -67,7 +68,7 @@ static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
 static en_status direct_open(eni_coll *coll)
 {
     const int n = coll->config.nranks;
-    direct *d = eni_alloc(sizeof *d + (size_t)n * sizeof d->boards[0]);
+    direct *d = eni_alloc(sizeof *d + (size_t)n * sizeof d->blocks[0]);
     if (!d) return EN_ENOMEM;
     coll->state = d;
     d->src = eni_alloc_array((size_t)n, sizeof *d->src);
@@ -81,7 +82,7 @@ static en_status direct_open(eni_coll *coll)
         if (!d->scratch) return EN_ENOMEM;
     }
     for (int r = 0; r < n; r++)
-        d->boards[r] = eni_arena_area(coll->arenas[r], coll->config.area);
+        d->blocks[r] = eni_arena_area(coll->arenas[r], coll->config.area);
     return EN_OK;
 }
 
@@ -104,7 +105,7 @@ static void publish(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
-    cell *own = &d->boards[coll->config.rank]->cells[seq % ENI_COLL_DEPTH];
+    op_slot *own = &d->blocks[coll->config.rank]->slots[seq % ENI_COLL_DEPTH];
     own->bucket = op->bucket;
     own->slot = (uint16_t)op->slot;
     own->op = (uint8_t)op->op;
@@ -132,7 +133,7 @@ static int first_unpublished(const eni_coll *coll, uint64_t seq)
     const eni_coll_op *op = eni_group_op(coll, seq);
     for (int r = 0; r < coll->config.nranks; r++)
         if (needs(op, op->from, r) &&
-            eni_flag_get(&d->boards[r]->cells[seq % ENI_COLL_DEPTH].published) < stamp(coll, seq))
+            eni_flag_get(&d->blocks[r]->slots[seq % ENI_COLL_DEPTH].published) < stamp(coll, seq))
             return r;
     return -1;
 }
@@ -143,7 +144,7 @@ static int first_unfinished(const eni_coll *coll, uint64_t seq)
     const direct *d = coll->state;
     const eni_coll_op *op = eni_group_op(coll, seq);
     for (int r = 0; r < coll->config.nranks; r++)
-        if (needs(op, op->to, r) && eni_flag_get(&d->boards[r]->finished) < stamp(coll, seq)) return r;
+        if (needs(op, op->to, r) && eni_flag_get(&d->blocks[r]->finished) < stamp(coll, seq)) return r;
     return -1;
 }
 
@@ -156,7 +157,7 @@ static en_status compare(eni_coll *coll, uint64_t seq)
     const eni_place_in_run ours = eni_group_place(coll, seq, op);
     for (int r = 0; r < coll->config.nranks; r++) {
         if (!needs(op, op->from, r)) continue;
-        const cell *peer = &d->boards[r]->cells[seq % ENI_COLL_DEPTH];
+        const op_slot *peer = &d->blocks[r]->slots[seq % ENI_COLL_DEPTH];
         const uint64_t at = eni_flag_get(&peer->published);
         const eni_place_in_run theirs = {.epoch = (uint32_t)(at >> SEQ_BITS),
                                          .seq = (at & ((UINT64_C(1) << SEQ_BITS) - 1)) - 1,
@@ -347,7 +348,7 @@ static void settle(eni_coll *coll, uint64_t seq)
                     op->bucket, op->count * sizeof(float));
 }
 
-static void note_core(board *own)
+static void note_core(control_block *own)
 {
     atomic_store_explicit(&own->core, (uint32_t)sched_getcpu(), memory_order_relaxed);
 }
@@ -375,7 +376,7 @@ static int64_t spin_for(const eni_coll *coll, int rank)
     direct *d = coll->state;
     const int core = sched_getcpu();
     if (coll->spin_ns == 0) return 0;
-    if (atomic_load_explicit(&d->boards[rank]->core, memory_order_relaxed) != (uint32_t)core) {
+    if (atomic_load_explicit(&d->blocks[rank]->core, memory_order_relaxed) != (uint32_t)core) {
         d->ntogether = 0;
         return coll->spin_ns;
     }
@@ -402,8 +403,8 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
         coll->work_ns += end_ns - begin_ns;
         eni_group_trace(coll, "exchange", begin_ns, end_ns, op->bucket, op->count * sizeof(float));
         d->nperformed = seq + 1;
-        note_core(d->boards[coll->config.rank]);
-        eni_flag_set(&d->boards[coll->config.rank]->finished, stamp(coll, seq));
+        note_core(d->blocks[coll->config.rank]);
+        eni_flag_set(&d->blocks[coll->config.rank]->finished, stamp(coll, seq));
     }
 }
 
@@ -434,8 +435,8 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
         const int is_performed = oldest < d->nperformed;
         const int rank = is_performed ? first_unfinished(coll, oldest) : first_unpublished(coll, oldest);
         if (rank < 0) continue;
-        eni_flag *flag = is_performed ? &d->boards[rank]->finished
-                                      : &d->boards[rank]->cells[oldest % ENI_COLL_DEPTH].published;
+        eni_flag *flag = is_performed ? &d->blocks[rank]->finished
+                                      : &d->blocks[rank]->slots[oldest % ENI_COLL_DEPTH].published;
         EN_TRY(eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), &coll->config.alive));
     }
 }

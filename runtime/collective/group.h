@@ -1,7 +1,7 @@
 /* group.h - what is inside an eni_coll: the common part, and the engine that moves the bytes.
  *
  * coll.c checks an operation and numbers it; the engine does the rest. There are two: direct.c (flags and
- * loads and stores in shared memory) and pump.c (sockets and a thread). group.c has what they and coll.c
+ * loads and stores in shared memory) and progress.c (sockets and a thread). group.c has what they and coll.c
  * share, below all of them. Private to runtime/collective. */
 #ifndef COLLECTIVE_GROUP_H
 #define COLLECTIVE_GROUP_H
@@ -19,7 +19,7 @@ typedef struct eni_engine {
 } eni_engine;
 
 extern const eni_engine eni_direct_engine; /* shared memory: direct, and naive over arenas */
-extern const eni_engine eni_pump_engine;   /* TCP: ring and naive */
+extern const eni_engine eni_tcp_engine;    /* TCP: ring and naive */
 
 struct eni_coll {
     eni_coll_config config;

@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "runtime/collective/pump.h"
+#include "runtime/collective/progress.h"
 
 /* Where the vector of `peer` arrives. */
 static float *scratch_of(const eni_coll *coll, int peer)
 {
-    const eni_pump *p = coll->state;
+    const eni_progress *p = coll->state;
     return p->scratch + (size_t)peer * eni_round_up(coll->config.max_count, ENI_LINE_FLOATS);
 }
 
@@ -20,94 +20,97 @@ static int sends(const eni_coll_op *op, int from, int to)
     return 1;
 }
 
-static void naive_start(eni_coll *coll, eni_flight *flight)
+static void naive_start(eni_coll *coll, eni_inflight *inflight)
 {
-    const eni_coll_op *op = flight->op;
+    const eni_coll_op *op = inflight->op;
     const int rank = coll->config.rank;
     const int is_part = op->op == EN_ALLGATHER;
     for (int r = 0; r < coll->config.nranks; r++) {
-        flight->out[r] = (eni_leg){.lo = is_part ? op->lo : 0, .hi = is_part ? op->hi : op->count};
-        flight->out[r].is_needed = r != rank && sends(op, rank, r);
-        flight->in[r] = (eni_leg){.lo = 0, .hi = op->count};
-        flight->in[r].is_needed = r != rank && sends(op, r, rank);
+        inflight->out[r] = (eni_transfer){.lo = is_part ? op->lo : 0, .hi = is_part ? op->hi : op->count};
+        inflight->out[r].is_needed = r != rank && sends(op, rank, r);
+        inflight->in[r] = (eni_transfer){.lo = 0, .hi = op->count};
+        inflight->in[r].is_needed = r != rank && sends(op, r, rank);
     }
 }
 
-static int naive_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out)
+static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
+                      const float **data_out)
 {
-    eni_leg *leg = &flight->out[peer];
-    if (!leg->is_needed || leg->is_done) return 0;
-    const uint64_t length = leg->hi - leg->lo, n = eni_segment_at(coll, length, leg->at);
-    frame->lo = leg->lo;
-    frame->hi = leg->hi;
-    frame->at = leg->at;
+    eni_transfer *transfer = &inflight->out[peer];
+    if (!transfer->is_needed || transfer->is_done) return 0;
+    const uint64_t length = transfer->hi - transfer->lo, n = eni_segment_at(coll, length, transfer->at);
+    frame->lo = transfer->lo;
+    frame->hi = transfer->hi;
+    frame->at = transfer->at;
     frame->n = (uint32_t)n;
-    frame->nsamples = eni_group_weight(flight->op);
-    *data_out = flight->vector + leg->lo + leg->at;
-    leg->at += n;
-    leg->is_done = leg->at == length;
+    frame->nsamples = eni_group_weight(inflight->op);
+    *data_out = inflight->vector + transfer->lo + transfer->at;
+    transfer->at += n;
+    transfer->is_done = transfer->at == length;
     return 1;
 }
 
-static int naive_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame,
+static int naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
                         float **data_out)
 {
-    eni_leg *leg = &flight->in[peer];
-    if (!leg->is_needed || leg->is_done) return 0;
-    if (flight->op->op == EN_ALLGATHER && leg->at == 0 && frame->lo <= frame->hi && frame->hi <= leg->hi) {
-        leg->lo = frame->lo; /* the others' ranges arrive with the frames */
-        leg->hi = frame->hi;
+    eni_transfer *transfer = &inflight->in[peer];
+    if (!transfer->is_needed || transfer->is_done) return 0;
+    if (inflight->op->op == EN_ALLGATHER && transfer->at == 0 && frame->lo <= frame->hi &&
+        frame->hi <= transfer->hi) {
+        transfer->lo = frame->lo; /* the others' ranges arrive with the frames */
+        transfer->hi = frame->hi;
     }
-    if (frame->lo != leg->lo || frame->hi != leg->hi || frame->at != leg->at ||
-        frame->n != eni_segment_at(coll, leg->hi - leg->lo, leg->at))
+    if (frame->lo != transfer->lo || frame->hi != transfer->hi || frame->at != transfer->at ||
+        frame->n != eni_segment_at(coll, transfer->hi - transfer->lo, transfer->at))
         return 0;
-    float *base = eni_coll_is_reduction(flight->op) ? scratch_of(coll, peer) : flight->vector;
-    *data_out = base + leg->lo + leg->at;
+    float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : inflight->vector;
+    *data_out = base + transfer->lo + transfer->at;
     return 1;
 }
 
-static void naive_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data)
+static void naive_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                          float *data)
 {
     (void)coll, (void)data;
-    eni_leg *leg = &flight->in[peer];
-    leg->at += frame->n;
-    leg->nsamples = frame->nsamples;
-    leg->is_done = leg->at == leg->hi - leg->lo;
+    eni_transfer *transfer = &inflight->in[peer];
+    transfer->at += frame->n;
+    transfer->nsamples = frame->nsamples;
+    transfer->is_done = transfer->at == transfer->hi - transfer->lo;
 }
 
-static int naive_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
+static int naive_awaits(const eni_coll *coll, const eni_inflight *inflight, int peer)
 {
     (void)coll;
-    const eni_leg *in = &flight->in[peer];
+    const eni_transfer *in = &inflight->in[peer];
     return in->is_needed && !in->is_done;
 }
 
-static int naive_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+static int naive_needs(const eni_coll *coll, const eni_inflight *inflight, int peer)
 {
-    const eni_leg *out = &flight->out[peer];
-    return (out->is_needed && !out->is_done) || naive_awaits(coll, flight, peer);
+    const eni_transfer *out = &inflight->out[peer];
+    return (out->is_needed && !out->is_done) || naive_awaits(coll, inflight, peer);
 }
 
 /* All vectors are here, and ours has left. */
-static void naive_end(eni_coll *coll, eni_flight *flight)
+static void naive_end(eni_coll *coll, eni_inflight *inflight)
 {
     const int n = coll->config.nranks, rank = coll->config.rank;
     const float *src[ENI_MEAN_MAX];
     uint64_t nsamples[ENI_MEAN_MAX];
-    const int is_mine = flight->op->op != EN_REDUCE || rank == 0;
-    if (!eni_coll_is_reduction(flight->op) || !is_mine) return;
+    const int is_mine = inflight->op->op != EN_REDUCE || rank == 0;
+    if (!eni_coll_is_reduction(inflight->op) || !is_mine) return;
     uint64_t samples = 0;
     for (int r = 0; r < n; r++) {
-        src[r] = r == rank ? flight->vector : scratch_of(coll, r);
-        nsamples[r] = r == rank ? eni_group_weight(flight->op) : flight->in[r].nsamples;
+        src[r] = r == rank ? inflight->vector : scratch_of(coll, r);
+        nsamples[r] = r == rank ? eni_group_weight(inflight->op) : inflight->in[r].nsamples;
         samples += nsamples[r];
     }
-    eni_group_note_samples(coll, flight->seq, samples);
-    eni_mean_ranks(flight->vector, src, nsamples, n, coll->config.sum_order, flight->op->count, 0,
-                   flight->op->count);
+    eni_group_note_samples(coll, inflight->seq, samples);
+    eni_mean_ranks(inflight->vector, src, nsamples, n, coll->config.sum_order, inflight->op->count, 0,
+                   inflight->op->count);
 }
 
-const eni_course eni_naive_course = {
+const eni_algorithm eni_naive_algorithm = {
     .is_exclusive = 1,
     .start = naive_start,
     .next = naive_next,

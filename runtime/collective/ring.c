@@ -20,27 +20,27 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "runtime/collective/pump.h"
+#include "runtime/collective/progress.h"
 
 static int ring_mod(int rank, int n)
 {
     return ((rank % n) + n) % n;
 }
 
-static eni_chunk *chunk_sent_at(const eni_coll *coll, const eni_flight *flight, int step)
+static eni_chunk *chunk_sent_at(const eni_coll *coll, const eni_inflight *inflight, int step)
 {
-    return &flight->chunks[ring_mod(coll->config.rank - step, coll->config.nranks)];
+    return &inflight->chunks[ring_mod(coll->config.rank - step, coll->config.nranks)];
 }
 
-static eni_chunk *chunk_received_at(const eni_coll *coll, const eni_flight *flight, int step)
+static eni_chunk *chunk_received_at(const eni_coll *coll, const eni_inflight *inflight, int step)
 {
-    return chunk_sent_at(coll, flight, step + 1);
+    return chunk_sent_at(coll, inflight, step + 1);
 }
 
 /* Step -1 is the first. */
-static eni_hop *hop_at(const eni_flight *flight, int step)
+static eni_hop *hop_at(const eni_inflight *inflight, int step)
 {
-    return &flight->hops[step + 1];
+    return &inflight->hops[step + 1];
 }
 
 /* Elements that travel in a step: step -1 carries ranges only. */
@@ -49,21 +49,21 @@ static uint64_t payload_of(const eni_chunk *chunk, int step)
     return step < 0 ? 0 : chunk->hi - chunk->lo;
 }
 
-static void ring_start(eni_coll *coll, eni_flight *flight)
+static void ring_start(eni_coll *coll, eni_inflight *inflight)
 {
-    const eni_coll_op *op = flight->op;
+    const eni_coll_op *op = inflight->op;
     const int n = coll->config.nranks;
     const int first = op->op == EN_REDUCE_SCATTER                    ? -1
                       : op->op == EN_ALLGATHER || op->op == EN_BCAST ? n - 1
                                                                      : 0;
     const int has_means = op->op != EN_REDUCE_SCATTER && op->op != EN_REDUCE;
-    flight->first_step = flight->nearest_step = flight->farthest_step = first;
-    flight->last_step = has_means ? 2 * n - 3 : n - 2;
-    flight->nsends = flight->nreceives = flight->last_step - first + 1;
-    for (int step = first; step <= flight->last_step; step++)
-        *hop_at(flight, step) = (eni_hop){0};
+    inflight->first_step = inflight->nearest_step = inflight->farthest_step = first;
+    inflight->last_step = has_means ? 2 * n - 3 : n - 2;
+    inflight->nsends = inflight->nreceives = inflight->last_step - first + 1;
+    for (int step = first; step <= inflight->last_step; step++)
+        *hop_at(inflight, step) = (eni_hop){0};
     for (int c = 0; c < n; c++) {
-        eni_chunk *chunk = &flight->chunks[c];
+        eni_chunk *chunk = &inflight->chunks[c];
         *chunk = (eni_chunk){0};
         if (op->op == EN_REDUCE || op->op == EN_BCAST) chunk->hi = c == 1 % n ? op->count : 0;
         if (op->op == EN_ALLREDUCE || op->op == ENI_COLL_BARRIER)
@@ -71,69 +71,72 @@ static void ring_start(eni_coll *coll, eni_flight *flight)
     }
     if (op->op == EN_REDUCE_SCATTER ||
         op->op == EN_ALLGATHER) { /* the others' ranges arrive with the frames */
-        eni_chunk *own = chunk_sent_at(coll, flight, first);
+        eni_chunk *own = chunk_sent_at(coll, inflight, first);
         own->lo = op->lo;
         own->hi = op->hi;
     }
 }
 
 /* Whether the next segment of this step can go: there is one, and it has come from the left. */
-static int can_send(const eni_flight *flight, int step)
+static int can_send(const eni_inflight *inflight, int step)
 {
-    const eni_hop *hop = hop_at(flight, step);
+    const eni_hop *hop = hop_at(inflight, step);
     if (hop->is_sent) return 0;
-    if (step == flight->first_step) return 1;
-    const eni_hop *before = hop_at(flight, step - 1);
+    if (step == inflight->first_step) return 1;
+    const eni_hop *before = hop_at(inflight, step - 1);
     return before->is_received || before->received > hop->sent;
 }
 
 /* The step farthest on its way that can send. 0: none can. */
-static int step_to_send(eni_flight *flight, int *step_out)
+static int step_to_send(eni_inflight *inflight, int *step_out)
 {
-    while (flight->nearest_step < flight->last_step && hop_at(flight, flight->nearest_step)->is_sent)
-        flight->nearest_step++;
-    for (int step = flight->farthest_step; step >= flight->nearest_step; step--)
-        if (can_send(flight, step)) {
+    while (inflight->nearest_step < inflight->last_step && hop_at(inflight, inflight->nearest_step)->is_sent)
+        inflight->nearest_step++;
+    for (int step = inflight->farthest_step; step >= inflight->nearest_step; step--)
+        if (can_send(inflight, step)) {
             *step_out = step;
             return 1;
         }
     return 0;
 }
 
-static int ring_next(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out)
+static int ring_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
+                     const float **data_out)
 {
     int step;
-    if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || !step_to_send(flight, &step))
+    if (peer != ring_mod(coll->config.rank + 1, coll->config.nranks) || !step_to_send(inflight, &step))
         return 0;
-    eni_hop *hop = hop_at(flight, step);
+    eni_hop *hop = hop_at(inflight, step);
     const uint64_t at = hop->sent;
-    eni_chunk *chunk = chunk_sent_at(coll, flight, step);
+    eni_chunk *chunk = chunk_sent_at(coll, inflight, step);
     const uint64_t length = payload_of(chunk, step), n = eni_segment_at(coll, length, at);
-    if (step == 0) chunk->nsamples = eni_group_weight(flight->op); /* a sum begins here */
+    if (step == 0) chunk->nsamples = eni_group_weight(inflight->op); /* a sum begins here */
     frame->step = step;
     frame->lo = chunk->lo;
     frame->hi = chunk->hi;
     frame->at = at;
     frame->n = (uint32_t)n;
     frame->nsamples = chunk->nsamples;
-    *data_out = flight->vector + chunk->lo + at;
+    *data_out = inflight->vector + chunk->lo + at;
     hop->sent += n;
     hop->is_sent = hop->sent == length; /* an empty chunk is one segment */
-    flight->nsends -= hop->is_sent;
+    inflight->nsends -= hop->is_sent;
     return 1;
 }
 
-static int ring_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float **data_out)
+static int ring_accept(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                       float **data_out)
 {
     const int n = coll->config.nranks, step = frame->step;
-    if (peer != ring_mod(coll->config.rank - 1, n) || step < flight->first_step || step > flight->last_step)
+    if (peer != ring_mod(coll->config.rank - 1, n) || step < inflight->first_step ||
+        step > inflight->last_step)
         return 0;
-    const eni_hop *hop = hop_at(flight, step);
+    const eni_hop *hop = hop_at(inflight, step);
     if (hop->is_received) return 0;
 
-    eni_chunk *chunk = chunk_received_at(coll, flight, step);
-    const int is_learnt = flight->op->op == EN_REDUCE_SCATTER || flight->op->op == EN_ALLGATHER;
-    if (is_learnt && hop->received == 0 && frame->lo <= frame->hi && frame->hi <= flight->op->count) {
+    eni_chunk *chunk = chunk_received_at(coll, inflight, step);
+    const int is_learnt = inflight->op->op == EN_REDUCE_SCATTER || inflight->op->op == EN_ALLGATHER;
+    if (is_learnt && hop->received == 0 && frame->lo <= frame->hi && frame->hi <= inflight->op->count) {
         chunk->lo = frame->lo;
         chunk->hi = frame->hi;
     }
@@ -141,18 +144,18 @@ static int ring_accept(eni_coll *coll, eni_flight *flight, int peer, const eni_f
     if (frame->lo != chunk->lo || frame->hi != chunk->hi || frame->at != hop->received ||
         frame->n != eni_segment_at(coll, length, frame->at))
         return 0;
-    *data_out = step < n - 1 ? NULL : flight->vector + chunk->lo + frame->at;
+    *data_out = step < n - 1 ? NULL : inflight->vector + chunk->lo + frame->at;
     return 1;
 }
 
 /* own = sum + own * weight, in one pass with all that is left to do: what begins a sum arrives as its
  * sender's bare share, so nobody reads a vector only to multiply it; and the last rank makes the mean. */
-static void add_share(eni_coll *coll, eni_flight *flight, const eni_frame *frame, const float *sum)
+static void add_share(eni_coll *coll, eni_inflight *inflight, const eni_frame *frame, const float *sum)
 {
-    eni_chunk *chunk = chunk_received_at(coll, flight, frame->step);
-    const uint64_t weight = eni_group_weight(flight->op), total = frame->nsamples + weight;
+    eni_chunk *chunk = chunk_received_at(coll, inflight, frame->step);
+    const uint64_t weight = eni_group_weight(inflight->op), total = frame->nsamples + weight;
     const int is_last = frame->step == coll->config.nranks - 2;
-    float *own = flight->vector + chunk->lo + frame->at;
+    float *own = inflight->vector + chunk->lo + frame->at;
     const float *src[2];
     float scale[2];
     int n = 0;
@@ -171,43 +174,45 @@ static void add_share(eni_coll *coll, eni_flight *flight, const eni_frame *frame
         memset(own, 0, frame->n * sizeof *own);
 }
 
-static void ring_arrived(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data)
+static void ring_arrived(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame,
+                         float *data)
 {
     (void)peer;
     const int is_sum = frame->step >= 0 && frame->step < coll->config.nranks - 1;
     if (is_sum) {
         const int64_t begin_ns = eni_now_ns();
-        add_share(coll, flight, frame, data);
+        add_share(coll, inflight, frame, data);
         eni_group_trace(coll, "add", begin_ns, eni_now_ns(), frame->bucket, eni_frame_payload(frame));
     }
-    eni_hop *hop = hop_at(flight, frame->step);
+    eni_hop *hop = hop_at(inflight, frame->step);
     hop->received += frame->n;
-    hop->is_received = hop->received == payload_of(chunk_received_at(coll, flight, frame->step), frame->step);
-    flight->nreceives -= hop->is_received;
-    if (frame->step >= flight->farthest_step && frame->step < flight->last_step)
-        flight->farthest_step = frame->step + 1;
+    hop->is_received =
+        hop->received == payload_of(chunk_received_at(coll, inflight, frame->step), frame->step);
+    inflight->nreceives -= hop->is_received;
+    if (frame->step >= inflight->farthest_step && frame->step < inflight->last_step)
+        inflight->farthest_step = frame->step + 1;
 }
 
-static int ring_awaits(const eni_coll *coll, const eni_flight *flight, int peer)
+static int ring_awaits(const eni_coll *coll, const eni_inflight *inflight, int peer)
 {
-    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) && flight->nreceives > 0;
+    return peer == ring_mod(coll->config.rank - 1, coll->config.nranks) && inflight->nreceives > 0;
 }
 
-static int ring_needs(const eni_coll *coll, const eni_flight *flight, int peer)
+static int ring_needs(const eni_coll *coll, const eni_inflight *inflight, int peer)
 {
     const int right = ring_mod(coll->config.rank + 1, coll->config.nranks);
-    return (peer == right && flight->nsends > 0) || ring_awaits(coll, flight, peer);
+    return (peer == right && inflight->nsends > 0) || ring_awaits(coll, inflight, peer);
 }
 
 /* The chunk whose sum ends here has seen everybody's samples. */
-static void ring_end(eni_coll *coll, eni_flight *flight)
+static void ring_end(eni_coll *coll, eni_inflight *inflight)
 {
-    if (eni_coll_is_reduction(flight->op))
-        eni_group_note_samples(coll, flight->seq,
-                               chunk_received_at(coll, flight, coll->config.nranks - 2)->nsamples);
+    if (eni_coll_is_reduction(inflight->op))
+        eni_group_note_samples(coll, inflight->seq,
+                               chunk_received_at(coll, inflight, coll->config.nranks - 2)->nsamples);
 }
 
-const eni_course eni_ring_course = {
+const eni_algorithm eni_ring_algorithm = {
     .start = ring_start,
     .next = ring_next,
     .accept = ring_accept,

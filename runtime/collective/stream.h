@@ -1,8 +1,8 @@
 /* stream.h - one TCP connection between two ranks: frames out, frames in, never blocking.
  *
  * A frame is a header of 88 bytes, little-endian, and up to one segment of float32. Sending is one writev
- * straight from the vector; receiving goes straight to where the payload belongs. Private to runtime/collective;
- * used by the comm thread (pump.c) only. */
+ * straight from the vector; receiving goes straight to where the payload belongs. Private to
+ * runtime/collective; used by the progress thread (progress.c) only. */
 #ifndef COLLECTIVE_STREAM_H
 #define COLLECTIVE_STREAM_H
 
@@ -56,7 +56,7 @@ typedef struct eni_stream {
     float *rx_data;     /* NULL: the header is not complete, or not accepted yet */
     int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
     int64_t rx_begin_ns;
-    int lowat;      /* SO_RCVLOWAT, as set by the pump; 0: not yet */
+    int lowat;      /* SO_RCVLOWAT, as set by the progress thread; 0: not yet */
     float *scratch; /* (segment) for payloads that are added, not stored */
 } eni_stream;
 

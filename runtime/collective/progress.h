@@ -1,14 +1,14 @@
-/* pump.h - the comm thread of a group over TCP, and the courses that it runs.
+/* progress.h - the progress thread of a group over TCP, and the algorithms that it runs.
  *
- * The thread owns the sockets and every operation in flight. A course (ring.c, naive.c, sendrecv.c) is what
- * an operation sends to whom and does with what arrives; it never touches a socket and never waits.
+ * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c, sendrecv.c) is
+ * what an operation sends to whom and does with what arrives; it never touches a socket and never waits.
  *
  * Order. On every link the oldest unfinished operation goes first. Data of a later one is sent only to a
  * rank that has said (READY) that it has submitted it. So a receiver that meets an operation which it has
  * not submitted yet may simply stop reading: nothing that it needs can be behind.
  * Private to runtime/collective. */
-#ifndef COLLECTIVE_PUMP_H
-#define COLLECTIVE_PUMP_H
+#ifndef COLLECTIVE_PROGRESS_H
+#define COLLECTIVE_PROGRESS_H
 
 #include <poll.h>
 #include <pthread.h>
@@ -25,16 +25,17 @@ typedef struct eni_hop { /* a step of the ring: what of its chunk has been sent 
     int is_sent, is_received;
 } eni_hop;
 
-typedef struct eni_leg { /* what goes to or comes from one peer: elements [lo, hi), `at` of them are done */
+typedef struct eni_transfer { /* what goes to or comes from one peer: elements [lo, hi), `at` of them are done
+                               */
     uint64_t lo, hi, at;
     uint64_t nsamples;
     int is_needed, is_done;
-} eni_leg;
+} eni_transfer;
 
-typedef struct eni_flight { /* an operation in progress */
+typedef struct eni_inflight { /* an operation in progress */
     const eni_coll_op *op;
     uint64_t seq;
-    const struct eni_course *course;
+    const struct eni_algorithm *algorithm;
     float *vector;
     int nsending; /* frames handed to links that have not left */
     int is_done;
@@ -44,61 +45,58 @@ typedef struct eni_flight { /* an operation in progress */
     int nsends, nreceives;           /* steps that are not complete */
     eni_hop *hops;                   /* (2 nranks - 1) by step + 1 */
     eni_chunk *chunks;               /* (nranks) */
-    eni_leg *out, *in;               /* (nranks) naive and sendrecv */
-} eni_flight;
+    eni_transfer *out, *in;          /* (nranks) naive and sendrecv */
+} eni_inflight;
 
-typedef struct eni_course {
+typedef struct eni_algorithm {
     int is_exclusive; /* receives only while it is the oldest: it uses scratch of the group's */
 
-    void (*start)(eni_coll *coll, eni_flight *flight);
+    void (*start)(eni_coll *coll, eni_inflight *inflight);
 
     /* The next frame for `peer`, if one can go now: fills step, lo, hi, at, n, nsamples and the payload's
-     * address, advances the flight, and returns 1. */
-    int (*next)(eni_coll *coll, eni_flight *flight, int peer, eni_frame *frame, const float **data_out);
+     * address, advances the operation, and returns 1. */
+    int (*next)(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame, const float **data_out);
 
     /* A header that belongs to this operation arrived. Says where the payload goes (NULL: the link's
-     * scratch), or 0 for a header that this course does not expect now. */
-    int (*accept)(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float **data_out);
+     * scratch), or 0 for a header that this algorithm does not expect now. */
+    int (*accept)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame, float **data_out);
 
     /* The payload is complete. */
-    void (*arrived)(eni_coll *coll, eni_flight *flight, int peer, const eni_frame *frame, float *data);
+    void (*arrived)(eni_coll *coll, eni_inflight *inflight, int peer, const eni_frame *frame, float *data);
 
     /* Whether something is still to be received from `peer`. */
-    int (*awaits)(const eni_coll *coll, const eni_flight *flight, int peer);
+    int (*awaits)(const eni_coll *coll, const eni_inflight *inflight, int peer);
 
     /* Whether something is still to be sent to or received from `peer`. */
-    int (*needs)(const eni_coll *coll, const eni_flight *flight, int peer);
+    int (*needs)(const eni_coll *coll, const eni_inflight *inflight, int peer);
 
-    void (*end)(eni_coll *coll, eni_flight *flight); /* may be NULL */
-} eni_course;
+    void (*end)(eni_coll *coll, eni_inflight *inflight); /* may be NULL */
+} eni_algorithm;
 
-#define ENI_PUMP_FAILED UINT64_MAX /* of eni_pump.completed: wakes every waiter */
+#define ENI_PROGRESS_FAILED UINT64_MAX /* of eni_progress.completed: wakes every waiter */
 
-typedef struct eni_pump {
-    /* Between the compute thread and the comm thread. */
+typedef struct eni_progress {
+    /* Between the compute thread and the progress thread. */
     _Atomic uint64_t submitted; /* operations 0 .. n - 1 are in coll->ops */
-    eni_flag completed;         /* operations 0 .. n - 1 are done, or ENI_PUMP_FAILED */
+    eni_flag completed;         /* operations 0 .. n - 1 are done, or ENI_PROGRESS_FAILED */
     _Atomic int is_stopping;
     int wake_fd; /* eventfd: submitted or is_stopping changed */
     int is_started;
     pthread_t thread;
 
-    /* The comm thread's. */
-    uint64_t nstarted, oldest; /* flights oldest .. nstarted - 1 are in the air, done ones among them */
-    eni_flight *flights;       /* (ENI_COLL_DEPTH) */
+    /* The progress thread's. */
+    uint64_t nstarted, oldest; /* operations oldest .. nstarted - 1 are in flight, done ones among them */
+    eni_inflight *inflight;    /* (ENI_COLL_DEPTH) */
     eni_stream *streams;       /* (nranks); [rank] and missing ones have fd -1 */
     struct pollfd *polls;      /* (2 + nranks) */
     float *segment;            /* (segment) ring only: for sums on their way */
     float *scratch;            /* (nranks, max_count) naive only */
     eni_chunk *chunks;
     eni_hop *hops;
-    eni_leg *legs;
-} eni_pump;
+    eni_transfer *transfers;
+} eni_progress;
 
-extern const eni_course eni_ring_course, eni_naive_course, eni_sendrecv_course;
-
-/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. Comm thread. */
-en_status eni_traffic_advance(eni_coll *coll);
+extern const eni_algorithm eni_ring_algorithm, eni_naive_algorithm, eni_sendrecv_algorithm;
 
 /* Elements of the next frame at `at` of a range of `length`. */
 static inline uint64_t eni_segment_at(const eni_coll *coll, uint64_t length, uint64_t at)

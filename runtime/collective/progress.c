@@ -1,0 +1,558 @@
+/* progress.c - the engine over TCP: what the progress thread does, and the calls of the compute thread.
+ *
+ * submit raises a number and wakes the thread. The thread starts operations, receives frames, sends frames
+ * and ends operations until nothing moves; then it looks at who is alive, and sleeps in ppoll until a socket
+ * is ready, something is submitted or a frame of an emulated network is due. wait sleeps on the flag of
+ * completed operations. */
+#include "runtime/collective/progress.h"
+
+#include <linux/sockios.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/turns.h"
+#include "runtime/net/shaper.h"
+#include "runtime/net/tcp.h"
+
+#define LINGER_NS ENI_SECOND
+
+static eni_inflight *inflight_of(const eni_progress *p, uint64_t seq)
+{
+    return &p->inflight[seq % ENI_COLL_DEPTH];
+}
+
+static eni_place_in_run inflight_place(const eni_coll *coll, const eni_inflight *inflight)
+{
+    return eni_group_place(coll, inflight->seq, inflight->op);
+}
+
+/* ---- operations ---- */
+
+static void inflight_start(eni_coll *coll, uint64_t seq)
+{
+    eni_progress *p = coll->state;
+    eni_inflight *inflight = inflight_of(p, seq);
+    inflight->op = eni_group_op(coll, seq);
+    inflight->seq = seq;
+    inflight->vector = eni_group_vector(coll, inflight->op);
+    inflight->algorithm = inflight->op->op == ENI_COLL_SENDRECV      ? &eni_sendrecv_algorithm
+                          : coll->config.algorithm == ENI_COLL_NAIVE ? &eni_naive_algorithm
+                                                                     : &eni_ring_algorithm;
+    inflight->nsending = inflight->is_done = 0;
+    inflight->algorithm->start(coll, inflight);
+}
+
+static void inflight_start_all(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    const uint64_t submitted = atomic_load_explicit(&p->submitted, memory_order_acquire);
+    while (p->nstarted < submitted)
+        inflight_start(coll, p->nstarted++);
+}
+
+static int inflight_is_complete(const eni_coll *coll, const eni_inflight *inflight)
+{
+    if (inflight->nsending > 0) return 0;
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (inflight->algorithm->needs(coll, inflight, r)) return 0;
+    return 1;
+}
+
+/* Ends what is complete; tells the compute thread in the order of submit. */
+static void inflight_end_all(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+        eni_inflight *inflight = inflight_of(p, seq);
+        if (inflight->is_done || !inflight_is_complete(coll, inflight)) continue;
+        if (inflight->algorithm->end) inflight->algorithm->end(coll, inflight);
+        inflight->is_done = 1;
+        eni_group_trace(coll, eni_group_op_name(inflight->op->op), coll->begin_ns[seq % ENI_COLL_DEPTH],
+                        eni_now_ns(), inflight->op->bucket, inflight->op->count * sizeof(float));
+    }
+    const uint64_t before = p->oldest;
+    while (p->oldest < p->nstarted && inflight_of(p, p->oldest)->is_done)
+        p->oldest++;
+    if (p->oldest > before) eni_flag_set(&p->completed, p->oldest);
+}
+
+/* ---- sending ---- */
+
+/* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
+static int ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
+{
+    const eni_progress *p = coll->state;
+    if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return 0;
+    stream->told_ready = p->nstarted;
+    *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
+                         .type = ENI_FRAME_READY,
+                         .epoch = coll->config.epoch,
+                         .rank = coll->config.rank,
+                         .seq = p->nstarted};
+    return 1;
+}
+
+/* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
+static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
+{
+    eni_progress *p = coll->state;
+    for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+        if (seq > p->oldest && seq >= stream->peer_ready) return 0;
+        eni_inflight *inflight = inflight_of(p, seq);
+        const eni_coll_op *op = inflight->op;
+        *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
+                             .type = ENI_FRAME_DATA,
+                             .dtype = ENI_COLL_F32,
+                             .op = (uint8_t)op->op,
+                             .what = (uint8_t)op->what,
+                             .epoch = coll->config.epoch,
+                             .rank = coll->config.rank,
+                             .seq = seq,
+                             .count = op->count,
+                             .bucket = op->bucket,
+                             .training = (uint16_t)op->step};
+        if (inflight->is_done || !inflight->algorithm->next(coll, inflight, stream->peer, frame, data_out))
+            continue;
+        inflight->nsending++;
+        frame->deliver_ns =
+            eni_shaper_send(coll->config.shaper, eni_now_ns(), sizeof *frame + eni_frame_payload(frame));
+        return 1;
+    }
+    return 0;
+}
+
+static void frame_is_gone(eni_coll *coll, eni_stream *stream)
+{
+    if (stream->tx.type != ENI_FRAME_DATA) return;
+    inflight_of(coll->state, stream->tx.seq)->nsending--;
+    eni_group_trace(coll, "send", stream->tx_begin_ns, eni_now_ns(), stream->tx.bucket,
+                    eni_frame_payload(&stream->tx));
+}
+
+static en_status stream_send(eni_coll *coll, eni_stream *stream)
+{
+    for (;;) {
+        eni_frame frame;
+        const float *data = NULL;
+        if (!stream->is_sending) {
+            if (!ready_next(coll, stream, &frame) && !data_next(coll, stream, &frame, &data)) return EN_OK;
+            eni_stream_begin(stream, &frame, data);
+        }
+        int is_gone;
+        const en_status st = eni_stream_push(stream, coll, &is_gone);
+        if (st != EN_OK &&
+            stream->tx.type == ENI_FRAME_READY) { /* it has finished and needs to know nothing */
+            stream->told_ready = UINT64_MAX;
+            stream->is_sending = 0;
+            return EN_OK;
+        }
+        EN_TRY(st);
+        if (!is_gone) return EN_OK;
+        frame_is_gone(coll, stream);
+    }
+}
+
+/* ---- receiving ---- */
+
+static eni_place_in_run header_place(const eni_frame *header)
+{
+    return (eni_place_in_run){header->epoch,  header->seq,   header->op,    header->what,
+                              header->bucket, header->count, header->dtype, header->training};
+}
+
+/* Whether the operation of a data header can be received now; if not, the link stands still until it can.
+ * What its sender owed us before must have come by then, or that would be for ever: EN_EMISMATCH. */
+static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, int *is_due_out)
+{
+    const eni_progress *p = coll->state;
+    const eni_frame *header = &stream->rx;
+    const int is_started = header->seq < p->nstarted;
+    *is_due_out =
+        is_started && (header->seq <= p->oldest || !inflight_of(p, header->seq)->algorithm->is_exclusive);
+    if (*is_due_out) return EN_OK;
+    const eni_place_in_run theirs = header_place(header);
+    for (uint64_t seq = p->oldest; seq < (is_started ? header->seq : p->nstarted); seq++) {
+        const eni_inflight *inflight = inflight_of(p, seq);
+        if (inflight->is_done || !inflight->algorithm->awaits(coll, inflight, stream->peer)) continue;
+        const eni_place_in_run ours = inflight_place(coll, inflight);
+        return eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs);
+    }
+    return EN_OK;
+}
+
+/* Takes a data header: sets rx_data. */
+static en_status header_accept(eni_coll *coll, eni_stream *stream)
+{
+    eni_progress *p = coll->state;
+    const eni_frame *header = &stream->rx;
+    const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
+    eni_inflight *inflight = inflight_of(p, seq);
+    const eni_place_in_run theirs = header_place(header);
+    if (seq < p->nstarted) {
+        const eni_place_in_run ours = inflight_place(coll, inflight);
+        EN_TRY(eni_group_agree(coll->config.rank, &ours, stream->peer, &theirs));
+    }
+    if (header->deliver_ns != 0 && !coll->config.shaper) {
+        eni_error("coll", "rank %d emulates a network (--net), rank %d does not", stream->peer,
+                  coll->config.rank);
+        return EN_EMISMATCH;
+    }
+    float *data = NULL;
+    const int is_expected = seq == header->seq && !inflight->is_done &&
+                            inflight->algorithm->accept(coll, inflight, stream->peer, header, &data);
+    if (!is_expected) {
+        eni_error("coll",
+                  "rank %d sent step %d, elements %llu to %llu at %llu (%u of them) of #%llu %s, which rank "
+                  "%d does not expect: another algorithm, segment size or range",
+                  stream->peer, header->step, (unsigned long long)header->lo, (unsigned long long)header->hi,
+                  (unsigned long long)header->at, header->n, (unsigned long long)header->seq,
+                  eni_group_op_name(header->op), coll->config.rank);
+        return EN_EMISMATCH;
+    }
+    stream->has_data = 1;
+    stream->rx_data = data ? data : stream->scratch;
+    return EN_OK;
+}
+
+static void payload_arrived(eni_coll *coll, eni_stream *stream)
+{
+    eni_inflight *inflight = inflight_of(coll->state, stream->rx.seq);
+    float *data = stream->rx_data;
+    stream->rx_data = NULL;
+    stream->rx_done = 0;
+    stream->rx_hold_ns = 0;
+    eni_group_trace(coll, "receive", stream->rx_begin_ns, eni_now_ns(), stream->rx.bucket,
+                    eni_frame_payload(&stream->rx));
+    inflight->algorithm->arrived(coll, inflight, stream->peer, &stream->rx, data);
+}
+
+/* A READY frame is of this epoch and has no payload. */
+static en_status ready_check(const eni_coll *coll, const eni_stream *stream)
+{
+    const eni_frame *header = &stream->rx;
+    if (header->epoch == coll->config.epoch && header->n == 0) return eni_stream_check(stream);
+    eni_error("coll", "rank %d says in epoch %u that it is ready, rank %d is in epoch %u", stream->peer,
+              header->epoch, coll->config.rank, coll->config.epoch);
+    return EN_EMISMATCH;
+}
+
+/* One step of receiving; *went_out 0: nothing more can be done now. */
+static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *went_out)
+{
+    int have = 0, is_due;
+    *went_out = 0;
+    if (stream->rx_hold_ns > 0) { /* complete; the emulated network has it */
+        if (eni_now_ns() < stream->rx_hold_ns) return EN_OK;
+        payload_arrived(coll, stream);
+        *went_out = 1;
+        return EN_OK;
+    }
+    if (!stream->rx_data) {
+        if (stream->rx_done < sizeof stream->rx) {
+            EN_TRY(eni_stream_pull_header(stream, coll, &have));
+            if (!have) return EN_OK;
+        }
+        if (stream->rx.type == ENI_FRAME_READY) {
+            EN_TRY(ready_check(coll, stream));
+            if (stream->rx.seq > stream->peer_ready) stream->peer_ready = stream->rx.seq;
+            stream->rx_done = 0;
+            *went_out = 1;
+            return EN_OK;
+        }
+        EN_TRY(header_is_due(coll, stream, &is_due));
+        if (!is_due) return EN_OK;
+        EN_TRY(header_accept(coll, stream));
+    }
+    EN_TRY(eni_stream_pull_payload(stream, coll, &have));
+    if (!have) return EN_OK;
+    EN_TRY(eni_stream_check(stream));
+    const uint64_t bytes = sizeof stream->rx + eni_frame_payload(&stream->rx);
+    stream->rx_hold_ns = eni_shaper_recv(coll->config.shaper, stream->rx.deliver_ns, bytes);
+    if (stream->rx_hold_ns <= eni_now_ns()) payload_arrived(coll, stream);
+    *went_out = 1;
+    return EN_OK;
+}
+
+/* Receives from everybody, one frame each: what has just arrived is sent on before it leaves the cache. */
+static en_status streams_receive(eni_coll *coll, int *went_out)
+{
+    eni_progress *p = coll->state;
+    *went_out = 0;
+    for (int r = 0; r < coll->config.nranks; r++) {
+        int went = 0;
+        if (p->streams[r].fd >= 0) EN_TRY(stream_receive_step(coll, &p->streams[r], &went));
+        *went_out |= went;
+    }
+    return EN_OK;
+}
+
+/* A peer that has closed is dead if an operation still needs it; else it has finished and we have not. */
+static en_status closed_streams(eni_coll *coll)
+{
+    const eni_progress *p = coll->state;
+    for (int r = 0; r < coll->config.nranks; r++) {
+        const eni_stream *stream = &p->streams[r];
+        if (stream->fd >= 0 || stream->peer < 0) continue;
+        for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
+            const eni_inflight *inflight = inflight_of(p, seq);
+            if (inflight->is_done || !inflight->algorithm->needs(coll, inflight, r)) continue;
+            eni_debug("coll", "rank %d closed its connection before #%llu %s of bucket %u was done", r,
+                      (unsigned long long)seq, eni_group_op_name(inflight->op->op), inflight->op->bucket);
+            return EN_EPEER;
+        }
+    }
+    return EN_OK;
+}
+
+/* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. */
+static en_status advance(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    inflight_start_all(coll);
+    for (;;) {
+        const uint64_t before = p->oldest;
+        int went;
+        EN_TRY(streams_receive(coll, &went));
+        for (int r = 0; r < coll->config.nranks; r++)
+            if (p->streams[r].fd >= 0) EN_TRY(stream_send(coll, &p->streams[r]));
+        inflight_end_all(coll);
+        if (!went && p->oldest == before) return closed_streams(coll);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* The bytes without which waking up is of no use: the rest of a payload. If it cannot be set, that costs
+ * wakes. */
+static void lowat_set(eni_stream *stream)
+{
+    enum { MOST = 256 << 10 };
+    const size_t total = sizeof stream->rx + eni_frame_payload(&stream->rx);
+    const size_t rest = stream->rx_data && stream->rx_hold_ns == 0 ? total - stream->rx_done : 1;
+    const int want = rest < MOST ? (int)rest : MOST;
+    if (want == stream->lowat) return;
+    stream->lowat = want;
+    setsockopt(stream->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);
+}
+
+/* What to wait for, and until when. */
+static int64_t polls_fill(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    int64_t until_ns = p->oldest < p->nstarted ? eni_now_ns() + ENI_ALIVE_SLICE_MS * ENI_MILLI : INT64_MAX;
+    p->polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
+    p->polls[1] =
+        (struct pollfd){.fd = p->oldest < p->nstarted ? coll->config.alive.fd : -1, .events = POLLIN};
+    for (int r = 0; r < coll->config.nranks; r++) {
+        eni_stream *stream = &p->streams[r];
+        if (stream->fd >= 0) lowat_set(stream);
+        const int is_held = stream->rx_hold_ns > 0;
+        const int is_stalled = !stream->rx_data && stream->rx_done == sizeof stream->rx;
+        const short events =
+            (short)((is_held || is_stalled ? 0 : POLLIN) | (stream->is_sending ? POLLOUT : 0));
+        p->polls[2 + r] = (struct pollfd){.fd = events ? stream->fd : -1, .events = events};
+        if (is_held && stream->rx_hold_ns < until_ns) until_ns = stream->rx_hold_ns;
+    }
+    return until_ns;
+}
+
+static void progress_sleep(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    const int64_t until_ns = polls_fill(coll);
+    int64_t left_ns = until_ns - eni_now_ns();
+    if (left_ns < 0) left_ns = 0;
+    const struct timespec left = {(time_t)(left_ns / ENI_SECOND), (long)(left_ns % ENI_SECOND)};
+    ppoll(p->polls, (nfds_t)coll->config.nranks + 2, until_ns == INT64_MAX ? NULL : &left, NULL);
+    uint64_t count;
+    if (p->polls[0].revents && read(p->wake_fd, &count, sizeof count) < 0) return; /* somebody else's wake */
+}
+
+/* The end in good order: what we sent must be with the peer's kernel, and what it sent must be read, or our
+ * close would be a reset that can overtake our last frames. */
+static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
+{
+    enum { LOOK_MS = 2 };
+    struct pollfd end = {.fd = stream->fd, .events = POLLIN};
+    char drain[4096];
+    int unacknowledged = 1;
+    shutdown(stream->fd, SHUT_WR);
+    while (unacknowledged > 0 && eni_now_ns() < deadline_ns) {
+        if (poll(&end, 1, LOOK_MS) > 0 && recv(stream->fd, drain, sizeof drain, MSG_DONTWAIT) <= 0) return;
+        if (ioctl(stream->fd, SIOCOUTQ, &unacknowledged) != 0) return;
+    }
+}
+
+static void progress_linger(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
+    for (int r = 0; r < coll->config.nranks; r++)
+        if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
+}
+
+static void *progress_main(void *argument)
+{
+    eni_coll *coll = argument;
+    eni_progress *p = coll->state;
+    en_status st = EN_OK;
+    eni_turns_ask(1); /* every core may be computing */
+    while (st == EN_OK && !atomic_load(&p->is_stopping)) {
+        st = advance(coll);
+        if (st == EN_OK && p->oldest < p->nstarted) st = eni_alive_status(&coll->config.alive);
+        if (st == EN_OK) progress_sleep(coll);
+    }
+    if (st == EN_OK) {
+        progress_linger(coll);
+        return NULL;
+    }
+    const en_status word = eni_alive_status(&coll->config.alive);
+    eni_group_fail(coll, st == EN_EPEER && word != EN_OK ? word : st);
+    eni_flag_set(&p->completed, ENI_PROGRESS_FAILED);
+    for (int r = 0; r < coll->config.nranks; r++) /* so that the neighbours do not wait for us */
+        if (p->streams[r].fd >= 0) shutdown(p->streams[r].fd, SHUT_RDWR);
+    return NULL;
+}
+
+static en_status thread_start(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the main thread */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&p->thread, NULL, progress_main, coll);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        eni_error("coll", "cannot start the progress thread: %s", strerror(error));
+        return EN_ENOMEM;
+    }
+    p->is_started = 1;
+    return EN_OK;
+}
+
+/* ---- the engine ---- */
+
+static en_status progress_alloc(eni_coll *coll)
+{
+    const eni_coll_config *config = &coll->config;
+    const size_t n = (size_t)config->nranks;
+    eni_progress *p = eni_alloc(sizeof *p);
+    if (!p) return EN_ENOMEM;
+    coll->state = p;
+    p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    p->inflight = eni_alloc_array(ENI_COLL_DEPTH, sizeof *p->inflight);
+    p->streams = eni_alloc_array(n, sizeof *p->streams);
+    p->polls = eni_alloc_array(n + 2, sizeof *p->polls);
+    p->chunks = eni_alloc_array(ENI_COLL_DEPTH * n, sizeof *p->chunks);
+    p->hops = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->hops);
+    p->transfers = eni_alloc_array(ENI_COLL_DEPTH * n * 2, sizeof *p->transfers);
+    p->segment = eni_alloc_array(config->segment, sizeof(float));
+    if (config->algorithm == ENI_COLL_NAIVE)
+        p->scratch = eni_alloc_array(n, eni_round_up(config->max_count, ENI_LINE_FLOATS) * sizeof(float));
+    const int has_scratch = config->algorithm != ENI_COLL_NAIVE || p->scratch;
+    if (p->wake_fd < 0 || !p->inflight || !p->streams || !p->polls || !p->chunks || !p->hops ||
+        !p->transfers || !p->segment || !has_scratch) {
+        eni_error("coll", "no memory for the operations of %zu ranks", n);
+        return EN_ENOMEM;
+    }
+    return EN_OK;
+}
+
+static en_status progress_open(eni_coll *coll)
+{
+    const int n = coll->config.nranks;
+    EN_TRY(progress_alloc(coll));
+    eni_progress *p = coll->state;
+    for (int i = 0; i < ENI_COLL_DEPTH; i++) {
+        p->inflight[i].chunks = p->chunks + (size_t)i * (size_t)n;
+        p->inflight[i].hops = p->hops + (size_t)i * 2 * (size_t)n;
+        p->inflight[i].out = p->transfers + (size_t)i * 2 * (size_t)n;
+        p->inflight[i].in = p->inflight[i].out + n;
+    }
+    for (int r = 0; r < n; r++) {
+        const int fd = r == coll->config.rank ? -1 : coll->config.sockets[r];
+        p->streams[r].fd = fd;
+        p->streams[r].peer = fd < 0 ? -1 : r;
+        p->streams[r].has_crc = fd >= 0 && (coll->config.has_crc || !eni_tcp_is_local(fd));
+        p->streams[r].scratch = p->segment; /* only the ring's left neighbour uses it */
+    }
+    coll->config.sockets = NULL; /* the caller's array */
+    return thread_start(coll);
+}
+
+/* Whether there is a connection to everybody that this operation talks to. */
+static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
+{
+    const eni_progress *p = coll->state;
+    const int n = coll->config.nranks, rank = coll->config.rank;
+    const int is_sendrecv = op->op == ENI_COLL_SENDRECV, is_ring = coll->config.algorithm == ENI_COLL_RING;
+    for (int r = 0; r < n; r++) {
+        const int is_partner = is_sendrecv ? r == op->to || r == op->from
+                               : is_ring   ? r == (rank + 1) % n || r == (rank + n - 1) % n
+                                           : 1;
+        if (r == rank || !is_partner || p->streams[r].peer == r) continue;
+        eni_error("coll", "rank %d has no connection to rank %d, which the %s of bucket %u needs", rank, r,
+                  eni_group_op_name(op->op), op->bucket);
+        return EN_EUNSUPPORTED;
+    }
+    return EN_OK;
+}
+
+static en_status progress_submit(eni_coll *coll, uint64_t seq)
+{
+    eni_progress *p = coll->state;
+    EN_TRY(streams_check(coll, eni_group_op(coll, seq)));
+    atomic_store_explicit(&p->submitted, seq + 1, memory_order_release);
+    eventfd_write(p->wake_fd, 1);
+    return EN_OK;
+}
+
+static int progress_test(eni_coll *coll, uint64_t seq)
+{
+    const eni_progress *p = coll->state;
+    const uint64_t completed = eni_flag_get(&p->completed);
+    return completed != ENI_PROGRESS_FAILED && completed > seq;
+}
+
+static en_status progress_wait(eni_coll *coll, uint64_t seq)
+{
+    eni_progress *p = coll->state;
+    const eni_alive forever = {
+        .fd = -1}; /* the progress thread watches the peers, and says ENI_PROGRESS_FAILED */
+    EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, &forever));
+    return eni_group_status(coll);
+}
+
+static void progress_close(eni_coll *coll)
+{
+    eni_progress *p = coll->state;
+    if (!p) return;
+    if (p->is_started) {
+        atomic_store(&p->is_stopping, 1);
+        eventfd_write(p->wake_fd, 1);
+        pthread_join(p->thread, NULL);
+    }
+    for (int r = 0; p->streams && p->is_started && r < coll->config.nranks; r++)
+        if (p->streams[r].fd >= 0) close(p->streams[r].fd);
+    if (p->wake_fd >= 0) close(p->wake_fd);
+    eni_free(p->inflight);
+    eni_free(p->streams);
+    eni_free(p->polls);
+    eni_free(p->chunks);
+    eni_free(p->hops);
+    eni_free(p->transfers);
+    eni_free(p->segment);
+    eni_free(p->scratch);
+    eni_free(p);
+}
+
+const eni_engine eni_tcp_engine = {progress_open, progress_submit, progress_test, progress_wait,
+                                   progress_close};
