@@ -1,4 +1,4 @@
-/* sim.c - `entrain sim`: a strategy on the virtual host, in fine weather or in storms (sim.h). */
+/* sim.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm) (sim.h). */
 #include "cli/sim.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/sim/faults/tempest.h"
+#include "runtime/sim/faults/fault_test.h"
 #include "runtime/sim/quadratic.h"
 #include "runtime/spec/plugin.h"
 
@@ -21,7 +21,7 @@ typedef struct trial {
     double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
     double lr, momentum, weight_decay, seed;
     double step_ms, sigma, latency_us, rate_mb, events, seeds;
-    int wants_help, wants_storm;
+    int wants_help, wants_faults;
 } trial;
 
 static const struct word {
@@ -56,7 +56,7 @@ static void print_help(FILE *out)
     fprintf(out, "entrain sim --strategy=NAME|FILE.so[:key=value,..] [options]\n\n"
                  "Runs a strategy in virtual time on a noisy quadratic problem.\n\n"
                  "  --straggler=RANK:FACTOR  one slower worker\n"
-                 "  --storm                  bad weather instead: everything else is drawn from the seed\n"
+                 "  --storm                  inject faults: everything else is drawn from the seed\n"
                  "  --promise=WORD           what must hold in it: ends, may-drop, exact or at-once\n");
     for (int i = 0; i < WORDS; i++)
         fprintf(out, "  --%-22s %s (%g .. %g, default %g)\n", words[i].key, words[i].help, words[i].min,
@@ -89,7 +89,7 @@ static en_status parse(trial *t, int argc, char **argv)
         if (strcmp(word, "--help") == 0) {
             t->wants_help = 1;
         } else if (strcmp(word, "--storm") == 0) {
-            t->wants_storm = 1;
+            t->wants_faults = 1;
         } else if (strncmp(word, "--", 2) != 0 || !value) {
             eni_error("trial", "'%s' is not of the form --key=value; --help lists the options", word);
             return EN_EINVAL;
@@ -231,11 +231,11 @@ static en_status try_strategy(const trial *t, const en_strategy *strategy, const
 }
 
 /* Every seed is tried, so that one line says how many fail. */
-static en_status try_storms(const trial *t, const en_strategy *strategy, const eni_options *options,
+static en_status try_faults(const trial *t, const en_strategy *strategy, const eni_options *options,
                             FILE *out)
 {
     const int promise = eni_promise_parse(t->promise, strategy->name);
-    eni_storm_figures f = {0};
+    eni_fault_stats f = {0};
     en_status first = EN_OK;
     uint64_t failed = 0;
     if (promise < 0) {
@@ -245,7 +245,7 @@ static en_status try_storms(const trial *t, const en_strategy *strategy, const e
     const int64_t begin = eni_now_ns();
     for (uint64_t i = 0; i < (uint64_t)t->seeds; i++) {
         const en_status st =
-            eni_tempest_try(strategy, options, t->strategy, (eni_promise)promise, (uint64_t)t->seed + i, &f);
+            eni_fault_test(strategy, options, t->strategy, (eni_promise)promise, (uint64_t)t->seed + i, &f);
         failed += st != EN_OK;
         if (first == EN_OK) first = st;
     }
@@ -254,8 +254,8 @@ static en_status try_storms(const trial *t, const en_strategy *strategy, const e
             ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
             "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
             ", ranks died %" PRIu64 "\n",
-            t->strategy, t->seeds, failed, (double)(eni_now_ns() - begin) * 1e-9, f.letters, f.dropped, f.cut,
-            f.doubled, f.late, f.stale, f.resends, f.replays, f.saves, f.store_deaths, f.rank_deaths);
+            t->strategy, t->seeds, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped, f.cut,
+            f.doubled, f.delayed, f.stale, f.resends, f.replays, f.saves, f.store_deaths, f.rank_deaths);
     return first;
 }
 
@@ -277,8 +277,8 @@ en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *ou
     EN_TRY(eni_plugin_split(t.strategy, word, &given));
     EN_TRY(eni_plugin_find(plugin_folder, word, &strategy));
     EN_TRY(eni_options_new(strategy, given, &options));
-    if (t.wants_storm) {
-        st = try_storms(&t, strategy, options, out);
+    if (t.wants_faults) {
+        st = try_faults(&t, strategy, options, out);
         goto free_all;
     }
     EN_TRY_GOTO(eni_quadratic_init(&problem, (uint64_t)t.elements, (uint64_t)t.seed), free_all);

@@ -124,7 +124,7 @@ static void complete(void *sim_, void *collective)
     for (int32_t i = 0; i < c->n; i++) {
         entry *e = &c->entries[i];
         eni_vector *v = eni_rank_vector(e->rank, e->vector, c->count);
-        if (--v->busy == 0) eni_courier_release(e->rank, e->vector);
+        if (--v->busy == 0) eni_delivery_release(e->rank, e->vector);
         const en_status st = c->takes_step ? eni_rank_step(e->rank, e->bucket, samples) : EN_OK;
         eni_rank_part_done(e->rank, e->request, st);
     }

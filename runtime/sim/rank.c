@@ -146,5 +146,5 @@ void eni_rank_body(void *rank_)
         eni_error("rank", "strategy %s failed on rank %d in step %" PRIu64 ": %s",
                   rank->sim->config->strategy->name, rank->world.rank, rank->step,
                   en_status_str(rank->status));
-    if (rank->status == EN_OK) eni_courier_finished(rank);
+    if (rank->status == EN_OK) eni_delivery_finished(rank);
 }

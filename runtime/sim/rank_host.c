@@ -165,7 +165,7 @@ void eni_rank_host_init(eni_rank *rank)
                            .mean_step = eni_exchange_mean_step,
                            .coll = eni_exchange_coll,
                            .sendrecv = eni_exchange_sendrecv,
-                           .call = eni_courier_call,
+                           .call = eni_delivery_call,
                            .wait = host_wait,
                            .extension = host_extension};
 }

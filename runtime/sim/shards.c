@@ -12,8 +12,8 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
     eni_sim *sim = store->sim;
     const float *init = sim->config->problem->init;
     for (int32_t r = 0; r < sim->nranks; r++) {
-        if (!eni_courier_is_client(&sim->ranks[r])) continue;
-        EN_TRY(eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+        if (!eni_delivery_is_client(&sim->ranks[r])) continue;
+        EN_TRY(eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
                                                             .client = r,
                                                             .incarnation = ENI_SIM_INCARNATION,
                                                             .member = EN_MEMBER_JOINED}));
@@ -26,7 +26,7 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
         const eni_payload payload = {.data = (float *)(uintptr_t)(init + range->lo + lo),
                                      .count = cell,
                                      .flags = ENI_PAYLOAD_READ_ONLY};
-        EN_TRY(eni_courier_handle(
+        EN_TRY(eni_delivery_handle(
             store, &(eni_store_event){.type = ENI_STORE_INIT, .bucket = b, .payload = payload}));
     }
     return EN_OK;
@@ -100,7 +100,7 @@ void eni_shards_collect(const eni_sim *sim, float *flat_out)
         const eni_bucket_range *range = &sim->buckets->bucket[b];
         const int32_t nshards = sim->nshards ? sim->nshards : 1; /* stores on ranks: rank 0's */
         for (int32_t k = 0; k < nshards; k++) {
-            const eni_store *core = sim->stores[k].core; /* NULL: a storm ended the run while it was away */
+            const eni_store *core = sim->stores[k].core; /* NULL: the run ended while it was down */
             const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
             if (!weights) continue;
             memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, nshards), weights,

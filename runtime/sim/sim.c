@@ -269,7 +269,7 @@ static en_status sum_up(eni_sim *sim)
     eni_sim_result *out = sim->result;
     out->virtual_ns = sim->agenda.now_ns;
     for (int32_t k = 0; k < sim->nstores; k++) {
-        if (!sim->stores[k].core) continue; /* a storm ended the run while it was away */
+        if (!sim->stores[k].core) continue; /* the run ended while it was down */
         const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
         out->updates += totals->updates + totals->touches;
         for (int32_t r = 0; r < sim->nranks; r++)

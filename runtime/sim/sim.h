@@ -100,7 +100,7 @@ typedef struct eni_sim_config {
     void *trace_user;
     float *weights_out; /* (count): the model that `eval` names, at the end; NULL: not wanted */
     const struct eni_sim_faults *faults; /* world.h; NULL: nothing fails. Needs EN_STORE_ON_SERVERS */
-    const void *faults_config;           /* for `faults`: an eni_storm of runtime/sim/faults/storm.h */
+    const void *faults_config;           /* for `faults`: an eni_fault_plan of runtime/sim/faults/faults.h */
 } eni_sim_config;
 
 typedef struct eni_sim_rank_result {

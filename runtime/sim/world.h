@@ -2,7 +2,7 @@
  *
  *     sim.c        set-up, the loop, the result
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
- *     exchange.c   collectives and sendrecvs among ranks  courier.c    calls to stores and their answers
+ *     exchange.c   collectives and sendrecvs among ranks  delivery.c    calls to stores and their answers
  *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
  *     world.c      what all of them need of a run and its ranks
  *
@@ -40,7 +40,7 @@ typedef struct eni_vector {
     uint32_t busy; /* collectives on it that are not complete: a call that sends it waits for them */
 } eni_vector;
 
-typedef struct eni_late_call eni_late_call; /* courier.c */
+typedef struct eni_unsent_call eni_unsent_call; /* delivery.c */
 
 /* What a rank knows of one cell that it calls. */
 typedef struct eni_cell_client {
@@ -78,7 +78,7 @@ struct eni_rank {
     eni_request *requests;
     uint32_t nrequests;
     uint64_t coll_calls[2];  /* per group: the next collective's number */
-    eni_late_call *late;     /* calls whose vector is busy, in the order of call */
+    eni_unsent_call *unsent;     /* calls whose vector is busy, in the order of call */
     eni_cell_client **cells; /* (stores) rows of (nbuckets), made when first called */
     eni_sim_rank_result *result;
 };
@@ -96,7 +96,7 @@ typedef struct eni_collective eni_collective;
 typedef struct eni_sendrecv eni_sendrecv;
 typedef struct eni_sim_block eni_sim_block;
 typedef struct eni_sim_faults eni_sim_faults;
-typedef struct eni_weather eni_weather; /* faults/weather.h */
+typedef struct eni_fault_state eni_fault_state; /* faults/faults_impl.h */
 
 struct eni_sim {
     const eni_sim_config *config;
@@ -119,7 +119,7 @@ struct eni_sim {
     uint64_t refusals;     /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;    /* messages: the run ends when the last has arrived */
     const eni_sim_faults *faults; /* NULL: nothing fails, or the stores are not open yet */
-    eni_weather *weather;         /* theirs */
+    eni_fault_state *fault_state;         /* theirs */
 
     int claims;
     uint64_t next_batch;         /* CLAIM: the next of the global order */
@@ -141,7 +141,7 @@ typedef struct eni_sim_call {
 } eni_sim_call;
 
 /* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). With it calls and answers do not go
- * through the courier's network, but through `call` and `reply`. */
+ * through the network of delivery.c, but through `call` and `reply`. */
 struct eni_sim_faults {
     en_status (*open)(eni_sim *sim);    /* when the stores are open */
     void (*close)(eni_sim *sim);        /* also after an open that failed */
@@ -221,26 +221,26 @@ en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *
 en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket);
 en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket);
 
-/* ---- courier.c ----------------------------------------------------------------------------------------- */
+/* ---- delivery.c ----------------------------------------------------------------------------------------- */
 
 enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
 /* No collective is at work on this vector any more: the calls that wait for it are sent. */
-void eni_courier_release(eni_rank *rank, en_vec vector);
-en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
+void eni_delivery_release(eni_rank *rank, en_vec vector);
+en_req eni_delivery_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in);
 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
-en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event);
+en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
 
 /* An agenda entry: a store's timer rings, unless it was replaced. */
-void eni_courier_timer_due(void *sim, void *store);
+void eni_delivery_timer_due(void *sim, void *store);
 
 /* Tells every store that the rank calls no more. */
-void eni_courier_finished(eni_rank *rank);
+void eni_delivery_finished(eni_rank *rank);
 
 /* 1 if this rank is a client of the stores. */
-int eni_courier_is_client(const eni_rank *rank);
+int eni_delivery_is_client(const eni_rank *rank);
 
 /* ---- shards.c ------------------------------------------------------------------------------------------ */
 

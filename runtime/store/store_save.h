@@ -28,7 +28,7 @@
  *     CALL     from the last stable one on, with is_replay (store.h), each after the answer to the one before.
  *              The stable one itself is a repeat and needs no payload, but its answer must be waited for: the
  *              store may have it staged or held in a round that it has yet to make up, and a call that comes
- *              before would get into that round (ps-sync then sums two pushes of one rank; found by the storm).
+ *              before would get into that round (ps-sync then sums two pushes of one rank; found by the fault test).
  *              New calls come after the last replay is answered, and keep is_replay while their base_version
  *              is from an earlier life.
  *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */

@@ -1,11 +1,11 @@
-/* test_storm.c - strategies in bad weather: thousands of seeds, each its own mixture of lost, doubled and
- * late messages, cut links, stores and ranks that die and come back. `test_sim_storm SEEDS [FIRST]` tries
+/* test_storm.c - strategies under faults: thousands of seeds, each its own mixture of lost, doubled and
+ * delayed messages, cut links, stores and ranks that die and come back. `test_sim_storm SEEDS [FIRST]` tries
  * more of them. */
 #include <inttypes.h>
 #include <time.h>
 
 #include "cli/sim.h"
-#include "runtime/sim/faults/tempest.h"
+#include "runtime/sim/faults/fault_test.h"
 #include "tests/strategies/sim_rig.h"
 
 static uint64_t seeds = 500, first = 1; /* a strategy: 5,000 in all */
@@ -42,22 +42,22 @@ static subject find(const char *spec)
     return s;
 }
 
-static void promises_hold_in_a_storm(void **state)
+static void promises_hold_under_faults(void **state)
 {
     (void)state;
     uint64_t failed = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const subject s = find(all[i].spec);
-        eni_storm_figures f = {0};
+        eni_fault_stats f = {0};
         const clock_t begin = clock();
         for (uint64_t seed = first; seed < first + seeds; seed++)
-            failed += eni_tempest_try(s.strategy, s.options, all[i].spec, all[i].promise, seed, &f) != EN_OK;
+            failed += eni_fault_test(s.strategy, s.options, all[i].spec, all[i].promise, seed, &f) != EN_OK;
         printf("PROMISE storm: %s, %" PRIu64 " seeds in %.1f s: %" PRIu64 " messages, %" PRIu64
                " lost, %" PRIu64 " doubled, %" PRIu64 " late; %" PRIu64 " stores and %" PRIu64
                " ranks died\n",
-               s.strategy->name, seeds, (double)(clock() - begin) / CLOCKS_PER_SEC, f.letters,
-               f.dropped + f.cut + f.stale, f.doubled, f.late, f.store_deaths, f.rank_deaths);
-        assert_true(f.store_deaths > seeds && f.replays > seeds && f.saves > seeds); /* there was weather */
+               s.strategy->name, seeds, (double)(clock() - begin) / CLOCKS_PER_SEC, f.messages,
+               f.dropped + f.cut + f.stale, f.doubled, f.delayed, f.store_deaths, f.rank_deaths);
+        assert_true(f.store_deaths > seeds && f.replays > seeds && f.saves > seeds); /* there were faults */
         assert_true(s.strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS) ||
                     f.rank_deaths > seeds / 4);
         eni_options_free(s.options);
@@ -65,15 +65,15 @@ static void promises_hold_in_a_storm(void **state)
     assert_int_equal(failed, 0);
 }
 
-static void a_seed_is_a_storm(void **state)
+static void a_seed_is_a_fault_plan(void **state)
 {
     (void)state;
     const subject s = find("ssp:bound=1");
     for (uint64_t seed = 1; seed < 20; seed++) {
-        eni_storm_figures a = {0}, b = {0};
+        eni_fault_stats a = {0}, b = {0};
         for (int i = 0; i < 2; i++)
             assert_int_equal(
-                eni_tempest_try(s.strategy, s.options, "ssp:bound=1", ENI_PROMISE_AT_ONCE, seed, i ? &b : &a),
+                eni_fault_test(s.strategy, s.options, "ssp:bound=1", ENI_PROMISE_AT_ONCE, seed, i ? &b : &a),
                 EN_OK);
         assert_memory_equal(&a, &b, sizeof a);
     }
@@ -92,12 +92,12 @@ static void a_broken_promise_says_how_to_see_it_again(void **state)
     (void)state;
     const subject s = find(RIG_ZOO "backup:quorum=2");
     char said[512] = "", line[512];
-    eni_storm_figures f = {0};
+    eni_fault_stats f = {0};
     uint64_t seed = 0;
     eni_log_set_sink(keep_last, said);
     en_status st = EN_OK;
     while (st == EN_OK && ++seed < 100)
-        st = eni_tempest_try(s.strategy, s.options, "SPEC", ENI_PROMISE_EXACT, seed, &f);
+        st = eni_fault_test(s.strategy, s.options, "SPEC", ENI_PROMISE_EXACT, seed, &f);
     eni_log_set_sink(NULL, NULL);
     assert_int_equal(st, EN_EBUG);
     snprintf(line, sizeof line,
@@ -135,8 +135,8 @@ static void the_line_works(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(promises_hold_in_a_storm),
-        cmocka_unit_test(a_seed_is_a_storm),
+        cmocka_unit_test(promises_hold_under_faults),
+        cmocka_unit_test(a_seed_is_a_fault_plan),
         cmocka_unit_test(a_broken_promise_says_how_to_see_it_again),
         cmocka_unit_test(the_line_works),
     };

@@ -1,6 +1,6 @@
-/* envoy.c - calls in bad weather. Letters between ranks and stores are lost, doubled, late or cut off; calls are
- * resent, retained and replayed until they are through: what runtime/client/client.c does on sockets, in the form
- * that a storm tries.
+/* envoy.c - calls under faults. Letters between ranks and stores are lost, doubled, delayed or cut off; calls
+ * are resent, retained and replayed until they are through: what runtime/client/client.c does on sockets, in
+ * the form that a storm tries.
  *
  * From top to bottom: a letter on its way, what a store does with it, and the client of a rank: its alarms,
  * FINISHED, its calls, their answers. */
@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/mutation.h"
 #include "core/try.h"
-#include "runtime/sim/faults/weather.h"
+#include "runtime/sim/faults/faults_impl.h"
 #include "runtime/store/store_save.h"
 
 /* ---- letters ------------------------------------------------------------------------------------------- */
@@ -20,9 +20,9 @@ static void receive(eni_sim *sim, const eni_letter *letter);
 
 static int is_cut(const eni_sim *sim, const eni_letter *l)
 {
-    const eni_weather *w = sim->weather;
+    const eni_fault_state *w = sim->fault_state;
     const int way = l->type <= ENI_LETTER_FINISHED ? 1 : 2;
-    for (int32_t i = 0; i < w->storm->cuts; i++) {
+    for (int32_t i = 0; i < w->plan->cuts; i++) {
         const eni_cut *cut = &w->cut[i];
         if (cut->rank == l->rank && cut->store == l->store && cut->ways & way &&
             cut->from_ns <= sim->agenda.now_ns && sim->agenda.now_ns < cut->to_ns)
@@ -42,16 +42,16 @@ static void send_copy(eni_sim *sim, const eni_letter *like, const float *data, i
     *letter = *like;
     letter->sim = sim;
     if (data) memcpy(letter->data, data, bytes);
-    eni_weather_post(sim, delay_ns, arrived, letter);
+    eni_faults_post(sim, delay_ns, arrived, letter);
 }
 
 static void send_letter(eni_sim *sim, const eni_letter *like, const float *data)
 {
-    eni_weather *w = sim->weather;
-    const eni_storm *storm = w->storm;
+    eni_fault_state *w = sim->fault_state;
+    const eni_fault_plan *plan = w->plan;
     const int64_t latency = sim->network.latency_ns;
-    w->figures->letters++;
-    if (eni_weather_is_calm(sim)) {
+    w->figures->messages++;
+    if (eni_faults_is_quiet(sim)) {
         send_copy(sim, like, data, latency);
         return;
     }
@@ -59,18 +59,18 @@ static void send_letter(eni_sim *sim, const eni_letter *like, const float *data)
         w->figures->cut++;
         return;
     }
-    if (eni_weather_happens(w, storm->drop)) {
+    if (eni_faults_happens(w, plan->drop)) {
         w->figures->dropped++;
         return;
     }
-    const int copies = 1 + eni_weather_happens(w, storm->twice);
+    const int copies = 1 + eni_faults_happens(w, plan->twice);
     w->figures->doubled += copies > 1;
     for (int i = 0; i < copies; i++) {
-        const int is_slow = eni_weather_happens(w, storm->slow);
-        w->figures->late += (uint64_t)is_slow;
+        const int is_slow = eni_faults_happens(w, plan->slow);
+        w->figures->delayed += (uint64_t)is_slow;
         send_copy(sim, like, data,
-                  latency + eni_weather_draw_ns(w, latency) +
-                      (is_slow ? eni_weather_draw_ns(w, storm->slow_ns) : 0));
+                  latency + eni_faults_draw_ns(w, latency) +
+                      (is_slow ? eni_faults_draw_ns(w, plan->slow_ns) : 0));
     }
 }
 
@@ -90,7 +90,7 @@ static uint64_t ticket_of(const eni_letter *letter)
 
 static en_status call_store(eni_sim_store *store, eni_letter *l)
 {
-    eni_haven *haven = &l->sim->weather->haven[l->store];
+    eni_fault_store *fault = &l->sim->fault_state->fault[l->store];
     const uint64_t before = eni_store_seq(store->core, l->rank, l->bucket);
     uint64_t version = 0;
     eni_store_weights(store->core, l->bucket, &version);
@@ -123,10 +123,10 @@ static en_status call_store(eni_sim_store *store, eni_letter *l)
                                                .release = l->count ? release_letter : NULL,
                                                .owner = l}};
     const int is_ours = l->count == 0;
-    const en_status st = eni_courier_handle(store, &event);
+    const en_status st = eni_delivery_handle(store, &event);
     if (is_push && seq == before + 1 && eni_store_seq(store->core, rank, bucket) == seq) {
-        haven->behind += version - base;
-        haven->counted++;
+        fault->behind += version - base;
+        fault->counted++;
     }
     if (is_ours) release_letter(l);
     return st;
@@ -140,7 +140,7 @@ static en_status finish_at_store(eni_sim_store *store, eni_letter *l)
                                 .epoch = l->epoch,
                                 .incarnation = l->incarnation};
     eni_sim *sim = l->sim;
-    const en_status st = eni_weather_member(store, l->rank, l->incarnation, EN_MEMBER_FINISHED);
+    const en_status st = eni_faults_member(store, l->rank, l->incarnation, EN_MEMBER_FINISHED);
     release_letter(l);
     send_letter(sim, &goodbye, NULL);
     return st;
@@ -155,10 +155,10 @@ static void arrived(void *sim_, void *letter_)
         release_letter(l);
         return;
     }
-    const eni_haven *haven = &sim->weather->haven[l->store];
-    if (haven->is_down || (haven->epoch != l->epoch &&
+    const eni_fault_store *fault = &sim->fault_state->fault[l->store];
+    if (fault->is_down || (fault->epoch != l->epoch &&
                            !eni_mutant("stale-epoch"))) { /* psd refuses it without a look at the store */
-        sim->weather->figures->stale++;
+        sim->fault_state->figures->stale++;
         release_letter(l);
         return;
     }
@@ -171,12 +171,12 @@ void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action)
 {
     eni_sim *sim = store->sim;
     const int32_t k = (int32_t)(store - sim->stores);
-    const eni_haven *haven = &sim->weather->haven[k];
-    const eni_kept *safe = &haven->safe;
+    const eni_fault_store *fault = &sim->fault_state->fault[k];
+    const eni_snapshot *safe = &fault->safe;
     eni_letter letter = {.type = action->type == ENI_STORE_REPLY ? ENI_LETTER_REPLY : ENI_LETTER_REFUSED,
                          .store = k,
                          .rank = action->client,
-                         .epoch = haven->epoch,
+                         .epoch = fault->epoch,
                          .incarnation = action->ticket >> 40,
                          .bucket = action->bucket,
                          .seq = action->ticket & ((UINT64_C(1) << 40) - 1),
@@ -191,18 +191,19 @@ void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action)
     send_letter(sim, &letter, action->data);
 }
 
-/* ---- the client of a rank ------------------------------------------------------------------------------- */
+/* ---- the client of a rank -------------------------------------------------------------------------------
+ */
 
 static eni_envoy **seat_of(const eni_sim *sim, int32_t rank, int32_t store, uint32_t bucket)
 {
-    return &sim->weather
+    return &sim->fault_state
                 ->envoy[((uint64_t)rank * (uint64_t)sim->nstores + (uint64_t)store) * sim->buckets->n +
                         bucket];
 }
 
 eni_farewell *eni_envoy_farewell(const eni_sim *sim, int32_t rank, int32_t store)
 {
-    return &sim->weather->farewell[(uint64_t)rank * (uint64_t)sim->nstores + (uint64_t)store];
+    return &sim->fault_state->farewell[(uint64_t)rank * (uint64_t)sim->nstores + (uint64_t)store];
 }
 
 /* ---- alarms -------------------------------------------------------------------------------------------- */
@@ -224,7 +225,7 @@ static void alarm_rings(void *sim_, void *alarm_)
     eni_sim_free(sim, alarm_);
     if (a.envoy && (a.envoy->is_dead || !a.envoy->current || a.envoy->attempt != a.attempt)) return;
     if (a.farewell && (a.farewell->is_said || a.farewell->attempt != a.attempt)) return;
-    sim->weather->figures->resends++;
+    sim->fault_state->figures->resends++;
     if (a.envoy)
         send_current(a.envoy);
     else
@@ -237,8 +238,8 @@ static void set_alarm(eni_sim *sim, const alarm *like)
     en_status st = EN_ENOMEM;
     if (a) {
         *a = *like;
-        st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + sim->weather->storm->resend_ns, alarm_rings,
-                             sim, a);
+        st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + sim->fault_state->plan->resend_ns,
+                             alarm_rings, sim, a);
     }
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
@@ -253,7 +254,7 @@ static void say_farewell(eni_sim *sim, int32_t rank, int32_t store)
                              .rank = rank,
                              .store = store,
                              .epoch = f->epoch,
-                             .incarnation = sim->weather->member[rank].incarnation};
+                             .incarnation = sim->fault_state->member[rank].incarnation};
     f->attempt++;
     send_letter(sim, &like, NULL);
     set_alarm(sim, &(alarm){.farewell = f, .rank = rank, .store = store, .attempt = f->attempt});
@@ -275,7 +276,7 @@ void eni_envoy_finished(eni_rank *rank)
 {
     eni_sim *sim = rank->sim;
     const int32_t r = rank->world.rank;
-    eni_weather_tell(sim, ENI_NEWS_FINISHED, &(eni_envoy){.rank = r}, NULL);
+    eni_faults_tell(sim, ENI_NEWS_FINISHED, &(eni_envoy){.rank = r}, NULL);
     for (int32_t k = 0; k < sim->nstores; k++) {
         eni_envoy_farewell(sim, r, k)->is_due = 1;
         maybe_say_farewell(sim, r, k);
@@ -326,7 +327,7 @@ static eni_envoy *envoy_for(eni_rank *rank, int32_t store, uint32_t bucket)
                          .bucket = bucket,
                          .epoch = epoch,
                          .base_epoch = epoch,
-                         .incarnation = sim->weather->member[r].incarnation};
+                         .incarnation = sim->fault_state->member[r].incarnation};
     return *seat;
 }
 
@@ -363,7 +364,7 @@ en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *order)
         e->first = r;
     e->last = r;
     rank->result->sent += count * sizeof(float);
-    eni_weather_tell(sim, ENI_NEWS_CALLED, e, r);
+    eni_faults_tell(sim, ENI_NEWS_CALLED, e, r);
     if (e->current) return EN_OK; /* behind a replay */
     e->current = r;
     send_current(e);
@@ -384,7 +385,7 @@ static void deliver(eni_envoy *e, eni_retained *r, const eni_letter *answer)
             memcpy(r->in, answer->data, answer->count * sizeof(float));
             rank->result->recv += answer->count * sizeof(float);
         }
-        eni_weather_tell(e->sim, ENI_NEWS_ANSWERED, e, r);
+        eni_faults_tell(e->sim, ENI_NEWS_ANSWERED, e, r);
     } else {
         eni_warn("envoy", "store %d refused rank %d: %s", e->store, e->rank, answer->text);
     }
@@ -431,7 +432,7 @@ void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epo
         prune(e);
         if (!e->first) continue;
         e->current = e->first;
-        sim->weather->figures->replays++;
+        sim->fault_state->figures->replays++;
         send_current(e);
     }
     maybe_say_farewell(sim, rank, store);
@@ -446,7 +447,7 @@ void eni_envoy_die(eni_sim *sim, int32_t rank)
             eni_envoy **seat = seat_of(sim, rank, k, b);
             for (eni_retained *r = *seat ? (*seat)->first : NULL; r; r = r->next)
                 if (r->is_answered && r->letter->seq > (*seat)->stable)
-                    eni_weather_tell(sim, ENI_NEWS_ORPHANED, *seat, r);
+                    eni_faults_tell(sim, ENI_NEWS_ORPHANED, *seat, r);
             if (*seat) (*seat)->is_dead = 1;
             *seat = NULL;
         }
@@ -454,11 +455,11 @@ void eni_envoy_die(eni_sim *sim, int32_t rank)
 
 int eni_envoy_is_done(const eni_sim *sim, int32_t rank)
 {
-    if (!eni_courier_is_client(&sim->ranks[rank])) return 1;
+    if (!eni_delivery_is_client(&sim->ranks[rank])) return 1;
     for (int32_t k = 0; k < sim->nstores; k++) {
         const eni_farewell *f = eni_envoy_farewell(sim, rank, k);
-        const eni_haven *haven = &sim->weather->haven[k];
-        if (!f->is_said || haven->is_down || f->epoch != haven->epoch)
+        const eni_fault_store *fault = &sim->fault_state->fault[k];
+        if (!f->is_said || fault->is_down || f->epoch != fault->epoch)
             return 0; /* an earlier life's GOODBYE */
     }
     return 1;

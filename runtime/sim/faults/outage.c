@@ -1,17 +1,17 @@
-/* outage.c - what dies in a storm and comes back: stores, from what they had saved, and ranks. */
+/* outage.c - what dies and comes back: stores, from what they had saved, and ranks. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/try.h"
-#include "runtime/sim/faults/weather.h"
+#include "runtime/sim/faults/faults_impl.h"
 #include "runtime/store/store_save.h"
 
 /* ---- saves --------------------------------------------------------------------------------------------- */
 
 static en_status append(void *user, const void *data, size_t bytes)
 {
-    eni_kept *kept = user;
+    eni_snapshot *kept = user;
     if (kept->n + bytes > kept->room) {
         const size_t room = 2 * (kept->n + bytes);
         uint8_t *grown = realloc(kept->bytes, room);
@@ -24,10 +24,10 @@ static en_status append(void *user, const void *data, size_t bytes)
     return EN_OK;
 }
 
-en_status eni_weather_keep(eni_sim *sim, int32_t k, eni_kept *kept)
+en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
 {
     const eni_store *core = sim->stores[k].core;
-    const eni_haven *haven = &sim->weather->haven[k];
+    const eni_fault_store *fault = &sim->fault_state->fault[k];
     const uint32_t n = sim->buckets->n;
     kept->n = 0;
     EN_TRY(eni_store_save(core, append, kept));
@@ -36,8 +36,8 @@ en_status eni_weather_keep(eni_sim *sim, int32_t k, eni_kept *kept)
         for (uint32_t b = 0; b < n; b++)
             kept->seq[(uint64_t)r * n + b] = eni_store_seq(core, r, b);
     }
-    kept->behind = haven->behind;
-    kept->counted = haven->counted;
+    kept->behind = fault->behind;
+    kept->counted = fault->counted;
     return EN_OK;
 }
 
@@ -46,35 +46,35 @@ static void save_ends(void *sim_, void *saving_)
 {
     eni_sim *sim = sim_;
     const eni_saving s = *(eni_saving *)saving_;
-    eni_haven *haven = &sim->weather->haven[s.store];
+    eni_fault_store *fault = &sim->fault_state->fault[s.store];
     eni_sim_free(sim, saving_);
-    if (haven->write != s.write) return;
-    const eni_kept old = haven->safe;
-    haven->safe = haven->pending;
-    haven->pending = old;
-    haven->is_writing = 0;
-    sim->weather->figures->saves++;
+    if (fault->write != s.write) return;
+    const eni_snapshot old = fault->safe;
+    fault->safe = fault->pending;
+    fault->pending = old;
+    fault->is_writing = 0;
+    sim->fault_state->figures->saves++;
 }
 
-void eni_weather_save(void *sim_, void *saving_)
+void eni_faults_save(void *sim_, void *saving_)
 {
     eni_sim *sim = sim_;
     const eni_saving *s = saving_;
-    eni_weather *w = sim->weather;
-    eni_haven *haven = &w->haven[s->store];
-    if (!haven->is_down && !haven->is_writing) {
+    eni_fault_state *w = sim->fault_state;
+    eni_fault_store *fault = &w->fault[s->store];
+    if (!fault->is_down && !fault->is_writing) {
         eni_saving *end = eni_sim_alloc(sim, sizeof *end);
-        const en_status st = end ? eni_weather_keep(sim, s->store, &haven->pending) : EN_ENOMEM;
+        const en_status st = end ? eni_faults_keep(sim, s->store, &fault->pending) : EN_ENOMEM;
         if (st != EN_OK) {
             eni_sim_fail(sim, st);
             return;
         }
-        haven->is_writing = 1;
-        *end = (eni_saving){s->store, ++haven->write};
-        eni_weather_post(sim, eni_weather_draw_ns(w, w->storm->write_ns), save_ends, end);
+        fault->is_writing = 1;
+        *end = (eni_saving){s->store, ++fault->write};
+        eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->write_ns), save_ends, end);
     }
-    eni_weather_post(sim, w->storm->save_ns / 2 + eni_weather_draw_ns(w, w->storm->save_ns), eni_weather_save,
-                     saving_);
+    eni_faults_post(sim, w->plan->save_ns / 2 + eni_faults_draw_ns(w, w->plan->save_ns), eni_faults_save,
+                    saving_);
 }
 
 /* ---- the death of a store ------------------------------------------------------------------------------ */
@@ -98,32 +98,33 @@ static en_status tell_ranks(eni_sim *sim, int32_t k)
     for (int32_t r = 0; r < sim->nranks; r++) {
         word *w = eni_sim_alloc(sim, sizeof *w);
         if (!w) return EN_ENOMEM;
-        *w = (word){r, k, sim->weather->haven[k].epoch};
-        eni_weather_post(
-            sim, sim->network.latency_ns + eni_weather_draw_ns(sim->weather, sim->weather->storm->slow_ns),
-            word_arrives, w);
+        *w = (word){r, k, sim->fault_state->fault[k].epoch};
+        eni_faults_post(sim,
+                        sim->network.latency_ns +
+                            eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->slow_ns),
+                        word_arrives, w);
     }
     return EN_OK;
 }
 
 static en_status revive(eni_sim *sim, int32_t k)
 {
-    eni_weather *w = sim->weather;
-    eni_haven *haven = &w->haven[k];
+    eni_fault_state *w = sim->fault_state;
+    eni_fault_store *fault = &w->fault[k];
     eni_sim_store *store = &sim->stores[k];
     EN_TRY(eni_shards_renew(sim, k));
-    EN_TRY(eni_store_load(store->core, haven->safe.bytes, haven->safe.n, sim->agenda.now_ns));
-    haven->is_down = 0;
-    haven->epoch++;
-    haven->behind = haven->safe.behind;
-    haven->counted = haven->safe.counted;
+    EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->agenda.now_ns));
+    fault->is_down = 0;
+    fault->epoch++;
+    fault->behind = fault->safe.behind;
+    fault->counted = fault->safe.counted;
     store->timer_ns = eni_store_timer(store->core);
     if (store->timer_ns != INT64_MAX)
-        EN_TRY(eni_agenda_post(&sim->agenda, store->timer_ns, eni_courier_timer_due, sim, store));
+        EN_TRY(eni_agenda_post(&sim->agenda, store->timer_ns, eni_delivery_timer_due, sim, store));
     for (int32_t r = 0; r < sim->nranks; r++)
-        if (eni_courier_is_client(&sim->ranks[r]))
-            EN_TRY(eni_weather_member(store, r, w->member[r].incarnation,
-                                      w->member[r].is_in ? EN_MEMBER_JOINED : EN_MEMBER_LEFT));
+        if (eni_delivery_is_client(&sim->ranks[r]))
+            EN_TRY(eni_faults_member(store, r, w->member[r].incarnation,
+                                     w->member[r].is_in ? EN_MEMBER_JOINED : EN_MEMBER_LEFT));
     return tell_ranks(sim, k);
 }
 
@@ -134,35 +135,35 @@ static void store_returns(void *sim_, void *store_)
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-void eni_weather_store_dies(void *sim_, void *store_)
+void eni_faults_store_dies(void *sim_, void *store_)
 {
     eni_sim *sim = sim_;
     eni_sim_store *store = store_;
-    eni_weather *w = sim->weather;
+    eni_fault_state *w = sim->fault_state;
     const int32_t k = (int32_t)(store - sim->stores);
-    eni_haven *haven = &w->haven[k];
-    if (haven->is_down) return;
+    eni_fault_store *fault = &w->fault[k];
+    if (fault->is_down) return;
     w->figures->store_deaths++;
-    haven->is_down = 1;
-    haven->is_writing = 0;
-    haven->write++;
+    fault->is_down = 1;
+    fault->is_writing = 0;
+    fault->write++;
     store->timer_ns = INT64_MAX;
     eni_store_free(store->core);
     store->core = NULL;
     for (int32_t r = 0; r < sim->nranks; r++) /* the run does not end without it */
         eni_envoy_farewell(sim, r, k)->is_said = 0;
-    eni_weather_post(sim, 1 + eni_weather_draw_ns(w, w->storm->outage_ns), store_returns, store);
+    eni_faults_post(sim, 1 + eni_faults_draw_ns(w, w->plan->outage_ns), store_returns, store);
 }
 
 /* ---- the death of a rank ------------------------------------------------------------------------------- */
 
 static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
 {
-    eni_weather *w = sim->weather;
+    eni_fault_state *w = sim->fault_state;
     w->member[r].is_in = member == EN_MEMBER_JOINED;
     for (int32_t k = 0; k < sim->nstores; k++) {
-        if (w->haven[k].is_down) continue; /* it is told when it returns */
-        const en_status st = eni_weather_member(&sim->stores[k], r, w->member[r].incarnation, member);
+        if (w->fault[k].is_down) continue; /* it is told when it returns */
+        const en_status st = eni_faults_member(&sim->stores[k], r, w->member[r].incarnation, member);
         if (st != EN_OK) eni_sim_fail(sim, st);
     }
 }
@@ -170,7 +171,7 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
 /* The least clock of those that still work, as heartbeats tell it: the leader gives it to who joins late. */
 static uint64_t least_clock(const eni_sim *sim, int32_t joining)
 {
-    const eni_presence_of *member = sim->weather->member;
+    const eni_presence_of *member = sim->fault_state->member;
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < sim->nranks; r++) {
         const uint64_t clock = member[r].clock + sim->ranks[r].step;
@@ -185,13 +186,13 @@ static void rank_returns(void *sim_, void *rank_)
     eni_rank *rank = rank_;
     const int32_t r = rank->world.rank;
     if (rank->fiber) { /* its last entry in the agenda is still to come */
-        eni_weather_post(sim, ENI_MILLI, rank_returns, rank);
+        eni_faults_post(sim, ENI_MILLI, rank_returns, rank);
         return;
     }
-    sim->weather->member[r].incarnation++;
-    sim->weather->member[r].clock = least_clock(sim, r);
+    sim->fault_state->member[r].incarnation++;
+    sim->fault_state->member[r].clock = least_clock(sim, r);
     for (int32_t k = 0; k < sim->nstores; k++)
-        *eni_envoy_farewell(sim, r, k) = (eni_farewell){.epoch = sim->weather->haven[k].epoch};
+        *eni_envoy_farewell(sim, r, k) = (eni_farewell){.epoch = sim->fault_state->fault[k].epoch};
     member_everywhere(sim, r, EN_MEMBER_JOINED);
     const en_status st = eni_sim_restart_rank(sim, r);
     if (st != EN_OK) eni_sim_fail(sim, st);
@@ -202,16 +203,16 @@ static void rank_is_missed(void *sim_, void *rank_)
     eni_sim *sim = sim_;
     eni_rank *rank = rank_;
     member_everywhere(sim, rank->world.rank, EN_MEMBER_LEFT);
-    eni_weather_post(sim, 1 + eni_weather_draw_ns(sim->weather, sim->weather->storm->outage_ns), rank_returns,
-                     rank);
+    eni_faults_post(sim, 1 + eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->outage_ns),
+                    rank_returns, rank);
 }
 
-void eni_weather_rank_dies(void *sim_, void *rank_)
+void eni_faults_rank_dies(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
     eni_rank *rank = rank_;
     if (!rank->is_running) return;
-    sim->weather->figures->rank_deaths++;
+    sim->fault_state->figures->rank_deaths++;
     eni_envoy_die(sim, rank->world.rank);
     rank->is_running = 0;
     rank->is_dead = 1;
@@ -220,6 +221,6 @@ void eni_weather_rank_dies(void *sim_, void *rank_)
         eni_fiber_free(rank->fiber);
         rank->fiber = NULL;
     }
-    eni_weather_post(sim, 1 + eni_weather_draw_ns(sim->weather, sim->weather->storm->outage_ns / 2),
-                     rank_is_missed, rank);
+    eni_faults_post(sim, 1 + eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->outage_ns / 2),
+                    rank_is_missed, rank);
 }

@@ -1,6 +1,6 @@
-/* courier.c - carries calls to the stores and answers back, in virtual time.
+/* delivery.c - carries calls to the stores and answers back, in virtual time.
  *
- *     call -> parcel -> [network] -> store core: step(event) -> actions -> parcel -> [network] -> request
+ *     call -> message -> [network] -> store core: step(event) -> actions -> message -> [network] -> request
  * done
  *
  * The store is the one that runs in psd: dedupe, clocks, holds, staleness, sums and steps are its own. */
@@ -13,7 +13,7 @@
 #include "runtime/sim/world.h"
 
 /* A call on its way to a store and its answer on the way back. */
-typedef struct parcel {
+typedef struct message {
     eni_sim_store *store;
     eni_rank *rank;
     uint32_t bucket, kind, what;
@@ -27,23 +27,23 @@ typedef struct parcel {
     int is_answered;
     en_status status;
     float payload[];
-} parcel;
+} message;
 
-static void post(eni_sim *sim, int64_t at_ns, void (*happen)(void *, void *), parcel *p)
+static void post(eni_sim *sim, int64_t at_ns, void (*happen)(void *, void *), message *p)
 {
     const en_status st = eni_agenda_post(&sim->agenda, at_ns, happen, sim, p);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-/* A parcel lives until it has been answered and the store has let go of its payload. */
-static void maybe_free(parcel *p)
+/* A message lives until it has been answered and the store has let go of its payload. */
+static void maybe_free(message *p)
 {
     if (!p->payload_is_lent && p->is_answered) eni_sim_free(p->rank->sim, p);
 }
 
 static void release_payload(void *owner)
 {
-    parcel *p = owner;
+    message *p = owner;
     p->payload_is_lent = 0;
     maybe_free(p);
 }
@@ -52,7 +52,7 @@ static void release_payload(void *owner)
 
 /* An answer holds its own copy: the store's may change before it arrives. */
 typedef struct answer {
-    parcel *call;
+    message *call;
     uint64_t count, version;
     en_status status;
     float data[];
@@ -62,7 +62,7 @@ static void answer_arrived(void *sim_, void *answer_)
 {
     eni_sim *sim = sim_;
     answer *a = answer_;
-    parcel *p = a->call;
+    message *p = a->call;
     if (a->status == EN_OK && p->in && a->count > 0) {
         memcpy(p->in, a->data, a->count * sizeof(float));
         p->rank->result->recv += a->count * sizeof(float);
@@ -93,7 +93,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
         sim->faults->reply(store, action);
         return;
     }
-    parcel *p = (parcel *)(uintptr_t)action->ticket;
+    message *p = (message *)(uintptr_t)action->ticket;
     if (!p) return; /* the answer to INIT */
     const uint64_t count = action->data && action->type == ENI_STORE_REPLY ? action->count : 0;
     answer *a = eni_sim_alloc(sim, sizeof *a + count * sizeof(float));
@@ -104,7 +104,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
     *a = (answer){.call = p, .count = count, .version = action->version};
     if (action->type == ENI_STORE_REFUSE) {
         a->status = action->status;
-        eni_log(sim->refusals++ ? ENI_LOG_DEBUG : ENI_LOG_WARN, "courier", "store %d refused rank %d: %s",
+        eni_log(sim->refusals++ ? ENI_LOG_DEBUG : ENI_LOG_WARN, "delivery", "store %d refused rank %d: %s",
                 store->peer, p->rank->world.rank, action->text);
     }
     if (count > 0) memcpy(a->data, action->data, count * sizeof(float));
@@ -124,13 +124,13 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
 
 /* ---- at the store -------------------------------------------------------------------------------------- */
 
-void eni_courier_timer_due(void *sim, void *store_)
+void eni_delivery_timer_due(void *sim, void *store_)
 {
     eni_sim_store *store = store_;
     (void)sim;
     if (store->timer_ns > store->sim->agenda.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
-    const en_status st = eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
+    const en_status st = eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
     if (st != EN_OK) eni_sim_fail(store->sim, st);
 }
 
@@ -138,10 +138,10 @@ static en_status set_timer(eni_sim_store *store, int64_t when_ns)
 {
     store->timer_ns = when_ns;
     if (when_ns == INT64_MAX) return EN_OK;
-    return eni_agenda_post(&store->sim->agenda, when_ns, eni_courier_timer_due, store->sim, store);
+    return eni_agenda_post(&store->sim->agenda, when_ns, eni_delivery_timer_due, store->sim, store);
 }
 
-en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event)
+en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event)
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
@@ -157,7 +157,7 @@ en_status eni_courier_handle(eni_sim_store *store, const eni_store_event *event)
     return EN_OK;
 }
 
-static en_status call_arrived_at(eni_sim_store *store, parcel *p)
+static en_status call_arrived_at(eni_sim_store *store, message *p)
 {
     uint64_t version = 0;
     eni_store_weights(store->core, p->bucket, &version);
@@ -185,10 +185,10 @@ static en_status call_arrived_at(eni_sim_store *store, parcel *p)
                                                .count = p->has_payload ? p->count : 0,
                                                .release = p->has_payload ? release_payload : NULL,
                                                .owner = p}};
-    return eni_courier_handle(store, &event);
+    return eni_delivery_handle(store, &event);
 }
 
-static en_status notice_arrived(eni_sim_store *store, parcel *p)
+static en_status notice_arrived(eni_sim_store *store, message *p)
 {
     const int32_t rank = p->rank->world.rank;
     eni_sim_free(store->sim, p);
@@ -196,43 +196,43 @@ static en_status notice_arrived(eni_sim_store *store, parcel *p)
                                                            .type = ENI_SIM_FINISHED,
                                                            .rank = rank,
                                                            .peer = store->peer});
-    return eni_courier_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+    return eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
                                                         .client = rank,
                                                         .incarnation = ENI_SIM_INCARNATION,
                                                         .member = EN_MEMBER_FINISHED});
 }
 
-static void parcel_arrived(void *sim_, void *parcel_)
+static void message_arrived(void *sim_, void *parcel_)
 {
     eni_sim *sim = sim_;
-    parcel *p = parcel_;
+    message *p = parcel_;
     sim->in_flight--;
     const en_status st = p->is_finished_notice ? notice_arrived(p->store, p) : call_arrived_at(p->store, p);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-static void parcel_head(void *sim_, void *parcel_)
+static void message_head(void *sim_, void *parcel_)
 {
     eni_sim *sim = sim_;
-    parcel *p = parcel_;
+    message *p = parcel_;
     const int64_t at =
         eni_network_arrive(&sim->network, sim->agenda.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    post(sim, at, parcel_arrived, p);
+    post(sim, at, message_arrived, p);
 }
 
-static void send(parcel *p)
+static void send(message *p)
 {
     eni_sim *sim = p->rank->sim;
     sim->in_flight++;
     p->rank->result->sent += p->bytes;
     const int64_t at =
         eni_network_depart(&sim->network, sim->agenda.now_ns, p->rank->world.rank, p->store->node, p->bytes);
-    post(sim, at, parcel_head, p);
+    post(sim, at, message_head, p);
 }
 
 /* ---- the call ------------------------------------------------------------------------------------------ */
 
-int eni_courier_is_client(const eni_rank *rank)
+int eni_delivery_is_client(const eni_rank *rank)
 {
     const uint32_t flags = rank->sim->config->strategy->flags;
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
@@ -246,7 +246,7 @@ static eni_cell_client *cell_of(eni_rank *rank, int32_t store, uint32_t bucket)
 }
 
 /* The part of a call that concerns one store: elements [lo, lo + count) of the bucket. */
-static en_status send_part(eni_rank *rank, int32_t store, const parcel *like, const float *out, float *in,
+static en_status send_part(eni_rank *rank, int32_t store, const message *like, const float *out, float *in,
                            uint64_t lo)
 {
     if (rank->sim->faults)
@@ -262,7 +262,7 @@ static en_status send_part(eni_rank *rank, int32_t store, const parcel *like, co
                                                        .request = like->request});
     eni_cell_client *cell = cell_of(rank, store, like->bucket);
     const uint64_t bytes = out ? like->count * sizeof(float) : 0;
-    parcel *p = cell ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
+    message *p = cell ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
     if (!p) return EN_ENOMEM;
     *p = *like;
     p->store = &rank->sim->stores[store];
@@ -280,7 +280,7 @@ static en_status refuse_call(const eni_rank *rank, int dest)
 {
     const eni_sim *sim = rank->sim;
     const char *why = "is none of the ranks";
-    if (!eni_courier_is_client(rank))
+    if (!eni_delivery_is_client(rank))
         why = "may not be called by this rank: only local rank 0 is a client (EN_LEADERS_ARE_CLIENTS)";
     else if (dest == EN_SERVERS && sim->nshards == 0)
         why = "are the servers, and the strategy has no EN_STORE_ON_SERVERS";
@@ -288,14 +288,14 @@ static en_status refuse_call(const eni_rank *rank, int dest)
         why = "has no store: the strategy has no EN_STORE_ON_RANKS";
     else if (dest >= EN_SERVERS && dest < sim->nranks)
         return EN_OK;
-    eni_error("courier", "strategy %s on rank %d calls %d, which %s", sim->config->strategy->name,
+    eni_error("delivery", "strategy %s on rank %d calls %d, which %s", sim->config->strategy->name,
               rank->world.rank, dest, why);
     return EN_EINVAL;
 }
 
 /* A call that has been made. */
-struct eni_late_call {
-    eni_late_call *next;
+struct eni_unsent_call {
+    eni_unsent_call *next;
     en_vec out;
     const float *from;
     float *to;
@@ -306,9 +306,9 @@ struct eni_late_call {
     en_req request;
 };
 
-static void send_parts(eni_rank *rank, const eni_late_call *call)
+static void send_parts(eni_rank *rank, const eni_unsent_call *call)
 {
-    parcel like = {.rank = rank,
+    message like = {.rank = rank,
                    .bucket = call->bucket,
                    .kind = call->kind,
                    .what = call->what,
@@ -325,30 +325,30 @@ static void send_parts(eni_rank *rank, const eni_late_call *call)
 }
 
 /* Contents change in call order: what is still being reduced is sent once it is. */
-static void send_later(eni_rank *rank, const eni_late_call *call)
+static void send_later(eni_rank *rank, const eni_unsent_call *call)
 {
-    eni_late_call *late = eni_sim_alloc(rank->sim, sizeof *late), **end = &rank->late;
-    if (!late) {
+    eni_unsent_call *unsent = eni_sim_alloc(rank->sim, sizeof *unsent), **end = &rank->unsent;
+    if (!unsent) {
         eni_sim_fail(rank->sim, EN_ENOMEM);
         return;
     }
-    *late = *call;
+    *unsent = *call;
     while (*end)
         end = &(*end)->next;
-    *end = late;
+    *end = unsent;
 }
 
-void eni_courier_release(eni_rank *rank, en_vec vector)
+void eni_delivery_release(eni_rank *rank, en_vec vector)
 {
-    for (eni_late_call **at = &rank->late; *at;) {
-        eni_late_call *late = *at;
-        if (late->out != vector) {
-            at = &late->next;
+    for (eni_unsent_call **at = &rank->unsent; *at;) {
+        eni_unsent_call *unsent = *at;
+        if (unsent->out != vector) {
+            at = &unsent->next;
             continue;
         }
-        *at = late->next;
-        send_parts(rank, late);
-        eni_sim_free(rank->sim, late);
+        *at = unsent->next;
+        send_parts(rank, unsent);
+        eni_sim_free(rank->sim, unsent);
     }
 }
 
@@ -366,7 +366,7 @@ static uint64_t take_uncovered(eni_rank *rank, uint32_t bucket)
     return covered;
 }
 
-en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
+en_req eni_delivery_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in)
 {
     eni_rank *rank = (eni_rank *)(void *)host;
@@ -379,7 +379,7 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
         eni_sim_fail(sim, st);
         return 0;
     }
-    eni_late_call call = {.out = out,
+    eni_unsent_call call = {.out = out,
                           .from = from ? from->data : NULL,
                           .to = to ? to->data : NULL,
                           .first = dest == EN_SERVERS ? 0 : sim->nshards + dest,
@@ -404,16 +404,16 @@ en_req eni_courier_call(en_host *host, int dest, uint32_t kind, int what, en_buc
 }
 
 /* Queues behind the rank's last push: it must not overtake it. */
-void eni_courier_finished(eni_rank *rank)
+void eni_delivery_finished(eni_rank *rank)
 {
     eni_sim *sim = rank->sim;
-    if (!eni_courier_is_client(rank)) return;
+    if (!eni_delivery_is_client(rank)) return;
     if (sim->faults) {
         sim->faults->finished(rank);
         return;
     }
     for (int32_t k = 0; k < sim->nstores; k++) {
-        parcel *p = eni_sim_alloc(sim, sizeof *p);
+        message *p = eni_sim_alloc(sim, sizeof *p);
         if (!p) {
             eni_sim_fail(sim, EN_ENOMEM);
             return;

@@ -1,5 +1,5 @@
-/* tempest.c - one strategy in one storm drawn from a seed, and what it is held to (tempest.h). */
-#include "runtime/sim/faults/tempest.h"
+/* fault_test.c - one strategy under faults drawn from a seed, and what it is held to (fault_test.h). */
+#include "runtime/sim/faults/fault_test.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,7 +19,7 @@ enum { TENSORS_MAX = 3, RANKS_MAX = 6, SHARDS_MAX = 2, STREAM = 0x7e3e57 };
 /* What a push to a cell has come to. */
 enum { UNKNOWN = 0, CALLED, ANSWERED, ORPHANED };
 
-typedef struct tempest {
+typedef struct trial {
     const en_strategy *strategy;
     const eni_options *options;
     eni_promise promise;
@@ -33,24 +33,24 @@ typedef struct tempest {
     uint64_t seq[RANKS_MAX][TENSORS_MAX][SHARDS_MAX];
     int has_finished[RANKS_MAX];
     double bound; /* infinity: none */
-    eni_storm storm;
+    eni_fault_plan plan;
     eni_sim_config config;
-    eni_storm_figures figures; /* of the last run in the storm */
-    const char *broken; /* the first promise that was not kept */
-} tempest;
+    eni_fault_stats figures; /* of the last run with faults */
+    const char *broken;      /* the first promise that was not kept */
+} trial;
 
-static uint64_t draw(tempest *t, uint64_t below)
+static uint64_t draw(trial *t, uint64_t below)
 {
     return eni_rng_below(&t->key, t->draws++, below);
 }
 
 /* Off in half of the cases, so that each fault is also met alone. */
-static double draw_share(tempest *t, double most)
+static double draw_share(trial *t, double most)
 {
     return draw(t, 2) ? 0 : most * eni_rng_unit(&t->key, t->draws++);
 }
 
-static void broken(tempest *t, const char *what)
+static void broken(trial *t, const char *what)
 {
     if (!t->broken) t->broken = what;
 }
@@ -58,7 +58,7 @@ static void broken(tempest *t, const char *what)
 /* ---- the oracle ---------------------------------------------------------------------------------------- */
 
 /* Buckets are numbered from the end of the vector. */
-static uint64_t element_of(const tempest *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
+static uint64_t element_of(const trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
 {
     const uint64_t tensor = (uint64_t)t->tensors - 1 - bucket;
     return (tensor * (uint64_t)t->shards + (uint64_t)store) * t->piece + micro_batch;
@@ -66,7 +66,7 @@ static uint64_t element_of(const tempest *t, uint32_t bucket, int32_t store, uin
 
 static uint64_t one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
-    const tempest *t = user;
+    const trial *t = user;
     (void)rank;
     (void)param;
     memset(grad, 0, t->count * sizeof *grad);
@@ -76,15 +76,15 @@ static uint64_t one_hot(void *user, int rank, uint64_t micro_batch, const float 
     return 1;
 }
 
-static uint8_t *told_of(tempest *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
+static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
 {
     return &t->told[((uint64_t)bucket * (uint64_t)t->shards + (uint64_t)store) * t->batches + micro_batch];
 }
 
 /* A rank is answered: nobody that still works may be more than `bound` calls behind. */
-static void check_bound(tempest *t, const eni_news *n)
+static void check_bound(trial *t, const eni_news *n)
 {
-    if (t->storm.rank_deaths > 0) return; /* clocks begin anew: then the store's own count stands alone */
+    if (t->plan.rank_deaths > 0) return; /* clocks begin anew: then the store's own count stands alone */
     for (int32_t r = 0; r < t->ranks; r++)
         if (!t->has_finished[r] && (double)n->seq > (double)t->seq[r][n->bucket][n->store] + t->bound)
             broken(t, "a rank ran further ahead than the bound");
@@ -92,7 +92,7 @@ static void check_bound(tempest *t, const eni_news *n)
 
 static void listen(void *user, const eni_news *n)
 {
-    tempest *t = user;
+    trial *t = user;
     if (n->type == ENI_NEWS_FINISHED) {
         t->has_finished[n->rank] = 1;
         return;
@@ -105,7 +105,7 @@ static void listen(void *user, const eni_news *n)
 }
 
 /* 1 / (the number of pushes in a step). */
-static int is_share(const tempest *t, float value)
+static int is_share(const trial *t, float value)
 {
     const double pushes = 1 / (double)value;
     if (t->promise == ENI_PROMISE_AT_ONCE) return value == 1;
@@ -113,7 +113,7 @@ static int is_share(const tempest *t, float value)
     return pushes > 0.99 && fabs(pushes - round(pushes)) < 1e-3;
 }
 
-static void check_weights(tempest *t, const eni_sim_result *result)
+static void check_weights(trial *t, const eni_sim_result *result)
 {
     double sum = 0;
     uint64_t applied = 0;
@@ -136,12 +136,12 @@ static void check_weights(tempest *t, const eni_sim_result *result)
 
 /* ---- what the seed says -------------------------------------------------------------------------------- */
 
-static void draw_storm(tempest *t)
+static void draw_faults(trial *t)
 {
     const int may_die = !(t->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
-    t->storm = (eni_storm){
+    t->plan = (eni_fault_plan){
         .figures = &t->figures,
-        .calm_ns = (int64_t)(2 + draw(t, 18)) * ENI_MILLI,
+        .quiet_ns = (int64_t)(2 + draw(t, 18)) * ENI_MILLI,
         .limit_ns = 3 * ENI_SECOND,
         .drop = draw_share(t, 0.4),
         .twice = draw_share(t, 0.4),
@@ -160,7 +160,7 @@ static void draw_storm(tempest *t)
     };
 }
 
-static void draw_run(tempest *t)
+static void draw_run(trial *t)
 {
     const int is_even = (t->strategy->flags & EN_SYNCHRONOUS) != 0;
     t->ranks = is_even ? 2 << draw(t, 2) : 2 + (int32_t)draw(t, RANKS_MAX - 1);
@@ -187,15 +187,15 @@ static void draw_run(tempest *t)
         .compute = {.mean_ns = ENI_MILLI, .noise = ENI_SIM_LOGNORMAL, .sigma = 0.5},
         .network = {.latency_ns = (int64_t)(5 + draw(t, 100)) * ENI_MICRO},
         .max_events = 5000000,
-        .faults = &eni_storm_faults,
-        .faults_config = &t->storm,
+        .faults = &eni_faults,
+        .faults_config = &t->plan,
         .weights_out = t->weights,
     };
 }
 
 /* ---- the runs ------------------------------------------------------------------------------------------ */
 
-static void add_figures(eni_storm_figures *into, const eni_storm_figures *from)
+static void add_figures(eni_fault_stats *into, const eni_fault_stats *from)
 {
     uint64_t *to = (uint64_t *)into;
     const uint64_t *add = (const uint64_t *)from;
@@ -203,7 +203,7 @@ static void add_figures(eni_storm_figures *into, const eni_storm_figures *from)
         to[i] += add[i];
 }
 
-static en_status run_oracle(tempest *t, eni_storm_figures *figures)
+static en_status run_oracle(trial *t, eni_fault_stats *figures)
 {
     const eni_sim_problem problem = {.count = t->count,
                                      .tensors = t->tensor,
@@ -223,40 +223,40 @@ static en_status run_oracle(tempest *t, eni_storm_figures *figures)
     return st;
 }
 
-/* The same run twice, in the storm and in fine weather. */
-static en_status run_twice(tempest *t, eni_storm_figures *figures)
+/* The same run twice, with faults and without. */
+static en_status run_twice(trial *t, eni_fault_stats *figures)
 {
     eni_quadratic problem = {0};
-    eni_sim_result stormy, fine;
+    eni_sim_result faulty, undisturbed;
     EN_TRY(eni_quadratic_init(&problem, t->count < 48 ? 48 : t->count, t->key.seed));
-    t->storm.news = NULL;
+    t->plan.news = NULL;
     t->config.problem = &problem.problem;
     t->config.weights_out = NULL;
     t->config.hyper = (eni_hyper){.momentum = 0.9f, .nesterov = 1, .weight_decay = 1e-3f};
     t->config.schedule.base = 0.02;
-    en_status st = eni_sim_run(&t->config, &stormy);
+    en_status st = eni_sim_run(&t->config, &faulty);
     add_figures(figures, &t->figures);
     t->config.faults = NULL;
     if (st == EN_OK) {
-        st = eni_sim_run(&t->config, &fine);
-        if (st == EN_OK && strcmp(stormy.weights_sha256, fine.weights_sha256) != 0)
-            broken(t, "the weights are not those of fine weather");
-        if (st == EN_OK && !stormy.has_equal_ranks) broken(t, "the ranks end with different weights");
-        eni_sim_result_fini(&fine);
+        st = eni_sim_run(&t->config, &undisturbed);
+        if (st == EN_OK && strcmp(faulty.weights_sha256, undisturbed.weights_sha256) != 0)
+            broken(t, "the weights are not those of the undisturbed run");
+        if (st == EN_OK && !faulty.has_equal_ranks) broken(t, "the ranks end with different weights");
+        eni_sim_result_fini(&undisturbed);
     }
-    eni_sim_result_fini(&stormy);
+    eni_sim_result_fini(&faulty);
     eni_quadratic_fini(&problem);
     return st;
 }
 
-static en_status open_tempest(tempest *t)
+static en_status open_trial(trial *t)
 {
     t->bound = INFINITY;
     for (const en_option *o = t->strategy->options; o && o->size; o = eni_option_next(o))
         if (strcmp(o->key, "bound") == 0) t->bound = eni_options_num(t->options, "bound");
     draw_run(t);
-    draw_storm(t);
-    t->storm.seed = t->key.seed;
+    draw_faults(t);
+    t->plan.seed = t->key.seed;
     t->init = eni_alloc_array(t->count, sizeof(float));
     t->weights = eni_alloc_array(t->count, sizeof(float));
     t->told = eni_alloc_array(t->batches * (uint64_t)t->tensors, (size_t)t->shards);
@@ -275,15 +275,15 @@ int eni_promise_parse(const char *word, const char *strategy_name)
     return -1;
 }
 
-en_status eni_tempest_try(const en_strategy *strategy, const eni_options *options, const char *spec,
-                          eni_promise promise, uint64_t seed, eni_storm_figures *figures)
+en_status eni_fault_test(const en_strategy *strategy, const eni_options *options, const char *spec,
+                         eni_promise promise, uint64_t seed, eni_fault_stats *figures)
 {
     static const char *const words[] = {"ends", "may-drop", "exact", "at-once"};
-    tempest t = {.strategy = strategy,
-                 .options = options,
-                 .promise = promise,
-                 .key = {.seed = seed, .purpose = ENI_RNG_SIM, .rank = STREAM}};
-    en_status st = open_tempest(&t);
+    trial t = {.strategy = strategy,
+               .options = options,
+               .promise = promise,
+               .key = {.seed = seed, .purpose = ENI_RNG_SIM, .rank = STREAM}};
+    en_status st = open_trial(&t);
     if (st == EN_OK) st = run_oracle(&t, figures);
     if (st == EN_OK && !t.broken && strategy->flags & EN_SYNCHRONOUS) st = run_twice(&t, figures);
     if (st == EN_OK && t.broken) st = EN_EBUG;

@@ -1,7 +1,7 @@
-/* storm.h - bad weather for the virtual host: messages are lost, doubled, late and out of order, links are
+/* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links are
  * cut one way or both, stores and ranks die and come back. All of it drawn from one seed.
  *
- * With a storm, calls go through an envoy, which does what a worker's client does on real transport:
+ * With faults, calls go through an envoy, which does what a worker's client does on real transport:
  *
  *     a call is resent with its seq until it is answered        the store answers a repeat, never applies it
  *     an answered call is retained until a reply says `stable`  a saved store has it
@@ -13,8 +13,8 @@
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
  * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
  * late, never lost. */
-#ifndef FAULTS_STORM_H
-#define FAULTS_STORM_H
+#ifndef FAULTS_FAULTS_H
+#define FAULTS_FAULTS_H
 
 #include <stdint.h>
 
@@ -36,30 +36,30 @@ typedef struct eni_news {
 } eni_news;
 
 /* What went on, for reports. */
-typedef struct eni_storm_figures {
-    uint64_t letters, dropped, doubled, late, cut, stale; /* messages; stale: of an older life, refused */
+typedef struct eni_fault_stats {
+    uint64_t messages, dropped, doubled, delayed, cut, stale; /* messages; stale: of an older life, refused */
     uint64_t resends, replays, saves, store_deaths, rank_deaths;
     uint64_t applied; /* samples, over all cells */
-} eni_storm_figures;
+} eni_fault_stats;
 
-typedef struct eni_storm {
+typedef struct eni_fault_plan {
     uint64_t seed;
-    int64_t calm_ns;  /* no faults from then on */
-    int64_t limit_ns; /* not finished so long after the calm: EN_ETIMEOUT */
+    int64_t quiet_ns; /* no faults from then on */
+    int64_t limit_ns; /* not finished so long after the faults end: EN_ETIMEOUT */
     double drop, twice, slow;
-    int64_t slow_ns;                         /* the most that a slow message is late */
+    int64_t slow_ns;                         /* the most that a slow message is delayed */
     int64_t resend_ns;                       /* how long an envoy waits for an answer */
     int64_t save_ns;                         /* a store is saved about so often */
     int64_t write_ns;                        /* the most that writing it takes */
     int64_t outage_ns;                       /* the most that a link, a store or a rank is away */
-    int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before the calm */
+    int32_t cuts, store_deaths, rank_deaths; /* how many, spread over the time before that */
     int steps_at_once; /* the strategy steps on every push: staleness is counted a second time and compared */
     void (*news)(void *user, const eni_news *news); /* NULL: nobody listens */
     void *user;
-    eni_storm_figures *figures; /* filled */
-} eni_storm;
+    eni_fault_stats *figures; /* filled */
+} eni_fault_plan;
 
-/* A run's `faults`; its faults_config is then an eni_storm. */
-extern const struct eni_sim_faults eni_storm_faults;
+/* A run's `faults`; its faults_config is then an eni_fault_plan. */
+extern const struct eni_sim_faults eni_faults;
 
 #endif

@@ -1,16 +1,16 @@
-/* weather.h - the state of a storm, which its files share. Each calls only files below it:
+/* faults_impl.h - the state of fault injection, which its files share. Each calls only files below it:
  *
- *     tempest.c  one strategy in one storm
- *     storm.c    a storm's life: which faults, when
- *     outage.c   stores and ranks that die and return
- *     envoy.c    letters that get lost, and what a worker's client does about it
- *     weather.c  draws, agenda, news
+ *     fault_test.c   one strategy under faults
+ *     faults.c       which faults, when
+ *     outage.c       stores and ranks that die and return
+ *     envoy.c        messages that get lost, and what a worker's client does about it
+ *     faults_impl.c  draws, agenda, news
  */
-#ifndef FAULTS_WEATHER_H
-#define FAULTS_WEATHER_H
+#ifndef FAULTS_FAULTS_IMPL_H
+#define FAULTS_FAULTS_IMPL_H
 
 #include "core/rng.h"
-#include "runtime/sim/faults/storm.h"
+#include "runtime/sim/faults/faults.h"
 #include "runtime/sim/world.h"
 
 /* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.
@@ -70,21 +70,21 @@ typedef struct eni_farewell {
 } eni_farewell;
 
 /* A saved state and what it promises. */
-typedef struct eni_kept {
+typedef struct eni_snapshot {
     uint8_t *bytes;
     size_t n, room;
     uint64_t *seq;            /* (ranks, buckets) the last calls that it has taken in */
     uint64_t *incarnation;    /* (ranks) whose */
     uint64_t behind, counted; /* the second account of staleness */
-} eni_kept;
+} eni_snapshot;
 
-typedef struct eni_haven {
+typedef struct eni_fault_store {
     uint32_t epoch;
     int is_down, is_writing;
     uint64_t write; /* counts saves: the end of one that a death cut short is void */
-    eni_kept pending, safe;
+    eni_snapshot pending, safe;
     uint64_t behind, counted; /* staleness of the live store, counted here */
-} eni_haven;
+} eni_fault_store;
 
 typedef struct eni_cut {
     int32_t rank, store, ways; /* ways: 1 to the store, 2 to the rank, 3 both */
@@ -98,27 +98,27 @@ typedef struct eni_presence_of {
     int is_in;
 } eni_presence_of;
 
-struct eni_weather {
-    const eni_storm *storm;
+struct eni_fault_state {
+    const eni_fault_plan *plan;
     eni_rng_key key;
     uint64_t draws;
-    eni_haven *haven;        /* (stores) */
+    eni_fault_store *fault;  /* (stores) */
     eni_presence_of *member; /* (ranks) */
     eni_envoy **envoy;       /* (ranks, stores, buckets) */
     eni_farewell *farewell;  /* (ranks, stores) */
     eni_cut *cut;
-    eni_storm_figures *figures;
+    eni_fault_stats *figures;
 };
 
-/* ---- weather.c */
-uint64_t eni_weather_draw(eni_weather *weather, uint64_t below);
-int64_t eni_weather_draw_ns(eni_weather *weather, int64_t below);
-int eni_weather_happens(eni_weather *weather, double share);
-int eni_weather_is_calm(const eni_sim *sim);
-void eni_weather_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
-void eni_weather_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
+/* ---- faults_impl.c */
+uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below);
+int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below);
+int eni_faults_happens(eni_fault_state *state, double share);
+int eni_faults_is_quiet(const eni_sim *sim);
+void eni_faults_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
+void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
 /* A MEMBER event into one store. */
-en_status eni_weather_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
+en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
 
 /* ---- outage.c: entries for the agenda, but for keep */
 
@@ -129,10 +129,10 @@ typedef struct eni_saving {
 } eni_saving;
 
 /* The state of store k of this moment. */
-en_status eni_weather_keep(eni_sim *sim, int32_t k, eni_kept *kept);
-void eni_weather_save(void *sim, void *saving);
-void eni_weather_store_dies(void *sim, void *store);
-void eni_weather_rank_dies(void *sim, void *rank);
+en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept);
+void eni_faults_save(void *sim, void *saving);
+void eni_faults_store_dies(void *sim, void *store);
+void eni_faults_rank_dies(void *sim, void *rank);
 
 /* ---- envoy.c */
 en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *call);

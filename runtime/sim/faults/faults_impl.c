@@ -1,0 +1,51 @@
+/* faults_impl.c - what the files of this folder share and which calls none of them: draws from the seed,
+ * entries for the agenda, news for who listens, members for a store. */
+#include "runtime/sim/faults/faults_impl.h"
+
+uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below)
+{
+    return below == 0 ? 0 : eni_rng_below(&state->key, state->draws++, below);
+}
+
+int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below)
+{
+    return (int64_t)eni_faults_draw(state, (uint64_t)below);
+}
+
+int eni_faults_happens(eni_fault_state *state, double share)
+{
+    return eni_rng_unit(&state->key, state->draws++) < share;
+}
+
+int eni_faults_is_quiet(const eni_sim *sim)
+{
+    return sim->agenda.now_ns >= sim->fault_state->plan->quiet_ns;
+}
+
+void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
+{
+    const en_status st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + delay_ns, happen, sim, subject);
+    if (st != EN_OK) eni_sim_fail(sim, st);
+}
+
+void eni_faults_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained)
+{
+    const eni_fault_plan *plan = sim->fault_state->plan;
+    eni_news news = {.type = type, .rank = envoy->rank, .store = envoy->store, .bucket = envoy->bucket};
+    if (retained) {
+        news.seq = retained->letter->seq;
+        news.nsamples = retained->letter->nsamples;
+        news.micro_batch = retained->micro_batch;
+    }
+    if (plan->news) plan->news(plan->user, &news);
+}
+
+en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member)
+{
+    return eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
+                                                         .client = rank,
+                                                         .incarnation = incarnation,
+                                                         .member = member,
+                                                         .kind = ENI_JOIN_AT_CLOCK,
+                                                         .seq = store->sim->fault_state->member[rank].clock});
+}
