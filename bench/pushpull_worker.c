@@ -15,7 +15,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "runtime/store/store.h"
@@ -180,8 +180,8 @@ static en_status open_client(worker *w, int64_t deadline_ns)
 {
     const pushpull_trial *t = w->trial;
     const eni_world_info *info = eni_member_world(w->member);
-    eni_lanes lanes;
-    EN_TRY(eni_lanes_find(&info->leader, &lanes));
+    eni_endpoints endpoints;
+    EN_TRY(eni_endpoints_find(&info->leader, &endpoints));
     if (t->over_tcp) eni_memory_keep(); /* as a training worker does */
     EN_TRY(eni_net_open(1, &w->net));
     EN_TRY(eni_arena_open(t->count, ENI_ARENA_NSLOTS, 1, &w->arena));
@@ -189,7 +189,7 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     w->grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
     const eni_client_config config = {.net = w->net,
-                                      .place = eni_lanes_place(&lanes, sharing, info->epoch),
+                                      .place = eni_endpoints_place(&endpoints, sharing, info->epoch),
                                       .arena = w->arena,
                                       .buckets = &w->buckets,
                                       .token = &t->token,

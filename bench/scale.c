@@ -26,7 +26,7 @@ static const char usage[] =
     "      --bytes=N       of the vector; K, M, G are 1024s [1724320, the MNIST convnet's weights]\n"
     "      --ranks=LIST    processes of an all-reduce, 2 .. 64, and workers of a push-pull, 1 .. 16 "
     "[1,2,4,8,16]\n"
-    "      --shards=LIST   lanes of psd, with 4 workers [1,2,4,8]\n"
+    "      --shards=LIST   shards of psd, with 4 workers [1,2,4,8]\n"
     "      --plot=FILE     also draws the curves, as SVG (gnuplot)\n"
     "      --json          one object a line\n";
 
@@ -111,12 +111,12 @@ static double push_pull(const scale *s, const char *over, int workers, int shard
     return eni_stats_median(seconds, REPEATS);
 }
 
-/* Lanes serve at once only as far as the workers leave cores idle. */
+/* Shards serve at once only as far as the workers leave cores idle. */
 static double predict_store(const scale *s, int over, int workers, int shards)
 {
-    const int idle = s->cores - workers, lanes = idle < 1 ? 1 : shards < idle ? shards : idle;
+    const int idle = s->cores - workers, at_once = idle < 1 ? 1 : shards < idle ? shards : idle;
     const double turns = max(1, (double)(workers + 1) / s->cores);
-    return s->store[over].alpha * turns + workers / lanes * (double)s->o.bytes * s->store[over].beta;
+    return s->store[over].alpha * turns + workers / at_once * (double)s->o.bytes * s->store[over].beta;
 }
 
 static int push_pulls(scale *s, int over)

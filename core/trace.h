@@ -13,7 +13,7 @@
 typedef struct eni_trace eni_trace;
 
 /* Threads within a process, as lanes of the picture. */
-enum { ENI_TRACE_COMPUTE = 0, ENI_TRACE_COMM = 1, ENI_TRACE_LOADER = 2, ENI_TRACE_LANE0 = 10 };
+enum { ENI_TRACE_COMPUTE = 0, ENI_TRACE_COMM = 1, ENI_TRACE_LOADER = 2, ENI_TRACE_SHARD0 = 10 };
 
 /* A recorder for `max_spans` spans of the process `role` ("rank 0", "psd"), shown as process number `pid`.
  * NULL when out of memory. */

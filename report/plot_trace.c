@@ -160,8 +160,8 @@ static size_t lane_of(const trace *t, eni_trace_step *step, const span *s)
     role_of(t, s->pid, role, sizeof role);
     lane->pid = s->pid;
     lane->tid = s->tid;
-    if (s->tid >= ENI_TRACE_LANE0)
-        snprintf(lane->name, sizeof lane->name, "%s lane %ld", role, s->tid - ENI_TRACE_LANE0);
+    if (s->tid >= ENI_TRACE_SHARD0)
+        snprintf(lane->name, sizeof lane->name, "%s shard %ld", role, s->tid - ENI_TRACE_SHARD0);
     else
         snprintf(lane->name, sizeof lane->name, "%s%s", role,
                  s->tid == ENI_TRACE_COMM     ? " comm"

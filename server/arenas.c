@@ -21,12 +21,12 @@ struct eni_arenas {
     char name[ENI_FDPASS_NAME];
     int listen_fd, stop_fd;
     pthread_t thread;
-    _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the lanes */
-    _Atomic(eni_shm_ring *) *ring; /* (nranks) written by the thread, read by the lanes */
+    _Atomic(eni_arena *) *arena; /* (nranks) written once by the thread, read by the shards */
+    _Atomic(eni_shm_ring *) *ring; /* (nranks) written by the thread, read by the shards */
     ino_t *inode;                /* (nranks) of the memory behind the arena */
-    int doorbell_fd[DOORBELLS];          /* (own_lanes) unless there are too many */
+    int doorbell_fd[DOORBELLS];          /* (own_shards) unless there are too many */
     int ndoorbells;
-    eni_shm_ring *old[OLD_RINGS]; /* a lane may be in them */
+    eni_shm_ring *old[OLD_RINGS]; /* a shard may be in them */
     int nold;
 };
 
@@ -68,9 +68,9 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
 static int take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
     eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->ring[hello->rank], memory_order_relaxed);
-    if (arenas->ndoorbells == 0 || (int32_t)hello->lanes != arenas->config.nlanes) return 0;
+    if (arenas->ndoorbells == 0 || (int32_t)hello->shards != arenas->config.nshards) return 0;
     if (old && arenas->nold == OLD_RINGS) return 0;
-    if (eni_shm_ring_map(fd, hello->lanes, hello->slots, &ring) != EN_OK) return 0;
+    if (eni_shm_ring_map(fd, hello->shards, hello->slots, &ring) != EN_OK) return 0;
     if (old) arenas->old[arenas->nold++] = old;
     atomic_store_explicit(&arenas->ring[hello->rank], ring, memory_order_release);
     return 1;
@@ -85,7 +85,7 @@ static void serve(eni_arenas *arenas, int fd)
     eni_arena_hello hello;
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, deadline, arenas->stop_fd) != EN_OK)
         return;
-    eni_arena_answer answer = {.status = EN_EPROTO, .first_lane = (uint32_t)arenas->config.first_lane};
+    eni_arena_answer answer = {.status = EN_EPROTO, .first_shard = (uint32_t)arenas->config.first_shard};
     int gifts[ENI_FDPASS_MAX], ngifts = 0;
     if (bytes == sizeof hello && nfds == 1 + (size_t)(hello.slots > 0))
         answer.status = take_in(arenas, &hello, fds[0]);
@@ -115,11 +115,11 @@ static void *accept_workers(void *user)
     }
 }
 
-/* With more lanes than fit into one message none has a doorbell. */
+/* With more shards than fit into one message none has a doorbell. */
 static int open_doorbells(eni_arenas *arenas)
 {
-    if (arenas->config.own_lanes > DOORBELLS) return 1;
-    for (int32_t k = 0; k < arenas->config.own_lanes; k++, arenas->ndoorbells++)
+    if (arenas->config.own_shards > DOORBELLS) return 1;
+    for (int32_t k = 0; k < arenas->config.own_shards; k++, arenas->ndoorbells++)
         if ((arenas->doorbell_fd[k] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return 0;
     return 1;
 }
@@ -189,9 +189,9 @@ eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank)
     return atomic_load_explicit(&arenas->ring[rank], memory_order_acquire);
 }
 
-int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t lane)
+int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard)
 {
-    return arenas->ndoorbells > 0 ? arenas->doorbell_fd[lane - arenas->config.first_lane] : -1;
+    return arenas->ndoorbells > 0 ? arenas->doorbell_fd[shard - arenas->config.first_shard] : -1;
 }
 
 void eni_arenas_stop(eni_arenas *arenas)

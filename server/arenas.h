@@ -3,7 +3,7 @@
  * A worker that shares psd's host hands over its arena (collective/arena.h) before its HELLO. psd then reads
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
  * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
- * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its lanes, if it
+ * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its shards, if it
  * handed over ring (client/shm_ring.h) too: then messages need no socket either.
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
@@ -24,7 +24,7 @@ typedef struct eni_arenas_config {
     uint64_t elements; /* the length that every arena must state */
     eni_token token;
     const eni_weights *weights; /* for every worker that hands over its own; NULL: none; borrowed */
-    int32_t first_lane, own_lanes, nlanes; /* of this psd, so many; of all */
+    int32_t first_shard, own_shards, nshards; /* of this psd, so many; of all */
 } eni_arenas_config;
 
 /* Starts the thread. */
@@ -42,10 +42,10 @@ eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
 /* The ring of a rank, or NULL. A worker that found psd again has new ones; the old stay mapped. */
 eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank);
 
-/* The eventfd by which workers wake lane `lane`; -1: this psd takes no rings. Borrowed. */
-int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t lane);
+/* The eventfd by which workers wake shard `shard`; -1: this psd takes no rings. Borrowed. */
+int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard);
 
-/* Joins the thread and unmaps everything: no lane may run any more. NULL is fine. */
+/* Joins the thread and unmaps everything: no shard may run any more. NULL is fine. */
 void eni_arenas_stop(eni_arenas *arenas);
 
 #endif

@@ -79,7 +79,7 @@ en_status eni_keeper_start(const eni_state *state, const eni_state_stamp *stamp,
         *keeper_out = keeper;
         return EN_OK;
     }
-    eni_error("keeper", "cannot start the thread that writes the state of lane %u", stamp->lane);
+    eni_error("keeper", "cannot start the thread that writes the state of shard %u", stamp->shard);
     pthread_cond_destroy(&keeper->wake);
     pthread_mutex_destroy(&keeper->lock);
     eni_free(keeper);

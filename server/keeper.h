@@ -1,9 +1,9 @@
-/* keeper.h - writes a lane's states to disk while the lane serves.
+/* keeper.h - writes a shard's states to disk while the shard serves.
  *
- *     lane's thread     eni_keeper_begin -> fill by eni_keeper_add -> eni_keeper_commit .. eni_keeper_done
+ *     shard's thread     eni_keeper_begin -> fill by eni_keeper_add -> eni_keeper_commit .. eni_keeper_done
  *     keeper's thread                                                 write, fsync, rename, fsync
  *
- * The lane stops only for the copy of its store into memory; what takes long is the disk. One state is under
+ * The shard stops only for the copy of its store into memory; what takes long is the disk. One state is under
  * way at a time, so memory is one copy of the store. */
 #ifndef SERVER_KEEPER_H
 #define SERVER_KEEPER_H
@@ -17,7 +17,7 @@ typedef struct eni_keeper eni_keeper;
 en_status eni_keeper_start(const eni_state *state, const eni_state_stamp *stamp, void (*on_done)(void *user),
                            void *user, eni_keeper **keeper_out);
 
-/* The calls from here on are the lane's thread's. */
+/* The calls from here on are the shard's thread's. */
 
 /* Whether a state is being written: then begin has to wait. */
 int eni_keeper_is_busy(const eni_keeper *keeper);

@@ -11,7 +11,7 @@
 #include "runtime/net/place.h"
 #include "server/psd.h"
 
-/* A connection a worker, lane and server, and as many strangers: the soft limit of 1,024 is soon reached. */
+/* A connection a worker, shard and server, and as many strangers: the soft limit of 1,024 is soon reached. */
 static void raise_file_limit(void)
 {
     struct rlimit files;

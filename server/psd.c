@@ -10,7 +10,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/control/obituary.h"
 #include "runtime/net/place.h"
 #include "runtime/spec/plugin.h"
@@ -22,7 +22,7 @@ enum { MAX_SPANS = 1 << 17, STOP_MS = 500 };
 static en_status on_world(void *user, const eni_world_info *world, eni_terms *terms)
 {
     eni_psd *p = user;
-    EN_TRY(eni_psd_open_lanes(p, world, terms->reason));
+    EN_TRY(eni_psd_open_shards(p, world, terms->reason));
     const en_status st = eni_psd_write_run(p, world);
     if (st != EN_OK) {
         snprintf(terms->reason, sizeof terms->reason, "psd cannot write into --state=%.200s: %s",
@@ -169,14 +169,14 @@ static void print_lines(const eni_psd *p)
              p->config->insecure ? " --insecure" : "");
     for (int k = 1; k < p->nservers; k++)
         printf("%s --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d%s\n",
-               psd, address, k, p->nservers, p->own_lanes, p->config->strategy, p->nranks, rest);
+               psd, address, k, p->nservers, p->own_shards, p->config->strategy, p->nranks, rest);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
            p->nranks, rest);
     if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
     fflush(stdout);
 }
 
-/* Which psd of how many, and which lanes are its own. */
+/* Which psd of how many, and which shards are its own. */
 static en_status count_servers(eni_psd *p)
 {
     const eni_config *c = p->config;
@@ -196,16 +196,16 @@ static en_status count_servers(eni_psd *p)
                   (long long)c->server_rank, c->leader ? c->leader : "no --leader");
         return EN_EINVAL;
     }
-    if (c->servers * c->shards > ENI_LANES_MAX) {
+    if (c->servers * c->shards > ENI_SHARDS_MAX) {
         eni_error("psd",
-                  "%lld servers with %lld shards each are too many: a worker connects to at most %d lanes",
-                  (long long)c->servers, (long long)c->shards, ENI_LANES_MAX);
+                  "%lld servers with %lld shards each are too many: a worker connects to at most %d shards",
+                  (long long)c->servers, (long long)c->shards, ENI_SHARDS_MAX);
         return EN_EINVAL;
     }
     p->nranks = (int32_t)c->world_size;
     p->server = (int32_t)c->server_rank;
     p->nservers = (int32_t)c->servers;
-    eni_psd_set_lanes(p, c->shards > 0 ? (int32_t)c->shards : 1);
+    eni_psd_set_shards(p, c->shards > 0 ? (int32_t)c->shards : 1);
     eni_peer_name(-1 - p->server, p->name);
     return EN_OK;
 }
@@ -230,9 +230,9 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     return EN_OK;
 }
 
-/* The leader's thread opens lanes and asks them for figures; a lane that fails calls the leader. So the
- * leader ends first (by itself, within the seconds of its farewell), then the lanes, and only then it is
- * freed. A member's thread does the same as the leader's, but ends only when it is closed: the lanes forget
+/* The leader's thread opens shards and asks them for figures; a shard that fails calls the leader. So the
+ * leader ends first (by itself, within the seconds of its farewell), then the shards, and only then it is
+ * freed. A member's thread does the same as the leader's, but ends only when it is closed: the shards forget
  * it before. */
 static void stop_threads(eni_psd *p)
 {
@@ -245,13 +245,13 @@ static void stop_threads(eni_psd *p)
         eni_leader_abort(p->leader, "psd was stopped");
         eni_leader_wait(p->leader, INT64_MAX, -1);
     }
-    eni_psd_stop_lanes(p);
+    eni_psd_stop_shards(p);
     eni_leader_stop(p->leader);
 }
 
 static void close_psd(eni_psd *p)
 {
-    eni_psd_close_lanes(p);
+    eni_psd_close_shards(p);
     eni_psd_close_state(p);
     eni_options_free(p->options);
     if (p->token_path[0]) eni_token_remove(p->token_path);
@@ -296,7 +296,7 @@ en_status eni_psd_run(const eni_config *config, const char *version, const char 
     en_status st = open_psd(&p, plugins);
     if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
     if (st == EN_OK) st = p.member ? eni_psd_await_end(&p) : serve(&p, signal_fd);
-    stop_threads(&p); /* no lane may record while the spans are written */
+    stop_threads(&p); /* no shard may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);
     return st;

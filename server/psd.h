@@ -1,16 +1,16 @@
-/* psd.h - the parameter server as one call: leads the run, opens the lanes, waits for the end.
+/* psd.h - the parameter server as one call: leads the run, opens the shards, waits for the end.
  *
  *     main.c         flags, signals, exit code
  *     psd.c          the run: token, leader, end
- *     psd_lanes.c    opens the lanes, tells the workers where they are
+ *     psd_shards.c    opens the shards, tells the workers where they are
  *     psd_return.c   --state: how psd comes back after it was killed
  *     psd_member.c   psd 1 and up, which joins psd 0 instead of leading
  *     setup.c        what rank 0's JOIN says about the run
  *     agree.c        whether psd's own command says the same
- *     lane.c         one shard: a thread around the store (runtime/store/store.h)
- *     serve.c        what a lane does with a message
- *     lane_save.c    what a lane keeps on disk, and may promise because of it
- *     keeper.c       writes that while the lane serves
+ *     shard.c         one shard: a thread around the store (runtime/store/store.h)
+ *     serve.c        what a shard does with a message
+ *     shard_save.c    what a shard keeps on disk, and may promise because of it
+ *     keeper.c       writes that while the shard serves
  *     state.c        the folder: two generations of everything, torn by nothing
  *     run_file.c     the run in that folder
  *     journal.c      what the leader has said, in that folder

@@ -9,28 +9,28 @@
 #include "runtime/net/place.h"
 #include "server/agree.h"
 #include "server/journal.h"
-#include "server/lane.h"
 #include "server/run_file.h"
+#include "server/shard.h"
 
-/* One run. Whoever opens the lanes (the leader's thread; of psd 1 and up the member's) fills the lower half;
+/* One run. Whoever opens the shards (the leader's thread; of psd 1 and up the member's) fills the lower half;
  * main reads it after that thread has ended. */
 typedef struct eni_psd {
     const eni_config *config;
     const en_strategy *strategy;
     int32_t nranks;
-    int32_t server, nservers;               /* this one of so many */
-    int32_t nshards, own_lanes, first_lane; /* of all servers; of this one */
-    char name[32];                          /* "psd", "psd 1" */
-    const char *version;                    /* of this program */
-    eni_options *options;                   /* as given to psd itself; NULL: none */
-    eni_address listen;                     /* the port as bound: known to main only */
+    int32_t server, nservers;                 /* this one of so many */
+    int32_t nshards, own_shards, first_shard; /* of all servers; of this one */
+    char name[32];                            /* "psd", "psd 1" */
+    const char *version;                      /* of this program */
+    eni_options *options;                     /* as given to psd itself; NULL: none */
+    eni_address listen;                       /* the port as bound: known to main only */
     eni_token token;
     char token_path[512]; /* written by us; "": not ours to remove */
     int token_lock;       /* on it while we live; -1: none */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
     int signal_fd;
 
-    /* a lane that fails may be faster than main */
+    /* a shard that fails may be faster than main */
     pthread_mutex_t lock;
     eni_leader *leader; /* under lock, as the next two; psd 0 */
     eni_member *member; /* psd 1 and up */
@@ -48,7 +48,7 @@ typedef struct eni_psd {
     eni_trace *trace;
     eni_weights *weights; /* NULL: the workers get copies */
     eni_arenas *arenas;
-    eni_lane **lanes;                   /* (own_lanes) */
+    eni_shard **shards;                 /* (own_shards) */
     uint8_t *is_client;                 /* (nranks) */
     eni_pair *privates;                 /* what the workers are told */
     char (*texts)[2][ENI_ADDRESS_TEXT]; /* their keys and values */
@@ -56,27 +56,27 @@ typedef struct eni_psd {
     char *report; /* freed with free() */
 } eni_psd;
 
-/* ---- psd_lanes.c */
+/* ---- psd_shards.c */
 
-/* How many lanes this psd has; not after they were opened. */
-void eni_psd_set_lanes(eni_psd *psd, int32_t own_lanes);
-/* Reads what rank 0 says of the run, opens the lanes, and fills the privates. `why_out` has the sentence on
+/* How many shards this psd has; not after they were opened. */
+void eni_psd_set_shards(eni_psd *psd, int32_t own_shards);
+/* Reads what rank 0 says of the run, opens the shards, and fills the privates. `why_out` has the sentence on
  * failure. */
-en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX]);
+en_status eni_psd_open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX]);
 /* After psd 0 came back under another epoch. */
 en_status eni_psd_set_epoch(eni_psd *psd, uint32_t epoch);
 void eni_psd_lose(eni_psd *psd, int32_t rank);
 /* `others`: the reports of psd 1, 2, ..; NULL (logged): none could be made. */
 const char *eni_psd_report(eni_psd *psd, const eni_blob *others, size_t n);
-void eni_psd_stop_lanes(eni_psd *psd);
-void eni_psd_close_lanes(eni_psd *psd);
+void eni_psd_stop_shards(eni_psd *psd);
+void eni_psd_close_shards(eni_psd *psd);
 
 /* ---- psd_return.c: --state */
 
 /* Opens the folder, and reads the life before if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
  * there is something of no use. */
 en_status eni_psd_open_state(eni_psd *psd);
-/* The world is known and the lanes are open: from here on this psd can come back. */
+/* The world is known and the shards are open: from here on this psd can come back. */
 en_status eni_psd_write_run(eni_psd *psd, const eni_world_info *world);
 /* leader_config.journal. */
 en_status eni_psd_journal(void *psd, const eni_entry *entry);

@@ -1,4 +1,4 @@
-/* psd_member.c - psd 1 and up: it joins psd 0, which leads, and serves its share of the lanes. */
+/* psd_member.c - psd 1 and up: it joins psd 0, which leads, and serves its share of the shards. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_pai
     eni_psd *psd = user;
     char why[ENI_REASON_MAX] = "";
     const en_status st =
-        psd->lanes ? eni_psd_set_epoch(psd, world->epoch) : eni_psd_open_lanes(psd, world, why);
+        psd->shards ? eni_psd_set_epoch(psd, world->epoch) : eni_psd_open_shards(psd, world, why);
     if (st != EN_OK)
         eni_error("psd", "psd %d cannot serve: %s", psd->server, why[0] ? why : en_status_str(st));
     *privates_out = psd->privates;
@@ -26,7 +26,7 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_pai
     return st;
 }
 
-/* psd 0 tells its own lanes; these are ours. */
+/* psd 0 tells its own shards; these are ours. */
 static void on_left(void *user, int32_t rank)
 {
     eni_psd_lose(user, rank);

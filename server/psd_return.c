@@ -12,9 +12,9 @@ static en_status other_run(const eni_psd *psd)
 {
     const eni_run_file *past = psd->past;
     eni_error("psd",
-              "%s holds the state of another run (%s, %d workers, %d lanes, by version %s): this psd was "
-              "started for %s, %d workers, %d lanes; take the folder away to begin anew",
-              eni_state_path(psd->state), past->facts.strategy, past->nranks, past->facts.nlanes,
+              "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
+              "started for %s, %d workers, %d shards; take the folder away to begin anew",
+              eni_state_path(psd->state), past->facts.strategy, past->nranks, past->facts.nshards,
               past->facts.version, psd->strategy->name, psd->nranks, psd->nshards);
     return EN_EINVAL;
 }
@@ -24,7 +24,7 @@ static en_status revive(eni_psd *psd)
 {
     const eni_run_file *past = psd->past;
     if (strcmp(past->facts.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
-        (psd->config->shards > 0 && past->facts.nlanes != psd->nshards) ||
+        (psd->config->shards > 0 && past->facts.nshards != psd->nshards) ||
         (psd->version && strcmp(past->facts.version, psd->version) != 0))
         return other_run(psd);
     psd->revived = (eni_revived){.pairs = past->pairs,
@@ -35,7 +35,7 @@ static en_status revive(eni_psd *psd)
                                  .stop_step = ENI_STEP_NEVER};
     psd->revived.rank = eni_alloc_array((size_t)psd->nranks, sizeof *psd->revived.rank);
     if (!psd->revived.rank) return EN_ENOMEM;
-    eni_psd_set_lanes(psd, past->facts.nlanes);
+    eni_psd_set_shards(psd, past->facts.nshards);
     EN_TRY(eni_journal_open(psd->state, past->incarnation, psd->nranks, 0, &psd->journal));
     EN_TRY(eni_journal_fold(psd->journal, &psd->revived));
     eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",

@@ -13,23 +13,23 @@
 /* With more workers than that their histograms would not fit into a blob. */
 enum { DETAILED_RANKS = 64 };
 
-/* Sums over lanes of what one worker, or all, did. */
+/* Sums over shards of what one worker, or all, did. */
 typedef struct sums {
     uint64_t pushes, applied, dropped, holds, bytes, beside, clocks_ahead;
     eni_histogram staleness, steady;
 } sums;
 
-/* The report under construction, filled lane by lane. */
+/* The report under construction, filled shard by shard. */
 typedef struct draft {
-    int32_t nranks, nlanes, server;
+    int32_t nranks, nshards, server;
     en_status status;
     uint64_t nservers, cells, updates, touches, nonfinite, repeats, refused, detached;
-    eni_lane_figures figures;
+    eni_shard_figures figures;
     double cpu_seconds; /* of other servers, as the next one */
     uint64_t max_rss;
     sums all;
     sums *rank; /* (nranks) */
-    json_t *lanes;
+    json_t *shards;
 } draft;
 
 static void set_int(json_t *object, const char *key, uint64_t value)
@@ -53,25 +53,25 @@ static en_status add_client(sums *into, const eni_store_client_stats *from)
 }
 
 /* What --state has cost. */
-static void add_states(json_t *lane, const eni_lane_figures *figures)
+static void add_states(json_t *shard, const eni_shard_figures *figures)
 {
-    set_int(lane, "states", figures->keeper.states);
-    set_int(lane, "states_failed", figures->keeper.failures);
-    set_int(lane, "state_bytes", figures->keeper.bytes);
-    set_int(lane, "state_copy_ns", (uint64_t)figures->save_ns);
-    set_int(lane, "state_write_ns", (uint64_t)figures->keeper.write_ns);
+    set_int(shard, "states", figures->keeper.states);
+    set_int(shard, "states_failed", figures->keeper.failures);
+    set_int(shard, "state_bytes", figures->keeper.bytes);
+    set_int(shard, "state_copy_ns", (uint64_t)figures->save_ns);
+    set_int(shard, "state_write_ns", (uint64_t)figures->keeper.write_ns);
 }
 
-static void add_figures(draft *d, const eni_lane_figures *figures)
+static void add_figures(draft *d, const eni_shard_figures *figures)
 {
-    json_t *lane = json_object();
-    set_int(lane, "server", (uint64_t)d->server);
-    set_int(lane, "update_ns", (uint64_t)figures->update_ns);
-    set_int(lane, "wait_ns", (uint64_t)figures->wait_ns);
-    set_int(lane, "wire_bytes", figures->wire.wire_in + figures->wire.wire_out);
-    set_int(lane, "shm_bytes", figures->shm_bytes);
-    if (figures->keeper.states + figures->keeper.failures > 0) add_states(lane, figures);
-    json_array_append_new(d->lanes, lane);
+    json_t *shard = json_object();
+    set_int(shard, "server", (uint64_t)d->server);
+    set_int(shard, "update_ns", (uint64_t)figures->update_ns);
+    set_int(shard, "wait_ns", (uint64_t)figures->wait_ns);
+    set_int(shard, "wire_bytes", figures->wire.wire_in + figures->wire.wire_out);
+    set_int(shard, "shm_bytes", figures->shm_bytes);
+    if (figures->keeper.states + figures->keeper.failures > 0) add_states(shard, figures);
+    json_array_append_new(d->shards, shard);
     d->figures.update_ns += figures->update_ns;
     d->figures.wait_ns += figures->wait_ns;
     d->figures.wire.wire_in += figures->wire.wire_in;
@@ -87,8 +87,8 @@ static void add_figures(draft *d, const eni_lane_figures *figures)
     d->figures.refusals.damaged += figures->refusals.damaged;
 }
 
-/* On the lane's thread. */
-static void visit_lane(void *user, const eni_store *store, const eni_lane_figures *figures)
+/* On the shard's thread. */
+static void visit_shard(void *user, const eni_store *store, const eni_shard_figures *figures)
 {
     draft *d = user;
     const eni_store_stats *totals = eni_store_totals(store);
@@ -156,9 +156,9 @@ static void write_usage(const draft *d, json_t *o)
 }
 
 /* Why: of "refused" the first five, of "dropped_messages" the sixth, and connections that were closed. */
-static json_t *refusals_json(const eni_lane_figures *figures)
+static json_t *refusals_json(const eni_shard_figures *figures)
 {
-    const eni_lane_refusals *why = &figures->refusals;
+    const eni_shard_refusals *why = &figures->refusals;
     json_t *o = json_object();
     set_int(o, "token", why->token);
     set_int(o, "member", why->member);
@@ -175,7 +175,7 @@ static char *write_report(const draft *d)
     json_t *o = json_object(), *workers = json_array();
     json_object_set_new(o, "role", json_string("psd"));
     set_int(o, "pid", (uint64_t)getpid());
-    set_int(o, "shards", (uint64_t)d->nlanes);
+    set_int(o, "shards", (uint64_t)d->nshards);
     set_int(o, "servers", d->nservers);
     if (d->server > 0) json_object_set_new(o, "is_part", json_true());
     set_int(o, "cells", d->cells);
@@ -199,7 +199,7 @@ static char *write_report(const draft *d)
     set_int(o, "shm_bytes", d->figures.shm_bytes);
     set_int(o, "update_ns", (uint64_t)d->figures.update_ns);
     set_int(o, "wait_ns", (uint64_t)d->figures.wait_ns);
-    json_object_set(o, "lanes", d->lanes);
+    json_object_set(o, "lanes", d->shards);
     write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -252,7 +252,7 @@ static en_status add_sums(sums *into, const json_t *o)
     return st == EN_OK ? add_histogram(&into->steady, json_object_get(o, "staleness_steady")) : st;
 }
 
-static void add_refusals(eni_lane_figures *figures, const json_t *o)
+static void add_refusals(eni_shard_figures *figures, const json_t *o)
 {
     figures->refusals.token += int_of(o, "token");
     figures->refusals.member += int_of(o, "member");
@@ -268,7 +268,7 @@ static en_status add_part(draft *d, const json_t *o)
     if (!json_is_true(json_object_get(o, "is_part")) || json_array_size(workers) != (size_t)d->nranks)
         return EN_EPROTO;
     d->nservers++;
-    d->nlanes += (int32_t)int_of(o, "shards");
+    d->nshards += (int32_t)int_of(o, "shards");
     d->cells += int_of(o, "cells");
     d->updates += int_of(o, "updates") - int_of(o, "touches");
     d->touches += int_of(o, "touches");
@@ -284,7 +284,7 @@ static en_status add_part(draft *d, const json_t *o)
     d->figures.wait_ns += (int64_t)int_of(o, "wait_ns");
     d->cpu_seconds += json_real_value(json_object_get(o, "cpu_seconds"));
     d->max_rss += int_of(o, "max_rss");
-    json_array_extend(d->lanes, json_object_get(o, "lanes"));
+    json_array_extend(d->shards, json_object_get(o, "lanes"));
     EN_TRY(add_sums(&d->all, o));
     for (int32_t r = 0; r < d->nranks; r++)
         EN_TRY(add_sums(&d->rank[r], json_array_get(workers, (size_t)r)));
@@ -308,15 +308,15 @@ static en_status add_others(draft *d, const eni_report_config *config)
 char *eni_report_make(const eni_report_config *config)
 {
     draft d = {.nranks = config->nranks,
-               .nlanes = config->nlanes,
+               .nshards = config->nshards,
                .server = config->server,
                .nservers = 1,
-               .lanes = json_array()};
+               .shards = json_array()};
     char *text = NULL;
     d.rank = eni_alloc_array((size_t)d.nranks, sizeof *d.rank);
     d.status = d.rank ? EN_OK : EN_ENOMEM;
-    for (int32_t k = 0; k < config->nlanes && d.status == EN_OK; k++) {
-        const en_status st = eni_lane_look(config->lanes[k], visit_lane, &d);
+    for (int32_t k = 0; k < config->nshards && d.status == EN_OK; k++) {
+        const en_status st = eni_shard_look(config->shards[k], visit_shard, &d);
         if (st != EN_OK) d.status = st;
     }
     if (d.status == EN_OK) d.status = add_others(&d, config);
@@ -326,6 +326,6 @@ char *eni_report_make(const eni_report_config *config)
         sums_fini(&d.rank[r]);
     sums_fini(&d.all);
     eni_free(d.rank);
-    json_decref(d.lanes);
+    json_decref(d.shards);
     return text;
 }

@@ -8,18 +8,18 @@
 #ifndef SERVER_REPORT_H
 #define SERVER_REPORT_H
 
-#include "server/lane.h"
+#include "server/shard.h"
 
 typedef struct eni_report_config {
-    eni_lane *const *lanes;
-    int32_t nlanes, nranks;
+    eni_shard *const *shards;
+    int32_t nshards, nranks;
     int32_t server;         /* 0: the whole report; else a part for psd 0 */
     const eni_blob *others; /* (nothers) parts */
     size_t nothers;
 } eni_report_config;
 
-/* Asks every lane and writes the object as text, freed with free(). NULL when a lane did not answer, a part
- * is none, or memory is short (logged). Any thread but a lane's. */
+/* Asks every shard and writes the object as text, freed with free(). NULL when a shard did not answer, a part
+ * is none, or memory is short (logged). Any thread but a shard's. */
 char *eni_report_make(const eni_report_config *config);
 
 #endif

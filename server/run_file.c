@@ -37,7 +37,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *facts, co
         json_array_append_new(peers, peer_json(&world->peers[r]));
     json_t *run =
         json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", facts->strategy, "workers",
-                  (int)world->nranks, "lanes", (int)facts->nlanes, "version",
+                  (int)world->nranks, "lanes", (int)facts->nshards, "version",
                   facts->version ? facts->version : "", "token", token, "incarnation", incarnation, "epoch",
                   (json_int_t)world->epoch, "pairs", pairs_json(world->pairs, world->npairs), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
@@ -116,7 +116,7 @@ static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
     const json_t *run = m->json;
     file->facts.strategy = text_of(run, "strategy");
     file->facts.version = text_of(run, "version");
-    file->facts.nlanes = (int32_t)json_integer_value(json_object_get(run, "lanes"));
+    file->facts.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
     file->nranks = (int32_t)json_integer_value(json_object_get(run, "workers"));
     file->incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
     file->epoch = (uint32_t)stamp->generation;

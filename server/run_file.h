@@ -13,7 +13,7 @@
 
 typedef struct eni_served {
     const char *strategy, *version;
-    int32_t nlanes;
+    int32_t nshards;
     eni_token token;
 } eni_served;
 

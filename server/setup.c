@@ -116,7 +116,7 @@ static en_status list_of(const reader *r, const char *key, uint64_t **list_out, 
     return EN_OK;
 }
 
-/* Lanes write their buckets' weights into one vector (weights.h). */
+/* Shards write their buckets' weights into one vector (weights.h). */
 static int by_offset(const void *a, const void *b)
 {
     const uint64_t *x = a, *y = b;

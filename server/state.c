@@ -23,7 +23,7 @@ enum { VERSION = 1, NAME_MAX_BYTES = 32, DIGEST_BYTES = ENI_DIGEST_HEX - 1 };
 /* In front of the bytes, as it lies in the file: little endian, like everything that Entrain runs on. */
 typedef struct frame {
     uint64_t magic;
-    uint32_t version, kind, lane, nlanes;
+    uint32_t version, kind, shard, nshards;
     uint64_t run, generation, length;
     uint64_t unused[2];
 } frame;
@@ -87,13 +87,13 @@ void eni_state_close(eni_state *state)
 /* Whether a file is one of ours: "claims", "run.N", "lane-K.N", and what such a file is before its rename. */
 static int is_ours(const char *name)
 {
-    unsigned lane;
+    unsigned shard;
     char end[8] = "";
     int used = 0;
     if (strcmp(name, "claims") == 0 || strcmp(name, "claims.tmp") == 0) return 1;
     if (strncmp(name, "run.", 4) == 0)
         snprintf(end, sizeof end, "%s", name + 4);
-    else if (sscanf(name, "lane-%u.%n", &lane, &used) == 1 && used > 0)
+    else if (sscanf(name, "lane-%u.%n", &shard, &used) == 1 && used > 0)
         snprintf(end, sizeof end, "%s", name + used);
     return strcmp(end, "0") == 0 || strcmp(end, "1") == 0 || strcmp(end, "tmp") == 0;
 }
@@ -121,12 +121,12 @@ int eni_state_fd(const eni_state *state)
     return state->fd;
 }
 
-static void name_of(eni_state_kind kind, uint32_t lane, const char *end, char name[NAME_MAX_BYTES])
+static void name_of(eni_state_kind kind, uint32_t shard, const char *end, char name[NAME_MAX_BYTES])
 {
     if (kind == ENI_STATE_RUN)
         snprintf(name, NAME_MAX_BYTES, "run.%s", end);
     else
-        snprintf(name, NAME_MAX_BYTES, "lane-%u.%s", lane, end);
+        snprintf(name, NAME_MAX_BYTES, "lane-%u.%s", shard, end);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
@@ -180,16 +180,16 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     frame head = {.magic = MAGIC,
                   .version = VERSION,
                   .kind = stamp->kind,
-                  .lane = stamp->lane,
-                  .nlanes = stamp->nlanes,
+                  .shard = stamp->shard,
+                  .nshards = stamp->nshards,
                   .run = stamp->run,
                   .generation = stamp->generation,
                   .length = length};
     digest_frame(&head, bytes, length, hex);
     if (!hex[0]) return EN_ENOMEM;
     struct iovec parts[] = {{&head, sizeof head}, {(void *)bytes, length}, {hex, DIGEST_BYTES}};
-    name_of(stamp->kind, stamp->lane, "tmp", beside);
-    name_of(stamp->kind, stamp->lane, stamp->generation % 2 == 0 ? "0" : "1", place);
+    name_of(stamp->kind, stamp->shard, "tmp", beside);
+    name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
     if (write_beside(state, beside, parts, 3) == 0 && renameat(state->fd, beside, state->fd, place) == 0 &&
         (eni_mutant("no-directory-sync") || fsync(state->fd) == 0))
         return EN_OK;
@@ -205,7 +205,7 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
 /* One generation; the reason why it is not sound, or NULL. *is_there_out: there is such a file. */
-static const char *read_one(const eni_state *state, const char *name, eni_state_kind kind, uint32_t lane,
+static const char *read_one(const eni_state *state, const char *name, eni_state_kind kind, uint32_t shard,
                             frame *head, uint8_t **bytes_out, int *is_there_out)
 {
     struct stat info;
@@ -221,7 +221,7 @@ static const char *read_one(const eni_state *state, const char *name, eni_state_
         why = "it is no state of psd";
     else if (head->version != VERSION)
         why = "it was written by another version of psd";
-    else if (head->kind != kind || head->lane != lane)
+    else if (head->kind != kind || head->shard != shard)
         why = "it is the state of something else";
     else if (info.st_size < (off_t)(sizeof *head + DIGEST_BYTES) ||
              head->length != (uint64_t)info.st_size - sizeof *head - DIGEST_BYTES)
@@ -244,7 +244,7 @@ static const char *read_one(const eni_state *state, const char *name, eni_state_
     return why;
 }
 
-en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t lane,
+en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t shard,
                          eni_state_stamp *stamp_out, uint8_t **bytes_out, size_t *length_out)
 {
     static const char *const ends[] = {"0", "1"};
@@ -254,13 +254,13 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t l
     const char *why[2];
     int is_there[2];
     for (int i = 0; i < 2; i++) {
-        name_of(kind, lane, ends[i], name);
-        why[i] = read_one(state, name, kind, lane, &head[i], &bytes[i], &is_there[i]);
+        name_of(kind, shard, ends[i], name);
+        why[i] = read_one(state, name, kind, shard, &head[i], &bytes[i], &is_there[i]);
         if (why[i] && is_there[i]) eni_warn("state", "%s/%s is of no use: %s", state->path, name, why[i]);
     }
     if (!is_there[0] && !is_there[1]) return EN_ENOENT;
     if (why[0] && why[1]) {
-        name_of(kind, lane, "*", name);
+        name_of(kind, shard, "*", name);
         eni_error("state", "neither generation of %s/%s is sound: psd cannot go on with that run",
                   state->path, name);
         return EN_EFORMAT;
@@ -268,8 +268,8 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t l
     const int newest = why[0] ? 1 : why[1] ? 0 : head[1].generation > head[0].generation;
     eni_free(bytes[!newest]);
     *stamp_out = (eni_state_stamp){.kind = kind,
-                                   .lane = lane,
-                                   .nlanes = head[newest].nlanes,
+                                   .shard = shard,
+                                   .nshards = head[newest].nshards,
                                    .run = head[newest].run,
                                    .generation = head[newest].generation};
     *bytes_out = bytes[newest];

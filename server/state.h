@@ -1,7 +1,7 @@
 /* state.h - the folder from which another psd can take the place of one that was killed.
  *
  *     run.0, run.1        who takes part and what was agreed (server/rundesc.h); the generation is the epoch
- *     lane-K.0, lane-K.1  the store of lane K (store/store_save.h)
+ *     lane-K.0, lane-K.1  the store of shard K (store/store_save.h)
  *     claims              which rank was given which micro-batch (server/journal.h)
  *
  * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written
@@ -9,7 +9,8 @@
  * of that has succeeded, g - 1 is untouched. So a process that is killed anywhere leaves a sound generation,
  * and what a write has returned EN_OK for survives a loss of power too, on a disk that keeps its promises.
  *
- *     [64-byte header: magic, version, kind, lane, lanes, run, generation, length] [bytes] [SHA-256, in hex]
+ *     [64-byte header: magic, version, kind, shard, shards, run, generation, length] [bytes] [SHA-256, in
+ * hex]
  *
  * The hash is over header and bytes. What is read may be torn, rotten or somebody else's: it is checked as
  * input from a socket is. An error of write or fsync concerns that one file, which is dropped: pages that
@@ -27,14 +28,14 @@
 
 typedef struct eni_state eni_state;
 
-typedef enum eni_state_kind { ENI_STATE_RUN = 1, ENI_STATE_LANE = 2 } eni_state_kind;
+typedef enum eni_state_kind { ENI_STATE_RUN = 1, ENI_STATE_SHARD = 2 } eni_state_kind;
 
 /* What a file is. */
 typedef struct eni_state_stamp {
     eni_state_kind kind;
-    uint32_t lane, nlanes; /* of psd; 0 of 0 for the run */
-    uint64_t run;          /* tells runs apart: the incarnation that the leader drew */
-    uint64_t generation;   /* 1, 2, .. */
+    uint32_t shard, nshards; /* of psd; 0 of 0 for the run */
+    uint64_t run;            /* tells runs apart: the incarnation that the leader drew */
+    uint64_t generation;     /* 1, 2, .. */
 } eni_state_stamp;
 
 /* Opens and locks; a missing folder is made with mode 0700. EN_EDENIED (logged): it is another user's, others
@@ -59,7 +60,7 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
 /* The newest sound generation of a part into a block that the caller frees with eni_free. EN_ENOENT (not
  * logged): there is none and never was; EN_EFORMAT (logged): there are files, none of them sound. A damaged
  * one beside a sound one is warned of. */
-en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t lane,
+en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t shard,
                          eni_state_stamp *stamp_out, uint8_t **bytes_out, size_t *length_out);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct eni_weights eni_weights;
 /* `elements` zeroes. EN_EUNSUPPORTED (logged as information): this kernel cannot seal it; EN_ENOMEM. */
 en_status eni_weights_open(uint64_t elements, eni_weights **weights_out);
 
-/* The vector, for psd's lanes to write. */
+/* The vector, for psd's shards to write. */
 float *eni_weights_vector(const eni_weights *weights);
 
 /* To hand to workers; borrowed. NULL is fine: -1. */

@@ -8,7 +8,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "models/weights.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "worker/save.h"
 #include "worker/vectors.h"
 
@@ -115,7 +115,7 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
 static eni_client_place place_of(const eni_worker *w, uint32_t epoch)
 {
     int may_share = w->shaper == NULL && w->config->transport != ENI_TRANSPORT_TCP;
-    return eni_lanes_place(w->lanes, may_share ? w->host_id : NULL, epoch);
+    return eni_endpoints_place(w->endpoints, may_share ? w->host_id : NULL, epoch);
 }
 
 static uint64_t generation(void *user)
@@ -130,7 +130,7 @@ static en_status locate(void *user, eni_client_place *place_out)
     eni_worker *w = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(w->member, &epoch);
-    EN_TRY(eni_lanes_find(psd, w->lanes));
+    EN_TRY(eni_endpoints_find(psd, w->endpoints));
     *place_out = place_of(w, epoch);
     return EN_OK;
 }
@@ -139,7 +139,7 @@ static en_status locate(void *user, eni_client_place *place_out)
  * is written, and those under way. */
 static en_status calls_to_keep(const eni_worker *w, uint32_t *keep_out)
 {
-    const uint64_t every = w->lanes->state_every, keep = 2 * every + 8;
+    const uint64_t every = w->endpoints->state_every, keep = 2 * every + 8;
     *keep_out = 0;
     if (w->config->server_timeout_ns == 0) return EN_OK;
     if (every == 0) {
@@ -154,9 +154,9 @@ static en_status calls_to_keep(const eni_worker *w, uint32_t *keep_out)
 static en_status open_client(eni_worker *w, int64_t deadline)
 {
     uint32_t keep;
-    w->lanes = eni_alloc(sizeof *w->lanes);
-    if (w->lanes == NULL) return EN_ENOMEM;
-    EN_TRY(eni_lanes_find(&w->info->leader, w->lanes));
+    w->endpoints = eni_alloc(sizeof *w->endpoints);
+    if (w->endpoints == NULL) return EN_ENOMEM;
+    EN_TRY(eni_endpoints_find(&w->info->leader, w->endpoints));
     EN_TRY(calls_to_keep(w, &keep));
     EN_TRY(eni_net_open(1, &w->net));
     eni_client_config config = {.net = w->net,
@@ -384,7 +384,7 @@ void eni_exchange_close(eni_worker *w)
     eni_host_close(w->strategy_host);
     eni_client_close(w->client);
     eni_net_close(w->net);
-    eni_free(w->lanes);
+    eni_free(w->endpoints);
     eni_local_group_close(w);
     eni_coll_close(w->coll);
     for (int r = 0; w->sockets != NULL && r < w->world.nranks; r++)

@@ -31,7 +31,7 @@
 #include "entrain/model.h"
 #include "ops/device.h"
 #include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/collective/coll.h"
 #include "runtime/collective/gpu_choose.h"
 #include "runtime/collective/mesh.h"
@@ -134,7 +134,7 @@ typedef struct eni_worker {
     eni_coll_choice choice;
     eni_local_group local;
     eni_net *net;
-    eni_lanes *lanes; /* of the servers, as of now */
+    eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;
     eni_waits waits; /* the strategy's, told to the member */
     eni_host *strategy_host;

@@ -10,7 +10,7 @@
  * the rank's compute thread (in virtual time: its fiber), one at a time. Host operations return a request
  * at once and the host progresses them; only wait() waits.
  *
- * Store half. It runs in psd, one lane per shard, or with EN_STORE_ON_RANKS on a lane in every worker. Its
+ * Store half. It runs in psd, one thread per shard, or with EN_STORE_ON_RANKS in every worker. Its
  * unit is the cell (bucket x shard). Hooks never block, see host memory, and are pure: no clock but the
  * host's, no random numbers but the host's, no I/O.
  *
@@ -55,7 +55,7 @@ enum { EN_SERVERS = -1 };            /* call(): the psd shards; a rank >= 0 is t
 /* Strategy flags. */
 enum {
     EN_STORE_ON_SERVERS = 1,    /* needs psd */
-    EN_STORE_ON_RANKS = 2,      /* every worker runs a lane with the store half */
+    EN_STORE_ON_RANKS = 2,      /* every worker runs a shard with the store half */
     EN_LEADERS_ARE_CLIENTS = 4, /* only local rank 0 of each host is a client of the servers */
     EN_REPLICATED = 8,          /* param is equal on all ranks after finish: one copy per host would do */
     EN_STATIC = 16,             /* the same host calls every step: a CUDA graph may contain them */

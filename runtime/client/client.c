@@ -238,9 +238,9 @@ void eni_client_count(const eni_client *client, eni_client_counters *counters_ou
     *counters_out = client->counters;
     counters_out->wire_bytes += client->past_wire;
     for (int k = 0; k < client->shards; k++) {
-        eni_lane_count lane = {0};
-        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &lane);
-        counters_out->wire_bytes += lane.wire_in + lane.wire_out;
+        eni_lane_count wire = {0};
+        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &wire);
+        counters_out->wire_bytes += wire.wire_in + wire.wire_out;
     }
     eni_client_exit(client);
 }

@@ -1,11 +1,11 @@
-/* client.h - the worker's side of the parameter server: one dealer per lane, fused push-pull per bucket.
+/* client.h - the worker's side of the parameter server: one dealer per shard, fused push-pull per bucket.
  *
- * A call on a bucket is K cell messages to K lanes and completes when K replies are here. Payloads go through
- * the arena when psd shares the host (only headers cross a socket then), through ZeroMQ otherwise. At most
- * one call per bucket is in progress. Compute thread only.
+ * A call on a bucket is K cell messages to K shards and completes when K replies are here. Payloads go
+ * through the arena when psd shares the host (only headers cross a socket then), through ZeroMQ otherwise. At
+ * most one call per bucket is in progress. Compute thread only.
  *
  * A psd that comes back. With `keep` the client copies every call (and INIT) and holds the copy until psd has
- * it on disk (`stable` in replies). When the generation changes it connects to the new lanes, and on every
+ * it on disk (`stable` in replies). When the generation changes it connects to the new shards, and on every
  * cell sends what it kept, in order, each after the answer to the one before; psd knows by seq what is new to
  * it. The last call is asked again even when it is stable: until it is answered, the store has not made up
  * the rounds that its answer came from, and no later call may overtake them. A thread of the client's does
@@ -29,7 +29,7 @@ typedef struct eni_client eni_client;
 
 /* Where psd is. The texts are borrowed: of `place`, during open; of locate(), until the next one. */
 typedef struct eni_client_place {
-    const char *const *endpoints; /* (shards) tcp://... of the lanes */
+    const char *const *endpoints; /* (shards) tcp://... of the shards */
     int shards;
     const char *const *arena_sockets; /* (servers) abstract sockets where servers take arenas */
     int servers;                      /* 0: payloads by message */
@@ -57,7 +57,7 @@ typedef struct eni_client_config {
     en_status (*locate)(void *user, eni_client_place *place_out);
 } eni_client_config;
 
-/* Connects to every lane, says HELLO, and waits for all WELCOMEs. */
+/* Connects to every shard, says HELLO, and waits for all WELCOMEs. */
 en_status eni_client_open(const eni_client_config *config, eni_client **client_out);
 void eni_client_close(eni_client *client);
 
@@ -86,18 +86,18 @@ typedef struct eni_cell_past {
     uint64_t lo, count;
     uint64_t version, steps, samples;
 } eni_cell_past;
-int eni_client_shards(const eni_client *client); /* lanes, over all servers */
+int eni_client_shards(const eni_client *client); /* shards, over all servers */
 void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_cell_past *past_out);
 void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_cell_past *past);
 
 /* Waits until the bucket's call is done and its reply lies in in_slot. EN_OK at once if none is in progress;
- * else EN_OK, alive()'s status, or EN_EPROTO when a lane refused (logged). */
+ * else EN_OK, alive()'s status, or EN_EPROTO when a shard refused (logged). */
 en_status eni_client_wait(eni_client *client, uint32_t bucket);
 
 /* Takes what has arrived without blocking, so that finish finds it done. */
 en_status eni_client_progress(eni_client *client);
 
-/* Tells every lane that no more calls come, and waits for the answers: with `keep`, until every call of this
+/* Tells every shard that no more calls come, and waits for the answers: with `keep`, until every call of this
  * client is on psd's disk, so that it has nothing to come back for. */
 en_status eni_client_finished(eni_client *client);
 

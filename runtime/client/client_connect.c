@@ -1,6 +1,6 @@
 /* client_connect.c - a client's connections to psd: opened, and opened again when psd comes back.
  *
- * Every lane has a socket. A psd on this host is also given the arena and the ring, and gives its weights to
+ * Every shard has a socket. A psd on this host is also given the arena and the ring, and gives its weights to
  * map. Whoever is about to wait or to send looks first whether psd came back; so does a thread while the
  * compute thread is elsewhere. Then everything is opened anew, and every cell sends what it kept
  * (client_io.c). */
@@ -22,10 +22,11 @@ enum {
 /* What psd gave in return. The descriptors become the client's. */
 static en_status take_gifts(eni_client *client, const eni_arena_answer *answer, const int *fds, size_t nfds)
 {
-    const uint32_t lanes = (uint32_t)client->shards;
+    const uint32_t shards = (uint32_t)client->shards;
     size_t at = 0;
-    if (nfds != (size_t)(answer->has_weights != 0) + answer->ndoorbells || answer->ndoorbells > lanes ||
-        answer->first_lane > lanes - answer->ndoorbells || (answer->ndoorbells > 0 && client->ring == NULL)) {
+    if (nfds != (size_t)(answer->has_weights != 0) + answer->ndoorbells || answer->ndoorbells > shards ||
+        answer->first_shard > shards - answer->ndoorbells ||
+        (answer->ndoorbells > 0 && client->ring == NULL)) {
         for (; at < nfds; at++)
             close(fds[at]);
         eni_error("client", "psd answered to this rank's memory with %zu descriptors for %u doorbells", nfds,
@@ -37,7 +38,7 @@ static en_status take_gifts(eni_client *client, const eni_arena_answer *answer, 
     else if (answer->has_weights)
         close(fds[at++]);
     for (uint32_t k = 0; k < answer->ndoorbells; k++)
-        eni_shm_ring_set_doorbell(client->ring, answer->first_lane + k, fds[at++]);
+        eni_shm_ring_set_doorbell(client->ring, answer->first_shard + k, fds[at++]);
     return EN_OK;
 }
 
@@ -49,7 +50,7 @@ static en_status share_arena(eni_client *client, const char *socket, int64_t dea
                              client->epoch,
                              config->incarnation,
                              eni_arena_count(config->arena),
-                             .lanes = (uint32_t)client->shards,
+                             .shards = (uint32_t)client->shards,
                              .slots = client->ring == NULL ? 0 : eni_shm_ring_slots(client->ring)};
     int fd, mine[] = {eni_arena_fd(config->arena), client->ring == NULL ? -1 : eni_shm_ring_fd(client->ring)};
     int fds[ENI_FDPASS_MAX];
@@ -75,9 +76,9 @@ en_status eni_client_connect(eni_client *client, const eni_client_place *place, 
     client->epoch = place->epoch;
     client->greeted = 0;
     for (int k = 0; k < client->shards; k++) {
-        eni_address lane;
-        EN_TRY(eni_address_parse(place->endpoints[k], &lane));
-        EN_TRY(eni_dealer_open(client->config.net, &lane, 0, &client->dealers[k]));
+        eni_address address;
+        EN_TRY(eni_address_parse(place->endpoints[k], &address));
+        EN_TRY(eni_dealer_open(client->config.net, &address, 0, &client->dealers[k]));
     }
     if (place->servers > 0) {
         st = eni_shm_ring_open((uint32_t)client->shards, client->config.buckets->n, &client->ring);
@@ -105,9 +106,9 @@ void eni_client_disconnect(eni_client *client)
         eni_packet_release(&client->delayed[i].packet);
     client->ndelayed = 0;
     for (int k = 0; client->dealers != NULL && k < client->shards; k++) {
-        eni_lane_count lane = {0};
-        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &lane);
-        client->past_wire += lane.wire_in + lane.wire_out;
+        eni_lane_count wire = {0};
+        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &wire);
+        client->past_wire += wire.wire_in + wire.wire_out;
         eni_dealer_close(client->dealers[k]);
         client->dealers[k] = NULL;
     }
@@ -188,7 +189,7 @@ static en_status come_back(eni_client *client)
     EN_TRY(unmap_weights(client));
     EN_TRY(client->config.locate(client->config.user, &place));
     if (place.shards != client->shards) {
-        eni_error("client", "psd came back with %d lanes, it had %d", place.shards, client->shards);
+        eni_error("client", "psd came back with %d shards, it had %d", place.shards, client->shards);
         return EN_EPROTO;
     }
     const en_status st = eni_client_connect(client, &place, deadline);

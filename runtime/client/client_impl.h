@@ -22,7 +22,7 @@ typedef struct eni_kept {
     float *data;       /* (cell's count), its own; NULL: none was ever needed */
 } eni_kept;
 
-/* One part of a bucket on one lane. */
+/* One part of a bucket on one shard. */
 typedef struct eni_client_cell {
     uint64_t lo, count; /* elements, relative to the bucket */
     uint64_t seq;       /* of the last call */
@@ -73,9 +73,9 @@ struct eni_client {
     int weights_fd;     /* of psd's weights, until they are mapped; -1: none to map */
     int is_mapped;      /* they lie over our ENI_SLOT_PARAM */
     int has_returned;   /* another psd than the one that we began with */
-    int greeted;        /* lanes that have answered HELLO */
+    int greeted;        /* shards that have answered HELLO */
     uint8_t *farewell;  /* (shards) how FINISHED was answered */
-    int farewells;      /* lanes that have answered it */
+    int farewells;      /* shards that have answered it */
     atomic_int lent;    /* payloads that ZeroMQ still reads */
     uint64_t past_wire; /* bytes of dealers that were closed */
     eni_client_counters counters;
@@ -136,7 +136,7 @@ en_status eni_client_ask_stable(eni_client *client, eni_client_cell *cell, const
 void eni_client_drop_first(eni_client_cell *cell);
 /* psd is back: on every cell the first kept call is sent; each answer sends the next one. */
 en_status eni_client_send_all_again(eni_client *client);
-/* Tells a lane that no more calls come, once it has what is sent again. */
+/* Tells a shard that no more calls come, once it has what is sent again. */
 en_status eni_client_say_finished(eni_client *client, int shard);
 void eni_client_free_kept(eni_client *client);
 

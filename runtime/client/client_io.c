@@ -47,7 +47,7 @@ int eni_client_is_outdated(const eni_client *client)
 
 en_status eni_client_too_few(int answers, int shards)
 {
-    eni_error("client", "%d of %d lanes of psd answered in time", answers, shards);
+    eni_error("client", "%d of %d shards of psd answered in time", answers, shards);
     return EN_ETIMEOUT;
 }
 
@@ -125,7 +125,7 @@ static void let_go_stable(eni_client_cell *c, uint64_t stable)
         eni_client_drop_first(c);
 }
 
-/* All that a lane was sent is on its disk. */
+/* All that a shard was sent is on its disk. */
 static void let_go(eni_client *client, int shard)
 {
     for (uint32_t b = 0; b < client->config.buckets->n; b++) {
@@ -300,16 +300,16 @@ static en_status take_vector(eni_client *client, const eni_packet *packet, const
     const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
               was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
     if (h->bytes != c->count * sizeof(float)) {
-        eni_error("client", "lane %u sent %llu bytes for a cell of %llu", h->shard,
+        eni_error("client", "shard %u sent %llu bytes for a cell of %llu", h->shard,
                   (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
         return EN_EPROTO;
     }
     if (is_in_arena && (!client->is_shared || (!was_left_there && h->slot != into))) {
-        eni_error("client", "lane %u answered through shared memory that it was not given", h->shard);
+        eni_error("client", "shard %u answered through shared memory that it was not given", h->shard);
         return EN_EPROTO;
     }
     if (is_read_there != was_left_there) {
-        eni_error("client", "lane %u %s", h->shard,
+        eni_error("client", "shard %u %s", h->shard,
                   was_left_there ? "says that its weights are mapped here, which they are not"
                                  : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
                                    "answer with something else than its weights?");
@@ -326,7 +326,7 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     if (h->bucket >= client->config.buckets->n || h->shard >= (uint32_t)client->shards) {
-        eni_error("client", "lane %u answered for bucket %u of %u", h->shard, h->bucket,
+        eni_error("client", "shard %u answered for bucket %u of %u", h->shard, h->bucket,
                   client->config.buckets->n);
         return EN_EPROTO;
     }
@@ -338,7 +338,7 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
         return EN_OK; /* the second answer to an earlier call */
     if (packet->is_damaged) {
         eni_error("client",
-                  "the weights of bucket %u from lane %u were damaged on their way (checksum): memory, "
+                  "the weights of bucket %u from shard %u were damaged on their way (checksum): memory, "
                   "network card or cable",
                   h->bucket, h->shard);
         return EN_EPROTO;
@@ -359,11 +359,11 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
     return EN_OK;
 }
 
-/* stable: all that was sent to the lane is on disk. Else it would be sent again. */
+/* stable: all that was sent to the shard is on disk. Else it would be sent again. */
 static en_status accept_farewell(eni_client *client, uint32_t shard, uint64_t stable)
 {
     if (shard >= (uint32_t)client->shards) {
-        eni_error("client", "lane %u of %d said goodbye", shard, client->shards);
+        eni_error("client", "shard %u of %d said goodbye", shard, client->shards);
         return EN_EPROTO;
     }
     client->farewells += client->farewell[shard] == ENI_NO_FAREWELL;
@@ -379,7 +379,7 @@ static en_status accept_packet(eni_client *client, const eni_packet *packet)
     case ENI_MSG_GOODBYE: return accept_farewell(client, packet->header.shard, packet->header.stable);
     case ENI_MSG_REPLY: return accept_reply(client, packet);
     case ENI_MSG_REFUSED:
-        eni_error("client", "lane %u of psd refused: %s", packet->header.shard, packet->header.text);
+        eni_error("client", "shard %u of psd refused: %s", packet->header.shard, packet->header.text);
         return packet->header.status == EN_OK ? EN_EPROTO : (en_status)packet->header.status;
     default:
         eni_error("client", "psd sent a message of type %u, which only workers send", packet->header.type);
@@ -432,7 +432,7 @@ static en_status take_ring(eni_client *client)
         for (en_status st; (st = eni_shm_ring_poll(client->ring, k, &packet.header)) != EN_ETIMEOUT;) {
             EN_TRY(st);
             if (packet.header.bytes > 0 && !(packet.header.flags & ENI_FLAG_SHM)) {
-                eni_error("client", "lane %u posted an answer whose payload is nowhere", k);
+                eni_error("client", "shard %u posted an answer whose payload is nowhere", k);
                 return EN_EPROTO;
             }
             EN_TRY(accept_packet(client, &packet));

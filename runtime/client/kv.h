@@ -1,7 +1,7 @@
 /* kv.h - the client of entrain/client.h: what it holds, in the order in which it is opened.
  *
  *     kv_schema.c   tensors -> flat vector and buckets
- *     kv_open.c     options, token, JOIN, lanes, the same start; close
+ *     kv_open.c     options, token, JOIN, shards, the same start; close
  *     kv.c          pull, push, wait
  *
  * Every tensor is one bucket or, above ENI_KV_PIECE elements, several: so a call on a tensor is a call on its

@@ -10,8 +10,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/client/kv.h"
-#include "runtime/client/lanes.h"
 #include "runtime/net/place.h"
 #include "runtime/spec/plugin.h"
 
@@ -179,13 +179,13 @@ static en_status join(en_client *client, const en_client_options *o, int64_t dea
 static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_ns)
 {
     const eni_world_info *world = eni_member_world(client->member);
-    eni_lanes lanes;
-    EN_TRY(eni_lanes_find(&world->leader, &lanes));
+    eni_endpoints endpoints;
+    EN_TRY(eni_endpoints_find(&world->leader, &endpoints));
     EN_TRY(eni_arena_open(client->elements, ENI_SLOT_FREE, 1, &client->arena));
     EN_TRY(eni_net_open(1, &client->net));
     const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     const eni_client_config config = {.net = client->net,
-                                      .place = eni_lanes_place(&lanes, sharing, world->epoch),
+                                      .place = eni_endpoints_place(&endpoints, sharing, world->epoch),
                                       .arena = client->arena,
                                       .buckets = &client->buckets,
                                       .token = &client->token,

@@ -22,7 +22,8 @@ typedef struct slot {
     uint8_t bytes[MESSAGE - sizeof(uint32_t)];
 } slot;
 
-/* One lane's part; the rings follow: (slots) to the lane, (slots) to the client. Each word has one writer. */
+/* One shard's part; the rings follow: (slots) to the shard, (slots) to the client. Each word has one writer.
+ */
 typedef struct box {
     _Alignas(LINE) _Atomic uint64_t asked; /* by the client */
     _Alignas(LINE) _Atomic uint64_t answered;
@@ -30,24 +31,24 @@ typedef struct box {
     _Alignas(LINE) _Atomic uint64_t heard; /* by the client */
 } box;
 
-/* What one side knows of a lane without the other: never read from the memory. */
+/* What one side knows of a shard without the other: never read from the memory. */
 typedef struct side {
     uint64_t asked, heard;    /* the client's */
-    uint64_t taken, answered; /* the lane's */
-    int doorbell_fd;          /* the client's; -1: the lane has no doorbell */
-    int is_asleep, is_broken; /* the lane's */
+    uint64_t taken, answered; /* the shard's */
+    int doorbell_fd;          /* the client's; -1: the shard has no doorbell */
+    int is_asleep, is_broken; /* the shard's */
 } side;
 
 struct eni_shm_ring {
-    uint8_t *base; /* page 0: the flag; then a box a lane */
+    uint8_t *base; /* page 0: the flag; then a box a shard */
     uint64_t bytes;
-    uint32_t nlanes, slots;
-    uint64_t unanswered; /* of all lanes: the client's */
+    uint32_t nshards, slots;
+    uint64_t unanswered; /* of all shards: the client's */
     uint64_t seen;       /* of the flag: the client's */
     int fd;              /* the client's; else -1 */
     int is_mine;         /* to unmap */
     int is_patient;      /* the client's: it has slept in vain, and need not look closely at each new try */
-    side side[];         /* (nlanes) */
+    side side[];         /* (nshards) */
 };
 
 static uint64_t box_bytes(uint32_t slots)
@@ -55,9 +56,9 @@ static uint64_t box_bytes(uint32_t slots)
     return eni_round_up(sizeof(box) + 2 * (uint64_t)slots * sizeof(slot), PAGE);
 }
 
-static uint64_t all_bytes(uint32_t nlanes, uint32_t slots)
+static uint64_t all_bytes(uint32_t nshards, uint32_t slots)
 {
-    return PAGE + nlanes * box_bytes(slots);
+    return PAGE + nshards * box_bytes(slots);
 }
 
 static eni_flag *flag_of(const eni_shm_ring *ring)
@@ -65,14 +66,14 @@ static eni_flag *flag_of(const eni_shm_ring *ring)
     return (eni_flag *)(void *)ring->base;
 }
 
-static box *box_of(const eni_shm_ring *ring, uint32_t lane)
+static box *box_of(const eni_shm_ring *ring, uint32_t shard)
 {
-    return (box *)(void *)(ring->base + PAGE + lane * box_bytes(ring->slots));
+    return (box *)(void *)(ring->base + PAGE + shard * box_bytes(ring->slots));
 }
 
-static slot *slot_of(const eni_shm_ring *ring, uint32_t lane, int is_answer, uint64_t number)
+static slot *slot_of(const eni_shm_ring *ring, uint32_t shard, int is_answer, uint64_t number)
 {
-    slot *first = (slot *)(void *)(box_of(ring, lane) + 1);
+    slot *first = (slot *)(void *)(box_of(ring, shard) + 1);
     return first + (is_answer ? ring->slots : 0) + number % ring->slots;
 }
 
@@ -111,24 +112,24 @@ uint32_t eni_shm_ring_slots(const eni_shm_ring *ring)
     return ring->slots;
 }
 
-void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t lane, int fd)
+void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t shard, int fd)
 {
-    ring->side[lane].doorbell_fd = fd;
+    ring->side[shard].doorbell_fd = fd;
 }
 
-int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t lane)
+int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard)
 {
-    const side *own = &ring->side[lane];
+    const side *own = &ring->side[shard];
     return own->doorbell_fd >= 0 && own->asked - own->heard < ring->slots;
 }
 
-/* Sequentially consistent, as the lane's: a lane that says it sleeps looks at `asked` after that. */
-void eni_shm_ring_post(eni_shm_ring *ring, uint32_t lane, const eni_header *header)
+/* Sequentially consistent, as the shard's: a shard that says it sleeps looks at `asked` after that. */
+void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *header)
 {
     const uint64_t one = 1;
-    side *own = &ring->side[lane];
-    box *b = box_of(ring, lane);
-    put(slot_of(ring, lane, 0, own->asked++), header);
+    side *own = &ring->side[shard];
+    box *b = box_of(ring, shard);
+    put(slot_of(ring, shard, 0, own->asked++), header);
     ring->unanswered++;
     atomic_store(&b->asked, own->asked);
     if (!atomic_load(&b->is_asleep)) return;
@@ -139,19 +140,19 @@ void eni_shm_ring_post(eni_shm_ring *ring, uint32_t lane, const eni_header *head
         }
 }
 
-en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t lane, eni_header *header_out)
+en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *header_out)
 {
-    side *own = &ring->side[lane];
+    side *own = &ring->side[shard];
     const char *why = "it answered what was not asked";
-    const uint64_t answered = atomic_load_explicit(&box_of(ring, lane)->answered, memory_order_acquire);
+    const uint64_t answered = atomic_load_explicit(&box_of(ring, shard)->answered, memory_order_acquire);
     if (answered == own->heard) return EN_ETIMEOUT;
     en_status st = EN_EPROTO;
     if (answered - own->heard <= own->asked - own->heard)
-        st = get(slot_of(ring, lane, 1, own->heard), header_out, &why);
+        st = get(slot_of(ring, shard, 1, own->heard), header_out, &why);
     own->heard++;
     ring->unanswered -= ring->unanswered > 0;
-    atomic_store_explicit(&box_of(ring, lane)->heard, own->heard, memory_order_release);
-    if (st != EN_OK) eni_error("shm_ring", "an answer of lane %u makes no sense: %s", lane, why);
+    atomic_store_explicit(&box_of(ring, shard)->heard, own->heard, memory_order_release);
+    if (st != EN_OK) eni_error("shm_ring", "an answer of shard %u makes no sense: %s", shard, why);
     return st;
 }
 
@@ -169,58 +170,58 @@ en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive)
     return st;
 }
 
-/* ---- the lanes' side ---- */
+/* ---- the shards' side ---- */
 
-en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t lane, eni_header *header_out, const char **why_out)
+en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t shard, eni_header *header_out, const char **why_out)
 {
-    side *own = &ring->side[lane];
+    side *own = &ring->side[shard];
     if (own->is_broken) return EN_ETIMEOUT;
-    const uint64_t asked = atomic_load(&box_of(ring, lane)->asked);
+    const uint64_t asked = atomic_load(&box_of(ring, shard)->asked);
     if (asked == own->taken) return EN_ETIMEOUT;
     if (asked - own->taken > ring->slots) {
         own->is_broken = 1;
         *why_out = "more has been asked than there is room for";
         return EN_EMISMATCH;
     }
-    return get(slot_of(ring, lane, 0, own->taken++), header_out, why_out);
+    return get(slot_of(ring, shard, 0, own->taken++), header_out, why_out);
 }
 
-int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t lane)
+int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard)
 {
-    const side *own = &ring->side[lane];
-    return !own->is_broken && atomic_load(&box_of(ring, lane)->asked) != own->taken;
+    const side *own = &ring->side[shard];
+    return !own->is_broken && atomic_load(&box_of(ring, shard)->asked) != own->taken;
 }
 
-en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t lane, const eni_header *header)
+en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_header *header)
 {
-    side *own = &ring->side[lane];
-    box *b = box_of(ring, lane);
+    side *own = &ring->side[shard];
+    box *b = box_of(ring, shard);
     const uint64_t heard = atomic_load_explicit(&b->heard, memory_order_acquire);
     if (own->answered - heard >= ring->slots) return EN_ETIMEOUT; /* or it says nonsense: its own loss */
-    put(slot_of(ring, lane, 1, own->answered++), header);
+    put(slot_of(ring, shard, 1, own->answered++), header);
     atomic_store_explicit(&b->answered, own->answered, memory_order_release);
     eni_flag_add(flag_of(ring));
     return EN_OK;
 }
 
-void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t lane, int is_asleep)
+void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, int is_asleep)
 {
-    if (ring->side[lane].is_asleep == is_asleep) return;
-    ring->side[lane].is_asleep = is_asleep;
-    atomic_store(&box_of(ring, lane)->is_asleep, (uint32_t)is_asleep);
+    if (ring->side[shard].is_asleep == is_asleep) return;
+    ring->side[shard].is_asleep = is_asleep;
+    atomic_store(&box_of(ring, shard)->is_asleep, (uint32_t)is_asleep);
 }
 
 /* ---- life ---- */
 
-static eni_shm_ring *ring_new(uint32_t nlanes, uint32_t slots)
+static eni_shm_ring *ring_new(uint32_t nshards, uint32_t slots)
 {
-    eni_shm_ring *ring = eni_alloc(sizeof *ring + nlanes * sizeof *ring->side);
+    eni_shm_ring *ring = eni_alloc(sizeof *ring + nshards * sizeof *ring->side);
     if (!ring) return NULL;
-    ring->nlanes = nlanes;
+    ring->nshards = nshards;
     ring->slots = slots;
-    ring->bytes = all_bytes(nlanes, slots);
+    ring->bytes = all_bytes(nshards, slots);
     ring->fd = -1;
-    for (uint32_t k = 0; k < nlanes; k++)
+    for (uint32_t k = 0; k < nshards; k++)
         ring->side[k] = (side){.doorbell_fd = -1, .is_asleep = 1};
     return ring;
 }
@@ -237,13 +238,13 @@ static en_status map(eni_shm_ring *ring, int fd)
     return EN_OK;
 }
 
-en_status eni_shm_ring_open(uint32_t nlanes, uint32_t cells, eni_shm_ring **bells_out)
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t cells, eni_shm_ring **bells_out)
 {
     uint32_t slots = FEWEST_SLOTS;
-    if (nlanes > ENI_SHM_RING_LANES || cells > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
+    if (nshards > ENI_SHM_RING_SHARDS || cells > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
     while (slots < cells)
         slots *= 2;
-    eni_shm_ring *ring = ring_new(nlanes, slots);
+    eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;
     en_status st = EN_ENOMEM;
     ring->fd = memfd_create("entrain-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -254,7 +255,7 @@ en_status eni_shm_ring_open(uint32_t nlanes, uint32_t cells, eni_shm_ring **bell
         goto close_ring;
     }
     EN_TRY_GOTO(map(ring, ring->fd), close_ring);
-    for (uint32_t k = 0; k < nlanes; k++) /* it has not looked yet, and may be asleep */
+    for (uint32_t k = 0; k < nshards; k++) /* it has not looked yet, and may be asleep */
         atomic_init(&box_of(ring, k)->is_asleep, 1);
     *bells_out = ring;
     return EN_OK;
@@ -263,17 +264,17 @@ close_ring:
     return st;
 }
 
-en_status eni_shm_ring_map(int fd, uint32_t nlanes, uint32_t slots, eni_shm_ring **bells_out)
+en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **bells_out)
 {
     uint64_t there;
-    if (nlanes == 0 || nlanes > ENI_SHM_RING_LANES || slots == 0 || slots > ENI_SHM_RING_SLOTS ||
-        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nlanes, slots)) {
+    if (nshards == 0 || nshards > ENI_SHM_RING_SHARDS || slots == 0 || slots > ENI_SHM_RING_SLOTS ||
+        !eni_arena_is_sealed(fd, &there) || there != all_bytes(nshards, slots)) {
         eni_error("shm_ring",
-                  "a peer passed a descriptor that is not a sealed memfd for %u messages to %u lanes", slots,
-                  nlanes);
+                  "a peer passed a descriptor that is not a sealed memfd for %u messages to %u shards", slots,
+                  nshards);
         return EN_EPROTO;
     }
-    eni_shm_ring *ring = ring_new(nlanes, slots);
+    eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;
     const en_status st = map(ring, fd);
     if (st == EN_OK)
@@ -285,7 +286,7 @@ en_status eni_shm_ring_map(int fd, uint32_t nlanes, uint32_t slots, eni_shm_ring
 
 en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out)
 {
-    eni_shm_ring *other = ring_new(ring->nlanes, ring->slots);
+    eni_shm_ring *other = ring_new(ring->nshards, ring->slots);
     if (!other) return EN_ENOMEM;
     other->base = ring->base;
     *bells_out = other;
@@ -295,7 +296,7 @@ en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out)
 void eni_shm_ring_close(eni_shm_ring *ring)
 {
     if (!ring) return;
-    for (uint32_t k = 0; k < ring->nlanes; k++)
+    for (uint32_t k = 0; k < ring->nshards; k++)
         if (ring->side[k].doorbell_fd >= 0) close(ring->side[k].doorbell_fd);
     if (ring->is_mine) munmap(ring->base, ring->bytes);
     if (ring->fd >= 0) close(ring->fd);

@@ -1,23 +1,24 @@
-/* shm_ring.h - messages between one client and the lanes of its servers without a socket.
+/* shm_ring.h - messages between one client and the shards of its servers without a socket.
  *
- *     client                                            lane k
+ *     client                                            shard k
  *       | eni_shm_ring_post: slot, then `asked` ---------->  |  eni_shm_ring_take, while it is awake
- *       |    lane asleep? one write to its eventfd --->  |  poll
+ *       |    shard asleep? one write to its eventfd --->  |  poll
  *       |  <---- slot, `answered`, then the flag ------  |  eni_shm_ring_answer
  *       | eni_shm_ring_await                                |
  *
- * One memfd a client, which the client makes and hands over with its arena. For every lane it has two rings
+ * One memfd a client, which the client makes and hands over with its arena. For every shard it has two rings
  * of `slots` messages, one each way, with one writer and one reader. A message is the header of wire.h, in
  * the very bytes of a socket: whoever takes it copies it out first and then reads it with the same code, so
  * what one who may write here can do is what a sender may do. Counters of one's own are never read back from
- * the memory. A client waits for all lanes on one flag.
+ * the memory. A client waits for all shards on one flag.
  *
- * A lane that has had nothing to do for a while says so (eni_shm_ring_sleep) in the memory of all its
+ * A shard that has had nothing to do for a while says so (eni_shm_ring_sleep) in the memory of all its
  * clients, and looks once more: so either it sees the message or the client sees that the doorbell is needed.
  *
  * A client asks no more than there is room for the answers; so no ring of an honest client is ever full.
  *
- * Threads: one at a time for the client; for each lane its own thread. Nothing blocks but eni_shm_ring_await.
+ * Threads: one at a time for the client; for each shard its own thread. Nothing blocks but
+ * eni_shm_ring_await.
  */
 #ifndef CLIENT_SHM_RING_H
 #define CLIENT_SHM_RING_H
@@ -28,58 +29,58 @@
 #include "runtime/collective/sync.h"
 #include "runtime/net/wire.h"
 
-enum { ENI_SHM_RING_LANES = 256, ENI_SHM_RING_SLOTS = 4096 /* at most, of a ring */ };
+enum { ENI_SHM_RING_SHARDS = 256, ENI_SHM_RING_SLOTS = 4096 /* at most, of a ring */ };
 
 typedef struct eni_shm_ring eni_shm_ring;
 
 /* ---- the client's side */
 
-/* Room for `cells` unanswered messages to each of `nlanes` lanes. EN_EUNSUPPORTED (not logged): more than
+/* Room for `cells` unanswered messages to each of `nshards` shards. EN_EUNSUPPORTED (not logged): more than
  * there can be; EN_ENOMEM, logged. */
-en_status eni_shm_ring_open(uint32_t nlanes, uint32_t cells, eni_shm_ring **bells_out);
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t cells, eni_shm_ring **bells_out);
 
 int eni_shm_ring_fd(const eni_shm_ring *ring);         /* to hand over; borrowed */
 uint32_t eni_shm_ring_slots(const eni_shm_ring *ring); /* what the other side must know to map it */
 
-/* The doorbell of lane k: an eventfd, owned from here on. */
-void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t lane, int fd);
+/* The doorbell of shard k: an eventfd, owned from here on. */
+void eni_shm_ring_set_doorbell(eni_shm_ring *ring, uint32_t shard, int fd);
 
-/* 1 if lane k has a doorbell and there is room for one more message. */
-int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t lane);
+/* 1 if shard k has a doorbell and there is room for one more message. */
+int eni_shm_ring_may_post(const eni_shm_ring *ring, uint32_t shard);
 /* Sends, which must be possible. */
-void eni_shm_ring_post(eni_shm_ring *ring, uint32_t lane, const eni_header *header);
+void eni_shm_ring_post(eni_shm_ring *ring, uint32_t shard, const eni_header *header);
 
-/* The next answer of lane k. EN_ETIMEOUT: none is there. EN_EPROTO (logged): it makes no sense. */
-en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t lane, eni_header *header_out);
+/* The next answer of shard k. EN_ETIMEOUT: none is there. EN_EPROTO (logged): it makes no sense. */
+en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *header_out);
 
 /* Messages that are not answered yet. */
 uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring);
 
-/* Waits until a lane has answered since the last call, or for what `alive` says: eni_flag_await. */
+/* Waits until a shard has answered since the last call, or for what `alive` says: eni_flag_await. */
 en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive);
 
-/* ---- the lanes' side */
+/* ---- the shards' side */
 
 /* Maps a client's memory, which is not trusted: EN_EPROTO, logged, unless it is a sealed memfd of exactly
  * that shape. Borrows fd. */
-en_status eni_shm_ring_map(int fd, uint32_t nlanes, uint32_t slots, eni_shm_ring **bells_out);
+en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **bells_out);
 
-/* A lanes' side on the memory of a client's side of this process, which outlives it: for tests. */
+/* A shards' side on the memory of a client's side of this process, which outlives it: for tests. */
 en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out);
 
-/* The next message to lane k. EN_ETIMEOUT: none is there. EN_EPROTO: one was there that is no header,
+/* The next message to shard k. EN_ETIMEOUT: none is there. EN_EPROTO: one was there that is no header,
  * *why_out (static) says why; it is used up. EN_EMISMATCH, once: the counters make no sense, and nothing is
  * taken from this client any more. Not logged. */
-en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t lane, eni_header *header_out, const char **why_out);
+en_status eni_shm_ring_take(eni_shm_ring *ring, uint32_t shard, eni_header *header_out, const char **why_out);
 
 /* Whether a message waits. */
-int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t lane);
+int eni_shm_ring_has_message(const eni_shm_ring *ring, uint32_t shard);
 
 /* Answers and wakes the client. EN_ETIMEOUT: it has not read so many answers that there is no room. */
-en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t lane, const eni_header *header);
+en_status eni_shm_ring_answer(eni_shm_ring *ring, uint32_t shard, const eni_header *header);
 
-/* Lane k needs its doorbell from now on (1), or looks by itself (0). After 1 look once more. */
-void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t lane, int is_asleep);
+/* Shard k needs its doorbell from now on (1), or looks by itself (0). After 1 look once more. */
+void eni_shm_ring_sleep(eni_shm_ring *ring, uint32_t shard, int is_asleep);
 
 /* Unmaps; of the client also closes. NULL is fine. */
 void eni_shm_ring_close(eni_shm_ring *ring);

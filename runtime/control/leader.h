@@ -20,7 +20,7 @@ typedef struct eni_leader eni_leader;
 /* What on_world decides before anyone is let in. The pointers must stay valid until eni_leader_stop. */
 typedef struct eni_terms {
     uint64_t budget;          /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
-    const eni_pair *privates; /* the leader's word to all: lane endpoints, .. */
+    const eni_pair *privates; /* the leader's word to all: shard endpoints, .. */
     size_t nprivates;
     bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and the
                      result, cannot be done without */

@@ -155,7 +155,7 @@ static bool others_live(const eni_leader *leader, const eni_mate *lost)
     return false;
 }
 
-/* --on-worker-loss=continue: the leader's process hears it first, so that no lane waits for him. */
+/* --on-worker-loss=continue: the leader's process hears it first, so that no shard waits for him. */
 static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];

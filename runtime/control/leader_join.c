@@ -19,7 +19,7 @@
 
 /* Every rank's in its first life; the leader's world carries it, so that psd knows whom to expect. */
 enum { FIRST_INCARNATION = 1 };
-static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their lanes */
+static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their shards */
 static const int64_t notice_again_ns = 30 * ENI_SECOND;
 
 static void set_text(char *out, size_t capacity, const char *text)
@@ -209,7 +209,7 @@ static void open_servers(eni_leader *leader)
     if (all_ready(leader)) run(leader);
 }
 
-/* A server's lanes are open: the last one lets everybody in; one that came back tells everybody where. */
+/* A server's shards are open: the last one lets everybody in; one that came back tells everybody where. */
 void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *m)
 {
     eni_mate *mate = eni_leader_mate(leader, seat);
@@ -551,7 +551,7 @@ static void give_up(eni_leader *leader)
     if (leader->stage == LEADER_JOINING)
         eni_leader_have(leader, have);
     else
-        snprintf(have, sizeof have, "not all servers opened their lanes");
+        snprintf(have, sizeof have, "not all servers opened their shards");
     snprintf(reason, sizeof reason, "%.400s after %.3g s", have,
              (double)(leader->join_deadline_ns - leader->started_ns) / 1e9);
     eni_leader_finish(leader, EN_ETIMEOUT, reason);

@@ -91,7 +91,7 @@ typedef struct eni_mate {
 
 typedef enum eni_leader_stage {
     LEADER_JOINING,
-    LEADER_SERVING, /* the other servers open their lanes */
+    LEADER_SERVING, /* the other servers open their shards */
     LEADER_RUNNING,
     LEADER_ENDING
 } eni_leader_stage;

@@ -137,7 +137,7 @@ static void explain_join(const eni_leader *leader, const eni_message *wait, sent
     if (leader->stage == LEADER_JOINING)
         eni_leader_have(leader, have);
     else
-        snprintf(have, sizeof have, "all ranks are there, the servers open their lanes");
+        snprintf(have, sizeof have, "all ranks are there, the servers open their shards");
     say(s, "%.400s after %.1f s; giving up in %.0f s", have, (double)wait->waited_ns / 1e9,
         left > 0 ? left : 0);
 }

@@ -39,9 +39,9 @@ typedef struct eni_member_config {
     bool is_slowed;    /* --net emulation: a long wait without a byte is normal; no deadlock is concluded */
     int64_t notice_ns; /* a wait is explained after this time; 0: 5 s; then again every 6 times as long */
 
-    /* Servers only; on the opener's thread, later on the member's. All ranks are there: open the lanes and
+    /* Servers only; on the opener's thread, later on the member's. All ranks are there: open the shards and
      * fill *privates_out, which is copied at once; `world` is valid during the call. It is called again with
-     * the same world under another epoch when a restarted psd 0 leads again: the lanes then serve that epoch.
+     * the same world under another epoch when a restarted psd 0 leads again: the shards then serve that epoch.
      * Not EN_OK: the run ends. */
     en_status (*on_serve)(void *user, const eni_world_info *world, const eni_pair **privates_out,
                           size_t *n_out);
@@ -152,8 +152,8 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
  * When server_timeout_ns > 0 and the connection to psd breaks, the member says so once, tries the same
  * address again and again, and joins anew with its rank, incarnation, claims and gathers. Claims and gathers
  * that were under way stay under way and are asked again. When psd is not there in time the status becomes
- * EN_EPEER and names it. A restarted psd is another generation: other lanes, another epoch. So is a server
- * k >= 1 that came back while psd 0 stayed: other lanes under the same epoch. */
+ * EN_EPEER and names it. A restarted psd is another generation: other shards, another epoch. So is a server
+ * k >= 1 that came back while psd 0 stayed: other shards under the same epoch. */
 
 /* 0 for the first life, then one more each time. One atomic load. */
 uint64_t eni_member_generation(const eni_member *member);

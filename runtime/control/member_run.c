@@ -150,7 +150,7 @@ static void on_serve(eni_member *member, const eni_message *m)
     eni_message ready = {.type = ENI_CTL_READY};
     ready.privates = (eni_pair_list){member->config.privates, member->config.nprivates, {NULL, 0}};
     if (st == EN_OK) st = eni_message_put(&member->link, &ready);
-    if (st != EN_OK) eni_member_finish(member, st, "this server cannot open its lanes again", NULL);
+    if (st != EN_OK) eni_member_finish(member, st, "this server cannot open its shards again", NULL);
 }
 
 static void on_ask(eni_member *member, const eni_message *m)

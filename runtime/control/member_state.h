@@ -2,7 +2,7 @@
  *
  *     member.c         life, and calls that wait for the leader: claims, gathers, the early end, goodbyes
  *     member_run.c     its thread: heartbeats, silence, what the leader says
- *     member_join.c    until WELCOME; psd went away and comes back; a server opens its lanes
+ *     member_join.c    until WELCOME; psd went away and comes back; a server opens its shards
  *     member_status.c  how the run is, where this rank is; the calls that only look or note
  *
  * Each calls only those below it. */

@@ -21,7 +21,7 @@ enum {
     ENI_CTL_WAITING = 8,   /* rank: for so long, in this operation; answered by NOTICE */
     ENI_CTL_STOP = 9,      /* member: end the run early, please: why */
     ENI_CTL_PAUSED = 10,   /* rank, to PAUSE: the last step that it may take before it hears STOPPING */
-    ENI_CTL_READY = 11,    /* server, to SERVE: its lanes */
+    ENI_CTL_READY = 11,    /* server, to SERVE: its shards */
     ENI_CTL_ADDED = 12,    /* server, to ASK: number, tag, blob */
     ENI_CTL_REFUSED = 16,  /* leader, instead of WELCOME: status, reason */
     ENI_CTL_PEER = 17,     /* leader, before WELCOME and SERVE: one for every rank */
@@ -35,7 +35,7 @@ enum {
     ENI_CTL_PAUSE = 25,    /* leader: an early end is being chosen: why */
     ENI_CTL_STOPPING = 26, /* leader: the run ends before this step: why */
     ENI_CTL_LEFT = 27,     /* leader: a victim, but the run goes on */
-    ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the lanes */
+    ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the shards */
     ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
     ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */
 };

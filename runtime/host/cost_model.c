@@ -149,20 +149,20 @@ eni_cost_step eni_cost_step_ps(const eni_cost_machine *m, const eni_cost_place *
     const eni_cost_numbers *store = place->is_networked ? &m->store_tcp : &m->store_shm;
     const double slow = slowness(m, r), compute = m->compute_alone * slow, bytes = total_bytes(m);
     const double rate = place->rate > 0 ? 1 / place->rate : 0;
-    /* lanes on the host of the ranks serve at once only as far as the ranks leave cores idle */
-    const double lanes = place->has_own_host ? s : max(1, min(s, m->cores - r));
+    /* shards on the host of the ranks serve at once only as far as the ranks leave cores idle */
+    const double shards = place->has_own_host ? s : max(1, min(s, m->cores - r));
     const eni_cost_numbers wire = {0, rate, 0};
     double exchange = 0;
     times_of(m, compute, ready);
     for (int b = 0; b < m->nbuckets; b++) {
         push[b] = pull[b] = place->is_networked ? eni_cost_push(p, s, m->bytes[b], &wire) : 0;
-        serve[b] = p / lanes * m->bytes[b] * store->beta;
+        serve[b] = p / shards * m->bytes[b] * store->beta;
         exchange += push[b] + serve[b] + pull[b];
     }
     const double *const stages[] = {push, serve, pull};
     const double lag[] = {place->delay, 0, place->delay + store->alpha};
     const double end = eni_cost_pipeline(m->nbuckets, ready, 3, stages, lag);
-    const double served = p / lanes * bytes * store->beta;
+    const double served = p / shards * bytes * store->beta;
     /* a server that finds no idle core takes its time from a worker, and in each round all wait for that one
      */
     const double shared = place->has_own_host || r + s <= m->cores ? 0 : compute + served;

@@ -64,7 +64,7 @@ typedef struct eni_cost_machine {
 typedef struct eni_cost_place {
     int ranks;         /* of the run */
     int ranks_on_host; /* of one host; they share its cores */
-    int servers;       /* psd lanes; 0: none */
+    int servers;       /* psd shards; 0: none */
     bool is_networked; /* ranks and servers talk over a network, emulated or real; else shared memory */
     bool has_own_host; /* servers are on hosts of their own; else they share the (one) host of the ranks */
     double rate;       /* bytes per second of a network card each way; 0: as fast as the cores feed it */
@@ -84,7 +84,7 @@ eni_cost_step eni_cost_step_ring(const eni_cost_machine *machine, const eni_cost
 eni_cost_step eni_cost_step_ps(const eni_cost_machine *machine, const eni_cost_place *place);
 
 /* The least p in [2, most] from which on the ring's step is never slower than that of the server with
- * place->servers lanes, up to `most`; 0: there is none. */
+ * place->servers shards, up to `most`; 0: there is none. */
 int eni_cost_crossover(const eni_cost_machine *machine, const eni_cost_place *place, int most);
 
 /* When the last of n buckets has left the last of `nstages` stages. Bucket b is there at ready[b] and

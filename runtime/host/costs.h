@@ -8,7 +8,7 @@
  *     call = pull + push + step
  *     pull   a SNAPSHOT of the bucket by all ranks at once: headers up, weights down
  *     push   an INIT again by rank 0: the store reads it and answers that it has weights already. What the
- *            bytes cost, n times (n payloads meet at one lane), and the round trip itself is in pull
+ *            bytes cost, n times (n payloads meet at one shard), and the round trip itself is in pull
  *     step   one optimizer step over the bucket, done here on memory of our own
  *
  * So `call` is a sum of measurements, not one; where pushes overlap replies it is an upper bound. Bits of

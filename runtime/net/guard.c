@@ -118,7 +118,7 @@ static bool came_to(int fd, const char *endpoint)
            ntohs(own.sin6_port) == strtoul(port + 1, NULL, 10);
 }
 
-/* By now the number may be a later connection's: of this lane, which is then told of twice, or of somebody
+/* By now the number may be a later connection's: of this shard, which is then told of twice, or of somebody
  * else in this process, who is none of our business. */
 static void take_in(eni_guard *guard, int fd, const char *endpoint)
 {
@@ -179,7 +179,7 @@ static en_status start_thread(eni_guard *guard)
     const int error = pthread_create(&guard->thread, NULL, watch, guard);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) return EN_OK;
-    eni_error("guard", "cannot start the thread that watches a lane's connections: %s", strerror(error));
+    eni_error("guard", "cannot start the thread that watches a shard's connections: %s", strerror(error));
     return EN_ENOMEM;
 }
 
@@ -196,7 +196,7 @@ en_status eni_guard_start(void *context, void *router, eni_guard **guard_out)
     if (guard->events == NULL ||
         zmq_socket_monitor(router, name, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_MONITOR_STOPPED) != 0 ||
         zmq_connect(guard->events, name) != 0) {
-        eni_error("guard", "cannot watch a lane's connections: %s", zmq_strerror(errno));
+        eni_error("guard", "cannot watch a shard's connections: %s", zmq_strerror(errno));
         goto free_guard;
     }
     EN_TRY_GOTO(start_thread(guard), stop_monitor);

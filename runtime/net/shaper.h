@@ -12,7 +12,7 @@
  * So a lone message is ready at `deliver`: its bytes come in while they go out, and are not paid for twice.
  * When k senders hit one receiver at once (in-cast) its own rate serialises them. Messages are charged in the
  * order in which the receiver looks at them. Stamps are on the monotonic clock, so all processes must share
- * one machine; network namespaces are fine. Thread-safe: the lanes of one process share its NIC. */
+ * one machine; network namespaces are fine. Thread-safe: the shards of one process share its NIC. */
 #ifndef NET_SHAPER_H
 #define NET_SHAPER_H
 

@@ -8,7 +8,7 @@
  * in shared memory. Tensors never pass through msgpack. The receiver owns the schema: a message names a
  * bucket, never a shape, and a payload of another length than the cell's is refused.
  *
- * The unit is the cell: the part of bucket `bucket` that lane `shard` holds. A bucket is at most
+ * The unit is the cell: the part of bucket `bucket` that shard `shard` holds. A bucket is at most
  * ENI_BUCKET_MAX bytes, so a cell travels in one message and needs no reassembly. See docs/wire.md. */
 #ifndef NET_WIRE_H
 #define NET_WIRE_H
@@ -25,14 +25,14 @@
 
 enum {
     ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
-    ENI_MSG_WELCOME,   /* lane: accepted */
+    ENI_MSG_WELCOME,   /* shard: accepted */
     ENI_MSG_INIT,      /* client rank 0: the cell's initial weights; answered by a REPLY without payload */
     ENI_MSG_CALL,      /* client: push (payload) or pull (none), answered by one REPLY */
-    ENI_MSG_REPLY,     /* lane: weights or the edited payload */
+    ENI_MSG_REPLY,     /* shard: weights or the edited payload */
     ENI_MSG_SNAPSHOT,  /* client: read-only pull of the weights, past the strategy; answered by REPLY */
     ENI_MSG_FINISHED,  /* client: no more calls; answered by GOODBYE */
-    ENI_MSG_REFUSED,   /* lane: `status` and `text` say why */
-    ENI_MSG_GOODBYE,   /* lane: FINISHED was heard */
+    ENI_MSG_REFUSED,   /* shard: `status` and `text` say why */
+    ENI_MSG_GOODBYE,   /* shard: FINISHED was heard */
     ENI_MSG_TYPES      /* one past the last */
 };
 
@@ -90,15 +90,15 @@ typedef struct eni_arena_hello {
     uint32_t epoch;
     uint64_t incarnation;
     uint64_t count; /* elements of the flat vector */
-    uint32_t lanes, slots; /* shape of the ring; slots 0: none */
+    uint32_t shards, slots; /* shape of the ring; slots 0: none */
 } eni_arena_hello;
 
 /* With has_weights the first descriptor that comes along is psd's weights, one flat vector from its first byte
- * on, which nobody but psd can write. The others are eventfds: those of lanes first_lane, first_lane + 1, .. */
+ * on, which nobody but psd can write. The others are eventfds: those of shards first_shard, first_shard + 1, .. */
 typedef struct eni_arena_answer {
     int32_t status; /* en_status */
     uint32_t has_weights;
-    uint32_t first_lane, ndoorbells;
+    uint32_t first_shard, ndoorbells;
 } eni_arena_answer;
 
 /* Encodes into buffer (ENI_HEADER_MAX bytes). Returns the length; never fails for a header whose text is

@@ -1,8 +1,8 @@
 /* store.h - the parameter server as a pure function: step(state, event) -> actions.
  *
- * A store holds the cells of one lane: shard k of K of every bucket. It has no socket, no clock, no thread:
+ * A store holds the cells of one shard: part k of K of every bucket. It has no socket, no clock, no thread:
  * whatever it may know comes with the event, whatever it wants done goes out as an action. So the same code
- * serves behind a socket (server/lane.c), in virtual time (runtime/sim) and in a replay of a recorded run
+ * serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of a recorded run
  * (store_log.h), and the same events always give the same actions and the same bytes.
  *
  *     CALL, INIT, SNAPSHOT  ->  +----------------------------+  ->  REPLY    weights or the edited payload

@@ -1,6 +1,6 @@
-/* test_client.c - the worker's side of the server against lanes that answer late, twice, wrong or never.
+/* test_client.c - the worker's side of the server against shards that answer late, twice, wrong or never.
  *
- * Two lanes are two threads with a real router each; what a lane does with a call is the call's kind. */
+ * Two shards are two threads with a real router each; what a shard does with a call is the call's kind. */
 #include "runtime/client/client.h"
 
 #include <fcntl.h>
@@ -21,11 +21,11 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/net/fdpass.h"
-#include "tests/client/fake_lane.h"
+#include "tests/client/fake_shard.h"
 
 enum { COUNT = 16 + 32768 + 64, WEIGHT_BYTES = (COUNT * 4 + 4095) / 4096 * 4096 };
 
-/* From the end: bucket 0 is c, 1 is the big one (sent without a copy), 2 is a: too short for two lanes. */
+/* From the end: bucket 0 is c, 1 is the big one (sent without a copy), 2 is a: too short for two shards. */
 enum { C, BIG, A };
 static const eni_tensor_entry tensors[] = {{"a", 0, 16, 4, 4, ENI_TENSOR_WEIGHT},
                                            {"big", 16, 32768, 256, 128, ENI_TENSOR_WEIGHT},
@@ -35,7 +35,7 @@ static const eni_tensor_entry tensors[] = {{"a", 0, 16, 4, 4, ENI_TENSOR_WEIGHT}
 
 static struct scene {
     eni_net *net, *psd_net;
-    lane lane[SHARDS];
+    shard shard[SHARDS];
     char endpoint_text[SHARDS][ENI_ADDRESS_TEXT];
     const char *endpoints[SHARDS], *doors[1];
     char door_name[ENI_FDPASS_NAME];
@@ -65,12 +65,12 @@ static void *door_main(void *user)
     if (eni_fdpass_accept(s.door_fd, &s.token, until, -1, &fd) != EN_OK) return NULL;
     eni_arena_answer answer = {.status = EN_EPROTO};
     if (eni_fdpass_recv(fd, fds, &nfds, &hello, sizeof hello, &bytes, until, -1) == EN_OK) {
-        if (nfds == 2 && bytes == sizeof hello) /* these lanes take no ring */
+        if (nfds == 2 && bytes == sizeof hello) /* these shards take no ring */
             answer.status = (int32_t)eni_arena_map(fds[0], hello.count, &s.mapped);
         for (size_t i = 0; i < nfds; i++)
             close(fds[i]);
         for (int k = 0; k < SHARDS; k++)
-            s.lane[k].arena = s.mapped; /* before HELLO, so before the lane reads it */
+            s.shard[k].arena = s.mapped; /* before HELLO, so before the shard reads it */
         if (s.door_answer != EN_OK) answer.status = s.door_answer;
         answer.has_weights = s.weights_fd >= 0;
         eni_fdpass_send(fd, &s.weights_fd, answer.has_weights, &answer, sizeof answer, until, -1);
@@ -108,13 +108,13 @@ static int setup(void **state)
     if (eni_buckets_new(tensors, 3, COUNT, 131072, &s.buckets) != EN_OK || s.buckets->n != BUCKETS) return -1;
     for (int k = 0; k < SHARDS; k++) {
         eni_address bound;
-        s.lane[k].shard = k;
-        s.lane[k].buckets = s.buckets;
-        eni_token_hex(&s.token, s.lane[k].token);
-        if (eni_router_open(s.psd_net, &any, false, 0, &s.lane[k].router, &bound) != EN_OK) return -1;
+        s.shard[k].index = k;
+        s.shard[k].buckets = s.buckets;
+        eni_token_hex(&s.token, s.shard[k].token);
+        if (eni_router_open(s.psd_net, &any, false, 0, &s.shard[k].router, &bound) != EN_OK) return -1;
         eni_address_format(&bound, s.endpoint_text[k]);
         s.endpoints[k] = s.endpoint_text[k];
-        if (pthread_create(&s.lane[k].thread, NULL, lane_main, &s.lane[k]) != 0) return -1;
+        if (pthread_create(&s.shard[k].thread, NULL, shard_main, &s.shard[k]) != 0) return -1;
     }
     s.config = (eni_client_config){.net = s.net,
                                    .place = {.endpoints = s.endpoints, .shards = SHARDS, .epoch = 1},
@@ -134,9 +134,9 @@ static int teardown(void **state)
     (void)state;
     eni_client_close(s.client);
     for (int k = 0; k < SHARDS; k++) {
-        atomic_store(&s.lane[k].is_stopping, 1);
-        pthread_join(s.lane[k].thread, NULL);
-        eni_router_close(s.lane[k].router);
+        atomic_store(&s.shard[k].is_stopping, 1);
+        pthread_join(s.shard[k].thread, NULL);
+        eni_router_close(s.shard[k].router);
     }
     eni_net_close(s.net);
     eni_net_close(s.psd_net);
@@ -216,10 +216,10 @@ static void test_payloads_by_message(void **state)
     assert_int_equal(count.shm_bytes, 0);
     assert_true(count.wire_bytes > 2 * COUNT * sizeof(float));
     assert_true(count.wait_ns > 0);
-    /* lane 1 has no part of a bucket of 16: nothing was sent for it */
-    assert_int_equal(atomic_load(&s.lane[0].calls) + atomic_load(&s.lane[1].calls), 5);
-    assert_int_equal(atomic_load(&s.lane[0].nsamples), 8);
-    assert_int_equal(atomic_load(&s.lane[0].step), 3);
+    /* shard 1 has no part of a bucket of 16: nothing was sent for it */
+    assert_int_equal(atomic_load(&s.shard[0].calls) + atomic_load(&s.shard[1].calls), 5);
+    assert_int_equal(atomic_load(&s.shard[0].nsamples), 8);
+    assert_int_equal(atomic_load(&s.shard[0].step), 3);
 }
 
 static void test_payloads_through_memory(void **state)
@@ -246,7 +246,7 @@ static void offer_weights(void)
     s.weights = mmap(NULL, WEIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, s.weights_fd, 0);
     assert_true(s.weights != MAP_FAILED);
     for (int k = 0; k < SHARDS; k++)
-        s.lane[k].weights = s.weights;
+        s.shard[k].weights = s.weights;
 }
 
 static void test_weights_are_read_where_psd_has_them(void **state)
@@ -313,7 +313,7 @@ static void test_versions(void **state)
         assert_int_equal(call(C, ECHO), EN_OK);
         assert_int_equal(eni_client_wait(s.client, C), EN_OK);
         assert_int_equal(eni_client_version(s.client, C), i);
-        assert_int_equal(atomic_load(&s.lane[1].base[C]), i - 1); /* what it was computed on */
+        assert_int_equal(atomic_load(&s.shard[1].base[C]), i - 1); /* what it was computed on */
     }
     assert_int_equal(eni_client_version(s.client, A), 0);
 }
@@ -325,7 +325,7 @@ static void test_pull_init_and_snapshot(void **state)
     assert_int_equal(eni_client_call(s.client, ENI_MSG_INIT, C, 0, 3, ENI_SLOT_PARAM, ENI_SLOT_NONE, 0, 0),
                      EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
-    assert_int_equal(atomic_load(&s.lane[0].inits) + atomic_load(&s.lane[1].inits), 2);
+    assert_int_equal(atomic_load(&s.shard[0].inits) + atomic_load(&s.shard[1].inits), 2);
     prepare(C, 0);
     assert_int_equal(
         eni_client_call(s.client, ENI_MSG_SNAPSHOT, C, 0, 3, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0), EN_OK);
@@ -455,7 +455,7 @@ static void test_the_shaper_stamps(void **state)
     int64_t begin = eni_now_ns();
     assert_int_equal(call(C, ECHO), EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
-    assert_true(atomic_load(&s.lane[0].deliver_ns) >= begin + 3 * ENI_MILLI);
+    assert_true(atomic_load(&s.shard[0].deliver_ns) >= begin + 3 * ENI_MILLI);
     eni_client_close(s.client);
     s.client = NULL;
     eni_shaper_free(s.config.shaper);
@@ -476,17 +476,17 @@ static void test_finished(void **state)
     (void)state;
     open_client();
     assert_int_equal(eni_client_finished(s.client), EN_OK);
-    assert_int_equal(atomic_load(&s.lane[0].farewells), 1);
-    assert_int_equal(atomic_load(&s.lane[1].farewells), 1);
+    assert_int_equal(atomic_load(&s.shard[0].farewells), 1);
+    assert_int_equal(atomic_load(&s.shard[1].farewells), 1);
 }
 
 static void test_unwelcome(void **state)
 {
     (void)state;
-    atomic_store(&s.lane[1].is_unwelcoming, 1);
-    s.config.join_deadline_ns = eni_now_ns() + 2 * ENI_SECOND; /* the other lane has time for its word */
+    atomic_store(&s.shard[1].is_unwelcoming, 1);
+    s.config.join_deadline_ns = eni_now_ns() + 2 * ENI_SECOND; /* the other shard has time for its word */
     assert_int_equal(eni_client_open(&s.config, &s.client), EN_ETIMEOUT);
-    assert_non_null(strstr(s.said, "1 of 2 lanes"));
+    assert_non_null(strstr(s.said, "1 of 2 shards"));
     s.client = NULL;
 }
 

@@ -9,14 +9,14 @@
 
 #include "core/clock.h"
 #include "runtime/client/client.h"
-#include "tests/client/fake_lane.h"
+#include "tests/client/fake_shard.h"
 
 enum { COUNT = 64 };
 
-/* Two lanes that echo, one bucket, payloads by message. */
+/* Two shards that echo, one bucket, payloads by message. */
 typedef struct scene {
     eni_net *net, *psd_net;
-    lane lane[SHARDS];
+    shard shard[SHARDS];
     char text[SHARDS][ENI_ADDRESS_TEXT];
     const char *endpoints[SHARDS];
     eni_token token;
@@ -25,18 +25,18 @@ typedef struct scene {
     eni_client *client;
 } scene;
 
-static void start_lane(scene *s, int k)
+static void start_shard(scene *s, int k)
 {
     const eni_address any = {.host = "127.0.0.1", .port = 0};
     eni_address bound;
-    lane *l = &s->lane[k];
-    l->shard = k;
+    shard *l = &s->shard[k];
+    l->index = k;
     l->buckets = s->buckets;
     eni_token_hex(&s->token, l->token);
     assert_int_equal(eni_router_open(s->psd_net, &any, false, 0, &l->router, &bound), EN_OK);
     eni_address_format(&bound, s->text[k]);
     s->endpoints[k] = s->text[k];
-    assert_int_equal(pthread_create(&l->thread, NULL, lane_main, l), 0);
+    assert_int_equal(pthread_create(&l->thread, NULL, shard_main, l), 0);
 }
 
 static void open_scene(scene *s)
@@ -49,7 +49,7 @@ static void open_scene(scene *s)
     assert_int_equal(eni_arena_open(COUNT, 6, 1, &s->arena), EN_OK);
     assert_int_equal(eni_buckets_new(&tensor, 1, COUNT, 131072, &s->buckets), EN_OK);
     for (int k = 0; k < SHARDS; k++)
-        start_lane(s, k);
+        start_shard(s, k);
     eni_client_config config = {.net = s->net,
                                 .place = {.endpoints = s->endpoints, .shards = SHARDS, .epoch = 1},
                                 .arena = s->arena,
@@ -64,9 +64,9 @@ static void close_scene(scene *s)
 {
     eni_client_close(s->client);
     for (int k = 0; k < SHARDS; k++) {
-        atomic_store(&s->lane[k].is_stopping, 1);
-        pthread_join(s->lane[k].thread, NULL);
-        eni_router_close(s->lane[k].router);
+        atomic_store(&s->shard[k].is_stopping, 1);
+        pthread_join(s->shard[k].thread, NULL);
+        eni_router_close(s->shard[k].router);
     }
     eni_net_close(s->net);
     eni_net_close(s->psd_net);
@@ -102,26 +102,26 @@ static void a_look_aside_does_not_make_a_gradient_fresher(void **state)
     assert_int_equal(eni_client_version(s.client, 0), 1);
     push(&s); /* version 4 */
     for (int k = 0; k < SHARDS; k++)
-        assert_int_equal(atomic_load(&s.lane[k].base[0]), 1);
+        assert_int_equal(atomic_load(&s.shard[k].base[0]), 1);
     snapshot(&s, ENI_SLOT_PARAM); /* as at the start of a run */
     assert_int_equal(eni_client_version(s.client, 0), 5);
     push(&s);
     for (int k = 0; k < SHARDS; k++)
-        assert_int_equal(atomic_load(&s.lane[k].base[0]), 5);
+        assert_int_equal(atomic_load(&s.shard[k].base[0]), 5);
     close_scene(&s);
 }
 
-/* The second lane's cell was met by three more versions than the first's; a lane that says nothing is at 0.
+/* The second shard's cell was met by three more versions than the first's; a shard that says nothing is at 0.
  */
-static void staleness_is_what_the_lanes_say(void **state)
+static void staleness_is_what_the_shards_say(void **state)
 {
     (void)state;
     scene s;
     open_scene(&s);
     push(&s);
     assert_true(eni_client_staleness(s.client, 0) == 0);
-    atomic_store(&s.lane[0].met_ahead, 2);
-    atomic_store(&s.lane[1].met_ahead, 5);
+    atomic_store(&s.shard[0].met_ahead, 2);
+    atomic_store(&s.shard[1].met_ahead, 5);
     push(&s);
     assert_true(eni_client_staleness(s.client, 0) == 3.5);
     snapshot(&s, ENI_SLOT_FREE); /* no push: nothing changes */
@@ -132,6 +132,6 @@ static void staleness_is_what_the_lanes_say(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_look_aside_does_not_make_a_gradient_fresher),
-                                       cmocka_unit_test(staleness_is_what_the_lanes_say)};
+                                       cmocka_unit_test(staleness_is_what_the_shards_say)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* test_shm_ring.c - messages without a socket: they arrive once and in order, a lane that sleeps is woken,
+/* test_shm_ring.c - messages without a socket: they arrive once and in order, a shard that sleeps is woken,
  * and what a client writes there is believed no more than what comes from a socket.
  *
- * The lane of most tests is a real thread on the client's own mapping, so that ThreadSanitizer sees both. */
+ * The shard of most tests is a real thread on the client's own mapping, so that ThreadSanitizer sees both. */
 #include "runtime/client/shm_ring.h"
 
 #include <fcntl.h>
@@ -21,20 +21,20 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-enum { LANES = 2, CELLS = 20, SLOTS = 32, ROUNDS = 20000 };
+enum { SHARDS = 2, CELLS = 20, SLOTS = 32, ROUNDS = 20000 };
 
-typedef struct lane {
+typedef struct shard {
     eni_shm_ring *ring;
     uint32_t number;
     int doorbell_fd;
     atomic_int is_stopping, sleeps;
     uint64_t taken;
     pthread_t thread;
-} lane;
+} shard;
 
 static struct scene {
     eni_shm_ring *client;
-    lane lane[LANES];
+    shard shard[SHARDS];
 } s;
 
 static en_status deadline(void *user)
@@ -58,12 +58,12 @@ static int setup(void **state)
 {
     (void)state;
     memset(&s, 0, sizeof s);
-    if (eni_shm_ring_open(LANES, CELLS, &s.client) != EN_OK) return -1;
-    for (uint32_t k = 0; k < LANES; k++) {
-        s.lane[k].number = k;
-        s.lane[k].doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        eni_shm_ring_set_doorbell(s.client, k, dup(s.lane[k].doorbell_fd));
-        if (eni_shm_ring_over(s.client, &s.lane[k].ring) != EN_OK) return -1;
+    if (eni_shm_ring_open(SHARDS, CELLS, &s.client) != EN_OK) return -1;
+    for (uint32_t k = 0; k < SHARDS; k++) {
+        s.shard[k].number = k;
+        s.shard[k].doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        eni_shm_ring_set_doorbell(s.client, k, dup(s.shard[k].doorbell_fd));
+        if (eni_shm_ring_over(s.client, &s.shard[k].ring) != EN_OK) return -1;
     }
     return 0;
 }
@@ -71,17 +71,17 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    for (int k = 0; k < LANES; k++) {
-        eni_shm_ring_close(s.lane[k].ring);
-        close(s.lane[k].doorbell_fd);
+    for (int k = 0; k < SHARDS; k++) {
+        eni_shm_ring_close(s.shard[k].ring);
+        close(s.shard[k].doorbell_fd);
     }
     eni_shm_ring_close(s.client);
     return 0;
 }
 
-/* ---- a lane that answers every message, and sleeps as soon as there is none ---- */
+/* ---- a shard that answers every message, and sleeps as soon as there is none ---- */
 
-static int answer_all(lane *l)
+static int answer_all(shard *l)
 {
     eni_header header;
     const char *why;
@@ -96,9 +96,9 @@ static int answer_all(lane *l)
     return n;
 }
 
-static void *run_lane(void *user)
+static void *run_shard(void *user)
 {
-    lane *l = user;
+    shard *l = user;
     uint64_t rings;
     while (!atomic_load(&l->is_stopping)) {
         eni_shm_ring_sleep(l->ring, l->number, 0);
@@ -115,20 +115,20 @@ static void *run_lane(void *user)
     return NULL;
 }
 
-static void start_lanes(void)
+static void start_shards(void)
 {
-    for (int k = 0; k < LANES; k++)
-        assert_int_equal(pthread_create(&s.lane[k].thread, NULL, run_lane, &s.lane[k]), 0);
+    for (int k = 0; k < SHARDS; k++)
+        assert_int_equal(pthread_create(&s.shard[k].thread, NULL, run_shard, &s.shard[k]), 0);
 }
 
-static void stop_lanes(void)
+static void stop_shards(void)
 {
     const uint64_t one = 1;
-    for (int k = 0; k < LANES; k++) {
+    for (int k = 0; k < SHARDS; k++) {
         void *failed;
-        atomic_store(&s.lane[k].is_stopping, 1);
-        assert_int_equal(write(s.lane[k].doorbell_fd, &one, sizeof one), sizeof one);
-        pthread_join(s.lane[k].thread, &failed);
+        atomic_store(&s.shard[k].is_stopping, 1);
+        assert_int_equal(write(s.shard[k].doorbell_fd, &one, sizeof one), sizeof one);
+        pthread_join(s.shard[k].thread, &failed);
         assert_null(failed);
     }
 }
@@ -138,10 +138,10 @@ static void stop_lanes(void)
 static void every_message_arrives_once_and_in_order(void **state)
 {
     (void)state;
-    uint64_t asked[LANES] = {0}, heard[LANES] = {0};
-    start_lanes();
+    uint64_t asked[SHARDS] = {0}, heard[SHARDS] = {0};
+    start_shards();
     while (heard[0] + heard[1] < 2 * ROUNDS) {
-        for (uint32_t k = 0; k < LANES; k++)
+        for (uint32_t k = 0; k < SHARDS; k++)
             while (asked[k] < ROUNDS && eni_shm_ring_may_post(s.client, k)) {
                 const eni_header header = question(++asked[k]);
                 eni_shm_ring_post(s.client, k, &header);
@@ -150,7 +150,7 @@ static void every_message_arrives_once_and_in_order(void **state)
         assert_true(eni_shm_ring_unanswered(s.client) == asked[0] + asked[1] - heard[0] - heard[1]);
         eni_header header;
         uint64_t before = heard[0] + heard[1];
-        for (uint32_t k = 0; k < LANES; k++)
+        for (uint32_t k = 0; k < SHARDS; k++)
             for (en_status st; (st = eni_shm_ring_poll(s.client, k, &header)) != EN_ETIMEOUT;) {
                 assert_int_equal(st, EN_OK);
                 assert_int_equal(header.type, ENI_MSG_REPLY);
@@ -160,18 +160,18 @@ static void every_message_arrives_once_and_in_order(void **state)
             assert_int_equal(await(), EN_OK);
     }
     assert_int_equal(eni_shm_ring_unanswered(s.client), 0);
-    stop_lanes();
+    stop_shards();
 }
 
-/* One message at a time: the lane sleeps before nearly every one. */
+/* One message at a time: the shard sleeps before nearly every one. */
 static void who_sleeps_is_woken(void **state)
 {
     (void)state;
     eni_header header;
-    start_lanes();
+    start_shards();
     for (uint64_t seq = 1; seq <= 50; seq++) {
         const int64_t until = eni_now_ns() + 20 * ENI_SECOND;
-        while (atomic_load(&s.lane[1].sleeps) < (int)seq) /* counts itself, then sleeps */
+        while (atomic_load(&s.shard[1].sleeps) < (int)seq) /* counts itself, then sleeps */
             assert_true(eni_now_ns() < until);
         const eni_header ask = question(seq);
         eni_shm_ring_post(s.client, 1, &ask);
@@ -179,7 +179,7 @@ static void who_sleeps_is_woken(void **state)
             assert_int_equal(await(), EN_OK);
         assert_true(header.seq == seq);
     }
-    stop_lanes();
+    stop_shards();
 }
 
 static void the_wait_ends_when_nobody_lives(void **state)
@@ -205,7 +205,7 @@ static void there_is_room_for_every_cell(void **state)
     }
     assert_false(eni_shm_ring_may_post(s.client, 0));
     assert_true(eni_shm_ring_may_post(s.client, 1));
-    eni_shm_ring *theirs = s.lane[0].ring;
+    eni_shm_ring *theirs = s.shard[0].ring;
     for (uint64_t seq = 1; seq <= SLOTS; seq++) {
         assert_int_equal(eni_shm_ring_take(theirs, 0, &header, &why), EN_OK);
         assert_int_equal(eni_shm_ring_answer(theirs, 0, &header), EN_OK);
@@ -229,7 +229,7 @@ static void the_largest_header_fits(void **state)
     in.deliver_ns = INT64_MAX;
     memset(in.text, 'x', sizeof in.text - 1);
     eni_shm_ring_post(s.client, 0, &in);
-    assert_int_equal(eni_shm_ring_take(s.lane[0].ring, 0, &out, &why), EN_OK);
+    assert_int_equal(eni_shm_ring_take(s.shard[0].ring, 0, &out, &why), EN_OK);
     assert_string_equal(out.text, in.text);
     assert_true(out.seq == UINT64_MAX && out.into == UINT32_MAX);
 }
@@ -239,7 +239,7 @@ static void the_largest_header_fits(void **state)
 /* The words of shm_ring.c's layout, as somebody who means harm would find them. */
 static uint8_t *raw(void)
 {
-    static const size_t bytes = 4096 + LANES * ((192 + 2 * SLOTS * 512 + 4095) / 4096 * 4096);
+    static const size_t bytes = 4096 + SHARDS * ((192 + 2 * SLOTS * 512 + 4095) / 4096 * 4096);
     uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, eni_shm_ring_fd(s.client), 0);
     assert_true(at != MAP_FAILED);
     return at;
@@ -249,7 +249,7 @@ static void bad_bytes_are_told_and_passed_over(void **state)
 {
     (void)state;
     uint8_t *memory = raw(), *slot = memory + 4096 + 192;
-    eni_shm_ring *theirs = s.lane[0].ring;
+    eni_shm_ring *theirs = s.shard[0].ring;
     eni_header header;
     const char *why = NULL;
     for (int i = 0; i < 3; i++) {
@@ -271,7 +271,7 @@ static void a_counter_that_lies_ends_it(void **state)
 {
     (void)state;
     uint64_t *asked = (uint64_t *)(void *)(raw() + 4096);
-    eni_shm_ring *theirs = s.lane[0].ring;
+    eni_shm_ring *theirs = s.shard[0].ring;
     eni_header header;
     const char *why;
     const eni_header ask = question(1);
@@ -289,7 +289,7 @@ static void an_answer_to_nothing_is_refused(void **state)
     (void)state;
     eni_header header = question(1);
     eni_log_set_level(-1);
-    assert_int_equal(eni_shm_ring_answer(s.lane[0].ring, 0, &header), EN_OK);
+    assert_int_equal(eni_shm_ring_answer(s.shard[0].ring, 0, &header), EN_OK);
     assert_int_equal(eni_shm_ring_poll(s.client, 0, &header), EN_EPROTO);
     eni_log_set_level(ENI_LOG_INFO);
 }
@@ -301,24 +301,25 @@ static void strangers_are_refused(void **state)
     const int plain = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING), mine = eni_shm_ring_fd(s.client);
     eni_log_set_level(-1);
     assert_int_equal(ftruncate(plain, 1 << 20), 0);
-    assert_int_equal(eni_shm_ring_map(plain, LANES, SLOTS, &ring), EN_EPROTO); /* could be cut off under us */
-    assert_int_equal(eni_shm_ring_map(mine, LANES + 1, SLOTS, &ring), EN_EPROTO);
-    assert_int_equal(eni_shm_ring_map(mine, LANES, 2 * SLOTS, &ring), EN_EPROTO);
-    assert_int_equal(eni_shm_ring_map(mine, LANES, 0, &ring), EN_EPROTO);
-    assert_int_equal(eni_shm_ring_map(mine, LANES, UINT32_MAX, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(plain, SHARDS, SLOTS, &ring),
+                     EN_EPROTO); /* could be cut off under us */
+    assert_int_equal(eni_shm_ring_map(mine, SHARDS + 1, SLOTS, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, SHARDS, 2 * SLOTS, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, SHARDS, 0, &ring), EN_EPROTO);
+    assert_int_equal(eni_shm_ring_map(mine, SHARDS, UINT32_MAX, &ring), EN_EPROTO);
     assert_int_equal(eni_shm_ring_map(mine, UINT32_MAX, SLOTS, &ring), EN_EPROTO);
     assert_null(ring);
     eni_log_set_level(ENI_LOG_INFO);
     close(plain);
-    assert_int_equal(eni_shm_ring_map(mine, LANES, SLOTS, &ring), EN_OK);
+    assert_int_equal(eni_shm_ring_map(mine, SHARDS, SLOTS, &ring), EN_OK);
     const eni_header ask = question(1);
     eni_header header;
     const char *why;
     eni_shm_ring_post(s.client, 1, &ask);
     assert_int_equal(eni_shm_ring_take(ring, 1, &header, &why), EN_OK); /* through a mapping of its own */
     eni_shm_ring_close(ring);
-    assert_int_equal(eni_shm_ring_open(LANES, ENI_SHM_RING_SLOTS + 1, &ring), EN_EUNSUPPORTED);
-    assert_int_equal(eni_shm_ring_open(ENI_SHM_RING_LANES + 1, 1, &ring), EN_EUNSUPPORTED);
+    assert_int_equal(eni_shm_ring_open(SHARDS, ENI_SHM_RING_SLOTS + 1, &ring), EN_EUNSUPPORTED);
+    assert_int_equal(eni_shm_ring_open(ENI_SHM_RING_SHARDS + 1, 1, &ring), EN_EUNSUPPORTED);
     eni_shm_ring_close(NULL);
 }
 

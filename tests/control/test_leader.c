@@ -166,7 +166,7 @@ static void a_difference_is_named_to_all(void **state)
     }
 }
 
-static const eni_pair lanes[] = {{"lane0", "tcp://127.0.0.1:1"}};
+static const eni_pair shards[] = {{"lane0", "tcp://127.0.0.1:1"}};
 
 static en_status configure(void *user, const eni_world_info *world, eni_terms *terms)
 {
@@ -176,7 +176,7 @@ static en_status configure(void *user, const eni_world_info *world, eni_terms *t
         return EN_EINVAL;
     }
     terms->budget = batch[0] == '7' ? 7 : 0;
-    terms->privates = lanes;
+    terms->privates = shards;
     terms->nprivates = 1;
     *(const eni_world_info **)user = world;
     return EN_OK;
@@ -203,7 +203,7 @@ static void on_world_decides_before_anyone_is_in(void **state)
             const eni_world_info *world = eni_member_world(c.hand[1].member);
             assert_int_equal(world->budget, 7);
             assert_string_equal(eni_pair_find(world->leader.privates, world->leader.nprivates, "lane0"),
-                                lanes[0].value);
+                                shards[0].value);
             assert_true(crew_bye(&c));
             assert_string_equal(eni_pair_find(seen->pairs, seen->npairs, "batches"),
                                 "7"); /* after all have left */

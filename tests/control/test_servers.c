@@ -1,4 +1,4 @@
-/* test_servers.c - several servers: their lanes reach everybody, their words reach the result, their deaths
+/* test_servers.c - several servers: their shards reach everybody, their words reach the result, their deaths
  * have a number, and one that comes back is another generation. */
 #include <poll.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@ enum { RANKS = 2, SERVERS = 3, FIRST = RANKS }; /* hand FIRST + k - 1 is server 
 
 typedef struct server {
     char key[16], value[32], word[16];
-    eni_pair lane;
+    eni_pair shard;
     atomic_int nserved;
     uint32_t epoch;
     bool has_right_world;
@@ -31,8 +31,8 @@ static en_status serve(void *user, const eni_world_info *world, const eni_pair *
     s->has_right_world = world->nranks == RANKS && world->nservers == SERVERS && world->peers[1].rank == 1 &&
                          strcmp(eni_pair_find(world->pairs, world->npairs, "lr"), "0.1") == 0;
     s->epoch = world->epoch;
-    s->lane = (eni_pair){s->key, s->value};
-    *privates_out = &s->lane;
+    s->shard = (eni_pair){s->key, s->value};
+    *privates_out = &s->shard;
     *n_out = 1;
     atomic_fetch_add(&s->nserved, 1);
     return EN_OK;
@@ -44,13 +44,13 @@ static void add_word(void *user, const char *tag, eni_blob *own_out)
     if (strcmp(tag, "result") == 0) *own_out = (eni_blob){(const uint8_t *)s->word, strlen(s->word)};
 }
 
-static const eni_pair lane0 = {"lane.0", "first"};
+static const eni_pair shard0 = {"lane.0", "first"};
 
 static en_status lead(void *user, const eni_world_info *world, eni_terms *terms)
 {
     (void)user;
     (void)world;
-    terms->privates = &lane0;
+    terms->privates = &shard0;
     terms->nprivates = 1;
     return EN_OK;
 }
@@ -104,7 +104,7 @@ static void join(crew *c)
         assert_int_equal(c->hand[h].status, EN_OK);
 }
 
-static const char *lane(const eni_peer *leader, const char *key)
+static const char *shard(const eni_peer *leader, const char *key)
 {
     const char *value = eni_pair_find(leader->privates, leader->nprivates, key);
     return value == NULL ? "none" : value;
@@ -117,7 +117,7 @@ static void *gather(void *argument)
     return NULL;
 }
 
-static void all_lanes_and_words_are_merged(void **state)
+static void all_shards_and_words_are_merged(void **state)
 {
     (void)state;
     crew c;
@@ -130,9 +130,9 @@ static void all_lanes_and_words_are_merged(void **state)
         const eni_world_info *world = eni_member_world(c.hand[r].member);
         assert_int_equal(world->nservers, SERVERS);
         assert_int_equal(world->leader.nprivates, SERVERS);
-        assert_string_equal(lane(&world->leader, "lane.0"), "first");
-        assert_string_equal(lane(&world->leader, "lane.1"), "of server 1");
-        assert_string_equal(lane(&world->leader, "lane.2"), "of server 2");
+        assert_string_equal(shard(&world->leader, "lane.0"), "first");
+        assert_string_equal(shard(&world->leader, "lane.1"), "of server 1");
+        assert_string_equal(shard(&world->leader, "lane.2"), "of server 2");
     }
     for (int k = 1; k < SERVERS; k++) {
         assert_true(servers[k].has_right_world);
@@ -199,8 +199,8 @@ static void a_server_may_come_back(void **state)
         assert_int_equal(eni_member_generation(c.hand[r].member), 1);
         const eni_peer *leader = eni_member_leader(c.hand[r].member, &epoch);
         assert_int_equal(epoch, 1);
-        assert_string_equal(lane(leader, "lane.1"), "of server 1");
-        assert_string_equal(lane(leader, "lane.2"), "elsewhere");
+        assert_string_equal(shard(leader, "lane.1"), "of server 1");
+        assert_string_equal(shard(leader, "lane.2"), "elsewhere");
         assert_int_equal(eni_member_status(c.hand[r].member), EN_OK);
     }
     for (int r = 0; r < RANKS; r++)
@@ -226,7 +226,7 @@ static void *open_hand(void *argument)
     return NULL;
 }
 
-/* To be here again is not enough: the lanes must open, too. */
+/* To be here again is not enough: the shards must open, too. */
 static void a_server_that_comes_back_has_to_serve(void **state)
 {
     (void)state;
@@ -302,7 +302,7 @@ static void a_missing_server_and_wrong_numbers_are_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_lanes_and_words_are_merged),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_shards_and_words_are_merged),
                                        cmocka_unit_test(a_servers_death_has_its_number),
                                        cmocka_unit_test(a_server_may_come_back),
                                        cmocka_unit_test(a_server_that_comes_back_has_to_serve),

@@ -87,7 +87,7 @@ enum { THREADS = 4, EACH = 1000, ROOM = 2500 };
 static void *record(void *user)
 {
     for (int i = 0; i < EACH; i++)
-        eni_trace_span(user, ENI_TRACE_LANE0, "work", i, i + 1, i, -1, 0);
+        eni_trace_span(user, ENI_TRACE_SHARD0, "work", i, i + 1, i, -1, 0);
     return NULL;
 }
 

@@ -82,7 +82,7 @@ static void a_state_is_written_synced_renamed_and_its_folder_synced(void **state
 {
     char folder[] = "/tmp/entrain-test-durable-XXXXXX";
     eni_state *s;
-    eni_state_stamp stamp = {.kind = ENI_STATE_LANE, .lane = 0, .nlanes = 1, .run = 7, .generation = 1},
+    eni_state_stamp stamp = {.kind = ENI_STATE_SHARD, .shard = 0, .nshards = 1, .run = 7, .generation = 1},
                     found;
     uint8_t *bytes;
     size_t n;
@@ -96,7 +96,7 @@ static void a_state_is_written_synced_renamed_and_its_folder_synced(void **state
     forget(1);
     assert_int_equal(eni_state_write(s, &stamp, "two", 3), EN_EIO);
     assert_string_equal(seen.calls, "F"); /* no second try, no rename */
-    assert_int_equal(eni_state_read(s, ENI_STATE_LANE, 0, &found, &bytes, &n), EN_OK);
+    assert_int_equal(eni_state_read(s, ENI_STATE_SHARD, 0, &found, &bytes, &n), EN_OK);
     assert_int_equal(found.generation, 1);
     assert_memory_equal(bytes, "one", 3);
     free(bytes);

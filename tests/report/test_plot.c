@@ -187,7 +187,7 @@ static void the_median_step_is_cut_out(void **state)
     assert_true(step.ms == 20);
     assert_int_equal(step.nlanes, 2);
     assert_string_equal(step.lanes[0].name, "rank 0");
-    assert_string_equal(step.lanes[1].name, "psd lane 0");
+    assert_string_equal(step.lanes[1].name, "psd shard 0");
     assert_int_equal(step.nparts, 2);
     assert_true(step.parts[1].begin == 15 && step.parts[1].phase == ENI_PHASE_UPDATE);
     eni_trace_step_fini(&step);

@@ -18,7 +18,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "server/psd.h"
@@ -145,19 +145,19 @@ static void train(eni_client *client, eni_arena *arena, int32_t rank)
 static void use_client(worker *w, eni_member *member, int64_t deadline)
 {
     const eni_world_info *info = eni_member_world(member);
-    eni_lanes lanes;
+    eni_endpoints shards;
     eni_bucket_range ranges[BUCKETS];
     eni_buckets plan;
     eni_arena *arena;
     eni_net *net;
     eni_client *client;
     plan_buckets(&plan, ranges);
-    assert_int_equal(eni_lanes_find(&info->leader, &lanes), EN_OK);
+    assert_int_equal(eni_endpoints_find(&info->leader, &shards), EN_OK);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &arena), EN_OK);
     assert_int_equal(eni_net_open(1, &net), EN_OK);
     const eni_client_config config = {
         .net = net,
-        .place = eni_lanes_place(&lanes, w->is_shared ? info->leader.host_id : NULL, info->epoch),
+        .place = eni_endpoints_place(&shards, w->is_shared ? info->leader.host_id : NULL, info->epoch),
         .arena = arena,
         .buckets = &plan,
         .token = &w->server->token,

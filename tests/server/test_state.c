@@ -38,11 +38,11 @@ static int close_folder(void **unused)
     return rmdir(folder);
 }
 
-static const eni_state_stamp lane3 = {.kind = ENI_STATE_LANE, .lane = 3, .nlanes = 4, .run = 77};
+static const eni_state_stamp shard3 = {.kind = ENI_STATE_SHARD, .shard = 3, .nshards = 4, .run = 77};
 
 static void put(uint64_t generation, const char *text)
 {
-    eni_state_stamp stamp = lane3;
+    eni_state_stamp stamp = shard3;
     stamp.generation = generation;
     assert_int_equal(eni_state_write(state, &stamp, text, strlen(text)), EN_OK);
 }
@@ -53,9 +53,9 @@ static uint64_t newest(const char *want)
     eni_state_stamp stamp;
     uint8_t *bytes;
     size_t length;
-    if (eni_state_read(state, ENI_STATE_LANE, 3, &stamp, &bytes, &length) != EN_OK) return 0;
+    if (eni_state_read(state, ENI_STATE_SHARD, 3, &stamp, &bytes, &length) != EN_OK) return 0;
     assert_int_equal(stamp.run, 77);
-    assert_int_equal(stamp.nlanes, 4);
+    assert_int_equal(stamp.nshards, 4);
     assert_int_equal(length, strlen(want));
     assert_memory_equal(bytes, want, length);
     eni_free(bytes);
@@ -141,8 +141,8 @@ static void both_damaged_is_told_from_none(void **unused)
     put(2, "two");
     write_file("lane-3.0", (const uint8_t *)"x", 1);
     write_file("lane-3.1", (const uint8_t *)"x", 1);
-    assert_int_equal(eni_state_read(state, ENI_STATE_LANE, 3, &stamp, &bytes, &length), EN_EFORMAT);
-    assert_int_equal(eni_state_read(state, ENI_STATE_LANE, 2, &stamp, &bytes, &length), EN_ENOENT);
+    assert_int_equal(eni_state_read(state, ENI_STATE_SHARD, 3, &stamp, &bytes, &length), EN_EFORMAT);
+    assert_int_equal(eni_state_read(state, ENI_STATE_SHARD, 2, &stamp, &bytes, &length), EN_ENOENT);
 }
 
 /* What a kill between write and rename leaves. */
@@ -259,7 +259,7 @@ static void a_run_is_read_back(void **unused)
     assert_int_equal(eni_run_file_write(state, &facts, &world), EN_OK);
     assert_int_equal(eni_run_file_read(state, &file), EN_OK);
     assert_string_equal(file->facts.strategy, "ps-sync");
-    assert_int_equal(file->facts.nlanes, 6);
+    assert_int_equal(file->facts.nshards, 6);
     assert_true(eni_token_equal(&file->facts.token, &facts.token));
     assert_int_equal(file->epoch, 3);
     assert_true(file->incarnation == world.incarnation);

@@ -236,8 +236,8 @@ static void statuses_that_are_the_hosts(void **state)
     }
 }
 
-/* Nobody waits for an answer there: the event fails, and with it the lane. */
-static void misuse_in_a_timer_ends_the_lane(void **state)
+/* Nobody waits for an answer there: the event fails, and with it the shard. */
+static void misuse_in_a_timer_ends_the_shard(void **state)
 {
     (void)state;
     eni_store_config config = rig_config(&bad, 2, counts, 2);
@@ -265,6 +265,6 @@ int main(void)
     eni_log_set_sink(listen_to, NULL);
     const struct CMUnitTest tests[] = {cmocka_unit_test(misuse_is_refused),
                                        cmocka_unit_test(statuses_that_are_the_hosts),
-                                       cmocka_unit_test(misuse_in_a_timer_ends_the_lane)};
+                                       cmocka_unit_test(misuse_in_a_timer_ends_the_shard)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

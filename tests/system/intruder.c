@@ -310,7 +310,7 @@ static int zmtp_message(intruder *me, int fd, const eni_header *header, const vo
 }
 
 /* HELLO with what it has, then calls all the same, and the end of somebody else's. */
-static void lane_impostor(intruder *me, int fd)
+static void shard_impostor(intruder *me, int fd)
 {
     float poison[208];
     if (!zmtp_open(me, fd, roll(me, 2) ? 5 : 0)) return;
@@ -333,7 +333,7 @@ static void lane_impostor(intruder *me, int fd)
 }
 
 /* Headers that are cut off, too long, of another version, or bombs; payloads that are not announced. */
-static void lane_malformed(intruder *me, int fd)
+static void shard_malformed(intruder *me, int fd)
 {
     uint8_t bytes[ENI_HEADER_MAX + 64] = {0};
     if (!zmtp_open(me, fd, roll(me, 2) ? 255 : 1)) return;
@@ -349,14 +349,14 @@ static void lane_malformed(intruder *me, int fd)
     zmtp_frame(me, fd, bytes, 300, 0);
 }
 
-static void lane_oversized(intruder *me, int fd)
+static void shard_oversized(intruder *me, int fd)
 {
     static const uint8_t huge[9] = {2, 0x40, 0, 0, 0, 0, 0, 0, 0};
     if (zmtp_open(me, fd, 0) && say(me, fd, huge, sizeof huge)) noise(me, fd);
 }
 
 /* A message that never ends: what no option of ZeroMQ's bounds. */
-static void lane_endless(intruder *me, int fd)
+static void shard_endless(intruder *me, int fd)
 {
     static const uint8_t zeros[60000];
     const double until = now_seconds() + 0.2;
@@ -367,7 +367,7 @@ static void lane_endless(intruder *me, int fd)
 }
 
 /* Half a message, and then it stays for a while. */
-static void lane_half(intruder *me, int fd)
+static void shard_half(intruder *me, int fd)
 {
     uint8_t bytes[ENI_HEADER_MAX];
     if (!zmtp_open(me, fd, 0)) return;
@@ -417,12 +417,12 @@ static void attack_name(intruder *me, const char *name)
 static void attack_port(intruder *me, int at)
 {
     static void (*const attacks[])(intruder *, int) = {
-        noise,         control_bombs,  control_lengths, control_join, mesh_greeting,
-        lane_impostor, lane_malformed, lane_oversized,  lane_endless, lane_half};
-    const size_t on_lanes = 5; /* the last ones need a ZeroMQ to talk to */
+        noise,          control_bombs,   control_lengths, control_join,  mesh_greeting,
+        shard_impostor, shard_malformed, shard_oversized, shard_endless, shard_half};
+    const size_t on_shards = 5; /* the last ones need a ZeroMQ to talk to */
     me->now = at;
     for (size_t i = 0; i < sizeof attacks / sizeof *attacks && !me->is_stopping; i++) {
-        if (i >= sizeof attacks / sizeof *attacks - on_lanes && me->misses[at] >= MISSES) return;
+        if (i >= sizeof attacks / sizeof *attacks - on_shards && me->misses[at] >= MISSES) return;
         const int fd = dial(me, me->port[at]);
         if (fd < 0) return;
         attacks[i](me, fd);

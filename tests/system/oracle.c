@@ -12,12 +12,12 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/client/client.h"
-#include "runtime/client/lanes.h"
+#include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
 #include "runtime/net/place.h"
 #include "tests/system/process.h"
 
-enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, LANES = 2 };
+enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, SHARDS = 2 };
 enum { ROUNDS_AFTER = 20 }; /* that go on after a state could not be written */
 
 typedef struct worker {
@@ -25,7 +25,7 @@ typedef struct worker {
     int32_t rank;
     eni_member *member;
     eni_arena *arena;
-    eni_lanes lanes;
+    eni_endpoints endpoints;
     pthread_t thread;
     _Atomic(en_status) status;
     uint64_t pushes;     /* rounds of one push a bucket */
@@ -75,9 +75,10 @@ static en_status locate(void *user, eni_client_place *place_out)
     worker *w = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(w->member, &epoch);
-    const en_status st = eni_lanes_find(psd, &w->lanes);
+    const en_status st = eni_endpoints_find(psd, &w->endpoints);
     if (st == EN_OK)
-        *place_out = eni_lanes_place(&w->lanes, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
+        *place_out =
+            eni_endpoints_place(&w->endpoints, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
     return st;
 }
 
@@ -166,7 +167,7 @@ static en_status use_client(worker *w)
                                       .user = w,
                                       .wake_fd = eni_member_fd(w->member),
                                       .join_deadline_ns = eni_now_ns() + 30 * ENI_SECOND,
-                                      .keep = (uint32_t)(2 * w->lanes.state_every + 8),
+                                      .keep = (uint32_t)(2 * w->endpoints.state_every + 8),
                                       .generation = generation,
                                       .locate = locate};
     st = eni_client_open(&config, &client);
@@ -240,7 +241,7 @@ static void start_psd(trial *t, const char *strace)
                   "%s--listen=%s --token-file=%s --state=%s --state-every=%d --strategy=%s --world-size=%d "
                   "--shards=%d --quiet",
                   front, t->listen, t->token_file, t->state, t->plan->state_every, t->plan->strategy, WORLD,
-                  LANES);
+                  SHARDS);
 }
 
 static uint64_t draw(trial *t, uint64_t below)

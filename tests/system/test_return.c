@@ -61,7 +61,7 @@ static int has_strace(void)
     return system("strace -f -o /dev/null true >/dev/null 2>&1") == 0;
 }
 
-/* The calls of one life: run file, then two lanes' states, again and again. */
+/* The calls of one life: run file, then two shards' states, again and again. */
 static int killed_at(const char *call, int first, int last)
 {
     int killed = 0;
@@ -123,11 +123,11 @@ static void a_disk_that_fails_once(void **state)
         oracle_run(
             &(oracle_plan){.strategy = "ssp:bound=2", .state_every = 4, .seed = i, .strace = faults[i]}, &o);
         assert_int_equal(o.kills, 0);
-        assert_in_range(o.warnings, 1, 2); /* strace counts by thread: each lane's keeper meets it once */
+        assert_in_range(o.warnings, 1, 2); /* strace counts by thread: each shard's keeper meets it once */
         assert_int_equal(o.missing + o.double_, 0);
         assert_int_equal(o.psd_code, 0);
     }
-    promise("EIO of fsync, ENOSPC of write and of rename: one warning a lane, serving goes on");
+    promise("EIO of fsync, ENOSPC of write and of rename: one warning a shard, serving goes on");
 }
 
 /* ---- whole runs ---------------------------------------------------------------------------------------- */

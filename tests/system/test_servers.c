@@ -17,7 +17,7 @@ static void two_servers_end_with_the_bytes_of_ring_and_solo(void **state)
     assert_string_equal(ring, solo);
     assert_string_equal(two, solo);
     assert_string_equal(tcp, solo);
-    promise("ps-sync on 2 servers x 3 lanes, and on 3 x 2 by message: the bytes of ring and solo");
+    promise("ps-sync on 2 servers x 3 shards, and on 3 x 2 by message: the bytes of ring and solo");
 }
 
 static void the_report_is_the_sum(void **state)
@@ -89,7 +89,7 @@ static void wrong_numbers_are_refused(void **state)
     static const char *const lines[][2] = {
         {"--server-rank=2 --servers=2 --leader=tcp://127.0.0.1:1", "--server-rank=2"},
         {"--server-rank=1 --servers=2", "no --leader"},
-        {"--servers=64 --shards=5", "at most 256 lanes"},
+        {"--servers=64 --shards=5", "at most 256 shards"},
         {"--servers=2 --state=/nonexistent/x", "a psd among several cannot come back"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

@@ -1,7 +1,7 @@
-/* test_lane_ring.c - a client that asks a lane by ring: it hears the same as by socket, in the same order,
+/* test_shard_ring.c - a client that asks a shard by ring: it hears the same as by socket, in the same order,
  * and is believed no more. */
 #include "runtime/client/shm_ring.h"
-#include "tests/server/lane_rig.h"
+#include "tests/server/shard_rig.h"
 
 #include <sys/mman.h>
 
@@ -26,7 +26,7 @@ static guest *let_in(rig *r, int rank)
                                    .epoch = 1,
                                    .incarnation = 1,
                                    .count = ELEMENTS,
-                                   .lanes = 1,
+                                   .shards = 1,
                                    .slots = eni_shm_ring_slots(g->ring)};
     const int fds[] = {eni_arena_fd(g->arena), eni_shm_ring_fd(g->ring)};
     assert_int_equal(eni_fdpass_connect(eni_arenas_name(r->arenas), &r->token, until, -1, &fd), EN_OK);
@@ -160,19 +160,19 @@ static void nonsense_by_ring_is_refused_and_counted(void **state)
     header.slot = 6;
     eni_shm_ring_post(g->ring, 0, &header);
     expect_refused_by_ring(r, g, EN_EPROTO, "slot 6");
-    eni_lane_figures figures = {0};
-    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    eni_shard_figures figures = {0};
+    assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refused, 5);
     assert_int_equal(figures.refusals.unknown, 4);
     assert_int_equal(figures.refusals.payload, 1);
-    ring_push(g, 0, 0); /* and the lane goes on */
+    ring_push(g, 0, 0); /* and the shard goes on */
     say_push(r, 1, 0, 0);
     assert_int_equal(poll_ring(r, g)->type, ENI_MSG_REPLY);
     close_rig(r);
     let_out(g);
 }
 
-/* A lane is not kept busy by a counter that lies, and the others are served. */
+/* A shard is not kept busy by a counter that lies, and the others are served. */
 static void a_ring_that_lies_is_not_polled_again(void **state)
 {
     (void)state;
@@ -188,12 +188,12 @@ static void a_ring_that_lies_is_not_polled_again(void **state)
     assert_int_equal(poll_ring(r, liar)->type, ENI_MSG_REPLY);
     assert_int_equal(poll_ring(r, other)->type, ENI_MSG_REPLY);
     *(volatile uint64_t *)(void *)(memory + 4096) = UINT64_MAX / 2; /* what it has asked */
-    ring_push(other, 0, 1);                                         /* wakes the lane */
+    ring_push(other, 0, 1);                                         /* wakes the shard */
     say_push(r, 0, 0, 1);                                           /* by socket it can still speak */
     assert_int_equal(poll_ring(r, other)->version, 2);
     assert_int_equal(hear(r, 0)->version, 2);
-    eni_lane_figures figures = {0};
-    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    eni_shard_figures figures = {0};
+    assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refusals.unknown, 1);
     munmap(memory, 2 * 4096);
     close_rig(r);
@@ -202,7 +202,7 @@ static void a_ring_that_lies_is_not_polled_again(void **state)
 }
 
 /* With ring in the house, too; and the first ring after that is heard. */
-static void an_idle_lane_sleeps_and_wakes(void **state)
+static void an_idle_shard_sleeps_and_wakes(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
@@ -235,7 +235,7 @@ int main(void)
         cmocka_unit_test(a_posted_message_comes_before_a_later_one),
         cmocka_unit_test(nonsense_by_ring_is_refused_and_counted),
         cmocka_unit_test(a_ring_that_lies_is_not_polled_again),
-        cmocka_unit_test(an_idle_lane_sleeps_and_wakes),
+        cmocka_unit_test(an_idle_shard_sleeps_and_wakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

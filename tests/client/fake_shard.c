@@ -1,5 +1,5 @@
-/* fake_lane.c - see fake_lane.h. */
-#include "tests/client/fake_lane.h"
+/* fake_shard.c - see fake_shard.h. */
+#include "tests/client/fake_shard.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,20 +9,20 @@
 #include "core/clock.h"
 #include "ops/mean.h"
 
-static void lane_send(lane *l, const eni_packet *to, eni_header *header, float *payload)
+static void shard_send(shard *l, const eni_packet *to, eni_header *header, float *payload)
 {
-    header->shard = (uint32_t)l->shard;
+    header->shard = (uint32_t)l->index;
     header->dtype = ENI_DTYPE_F32;
     header->seq = to->header.seq;
     eni_router_send(l->router, to, header, payload, NULL, NULL);
 }
 
 /* Weights: twice the payload; a pull gets the element's number within the cell. */
-static void lane_answer(lane *l, const eni_packet *packet, uint32_t flags, uint64_t missing, int late_ms)
+static void shard_answer(shard *l, const eni_packet *packet, uint32_t flags, uint64_t missing, int late_ms)
 {
     const eni_header *h = &packet->header;
     uint64_t first = l->buckets->bucket[h->bucket].lo, length = l->buckets->bucket[h->bucket].hi - first;
-    uint64_t lo = first + eni_slice_lo(length, l->shard, SHARDS), count = h->count;
+    uint64_t lo = first + eni_slice_lo(length, l->index, SHARDS), count = h->count;
     float *weights = calloc(count + 1, sizeof *weights);
     const float *from = NULL;
     if (weights == NULL) return;
@@ -48,12 +48,12 @@ static void lane_answer(lane *l, const eni_packet *packet, uint32_t flags, uint6
         reply.flags |= ENI_FLAG_SHM;
         reply.slot = h->into;
     }
-    lane_send(l, packet, &reply, reply.flags & ENI_FLAG_SHM ? NULL : weights);
+    shard_send(l, packet, &reply, reply.flags & ENI_FLAG_SHM ? NULL : weights);
     free(weights);
 }
 
 /* The answer to an old call once more, with contents that must not be used. */
-static void lane_repeat(lane *l)
+static void shard_repeat(shard *l)
 {
     float poison[64];
     for (int i = 0; i < 64; i++)
@@ -66,19 +66,19 @@ static void lane_repeat(lane *l)
                         .count = h->count,
                         .bytes = h->count * sizeof(float),
                         .version = 999};
-    lane_send(l, &l->repeat, &reply, poison);
+    shard_send(l, &l->repeat, &reply, poison);
     eni_packet_release(&l->repeat);
     l->repeat = (eni_packet){0};
 }
 
-static void lane_refuse(lane *l, const eni_packet *packet)
+static void shard_refuse(shard *l, const eni_packet *packet)
 {
     eni_header no = {.type = ENI_MSG_REFUSED, .bucket = packet->header.bucket, .status = EN_EMISMATCH};
     snprintf(no.text, sizeof no.text, "not on a Sunday");
-    lane_send(l, packet, &no, NULL);
+    shard_send(l, packet, &no, NULL);
 }
 
-static void lane_call(lane *l, eni_packet *packet)
+static void shard_call(shard *l, eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     eni_header odd = {.type = ENI_MSG_REPLY, .bucket = 99};
@@ -87,31 +87,31 @@ static void lane_call(lane *l, eni_packet *packet)
     atomic_store(&l->nsamples, h->nsamples);
     atomic_store(&l->step, h->step);
     atomic_fetch_add(&l->calls, 1);
-    if (l->repeat.header.type != 0 && l->repeat.header.bucket == h->bucket) lane_repeat(l);
+    if (l->repeat.header.type != 0 && l->repeat.header.bucket == h->bucket) shard_repeat(l);
     switch (h->kind) {
     case HOLD:
         l->held = *packet;
         *packet = (eni_packet){0}; /* ours now */
         return;
-    case REFUSE: lane_refuse(l, packet); return;
-    case SHORT: lane_answer(l, packet, 0, 1, 0); return;
-    case LIE: lane_answer(l, packet, ENI_FLAG_SHM, 0, 0); return;
-    case NOWHERE: lane_send(l, packet, &odd, NULL); return;
-    case LATE: lane_answer(l, packet, 0, 0, LATE_MS); return;
+    case REFUSE: shard_refuse(l, packet); return;
+    case SHORT: shard_answer(l, packet, 0, 1, 0); return;
+    case LIE: shard_answer(l, packet, ENI_FLAG_SHM, 0, 0); return;
+    case NOWHERE: shard_send(l, packet, &odd, NULL); return;
+    case LATE: shard_answer(l, packet, 0, 0, LATE_MS); return;
     case MUTE: return;
-    default: lane_answer(l, packet, 0, 0, 0);
+    default: shard_answer(l, packet, 0, 0, 0);
     }
     if (h->kind == TWICE) {
         l->repeat = *packet;
         *packet = (eni_packet){0};
     }
     if (l->held.header.type == 0) return;
-    lane_answer(l, &l->held, 0, 0, 0);
+    shard_answer(l, &l->held, 0, 0, 0);
     eni_packet_release(&l->held);
     l->held = (eni_packet){0};
 }
 
-static void lane_take(lane *l, eni_packet *packet)
+static void shard_take(shard *l, eni_packet *packet)
 {
     eni_header reply = {.rank = packet->header.rank, .bucket = packet->header.bucket};
     switch (packet->header.type) {
@@ -119,34 +119,34 @@ static void lane_take(lane *l, eni_packet *packet)
         reply.type = ENI_MSG_WELCOME;
         if (atomic_load(&l->is_unwelcoming)) return;
         if (strcmp(packet->header.text, l->token) != 0)
-            lane_refuse(l, packet);
+            shard_refuse(l, packet);
         else
-            lane_send(l, packet, &reply, NULL);
+            shard_send(l, packet, &reply, NULL);
         return;
     case ENI_MSG_INIT:
         atomic_fetch_add(&l->inits, 1);
         reply.type = ENI_MSG_REPLY;
         reply.count = packet->header.count;
-        lane_send(l, packet, &reply, NULL);
+        shard_send(l, packet, &reply, NULL);
         return;
-    case ENI_MSG_SNAPSHOT: lane_answer(l, packet, 0, 0, 0); return;
-    case ENI_MSG_CALL: lane_call(l, packet); return;
+    case ENI_MSG_SNAPSHOT: shard_answer(l, packet, 0, 0, 0); return;
+    case ENI_MSG_CALL: shard_call(l, packet); return;
     case ENI_MSG_FINISHED:
         atomic_fetch_add(&l->farewells, 1);
         reply.type = ENI_MSG_GOODBYE;
-        lane_send(l, packet, &reply, NULL);
+        shard_send(l, packet, &reply, NULL);
         return;
     default: return;
     }
 }
 
-void *lane_main(void *user)
+void *shard_main(void *user)
 {
-    lane *l = user;
+    shard *l = user;
     eni_packet packet = {0};
     while (!atomic_load(&l->is_stopping)) {
         if (eni_router_recv(l->router, 5, -1, &packet) != EN_OK) continue;
-        lane_take(l, &packet);
+        shard_take(l, &packet);
         eni_packet_release(&packet);
     }
     eni_packet_release(&l->held);

@@ -1,14 +1,14 @@
-/* lane.h - one shard of the server: a thread, a ROUTER socket, and the store of its cells.
+/* shard.h - one shard of the server: a thread, a ROUTER socket, and the store of its cells.
  *
  *     wait (message, timer, wake) -> check -> store event -> eni_store_step -> replies
  *
- * Nothing is shared between lanes but the mapped arenas (read), the emulated NIC and counters; there is no
- * lock on weights and no queue between threads. An idle lane blocks in poll.
+ * Nothing is shared between shards but the mapped arenas (read), the emulated NIC and counters; there is no
+ * lock on weights and no queue between threads. An idle shard blocks in poll.
  *
  * A message is believed only if it came over the connection that said HELLO with the job token for that rank,
  * incarnation and epoch. Everything else is answered with REFUSED and counted, never fatal. */
-#ifndef SERVER_LANE_H
-#define SERVER_LANE_H
+#ifndef SERVER_SHARD_H
+#define SERVER_SHARD_H
 
 #include "core/trace.h"
 #include "runtime/control/leader.h"
@@ -20,16 +20,16 @@
 #include "server/keeper.h"
 #include "server/setup.h"
 
-typedef struct eni_lane eni_lane;
+typedef struct eni_shard eni_shard;
 
-/* Borrowed things outlive the lane. */
-typedef struct eni_lane_config {
+/* Borrowed things outlive the shard. */
+typedef struct eni_shard_config {
     eni_net *net;
     eni_address listen; /* port 0 */
     bool is_insecure;
     const eni_setup *setup;
     const en_strategy *strategy;
-    int32_t shard, nshards;
+    int32_t index, nshards;
     int32_t nranks;
     const uint8_t *is_client; /* (nranks) 0: this rank never calls (leader-only strategies) */
     uint32_t epoch;
@@ -39,50 +39,50 @@ typedef struct eni_lane_config {
     const eni_weights *weights; /* where the cells' weights are; NULL: in the store's own memory */
     eni_shaper *shaper;         /* NULL: the wire as it is */
     eni_trace *trace;           /* NULL: no spans */
-    const eni_state *state;     /* where the lane's states go; NULL: it cannot come back */
+    const eni_state *state;     /* where the shard's states go; NULL: it cannot come back */
     uint64_t state_every;       /* updates of a cell between two of them */
-    /* Called once, from the lane's thread, when the lane cannot go on. */
+    /* Called once, from the shard's thread, when the shard cannot go on. */
     void (*on_failure)(void *user, const char *reason);
     void *user;
-} eni_lane_config;
+} eni_shard_config;
 
 /* Refused messages by reason. The rest of `refused` is what the store or the order of calls forbids. */
-typedef struct eni_lane_refusals {
+typedef struct eni_shard_refusals {
     uint64_t token;   /* HELLO without this run's token */
     uint64_t member;  /* HELLO with it, of another rank, epoch, incarnation or shard */
     uint64_t unknown; /* anything over a connection that has not said HELLO for that rank */
     uint64_t payload; /* of another length or type than the cell, or in memory that was not handed over */
     uint64_t damaged; /* the checksum says that it changed on its way */
-} eni_lane_refusals;
+} eni_shard_refusals;
 
-/* What a lane counted, beside the store's own figures. */
-typedef struct eni_lane_figures {
+/* What a shard counted, beside the store's own figures. */
+typedef struct eni_shard_figures {
     eni_lane_count wire;
     uint64_t shm_bytes; /* payload read from or written to the workers' memory, or read by them in ours */
     uint64_t refused;   /* messages that were answered with REFUSED */
-    eni_lane_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
-    int64_t update_ns, wait_ns; /* inside eni_store_step; blocked */
-    int64_t save_ns;            /* copying the store for a state */
+    eni_shard_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
+    int64_t update_ns, wait_ns;  /* inside eni_store_step; blocked */
+    int64_t save_ns;             /* copying the store for a state */
     eni_keeper_figures keeper;
-} eni_lane_figures;
+} eni_shard_figures;
 
 /* Binds and starts the thread, from a state on disk if there is one of this run. *bound_out has the real
  * port. EN_EMISMATCH, EN_EFORMAT, EN_EVERSION (logged): there is one, and it is of no use. */
-en_status eni_lane_start(const eni_lane_config *config, eni_lane **lane_out, eni_address *bound_out);
+en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out, eni_address *bound_out);
 
-/* Runs `visit` on the lane's thread between two events, where the store may be read, and waits for it.
- * EN_ETIMEOUT after 5 s: the lane is stuck or has ended. Not from the lane's thread. */
-typedef void (*eni_lane_visit)(void *user, const eni_store *store, const eni_lane_figures *figures);
-en_status eni_lane_look(eni_lane *lane, eni_lane_visit visit, void *user);
+/* Runs `visit` on the shard's thread between two events, where the store may be read, and waits for it.
+ * EN_ETIMEOUT after 5 s: the shard is stuck or has ended. Not from the shard's thread. */
+typedef void (*eni_shard_visit)(void *user, const eni_store *store, const eni_shard_figures *figures);
+en_status eni_shard_look(eni_shard *shard, eni_shard_visit visit, void *user);
 
 /* This rank's pushes will not come any more: the store hears of it between two events. Any thread but the
- * lane's; returns at once. */
-void eni_lane_leave(eni_lane *lane, int32_t rank);
+ * shard's; returns at once. */
+void eni_shard_leave(eni_shard *shard, int32_t rank);
 
 /* psd 0 was lost and another leads: clients say HELLO again, under this epoch. Waits as above. */
-en_status eni_lane_set_epoch(eni_lane *lane, uint32_t epoch);
+en_status eni_shard_set_epoch(eni_shard *shard, uint32_t epoch);
 
 /* Joins the thread and frees. NULL is fine. */
-void eni_lane_stop(eni_lane *lane);
+void eni_shard_stop(eni_shard *shard);
 
 #endif

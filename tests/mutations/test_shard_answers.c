@@ -1,4 +1,4 @@
-/* test_lane_answers.c - two things that a lane's answers must be: of one version, though others push while
+/* test_shard_answers.c - two things that a shard's answers must be: of one version, though others push while
  * they are sent; and to questions of this life of psd. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "server/lane.h"
+#include "server/shard.h"
 
 enum { WORLD = 2, ELEMENTS = 1 << 20, ROUNDS = 8, PAIRS = 20, EPOCH = 2 };
 
@@ -40,7 +40,7 @@ typedef struct rig {
     eni_net *net;
     eni_setup setup;
     eni_arenas *arenas;
-    eni_lane *lane;
+    eni_shard *shard;
     eni_address address;
     eni_token token;
     eni_dealer *dealer[WORLD];
@@ -50,7 +50,7 @@ typedef struct rig {
 static void never(void *user, const char *reason)
 {
     (void)user;
-    fail_msg("the lane fails: %s", reason);
+    fail_msg("the shard fails: %s", reason);
 }
 
 static const en_strategy *ps_async(void)
@@ -101,21 +101,21 @@ static rig *open_rig(void)
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(ps_async(), pairs, PAIRS, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {
-        .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_lanes = 1, .nlanes = 1};
+        .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
     assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);
-    const eni_lane_config config = {.net = r->net,
-                                    .listen = {.host = "127.0.0.1"},
-                                    .setup = &r->setup,
-                                    .strategy = ps_async(),
-                                    .nshards = 1,
-                                    .nranks = WORLD,
-                                    .is_client = everybody,
-                                    .epoch = EPOCH,
-                                    .incarnation = 1,
-                                    .token = r->token,
-                                    .arenas = r->arenas,
-                                    .on_failure = never};
-    assert_int_equal(eni_lane_start(&config, &r->lane, &r->address), EN_OK);
+    const eni_shard_config config = {.net = r->net,
+                                     .listen = {.host = "127.0.0.1"},
+                                     .setup = &r->setup,
+                                     .strategy = ps_async(),
+                                     .nshards = 1,
+                                     .nranks = WORLD,
+                                     .is_client = everybody,
+                                     .epoch = EPOCH,
+                                     .incarnation = 1,
+                                     .token = r->token,
+                                     .arenas = r->arenas,
+                                     .on_failure = never};
+    assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++) {
         assert_int_equal(eni_dealer_open(r->net, &r->address, 0, &r->dealer[c]), EN_OK);
         eni_header header = header_of(c, ENI_MSG_HELLO);
@@ -135,7 +135,7 @@ static void close_rig(rig *r)
 {
     for (int c = 0; c < WORLD; c++)
         eni_dealer_close(r->dealer[c]);
-    eni_lane_stop(r->lane);
+    eni_shard_stop(r->shard);
     eni_arenas_stop(r->arenas);
     eni_net_close(r->net);
     eni_setup_fini(&r->setup);

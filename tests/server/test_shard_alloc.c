@@ -1,5 +1,5 @@
-/* test_lane_alloc.c - a push-pull through a lane's socket: neither the lane nor the client allocates once it
- * is warm, and a run that goes on and on does not grow. What ZeroMQ allocates is its own: a block for each
+/* test_shard_alloc.c - a push-pull through a shard's socket: neither the shard nor the client allocates once
+ * it is warm, and a run that goes on and on does not grow. What ZeroMQ allocates is its own: a block for each
  * frame over 33 bytes that it sends, and for what it receives; by ring it has nothing to do. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "runtime/client/client.h"
-#include "server/lane.h"
+#include "server/shard.h"
 #include "tests/allocations.h"
 
 enum { ELEMENTS = 1024 + 32768, PAIRS = 20, CELLS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
@@ -44,12 +44,12 @@ static const eni_pair pairs[PAIRS] = {{"strategy-name", "ps-sync"},
 static eni_bucket_range ranges[CELLS] = {{.lo = 32768, .hi = ELEMENTS}, {.lo = 0, .hi = 32768}};
 static const eni_buckets buckets = {.n = CELLS, .count = ELEMENTS, .bucket = ranges};
 
-/* One lane with one client, in this process. */
+/* One shard with one client, in this process. */
 typedef struct rig {
     eni_net *net;
     eni_setup setup;
     eni_arenas *arenas;
-    eni_lane *lane;
+    eni_shard *shard;
     eni_token token;
     eni_arena *arena;
     eni_client *client;
@@ -111,21 +111,21 @@ static rig *open_rig(int is_shared)
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
     assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, PAIRS, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {
-        .nranks = 1, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_lanes = 1, .nlanes = 1};
+        .nranks = 1, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
     assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);
-    const eni_lane_config config = {.net = r->net,
-                                    .listen = {.host = "127.0.0.1"},
-                                    .setup = &r->setup,
-                                    .strategy = en_strategy_entry(EN_STRATEGY_ABI),
-                                    .nshards = 1,
-                                    .nranks = 1,
-                                    .is_client = everybody,
-                                    .epoch = 1,
-                                    .incarnation = 1,
-                                    .token = r->token,
-                                    .arenas = r->arenas,
-                                    .on_failure = never};
-    assert_int_equal(eni_lane_start(&config, &r->lane, &address), EN_OK);
+    const eni_shard_config config = {.net = r->net,
+                                     .listen = {.host = "127.0.0.1"},
+                                     .setup = &r->setup,
+                                     .strategy = en_strategy_entry(EN_STRATEGY_ABI),
+                                     .nshards = 1,
+                                     .nranks = 1,
+                                     .is_client = everybody,
+                                     .epoch = 1,
+                                     .incarnation = 1,
+                                     .token = r->token,
+                                     .arenas = r->arenas,
+                                     .on_failure = never};
+    assert_int_equal(eni_shard_start(&config, &r->shard, &address), EN_OK);
     open_client(r, &address, is_shared);
     call_all(r, ENI_MSG_INIT, ENI_SLOT_NONE, 0);
     do_rounds(r, WARM);
@@ -136,7 +136,7 @@ static void close_rig(rig *r)
 {
     assert_int_equal(eni_client_finished(r->client), EN_OK);
     eni_client_close(r->client);
-    eni_lane_stop(r->lane);
+    eni_shard_stop(r->shard);
     eni_arenas_stop(r->arenas);
     eni_net_close(r->net);
     eni_arena_close(r->arena);

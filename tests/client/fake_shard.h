@@ -1,8 +1,8 @@
-/* fake_lane.h - a lane of psd that answers late, twice, wrong or never: a thread with a real router.
+/* fake_shard.h - a shard of psd that answers late, twice, wrong or never: a thread with a real router.
  *
  * What it does with a call is the call's kind. */
-#ifndef TESTS_FAKE_LANE_H
-#define TESTS_FAKE_LANE_H
+#ifndef TESTS_FAKE_SHARD_H
+#define TESTS_FAKE_SHARD_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +19,7 @@ enum {           /* kinds of calls */
        HOLD,     /* answered after the next other call */
        REFUSE,
        SHORT,   /* a cell of one element less */
-       LIE,     /* "it lies in your arena", which the lane does not have */
+       LIE,     /* "it lies in your arena", which the shard does not have */
        NOWHERE, /* for a bucket that there is not */
        LATE,    /* usable LATE_MS after it arrives */
        TWICE,   /* answered, and again in front of the next answer for this bucket */
@@ -27,8 +27,8 @@ enum {           /* kinds of calls */
        MUTE
 };
 
-typedef struct lane {
-    int shard;
+typedef struct shard {
+    int index;
     eni_router *router;
     pthread_t thread;
     atomic_int is_stopping, is_unwelcoming, farewells, calls, inits;
@@ -42,9 +42,9 @@ typedef struct lane {
     float *weights;                      /* the flat vector that the client may map, or NULL */
     const eni_buckets *buckets;
     char token[ENI_TOKEN_HEX];
-} lane;
+} shard;
 
-/* The thread's function; `user` is a lane with shard, router, buckets and token set. */
-void *lane_main(void *user);
+/* The thread's function; `user` is a shard with index, router, buckets and token set. */
+void *shard_main(void *user);
 
 #endif

@@ -1,6 +1,6 @@
-/* lane_rig.h - one lane behind a real socket, two clients' dealers, and the words of their conversation. */
-#ifndef TESTS_SERVER_LANE_RIG_H
-#define TESTS_SERVER_LANE_RIG_H
+/* shard_rig.h - one shard behind a real socket, two clients' dealers, and the words of their conversation. */
+#ifndef TESTS_SERVER_SHARD_RIG_H
+#define TESTS_SERVER_SHARD_RIG_H
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/net/tcp.h"
-#include "server/lane.h"
+#include "server/shard.h"
 #include "tests/server/pairs.h"
 
 enum { WORLD = 2 };
@@ -25,7 +25,7 @@ typedef struct rig {
     eni_net *net;
     eni_setup setup;
     eni_arenas *arenas;
-    eni_lane *lane;
+    eni_shard *shard;
     eni_address address;
     eni_token token;
     eni_dealer *dealer[WORLD];
@@ -39,7 +39,7 @@ static inline void never(void *user, const char *reason)
 {
     (void)user;
     (void)reason;
-    abort(); /* a lane of these tests has no reason to fail */
+    abort(); /* a shard of these tests has no reason to fail */
 }
 
 static inline rig *open_rig(eni_shaper *shaper)
@@ -51,9 +51,9 @@ static inline rig *open_rig(eni_shaper *shaper)
     assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_pairs, PAIRS, &r->setup, why),
                      EN_OK);
     const eni_arenas_config arenas = {
-        .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_lanes = 1, .nlanes = 1};
+        .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
     assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);
-    const eni_lane_config config = {
+    const eni_shard_config config = {
         .net = r->net,
         .listen = {.host = "127.0.0.1"},
         .setup = &r->setup,
@@ -68,7 +68,7 @@ static inline rig *open_rig(eni_shaper *shaper)
         .shaper = shaper,
         .on_failure = never,
     };
-    assert_int_equal(eni_lane_start(&config, &r->lane, &r->address), EN_OK);
+    assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++)
         assert_int_equal(eni_dealer_open(r->net, &r->address, 0, &r->dealer[c]), EN_OK);
     return r;
@@ -78,7 +78,7 @@ static inline void close_rig(rig *r)
 {
     for (int c = 0; c < WORLD; c++)
         eni_dealer_close(r->dealer[c]);
-    eni_lane_stop(r->lane);
+    eni_shard_stop(r->shard);
     eni_arenas_stop(r->arenas);
     eni_net_close(r->net);
     eni_setup_fini(&r->setup);
@@ -163,11 +163,11 @@ static inline void expect_refused(rig *r, int c, en_status status, const char *p
     if (!strstr(r->heard.text, part)) fail_msg("'%s' not in '%s'", part, r->heard.text);
 }
 
-/* Reads a lane's figures: an eni_lane_visit. */
-static inline void copy_figures(void *user, const eni_store *store, const eni_lane_figures *figures)
+/* Reads a shard's figures: an eni_shard_visit. */
+static inline void copy_figures(void *user, const eni_store *store, const eni_shard_figures *figures)
 {
     assert_non_null(store);
-    *(eni_lane_figures *)user = *figures;
+    *(eni_shard_figures *)user = *figures;
 }
 
 #endif

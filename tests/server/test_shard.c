@@ -1,4 +1,4 @@
-/* test_lane.c - one lane behind a real socket: a round of ps-sync, and everything that it must not believe.
+/* test_shard.c - one shard behind a real socket: a round of ps-sync, and everything that it must not believe.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "core/crc32c.h"
-#include "server/lane_impl.h"
-#include "tests/server/lane_rig.h"
+#include "server/shard_impl.h"
+#include "tests/server/shard_rig.h"
 
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
@@ -112,11 +112,11 @@ static void what_makes_no_sense_is_refused_and_counted(void **state)
     header = header_of(0, ENI_MSG_WELCOME);
     say(r, 0, &header, NULL);
     expect_refused(r, 0, EN_EPROTO, "type 2");
-    eni_lane_figures figures = {0};
-    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    eni_shard_figures figures = {0};
+    assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refused, 8);
     assert_int_equal(figures.refusals.payload, 3);
-    say_push(r, 0, 0, 0); /* and the lane goes on */
+    say_push(r, 0, 0, 0); /* and the shard goes on */
     say_push(r, 1, 0, 0);
     assert_int_equal(hear(r, 0)->type, ENI_MSG_REPLY);
     close_rig(r);
@@ -137,8 +137,8 @@ static void a_damaged_payload_is_never_added(void **state)
     header.crc = eni_crc32c(0, g, header.bytes) ^ 1;
     say(r, 0, &header, g);
     expect_refused(r, 0, EN_EPROTO, "damaged");
-    eni_lane_figures figures = {0};
-    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    eni_shard_figures figures = {0};
+    assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refusals.damaged, 1);
     header.crc ^= 1;
     say(r, 0, &header, g); /* no gap: the first one was never there */
@@ -169,8 +169,8 @@ static void a_replayed_frame_is_not_applied(void **state)
     assert_int_equal(again->type, ENI_MSG_REPLY);
     assert_true(again->flags & ENI_FLAG_REPEAT);
     assert_int_equal(again->version, version);
-    eni_lane_figures figures = {0};
-    assert_int_equal(eni_lane_look(r->lane, copy_figures, &figures), EN_OK);
+    eni_shard_figures figures = {0};
+    assert_int_equal(eni_shard_look(r->shard, copy_figures, &figures), EN_OK);
     assert_int_equal(figures.refusals.unknown, 1);
     close_rig(r);
 }
@@ -206,15 +206,15 @@ static void an_emulated_wire_delays_by_what_it_says(void **state)
     header.deliver_ns = eni_shaper_send(mine, begin, 128);
     say(r, 0, &header, NULL);
     hear(r, 0);
-    assert_true(eni_now_ns() - begin >= delay_ns);            /* held by the lane */
+    assert_true(eni_now_ns() - begin >= delay_ns);            /* held by the shard */
     assert_true(r->heard.deliver_ns - begin >= 2 * delay_ns); /* and to be held by the client */
     close_rig(r);
     eni_shaper_free(mine);
     eni_shaper_free(theirs);
 }
 
-/* Who calls for attention says so and then writes to event_fd; the lane may have looked in between. */
-static void an_idle_lane_uses_no_time(void **state)
+/* Who calls for attention says so and then writes to event_fd; the shard may have looked in between. */
+static void an_idle_shard_uses_no_time(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
@@ -222,11 +222,11 @@ static void an_idle_lane_uses_no_time(void **state)
     const int64_t deadline = eni_now_ns() + 30 * ENI_SECOND;
     struct timespec begin, end;
     hello(r, 0);
-    atomic_store(&r->lane->attention, 1);
-    while (atomic_load(&r->lane->attention) != 0 && eni_now_ns() < deadline)
+    atomic_store(&r->shard->attention, 1);
+    while (atomic_load(&r->shard->attention) != 0 && eni_now_ns() < deadline)
         eni_sleep_until(eni_now_ns() + ENI_MILLI);
-    assert_int_equal(atomic_load(&r->lane->attention), 0);
-    assert_int_equal(write(r->lane->event_fd, &one, sizeof one), sizeof one);
+    assert_int_equal(atomic_load(&r->shard->attention), 0);
+    assert_int_equal(write(r->shard->event_fd, &one, sizeof one), sizeof one);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
     eni_sleep_until(eni_now_ns() + 200 * ENI_MILLI);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
@@ -247,7 +247,7 @@ int main(void)
         cmocka_unit_test(a_replayed_frame_is_not_applied),
         cmocka_unit_test(a_stranger_s_bytes_do_no_harm),
         cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),
-        cmocka_unit_test(an_idle_lane_uses_no_time),
+        cmocka_unit_test(an_idle_shard_uses_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

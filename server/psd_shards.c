@@ -1,4 +1,4 @@
-/* psd_lanes.c - the world is complete: the lanes of this server, and what the workers are told of them. */
+/* psd_shards.c - the world is complete: the shards of this server, and what the workers are told of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "server/psd_impl.h"
 #include "server/report.h"
 
-enum { FACTS = 5 }; /* privates beside the lanes */
+enum { FACTS = 5 }; /* privates beside the shards */
 
 static void tell(eni_psd *psd, const char *key, int32_t number, const char *value)
 {
@@ -40,9 +40,9 @@ static void choose_clients(eni_psd *psd, const eni_world_info *world)
     }
 }
 
-/* On a lane's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
+/* On a shard's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
  * who is told is there until he has heard it. */
-static void on_lane_failure(void *user, const char *reason)
+static void on_shard_failure(void *user, const char *reason)
 {
     eni_psd *psd = user;
     pthread_mutex_lock(&psd->lock);
@@ -52,7 +52,7 @@ static void on_lane_failure(void *user, const char *reason)
     pthread_mutex_unlock(&psd->lock);
 }
 
-/* Lanes are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
+/* Shards are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
  * to a worker. Who listens on all interfaces tells the one towards the first worker of another host. */
 static en_status choose_host(const eni_psd *psd, const eni_world_info *world, char host_out[ENI_HOST_MAX])
 {
@@ -76,30 +76,30 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     return EN_OK;
 }
 
-void eni_psd_set_lanes(eni_psd *psd, int32_t own_lanes)
+void eni_psd_set_shards(eni_psd *psd, int32_t own_shards)
 {
-    psd->own_lanes = own_lanes;
-    psd->nshards = psd->nservers * own_lanes;
-    psd->first_lane = psd->server * own_lanes;
+    psd->own_shards = own_shards;
+    psd->nshards = psd->nservers * own_shards;
+    psd->first_shard = psd->server * own_shards;
 }
 
 /* Large weights are bound by what one core loads and stores, and while the workers wait theirs are idle; for
- * small ones a second lane only means twice the messages (docs/performance.md). */
-static void choose_lanes(eni_psd *psd)
+ * small ones a second shard only means twice the messages (docs/performance.md). */
+static void choose_shards(eni_psd *psd)
 {
     enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
     if (psd->config->shards > 0 || psd->nservers > 1 || psd->past) return;
-    if (psd->setup.elements >= LARGE && eni_place_cores() > 1) eni_psd_set_lanes(psd, 2);
+    if (psd->setup.elements >= LARGE && eni_place_cores() > 1) eni_psd_set_shards(psd, 2);
 }
 
-static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
+static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i)
 {
-    eni_lane_config config = {
+    eni_shard_config config = {
         .net = psd->net,
         .is_insecure = psd->config->insecure,
         .setup = &psd->setup,
         .strategy = psd->strategy,
-        .shard = psd->first_lane + i,
+        .index = psd->first_shard + i,
         .nshards = psd->nshards,
         .nranks = psd->nranks,
         .is_client = psd->is_client,
@@ -112,7 +112,7 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
         .trace = psd->trace,
         .state = psd->state,
         .state_every = (uint64_t)psd->config->state_every,
-        .on_failure = on_lane_failure,
+        .on_failure = on_shard_failure,
         .user = psd,
     };
     eni_address bound;
@@ -120,10 +120,10 @@ static en_status open_lane(eni_psd *psd, const eni_world_info *world, int32_t i)
     EN_TRY(choose_host(psd, world, host));
     memcpy(config.listen.host, psd->listen.host, sizeof config.listen.host); /* the port is main's */
     if (!eni_address_is_anywhere(&config.listen)) memcpy(config.listen.host, host, sizeof host);
-    EN_TRY(eni_lane_start(&config, &psd->lanes[i], &bound));
+    EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
     memcpy(bound.host, host, sizeof bound.host);
     eni_address_format(&bound, endpoint);
-    tell(psd, "lane", config.shard, endpoint);
+    tell(psd, "lane", config.index, endpoint);
     return EN_OK;
 }
 
@@ -143,12 +143,12 @@ static en_status share_weights(eni_psd *psd)
 
 static en_status open_all(eni_psd *psd, const eni_world_info *world)
 {
-    const size_t most = (size_t)psd->own_lanes + FACTS;
-    psd->lanes = eni_alloc_array((size_t)psd->own_lanes, sizeof *psd->lanes);
+    const size_t most = (size_t)psd->own_shards + FACTS;
+    psd->shards = eni_alloc_array((size_t)psd->own_shards, sizeof *psd->shards);
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
     psd->privates = eni_alloc_array(most, sizeof *psd->privates);
     psd->texts = eni_alloc_array(most, sizeof *psd->texts);
-    if (!psd->lanes || !psd->is_client || !psd->privates || !psd->texts) return EN_ENOMEM;
+    if (!psd->shards || !psd->is_client || !psd->privates || !psd->texts) return EN_ENOMEM;
     choose_clients(psd, world);
     if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
     EN_TRY(eni_net_open(1, &psd->net));
@@ -162,12 +162,12 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
                                       .elements = psd->setup.elements,
                                       .token = psd->token,
                                       .weights = psd->weights,
-                                      .first_lane = psd->first_lane,
-                                      .own_lanes = psd->own_lanes,
-                                      .nlanes = psd->nshards};
+                                      .first_shard = psd->first_shard,
+                                      .own_shards = psd->own_shards,
+                                      .nshards = psd->nshards};
     EN_TRY(eni_arenas_start(&arenas, &psd->arenas));
-    for (int32_t i = 0; i < psd->own_lanes; i++)
-        EN_TRY(open_lane(psd, world, i));
+    for (int32_t i = 0; i < psd->own_shards; i++)
+        EN_TRY(open_shard(psd, world, i));
     for (int32_t r = 0; psd->past && r < psd->nranks; r++)
         if (psd->revived.rank[r].has_left) eni_psd_lose(psd, r);
     tell(psd, "host-id", psd->server, psd->host_id);
@@ -180,15 +180,15 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     return EN_OK;
 }
 
-en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
+en_status eni_psd_open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
 {
     EN_TRY(eni_setup_read(psd->strategy, world->pairs, world->npairs, &psd->setup, why_out));
     const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
     EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &psd->setup, why_out));
-    choose_lanes(psd);
+    choose_shards(psd);
     const en_status st = open_all(psd, world);
     if (st != EN_OK)
-        snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d lanes: %s", psd->own_lanes,
+        snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d shards: %s", psd->own_shards,
                  en_status_str(st));
     else
         eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nranks,
@@ -200,21 +200,21 @@ en_status eni_psd_open_lanes(eni_psd *psd, const eni_world_info *world, char why
 en_status eni_psd_set_epoch(eni_psd *psd, uint32_t epoch)
 {
     eni_arenas_set_epoch(psd->arenas, epoch);
-    for (int32_t i = 0; i < psd->own_lanes; i++)
-        EN_TRY(eni_lane_set_epoch(psd->lanes[i], epoch));
+    for (int32_t i = 0; i < psd->own_shards; i++)
+        EN_TRY(eni_shard_set_epoch(psd->shards[i], epoch));
     return EN_OK;
 }
 
 void eni_psd_lose(eni_psd *psd, int32_t rank)
 {
-    for (int32_t i = 0; psd->lanes && i < psd->own_lanes; i++)
-        if (psd->lanes[i]) eni_lane_leave(psd->lanes[i], rank);
+    for (int32_t i = 0; psd->shards && i < psd->own_shards; i++)
+        if (psd->shards[i]) eni_shard_leave(psd->shards[i], rank);
 }
 
 const char *eni_psd_report(eni_psd *psd, const eni_blob *others, size_t n)
 {
-    const eni_report_config config = {.lanes = psd->lanes,
-                                      .nlanes = psd->own_lanes,
+    const eni_report_config config = {.shards = psd->shards,
+                                      .nshards = psd->own_shards,
                                       .nranks = psd->nranks,
                                       .server = psd->server,
                                       .others = others,
@@ -224,13 +224,13 @@ const char *eni_psd_report(eni_psd *psd, const eni_blob *others, size_t n)
     return psd->report;
 }
 
-void eni_psd_stop_lanes(eni_psd *psd)
+void eni_psd_stop_shards(eni_psd *psd)
 {
-    for (int32_t i = 0; psd->lanes && i < psd->own_lanes; i++)
-        eni_lane_stop(psd->lanes[i]);
+    for (int32_t i = 0; psd->shards && i < psd->own_shards; i++)
+        eni_shard_stop(psd->shards[i]);
 }
 
-void eni_psd_close_lanes(eni_psd *psd)
+void eni_psd_close_shards(eni_psd *psd)
 {
     eni_arenas_stop(psd->arenas);
     eni_weights_close(psd->weights);
@@ -241,5 +241,5 @@ void eni_psd_close_lanes(eni_psd *psd)
     eni_free(psd->texts);
     eni_free(psd->privates);
     eni_free(psd->is_client);
-    eni_free(psd->lanes);
+    eni_free(psd->shards);
 }

@@ -1,12 +1,12 @@
-/* lane_impl.h - what the files of a lane share; nobody else includes it. Each calls those below it only.
+/* shard_impl.h - what the files of a shard share; nobody else includes it. Each calls those below it only.
  *
- *     lane.c        the thread, and its life
- *     lane_ring.c  messages without a socket
+ *     shard.c        the thread, and its life
+ *     shard_ring.c  messages without a socket
  *     serve.c       messages, and what the store makes of them
- *     lane_save.c   what is kept on disk
+ *     shard_save.c   what is kept on disk
  *     answer.c      answers */
-#ifndef SERVER_LANE_IMPL_H
-#define SERVER_LANE_IMPL_H
+#ifndef SERVER_SHARD_IMPL_H
+#define SERVER_SHARD_IMPL_H
 
 #include <errno.h>
 #include <pthread.h>
@@ -14,18 +14,18 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "server/lane.h"
+#include "server/shard.h"
 
 /* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */
 enum { ENI_HEADER_CHARGE = 128 };
 
-typedef struct eni_lane_saves eni_lane_saves; /* lane_save.h */
+typedef struct eni_shard_saves eni_shard_saves; /* shard_save.h */
 
 /* A message whose payload the store holds. Recycled. */
 typedef struct eni_box {
     eni_packet packet;
     struct eni_box *next;
-    eni_lane *lane;
+    eni_shard *shard;
 } eni_box;
 
 /* A message that an emulated wire has not delivered yet. */
@@ -35,7 +35,7 @@ typedef struct eni_late {
 } eni_late;
 
 /* eni_packet.source of a message that came, or an answer that goes, by a client's ring. */
-enum { ENI_LANE_RING = -2 };
+enum { ENI_SHARD_RING = -2 };
 
 /* Where a client is reached; bytes 0: it has not said HELLO. */
 typedef struct eni_route {
@@ -43,8 +43,8 @@ typedef struct eni_route {
     uint32_t bytes;
 } eni_route;
 
-struct eni_lane {
-    eni_lane_config config;
+struct eni_shard {
+    eni_shard_config config;
     eni_router *router;
     eni_store *store;
     eni_store_actions actions;
@@ -52,9 +52,9 @@ struct eni_lane {
     eni_box *idle;
     eni_late *late; /* (late_room) by ready_ns, the last one first */
     uint32_t nlate, late_room;
-    eni_lane_saves *saves; /* NULL: without --state */
+    eni_shard_saves *saves; /* NULL: without --state */
     int64_t timer_ns;      /* the store's; INT64_MAX: none */
-    eni_lane_figures figures;
+    eni_shard_figures figures;
     eni_log_limit refused_limit;
     en_status status; /* of the last store step */
 
@@ -67,66 +67,66 @@ struct eni_lane {
     pthread_cond_t done;
     int is_stopping;      /* under lock, as the next three */
     uint8_t *is_leaving;  /* (nranks) lost, and the store has not heard of it */
-    eni_lane_visit visit; /* NULL: none is asked for */
+    eni_shard_visit visit; /* NULL: none is asked for */
     void *visit_user;
     uint32_t next_epoch; /* under lock; 0: none */
 };
 
 /* Its thread looks at what other threads have left for it. Any thread. */
-static inline void eni_lane_call_attention(eni_lane *lane)
+static inline void eni_shard_call_attention(eni_shard *shard)
 {
     const uint64_t one = 1;
-    atomic_store(&lane->attention, 1);
-    while (write(lane->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    atomic_store(&shard->attention, 1);
+    while (write(shard->event_fd, &one, sizeof one) < 0 && errno == EINTR) {
     }
 }
 
-/* ---- lane_ring.c; lane's thread */
+/* ---- shard_ring.c; shard's thread */
 
 /* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How many. */
-int eni_lane_poll_ring(eni_lane *lane);
+int eni_shard_poll_ring(eni_shard *shard);
 /* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the ring again. Yields while
  * clients have posted a moment ago; then whoever posts rings its doorbell. */
-int eni_lane_rest(eni_lane *lane, int was_busy);
+int eni_shard_rest(eni_shard *shard, int was_busy);
 /* Its doorbell rang, perhaps. */
-void eni_lane_wake_up(eni_lane *lane);
+void eni_shard_wake_up(eni_shard *shard);
 
-/* ---- answer.c; lane's thread */
+/* ---- answer.c; shard's thread */
 
 /* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
  * this returns: lent weights keep their bytes, all else is copied. `to` without a route: by ring, to the
  * header's rank. */
-void eni_lane_post(eni_lane *lane, const eni_packet *to, eni_header *header, const float *data);
-void eni_lane_refuse(eni_lane *lane, const eni_packet *to, en_status status, const char *fmt, ...)
+void eni_shard_post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data);
+void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* `stable`: all calls of that client to that cell up to this seq survive. */
-void eni_lane_reply(eni_lane *lane, const eni_store_action *action, uint64_t stable);
-void eni_lane_refuse_call(eni_lane *lane, const eni_store_action *action);
+void eni_shard_reply(eni_shard *shard, const eni_store_action *action, uint64_t stable);
+void eni_shard_refuse_call(eni_shard *shard, const eni_store_action *action);
 /* Answers FINISHED. is_secure: nothing that this client has sent will be asked for again. */
-void eni_lane_goodbye(eni_lane *lane, int32_t rank, int is_secure);
+void eni_shard_goodbye(eni_shard *shard, int32_t rank, int is_secure);
 /* What the answer to a message must know of it. */
-uint64_t eni_lane_ticket(const eni_packet *packet);
+uint64_t eni_shard_ticket(const eni_packet *packet);
 /* The same of a call in the state of a psd that is gone: nobody waits at that ring, and where its answer was
  * wanted is somebody else's now. */
-uint64_t eni_lane_old_ticket(uint64_t ticket);
+uint64_t eni_shard_old_ticket(uint64_t ticket);
 /* The packet-shaped address of a client: by socket. */
-eni_packet eni_lane_address(const eni_lane *lane, int32_t rank);
-float *eni_lane_arena_at(const eni_lane *lane, const eni_arena *arena, uint32_t slot, uint32_t bucket);
+eni_packet eni_shard_address(const eni_shard *shard, int32_t rank);
+float *eni_shard_arena_at(const eni_shard *shard, const eni_arena *arena, uint32_t slot, uint32_t bucket);
 
-/* ---- serve.c; lane's thread */
+/* ---- serve.c; shard's thread */
 
 /* A message from a client that is believed. Owns the packet from here on. */
-void eni_lane_handle(eni_lane *lane, eni_packet *packet);
+void eni_shard_handle(eni_shard *shard, eni_packet *packet);
 
 /* Takes in a message: checks who sent it, delays or handles it. Owns the packet from here on. */
-void eni_lane_take(eni_lane *lane, eni_packet *packet);
+void eni_shard_take(eni_shard *shard, eni_packet *packet);
 /* Handles late messages whose time has come. */
-void eni_lane_take_late(eni_lane *lane, int64_t now_ns);
+void eni_shard_take_late(eni_shard *shard, int64_t now_ns);
 /* Gives the store a TIMER event. */
-void eni_lane_tick(eni_lane *lane, int64_t now_ns);
+void eni_shard_tick(eni_shard *shard, int64_t now_ns);
 /* The ranks that are clients have joined. */
-void eni_lane_join_all(eni_lane *lane);
+void eni_shard_join_all(eni_shard *shard);
 /* A rank was lost and the run goes on. */
-void eni_lane_lose(eni_lane *lane, int32_t rank);
+void eni_shard_lose(eni_shard *shard, int32_t rank);
 
 #endif

@@ -1,0 +1,318 @@
+/* shard.c - a shard's thread and its life.
+ *
+ * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), does it and waits
+ * again; before it blocks it looks at what has become durable. Other threads ask by eni_shard_look, _leave,
+ * _set_epoch and _stop, which leave their wish under the lock and call for attention. */
+#include "server/shard.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "core/turns.h"
+#include "server/shard_save.h"
+
+/* ---- the thread ---------------------------------------------------------------------------------------- */
+
+/* The store may answer to this, so it hears of it without the lock. */
+static void take_leavers(eni_shard *shard)
+{
+    for (int32_t r = 0; r < shard->config.nranks; r++) {
+        pthread_mutex_lock(&shard->lock);
+        const int is_leaving = shard->is_leaving[r];
+        shard->is_leaving[r] = 0;
+        pthread_mutex_unlock(&shard->lock);
+        if (is_leaving) eni_shard_lose(shard, r);
+    }
+}
+
+/* Looks at what other threads ask for. 0: to stop. */
+static int attend(eni_shard *shard)
+{
+    if (!atomic_exchange(&shard->attention, 0)) return 1;
+    take_leavers(shard);
+    eni_router_count(shard->router, &shard->figures.wire);
+    pthread_mutex_lock(&shard->lock);
+    const int is_stopping = shard->is_stopping;
+    if (shard->next_epoch) {
+        shard->config.epoch = shard->next_epoch;
+        shard->next_epoch = 0;
+        memset(shard->route, 0, (size_t)shard->config.nranks * sizeof *shard->route);
+        pthread_cond_broadcast(&shard->done);
+    }
+    if (shard->visit) {
+        shard->visit(shard->visit_user, shard->store, &shard->figures);
+        shard->visit = NULL;
+        pthread_cond_broadcast(&shard->done);
+    }
+    pthread_mutex_unlock(&shard->lock);
+    return !is_stopping;
+}
+
+/* Arms the timer for the next late message or store timer. Nanoseconds count: poll's milliseconds would
+ * make an emulated wire slower than it says. */
+static void arm(eni_shard *shard)
+{
+    int64_t when = shard->timer_ns;
+    if (shard->nlate > 0 && shard->late[shard->nlate - 1].ready_ns < when)
+        when = shard->late[shard->nlate - 1].ready_ns;
+    if (when == INT64_MAX) return;
+    if (when < 1) when = 1; /* 0 would disarm */
+    const struct itimerspec at = {.it_value = {when / ENI_SECOND, when % ENI_SECOND}};
+    timerfd_settime(shard->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/* Empties a non-blocking timerfd or eventfd. */
+static void drain(int fd)
+{
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+}
+
+/* Takes a message from the socket if one is there or comes in time. What the same client has posted to its ring
+ * before it sent this comes first. */
+static en_status serve_socket(eni_shard *shard, int timeout_ms)
+{
+    eni_packet packet = {0};
+    if (timeout_ms > 0) arm(shard);
+    const int64_t begin = eni_now_ns();
+    const en_status st = eni_router_recv(shard->router, timeout_ms, shard->wake_fd, &packet);
+    shard->figures.wait_ns += eni_now_ns() - begin;
+    if (st == EN_EINTR) { /* or they would wake us for ever */
+        drain(shard->timer_fd);
+        drain(shard->event_fd); /* whoever wrote has set shard->attention before */
+        eni_shard_wake_up(shard);
+    }
+    if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
+    eni_shard_poll_ring(shard);
+    if (shard->status == EN_OK)
+        eni_shard_take(shard, &packet);
+    else
+        eni_packet_release(&packet);
+    return shard->status;
+}
+
+/* Waits for one thing to do and does it. */
+static en_status serve_once(eni_shard *shard)
+{
+    eni_shard_save_tend(shard); /* before we block: what has become durable may be waited for */
+    const int was_busy = eni_shard_poll_ring(shard) > 0;
+    if (shard->status == EN_OK) {
+        const int timeout_ms = eni_shard_rest(shard, was_busy);
+        if (timeout_ms >= 0) EN_TRY(serve_socket(shard, timeout_ms));
+    }
+    const int64_t now = eni_now_ns();
+    EN_TRY(shard->status);
+    eni_shard_take_late(shard, now);
+    EN_TRY(shard->status);
+    eni_shard_tick(shard, now);
+    return shard->status;
+}
+
+static void *run_shard(void *user)
+{
+    eni_shard *shard = user;
+    en_status st = EN_OK;
+    eni_turns_ask(1); /* workers wait for it, and compute on the same cores */
+    while (st == EN_OK && attend(shard) && (st = shard->status) == EN_OK)
+        st = serve_once(shard);
+    if (st == EN_OK) return NULL;
+    char reason[ENI_REASON_MAX];
+    snprintf(reason, sizeof reason, "shard %d of psd cannot go on: %s", shard->config.index,
+             en_status_str(st));
+    shard->config.on_failure(shard->config.user, reason);
+    return NULL;
+}
+
+/* ---- asking a shard ------------------------------------------------------------------------------------- */
+
+/* Under lock: until the thread has done what was asked. */
+static en_status await_attention(eni_shard *shard)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += 5;
+    int failed = 0;
+    eni_shard_call_attention(shard);
+    while ((shard->visit || shard->next_epoch) && failed == 0)
+        failed = pthread_cond_timedwait(&shard->done, &shard->lock, &deadline);
+    const int was_done = !shard->visit && !shard->next_epoch;
+    shard->visit = NULL;
+    shard->next_epoch = 0;
+    if (was_done) return EN_OK;
+    eni_error("shard", "shard %d did not answer within 5 s", shard->config.index);
+    return EN_ETIMEOUT;
+}
+
+en_status eni_shard_look(eni_shard *shard, eni_shard_visit visit, void *user)
+{
+    pthread_mutex_lock(&shard->lock);
+    shard->visit = visit;
+    shard->visit_user = user;
+    const en_status st = await_attention(shard);
+    pthread_mutex_unlock(&shard->lock);
+    return st;
+}
+
+en_status eni_shard_set_epoch(eni_shard *shard, uint32_t epoch)
+{
+    pthread_mutex_lock(&shard->lock);
+    shard->next_epoch = epoch;
+    const en_status st = await_attention(shard);
+    pthread_mutex_unlock(&shard->lock);
+    return st;
+}
+
+void eni_shard_leave(eni_shard *shard, int32_t rank)
+{
+    if (rank < 0 || rank >= shard->config.nranks) return;
+    pthread_mutex_lock(&shard->lock);
+    shard->is_leaving[rank] = 1;
+    eni_shard_call_attention(shard);
+    pthread_mutex_unlock(&shard->lock);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+static int watch(int epoll_fd, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+static en_status open_wake(eni_shard *shard)
+{
+    shard->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    shard->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    shard->wake_fd = epoll_create1(EPOLL_CLOEXEC);
+    const int doorbell_fd = eni_arenas_doorbell_fd(shard->config.arenas, shard->config.index);
+    if (shard->event_fd >= 0 && shard->timer_fd >= 0 && shard->wake_fd >= 0 &&
+        watch(shard->wake_fd, shard->event_fd) == 0 && watch(shard->wake_fd, shard->timer_fd) == 0 &&
+        (doorbell_fd < 0 || watch(shard->wake_fd, doorbell_fd) == 0))
+        return EN_OK;
+    eni_error("shard", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
+              shard->config.index);
+    return EN_EIO;
+}
+
+static en_status open_store(eni_shard *shard)
+{
+    const eni_shard_config *config = &shard->config;
+    const eni_setup *setup = config->setup;
+    const eni_store_config store = {
+        .strategy = config->strategy,
+        .options = setup->options,
+        .optimizer = setup->optimizer,
+        .hyper = setup->hyper,
+        .schedule = setup->schedule,
+        .sum_order = setup->sum_order,
+        .nbuckets = setup->nbuckets,
+        .bucket_counts = setup->counts,
+        .shard = config->index,
+        .nshards = config->nshards,
+        .world = config->nranks,
+        .seed = setup->seed,
+        .stream = (uint32_t)config->index,
+        .weights = config->weights ? eni_weights_vector(config->weights) : NULL,
+        .weight_offsets = setup->offsets,
+        .old_ticket = eni_shard_old_ticket,
+    };
+    return eni_store_new(&store, &shard->store);
+}
+
+static uint64_t largest_cell(const eni_shard *shard)
+{
+    uint64_t most = 0;
+    for (uint32_t b = 0; b < shard->config.setup->nbuckets; b++)
+        if (eni_store_count(shard->store, b) > most) most = eni_store_count(shard->store, b);
+    return most * sizeof(float);
+}
+
+static void open_lock(eni_shard *shard)
+{
+    pthread_condattr_t clock;
+    pthread_mutex_init(&shard->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&shard->done, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
+static void close_shard(eni_shard *shard)
+{
+    eni_shard_save_close(shard);
+    for (uint32_t i = 0; i < shard->nlate; i++)
+        eni_packet_release(&shard->late[i].packet);
+    eni_store_free(shard->store); /* gives boxes back, so before them */
+    eni_store_actions_fini(&shard->actions);
+    for (eni_box *box = shard->idle, *next; box; box = next) {
+        next = box->next;
+        eni_free(box);
+    }
+    eni_router_close(shard->router);
+    if (shard->wake_fd >= 0) close(shard->wake_fd);
+    if (shard->timer_fd >= 0) close(shard->timer_fd);
+    if (shard->event_fd >= 0) close(shard->event_fd);
+    pthread_cond_destroy(&shard->done);
+    pthread_mutex_destroy(&shard->lock);
+    eni_free(shard->is_leaving);
+    free(shard->late);
+    eni_free(shard->route);
+    eni_free(shard);
+}
+
+en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out, eni_address *bound_out)
+{
+    eni_shard *shard = eni_alloc(sizeof *shard);
+    if (!shard) return EN_ENOMEM;
+    shard->config = *config;
+    shard->timer_ns = INT64_MAX;
+    shard->event_fd = shard->timer_fd = shard->wake_fd = -1;
+    open_lock(shard);
+    en_status st = EN_ENOMEM;
+    int was_loaded = 0;
+    shard->route = eni_alloc_array((size_t)config->nranks, sizeof *shard->route);
+    shard->is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *shard->is_leaving);
+    if (!shard->route || !shard->is_leaving) goto close_shard;
+    EN_TRY_GOTO(open_wake(shard), close_shard);
+    EN_TRY_GOTO(open_store(shard), close_shard);
+    EN_TRY_GOTO(eni_shard_save_open(shard, &was_loaded), close_shard);
+    EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(shard),
+                                &shard->router, bound_out),
+                close_shard);
+    EN_TRY_GOTO(eni_router_guard(shard->router), close_shard);
+    if (!was_loaded) eni_shard_join_all(shard);
+    EN_TRY_GOTO(shard->status, close_shard);
+    if (pthread_create(&shard->thread, NULL, run_shard, shard) != 0) {
+        eni_error("shard", "cannot start the thread of shard %d", config->index);
+        st = EN_EIO;
+        goto close_shard;
+    }
+    *shard_out = shard;
+    return EN_OK;
+
+close_shard:
+    close_shard(shard);
+    return st;
+}
+
+void eni_shard_stop(eni_shard *shard)
+{
+    if (!shard) return;
+    pthread_mutex_lock(&shard->lock);
+    shard->is_stopping = 1;
+    eni_shard_call_attention(shard);
+    pthread_mutex_unlock(&shard->lock);
+    pthread_join(shard->thread, NULL);
+    close_shard(shard);
+}

@@ -1,0 +1,251 @@
+/* shard_save.c - what a shard keeps on disk: what it may promise because of it, when the next state is due,
+ * the copy that a keeper writes, and the way back from such a state. */
+#include "server/shard_save.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/mutation.h"
+#include "core/try.h"
+#include "runtime/store/store_save.h"
+
+enum { HEAD = 8 }; /* bytes in front of the flags */
+
+/* How far a client's farewell is. */
+enum { NONE, WAITS, UNDER_WAY };
+
+struct eni_shard_saves {
+    eni_keeper *keeper;
+    uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
+    uint8_t *has_finished;    /* (nranks) as of the store */
+    uint8_t *is_secure;       /* (nranks) as of the newest durable state */
+    uint8_t *farewell;        /* (nranks) NONE, WAITS, UNDER_WAY */
+    uint64_t *calls;          /* (nranks) since the last state was begun */
+    uint64_t updates;         /* of the store when the last state was begun */
+    uint64_t limit;           /* updates of a cell, or calls of a client on it, between two states */
+    int is_due, is_initialised;
+};
+
+/* ---- what is promised ---------------------------------------------------------------------------------- */
+
+static uint64_t *seq_at(const eni_shard *shard, uint64_t *seqs, int32_t rank, uint32_t bucket)
+{
+    return &seqs[(uint64_t)rank * shard->config.setup->nbuckets + bucket];
+}
+
+static void note_seqs(const eni_shard *shard, uint64_t *seqs)
+{
+    for (int32_t r = 0; r < shard->config.nranks; r++)
+        for (uint32_t b = 0; b < shard->config.setup->nbuckets; b++)
+            *seq_at(shard, seqs, r, b) = eni_store_seq(shard->store, r, b);
+}
+
+uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
+{
+    const eni_shard_saves *saves = shard->saves;
+    if (!saves || rank < 0 || rank >= shard->config.nranks || bucket >= shard->config.setup->nbuckets)
+        return 0;
+    if (eni_mutant("ack-before-durable")) return eni_store_seq(shard->store, rank, bucket);
+    return *seq_at(shard, saves->stable, rank, bucket);
+}
+
+int eni_shard_is_secure(const eni_shard *shard, int32_t rank)
+{
+    return shard->saves && shard->saves->is_secure[rank];
+}
+
+int eni_shard_has_finished(const eni_shard *shard, int32_t rank)
+{
+    return shard->saves && shard->saves->has_finished[rank];
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
+
+static en_status fill(eni_shard *shard)
+{
+    eni_shard_saves *saves = shard->saves;
+    const uint32_t head[2] = {(uint32_t)shard->config.nranks, 0};
+    _Static_assert(sizeof head == HEAD, "the head of a shard's state");
+    eni_keeper_begin(saves->keeper);
+    EN_TRY(eni_keeper_add(saves->keeper, head, sizeof head));
+    EN_TRY(eni_keeper_add(saves->keeper, saves->has_finished, (size_t)shard->config.nranks));
+    return eni_store_save(shard->store, eni_keeper_add, saves->keeper);
+}
+
+/* A state has been written, or could not be. Nobody is kept waiting for a disk that fails. */
+static void end(eni_shard *shard, en_status status)
+{
+    eni_shard_saves *saves = shard->saves;
+    eni_keeper_count(saves->keeper, &shard->figures.keeper);
+    if (status == EN_OK) {
+        uint64_t *older = saves->stable;
+        saves->stable = saves->taken;
+        saves->taken = older;
+    }
+    for (int32_t r = 0; r < shard->config.nranks; r++) {
+        if (saves->farewell[r] != UNDER_WAY) continue;
+        saves->farewell[r] = NONE;
+        saves->is_secure[r] = status == EN_OK;
+        eni_shard_goodbye(shard, r, saves->is_secure[r]);
+    }
+}
+
+static void begin(eni_shard *shard)
+{
+    eni_shard_saves *saves = shard->saves;
+    const int64_t begin_ns = eni_now_ns();
+    saves->is_due = 0;
+    saves->updates = eni_store_totals(shard->store)->updates + eni_store_totals(shard->store)->touches;
+    memset(saves->calls, 0, (size_t)shard->config.nranks * sizeof *saves->calls);
+    for (int32_t r = 0; r < shard->config.nranks; r++)
+        if (saves->farewell[r] == WAITS) saves->farewell[r] = UNDER_WAY;
+    if (fill(shard) != EN_OK) { /* said; the next one may have more luck */
+        end(shard, EN_ENOMEM);
+        return;
+    }
+    note_seqs(shard, saves->taken);
+    eni_keeper_commit(saves->keeper);
+    const int64_t end_ns = eni_now_ns();
+    shard->figures.save_ns += end_ns - begin_ns;
+    eni_trace_span(shard->config.trace, ENI_TRACE_SHARD0 + shard->config.index, "state", begin_ns, end_ns, -1,
+                   -1, 0);
+}
+
+/* What is counted over all cells is due by those that are called. */
+static uint64_t limit_of(const eni_shard *shard)
+{
+    const uint32_t used = eni_store_nused(shard->store);
+    return shard->saves->limit * (used > 0 ? used : 1);
+}
+
+void eni_shard_save_tend(eni_shard *shard)
+{
+    eni_shard_saves *saves = shard->saves;
+    en_status status;
+    if (!saves) return;
+    if (eni_keeper_done(saves->keeper, &status)) end(shard, status);
+    const eni_store_stats *totals = eni_store_totals(shard->store);
+    if (totals->updates + totals->touches - saves->updates >= limit_of(shard)) saves->is_due = 1;
+    if (saves->is_due && !eni_keeper_is_busy(saves->keeper)) begin(shard);
+}
+
+void eni_shard_save_called(eni_shard *shard, int32_t rank)
+{
+    if (shard->saves && ++shard->saves->calls[rank] >= limit_of(shard)) shard->saves->is_due = 1;
+}
+
+void eni_shard_save_begun(eni_shard *shard)
+{
+    if (!shard->saves || shard->saves->is_initialised || !eni_store_is_initialised(shard->store)) return;
+    shard->saves->is_initialised = shard->saves->is_due = 1;
+}
+
+void eni_shard_save_ask(eni_shard *shard)
+{
+    if (shard->saves) shard->saves->is_due = 1;
+}
+
+int eni_shard_save_finished(eni_shard *shard, int32_t rank)
+{
+    eni_shard_saves *saves = shard->saves;
+    if (!saves) return 1;
+    saves->has_finished[rank] = 1;
+    if (saves->is_secure[rank]) return 1;
+    if (saves->farewell[rank] == NONE) saves->farewell[rank] = WAITS;
+    saves->is_due = 1;
+    return 0;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+static void wake(void *user)
+{
+    eni_shard_call_attention(user);
+}
+
+static en_status take_state(eni_shard *shard, const eni_state_stamp *stamp, const uint8_t *bytes,
+                            size_t length)
+{
+    const eni_shard_config *config = &shard->config;
+    const size_t flags = (size_t)config->nranks;
+    uint32_t nranks = 0;
+    if (stamp->run != config->incarnation || stamp->nshards != (uint32_t)config->nshards) {
+        eni_error("state", "%s holds the state of another run: take it away, or give another --state",
+                  eni_state_path(config->state));
+        return EN_EMISMATCH;
+    }
+    if (length >= HEAD) memcpy(&nranks, bytes, sizeof nranks);
+    if (length < HEAD + flags || nranks != (uint32_t)config->nranks) {
+        eni_error("state", "the state of shard %d is not one of %d workers", config->index, config->nranks);
+        return EN_EFORMAT;
+    }
+    memcpy(shard->saves->has_finished, bytes + HEAD, flags);
+    memcpy(shard->saves->is_secure, bytes + HEAD, flags);
+    EN_TRY(eni_store_load(shard->store, bytes + HEAD + flags, length - HEAD - flags, eni_now_ns()));
+    note_seqs(shard, shard->saves->stable);
+    shard->timer_ns = eni_store_timer(shard->store);
+    shard->saves->updates = eni_store_totals(shard->store)->updates + eni_store_totals(shard->store)->touches;
+    shard->saves->is_initialised = eni_store_is_initialised(shard->store);
+    return EN_OK;
+}
+
+static en_status load(eni_shard *shard, eni_state_stamp *stamp, int *was_loaded_out)
+{
+    uint8_t *bytes;
+    size_t length;
+    const uint32_t index = (uint32_t)shard->config.index;
+    eni_state_stamp found;
+    en_status st = eni_state_read(shard->config.state, ENI_STATE_SHARD, index, &found, &bytes, &length);
+    *was_loaded_out = st == EN_OK;
+    if (st == EN_ENOENT) return EN_OK; /* killed before its first state: the workers have kept everything */
+    EN_TRY(st);
+    st = take_state(shard, &found, bytes, length);
+    eni_free(bytes);
+    *stamp = found;
+    return st;
+}
+
+en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
+{
+    const eni_shard_config *config = &shard->config;
+    const size_t nranks = (size_t)config->nranks, nseqs = nranks * config->setup->nbuckets;
+    *was_loaded_out = 0;
+    if (!config->state) return EN_OK;
+    eni_shard_saves *saves = eni_alloc(sizeof *saves);
+    if (!saves) return EN_ENOMEM;
+    shard->saves = saves;
+    saves->limit = config->state_every;
+    saves->stable = eni_alloc_array(nseqs, sizeof *saves->stable);
+    saves->taken = eni_alloc_array(nseqs, sizeof *saves->taken);
+    saves->calls = eni_alloc_array(nranks, sizeof *saves->calls);
+    saves->has_finished = eni_alloc(nranks);
+    saves->is_secure = eni_alloc(nranks);
+    saves->farewell = eni_alloc(nranks);
+    if (!saves->stable || !saves->taken || !saves->calls || !saves->has_finished || !saves->is_secure ||
+        !saves->farewell)
+        return EN_ENOMEM;
+    eni_state_stamp stamp = {.kind = ENI_STATE_SHARD,
+                             .shard = (uint32_t)config->index,
+                             .nshards = (uint32_t)config->nshards,
+                             .run = config->incarnation};
+    EN_TRY(load(shard, &stamp, was_loaded_out));
+    return eni_keeper_start(config->state, &stamp, wake, shard, &saves->keeper);
+}
+
+void eni_shard_save_close(eni_shard *shard)
+{
+    eni_shard_saves *saves = shard->saves;
+    if (!saves) return;
+    eni_keeper_stop(saves->keeper);
+    eni_free(saves->farewell);
+    eni_free(saves->is_secure);
+    eni_free(saves->has_finished);
+    eni_free(saves->calls);
+    eni_free(saves->taken);
+    eni_free(saves->stable);
+    eni_free(saves);
+    shard->saves = NULL;
+}
