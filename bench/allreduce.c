@@ -22,7 +22,7 @@
 #include "ops/mean.h"
 #include "ops/optimizer.h"
 #include "runtime/collective/coll.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "tests/cluster.h"
 
 enum { MAX_ITERATIONS = 10000, DEADLINE_MS = 600000 };
@@ -329,7 +329,7 @@ int main(int argc, char **argv)
     if (bench_open(&b) != EN_OK) return 1;
     if (!b.options.is_json) {
         printf("# %d ranks on %d cores, %s over %s (%s), vectors in %s memory, then a step: %s\n",
-               b.options.nranks, eni_place_cores(), eni_coll_algorithm_name(b.choice.algorithm),
+               b.options.nranks, eni_host_info_cores(), eni_coll_algorithm_name(b.choice.algorithm),
                b.choice.transport == ENI_OVER_SHM ? "shm" : "tcp", b.choice.why,
                b.options.is_private ? "private" : "shared", then_names[b.options.then_step]);
         printf("#%11s %12s %8s %7s %9s %8s %8s %7s\n", "size", "count", "type", "redop", "time", "algbw",

@@ -15,7 +15,7 @@
 #include "bench/figures.h"
 #include "bench/limits.h"
 #include "bench/programs.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum { DEADLINE_MS = 60000, ALIGNMENT = 4096 };
 
@@ -242,8 +242,9 @@ int main(int argc, char **argv)
         return 1;
     }
     if (!o.is_json)
-        printf("# limits of this machine, %d cores\n#%-9s %12s %9s %7s %11s %11s %9s\n", eni_place_cores(),
-               "limit", "size (B)", "processes", "rounds", "median (us)", "p99 (us)", "rate");
+        printf("# limits of this machine, %d cores\n#%-9s %12s %9s %7s %11s %11s %9s\n",
+               eni_host_info_cores(), "limit", "size (B)", "processes", "rounds", "median (us)", "p99 (us)",
+               "rate");
     int bad = 0;
     for (int k = 0; o.kinds[k] && !bad; k++) {
         figures bytes = o.bytes, processes = o.processes;

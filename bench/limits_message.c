@@ -12,7 +12,7 @@
 enum {
     HEADER_BYTES = 100, /* about what a push's header takes on the wire */
     FRAME_BYTES = 1 << 20,
-    PATIENCE_MS = 20000
+    TIMEOUT_MS = 20000
 };
 
 typedef struct channel {
@@ -28,7 +28,7 @@ static int complain(const char *what)
 /* A socket that waits for nobody for ever. */
 static int channel_open(int type, channel *c)
 {
-    const int none = 0, patience = PATIENCE_MS;
+    const int none = 0, patience = TIMEOUT_MS;
     c->context = zmq_ctx_new();
     c->socket = c->context ? zmq_socket(c->context, type) : NULL;
     if (!c->socket) return complain("zmq_socket");
@@ -58,7 +58,7 @@ static int bind_router(const limit_trial *t, channel *c)
 
 static int connect_dealer(const limit_trial *t, channel *c)
 {
-    const int64_t deadline_ns = eni_now_ns() + PATIENCE_MS * ENI_MILLI;
+    const int64_t deadline_ns = eni_now_ns() + TIMEOUT_MS * ENI_MILLI;
     while (!atomic_load_explicit(&t->board->is_bound, memory_order_acquire)) {
         if (eni_now_ns() > deadline_ns) {
             fputs("bench_limits: the ROUTER does not listen\n", stderr);

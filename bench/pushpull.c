@@ -19,7 +19,7 @@
 #include "bench/programs.h"
 #include "bench/pushpull.h"
 #include "core/log.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum { START_MS = 30000, ROUND_MS = 500, PATH_BYTES = 4096 }; /* what a trial may take */
 
@@ -268,8 +268,8 @@ static uint64_t report(const pushpull_trial *t, const options *o)
 
 static void print_head(const options *o)
 {
-    printf("# psd and its workers on %d cores; SGD with momentum %g; %d rounds after %d\n", eni_place_cores(),
-           o->momentum, o->rounds, o->warmup);
+    printf("# psd and its workers on %d cores; SGD with momentum %g; %d rounds after %d\n",
+           eni_host_info_cores(), o->momentum, o->rounds, o->warmup);
     printf("#%11s %8s %7s %7s %9s %10s %9s %9s %9s %8s %7s\n", "size", "buckets", "workers", "shards",
            "transport", "strategy", "time", "p99", "round", "push+pull", "#wrong");
     printf("#%11s %8s %7s %7s %9s %10s %9s %9s %9s %8s\n", "(B)", "", "", "", "", "", "(us)", "(us)", "(us)",

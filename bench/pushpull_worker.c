@@ -17,7 +17,7 @@
 #include "runtime/client/client.h"
 #include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/store/store.h"
 
 enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, PAIRS = 19 };
@@ -152,8 +152,8 @@ static en_status join(worker *w, int64_t deadline_ns)
                                    {"seed", "1"},
                                    {"budget", "0"},
                                    {"net", ""}};
-    eni_place_host(host);
-    en_status st = counts && offsets ? eni_place_host_id(NULL, host_id) : EN_ENOMEM;
+    eni_host_info_name(host);
+    en_status st = counts && offsets ? eni_host_info_id(NULL, host_id) : EN_ENOMEM;
     const eni_member_config config = {.leader = t->psd,
                                       .token = t->token,
                                       .rank = w->rank,
@@ -189,7 +189,7 @@ static en_status open_client(worker *w, int64_t deadline_ns)
     w->grad = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     const char *sharing = t->over_tcp ? NULL : info->leader.host_id;
     const eni_client_config config = {.net = w->net,
-                                      .place = eni_endpoints_place(&endpoints, sharing, info->epoch),
+                                      .psd = eni_endpoints_place(&endpoints, sharing, info->epoch),
                                       .arena = w->arena,
                                       .buckets = &w->buckets,
                                       .token = &t->token,

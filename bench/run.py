@@ -130,10 +130,10 @@ class Tools:
 
 def end_group(child):
     """Ends what is left of the program: first with a word, so that it can remove what it made."""
-    for how, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+    for how, timeout_s in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
         try:
             os.killpg(child.pid, how)
-            child.wait(timeout=patience_s)
+            child.wait(timeout=timeout_s)
         except ProcessLookupError:
             return
         except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@
 #include "report/plot.h"
 #include "report/stats.h"
 #include "runtime/collective/coll.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum { ROWS_MAX = 64, REPEATS = 3 };
 
@@ -270,7 +270,7 @@ int main(int argc, char **argv)
 {
     static scale s;
     s.program = argv[0];
-    s.cores = eni_place_cores();
+    s.cores = eni_host_info_cores();
     if (!parse(argc, argv, &s.o)) {
         fputs(usage, stderr);
         return 2;

@@ -24,7 +24,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "runtime/collective/coll.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum { MAX_ITERATIONS = 1000, DEADLINE_MS = 600000, PIECE = 256 << 10 };
 enum { LIMIT, CACHED, OURS, NWAYS };
@@ -314,7 +314,7 @@ int main(int argc, char **argv)
     b.shared = mmap(NULL, sizeof *b.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (b.shared == MAP_FAILED) return 1;
     if (!b.options.is_json) {
-        printf("# %d ranks on %d cores, %s over %s\n", b.options.nranks, eni_place_cores(),
+        printf("# %d ranks on %d cores, %s over %s\n", b.options.nranks, eni_host_info_cores(),
                eni_coll_algorithm_name(b.options.algorithm),
                b.options.hosts ? "veth between network namespaces" : "loopback");
         printf("#%11s %11s %11s %8s %10s %11s %7s\n", "size (B)", "limit (us)", "ours (us)", "GB/s",

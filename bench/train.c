@@ -21,7 +21,7 @@
 #include "bench/figures.h"
 #include "bench/programs.h"
 #include "core/log.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum {
     DEADLINE_MS = 600000,
@@ -318,7 +318,7 @@ static int run_rows(const options *o)
         return 2;
     }
     if (!o->is_json) {
-        printf("# entrain run on %d cores, %d steps, %d run(s) a row, %d at once\n", eni_place_cores(),
+        printf("# entrain run on %d cores, %d steps, %d run(s) a row, %d at once\n", eni_host_info_cores(),
                o->steps, o->repeats, o->at_once);
         printf("#%-9s %-12s %-14s %-6s %7s %7s %6s %10s  %s\n", "model", "strategy", "data", "device",
                "workers", "threads", "batch", "samples/s", "least-most");

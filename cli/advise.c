@@ -23,7 +23,7 @@
 #include "report/stats.h"
 #include "report/table.h"
 #include "runtime/host/cost_model.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 enum { MOST_RANKS = 1024, REPEATS_MAX = 99, ADVICE_MAX = 65, CHECKS_MAX = 8 };
 
@@ -83,7 +83,7 @@ static en_status measure(const eni_command_context *context, advised *a)
     const int threads = context->config->threads > 0 ? (int)context->config->threads : 1;
     double unused;
     if (alone == NULL) return EN_ENOMEM;
-    m->cores = eni_place_cores();
+    m->cores = eni_host_info_cores();
     const int64_t budget = ENI_SECOND;
     en_status st = eni_lab_compute(1, context->config, context->plugin_dir, threads, budget, alone);
     const int all = m->cores < ENI_LAB_MAX / 2 ? m->cores : ENI_LAB_MAX / 2;

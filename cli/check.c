@@ -12,7 +12,7 @@
 #include "core/try.h"
 #include "ops/device.h"
 #include "report/table.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
 {
@@ -174,7 +174,7 @@ static void print_numbers(const figures *f, const eni_costs *costs, FILE *out)
  * time. `costs` (n 0: none) is what eni_check_run found. */
 static en_status show_table(const eni_config *config, const eni_costs *costs, FILE *out)
 {
-    figures f = {.n = (int)config->workers, .cores = eni_place_cores()};
+    figures f = {.n = (int)config->workers, .cores = eni_host_info_cores()};
     if (f.n < 2 || f.n > 16) {
         eni_error("check", "-v measures among 2 to 16 workers of one host, not %d", f.n);
         return EN_EINVAL;

@@ -31,7 +31,7 @@
 #include "data/dataset.h"
 #include "report/claims.h"
 #include "report/report.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
 enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
@@ -107,7 +107,7 @@ static void make_baseline(int64_t workers, eni_config *run)
     char word[ENI_STRATEGY_WORD_MAX];
     const char *options;
     if (eni_plugin_split(run->strategy, word, &options) != EN_OK || strcmp(word, "solo") != 0) return;
-    int64_t share = eni_place_cores() / workers;
+    int64_t share = eni_host_info_cores() / workers;
     if (run->threads == 0) run->threads = share > 0 ? share : 1;
     if (!eni_config_is_given(run, "accumulate")) run->accumulate = workers;
     run->workers = 1;
@@ -365,9 +365,9 @@ static void tell_fact(void *user, const char *group, const char *name, const cha
 static json_t *environment(const comparison *c)
 {
     json_t *env = json_object();
-    eni_place_facts(c->context->version == NULL ? EN_VERSION : c->context->version, tell_fact, env);
-    json_object_set_new(env, "cores", json_integer(eni_place_cores()));
-    json_object_set_new(env, "memory", json_integer((json_int_t)eni_place_memory()));
+    eni_host_info_facts(c->context->version == NULL ? EN_VERSION : c->context->version, tell_fact, env);
+    json_object_set_new(env, "cores", json_integer(eni_host_info_cores()));
+    json_object_set_new(env, "memory", json_integer((json_int_t)eni_host_info_memory()));
     return env;
 }
 

@@ -12,7 +12,7 @@
 #include "models/evaluate.h"
 #include "models/registry.h"
 #include "models/weights.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 typedef struct evaluation {
     const eni_config *config;
@@ -41,7 +41,7 @@ static en_status open_all(evaluation *e, const char *plugin_dir)
     e->flat = eni_alloc_array(e->schema.count, sizeof(float));
     if (e->flat == NULL) return EN_ENOMEM;
     EN_TRY(eni_weights_load(c->init, &e->schema, e->flat));
-    const int threads = c->threads > 0 ? (int)c->threads : eni_place_cores();
+    const int threads = c->threads > 0 ? (int)c->threads : eni_host_info_cores();
     return eni_compute_open(c, plugin_dir, threads, 0, 1, &e->schema, &e->compute);
 }
 

@@ -16,7 +16,7 @@
 #include "ops/device.h"
 #include "ops/gpu_of_rank.h"
 
-enum { PATIENCE_S = 60 }; /* a driver that is just being loaded takes seconds */
+enum { TIMEOUT_S = 60 }; /* a driver that is just being loaded takes seconds */
 
 static en_status ask(const char *device, const char *plugin_dir)
 {
@@ -29,7 +29,7 @@ static en_status ask(const char *device, const char *plugin_dir)
 static en_status await(int pidfd, int signal_fd)
 {
     struct pollfd set[2] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
-    const int64_t deadline = eni_now_ns() + PATIENCE_S * ENI_SECOND;
+    const int64_t deadline = eni_now_ns() + TIMEOUT_S * ENI_SECOND;
     while (set[0].revents == 0) {
         const int n = poll(set, 2, eni_ms_left(deadline, 1000));
         if (n > 0 && set[1].revents != 0) return EN_EINTR;
@@ -37,7 +37,7 @@ static en_status await(int pidfd, int signal_fd)
         eni_error("launch",
                   "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
                   "answer? --device=cpu goes without",
-                  PATIENCE_S);
+                  TIMEOUT_S);
         return EN_EINVAL;
     }
     return EN_OK;

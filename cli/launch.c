@@ -106,7 +106,7 @@ static void fill_outcome(const eni_launcher *l, en_status st, bool has_started, 
     o->cause[0] = 0;
     if (st == EN_OK) return;
     snprintf(o->cause, sizeof o->cause, "%.*s", ENI_LAUNCH_CAUSE - 1,
-             l->obituary[0] != 0 ? l->obituary : l->relay.first_error);
+             l->failure[0] != 0 ? l->failure : l->relay.first_error);
     if (!has_started && o->cause[0] == 0) eni_log_last_error(o->cause, sizeof o->cause);
 }
 
@@ -125,7 +125,7 @@ en_status eni_launch_run(const eni_launch *launch)
     if (st != EN_OK) {
         l->first = st;
         l->is_ending = 1;
-        eni_launcher_condemn_all(l);
+        eni_launcher_terminate_all(l);
     }
     eni_launcher_watch(l);
     let_go(l);

@@ -20,7 +20,7 @@ typedef struct eni_child {
     int pidfd;
     int is_running;
     int has_ended, status; /* of waitpid, until it is noted */
-    int is_condemned;      /* we killed it: its end says nothing */
+    int is_terminated;     /* we killed it: its end says nothing */
     int has_said_end;      /* it is done and ends by itself: its exit code counts */
 } eni_child;
 
@@ -46,9 +46,9 @@ typedef struct eni_launcher {
     int64_t alone_ns;      /* since when only psd is left; 0: it is not */
     int64_t oom_kills; /* as counted at the start */
 
-    char obituary[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
+    char failure[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
     en_status first;         /* how the first that failed ended */
-    const eni_child *victim; /* the first that died of a signal which was not ours */
+    const eni_child *failed; /* the first that died of a signal which was not ours */
     eni_death death;         /* as the first survivor told it */
     int has_death;
     int is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
@@ -64,6 +64,6 @@ en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, int 
 void eni_launcher_watch(eni_launcher *launcher);
 
 /* watch.c: ends all children at once; whoever runs already is not to blame. */
-void eni_launcher_condemn_all(eni_launcher *launcher);
+void eni_launcher_terminate_all(eni_launcher *launcher);
 
 #endif

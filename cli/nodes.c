@@ -6,7 +6,7 @@
 
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 int eni_nodes_are_several(const eni_config *config)
 {
@@ -27,7 +27,7 @@ int eni_nodes_rank(const eni_config *config, int local)
 static en_status check_master(const eni_config *config, const eni_address *master)
 {
     eni_own_address own;
-    EN_TRY(eni_place_address(master, &own));
+    EN_TRY(eni_host_info_address(master, &own));
     if (own.is_loopback)
         eni_warn("launch",
                  "--master-addr=%s is the loopback of this host: only what runs on this host can take part",

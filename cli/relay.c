@@ -36,16 +36,16 @@ static const char *cause_in(const char *text)
 }
 
 /* The survivors' words for what the launcher knows better. */
-static bool is_of_the_victim(const eni_relay *relay, const char *cause)
+static bool is_of_the_failed(const eni_relay *relay, const char *cause)
 {
-    if (relay->victim[0] == 0 || !begins(cause, relay->victim)) return false;
-    cause += strlen(relay->victim);
+    if (relay->failed[0] == 0 || !begins(cause, relay->failed)) return false;
+    cause += strlen(relay->failed);
     return begins(cause, "died") || begins(cause, "was");
 }
 
 static bool was_said(eni_relay *relay, const char *cause)
 {
-    if (is_of_the_victim(relay, cause)) return true;
+    if (is_of_the_failed(relay, cause)) return true;
     for (unsigned i = 0; i < ENI_RELAY_SAID; i++)
         if (strcmp(relay->said[i], cause) == 0) return true;
     snprintf(relay->said[relay->nsaid++ % ENI_RELAY_SAID], ENI_RELAY_LINE, "%s", cause);
@@ -77,13 +77,12 @@ bool eni_relay_take(eni_relay *relay, const char *line)
     return true;
 }
 
-void eni_relay_open(eni_relay *relay, const char *obituary, bool is_quiet)
+void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet)
 {
     const char *subsystem, *text;
     relay->is_open = true;
-    const char *end = strstr(obituary, ") ");
-    if (end != NULL)
-        snprintf(relay->victim, sizeof relay->victim, "%.*s", (int)(end + 2 - obituary), obituary);
+    const char *end = strstr(failure, ") ");
+    if (end != NULL) snprintf(relay->failed, sizeof relay->failed, "%.*s", (int)(end + 2 - failure), failure);
     for (unsigned i = 0; i < relay->nheld; i++) {
         const char *shown = parse(relay->held[i], &subsystem, &text);
         if (shown != NULL && !is_quiet && !was_said(relay, cause_in(text))) print(shown);

@@ -2,8 +2,8 @@
  *
  * All ranks find the same wrong flag, and all survivors hear of the same death. Their errors and warnings
  * come over the pipe of their reports (log.h), and a text that one of them has said already is dropped. What
- * the control plane says of the run's end is held back until the launcher has named the first victim, who may
- * be the same. */
+ * the control plane says of the run's end is held back until the launcher has named the first failed rank,
+ * who may be the same. */
 #ifndef CLI_RELAY_H
 #define CLI_RELAY_H
 
@@ -16,7 +16,7 @@ typedef struct eni_relay {
     unsigned nsaid;
     char held[ENI_RELAY_HELD][ENI_RELAY_LINE];
     unsigned nheld;
-    char victim[ENI_RELAY_LINE];      /* "rank 1 (pid 4121 on host b) ": it has been named */
+    char failed[ENI_RELAY_LINE];      /* "rank 1 (pid 4121 on host b) ": it has been named */
     char first_error[ENI_RELAY_LINE]; /* the text of the first that was complained of; "": none */
     bool is_open;                     /* nothing is held any more */
     bool is_muted; /* the launcher ends the rest itself: what they say of that is no news */
@@ -25,8 +25,8 @@ typedef struct eni_relay {
 /* A line as log.h has it, without its newline: prints it, holds it or drops it. False: it is no such line. */
 bool eni_relay_take(eni_relay *relay, const char *line);
 
-/* The cause is known and `obituary` ("": nobody died) was printed: prints what was held and says something
+/* The cause is known and `failure` ("": nobody died) was printed: prints what was held and says something
  * else. With `is_quiet` it is dropped: the user ended the run. */
-void eni_relay_open(eni_relay *relay, const char *obituary, bool is_quiet);
+void eni_relay_open(eni_relay *relay, const char *failure, bool is_quiet);
 
 #endif

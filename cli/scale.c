@@ -21,7 +21,7 @@
 #include "core/try.h"
 #include "report/stats.h"
 #include "report/table.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
 enum { REPEATS_MAX = 99, COLS = 9 };
@@ -266,7 +266,7 @@ en_status eni_command_scale(const eni_command_context *context)
     const eni_config *c = context->config;
     char own[64] = "";
     int out_fd = -1;
-    scaling s = {.context = context, .dir = c->out, .cores = eni_place_cores(), .repeats = c->repeats};
+    scaling s = {.context = context, .dir = c->out, .cores = eni_host_info_cores(), .repeats = c->repeats};
     s.rows = eni_alloc_array((size_t)(2 * c->scaled.count * c->ranks.count), sizeof *s.rows);
     en_status st = s.rows == NULL ? EN_ENOMEM : EN_OK;
     if (st == EN_OK && c->out == NULL) {

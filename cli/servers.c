@@ -147,9 +147,9 @@ void eni_servers_end_with_workers(eni_launcher *l)
         if (l->child[i].rank >= 0 || psd != NULL) return;
         psd = &l->child[i];
     }
-    if (l->state[0] == 0 || psd == NULL || l->first != EN_OK || psd->is_condemned) return;
+    if (l->state[0] == 0 || psd == NULL || l->first != EN_OK || psd->is_terminated) return;
     if (l->alone_ns == 0) l->alone_ns = eni_now_ns();
     if (eni_now_ns() - l->alone_ns < LAST_MS * ENI_MILLI) return;
-    psd->is_condemned = 1;
+    psd->is_terminated = 1;
     kill(psd->pid, SIGKILL);
 }

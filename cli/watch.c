@@ -1,5 +1,5 @@
-/* watch.c - the launcher's second half: waits for all children, names the first victim once, and sees that
- * nobody outlives the run.
+/* watch.c - the launcher's second half: waits for all children, names the first failed rank once, and sees
+ * that nobody outlives the run.
  *
  * Who learns of a death ends by itself, within milliseconds or after the kernel that it computes. Whoever has
  * not heard of it (it has not joined, it is stopped, its step is long) is killed after a grace. */
@@ -15,7 +15,7 @@
 #include "cli/servers.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "runtime/control/obituary.h"
+#include "runtime/control/failure.h"
 #include "runtime/host/costs.h"
 
 enum {
@@ -28,9 +28,9 @@ enum {
 
 /* ---- who ended ---- */
 
-static void condemn(eni_child *c)
+static void terminate(eni_child *c)
 {
-    c->is_condemned = 1;
+    c->is_terminated = 1;
     kill(c->pid, SIGKILL);
 }
 
@@ -71,8 +71,8 @@ static void note_lost(eni_launcher *l, const eni_child *c)
         eni_warn("launch", "%s (pid %d) died: %s; the others go on", c->role, (int)c->pid, cause);
         return;
     }
-    if (l->victim == NULL && !l->has_named) {
-        l->victim = c;
+    if (l->failed == NULL && !l->has_named) {
+        l->failed = c;
         begin_to_name(l);
     }
     if (l->first == EN_OK) l->first = EN_EPEER;
@@ -81,7 +81,7 @@ static void note_lost(eni_launcher *l, const eni_child *c)
 static void note_end(eni_launcher *l, const eni_child *c)
 {
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
-    if (c->is_condemned) return;
+    if (c->is_terminated) return;
     if (WIFSIGNALED(c->status)) {
         if (!eni_servers_restart(l, c)) note_lost(l, c);
         return;
@@ -157,7 +157,7 @@ static void take_line(eni_launcher *l, char *line)
         p.samples = samples;
         p.total = total;
         if (l->launch->on_progress != NULL) l->launch->on_progress(l->launch->user, &p);
-    } else if (!l->has_death && eni_obituary_read(line, &death)) {
+    } else if (!l->has_death && eni_failure_read(line, &death)) {
         l->death = death;
         l->has_death = 1;
         begin_to_name(l);
@@ -189,12 +189,12 @@ static void read_reports(eni_launcher *l)
     }
 }
 
-void eni_launcher_condemn_all(eni_launcher *l)
+void eni_launcher_terminate_all(eni_launcher *l)
 {
     read_reports(l);
     l->relay.is_muted = true;
     for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].is_running) condemn(&l->child[i]);
+        if (l->child[i].is_running) terminate(&l->child[i]);
 }
 
 /* ---- the one line ---- */
@@ -211,14 +211,14 @@ static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
 static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *death)
 {
     if (dead == NULL) return;
-    if (!dead->is_running && !dead->is_condemned && WIFSIGNALED(dead->status)) {
+    if (!dead->is_running && !dead->is_terminated && WIFSIGNALED(dead->status)) {
         char text[64];
         const int is_oom =
             WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_oom_kills() > l->oom_kills;
         eni_signal_text(WTERMSIG(dead->status), text, sizeof text);
         snprintf(death->cause, sizeof death->cause, "%s%s", text, is_oom ? ", out of memory" : "");
         death->is_stopped = false;
-    } else if (!dead->is_condemned && has_gone_astray(dead)) {
+    } else if (!dead->is_terminated && has_gone_astray(dead)) {
         const int is_its_own = strncmp(death->cause, ENI_CAUSE_EXIT, sizeof ENI_CAUSE_EXIT - 1) == 0;
         if (!is_its_own) describe_end(dead, death->cause, sizeof death->cause);
     } else if (dead->is_running && eni_is_stopped(dead->pid)) {
@@ -227,13 +227,13 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
     }
 }
 
-static void name_victim(eni_launcher *l)
+static void name_failed(eni_launcher *l)
 {
     char text[ENI_REASON_MAX];
     eni_death death = {.rank = -1, .step = -1};
     l->has_named = 1;
     l->name_ns = INT64_MAX;
-    const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->victim;
+    const eni_child *dead = l->has_death ? child_of(l, &l->death) : l->failed;
     if (l->has_death) {
         death = l->death;
     } else {
@@ -244,7 +244,7 @@ static void name_victim(eni_launcher *l)
     add_cause(l, dead, &death);
     eni_death_text(&death, text);
     eni_error("launch", "%s", text);
-    snprintf(l->obituary, sizeof l->obituary, "%s", text);
+    snprintf(l->failure, sizeof l->failure, "%s", text);
     eni_relay_open(&l->relay, text, false);
 }
 
@@ -254,7 +254,7 @@ static void maybe_name(eni_launcher *l)
     if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
     const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
     const int is_complete = l->has_death && (told == NULL || !told->is_running || eni_is_stopped(told->pid));
-    if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_victim(l);
+    if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
 }
 
 /* ---- the end ---- */
@@ -290,13 +290,13 @@ static void end_the_rest(eni_launcher *l)
 {
     if (!l->is_ending) return;
     if (eni_now_ns() >= l->kill_ns) {
-        eni_launcher_condemn_all(l);
+        eni_launcher_terminate_all(l);
         l->kill_ns = INT64_MAX;
     }
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
-        if (!c->is_running || c->is_condemned || !eni_is_stopped(c->pid)) continue;
-        if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) condemn(c);
+        if (!c->is_running || c->is_terminated || !eni_is_stopped(c->pid)) continue;
+        if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) terminate(c);
     }
 }
 

@@ -41,8 +41,8 @@ int eni_log_last_error(char *text_out, size_t bytes);
 
 void eni_log(int level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* For lines that a stranger can cause as often as he likes: the first five are written, then one every 10 s,
- * which says how many were kept back since. Zeroed memory is a limit; any thread. */
+/* For lines that an unauthenticated peer can cause as often as he likes: the first five are written, then one
+ * every 10 s, which says how many were kept back since. Zeroed memory is a limit; any thread. */
 typedef struct eni_log_limit {
     _Atomic uint64_t seen, held;
     _Atomic int64_t next_ns;

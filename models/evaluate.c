@@ -11,7 +11,7 @@
 #include "models/model.h"
 
 enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
-enum { PATIENCE_S = 60, PATIENCE_AT_CLOSE_S = 2 }; /* with a run that may be over */
+enum { TIMEOUT_S = 60, TIMEOUT_AT_CLOSE_S = 2 }; /* with a run that may be over */
 
 struct eni_evaluation {
     en_model *model; /* borrowed, as what `device` holds */
@@ -42,7 +42,7 @@ static en_status ask_alive(const eni_set *set)
 static en_status await(const eni_evaluation *e, int asks)
 {
     const struct timespec nap = {0, NAP_NS};
-    const int seconds = asks ? PATIENCE_S : PATIENCE_AT_CLOSE_S;
+    const int seconds = asks ? TIMEOUT_S : TIMEOUT_AT_CLOSE_S;
     const int64_t begin = eni_now_ns(), deadline = begin + seconds * ENI_SECOND;
     en_status st;
     if (!e->is_marked) return EN_OK;
@@ -54,7 +54,7 @@ static en_status await(const eni_evaluation *e, int asks)
                       (unsigned long long)e->set.batch, seconds);
             return EN_ETIMEOUT;
         }
-        if (asks && e->set.patience_ns > 0 && eni_now_ns() - begin > e->set.patience_ns) {
+        if (asks && e->set.timeout_ns > 0 && eni_now_ns() - begin > e->set.timeout_ns) {
             e->set.tell(e->set.alive_user, "a batch of the evaluation");
             return EN_EIO;
         }

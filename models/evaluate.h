@@ -27,7 +27,7 @@ typedef struct eni_set {
                                        EN_OK ends it. NULL: go on, for a minute a batch */
     void *alive_user;
     /* With alive: a GPU that takes longer for a batch (0: it may) is told of, with alive_user: EN_EIO. */
-    int64_t patience_ns;
+    int64_t timeout_ns;
     void (*tell)(void *user, const char *what);
 } eni_set;
 

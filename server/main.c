@@ -7,11 +7,12 @@
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "runtime/control/obituary.h"
-#include "runtime/net/place.h"
+#include "runtime/control/failure.h"
+#include "runtime/net/host_info.h"
 #include "server/psd.h"
 
-/* A connection a worker, shard and server, and as many strangers: the soft limit of 1,024 is soon reached. */
+/* A connection a worker, shard and server, and as many unauthenticated peers: the soft limit of 1,024 is soon
+ * reached. */
 static void raise_file_limit(void)
 {
     struct rlimit files;
@@ -26,10 +27,10 @@ static void tell_exit(void *user, int code)
     const eni_config *config = user;
     char text[ENI_REASON_MAX];
     eni_death death = {.rank = -1 - (int32_t)config->server_rank, .pid = getpid(), .step = -1};
-    eni_place_host(death.host);
+    eni_host_info_name(death.host);
     snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
     if (config->result_fd >= 0) {
-        eni_obituary_write((int)config->result_fd, &death);
+        eni_failure_write((int)config->result_fd, &death);
     } else {
         eni_death_text(&death, text);
         eni_error("psd", "%s", text);

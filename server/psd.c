@@ -11,8 +11,8 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "runtime/client/endpoints.h"
-#include "runtime/control/obituary.h"
-#include "runtime/net/place.h"
+#include "runtime/control/failure.h"
+#include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 #include "server/psd_impl.h"
 
@@ -219,8 +219,8 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     EN_TRY(eni_target_check("--trace", c->trace));
     if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->server, MAX_SPANS))) return EN_ENOMEM;
     EN_TRY(find_strategy(p, plugins));
-    eni_place_host(p->host);
-    EN_TRY(eni_place_host_id(c->host_id, p->host_id));
+    eni_host_info_name(p->host);
+    EN_TRY(eni_host_info_id(c->host_id, p->host_id));
     EN_TRY(eni_psd_open_state(p));
     if (p->server > 0) return eni_psd_join(p);
     EN_TRY(find_token(p));
@@ -231,7 +231,7 @@ static en_status open_psd(eni_psd *p, const char *plugins)
 }
 
 /* The leader's thread opens shards and asks them for figures; a shard that fails calls the leader. So the
- * leader ends first (by itself, within the seconds of its farewell), then the shards, and only then it is
+ * leader ends first (by itself, within the seconds of its goodbyes), then the shards, and only then it is
  * freed. A member's thread does the same as the leader's, but ends only when it is closed: the shards forget
  * it before. */
 static void stop_threads(eni_psd *p)
@@ -281,7 +281,7 @@ static en_status serve(eni_psd *p, int signal_fd)
     if (st == EN_EINTR && !eni_leader_is_over(p->leader)) st = end_early(p);
     if (eni_leader_is_stopping(p->leader, reason)) st = EN_EINTR;
     if (st != EN_OK && p->config->result_fd >= 0 && eni_leader_death(p->leader, &death) == EN_OK)
-        eni_obituary_write((int)p->config->result_fd, &death);
+        eni_failure_write((int)p->config->result_fd, &death);
     if (st != EN_OK && p->net) eni_net_abort(p->net);
     eni_leader_reason(p->leader, reason);
     if (st != EN_OK && st != EN_EINTR && reason[0] == 0)

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "runtime/control/member.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "server/agree.h"
 #include "server/journal.h"
 #include "server/run_file.h"

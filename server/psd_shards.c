@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "server/psd_impl.h"
 #include "server/report.h"
 
@@ -59,7 +59,7 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     eni_own_address own;
     eni_address worker;
     if (!eni_address_is_anywhere(&psd->listen)) {
-        EN_TRY(eni_place_address(&psd->listen, &own));
+        EN_TRY(eni_host_info_address(&psd->listen, &own));
         memcpy(host_out, own.host, sizeof own.host);
         return EN_OK;
     }
@@ -69,7 +69,7 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
         const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
         if (data == NULL || eni_address_parse(data, &worker) != EN_OK || eni_address_is_anywhere(&worker))
             continue;
-        EN_TRY(eni_place_address(&worker, &own));
+        EN_TRY(eni_host_info_address(&worker, &own));
         memcpy(host_out, own.host, sizeof own.host);
         if (!own.is_remote_here) break;
     }
@@ -89,7 +89,7 @@ static void choose_shards(eni_psd *psd)
 {
     enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
     if (psd->config->shards > 0 || psd->nservers > 1 || psd->past) return;
-    if (psd->setup.elements >= LARGE && eni_place_cores() > 1) eni_psd_set_shards(psd, 2);
+    if (psd->setup.elements >= LARGE && eni_host_info_cores() > 1) eni_psd_set_shards(psd, 2);
 }
 
 static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i)

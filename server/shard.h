@@ -12,8 +12,8 @@
 
 #include "core/trace.h"
 #include "runtime/control/leader.h"
-#include "runtime/net/lane.h"
 #include "runtime/net/shaper.h"
+#include "runtime/net/socket.h"
 #include "runtime/net/token.h"
 #include "runtime/store/store.h"
 #include "server/arenas.h"
@@ -57,7 +57,7 @@ typedef struct eni_shard_refusals {
 
 /* What a shard counted, beside the store's own figures. */
 typedef struct eni_shard_figures {
-    eni_lane_count wire;
+    eni_socket_count wire;
     uint64_t shm_bytes; /* payload read from or written to the workers' memory, or read by them in ours */
     uint64_t refused;   /* messages that were answered with REFUSED */
     eni_shard_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */

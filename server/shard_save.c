@@ -14,7 +14,7 @@
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 
-/* How far a client's farewell is. */
+/* How far a client's finished notice is. */
 enum { NONE, WAITS, UNDER_WAY };
 
 struct eni_shard_saves {
@@ -22,7 +22,7 @@ struct eni_shard_saves {
     uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
     uint8_t *has_finished;    /* (nranks) as of the store */
     uint8_t *is_secure;       /* (nranks) as of the newest durable state */
-    uint8_t *farewell;        /* (nranks) NONE, WAITS, UNDER_WAY */
+    uint8_t *finished;        /* (nranks) NONE, WAITS, UNDER_WAY */
     uint64_t *calls;          /* (nranks) since the last state was begun */
     uint64_t updates;         /* of the store when the last state was begun */
     uint64_t limit;           /* updates of a cell, or calls of a client on it, between two states */
@@ -86,8 +86,8 @@ static void end(eni_shard *shard, en_status status)
         saves->taken = older;
     }
     for (int32_t r = 0; r < shard->config.nranks; r++) {
-        if (saves->farewell[r] != UNDER_WAY) continue;
-        saves->farewell[r] = NONE;
+        if (saves->finished[r] != UNDER_WAY) continue;
+        saves->finished[r] = NONE;
         saves->is_secure[r] = status == EN_OK;
         eni_shard_goodbye(shard, r, saves->is_secure[r]);
     }
@@ -101,7 +101,7 @@ static void begin(eni_shard *shard)
     saves->updates = eni_store_totals(shard->store)->updates + eni_store_totals(shard->store)->touches;
     memset(saves->calls, 0, (size_t)shard->config.nranks * sizeof *saves->calls);
     for (int32_t r = 0; r < shard->config.nranks; r++)
-        if (saves->farewell[r] == WAITS) saves->farewell[r] = UNDER_WAY;
+        if (saves->finished[r] == WAITS) saves->finished[r] = UNDER_WAY;
     if (fill(shard) != EN_OK) { /* said; the next one may have more luck */
         end(shard, EN_ENOMEM);
         return;
@@ -154,7 +154,7 @@ int eni_shard_save_finished(eni_shard *shard, int32_t rank)
     if (!saves) return 1;
     saves->has_finished[rank] = 1;
     if (saves->is_secure[rank]) return 1;
-    if (saves->farewell[rank] == NONE) saves->farewell[rank] = WAITS;
+    if (saves->finished[rank] == NONE) saves->finished[rank] = WAITS;
     saves->is_due = 1;
     return 0;
 }
@@ -223,9 +223,9 @@ en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
     saves->calls = eni_alloc_array(nranks, sizeof *saves->calls);
     saves->has_finished = eni_alloc(nranks);
     saves->is_secure = eni_alloc(nranks);
-    saves->farewell = eni_alloc(nranks);
+    saves->finished = eni_alloc(nranks);
     if (!saves->stable || !saves->taken || !saves->calls || !saves->has_finished || !saves->is_secure ||
-        !saves->farewell)
+        !saves->finished)
         return EN_ENOMEM;
     eni_state_stamp stamp = {.kind = ENI_STATE_SHARD,
                              .shard = (uint32_t)config->index,
@@ -240,7 +240,7 @@ void eni_shard_save_close(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     if (!saves) return;
     eni_keeper_stop(saves->keeper);
-    eni_free(saves->farewell);
+    eni_free(saves->finished);
     eni_free(saves->is_secure);
     eni_free(saves->has_finished);
     eni_free(saves->calls);

@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "runtime/control/obituary.h"
+#include "runtime/control/failure.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
 static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */
@@ -76,7 +76,7 @@ static void heed_member(eni_ending *e)
     if (e->lost_ns != INT64_MAX || eni_member_status(e->member) == EN_OK) return;
     e->lost_ns = eni_now_ns();
     if (e->config.report_fd >= 0 && eni_member_death(e->member, &death) == EN_OK)
-        eni_obituary_write(e->config.report_fd, &death);
+        eni_failure_write(e->config.report_fd, &death);
 }
 
 /* ---- the thread ---- */

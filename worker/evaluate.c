@@ -33,7 +33,7 @@ static en_status may_evaluate(void *worker)
 static eni_set set_of(eni_worker *w, int split)
 {
     const eni_dataset *d = w->dataset;
-    const eni_gpu_patience patience = eni_gpu_patience_of(w);
+    const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return (eni_set){.count = d->split[split].count,
                      .batch = (uint64_t)w->config->eval_batch_size,
                      .sample_bytes = d->sample_floats * sizeof(float),
@@ -41,8 +41,8 @@ static eni_set set_of(eni_worker *w, int split)
                      .user = w->dataset,
                      .alive = may_evaluate,
                      .alive_user = w,
-                     .patience_ns = w->gpus == NULL ? 0 : patience.ns,
-                     .tell = patience.tell,
+                     .timeout_ns = w->gpus == NULL ? 0 : timeout.ns,
+                     .tell = timeout.tell,
                      .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
 }
 
@@ -65,9 +65,8 @@ en_status eni_evaluate_open(eni_worker *w)
 
 static en_status open_judge(eni_worker *w)
 {
-    const en_device_config config = {.size = sizeof config,
-                                     .threads = eni_place_cores(),
-                                     .host = eni_device_host()};
+    const en_device_config config = {
+        .size = sizeof config, .threads = eni_host_info_cores(), .host = eni_device_host()};
     if (w->judge != NULL || w->device.ops->gpu != NULL || config.threads <= w->threads) return EN_OK;
     w->judge = eni_alloc(sizeof *w->judge);
     if (w->judge == NULL) return EN_ENOMEM;

@@ -112,7 +112,7 @@ static en_status open_coll(eni_worker *w, int64_t deadline)
 
 /* ---- servers ---- */
 
-static eni_client_place place_of(const eni_worker *w, uint32_t epoch)
+static eni_client_endpoints endpoints_of(const eni_worker *w, uint32_t epoch)
 {
     int may_share = w->shaper == NULL && w->config->transport != ENI_TRANSPORT_TCP;
     return eni_endpoints_place(w->endpoints, may_share ? w->host_id : NULL, epoch);
@@ -125,13 +125,13 @@ static uint64_t generation(void *user)
 }
 
 /* psd is back, or another server is: in other places. */
-static en_status locate(void *user, eni_client_place *place_out)
+static en_status locate(void *user, eni_client_endpoints *psd_out)
 {
     eni_worker *w = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(w->member, &epoch);
     EN_TRY(eni_endpoints_find(psd, w->endpoints));
-    *place_out = place_of(w, epoch);
+    *psd_out = endpoints_of(w, epoch);
     return EN_OK;
 }
 
@@ -160,7 +160,7 @@ static en_status open_client(eni_worker *w, int64_t deadline)
     EN_TRY(calls_to_keep(w, &keep));
     EN_TRY(eni_net_open(1, &w->net));
     eni_client_config config = {.net = w->net,
-                                .place = place_of(w, w->world.epoch),
+                                .psd = endpoints_of(w, w->world.epoch),
                                 .arena = w->arena,
                                 .buckets = w->buckets,
                                 .token = &w->token,

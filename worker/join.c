@@ -71,7 +71,7 @@ static en_status open_mesh(eni_worker *w, const eni_address *leader)
         eni_info("join", "rank 0 on %s: all interfaces (leads at port %u)", w->host, leader->port);
         return eni_mesh_open("0.0.0.0", leader->host, w->config->insecure, &w->mesh);
     }
-    EN_TRY(eni_place_address(leader, &own));
+    EN_TRY(eni_host_info_address(leader, &own));
     /* On one host, started by us, there is no choice and nothing to tell. */
     eni_log(own.is_loopback && w->config->token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
             "rank %d on %s: %s via %s (%s %s:%u%s)", w->world.rank, w->host, own.host, own.interface,
@@ -125,9 +125,9 @@ en_status eni_worker_join(eni_worker *w)
     int64_t deadline = eni_now_ns() + c->join_timeout_ns;
     eni_address leader;
     char who[ENI_HOST_MAX + 16];
-    eni_place_host(w->host);
-    EN_TRY(eni_place_host_id(c->host_id, w->host_id));
-    EN_TRY(eni_worker_meet(w, deadline, &leader));
+    eni_host_info_name(w->host);
+    EN_TRY(eni_host_info_id(c->host_id, w->host_id));
+    EN_TRY(eni_worker_rendezvous(w, deadline, &leader));
     EN_TRY(open_mesh(w, &leader));
     eni_agreement *agreement = eni_alloc(sizeof *agreement);
     if (agreement == NULL) return EN_ENOMEM;

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "runtime/control/obituary.h"
+#include "runtime/control/failure.h"
 #include "runtime/spec/plugin.h"
 #include "worker/worker.h"
 
@@ -45,7 +45,7 @@ static void tell_exit(void *user, int code)
     snprintf(death.host, sizeof death.host, "%s", w->host);
     snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
     if (w->config->result_fd >= 0) {
-        eni_obituary_write((int)w->config->result_fd, &death);
+        eni_failure_write((int)w->config->result_fd, &death);
     } else {
         eni_death_text(&death, text);
         eni_error("worker", "%s", text);

@@ -15,7 +15,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/control/meet.h"
+#include "runtime/control/file_rendezvous.h"
 
 static int has_servers(const eni_worker *w)
 {
@@ -98,22 +98,23 @@ static en_status leave_token(eni_worker *w, uint16_t port)
 static en_status lead_by_file(eni_worker *w)
 {
     eni_address listen = {.host = "127.0.0.1"};
-    eni_meeting meeting = {.pid = getpid()};
+    eni_file_rendezvous rendezvous = {.pid = getpid()};
     char path[sizeof w->token_path];
-    EN_TRY(eni_meeting_parse(w->config->rendezvous, path, sizeof path, &listen.port));
-    EN_TRY(eni_meeting_check_free(path, w->host_id));
+    EN_TRY(eni_file_rendezvous_parse(w->config->rendezvous, path, sizeof path, &listen.port));
+    EN_TRY(eni_file_rendezvous_check_free(path, w->host_id));
     if (w->config->insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
     EN_TRY(start_leader(w, &listen));
     uint16_t port = eni_leader_address(w->leader)->port;
     if (w->config->insecure)
-        meeting.naddresses = eni_place_addresses(meeting.address, ENI_MEETING_ADDRESSES - 1);
-    snprintf(meeting.address[meeting.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
-    for (int i = 0; i < meeting.naddresses; i++)
-        meeting.address[i].port = port;
-    meeting.token = w->token;
-    memcpy(meeting.host, w->host, sizeof meeting.host);
-    memcpy(meeting.host_id, w->host_id, sizeof meeting.host_id);
-    EN_TRY(eni_meeting_write(&meeting, path, &w->token_lock)); /* the lock: as for the token */
+        rendezvous.naddresses =
+            eni_host_info_addresses(rendezvous.address, ENI_FILE_RENDEZVOUS_ADDRESSES - 1);
+    snprintf(rendezvous.address[rendezvous.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
+    for (int i = 0; i < rendezvous.naddresses; i++)
+        rendezvous.address[i].port = port;
+    rendezvous.token = w->token;
+    memcpy(rendezvous.host, w->host, sizeof rendezvous.host);
+    memcpy(rendezvous.host_id, w->host_id, sizeof rendezvous.host_id);
+    EN_TRY(eni_file_rendezvous_write(&rendezvous, path, &w->token_lock)); /* the lock: as for the token */
     memcpy(w->token_path, path, sizeof path);
     return EN_OK;
 }
@@ -133,7 +134,7 @@ static en_status check_reachable(const eni_worker *w, const eni_address *listen)
         return EN_EINVAL;
     }
     if (is_file(w) || w->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
-    EN_TRY(eni_place_address(listen, &own));
+    EN_TRY(eni_host_info_address(listen, &own));
     if (!own.is_loopback) return EN_OK;
     eni_error(
         "join",
@@ -182,7 +183,7 @@ static en_status check_near(const eni_worker *w, const eni_address *leader)
 {
     eni_own_address own;
     if (w->config->token_file != NULL) return EN_OK;
-    EN_TRY(eni_place_address(leader, &own));
+    EN_TRY(eni_host_info_address(leader, &own));
     if (own.is_remote_here) return EN_OK;
     eni_error("join",
               "no token for %s:%u, which is another host: copy the token file of %s here and give "
@@ -224,8 +225,9 @@ static en_status follow(eni_worker *w, int64_t deadline_ns, eni_address *leader_
     if (!has_servers(w) && is_file(w)) {
         char path[sizeof w->token_path];
         uint16_t port;
-        EN_TRY(eni_meeting_parse(c->rendezvous, path, sizeof path, &port));
-        return eni_meeting_find(path, w->host_id, deadline_ns, eni_worker_alive, w, &w->token, leader_out);
+        EN_TRY(eni_file_rendezvous_parse(c->rendezvous, path, sizeof path, &port));
+        return eni_file_rendezvous_find(path, w->host_id, deadline_ns, eni_worker_alive, w, &w->token,
+                                        leader_out);
     }
     if (!has_servers(w)) EN_TRY(check_reachable(w, NULL));
     EN_TRY(eni_address_parse(has_servers(w) ? c->server : c->rendezvous, leader_out));
@@ -248,7 +250,7 @@ static en_status check_asked(const eni_worker *w)
     return EN_EINVAL;
 }
 
-en_status eni_worker_meet(eni_worker *w, int64_t deadline_ns, eni_address *leader_out)
+en_status eni_worker_rendezvous(eni_worker *w, int64_t deadline_ns, eni_address *leader_out)
 {
     EN_TRY(check_asked(w));
     if (has_servers(w) || w->world.rank > 0) return follow(w, deadline_ns, leader_out);

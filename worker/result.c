@@ -286,10 +286,10 @@ static void add_environment(const eni_worker *w, json_t *result)
 {
     json_t *env = json_object(), *emulated = json_array();
     char text[160];
-    eni_place_facts(w->version, tell_fact, env);
+    eni_host_info_facts(w->version, tell_fact, env);
     json_object_set_new(env, "host", json_string(w->host));
-    set_int(env, "cores", (uint64_t)eni_place_cores());
-    set_int(env, "memory", eni_place_memory());
+    set_int(env, "cores", (uint64_t)eni_host_info_cores());
+    set_int(env, "memory", eni_host_info_memory());
     json_object_set_new(env, "device", json_string(w->device.ops->describe(w->device.ctx)));
     for (int i = 0; i < w->config->straggler.count; i++) {
         snprintf(text, sizeof text, "straggler %s", w->config->straggler.item[i]);

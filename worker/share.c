@@ -4,7 +4,7 @@
  * The first is who has the abstract unix socket whose name follows from the set (eni_dataset_identity). It
  * gives the others a sealed memfd. There is no file; the name is gone with the process that has it, the
  * memory with the last one. Another user can take the name, and gets and gives nothing by that: both sides
- * look at the other's user (SO_PEERCRED), and who finds a stranger reads the set for itself. */
+ * look at the other's user (SO_PEERCRED), and who finds an unauthenticated peer reads the set for itself. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "worker/worker.h"
 
 /* Who was to read it may have ended, once for each try; the seconds are for a set of many gigabytes. */
-enum { TRIES = 16, PATIENCE_S = 60 };
+enum { TRIES = 16, TIMEOUT_S = 60 };
 static const int64_t LOOK_NS = ENI_SECOND / 10;
 
 struct eni_share {
@@ -74,7 +74,7 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
  * looks at it, not by a clock, which runs on while this process itself is stopped. */
 static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
 {
-    const int64_t until = eni_now_ns() + PATIENCE_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
+    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
     int64_t pid, stopped_ns = 0;
     en_status st;
     do {
@@ -84,8 +84,10 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
         stopped_ns = is_stopped ? stopped_ns + LOOK_NS : 0;
     } while (stopped_ns < peer_timeout && eni_now_ns() < until);
     if (stopped_ns < peer_timeout) {
-        eni_warn("share", "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
-                          "this rank reads it for itself", (long long)pid, PATIENCE_S);
+        eni_warn("share",
+                 "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
+                 "this rank reads it for itself",
+                 (long long)pid, TIMEOUT_S);
         return st;
     }
     eni_error("share", "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "

@@ -27,18 +27,18 @@ static void tell_late(void *user, const char *what)
               (unsigned long long)w->step, what);
 }
 
-eni_gpu_patience eni_gpu_patience_of(eni_worker *w)
+eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
 {
-    return (eni_gpu_patience){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
+    return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
 }
 
 static en_status wait_alone(eni_worker *w, en_mark *mark, const char *what)
 {
     eni_gpu_steps *steps = eni_vectors_steps(w);
     const eni_alive alive = {eni_worker_alive, w, -1};
-    const eni_gpu_patience patience = eni_gpu_patience_of(w);
+    const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return steps != NULL ? eni_gpu_steps_await(steps, mark, what)
-                         : eni_gpu_await(w->device.ops->gpu, mark, &alive, &patience, what);
+                         : eni_gpu_await(w->device.ops->gpu, mark, &alive, &timeout, what);
 }
 
 en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what)

@@ -91,7 +91,7 @@ uint64_t eni_vectors_copied(const eni_worker *w);
  * as those of collectives are (member.h). */
 en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what);
 /* The same in numbers, for others who wait. */
-eni_gpu_patience eni_gpu_patience_of(eni_worker *w);
+eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w);
 
 /* Host memory that the device reaches, zeroed; NULL when it cannot be had (logged). */
 void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes);

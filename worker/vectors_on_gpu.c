@@ -158,7 +158,7 @@ en_status eni_vectors_open_on_gpu(eni_worker *w, eni_vectors *v)
                                    .ngrads = v->ngrads,
                                    .group = v->group,
                                    .alive = {eni_worker_alive, w, -1},
-                                   .patience = eni_gpu_patience_of(w)};
+                                   .timeout = eni_gpu_timeout_of(w)};
     memcpy(config.slot, v->slot, sizeof config.slot);
     return eni_gpu_steps_open(&config, &v->steps);
 }

@@ -19,7 +19,7 @@
 #include "models/registry.h"
 #include "models/weights.h"
 #include "ops/gpu_of_rank.h"
-#include "runtime/control/obituary.h"
+#include "runtime/control/failure.h"
 #include "runtime/spec/plugin.h"
 #include "worker/gpus.h"
 #include "worker/vectors.h"
@@ -170,7 +170,7 @@ static en_status open_device(eni_worker *w)
 {
     const eni_config *c = w->config;
     int local = c->local_size > 0 ? (int)c->local_size : w->world.nranks;
-    int share = eni_place_cores() / (local > 0 ? local : 1);
+    int share = eni_host_info_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (eni_device_is_gpu(c->device)) {
         EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
@@ -208,10 +208,10 @@ static en_status open_vectors(eni_worker *w)
 
 /* ---- the run ---- */
 
-/* By when an answer is due from a leader that answers within `patience_ns`, once it is back. */
-static int64_t answer_by(const eni_worker *w, int64_t patience_ns)
+/* By when an answer is due from a leader that answers within `timeout_ns`, once it is back. */
+static int64_t answer_by(const eni_worker *w, int64_t timeout_ns)
 {
-    return eni_now_ns() + w->config->server_timeout_ns + patience_ns;
+    return eni_now_ns() + w->config->server_timeout_ns + timeout_ns;
 }
 
 static en_status claim(void *user, uint64_t *micro_batch_out)
@@ -534,7 +534,7 @@ static void give_up(eni_worker *w, en_status st)
     /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
     if (w->leader != NULL) eni_leader_wait(w->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
     if (w->leader != NULL && w->config->result_fd >= 0 && eni_leader_death(w->leader, &death) == EN_OK)
-        eni_obituary_write((int)w->config->result_fd, &death); /* there may be no member yet to know it */
+        eni_failure_write((int)w->config->result_fd, &death); /* there may be no member yet to know it */
     if (st == EN_EINTR)
         eni_result_cut_short(w, "interrupted", "");
     else

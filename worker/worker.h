@@ -38,7 +38,7 @@
 #include "runtime/control/leader.h"
 #include "runtime/control/member.h"
 #include "runtime/host/host.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "worker/board.h"
 #include "worker/checkpoint.h"
 #include "worker/curve.h"

@@ -36,9 +36,9 @@ struct en_group {
     int has_failed;  /* an error was logged */
     int is_open;     /* all are there */
     int rank, nranks;
-    ncclComm_t leaving; /* being aborted, or destroyed, by `farewell` */
+    ncclComm_t leaving; /* being aborted, or destroyed, by `leave_thread` */
     int is_friendly;    /* destroyed */
-    pthread_t farewell;
+    pthread_t leave_thread;
     atomic_int has_left;
     en_status (*alive)(void *user);
     void *user;
@@ -219,7 +219,7 @@ static int wait_until_left(en_group *group, int64_t ns)
     return atomic_load(&group->has_left);
 }
 
-static void *say_farewell(void *user)
+static void *leave_main(void *user)
 {
     en_group *group = user;
     (void)cudaSetDevice(group->ctx->index);
@@ -240,7 +240,7 @@ static int leave(en_group *group, int is_friendly)
     if (comm) {
         group->leaving = comm;
         group->is_friendly = is_friendly;
-        if (pthread_create(&group->farewell, NULL, say_farewell, group) != 0) {
+        if (pthread_create(&group->leave_thread, NULL, leave_main, group) != 0) {
             group->leaving = NULL;
             (void)group->nccl.comm_abort(comm); /* better late than not */
         }
@@ -280,10 +280,10 @@ void eni_cuda_group_close(en_group *group)
         if (!wait_until_left(group, 2 * ENI_SECOND)) { /* it is still in there, with the group in its hands */
             eni_warn("cuda", "NCCL does not let go of %s: its memory is given back when the process ends",
                      group->ctx->name);
-            (void)pthread_detach(group->farewell);
+            (void)pthread_detach(group->leave_thread);
             return;
         }
-        (void)pthread_join(group->farewell, NULL);
+        (void)pthread_join(group->leave_thread, NULL);
     }
     pthread_mutex_destroy(&group->lock);
     eni_free(group);

@@ -32,7 +32,7 @@
 #include "core/try.h"
 
 enum { WORDS = 8192, ROOM_AT_FIRST = 64 }; /* a few marks per bucket, and a bucket may be a kilobyte */
-enum { PATIENCE_S = 300 };
+enum { TIMEOUT_S = 300 };
 
 struct en_mark {
     en_ctx *ctx; /* borrowed; outlives us */
@@ -269,7 +269,7 @@ en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing)
     while ((error = ask(stream)) == cudaErrorNotReady) {
         const int64_t waited = eni_now_ns() - begin;
         const struct timespec rest = {.tv_nsec = 50 * ENI_MICRO};
-        if (waited > PATIENCE_S * ENI_SECOND) {
+        if (waited > TIMEOUT_S * ENI_SECOND) {
             ctx->is_hung = 1;
             return eni_cuda_fail(ctx, "CUDA", (int)error, "it has not answered for five minutes", doing);
         }

@@ -28,21 +28,21 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     if (client == NULL) return EN_ENOMEM;
     client->config = *config;
     client->weights_fd = -1;
-    client->shards = config->place.shards;
+    client->shards = config->psd.shards;
     size_t shards = (size_t)client->shards, n = config->buckets->n;
     client->dealers = eni_alloc_array(shards, sizeof *client->dealers);
     client->is_ready = eni_alloc_array(shards, sizeof *client->is_ready);
-    client->farewell = eni_alloc_array(shards, sizeof *client->farewell);
+    client->finished = eni_alloc_array(shards, sizeof *client->finished);
     client->nagain = eni_alloc_array(shards, sizeof *client->nagain);
     client->cells = eni_alloc_array(n * shards, sizeof *client->cells);
     client->calls = eni_alloc_array(n, sizeof *client->calls);
     client->delayed = eni_alloc_array(n * shards, sizeof *client->delayed);
     en_status st = EN_ENOMEM;
-    if (!client->dealers || !client->is_ready || !client->farewell || !client->nagain || !client->cells ||
+    if (!client->dealers || !client->is_ready || !client->finished || !client->nagain || !client->cells ||
         !client->calls || !client->delayed)
         goto close_client;
     lay_out_cells(client);
-    EN_TRY_GOTO(eni_client_connect(client, &config->place, config->join_deadline_ns), close_client);
+    EN_TRY_GOTO(eni_client_connect(client, &config->psd, config->join_deadline_ns), close_client);
     EN_TRY_GOTO(eni_client_watch_open(client), close_client);
     *client_out = client;
     return EN_OK;
@@ -69,7 +69,7 @@ void eni_client_close(eni_client *client)
     eni_free(client->calls);
     eni_free(client->cells);
     eni_free(client->nagain);
-    eni_free(client->farewell);
+    eni_free(client->finished);
     eni_free(client->is_ready);
     eni_free(client->dealers);
     if (!is_lent) eni_free(client);
@@ -211,13 +211,13 @@ static en_status finish(eni_client *client)
     client->is_finishing = 1;
     for (int k = 0; k < client->shards; k++)
         EN_TRY(eni_client_say_finished(client, k));
-    while (client->farewells < client->shards) {
+    while (client->nfinished < client->shards) {
         EN_TRY(eni_client_slice(client));
         EN_TRY(eni_client_tend(client));
         EN_TRY(eni_client_take(client));
         /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
         if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_client_too_few(client->farewells, client->shards);
+            return eni_client_too_few(client->nfinished, client->shards);
     }
     return EN_OK;
 }
@@ -238,7 +238,7 @@ void eni_client_count(const eni_client *client, eni_client_counters *counters_ou
     *counters_out = client->counters;
     counters_out->wire_bytes += client->past_wire;
     for (int k = 0; k < client->shards; k++) {
-        eni_lane_count wire = {0};
+        eni_socket_count wire = {0};
         if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &wire);
         counters_out->wire_bytes += wire.wire_in + wire.wire_out;
     }

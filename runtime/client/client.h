@@ -18,8 +18,8 @@
 
 #include "entrain/status.h"
 #include "runtime/collective/arena.h"
-#include "runtime/net/lane.h"
 #include "runtime/net/shaper.h"
+#include "runtime/net/socket.h"
 #include "runtime/net/token.h"
 #include "runtime/spec/buckets.h"
 
@@ -27,19 +27,19 @@ enum { ENI_SLOT_NONE = -1 }; /* no vector */
 
 typedef struct eni_client eni_client;
 
-/* Where psd is. The texts are borrowed: of `place`, during open; of locate(), until the next one. */
-typedef struct eni_client_place {
+/* Where psd is. The texts are borrowed: of `psd`, during open; of locate(), until the next one. */
+typedef struct eni_client_endpoints {
     const char *const *endpoints; /* (shards) tcp://... of the shards */
     int shards;
     const char *const *arena_sockets; /* (servers) abstract sockets where servers take arenas */
     int servers;                      /* 0: payloads by message */
     uint32_t epoch;
-} eni_client_place;
+} eni_client_endpoints;
 
 /* Borrowed things outlive the client. */
 typedef struct eni_client_config {
     eni_net *net;
-    eni_client_place place;
+    eni_client_endpoints psd;
     eni_arena *arena;
     const eni_buckets *buckets;
     const eni_token *token;
@@ -54,7 +54,7 @@ typedef struct eni_client_config {
     uint32_t keep; /* calls per cell to keep at most for a psd that comes back, at least 2; 0: none */
     /* How often psd came back: cheap, any thread. And where it is now, any thread of the client's. */
     uint64_t (*generation)(void *user);
-    en_status (*locate)(void *user, eni_client_place *place_out);
+    en_status (*locate)(void *user, eni_client_endpoints *psd_out);
 } eni_client_config;
 
 /* Connects to every shard, says HELLO, and waits for all WELCOMEs. */

@@ -70,23 +70,23 @@ static en_status share_arena(eni_client *client, const char *socket, int64_t dea
     return (en_status)answer.status;
 }
 
-en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns)
+en_status eni_client_connect(eni_client *client, const eni_client_endpoints *psd, int64_t deadline_ns)
 {
     en_status st;
-    client->epoch = place->epoch;
+    client->epoch = psd->epoch;
     client->greeted = 0;
     for (int k = 0; k < client->shards; k++) {
         eni_address address;
-        EN_TRY(eni_address_parse(place->endpoints[k], &address));
+        EN_TRY(eni_address_parse(psd->endpoints[k], &address));
         EN_TRY(eni_dealer_open(client->config.net, &address, 0, &client->dealers[k]));
     }
-    if (place->servers > 0) {
+    if (psd->servers > 0) {
         st = eni_shm_ring_open((uint32_t)client->shards, client->config.buckets->n, &client->ring);
         if (st != EN_OK && st != EN_EUNSUPPORTED) return st;
     }
-    for (int k = 0; k < place->servers; k++)
-        EN_TRY(share_arena(client, place->arena_sockets[k], deadline_ns));
-    client->is_shared = place->servers > 0;
+    for (int k = 0; k < psd->servers; k++)
+        EN_TRY(share_arena(client, psd->arena_sockets[k], deadline_ns));
+    client->is_shared = psd->servers > 0;
     for (int k = 0; k < client->shards; k++) {
         eni_header header = eni_client_header(client, ENI_MSG_HELLO);
         eni_token_hex(client->config.token, header.text);
@@ -106,7 +106,7 @@ void eni_client_disconnect(eni_client *client)
         eni_packet_release(&client->delayed[i].packet);
     client->ndelayed = 0;
     for (int k = 0; client->dealers != NULL && k < client->shards; k++) {
-        eni_lane_count wire = {0};
+        eni_socket_count wire = {0};
         if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &wire);
         client->past_wire += wire.wire_in + wire.wire_out;
         eni_dealer_close(client->dealers[k]);
@@ -182,17 +182,17 @@ static en_status await_another(eni_client *client, en_status status, int64_t dea
 static en_status come_back(eni_client *client)
 {
     const int64_t deadline = eni_now_ns() + RETURN_S * ENI_SECOND;
-    eni_client_place place;
+    eni_client_endpoints psd;
     client->return_begin_ns = eni_now_ns();
     client->generation = client->config.generation(client->config.user);
     forget_way(client);
     EN_TRY(unmap_weights(client));
-    EN_TRY(client->config.locate(client->config.user, &place));
-    if (place.shards != client->shards) {
-        eni_error("client", "psd came back with %d shards, it had %d", place.shards, client->shards);
+    EN_TRY(client->config.locate(client->config.user, &psd));
+    if (psd.shards != client->shards) {
+        eni_error("client", "psd came back with %d shards, it had %d", psd.shards, client->shards);
         return EN_EPROTO;
     }
-    const en_status st = eni_client_connect(client, &place, deadline);
+    const en_status st = eni_client_connect(client, &psd, deadline);
     if (st != EN_OK) return await_another(client, st, deadline);
     if (eni_client_is_outdated(client)) return EN_OK;
     client->counters.returns++;

@@ -54,7 +54,7 @@ typedef struct eni_delayed_reply {
     int64_t ready_ns;
 } eni_delayed_reply;
 
-enum { ENI_NO_FAREWELL, ENI_FAREWELL, ENI_FAREWELL_STABLE }; /* stable: psd has all of it on disk */
+enum { ENI_FINISHED_UNHEARD, ENI_FINISHED, ENI_FINISHED_STABLE }; /* stable: psd has all of it on disk */
 
 struct eni_client {
     eni_client_config config;
@@ -74,8 +74,8 @@ struct eni_client {
     int is_mapped;      /* they lie over our ENI_SLOT_PARAM */
     int has_returned;   /* another psd than the one that we began with */
     int greeted;        /* shards that have answered HELLO */
-    uint8_t *farewell;  /* (shards) how FINISHED was answered */
-    int farewells;      /* shards that have answered it */
+    uint8_t *finished;  /* (shards) how FINISHED was answered */
+    int nfinished;      /* shards that have answered it */
     atomic_int lent;    /* payloads that ZeroMQ still reads */
     uint64_t past_wire; /* bytes of dealers that were closed */
     eni_client_counters counters;
@@ -142,8 +142,8 @@ void eni_client_free_kept(eni_client *client);
 
 /* ---- client_connect.c */
 
-/* Opens the dealers of a place, hands the arena over and waits for all WELCOMEs. */
-en_status eni_client_connect(eni_client *client, const eni_client_place *place, int64_t deadline_ns);
+/* Opens the dealers of these endpoints, hands the arena over and waits for all WELCOMEs. */
+en_status eni_client_connect(eni_client *client, const eni_client_endpoints *psd, int64_t deadline_ns);
 void eni_client_disconnect(eni_client *client);
 /* psd's weights, if they are not mapped, will not be. */
 void eni_client_forget_weights(eni_client *client);

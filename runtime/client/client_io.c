@@ -212,7 +212,7 @@ static en_status send_kept(eni_client *client, int shard, const eni_kept *kept)
 en_status eni_client_say_finished(eni_client *client, int shard)
 {
     eni_header header = eni_client_header(client, ENI_MSG_FINISHED);
-    if (client->nagain[shard] > 0 || client->farewell[shard] == ENI_FAREWELL_STABLE) return EN_OK;
+    if (client->nagain[shard] > 0 || client->finished[shard] == ENI_FINISHED_STABLE) return EN_OK;
     return eni_client_send(client, shard, &header, NULL, 0);
 }
 
@@ -360,14 +360,14 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
 }
 
 /* stable: all that was sent to the shard is on disk. Else it would be sent again. */
-static en_status accept_farewell(eni_client *client, uint32_t shard, uint64_t stable)
+static en_status accept_goodbye(eni_client *client, uint32_t shard, uint64_t stable)
 {
     if (shard >= (uint32_t)client->shards) {
         eni_error("client", "shard %u of %d said goodbye", shard, client->shards);
         return EN_EPROTO;
     }
-    client->farewells += client->farewell[shard] == ENI_NO_FAREWELL;
-    client->farewell[shard] = stable > 0 ? ENI_FAREWELL_STABLE : ENI_FAREWELL;
+    client->nfinished += client->finished[shard] == ENI_FINISHED_UNHEARD;
+    client->finished[shard] = stable > 0 ? ENI_FINISHED_STABLE : ENI_FINISHED;
     if (stable > 0) let_go(client, (int)shard);
     return EN_OK;
 }
@@ -376,7 +376,7 @@ static en_status accept_packet(eni_client *client, const eni_packet *packet)
 {
     switch (packet->header.type) {
     case ENI_MSG_WELCOME: client->greeted++; return EN_OK;
-    case ENI_MSG_GOODBYE: return accept_farewell(client, packet->header.shard, packet->header.stable);
+    case ENI_MSG_GOODBYE: return accept_goodbye(client, packet->header.shard, packet->header.stable);
     case ENI_MSG_REPLY: return accept_reply(client, packet);
     case ENI_MSG_REFUSED:
         eni_error("client", "shard %u of psd refused: %s", packet->header.shard, packet->header.text);

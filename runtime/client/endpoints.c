@@ -45,15 +45,15 @@ en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
     return EN_OK;
 }
 
-eni_client_place eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch)
+eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch)
 {
     int may_share = host_id != NULL;
     for (int s = 0; s < endpoints->servers && may_share; s++)
         may_share = endpoints->arena_sockets[s] != NULL && endpoints->host_ids[s] != NULL &&
                     strcmp(endpoints->host_ids[s], host_id) == 0;
-    return (eni_client_place){.endpoints = endpoints->tcp,
-                              .shards = endpoints->shards,
-                              .arena_sockets = endpoints->arena_sockets,
-                              .servers = may_share ? endpoints->servers : 0,
-                              .epoch = epoch};
+    return (eni_client_endpoints){.endpoints = endpoints->tcp,
+                                  .shards = endpoints->shards,
+                                  .arena_sockets = endpoints->arena_sockets,
+                                  .servers = may_share ? endpoints->servers : 0,
+                                  .epoch = epoch};
 }

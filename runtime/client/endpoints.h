@@ -29,6 +29,6 @@ en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out);
 
 /* The same for a client on the host `host_id` (NULL: it wants no shared memory). Memory is shared with all
  * servers or with none. Points into `endpoints`. */
-eni_client_place eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch);
+eni_client_endpoints eni_endpoints_place(const eni_endpoints *endpoints, const char *host_id, uint32_t epoch);
 
 #endif

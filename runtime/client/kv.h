@@ -12,7 +12,7 @@
 #include "entrain/client.h"
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/spec/agreement.h"
 
 enum { ENI_KV_PIECE = 1 << 20 }; /* elements: 4 MiB */

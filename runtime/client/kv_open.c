@@ -12,7 +12,7 @@
 #include "core/try.h"
 #include "runtime/client/endpoints.h"
 #include "runtime/client/kv.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
 enum { TOKEN_POLL_MS = 20 };
@@ -152,8 +152,8 @@ static en_status join(en_client *client, const en_client_options *o, int64_t dea
 {
     eni_address psd;
     EN_TRY(eni_address_parse(o->server, &psd));
-    eni_place_host(client->host);
-    EN_TRY(eni_place_host_id(NULL, client->host_id));
+    eni_host_info_name(client->host);
+    EN_TRY(eni_host_info_id(NULL, client->host_id));
     eni_agreement *agreement = eni_alloc(sizeof *agreement);
     if (agreement == NULL) return EN_ENOMEM;
     en_status st = agree(client, o, agreement);
@@ -185,7 +185,7 @@ static en_status open_store(en_client *client, uint32_t flags, int64_t deadline_
     EN_TRY(eni_net_open(1, &client->net));
     const char *sharing = flags & EN_CLIENT_TCP ? NULL : client->host_id;
     const eni_client_config config = {.net = client->net,
-                                      .place = eni_endpoints_place(&endpoints, sharing, world->epoch),
+                                      .psd = eni_endpoints_place(&endpoints, sharing, world->epoch),
                                       .arena = client->arena,
                                       .buckets = &client->buckets,
                                       .token = &client->token,

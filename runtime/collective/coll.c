@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/collective/group.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 /* Two flag exchanges take under 1 us. Who has to wait much longer yields: it looks nearly as often, and lets
  * the other rank run if something else has taken its core. */
@@ -79,7 +79,7 @@ en_status eni_coll_open(const eni_coll_config *config, eni_coll **coll_out)
     coll->config.arenas = NULL;
     if (coll->config.segment == 0) coll->config.segment = 65536;
     if (coll->config.max_count == 0) coll->config.max_count = eni_arena_count(arenas[config->rank]);
-    coll->spin_ns = n <= eni_place_cores() ? SPIN_NS : 0;
+    coll->spin_ns = n <= eni_host_info_cores() ? SPIN_NS : 0;
     if (n > 1) coll->engine = config->transport == ENI_OVER_SHM ? &eni_direct_engine : &eni_tcp_engine;
 
     const en_status st = coll->engine ? coll->engine->open(coll) : EN_OK;

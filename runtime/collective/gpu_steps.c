@@ -155,15 +155,15 @@ static void pause_for(int64_t waited_ns)
 }
 
 en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
-                        const eni_gpu_patience *patience, const char *what)
+                        const eni_gpu_timeout *timeout, const char *what)
 {
-    const int64_t most = patience != NULL && patience->ns > 0 ? patience->ns : INT64_MAX;
+    const int64_t most = timeout != NULL && timeout->ns > 0 ? timeout->ns : INT64_MAX;
     en_status st = gpu->poll(mark);
     for (const int64_t begin = eni_now_ns(); st == EN_ETIMEOUT; st = gpu->poll(mark)) {
         const int64_t waited = eni_now_ns() - begin;
         EN_TRY(eni_alive_status(alive));
         if (waited > most) {
-            patience->tell(patience->user, what);
+            timeout->tell(timeout->user, what);
             return EN_EIO;
         }
         pause_for(waited);
@@ -190,7 +190,7 @@ static en_status is_group_alive(void *user)
 en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark, const char *what)
 {
     const eni_alive alive = {.status = is_group_alive, .user = s, .fd = -1};
-    const en_status st = eni_gpu_await(s->gpu, mark, &alive, &s->config.patience, what);
+    const en_status st = eni_gpu_await(s->gpu, mark, &alive, &s->config.timeout, what);
     return st == EN_OK ? EN_OK : fail(s, st);
 }
 

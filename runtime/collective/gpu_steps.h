@@ -38,12 +38,12 @@ enum { ENI_GPU_ALONE, ENI_GPU_GROUP, ENI_GPU_SHARED };
 typedef struct eni_gpu_steps eni_gpu_steps;
 
 /* How long a GPU may take for what depends on no other rank. Zeroed: for ever. */
-typedef struct eni_gpu_patience {
+typedef struct eni_gpu_timeout {
     int64_t ns; /* 0: for ever */
     /* It has taken longer: says so in a sentence, `what` being what is waited for ("its gradient"). */
     void (*tell)(void *user, const char *what);
     void *user;
-} eni_gpu_patience;
+} eni_gpu_timeout;
 
 /* What is pointed to is borrowed and outlives the steps, but for `grads` itself, which is copied. Vectors are
  * device memory of buckets->count floats each. */
@@ -62,7 +62,7 @@ typedef struct eni_gpu_steps_config {
     int ngrads;          /* at most EN_GPU_SOURCES */
     en_group *group;     /* GROUP */
     eni_alive alive;     /* of the run; asked in every wait */
-    eni_gpu_patience patience; /* with every wait; zeroed for GROUP, whose work waits for all ranks' */
+    eni_gpu_timeout timeout; /* with every wait; zeroed for GROUP, whose work waits for all ranks' */
 } eni_gpu_steps_config;
 
 /* EN_EINVAL for a config that does not fit, EN_ENOMEM; logged. */
@@ -105,12 +105,13 @@ en_status eni_gpu_steps_status(const eni_gpu_steps *steps);
 
 /* Blocks until a mark of this context is reached, for whoever must wait behind what the steps have enqueued:
  * NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the group has
- * been aborted, so that the queues run dry, and the device's sync returns; EN_EIO when patience is over. */
+ * been aborted, so that the queues run dry, and the device's sync returns; EN_EIO when the timeout is over.
+ */
 en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_mark *mark, const char *what);
 
-/* The same where there is no group: polls until the mark is reached, alive says otherwise or patience (NULL:
+/* The same where there is no group: polls until the mark is reached, alive says otherwise or timeout (NULL:
  * for ever) is over: EN_EIO, told. It yields, then sleeps for ever longer, up to 0.2 ms. */
 en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
-                        const eni_gpu_patience *patience, const char *what);
+                        const eni_gpu_timeout *timeout, const char *what);
 
 #endif

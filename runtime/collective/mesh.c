@@ -7,20 +7,20 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/net/lobby.h"
+#include "runtime/net/pending.h"
 
 /* What the connecting side says first on a data connection. One host type per run: native byte order. */
-typedef struct greeting {
+typedef struct mesh_hello {
     uint32_t magic;
     int32_t rank;
     uint32_t epoch;
     uint8_t token[ENI_TOKEN_BYTES];
-} greeting;
+} mesh_hello;
 
-#define GREETING_MAGIC 0x454e4d31u /* "ENM1" */
+#define HELLO_MAGIC 0x454e4d31u /* "ENM1" */
 
-/* A rank says its greeting right after it has connected; who stays silent longer is a stranger. */
-static const int64_t greeting_ns = 2 * ENI_SECOND;
+/* A rank says its hello right after it has connected; who stays silent longer is an unauthenticated peer. */
+static const int64_t hello_ns = 2 * ENI_SECOND;
 
 en_status eni_mesh_open(const char *host, const char *leader_host, bool is_insecure, eni_mesh *mesh_out)
 {
@@ -62,7 +62,7 @@ static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world
     const char *text = private_of(world, rank, "data");
     if (text == NULL) return EN_EPROTO;
     eni_address address;
-    greeting hello = {.magic = GREETING_MAGIC, .rank = world->rank, .epoch = world->epoch};
+    mesh_hello hello = {.magic = HELLO_MAGIC, .rank = world->rank, .epoch = world->epoch};
     memcpy(hello.token, token->bytes, sizeof hello.token);
     int fd;
     EN_TRY(eni_address_parse(text, &address));
@@ -77,22 +77,23 @@ static en_status connect_lower(const eni_mesh *mesh, const eni_world_info *world
     return EN_OK;
 }
 
-/* Accepts one higher rank. A stranger is closed with a warning and counts as nobody: *rank_out is -1. */
-static en_status accept_higher(eni_lobby *lobby, const eni_world_info *world, const eni_token *token,
+/* Accepts one higher rank. An unauthenticated peer is closed with a warning and counts as nobody: *rank_out
+ * is -1. */
+static en_status accept_higher(eni_pending *pending, const eni_world_info *world, const eni_token *token,
                                int64_t deadline_ns, int abort_fd, const int *sockets, int *rank_out,
                                int *fd_out)
 {
-    greeting hello;
+    mesh_hello hello;
     eni_token shown;
     int fd;
     *rank_out = -1;
-    EN_TRY(eni_lobby_next(lobby, deadline_ns, abort_fd, &fd, &hello));
+    EN_TRY(eni_pending_next(pending, deadline_ns, abort_fd, &fd, &hello));
     memcpy(shown.bytes, hello.token, sizeof shown.bytes);
-    int is_ours = hello.magic == GREETING_MAGIC && eni_token_equal(&shown, token) &&
+    int is_ours = hello.magic == HELLO_MAGIC && eni_token_equal(&shown, token) &&
                   hello.epoch == world->epoch && hello.rank > world->rank && hello.rank < world->nranks &&
                   sockets[hello.rank] < 0;
     if (!is_ours) {
-        eni_log_every(&lobby->limit, ENI_LOG_WARN, "mesh",
+        eni_log_every(&pending->limit, ENI_LOG_WARN, "mesh",
                       "dropped a data connection that is not of this run");
         close(fd);
         return EN_OK;
@@ -105,7 +106,7 @@ static en_status accept_higher(eni_lobby *lobby, const eni_world_info *world, co
 en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, const eni_token *token,
                            int64_t deadline_ns, int abort_fd, int *sockets_out)
 {
-    eni_lobby lobby = {mesh->tcp_fd, sizeof(greeting), false, greeting_ns, .n = 0};
+    eni_pending pending = {mesh->tcp_fd, sizeof(mesh_hello), false, hello_ns, .n = 0};
     en_status st = EN_OK;
     for (int r = 0; r < world->nranks; r++)
         sockets_out[r] = -1;
@@ -114,16 +115,16 @@ en_status eni_mesh_sockets(const eni_mesh *mesh, const eni_world_info *world, co
                     close_sockets);
     for (int missing = world->nranks - 1 - world->rank; missing > 0;) {
         int rank, fd;
-        EN_TRY_GOTO(accept_higher(&lobby, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),
+        EN_TRY_GOTO(accept_higher(&pending, world, token, deadline_ns, abort_fd, sockets_out, &rank, &fd),
                     close_sockets);
         if (rank < 0) continue;
         sockets_out[rank] = fd;
         missing--;
     }
-    eni_lobby_close(&lobby);
+    eni_pending_close(&pending);
     return EN_OK;
 close_sockets:
-    eni_lobby_close(&lobby);
+    eni_pending_close(&pending);
     if (st == EN_ETIMEOUT) eni_error("mesh", "not all ranks connected their data sockets in time");
     for (int r = 0; r < world->nranks; r++) {
         if (sockets_out[r] >= 0) close(sockets_out[r]);

@@ -44,7 +44,7 @@ typedef struct eni_peer {
     int64_t pid;
     uint64_t born;    /* clock ticks after boot: with pid and host_id the one process meant; 0: not known */
     const char *host; /* for people */
-    const char *host_id;      /* equal exactly for processes that may share memory: place.h */
+    const char *host_id;      /* equal exactly for processes that may share memory: host_info.h */
     const eni_pair *privates; /* what it wanted to tell the others: data addresses, socket names */
     size_t nprivates;
 } eni_peer;
@@ -74,7 +74,7 @@ typedef struct eni_death {
     char cause[ENI_REASON_MAX]; /* "its connection closed without a goodbye", "silent for 5.0 s", .. */
 } eni_death;
 
-/* The obituary, the same sentence in every process: "rank 1 (pid 4121 on host b) died at step 41 in
+/* The failure record, the same sentence in every process: "rank 1 (pid 4121 on host b) died at step 41 in
  * backward: silent for 5.0 s", "rank 1 (pid 4121 on host b) was stopped (SIGSTOP or Ctrl-Z) for 5.0 s .." */
 void eni_death_text(const eni_death *death, char text_out[ENI_REASON_MAX]);
 

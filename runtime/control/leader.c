@@ -23,35 +23,35 @@
 /* What poll(2) looks at: these, then connection and process of each seat. */
 enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
 enum { SPARE_SEATS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
-static const int64_t stranger_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
+static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
 static const int64_t last_words_ns =
     50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
 
 /* ---- one round of the loop ---- */
 
-/* The seat of the next connection. When all are taken it is that of the stranger who has been silent longest,
- * so that a crowd of them cannot keep a member out: a member says JOIN at once. But it may be interrupted
- * between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the kernel's
- * queue for as long. NULL: none now; *is_full_out: nor in the next round. */
+/* The seat of the next connection. When all are taken it is that of the unauthenticated peer who has been
+ * silent longest, so that a crowd of them cannot keep a member out: a member says JOIN at once. But it may be
+ * interrupted between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the
+ * kernel's queue for as long. NULL: none now; *is_full_out: nor in the next round. */
 static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
 {
     eni_seat *oldest = NULL;
     *is_full_out = false;
-    bool has_strangers = false;
+    bool has_unauthenticated = false;
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
         if (seat->stage == SEAT_FREE) return seat;
         if (seat->stage != SEAT_NEW) continue;
-        has_strangers = true;
+        has_unauthenticated = true;
         if (seat->heard_ns + turn_ns > leader->looked_ns) continue;
         if (oldest == NULL || seat->heard_ns < oldest->heard_ns) oldest = seat;
     }
-    *is_full_out = !has_strangers;
+    *is_full_out = !has_unauthenticated;
     return oldest;
 }
 
-/* After all seats were served, so that those who are still strangers have had their turn. */
+/* After all seats were served, so that those who are still unauthenticated peers have had their turn. */
 static void accept_all(eni_leader *leader)
 {
     bool is_full;
@@ -59,7 +59,8 @@ static void accept_all(eni_leader *leader)
         int fd;
         if (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) != EN_OK) return;
         if (seat == NULL || seat->stage != SEAT_FREE) {
-            if (!leader->has_warned_full) eni_warn("leader", "too many connections: closing strangers");
+            if (!leader->has_warned_full)
+                eni_warn("leader", "too many connections: closing unauthenticated ones");
             leader->has_warned_full = true;
         }
         if (seat == NULL) {
@@ -132,7 +133,7 @@ static void read_all(eni_leader *leader, int64_t now_ns)
         if (polled[0].revents == 0 || seat->stream != EN_OK) continue;
         seat->stream = eni_link_read(&seat->link);
         if (seat->stage != SEAT_NEW)
-            seat->heard_ns = now_ns; /* a stranger's clock runs from its connection */
+            seat->heard_ns = now_ns; /* an unauthenticated peer's clock runs from its connection */
     }
 }
 
@@ -147,13 +148,13 @@ static void serve_all(eni_leader *leader, int64_t now_ns)
         eni_seat *seat = &leader->seats[i];
         if (seat->stage == SEAT_LEAVING)
             serve_leaving(seat, now_ns);
-        else if (seat->stage == SEAT_NEW && now_ns - seat->heard_ns > stranger_ns)
+        else if (seat->stage == SEAT_NEW && now_ns - seat->heard_ns > unauthenticated_ns)
             eni_seat_free(seat);
         else if (seat->ended_ns != 0 && now_ns - seat->ended_ns > last_words_ns &&
                  leader->stage != LEADER_ENDING)
             eni_leader_seat_broke(leader, seat, "its process ended, though its connection is held open");
-        else if (seat->stage != SEAT_FREE && !seat->is_mute)
-            seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
+        else if (seat->stage != SEAT_FREE && !seat->is_write_closed)
+            seat->is_write_closed = eni_link_flush(&seat->link) != EN_OK;
     }
 }
 
@@ -169,7 +170,7 @@ static void wait_events(eni_leader *leader)
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
         short events = POLLIN;
-        if (seat->link.out.bytes > 0 && !seat->is_mute) events |= POLLOUT;
+        if (seat->link.out.bytes > 0 && !seat->is_write_closed) events |= POLLOUT;
         struct pollfd *polled = &set[POLL_SEATS + 2 * i];
         polled[0] = (struct pollfd){seat->stage == SEAT_FREE ? -1 : seat->link.fd, events, 0};
         polled[1] = (struct pollfd){seat->ended_ns == 0 ? seat->process_fd : -1, POLLIN, 0};

@@ -4,8 +4,8 @@
  * One thread serves all connections with poll(2). Calls are for any thread. A member whose connection closes
  * before its BYE, whose process ends (same host), or that is silent for peer_timeout_ns, is lost, also before
  * WELCOME; the leader sends DEAD {rank, pid, host, step, phase, cause} to all survivors before it closes any
- * connection, so that all name the same first victim. A process logs a death once: a leader inside rank 0
- * leaves that to its own member once that has joined. */
+ * connection, so that all name the same first failed rank. A process logs a death once: a leader inside rank
+ * 0 leaves that to its own member once that has joined. */
 #ifndef CONTROL_LEADER_H
 #define CONTROL_LEADER_H
 
@@ -128,7 +128,7 @@ int eni_leader_fd(const eni_leader *leader);
 /* How it ended, as one sentence; "" while it has not ended or when all said BYE. Copied. */
 void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX]);
 
-/* EN_OK and the first victim, or EN_ENOENT. */
+/* EN_OK and the first failed rank, or EN_ENOENT. */
 en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
 
 /* Micro-batches handed out so far; samples computed as last noted, over all ranks. Cheap. */

@@ -16,7 +16,7 @@
 
 enum { FACTS_MAX = 33 };
 
-static const int64_t patience_ns = 2 * ENI_SECOND;
+static const int64_t timeout_ns = 2 * ENI_SECOND;
 
 typedef struct caller {
     int fd; /* -1: none */
@@ -199,7 +199,7 @@ static void take_caller(struct eni_door *door, int64_t now_ns)
         return;
     }
     hang_up(place);
-    *place = (caller){.fd = fd, .until_ns = now_ns + patience_ns};
+    *place = (caller){.fd = fd, .until_ns = now_ns + timeout_ns};
 }
 
 void eni_door_serve(eni_leader *leader, const struct pollfd set[1 + ENI_DOOR_CALLERS], int64_t now_ns)

@@ -403,7 +403,8 @@ static void seat_mate(eni_leader *leader, eni_seat *seat)
 
 /* ---- one JOIN ---- */
 
-/* What holds for every JOIN, in the order in which it may be told to a stranger: the token first. */
+/* What holds for every JOIN, in the order in which it may be told to an unauthenticated peer: the token
+ * first. */
 static bool check_numbers(eni_leader *leader, eni_seat *seat, const eni_message *join)
 {
     int32_t nranks = leader->config.nranks;

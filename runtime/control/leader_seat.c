@@ -10,15 +10,15 @@
 #include "runtime/control/leader_state.h"
 
 static const int64_t linger_ns = ENI_SECOND;       /* how long a leaving connection may take to close */
-static const int64_t farewell_ns = 2 * ENI_SECOND; /* how long all may take together when the run has ended */
+static const int64_t goodbye_ns = 2 * ENI_SECOND;  /* how long all may take together when the run has ended */
 
 /* ---- one connection ---- */
 
 void eni_seat_put(eni_seat *seat, const eni_message *message)
 {
-    if (seat->stream != EN_OK || seat->is_mute) return;
+    if (seat->stream != EN_OK || seat->is_write_closed) return;
     seat->stream = eni_message_put(&seat->link, message);
-    seat->is_mute = eni_link_flush(&seat->link) != EN_OK;
+    seat->is_write_closed = eni_link_flush(&seat->link) != EN_OK;
 }
 
 void eni_seat_leave(eni_seat *seat)
@@ -70,7 +70,7 @@ void eni_leader_end(eni_leader *leader, en_status status, const char *reason, co
     snprintf(leader->reason, sizeof leader->reason, "%s", reason);
     pthread_mutex_unlock(&leader->lock);
     leader->stage = LEADER_ENDING;
-    leader->end_ns = eni_now_ns() + farewell_ns;
+    leader->end_ns = eni_now_ns() + goodbye_ns;
     for (size_t i = 0; i < leader->nseats; i++) {
         eni_seat *seat = &leader->seats[i];
         if (seat->stage != SEAT_JOINED && seat->stage != SEAT_ACTIVE) continue;

@@ -37,7 +37,7 @@ typedef struct eni_seat {
     eni_log_limit *refusals; /* the leader's */
     eni_link link;
     en_status stream; /* EN_OK while the connection can be read */
-    bool is_mute;     /* sending failed: read on, a goodbye may still be there to be read */
+    bool is_write_closed; /* sending failed: read on, a goodbye may still be there to be read */
     bool is_half_closed;
     bool is_in_world;           /* peer and pairs belong to the leader now */
     int64_t heard_ns, leave_ns; /* last bytes; when a leaving seat is closed at the latest */
@@ -111,7 +111,7 @@ struct eni_leader {
     int64_t started_ns, join_deadline_ns, next_beat_ns, end_ns, abort_ns, looked_ns, next_notice_ns;
     eni_seat *seats;
     size_t nseats;
-    bool has_warned_full; /* once is enough: strangers must not fill a log */
+    bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
     eni_log_limit refusals;
     struct pollfd *polled;
     struct eni_door *door;

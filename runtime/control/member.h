@@ -20,7 +20,7 @@ typedef struct eni_member_config {
     int32_t server;             /* 0: a worker. k >= 1: server k; then only the calls for servers below,
                                    status, verdict, fd, reason, death, stop, abort and close make sense */
     int32_t nservers;           /* servers only: as this one was told; the leader refuses another number */
-    const char *host, *host_id; /* place.h; borrowed during open, as the pairs are */
+    const char *host, *host_id; /* host_info.h; borrowed during open, as the pairs are */
     const eni_pair *pairs;      /* must equal rank 0's, key by key; a server has none */
     size_t npairs;
     const eni_pair *privates; /* told to all: data address, socket name, .. */
@@ -77,8 +77,8 @@ en_status eni_member_gather(eni_member *member, const char *tag, const void *blo
 
 /* ---- what this rank does ---- */
 
-/* For the next heartbeat and for the obituary. `phase` must be a literal ("forward", "checkpoint"). A few
- * relaxed stores: call it as often as you like. */
+/* For the next heartbeat and for the failure record. `phase` must be a literal ("forward", "checkpoint"). A
+ * few relaxed stores: call it as often as you like. */
 void eni_member_note(eni_member *member, int64_t step, const char *phase);
 
 /* What was noted last; step -1: nothing yet. */
@@ -140,7 +140,7 @@ en_status eni_member_verdict(eni_member *member, int64_t deadline_ns);
 /* Why the status is not EN_OK, as one sentence; "" while it is. Already logged once by this member. */
 void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX]);
 
-/* EN_OK and the first victim of the run, or EN_ENOENT. */
+/* EN_OK and the first failed rank of the run, or EN_ENOENT. */
 en_status eni_member_death(eni_member *member, eni_death *death_out);
 
 /* --on-worker-loss=continue: whether this rank was lost while the run went on (logged once as a warning);

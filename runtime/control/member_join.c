@@ -15,7 +15,7 @@
 #include "runtime/control/member_state.h"
 #include "runtime/net/process.h"
 
-static const int64_t farewell_ns = 200 * ENI_MILLI;
+static const int64_t goodbye_ns = 200 * ENI_MILLI;
 static const int64_t attempt_ns = 250 * ENI_MILLI; /* for one connection of a rejoin */
 static const int64_t retry_ns = 50 * ENI_MILLI;
 enum { AGAIN = 6 }; /* a notice comes again after so many times its first delay */
@@ -59,11 +59,11 @@ static en_status send_now(eni_member *member, const eni_message *message, int64_
 }
 
 /* So that the others hear that we leave, and why, and do not take it for a death. */
-static void say_farewell(eni_member *member, const char *reason)
+static void say_goodbye(eni_member *member, const char *reason)
 {
     eni_message m = {.type = ENI_CTL_ABORT};
     set_text(m.reason, sizeof m.reason, reason);
-    send_now(member, &m, eni_now_ns() + farewell_ns, -1);
+    send_now(member, &m, eni_now_ns() + goodbye_ns, -1);
 }
 
 /* ---- generations of leaders ---- */
@@ -77,7 +77,7 @@ static void watch_leader(eni_member *member, const eni_peer *leader)
         member->process_fd = eni_process_watch(leader->pid, leader->born);
 }
 
-en_status eni_member_crown(eni_member *member, const eni_message *m)
+en_status eni_member_set_leader(eni_member *member, const eni_message *m)
 {
     eni_reign *reign = eni_alloc(sizeof *reign);
     if (reign == NULL) return EN_ENOMEM;
@@ -127,7 +127,7 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
     member->world.epoch = m->epoch;
     member->world.incarnation = m->incarnation;
     member->world.budget = m->budget;
-    EN_TRY(eni_member_crown(member, m));
+    EN_TRY(eni_member_set_leader(member, m));
     member->world.leader = member->reign->leader;
     return EN_OK;
 }
@@ -223,7 +223,7 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
 
 /* ---- waiting for WELCOME ---- */
 
-/* The connection closed: if we know who led, he is the first victim. */
+/* The connection closed: if we know who led, he is the first failed rank. */
 static en_status leader_gone(eni_member *member)
 {
     const eni_peer *leader = &member->world.leader;
@@ -243,14 +243,14 @@ static en_status too_late(eni_member *member)
     eni_error("member",
               "%s port %u: the leader did not let us in before the deadline: are all ranks started?",
               member->config.leader.host, member->config.leader.port);
-    say_farewell(member, "the others did not come before its --join-timeout");
+    say_goodbye(member, "the others did not come before its --join-timeout");
     return EN_ETIMEOUT;
 }
 
 static en_status ask_who_is_missing(eni_member *member, int64_t waited_ns)
 {
     eni_message m = {.type = ENI_CTL_WAITING, .step = -1, .what = "join", .waited_ns = waited_ns};
-    return send_now(member, &m, eni_now_ns() + farewell_ns, -1);
+    return send_now(member, &m, eni_now_ns() + goodbye_ns, -1);
 }
 
 /* Until something comes, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
@@ -269,7 +269,7 @@ static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notic
         {member->link.fd, POLLIN, 0}, {config->abort_fd, POLLIN, 0}, {member->process_fd, POLLIN, 0}};
     if (poll(set, 3, eni_ms_left(until_ns, 1000)) < 0 && errno != EINTR) return EN_EIO;
     if (set[1].revents != 0) {
-        say_farewell(member, "interrupted by the user");
+        say_goodbye(member, "interrupted by the user");
         return EN_EINTR; /* the one who interrupted us knows */
     }
     if (set[0].revents == 0 && set[2].revents != 0) return leader_gone(member);
@@ -417,7 +417,7 @@ void eni_member_rejoined(eni_member *member, const eni_message *m)
         eni_member_finish(member, EN_EPROTO, "what answers where psd was leads another run", NULL);
         return;
     }
-    if (eni_member_crown(member, m) != EN_OK) {
+    if (eni_member_set_leader(member, m) != EN_OK) {
         eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
         return;
     }

@@ -210,7 +210,7 @@ static void serve_rank(eni_member *member, const eni_message *m)
     case ENI_CTL_CLAIMED: on_claimed(member, m); return;
     case ENI_CTL_GATHERED: on_gathered(member, m); return;
     case ENI_CTL_RENEWED:
-        if (eni_member_crown(member, m) != EN_OK)
+        if (eni_member_set_leader(member, m) != EN_OK)
             eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
         return;
     default: eni_member_leader_lost(member, "it sent a message that only a member may send", false);
@@ -392,7 +392,7 @@ static void tick(eni_member *member)
 }
 
 /* How long nothing needs to be looked at, if nothing comes. */
-static int patience_ms(const eni_member *member)
+static int timeout_ms(const eni_member *member)
 {
     int64_t ms = member->config.peer_timeout_ns / ENI_MILLI / 8 + 1;
     int64_t notice_ms = member->config.notice_ns / ENI_MILLI / 4 + 1;
@@ -418,7 +418,7 @@ void *eni_member_run(void *argument)
                                 {has_user ? member->config.abort_fd : -1, POLLIN, 0},
                                 {is_watched ? member->process_fd : -1, POLLIN, 0}};
         if (member->link.out.bytes > 0) set[1].events |= POLLOUT;
-        int wait_ms = patience_ms(member);
+        int wait_ms = timeout_ms(member);
         pthread_mutex_unlock(&member->lock);
         int n = poll(set, 4, wait_ms);
         pthread_mutex_lock(&member->lock);

@@ -28,13 +28,13 @@ enum {
     ENI_CTL_WELCOME = 18,  /* leader: the run begins, or goes on */
     ENI_CTL_CLAIMED = 19,  /* leader: an index, or none: the budget is used up */
     ENI_CTL_GATHERED = 20, /* leader: number, tag, index of count, blob */
-    ENI_CTL_DEAD = 21,     /* leader: the first victim */
+    ENI_CTL_DEAD = 21,     /* leader: the first failed rank */
     ENI_CTL_ENDED = 22,    /* leader: status, reason */
     ENI_CTL_LEADER = 23,   /* leader, to a JOIN that may stay: who I am, so that my death has a name */
     ENI_CTL_NOTICE = 24,   /* leader, to WAITING: a sentence to log */
     ENI_CTL_PAUSE = 25,    /* leader: an early end is being chosen: why */
     ENI_CTL_STOPPING = 26, /* leader: the run ends before this step: why */
-    ENI_CTL_LEFT = 27,     /* leader: a victim, but the run goes on */
+    ENI_CTL_LEFT = 27,     /* leader: a failed rank, but the run goes on */
     ENI_CTL_SERVE = 28,    /* leader, to a server: all are there, open the shards */
     ENI_CTL_RENEWED = 29,  /* leader, to ranks: servers came back, and this is where */
     ENI_CTL_ASK = 30,      /* leader, to a server: what do you add to this gather? */

@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "runtime/net/tcp.h"
 
 enum { LISTEN_BACKLOG = 512 };
@@ -75,13 +75,13 @@ static uint16_t port_of(int fd)
 
 static en_status listen_failed(const eni_address *address, int error)
 {
-    char holder[200];
+    char owner[200];
     if (error == EADDRINUSE) {
-        eni_place_port_holder(address->port, holder);
+        eni_host_info_port_owner(address->port, owner);
         eni_error(
             "tcp",
             "port %u on %s is in use by %s: stop that, give another port, or port 0 for one that is free",
-            address->port, address->host, holder);
+            address->port, address->host, owner);
     } else if (error == EADDRNOTAVAIL) {
         eni_error("tcp", "%s is not an address of this machine (`ip addr` lists them)", address->host);
     } else {

@@ -1,4 +1,4 @@
-/* dealer.c - a worker's socket to one lane; see lane.h. */
+/* dealer.c - a worker's socket to one shard; see socket.h. */
 #include <errno.h>
 #include <zmq.h>
 
@@ -6,26 +6,26 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/net/lane_state.h"
+#include "runtime/net/socket_state.h"
 
-enum { POLL_CAP_MS = 60000, LANES_MAX = 256 };
+enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256 };
 
 struct eni_dealer {
     eni_socket socket;
     bool is_greeted; /* a message went out, so there is a connection */
 };
 
-en_status eni_dealer_open(eni_net *net, const eni_address *lane, uint64_t max_payload,
+en_status eni_dealer_open(eni_net *net, const eni_address *shard, uint64_t max_payload,
                           eni_dealer **dealer_out)
 {
     char text[ENI_ADDRESS_TEXT];
     eni_dealer *dealer = eni_alloc(sizeof *dealer);
     if (dealer == NULL) return EN_ENOMEM;
     en_status st;
-    eni_socket_endpoint(lane, text);
-    EN_TRY_GOTO(eni_socket_open(net, ZMQ_DEALER, lane, max_payload, &dealer->socket), close_dealer);
+    eni_socket_endpoint(shard, text);
+    EN_TRY_GOTO(eni_socket_open(net, ZMQ_DEALER, shard, max_payload, &dealer->socket), close_dealer);
     if (zmq_connect(dealer->socket.zmq, text) != 0) {
-        eni_error("dealer", "cannot connect to the lane %s: %s", text, zmq_strerror(errno));
+        eni_error("dealer", "cannot connect to %s: %s", text, zmq_strerror(errno));
         EN_TRY_GOTO(EN_EIO, close_dealer);
     }
     *dealer_out = dealer;
@@ -48,7 +48,7 @@ static en_status wait_writable(eni_dealer *dealer, int64_t deadline_ns, int abor
     if (n > 0 && items[1].revents != 0) return EN_EPEER;
     if (n > 0 || ms > 0) return EN_OK;
     if (deadline_ns == 0) return EN_ETIMEOUT; /* the caller only tried */
-    eni_error("dealer", "a lane did not take a message before the deadline");
+    eni_error("dealer", "psd did not take a message before the deadline");
     return EN_ETIMEOUT;
 }
 
@@ -101,9 +101,9 @@ static int fill_items(eni_dealer *const *dealers, size_t n, int abort_fd, int wa
 en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
                           int wake_fd, bool *is_ready_out)
 {
-    zmq_pollitem_t items[LANES_MAX + 2];
-    if (n > LANES_MAX) {
-        eni_error("dealer", "%zu lanes: at most %d are possible", n, LANES_MAX);
+    zmq_pollitem_t items[DEALERS_MAX + 2];
+    if (n > DEALERS_MAX) {
+        eni_error("dealer", "%zu dealers: at most %d are possible", n, DEALERS_MAX);
         return EN_EINVAL;
     }
     int used = fill_items(dealers, n, abort_fd, wake_fd, items);
@@ -125,7 +125,7 @@ en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline
     }
 }
 
-void eni_dealer_count(const eni_dealer *dealer, eni_lane_count *count_out)
+void eni_dealer_count(const eni_dealer *dealer, eni_socket_count *count_out)
 {
     eni_meter_read(&dealer->socket.meter, count_out);
 }

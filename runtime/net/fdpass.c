@@ -15,11 +15,11 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "runtime/net/lobby.h"
+#include "runtime/net/pending.h"
 #include "runtime/net/tcp.h"
 
 enum { SOCKET_FLAGS = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK };
-static const int64_t handshake_ns = ENI_SECOND; /* how long a stranger may hold up an accept */
+static const int64_t handshake_ns = ENI_SECOND; /* how long an unauthenticated peer may hold up an accept */
 
 /* Abstract names start with a zero byte and end with the length, not with a zero. */
 static socklen_t make_name(const char *name, struct sockaddr_un *address_out)
@@ -107,12 +107,12 @@ static en_status admit(int fd, const eni_token *shown, const eni_token *token)
 en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadline_ns, int abort_fd,
                             int *fd_out)
 {
-    eni_lobby lobby = {listen_fd, sizeof token->bytes, true, handshake_ns, .n = 0};
+    eni_pending pending = {listen_fd, sizeof token->bytes, true, handshake_ns, .n = 0};
     eni_token shown;
     int fd;
     en_status st;
     for (;;) {
-        st = eni_lobby_next(&lobby, deadline_ns, abort_fd, &fd, shown.bytes);
+        st = eni_pending_next(&pending, deadline_ns, abort_fd, &fd, shown.bytes);
         if (st != EN_OK) break;
         st = admit(fd, &shown, token);
         if (st == EN_OK) {
@@ -120,9 +120,9 @@ en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadl
             break;
         }
         close(fd);
-        eni_log_every(&lobby.limit, ENI_LOG_WARN, "fdpass", "dropped a connection: %s", en_status_str(st));
+        eni_log_every(&pending.limit, ENI_LOG_WARN, "fdpass", "dropped a connection: %s", en_status_str(st));
     }
-    eni_lobby_close(&lobby); /* whoever of them is ours comes again */
+    eni_pending_close(&pending); /* whoever of them is ours comes again */
     return st;
 }
 

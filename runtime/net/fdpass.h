@@ -20,13 +20,13 @@
 /* Listens under a fresh random name. *fd_out, pollable for POLLIN, is the caller's to close. */
 en_status eni_fdpass_listen(char name_out[ENI_FDPASS_NAME], int *fd_out);
 
-/* Waits for one peer that passes both checks. Strangers are dropped with a warning and the wait goes on; the
- * silent ones keep nobody out (lobby.h). */
+/* Waits for one peer that passes both checks. Unauthenticated peers are dropped with a warning and the wait
+ * goes on; the silent ones keep nobody out (pending.h). */
 en_status eni_fdpass_accept(int listen_fd, const eni_token *token, int64_t deadline_ns, int abort_fd,
                             int *fd_out);
 
 /* Connects, checks that the other side has our uid, and shows the token; again, if it was closed without an
- * answer because strangers crowd there. EN_ENOENT when nobody listens there, EN_EDENIED. */
+ * answer because unauthenticated peers crowd there. EN_ENOENT when nobody listens there, EN_EDENIED. */
 en_status eni_fdpass_connect(const char *name, const eni_token *token, int64_t deadline_ns, int abort_fd,
                              int *fd_out);
 

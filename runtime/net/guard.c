@@ -31,17 +31,17 @@ enum {
     ESTABLISHED = 1 /* the state of tcp(7), which linux/tcp.h does not name */
 };
 
-typedef struct stranger {
+typedef struct newcomer {
     int fd; /* a duplicate */
     uint64_t inode;
     int64_t until_ns;
-} stranger;
+} newcomer;
 
 struct eni_guard {
     void *router, *events;
     pthread_t thread;
     pthread_mutex_t lock; /* of the next four */
-    stranger strangers[ENI_GUARD_MAX];
+    newcomer newcomers[ENI_GUARD_MAX];
     uint32_t n;
     uint64_t admitted[ADMITTED_MAX]; /* inodes, the latest: their ACCEPTED may come after their HELLO */
     uint64_t nadmitted;
@@ -59,15 +59,15 @@ static uint64_t inode_of(int fd)
 
 static void forget(eni_guard *guard, uint32_t at)
 {
-    close(guard->strangers[at].fd);
+    close(guard->newcomers[at].fd);
     guard->n--;
-    memmove(&guard->strangers[at], &guard->strangers[at + 1], (guard->n - at) * sizeof guard->strangers[0]);
+    memmove(&guard->newcomers[at], &guard->newcomers[at + 1], (guard->n - at) * sizeof guard->newcomers[0]);
 }
 
 static void evict(eni_guard *guard, uint32_t at, const char *why)
 {
     atomic_fetch_add(&guard->evicted, 1); /* before he can see it */
-    shutdown(guard->strangers[at].fd, SHUT_RDWR);
+    shutdown(guard->newcomers[at].fd, SHUT_RDWR);
     forget(guard, at);
     eni_log_every(&guard->limit, ENI_LOG_WARN, "guard", "closed a connection that %s without our job token",
                   why);
@@ -87,13 +87,13 @@ static void look_round(eni_guard *guard)
     for (uint32_t i = 0; i < guard->n;) {
         struct tcp_info info = {0};
         socklen_t bytes = sizeof info;
-        const int fd = guard->strangers[i].fd;
+        const int fd = guard->newcomers[i].fd;
         const bool is_known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0;
         if (!is_known || info.tcpi_state != ESTABLISHED)
             forget(guard, i);
         else if (info.tcpi_bytes_received > ENI_GUARD_BYTES)
             evict(guard, i, "sent more than 4096 bytes");
-        else if (now_ns >= guard->strangers[i].until_ns)
+        else if (now_ns >= guard->newcomers[i].until_ns)
             evict(guard, i, "stayed for 5 s");
         else
             i++;
@@ -103,7 +103,7 @@ static void look_round(eni_guard *guard)
 static bool is_watched(const eni_guard *guard, uint64_t inode)
 {
     for (uint32_t i = 0; i < guard->n; i++)
-        if (guard->strangers[i].inode == inode) return true;
+        if (guard->newcomers[i].inode == inode) return true;
     return false;
 }
 
@@ -129,7 +129,7 @@ static void take_in(eni_guard *guard, int fd, const char *endpoint)
         return;
     }
     if (guard->n == ENI_GUARD_MAX) evict(guard, 0, "said nothing while others came");
-    guard->strangers[guard->n++] = (stranger){copy, inode, eni_now_ns() + ENI_GUARD_PATIENCE_NS};
+    guard->newcomers[guard->n++] = (newcomer){copy, inode, eni_now_ns() + ENI_GUARD_TIMEOUT_NS};
 }
 
 /* ---- the thread ---- */
@@ -218,7 +218,7 @@ void eni_guard_admit(eni_guard *guard, int fd)
     pthread_mutex_lock(&guard->lock);
     guard->admitted[guard->nadmitted++ % ADMITTED_MAX] = inode;
     for (uint32_t i = 0; i < guard->n; i++)
-        if (guard->strangers[i].inode == inode) {
+        if (guard->newcomers[i].inode == inode) {
             forget(guard, i);
             break;
         }

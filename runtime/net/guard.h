@@ -2,7 +2,7 @@
  *
  * ZeroMQ bounds the size of a frame and the number of whole messages, but not the frames of a message that
  * never ends, nor how long a connection may stay that says nothing of ours. So each connection has
- * ENI_GUARD_PATIENCE_NS and ENI_GUARD_BYTES until the shard lets it in, and ENI_GUARD_MAX of them may wait; a
+ * ENI_GUARD_TIMEOUT_NS and ENI_GUARD_BYTES until the shard lets it in, and ENI_GUARD_MAX of them may wait; a
  * thread looks every few milliseconds while there are any, and shuts down what is over. What ZeroMQ holds of
  * such a connection goes with it. */
 #ifndef NET_GUARD_H
@@ -12,7 +12,7 @@
 
 #include "entrain/status.h"
 
-#define ENI_GUARD_PATIENCE_NS INT64_C(5000000000)
+#define ENI_GUARD_TIMEOUT_NS INT64_C(5000000000)
 enum { ENI_GUARD_BYTES = 4096, ENI_GUARD_MAX = 256 };
 
 typedef struct eni_guard eni_guard;

@@ -1,4 +1,4 @@
-/* router.c - a lane's socket in psd; see lane.h. */
+/* router.c - a shard's socket in psd; see socket.h. */
 #include <errno.h>
 #include <zmq.h>
 
@@ -7,7 +7,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/net/guard.h"
-#include "runtime/net/lane_state.h"
+#include "runtime/net/socket_state.h"
 
 struct eni_router {
     eni_socket socket;
@@ -126,7 +126,7 @@ en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_he
     return st;
 }
 
-void eni_router_count(const eni_router *router, eni_lane_count *count_out)
+void eni_router_count(const eni_router *router, eni_socket_count *count_out)
 {
     eni_meter_read(&router->socket.meter, count_out);
     if (router->guard != NULL) count_out->evicted = eni_guard_evicted(router->guard);

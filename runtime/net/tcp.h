@@ -5,8 +5,8 @@
  * (core/clock.h). `abort_fd` (negative: none) ends any wait early when it becomes readable: pass
  * eni_member_fd(), so that a death anywhere in the run ends the wait with EN_EPEER. All calls may be made
  * from any thread; one thread at a time may send on a descriptor and one receive. Failures are logged here,
- * except that a peer's disappearance is logged at debug level only: the control plane names the first victim,
- * and that line should be the error. */
+ * except that a peer's disappearance is logged at debug level only: the control plane names the first failed
+ * rank, and that line should be the error. */
 #ifndef NET_TCP_H
 #define NET_TCP_H
 
@@ -84,7 +84,7 @@ bool eni_tcp_is_local(int fd);
 
 /* Bytes that the kernel counted on this process' open, connected TCP sockets (TCP_INFO of every socket in
  * /proc/self/fd): application bytes without TCP/IP headers, with retransmissions on the sending side. A
- * socket that was closed is not in the sum. The oracle for the wire_bytes counters of lane.h. */
+ * socket that was closed is not in the sum. The oracle for the wire_bytes counters of socket.h. */
 typedef struct eni_tcp_totals {
     uint64_t sent, received;
     uint32_t sockets;

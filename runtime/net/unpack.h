@@ -1,4 +1,4 @@
-/* unpack.h - reads msgpack that a stranger may have written.
+/* unpack.h - reads msgpack that an unauthenticated peer may have written.
  *
  * A cursor walks over the bytes once, without allocation, and every call says what it will accept: a type, a
  * range, a longest length. So the walk is itself the pre-scan that msgpack-c's unpacker would need before it

@@ -18,25 +18,25 @@ static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en
     seat->status = status;
 }
 
-static en_status refuse_doomed(eni_store *store, eni_cell *cell, eni_call *call)
+static en_status refuse_pending(eni_store *store, eni_cell *cell, eni_call *call)
 {
     const uint32_t bucket = cell->pub.bucket;
-    if (call->doom == EN_ENONFINITE)
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+    if (call->pending_error == EN_ENONFINITE)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
                                 "update was dropped; lower the learning rate or look at the data",
                                 bucket, cell->pub.shard, (unsigned long long)cell->pub.version));
-    else if (call->doom == EN_EBUG)
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+    else if (call->pending_error == EN_EBUG)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
                                 "line says how",
                                 store->config.strategy->name, call->msg.src, bucket));
     else
-        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->doom,
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "strategy %s refused the push of rank %d to bucket %u: %s",
                                 store->config.strategy->name, call->msg.src, bucket,
-                                en_status_str(call->doom)));
-    settle(cell, call, ENI_REFUSED, call->doom);
+                                en_status_str(call->pending_error)));
+    settle(cell, call, ENI_REFUSED, call->pending_error);
     eni_cell_release(cell, call);
     eni_store_call_give(store, call);
     return EN_OK;
@@ -108,10 +108,10 @@ en_status eni_cell_offer(eni_store *store, eni_cell *cell)
     for (eni_call *call = cell->held_first, *next; call; call = next) {
         next = call->next;
         int verdict = EN_REPLY_WEIGHTS;
-        if (call->doom == EN_OK && strategy->on_pull && !call->is_snapshot)
-            call->doom = eni_store_hook_pull(store, cell, call, &verdict);
-        if (call->doom != EN_OK) {
-            EN_TRY(refuse_doomed(store, cell, call));
+        if (call->pending_error == EN_OK && strategy->on_pull && !call->is_snapshot)
+            call->pending_error = eni_store_hook_pull(store, cell, call, &verdict);
+        if (call->pending_error != EN_OK) {
+            EN_TRY(refuse_pending(store, cell, call));
             continue;
         }
         if (verdict == EN_REPLY_DATA && call->msg.data) {

@@ -48,13 +48,14 @@ void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call)
     if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
 }
 
-/* Takes all contributions out. `status` not EN_OK: the calls that wait for an answer are doomed with it. */
+/* Takes all contributions out. `status` not EN_OK: the calls that wait for an answer have it as their pending
+ * error. */
 static void unstage_all(eni_store *store, eni_cell *cell, en_status status)
 {
     for (uint32_t i = 0; i < cell->nstaged; i++) {
         eni_call *call = cell->staged[i];
         call->is_staged = 0;
-        call->doom = status;
+        call->pending_error = status;
         cell->seat[call->msg.src].staged = 0;
         if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
     }

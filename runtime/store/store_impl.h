@@ -32,7 +32,7 @@ typedef struct eni_call {
     uint64_t covered;     /* samples, as the event said */
     uint64_t met;         /* is_counted: the version that it was applied to or dropped at */
     double weight;        /* as given to absorb() */
-    en_status doom;       /* not EN_OK: the mean that it was part of was refused */
+    en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
     uint8_t is_held;      /* in cell->held */
     uint8_t is_staged;    /* in cell->staged */
     uint8_t is_snapshot;  /* waits for INIT, not for the strategy */

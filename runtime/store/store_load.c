@@ -234,7 +234,8 @@ static void check_call(source *in, const eni_store *store, const eni_cell *cell,
     }
     if (!call->is_held && !call->is_staged) wrong(in, "a call is neither held nor staged");
     if (call->is_staged && !has_data) wrong(in, "a contribution has no content");
-    if (call->is_staged && call->doom != EN_OK) wrong(in, "a contribution that was refused waits for a step");
+    if (call->is_staged && call->pending_error != EN_OK)
+        wrong(in, "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
         if (call->is_staged || has_data) wrong(in, "a look at the weights brings a contribution");
         if (!is_vector(cell, msg->kind)) wrong(in, "a look at a vector that the store does not have");
@@ -262,7 +263,7 @@ static int get_call_head(source *in, eni_call *call)
     call->is_steady = flags >> 4 & 1;
     call->was_asked = flags >> 5 & 1;
     call->was_absorbed = flags >> 6 & 1;
-    call->doom = (en_status)get_to(in, 4, EN_EBUG, "a status is none");
+    call->pending_error = (en_status)get_to(in, 4, EN_EBUG, "a status is none");
     call->msg = (en_msg){.size = sizeof(en_msg), .src = (int32_t)(uint32_t)get(in, 4)};
     call->msg.kind = (uint32_t)get(in, 4);
     call->msg.what = (uint32_t)get(in, 4);

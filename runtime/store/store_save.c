@@ -116,7 +116,7 @@ static void put_call(sink *out, const eni_call *call)
                       call->is_steady << 4 | call->was_asked << 5 | call->was_absorbed << 6 |
                       (call->msg.data != NULL) << 7;
     put(out, (uint64_t)flags, 1);
-    put(out, (uint64_t)call->doom, 4);
+    put(out, (uint64_t)call->pending_error, 4);
     put(out, (uint32_t)call->msg.src, 4);
     put(out, call->msg.kind, 4);
     put(out, call->msg.what, 4);

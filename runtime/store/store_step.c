@@ -71,8 +71,8 @@ static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
     store->current = NULL;
     if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
         for (eni_call *held = cell->held_first; held; held = held->next)
-            held->doom = EN_OK;
-    call->doom = st;
+            held->pending_error = EN_OK;
+    call->pending_error = st;
     if (call->was_absorbed) return EN_OK; /* the step counts it */
     return eni_cell_count(store, call, version, st == EN_OK && store->did_touch);
 }

@@ -29,7 +29,7 @@ static struct scene {
     char plugins[4096], said[2048];
     eni_launch_progress last;
     int updates;
-    const char *victim; /* of the first update: a word of its command line, or NULL */
+    const char *failed; /* of the first update: a word of its command line, or NULL */
     pid_t killed;
     int alarm[2]; /* written at the first update when is_interrupting; [0] is the launcher's signal_fd */
     int is_interrupting;
@@ -122,8 +122,8 @@ static void on_progress(void *user, const eni_launch_progress *progress)
     (void)user;
     s.last = *progress;
     if (s.updates++ > 0) return;
-    if (s.victim != NULL) {
-        s.killed = child_with(s.victim);
+    if (s.failed != NULL) {
+        s.killed = child_with(s.failed);
         if (s.killed > 0) kill(s.killed, SIGKILL);
     }
     if (s.is_interrupting && write(s.alarm[1], "x", 1) != 1) abort();
@@ -242,15 +242,16 @@ static void test_wrong_use(void **state)
     assert_non_null(strstr(s.said, "no-such"));
 }
 
-static void ends_after_a_death(const char *strategy, const char *victim)
+static void ends_after_a_death(const char *strategy, const char *failed)
 {
-    s.victim = victim;
+    s.failed = failed;
     int64_t begin = eni_now_ns();
     en_status st = launch((const char *[]){"-n", "3", strategy, SLOW, NULL});
     assert_true(s.killed > 0);
     assert_int_equal(st, EN_EPEER);
     assert_non_null(strstr(s.said, "Killed (SIGKILL)"));
-    assert_null(strstr(strstr(s.said, "Killed (SIGKILL)") + 1, "Killed (SIGKILL)")); /* the first victim only */
+    assert_null(
+        strstr(strstr(s.said, "Killed (SIGKILL)") + 1, "Killed (SIGKILL)")); /* the first failed rank only */
     char pid[32];
     snprintf(pid, sizeof pid, "pid %d", (int)s.killed);
     assert_non_null(strstr(s.said, pid));

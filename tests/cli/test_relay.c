@@ -1,4 +1,4 @@
-/* test_relay.c - what several processes say of one cause is printed once; an obituary over the pipe. */
+/* test_relay.c - what several processes say of one cause is printed once; a failure record over the pipe. */
 #include "cli/relay.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/control/obituary.h"
+#include "runtime/control/failure.h"
 
 static eni_relay relay;
 static int out[2], saved;
@@ -49,7 +49,7 @@ static void test_once(void **state)
                         "12:00:01.123 E b:0 data: no such set\n12:00:01.125 W b:1 data: another matter\n");
 }
 
-static void test_the_launcher_names_the_victim(void **state)
+static void test_the_launcher_names_the_failed(void **state)
 {
     (void)state;
     eni_relay_take(
@@ -66,7 +66,7 @@ static void test_the_launcher_names_the_victim(void **state)
                         "12:00:01.124 E b:2 member: the run is broken: rank 3 (pid 9 on host b) gave up\n");
 }
 
-static void test_obituary(void **state)
+static void test_failure(void **state)
 {
     (void)state;
     const eni_death death = {.rank = -2,
@@ -78,10 +78,10 @@ static void test_obituary(void **state)
                              .cause = "silent for 5.0 s"};
     eni_death read;
     char line[8192];
-    eni_obituary_write(out[1], &death);
+    eni_failure_write(out[1], &death);
     snprintf(line, sizeof line, "%s", printed());
     line[strcspn(line, "\n")] = 0;
-    assert_true(eni_obituary_read(line, &read));
+    assert_true(eni_failure_read(line, &read));
     assert_int_equal(read.rank, -2);
     assert_int_equal(read.pid, 4121);
     assert_int_equal(read.step, 41);
@@ -89,13 +89,13 @@ static void test_obituary(void **state)
     assert_string_equal(read.phase, "weight broadcast");
     assert_string_equal(read.cause, "silent for 5.0 s");
     char damaged[] = "death\t1\tx\t3\t0\tb\tforward\tgone";
-    assert_false(eni_obituary_read(damaged, &read));
+    assert_false(eni_failure_read(damaged, &read));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup(test_once, setup),
-                                       cmocka_unit_test_setup(test_the_launcher_names_the_victim, setup),
-                                       cmocka_unit_test_setup(test_obituary, setup)};
+                                       cmocka_unit_test_setup(test_the_launcher_names_the_failed, setup),
+                                       cmocka_unit_test_setup(test_failure, setup)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

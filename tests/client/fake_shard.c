@@ -132,7 +132,7 @@ static void shard_take(shard *l, eni_packet *packet)
     case ENI_MSG_SNAPSHOT: shard_answer(l, packet, 0, 0, 0); return;
     case ENI_MSG_CALL: shard_call(l, packet); return;
     case ENI_MSG_FINISHED:
-        atomic_fetch_add(&l->farewells, 1);
+        atomic_fetch_add(&l->nfinished, 1);
         reply.type = ENI_MSG_GOODBYE;
         shard_send(l, packet, &reply, NULL);
         return;

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 
 #include "runtime/collective/arena.h"
-#include "runtime/net/lane.h"
+#include "runtime/net/socket.h"
 #include "runtime/net/token.h"
 #include "runtime/spec/buckets.h"
 
@@ -31,7 +31,7 @@ typedef struct shard {
     int index;
     eni_router *router;
     pthread_t thread;
-    atomic_int is_stopping, is_unwelcoming, farewells, calls, inits;
+    atomic_int is_stopping, is_unwelcoming, nfinished, calls, inits;
     atomic_int_fast64_t deliver_ns;      /* of the last call */
     atomic_uint_fast64_t base[BUCKETS];  /* base_version of the last call */
     atomic_uint_fast64_t nsamples, step; /* of the last call */

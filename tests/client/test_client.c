@@ -117,7 +117,7 @@ static int setup(void **state)
         if (pthread_create(&s.shard[k].thread, NULL, shard_main, &s.shard[k]) != 0) return -1;
     }
     s.config = (eni_client_config){.net = s.net,
-                                   .place = {.endpoints = s.endpoints, .shards = SHARDS, .epoch = 1},
+                                   .psd = {.endpoints = s.endpoints, .shards = SHARDS, .epoch = 1},
                                    .arena = s.arena,
                                    .buckets = s.buckets,
                                    .token = &s.token,
@@ -162,8 +162,8 @@ static void open_door(int32_t answer)
     assert_int_equal(eni_fdpass_listen(s.door_name, &s.door_fd), EN_OK);
     assert_int_equal(pthread_create(&s.door, NULL, door_main, NULL), 0);
     s.doors[0] = s.door_name;
-    s.config.place.arena_sockets = s.doors;
-    s.config.place.servers = 1;
+    s.config.psd.arena_sockets = s.doors;
+    s.config.psd.servers = 1;
 }
 
 /* grad of `bucket` counts from `first`; param is cleared. */
@@ -476,8 +476,8 @@ static void test_finished(void **state)
     (void)state;
     open_client();
     assert_int_equal(eni_client_finished(s.client), EN_OK);
-    assert_int_equal(atomic_load(&s.shard[0].farewells), 1);
-    assert_int_equal(atomic_load(&s.shard[1].farewells), 1);
+    assert_int_equal(atomic_load(&s.shard[0].nfinished), 1);
+    assert_int_equal(atomic_load(&s.shard[1].nfinished), 1);
 }
 
 static void test_unwelcome(void **state)

@@ -51,7 +51,7 @@ static void open_scene(scene *s)
     for (int k = 0; k < SHARDS; k++)
         start_shard(s, k);
     eni_client_config config = {.net = s->net,
-                                .place = {.endpoints = s->endpoints, .shards = SHARDS, .epoch = 1},
+                                .psd = {.endpoints = s->endpoints, .shards = SHARDS, .epoch = 1},
                                 .arena = s->arena,
                                 .buckets = s->buckets,
                                 .token = &s->token,

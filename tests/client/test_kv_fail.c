@@ -11,7 +11,7 @@
 /* ---- who may not join -----------------------------------------------------------------------------------
  */
 
-static int stranger_rank(scene *s, int rank)
+static int unauthenticated_rank(scene *s, int rank)
 {
     char path[256];
     eni_token token;
@@ -42,7 +42,7 @@ static void test_a_wrong_token(void **state)
     scene s;
     process psd;
     start_psd(&s, &psd, "ps-sync", 1, 1);
-    run_ranks(&s, &psd, stranger_rank, 1, 0);
+    run_ranks(&s, &psd, unauthenticated_rank, 1, 0);
 }
 
 static int mismatched_rank(scene *s, int rank)

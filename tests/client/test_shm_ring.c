@@ -294,7 +294,7 @@ static void an_answer_to_nothing_is_refused(void **state)
     eni_log_set_level(ENI_LOG_INFO);
 }
 
-static void strangers_are_refused(void **state)
+static void unauthenticated_peers_are_refused(void **state)
 {
     (void)state;
     eni_shm_ring *ring = NULL;
@@ -336,7 +336,7 @@ int main(void)
         TEST(bad_bytes_are_told_and_passed_over),
         TEST(a_counter_that_lies_ends_it),
         TEST(an_answer_to_nothing_is_refused),
-        TEST(strangers_are_refused),
+        TEST(unauthenticated_peers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* test_arena.c - shared vectors: one memory in two processes, and nothing that a stranger passes is believed.
+/* test_arena.c - shared vectors: one memory in two processes, and nothing that an unauthenticated peer passes
+ * is believed.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -85,7 +86,7 @@ static void refuses(int fd)
 }
 
 /* Mapped and touched, each of these would end in SIGBUS or in somebody else's bytes. */
-static void strangers_are_refused(void **state)
+static void unauthenticated_are_refused(void **state)
 {
     (void)state;
     eni_log_set_level(-1);
@@ -196,7 +197,7 @@ static void a_slot_is_covered_and_uncovered(void **state)
     eni_arena_close(arena);
 }
 
-static void no_stranger_covers_a_slot(void **state)
+static void no_unauthenticated_covers_a_slot(void **state)
 {
     (void)state;
     eni_arena *arena;
@@ -219,12 +220,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vectors_are_zero_apart_and_aligned),
         cmocka_unit_test(two_processes_see_one_memory),
-        cmocka_unit_test(strangers_are_refused),
+        cmocka_unit_test(unauthenticated_are_refused),
         cmocka_unit_test(absurd_sizes_are_refused),
         cmocka_unit_test(a_reserved_vector_costs_nothing),
         cmocka_unit_test(a_touched_vector_faults_no_more),
         cmocka_unit_test(a_slot_is_covered_and_uncovered),
-        cmocka_unit_test(no_stranger_covers_a_slot),
+        cmocka_unit_test(no_unauthenticated_covers_a_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,7 +211,7 @@ static void another_call_is_named(void **state)
     }
 }
 
-/* Bytes of a stranger on a ring's socket are refused, not summed. */
+/* Bytes of an unauthenticated peer on a ring's socket are refused, not summed. */
 static int garbled(int rank, int n, cluster_board *board, void *user)
 {
     struct fixture *fixture = user;
@@ -235,7 +235,7 @@ static int garbled(int rank, int n, cluster_board *board, void *user)
     return 0;
 }
 
-static void a_stranger_is_refused(void **state)
+static void an_unauthenticated_peer_is_refused(void **state)
 {
     (void)state;
     for (int w = 2; w < NWAYS; w++) {
@@ -476,7 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_ends_the_wait),  cmocka_unit_test(a_slow_rank_is_waited_for),
         cmocka_unit_test(a_mismatch_is_named),          cmocka_unit_test(another_step_is_named),
-        cmocka_unit_test(another_call_is_named),        cmocka_unit_test(a_stranger_is_refused),
+        cmocka_unit_test(another_call_is_named),        cmocka_unit_test(an_unauthenticated_peer_is_refused),
         cmocka_unit_test(what_does_not_fit_is_refused), cmocka_unit_test(one_wrong_field_is_named),
         cmocka_unit_test(one_flipped_bit_is_found),     cmocka_unit_test(checksums_change_no_sum),
         cmocka_unit_test(the_choice_says_why),

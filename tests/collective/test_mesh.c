@@ -1,5 +1,5 @@
-/* test_mesh.c - four processes reach each other's sockets and arenas; strangers and absent ranks do not hold
- * them up. */
+/* test_mesh.c - four processes reach each other's sockets and arenas; unauthenticated peers and absent ranks
+ * do not hold them up. */
 #include "runtime/collective/mesh.h"
 
 #include <setjmp.h>
@@ -35,7 +35,7 @@ static int setup(void **state)
 {
     (void)state;
     memset(&scene, 0, sizeof scene);
-    eni_log_set_sink(quiet, NULL); /* strangers are warned of */
+    eni_log_set_sink(quiet, NULL); /* unauthenticated peers are warned of */
     eni_token_make(&scene.token);
     for (int r = 0; r < RANKS; r++) {
         if (eni_mesh_open("127.0.0.1", "127.0.0.1", false, &scene.mesh[r]) != EN_OK) return -1;
@@ -112,7 +112,7 @@ struct greeting {
     uint8_t token[ENI_TOKEN_BYTES];
 };
 
-static int stranger(const void *says, size_t bytes)
+static int newcomer(const void *says, size_t bytes)
 {
     eni_address address;
     int fd = -1;
@@ -123,7 +123,7 @@ static int stranger(const void *says, size_t bytes)
 }
 
 /* They stand in rank 0's queue before any rank does. */
-static void test_strangers_are_dropped(void **state)
+static void test_unauthenticated_peers_are_dropped(void **state)
 {
     (void)state;
     struct greeting right = {.magic = 0x454e4d31u, .rank = 1, .epoch = 3};
@@ -134,8 +134,8 @@ static void test_strangers_are_dropped(void **state)
     own.rank = 0;
     none.rank = RANKS;
     magic.magic++;
-    int fd[] = {stranger(&token, sizeof token), stranger(&epoch, sizeof epoch), stranger(&own, sizeof own),
-                stranger(&none, sizeof none),   stranger(&magic, sizeof magic), stranger(&right, 5)};
+    int fd[] = {newcomer(&token, sizeof token), newcomer(&epoch, sizeof epoch), newcomer(&own, sizeof own),
+                newcomer(&none, sizeof none),   newcomer(&magic, sizeof magic), newcomer(&right, 5)};
     close(fd[5]); /* said half, and left */
     run(sockets, 60000);
     for (int i = 0; i < 5; i++)
@@ -143,10 +143,10 @@ static void test_strangers_are_dropped(void **state)
 }
 
 /* Connects, says nothing, and stays: it costs two seconds, not the run. */
-static void test_a_silent_stranger_is_dropped(void **state)
+static void test_a_silent_peer_is_dropped(void **state)
 {
     (void)state;
-    int fd = stranger(NULL, 0);
+    int fd = newcomer(NULL, 0);
     int64_t begin = eni_now_ns();
     run(sockets, 60000);
     assert_true(eni_now_ns() - begin < 6 * ENI_SECOND);
@@ -314,8 +314,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sockets, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_strangers_are_dropped, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_silent_stranger_is_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unauthenticated_peers_are_dropped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_silent_peer_is_dropped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_absent_rank_ends_at_the_deadline, setup, teardown),
         cmocka_unit_test_setup_teardown(test_abort_ends_the_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_rank_without_address, setup, teardown),

@@ -82,7 +82,7 @@ static void refused(crew *c, int hand, en_status status, const char *sentence)
     assert_true(crew_logged(sentence));
 }
 
-static void strangers_and_mistakes_are_refused(void **state)
+static void unauthenticated_and_mistakes_are_refused(void **state)
 {
     (void)state;
     crew c;
@@ -462,7 +462,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(everyone_learns_of_everyone),
                                        cmocka_unit_test(ranks_are_assigned_where_none_is_given),
-                                       cmocka_unit_test(strangers_and_mistakes_are_refused),
+                                       cmocka_unit_test(unauthenticated_and_mistakes_are_refused),
                                        cmocka_unit_test(a_rank_joins_once),
                                        cmocka_unit_test(a_missing_rank_is_named),
                                        cmocka_unit_test(a_difference_is_named_to_all),

@@ -348,7 +348,7 @@ static void a_life_after_everyone_has_left_ends(void **state)
     crew_fini(&c);
 }
 
-static void patience_ends(void **state)
+static void timeout_ends(void **state)
 {
     (void)state;
     stage s;
@@ -397,7 +397,7 @@ int main(void)
                                        cmocka_unit_test(a_goodbye_is_answered_in_the_next_life),
                                        cmocka_unit_test(a_goodbye_waits_for_the_return_of_others_only),
                                        cmocka_unit_test(a_life_after_everyone_has_left_ends),
-                                       cmocka_unit_test(patience_ends),
+                                       cmocka_unit_test(timeout_ends),
                                        cmocka_unit_test(a_journal_that_cannot_be_written_ends_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,7 +134,7 @@ static void test_long_line_keeps_its_newline(void **state)
     assert_null(memchr(line, 0, (size_t)n));
 }
 
-/* What a stranger causes fills no disk: five lines, then none for 10 s, but counted. */
+/* What an unauthenticated peer causes fills no disk: five lines, then none for 10 s, but counted. */
 static void test_many_lines_of_one_kind_are_few(void **state)
 {
     (void)state;

@@ -28,7 +28,7 @@
 #include "core/try.h"
 #include "ops/device.h"
 
-enum { COUNT = 1 << 18, ROUNDS = 20, PATIENCE_S = 60, MAX_RANKS = 4, REFUSED = 77 };
+enum { COUNT = 1 << 18, ROUNDS = 20, TIMEOUT_S = 60, MAX_RANKS = 4, REFUSED = 77 };
 
 /* Between the processes; `has_id` is set once, by rank 0. */
 typedef struct meeting {
@@ -202,7 +202,7 @@ static en_status open_all(rank *r, const char *plugins)
 static int run_rank(rank *r, const char *plugins)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    r->deadline_ns = eni_now_ns() + PATIENCE_S * ENI_SECOND;
+    r->deadline_ns = eni_now_ns() + TIMEOUT_S * ENI_SECOND;
     if (open_all(r, plugins) != EN_OK || agree_on_id(r) != EN_OK) return 1;
     const en_status opened =
         r->device->gpu->group_open(r->ctx, r->met->id, r->number, r->n, alive, r, &r->group);

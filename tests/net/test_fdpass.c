@@ -1,4 +1,5 @@
-/* test_fdpass.c - descriptors over an abstract socket: they arrive, strangers do not, nothing leaks. */
+/* test_fdpass.c - descriptors over an abstract socket: they arrive, unauthenticated peers do not, nothing
+ * leaks. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>

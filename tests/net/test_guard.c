@@ -1,5 +1,5 @@
-/* test_guard.c - a ROUTER's strangers: how much they may send, how many they may be, and that a member who
- * was admitted is let alone. */
+/* test_guard.c - a ROUTER's unauthenticated peers: how much they may send, how many they may be, and that a
+ * member who was admitted is let alone. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #include "core/clock.h"
 #include "runtime/net/guard.h"
-#include "runtime/net/lane.h"
+#include "runtime/net/socket.h"
 
 typedef struct bench {
     eni_net *net;
@@ -77,7 +77,7 @@ static void a_message_without_end_is_cut(void **state)
     static const uint8_t frame[9 + 60000] = {3, 0, 0, 0, 0, 0, 0, 60000 >> 8, 60000 & 255};
     const int64_t before = resident();
     uint64_t sent = 0;
-    eni_lane_count count = {0};
+    eni_socket_count count = {0};
     const int fd = dial(b);
     while (sent < UINT64_C(1) << 30 && eni_tcp_send(fd, frame, sizeof frame, soon(), -1) == EN_OK)
         sent += sizeof frame;
@@ -93,7 +93,7 @@ static void a_crowd_is_limited(void **state)
     bench *b = *state;
     enum { MORE = 20 };
     int fd[ENI_GUARD_MAX + MORE], closed = 0;
-    eni_lane_count count = {0};
+    eni_socket_count count = {0};
     for (int i = 0; i < ENI_GUARD_MAX + MORE; i++)
         fd[i] = dial(b);
     for (int64_t until = soon(); count.evicted < MORE && eni_now_ns() < until; usleep(1000))
@@ -114,7 +114,7 @@ static void the_admitted_stay(void **state)
     static float payload[5000];
     eni_dealer *dealer[2];
     eni_packet in = {0};
-    eni_lane_count count = {0};
+    eni_socket_count count = {0};
     eni_header hello = {.type = ENI_MSG_HELLO},
                call = {.type = ENI_MSG_CALL, .dtype = ENI_DTYPE_F32, .count = 5000, .bytes = sizeof payload};
     for (int i = 0; i < 2; i++) {

@@ -20,7 +20,7 @@
 #include "runtime/client/client.h"
 #include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "server/psd.h"
 #include "tests/port.h"
 #include "tests/server/pairs.h"
@@ -157,7 +157,7 @@ static void use_client(worker *w, eni_member *member, int64_t deadline)
     assert_int_equal(eni_net_open(1, &net), EN_OK);
     const eni_client_config config = {
         .net = net,
-        .place = eni_endpoints_place(&shards, w->is_shared ? info->leader.host_id : NULL, info->epoch),
+        .psd = eni_endpoints_place(&shards, w->is_shared ? info->leader.host_id : NULL, info->epoch),
         .arena = arena,
         .buckets = &plan,
         .token = &w->server->token,
@@ -196,8 +196,8 @@ static void *run_worker(void *user)
     const int64_t deadline = eni_now_ns() + 20 * ENI_SECOND;
     eni_member *member;
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
-    eni_place_host(host);
-    eni_place_host_id(NULL, host_id);
+    eni_host_info_name(host);
+    eni_host_info_id(NULL, host_id);
     const eni_member_config config = {
         .leader = w->server->address,
         .token = w->server->token,

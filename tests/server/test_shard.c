@@ -175,7 +175,7 @@ static void a_replayed_frame_is_not_applied(void **state)
     close_rig(r);
 }
 
-static void a_stranger_s_bytes_do_no_harm(void **state)
+static void bytes_of_an_unauthenticated_peer_do_no_harm(void **state)
 {
     (void)state;
     rig *r = open_rig(NULL);
@@ -245,7 +245,7 @@ int main(void)
         cmocka_unit_test(what_makes_no_sense_is_refused_and_counted),
         cmocka_unit_test(a_damaged_payload_is_never_added),
         cmocka_unit_test(a_replayed_frame_is_not_applied),
-        cmocka_unit_test(a_stranger_s_bytes_do_no_harm),
+        cmocka_unit_test(bytes_of_an_unauthenticated_peer_do_no_harm),
         cmocka_unit_test(an_emulated_wire_delays_by_what_it_says),
         cmocka_unit_test(an_idle_shard_uses_no_time),
     };

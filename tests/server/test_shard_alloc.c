@@ -68,11 +68,11 @@ static void open_client(rig *r, const eni_address *address, int is_shared)
     eni_address_format(address, text);
     assert_int_equal(eni_arena_open(ELEMENTS, ENI_ARENA_NSLOTS, 1, &r->arena), EN_OK);
     const eni_client_config config = {.net = r->net,
-                                      .place = {.endpoints = endpoints,
-                                                .shards = 1,
-                                                .arena_sockets = sockets,
-                                                .servers = is_shared,
-                                                .epoch = 1},
+                                      .psd = {.endpoints = endpoints,
+                                              .shards = 1,
+                                              .arena_sockets = sockets,
+                                              .servers = is_shared,
+                                              .epoch = 1},
                                       .arena = r->arena,
                                       .buckets = &buckets,
                                       .token = &r->token,

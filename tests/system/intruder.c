@@ -19,7 +19,7 @@
 #include "runtime/net/wire.h"
 #include "tests/system/process.h"
 
-enum { PORTS = 32, SOCKETS = 16, NAME = 64, PATIENCE_MS = 20, MISSES = 3 };
+enum { PORTS = 32, SOCKETS = 16, NAME = 64, TIMEOUT_MS = 20, MISSES = 3 };
 
 struct intruder {
     pthread_t thread;
@@ -140,7 +140,7 @@ static int dial(intruder *me, int port)
     struct pollfd ready = {.fd = fd, .events = POLLOUT};
     if (fd < 0) return -1;
     if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0 &&
-        (errno != EINPROGRESS || poll(&ready, 1, PATIENCE_MS) != 1)) {
+        (errno != EINPROGRESS || poll(&ready, 1, TIMEOUT_MS) != 1)) {
         close(fd);
         return -1;
     }
@@ -160,7 +160,7 @@ static int say(intruder *me, int fd, const void *bytes, size_t n)
             me->report.bytes += (uint64_t)sent;
             continue;
         }
-        if (errno != EAGAIN || poll(&ready, 1, PATIENCE_MS) != 1) return 0;
+        if (errno != EAGAIN || poll(&ready, 1, TIMEOUT_MS) != 1) return 0;
         if (ready.revents & POLLIN && recv(fd, ignored, sizeof ignored, MSG_DONTWAIT) == 0) return 0;
     }
     return 1;
@@ -170,7 +170,7 @@ static int hear(int fd, void *bytes, size_t n)
 {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
     for (size_t done = 0; done < n;) {
-        if (poll(&ready, 1, PATIENCE_MS) != 1) return 0;
+        if (poll(&ready, 1, TIMEOUT_MS) != 1) return 0;
         const ssize_t got = recv(fd, (char *)bytes + done, n - done, MSG_DONTWAIT);
         if (got <= 0) return 0;
         done += (size_t)got;

@@ -14,7 +14,7 @@
 #include "runtime/client/client.h"
 #include "runtime/client/endpoints.h"
 #include "runtime/control/member.h"
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 #include "tests/system/process.h"
 
 enum { WORLD = 3, NBUCKETS = 2, COUNT = 2048, NELEMENTS = NBUCKETS * COUNT, SHARDS = 2 };
@@ -70,15 +70,14 @@ static uint64_t generation(void *user)
     return eni_member_generation(w->member);
 }
 
-static en_status locate(void *user, eni_client_place *place_out)
+static en_status locate(void *user, eni_client_endpoints *psd_out)
 {
     worker *w = user;
     uint32_t epoch;
     const eni_peer *psd = eni_member_leader(w->member, &epoch);
     const en_status st = eni_endpoints_find(psd, &w->endpoints);
     if (st == EN_OK)
-        *place_out =
-            eni_endpoints_place(&w->endpoints, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
+        *psd_out = eni_endpoints_place(&w->endpoints, w->trial->plan->is_shared ? psd->host_id : NULL, epoch);
     return st;
 }
 
@@ -146,18 +145,18 @@ static en_status use_client(worker *w)
     const eni_world_info *info = eni_member_world(w->member);
     eni_bucket_range ranges[NBUCKETS];
     eni_buckets plan = {.n = NBUCKETS, .count = NELEMENTS, .bucket = ranges};
-    eni_client_place place;
+    eni_client_endpoints psd;
     eni_net *net;
     eni_client *client = NULL;
     for (uint64_t b = 0; b < NBUCKETS; b++)
         ranges[b] = (eni_bucket_range){.lo = b * COUNT, .hi = (b + 1) * COUNT};
-    en_status st = locate(w, &place);
+    en_status st = locate(w, &psd);
     if (st == EN_OK) st = eni_arena_open(NELEMENTS, ENI_ARENA_NSLOTS, 1, &w->arena);
     if (st != EN_OK) return st;
     st = eni_net_open(1, &net);
     if (st != EN_OK) return st;
     const eni_client_config config = {.net = net,
-                                      .place = place,
+                                      .psd = psd,
                                       .arena = w->arena,
                                       .buckets = &plan,
                                       .token = &w->trial->token,
@@ -185,8 +184,8 @@ static void *run_worker(void *user)
     const char *options = strchr(w->trial->plan->strategy, ':');
     snprintf(word, sizeof word, "%.*s", (int)strcspn(w->trial->plan->strategy, ":"),
              w->trial->plan->strategy);
-    eni_place_host(host);
-    eni_place_host_id(NULL, host_id);
+    eni_host_info_name(host);
+    eni_host_info_id(NULL, host_id);
     const eni_pair pairs[] = {
         {"strategy-name", word},
         {"strategy-options", options ? options + 1 : ""},

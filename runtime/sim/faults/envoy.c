@@ -201,22 +201,22 @@ static eni_envoy **seat_of(const eni_sim *sim, int32_t rank, int32_t store, uint
                         bucket];
 }
 
-eni_farewell *eni_envoy_farewell(const eni_sim *sim, int32_t rank, int32_t store)
+eni_finished_notice *eni_envoy_finished_notice(const eni_sim *sim, int32_t rank, int32_t store)
 {
-    return &sim->fault_state->farewell[(uint64_t)rank * (uint64_t)sim->nstores + (uint64_t)store];
+    return &sim->fault_state->finished[(uint64_t)rank * (uint64_t)sim->nstores + (uint64_t)store];
 }
 
 /* ---- alarms -------------------------------------------------------------------------------------------- */
 
 typedef struct alarm {
     eni_envoy *envoy;       /* either this */
-    eni_farewell *farewell; /* or this */
+    eni_finished_notice *finished; /* or this */
     int32_t rank, store;
     uint64_t attempt;
 } alarm;
 
 static void send_current(eni_envoy *e);
-static void say_farewell(eni_sim *sim, int32_t rank, int32_t store);
+static void say_finished(eni_sim *sim, int32_t rank, int32_t store);
 
 static void alarm_rings(void *sim_, void *alarm_)
 {
@@ -224,12 +224,12 @@ static void alarm_rings(void *sim_, void *alarm_)
     const alarm a = *(alarm *)alarm_;
     eni_sim_free(sim, alarm_);
     if (a.envoy && (a.envoy->is_dead || !a.envoy->current || a.envoy->attempt != a.attempt)) return;
-    if (a.farewell && (a.farewell->is_said || a.farewell->attempt != a.attempt)) return;
+    if (a.finished && (a.finished->is_said || a.finished->attempt != a.attempt)) return;
     sim->fault_state->figures->resends++;
     if (a.envoy)
         send_current(a.envoy);
     else
-        say_farewell(sim, a.rank, a.store);
+        say_finished(sim, a.rank, a.store);
 }
 
 static void set_alarm(eni_sim *sim, const alarm *like)
@@ -246,9 +246,9 @@ static void set_alarm(eni_sim *sim, const alarm *like)
 
 /* ---- FINISHED ------------------------------------------------------------------------------------------ */
 
-static void say_farewell(eni_sim *sim, int32_t rank, int32_t store)
+static void say_finished(eni_sim *sim, int32_t rank, int32_t store)
 {
-    eni_farewell *f = eni_envoy_farewell(sim, rank, store);
+    eni_finished_notice *f = eni_envoy_finished_notice(sim, rank, store);
     const eni_letter like = {.type = ENI_LETTER_FINISHED,
                              .sim = sim,
                              .rank = rank,
@@ -257,19 +257,19 @@ static void say_farewell(eni_sim *sim, int32_t rank, int32_t store)
                              .incarnation = sim->fault_state->member[rank].incarnation};
     f->attempt++;
     send_letter(sim, &like, NULL);
-    set_alarm(sim, &(alarm){.farewell = f, .rank = rank, .store = store, .attempt = f->attempt});
+    set_alarm(sim, &(alarm){.finished = f, .rank = rank, .store = store, .attempt = f->attempt});
 }
 
 /* Once nothing is awaited any more: it must not overtake a call that is replayed. */
-static void maybe_say_farewell(eni_sim *sim, int32_t rank, int32_t store)
+static void maybe_say_finished(eni_sim *sim, int32_t rank, int32_t store)
 {
-    const eni_farewell *f = eni_envoy_farewell(sim, rank, store);
+    const eni_finished_notice *f = eni_envoy_finished_notice(sim, rank, store);
     if (!f->is_due || f->is_said) return;
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_envoy *e = *seat_of(sim, rank, store, b);
         if (e && e->current) return;
     }
-    say_farewell(sim, rank, store);
+    say_finished(sim, rank, store);
 }
 
 void eni_envoy_finished(eni_rank *rank)
@@ -278,8 +278,8 @@ void eni_envoy_finished(eni_rank *rank)
     const int32_t r = rank->world.rank;
     eni_faults_tell(sim, ENI_NEWS_FINISHED, &(eni_envoy){.rank = r}, NULL);
     for (int32_t k = 0; k < sim->nstores; k++) {
-        eni_envoy_farewell(sim, r, k)->is_due = 1;
-        maybe_say_farewell(sim, r, k);
+        eni_envoy_finished_notice(sim, r, k)->is_due = 1;
+        maybe_say_finished(sim, r, k);
     }
 }
 
@@ -320,7 +320,7 @@ static eni_envoy *envoy_for(eni_rank *rank, int32_t store, uint32_t bucket)
     const int32_t r = rank->world.rank;
     eni_envoy **seat = seat_of(sim, r, store, bucket);
     if (*seat || !(*seat = eni_sim_alloc(sim, sizeof **seat))) return *seat;
-    const uint32_t epoch = eni_envoy_farewell(sim, r, store)->epoch;
+    const uint32_t epoch = eni_envoy_finished_notice(sim, r, store)->epoch;
     **seat = (eni_envoy){.sim = sim,
                          .rank = r,
                          .store = store,
@@ -403,13 +403,13 @@ static void receive_answer(eni_envoy *e, const eni_letter *answer)
     if (e->current)
         send_current(e);
     else
-        maybe_say_farewell(e->sim, e->rank, e->store);
+        maybe_say_finished(e->sim, e->rank, e->store);
 }
 
 static void receive(eni_sim *sim, const eni_letter *letter)
 {
     if (letter->type == ENI_LETTER_GOODBYE) {
-        eni_farewell *f = eni_envoy_farewell(sim, letter->rank, letter->store);
+        eni_finished_notice *f = eni_envoy_finished_notice(sim, letter->rank, letter->store);
         if (letter->epoch == f->epoch && f->is_due) f->is_said = 1;
         return;
     }
@@ -419,7 +419,7 @@ static void receive(eni_sim *sim, const eni_letter *letter)
 
 void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch)
 {
-    eni_farewell *f = eni_envoy_farewell(sim, rank, store);
+    eni_finished_notice *f = eni_envoy_finished_notice(sim, rank, store);
     if (epoch <= f->epoch) return;
     f->epoch = epoch;
     f->is_said = 0;
@@ -435,7 +435,7 @@ void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epo
         sim->fault_state->figures->replays++;
         send_current(e);
     }
-    maybe_say_farewell(sim, rank, store);
+    maybe_say_finished(sim, rank, store);
 }
 
 /* ---- the rank's end ------------------------------------------------------------------------------------ */
@@ -457,7 +457,7 @@ int eni_envoy_is_done(const eni_sim *sim, int32_t rank)
 {
     if (!eni_delivery_is_client(&sim->ranks[rank])) return 1;
     for (int32_t k = 0; k < sim->nstores; k++) {
-        const eni_farewell *f = eni_envoy_farewell(sim, rank, k);
+        const eni_finished_notice *f = eni_envoy_finished_notice(sim, rank, k);
         const eni_fault_store *fault = &sim->fault_state->fault[k];
         if (!f->is_said || fault->is_down || f->epoch != fault->epoch)
             return 0; /* an earlier life's GOODBYE */

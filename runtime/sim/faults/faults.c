@@ -60,9 +60,9 @@ static en_status open_faults(eni_sim *sim)
     w->fault = eni_alloc_array(stores, sizeof *w->fault);
     w->member = eni_alloc_array(ranks, sizeof *w->member);
     w->envoy = eni_alloc_array(ranks * stores * sim->buckets->n, sizeof(eni_envoy *));
-    w->farewell = eni_alloc_array(ranks * stores, sizeof *w->farewell);
+    w->finished = eni_alloc_array(ranks * stores, sizeof *w->finished);
     w->cut = eni_alloc_array((size_t)w->plan->cuts, sizeof *w->cut);
-    if (!w->fault || !w->member || !w->envoy || !w->farewell || !w->cut) return EN_ENOMEM;
+    if (!w->fault || !w->member || !w->envoy || !w->finished || !w->cut) return EN_ENOMEM;
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
     for (int32_t k = 0; k < sim->nstores; k++) {
@@ -97,7 +97,7 @@ static void close_faults(eni_sim *sim)
     eni_free(w->fault);
     eni_free(w->member);
     eni_free(w->envoy);
-    eni_free(w->farewell);
+    eni_free(w->finished);
     eni_free(w->cut);
     eni_free(w);
     sim->fault_state = NULL;

@@ -63,11 +63,11 @@ typedef struct eni_envoy {
 } eni_envoy;
 
 /* What a rank knows of one store: its life, and whether FINISHED was said and answered by GOODBYE. */
-typedef struct eni_farewell {
+typedef struct eni_finished_notice {
     uint32_t epoch;
     int is_due, is_said;
     uint64_t attempt;
-} eni_farewell;
+} eni_finished_notice;
 
 /* A saved state and what it promises. */
 typedef struct eni_snapshot {
@@ -105,7 +105,7 @@ struct eni_fault_state {
     eni_fault_store *fault;  /* (stores) */
     eni_presence_of *member; /* (ranks) */
     eni_envoy **envoy;       /* (ranks, stores, buckets) */
-    eni_farewell *farewell;  /* (ranks, stores) */
+    eni_finished_notice *finished; /* (ranks, stores) */
     eni_cut *cut;
     eni_fault_stats *figures;
 };
@@ -139,7 +139,7 @@ en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *call);
 void eni_envoy_finished(eni_rank *rank);
 /* An answer of a store goes on its way. */
 void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action);
-eni_farewell *eni_envoy_farewell(const eni_sim *sim, int32_t rank, int32_t store);
+eni_finished_notice *eni_envoy_finished_notice(const eni_sim *sim, int32_t rank, int32_t store);
 /* The store of a new epoch is there: everything that it may not have is sent again. */
 void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
 /* Its rank died. */

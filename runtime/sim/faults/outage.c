@@ -151,7 +151,7 @@ void eni_faults_store_dies(void *sim_, void *store_)
     eni_store_free(store->core);
     store->core = NULL;
     for (int32_t r = 0; r < sim->nranks; r++) /* the run does not end without it */
-        eni_envoy_farewell(sim, r, k)->is_said = 0;
+        eni_envoy_finished_notice(sim, r, k)->is_said = 0;
     eni_faults_post(sim, 1 + eni_faults_draw_ns(w, w->plan->outage_ns), store_returns, store);
 }
 
@@ -192,7 +192,8 @@ static void rank_returns(void *sim_, void *rank_)
     sim->fault_state->member[r].incarnation++;
     sim->fault_state->member[r].clock = least_clock(sim, r);
     for (int32_t k = 0; k < sim->nstores; k++)
-        *eni_envoy_farewell(sim, r, k) = (eni_farewell){.epoch = sim->fault_state->fault[k].epoch};
+        *eni_envoy_finished_notice(sim, r, k) =
+            (eni_finished_notice){.epoch = sim->fault_state->fault[k].epoch};
     member_everywhere(sim, r, EN_MEMBER_JOINED);
     const en_status st = eni_sim_restart_rank(sim, r);
     if (st != EN_OK) eni_sim_fail(sim, st);

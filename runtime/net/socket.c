@@ -1,5 +1,6 @@
-/* lane.c - the ZeroMQ context, and what routers and dealers share: options, frames, counters; see lane.h. */
-#include "runtime/net/lane.h"
+/* socket.c - the ZeroMQ context, and what routers and dealers share: options, frames, counters; see socket.h.
+ */
+#include "runtime/net/socket.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -12,10 +13,10 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "core/turns.h"
-#include "runtime/net/lane_state.h"
+#include "runtime/net/socket_state.h"
 
-/* A sender of requests is slowed down by a lane that is behind; an answer must never be dropped, and there is
- * at most one per cell and client under way. */
+/* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
+ * is at most one per cell and client under way. */
 enum { REQUESTS_UNREAD = 64, ANSWERS_UNREAD = 1 << 20 };
 
 /* What a sender may have in the kernel on its way to a socket of this host, where there is no distance to
@@ -47,7 +48,7 @@ en_status eni_net_open(int io_threads, eni_net **net_out)
     if (net == NULL) return EN_ENOMEM;
     net->context = zmq_ctx_new();
     if (net->context == NULL) {
-        eni_error("lane", "cannot make a ZeroMQ context: %s", zmq_strerror(errno));
+        eni_error("socket", "cannot make a ZeroMQ context: %s", zmq_strerror(errno));
         eni_free(net);
         return EN_ENOMEM;
     }
@@ -85,7 +86,7 @@ void eni_net_use_crc(eni_net *net)
 static en_status set_int(void *zmq, int option, int value)
 {
     if (zmq_setsockopt(zmq, option, &value, sizeof value) == 0) return EN_OK;
-    eni_error("lane", "ZeroMQ refuses option %d = %d: %s", option, value, zmq_strerror(errno));
+    eni_error("socket", "ZeroMQ refuses option %d = %d: %s", option, value, zmq_strerror(errno));
     return EN_EIO;
 }
 
@@ -95,7 +96,7 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
         (int64_t)(max_payload == 0 || max_payload > ENI_BUCKET_MAX ? ENI_BUCKET_MAX : max_payload);
     if (max_frame < (int64_t)ENI_HEADER_MAX) max_frame = ENI_HEADER_MAX;
     if (zmq_setsockopt(zmq, ZMQ_MAXMSGSIZE, &max_frame, sizeof max_frame) != 0) {
-        eni_error("lane", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
+        eni_error("socket", "ZeroMQ refuses a limit of %lld bytes: %s", (long long)max_frame,
                   zmq_strerror(errno));
         return EN_EIO;
     }
@@ -117,7 +118,7 @@ en_status eni_socket_open(eni_net *net, int type, const eni_address *address, ui
     void *zmq = zmq_socket(net->context, type);
     eni_turns_ask(0);
     if (zmq == NULL) {
-        eni_error("lane", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
+        eni_error("socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
         return EN_EIO;
     }
     en_status st = set_options(zmq, type, address, max_payload);
@@ -161,9 +162,9 @@ static uint64_t meter_get(const atomic_uint_fast64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-void eni_meter_read(const eni_lane_meter *meter, eni_lane_count *count_out)
+void eni_meter_read(const eni_socket_meter *meter, eni_socket_count *count_out)
 {
-    *count_out = (eni_lane_count){
+    *count_out = (eni_socket_count){
         .messages_in = meter_get(&meter->messages_in),
         .messages_out = meter_get(&meter->messages_out),
         .payload_in = meter_get(&meter->payload_in),
@@ -229,7 +230,7 @@ static en_status next_frame(eni_socket *socket, zmq_msg_t *frame)
     while (zmq_msg_recv(frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
         if (errno == EAGAIN) return EN_ETIMEOUT;
         if (errno == EINTR) continue;
-        eni_error("lane", "receive failed: %s", zmq_strerror(errno));
+        eni_error("socket", "receive failed: %s", zmq_strerror(errno));
         return EN_EIO;
     }
     return EN_OK;
@@ -272,7 +273,7 @@ static en_status drop(eni_socket *socket, zmq_msg_t *frame, eni_packet *packet, 
     drain(socket, frame);
     eni_packet_release(packet);
     eni_meter_add(&socket->meter.dropped, 1);
-    eni_debug("lane", "dropped a message: %s", why);
+    eni_debug("socket", "dropped a message: %s", why);
     return EN_EPROTO;
 }
 
@@ -347,7 +348,7 @@ en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, co
     while (zmq_send(socket->zmq, bytes, length, flags) < 0) {
         if (errno == EINTR) continue;
         if (errno == EAGAIN) return EN_ETIMEOUT;
-        eni_error("lane", "send failed: %s", zmq_strerror(errno));
+        eni_error("socket", "send failed: %s", zmq_strerror(errno));
         return EN_EIO;
     }
     eni_meter_add(&socket->meter.wire_out, frame_bytes(length));
@@ -367,7 +368,7 @@ static en_status make_payload(zmq_msg_t *frame, void *payload, uint64_t bytes, e
     if (rc == 0) memcpy(zmq_msg_data(frame), payload, bytes);
     if (release != NULL) release(payload, hint);
     if (rc == 0) return EN_OK;
-    eni_error("lane", "out of memory for a payload of %llu bytes", (unsigned long long)bytes);
+    eni_error("socket", "out of memory for a payload of %llu bytes", (unsigned long long)bytes);
     return EN_ENOMEM;
 }
 
@@ -378,7 +379,7 @@ en_status eni_socket_put_payload(eni_socket *socket, void *payload, uint64_t byt
     EN_TRY(make_payload(&frame, payload, bytes, release, hint));
     while (zmq_msg_send(&frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
         if (errno == EINTR) continue;
-        eni_error("lane", "cannot send a payload of %llu bytes: %s", (unsigned long long)bytes,
+        eni_error("socket", "cannot send a payload of %llu bytes: %s", (unsigned long long)bytes,
                   zmq_strerror(errno));
         zmq_msg_close(&frame);
         return EN_EIO;

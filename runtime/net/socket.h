@@ -1,4 +1,5 @@
-/* lane.h - messages of wire.h over ZeroMQ: one ROUTER per shard in psd, one DEALER per lane in each worker.
+/* socket.h - messages of wire.h over ZeroMQ: one ROUTER per shard in psd, one DEALER per shard in each
+ * worker.
  *
  * A router or dealer belongs to one thread at a time. Nothing a peer sends is fatal: a message that is
  * malformed or has the wrong frames or length is dropped and counted; for a frame over the limit ZeroMQ
@@ -11,8 +12,8 @@
  * send that was given one, also when send fails; it must be thread-safe and must not block. A NULL release:
  * always copied. A reply to a message says that its bytes have left, but release may come later still: wait
  * for release before unmapping the memory. */
-#ifndef NET_LANE_H
-#define NET_LANE_H
+#ifndef NET_SOCKET_H
+#define NET_SOCKET_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,8 +26,8 @@
 #define ENI_ROUTE_MAX    32u
 
 typedef struct eni_net eni_net;       /* the ZeroMQ context of a process; owned by its main */
-typedef struct eni_router eni_router; /* a lane's socket in psd */
-typedef struct eni_dealer eni_dealer; /* a worker's socket to one lane */
+typedef struct eni_router eni_router; /* a shard's socket in psd */
+typedef struct eni_dealer eni_dealer; /* a worker's socket to one shard */
 
 typedef void (*eni_release)(void *memory, void *hint);
 
@@ -63,14 +64,14 @@ void eni_packet_release(eni_packet *packet);
 
 /* Counted at the transport. wire bytes are exact for ZMTP 3.1 with the NULL mechanism: every frame's body,
  * its 2 or 9 bytes of framing, and 107 bytes of greeting per connection and direction (docs/wire.md). */
-typedef struct eni_lane_count {
+typedef struct eni_socket_count {
     uint64_t messages_in, messages_out;
     uint64_t payload_in, payload_out;
     uint64_t wire_in, wire_out;
     uint64_t dropped; /* malformed, half, or without a way back */
     uint64_t damaged; /* payloads with a wrong checksum */
     uint64_t evicted; /* connections closed because they did not show the token (eni_router_guard) */
-} eni_lane_count;
+} eni_socket_count;
 
 /* Binds; EN_EDENIED beyond loopback unless is_insecure. *bound_out (may be NULL) has the real port.
  * `max_payload` is the largest payload that is let in, at most ENI_BUCKET_MAX (0: that). */
@@ -94,11 +95,11 @@ en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_p
 en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_header *header, void *payload,
                           eni_release release, void *hint);
 
-void eni_router_count(const eni_router *router, eni_lane_count *count_out); /* any thread */
-void eni_router_close(eni_router *router);                                  /* NULL is fine */
+void eni_router_count(const eni_router *router, eni_socket_count *count_out); /* any thread */
+void eni_router_close(eni_router *router);                                    /* NULL is fine */
 
 /* Connects in the background; returns at once. */
-en_status eni_dealer_open(eni_net *net, const eni_address *lane, uint64_t max_payload,
+en_status eni_dealer_open(eni_net *net, const eni_address *shard, uint64_t max_payload,
                           eni_dealer **dealer_out);
 
 /* Sends. Blocks only while no connection is there or 64 messages are unsent, until the deadline or abort_fd.
@@ -115,7 +116,7 @@ en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out);
 en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
                           int wake_fd, bool *is_ready_out);
 
-void eni_dealer_count(const eni_dealer *dealer, eni_lane_count *count_out); /* any thread */
-void eni_dealer_close(eni_dealer *dealer);                                  /* NULL is fine */
+void eni_dealer_count(const eni_dealer *dealer, eni_socket_count *count_out); /* any thread */
+void eni_dealer_close(eni_dealer *dealer);                                    /* NULL is fine */
 
 #endif

@@ -1,4 +1,5 @@
-/* test_lane.c - routers and dealers: messages, zero copy, refusals, and bytes against the kernel's count. */
+/* test_socket.c - routers and dealers: messages, zero copy, refusals, and bytes against the kernel's count.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@
 #include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/memory.h"
-#include "runtime/net/lane.h"
+#include "runtime/net/socket.h"
 #include "tests/port.h"
 
 typedef struct bench {
@@ -146,7 +147,7 @@ static void checksums_are_checked(void **state)
         if (round == 2) ((uint8_t *)values)[7777] ^= 0x20;
         eni_packet_release(&in);
     }
-    eni_lane_count count;
+    eni_socket_count count;
     eni_router_count(b->router, &count);
     assert_int_equal(count.damaged, 2);
 }
@@ -209,7 +210,7 @@ static void waits_end_for_the_right_reason(void **state)
     close(wake);
 }
 
-static void a_lane_that_is_not_there_is_a_deadline_or_an_abort(void **state)
+static void a_shard_that_is_not_there_is_a_deadline_or_an_abort(void **state)
 {
     bench *b = *state;
     eni_dealer *lost;
@@ -234,7 +235,7 @@ static void a_reply_to_nobody_is_counted(void **state)
 {
     bench *b = *state;
     eni_packet to = {.route = {0, 1, 2, 3, 4}, .route_bytes = 5};
-    eni_lane_count count;
+    eni_socket_count count;
     atomic_int released = 0;
     static float big[65536];
     eni_header h = header_of(ENI_MSG_REPLY, 65536);
@@ -276,7 +277,7 @@ static void wrong_messages_are_dropped_and_counted(void **state)
                 (size_t[]){with_bytes, 8, 8, 8});                                 /* too many */
     send_frames(raw, 2, (const void *[]){with, data}, (size_t[]){with_bytes, 8}); /* right */
     eni_packet in = {0};
-    eni_lane_count count;
+    eni_socket_count count;
     assert_int_equal(eni_router_recv(b->router, 10000, -1, &in), EN_OK);
     assert_int_equal(in.bytes, 8);
     eni_packet_release(&in);
@@ -329,7 +330,7 @@ static uint64_t apart(uint64_t a, uint64_t b)
 static void wire_bytes_agree_with_the_kernel(void **state)
 {
     bench *b = *state;
-    eni_lane_count in, out;
+    eni_socket_count in, out;
     eni_tcp_totals kernel;
     eni_packet packet = {0};
     eni_header hello = header_of(ENI_MSG_HELLO, 0);
@@ -361,7 +362,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sockets_that_check_fill_in_the_checksum, set_up_with_crc, tear_down),
         cmocka_unit_test_setup_teardown(many_small_messages_are_aligned, set_up, tear_down),
         cmocka_unit_test_setup_teardown(waits_end_for_the_right_reason, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_lane_that_is_not_there_is_a_deadline_or_an_abort, set_up,
+        cmocka_unit_test_setup_teardown(a_shard_that_is_not_there_is_a_deadline_or_an_abort, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_reply_to_nobody_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(wrong_messages_are_dropped_and_counted, set_up, tear_down),

@@ -1,4 +1,5 @@
-/* holder.c - who holds a port: /proc/net/tcp gives the socket's inode, /proc/PID/fd whose it is; see place.h.
+/* port_owner.c - who owns a port: /proc/net/tcp gives the socket's inode, /proc/PID/fd whose it is; see
+ * host_info.h.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/net/place.h"
+#include "runtime/net/host_info.h"
 
 /* The inode and owner of the socket that listens on the port; 0: none in this table. */
 static unsigned long listener(const char *table, uint16_t port, unsigned *uid_out)
@@ -63,7 +64,7 @@ static void read_command(const char *pid, char *text_out, size_t bytes)
         if ((unsigned char)text_out[i] < ' ' || text_out[i] == 0x7f) text_out[i] = ' ';
 }
 
-void eni_place_port_holder(uint16_t port, char text_out[200])
+void eni_host_info_port_owner(uint16_t port, char text_out[200])
 {
     char socket_name[64], command[128];
     unsigned uid = 0;

@@ -1,5 +1,5 @@
-/* meet.c - see meet.h. */
-#include "runtime/control/meet.h"
+/* file_rendezvous.c - see file_rendezvous.h. */
+#include "runtime/control/file_rendezvous.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ enum { FILE_BYTES = 8192, PATH_BYTES = 4096 };
 static const int64_t look_ns = 50 * ENI_MILLI;
 static const int64_t answer_ns = ENI_SECOND; /* for one address: a live leader answers at once */
 
-en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out)
+en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out)
 {
     static const char scheme[] = "file://";
     bool is_file = strncmp(text, scheme, strlen(scheme)) == 0;
@@ -32,8 +32,8 @@ en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint
     if (is_file && query != NULL)
         is_file = sscanf(query, "?port=%5u%n", &port, &end) == 1 && query[end] == '\0' && port <= UINT16_MAX;
     if (!is_file || length >= bytes) {
-        eni_error("meet", "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice",
-                  text);
+        eni_error("rendezvous",
+                  "'%.300s': write file:///PATH, or file:///PATH?port=N for a port of your choice", text);
         return EN_EINVAL;
     }
     memcpy(path_out, path, length);
@@ -44,7 +44,7 @@ en_status eni_meeting_parse(const char *text, char *path_out, size_t bytes, uint
 
 /* ---- the text of the file ---- */
 
-static size_t format(const eni_meeting *m, char text_out[FILE_BYTES])
+static size_t format(const eni_file_rendezvous *m, char text_out[FILE_BYTES])
 {
     char hex[ENI_TOKEN_HEX], address[ENI_ADDRESS_TEXT];
     eni_token_hex(&m->token, hex);
@@ -57,7 +57,7 @@ static size_t format(const eni_meeting *m, char text_out[FILE_BYTES])
     return (size_t)n + (size_t)snprintf(text_out + n, FILE_BYTES - (size_t)n, "end\n");
 }
 
-static bool take_line(eni_meeting *m, const char *key, const char *value)
+static bool take_line(eni_file_rendezvous *m, const char *key, const char *value)
 {
     if (strcmp(key, "token") == 0) return eni_token_parse(value, &m->token) == EN_OK;
     if (strcmp(key, "host") == 0) return snprintf(m->host, sizeof m->host, "%s", value) < (int)sizeof m->host;
@@ -65,27 +65,27 @@ static bool take_line(eni_meeting *m, const char *key, const char *value)
         return snprintf(m->host_id, sizeof m->host_id, "%s", value) < (int)sizeof m->host_id;
     if (strcmp(key, "pid") == 0) return sscanf(value, "%" SCNd64, &m->pid) == 1 && m->pid > 0;
     if (strcmp(key, "at") == 0)
-        return m->naddresses < ENI_MEETING_ADDRESSES &&
+        return m->naddresses < ENI_FILE_RENDEZVOUS_ADDRESSES &&
                eni_address_parse(value, &m->address[m->naddresses++]) == EN_OK;
     return false;
 }
 
 /* Every line once, the last one "end": a file that is cut off is none. */
-static bool parse(char *text, eni_meeting *meeting_out)
+static bool parse(char *text, eni_file_rendezvous *rendezvous_out)
 {
     char *rest = text, *line = strsep(&rest, "\n");
     if (strcmp(line, FIRST_LINE) != 0) return false;
-    *meeting_out = (eni_meeting){0};
+    *rendezvous_out = (eni_file_rendezvous){0};
     while ((line = strsep(&rest, "\n")) != NULL && strcmp(line, "end") != 0) {
         char *value = strchr(line, ' ');
         if (value == NULL) return false;
         *value++ = '\0';
         for (const char *c = value; *c != '\0'; c++)
             if ((unsigned char)*c < ' ' || *c == 0x7f) return false;
-        if (!take_line(meeting_out, line, value)) return false;
+        if (!take_line(rendezvous_out, line, value)) return false;
     }
-    return line != NULL && meeting_out->naddresses > 0 && meeting_out->pid > 0 &&
-           meeting_out->host_id[0] != '\0';
+    return line != NULL && rendezvous_out->naddresses > 0 && rendezvous_out->pid > 0 &&
+           rendezvous_out->host_id[0] != '\0';
 }
 
 /* ---- the file ---- */
@@ -96,7 +96,7 @@ static en_status open_ours(const char *path, int *fd_out)
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) return EN_ENOENT;
     if (fd < 0) {
-        eni_error("meet", "cannot read %s: %s", path, strerror(errno));
+        eni_error("rendezvous", "cannot read %s: %s", path, strerror(errno));
         return errno == ELOOP ? EN_EDENIED : EN_EIO;
     }
     bool is_ours = fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
@@ -107,14 +107,14 @@ static en_status open_ours(const char *path, int *fd_out)
     }
     close(fd);
     eni_error(
-        "meet",
+        "rendezvous",
         "%s holds a secret, so it must be a plain file of user %u that nobody else can read (mode 0600): "
         "give another path",
         path, (unsigned)geteuid());
     return EN_EDENIED;
 }
 
-en_status eni_meeting_read(const char *path, eni_meeting *meeting_out)
+en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendezvous_out)
 {
     char text[FILE_BYTES];
     int fd;
@@ -123,8 +123,8 @@ en_status eni_meeting_read(const char *path, eni_meeting *meeting_out)
     close(fd);
     if (bytes < 0 && errno == ESTALE) return EN_ENOENT; /* replaced, on a network file system */
     text[bytes < 0 ? 0 : bytes] = '\0';
-    if (bytes >= 0 && parse(text, meeting_out)) return EN_OK;
-    eni_error("meet", "%s is not what rank 0 of a run leaves for the others: give another path", path);
+    if (bytes >= 0 && parse(text, rendezvous_out)) return EN_OK;
+    eni_error("rendezvous", "%s is not what rank 0 of a run leaves for the others: give another path", path);
     return EN_EFORMAT;
 }
 
@@ -139,8 +139,8 @@ static bool is_held(const char *path)
 }
 
 /* Somebody listens at one of the addresses that can be reached from here. */
-static bool answers(const eni_meeting *m, const char *host_id, int64_t deadline_ns, eni_address *address_out,
-                    int *error_out)
+static bool answers(const eni_file_rendezvous *m, const char *host_id, int64_t deadline_ns,
+                    eni_address *address_out, int *error_out)
 {
     bool is_here = strcmp(m->host_id, host_id) == 0;
     for (int i = 0; i < m->naddresses; i++) {
@@ -162,37 +162,37 @@ static en_status check_folder(const char *path)
     char folder[PATH_BYTES];
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
     if (access(folder[0] == '\0' ? "/" : folder, W_OK | X_OK) == 0) return EN_OK;
-    eni_error("meet", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
+    eni_error("rendezvous", "cannot write %s: %s; its folder must exist, and be the same on all hosts", path,
               strerror(errno));
     return EN_EINVAL;
 }
 
-en_status eni_meeting_check_free(const char *path, const char *host_id)
+en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
 {
-    eni_meeting old;
+    eni_file_rendezvous old;
     eni_address address;
     int error = 0;
     EN_TRY(check_folder(path)); /* before anyone is let in */
-    en_status st = eni_meeting_read(path, &old);
+    en_status st = eni_file_rendezvous_read(path, &old);
     if (st == EN_ENOENT) return EN_OK;
     EN_TRY(st);
     bool is_here = strcmp(old.host_id, host_id) == 0;
     bool is_alive =
         is_here ? is_held(path) : answers(&old, host_id, eni_now_ns() + answer_ns, &address, &error);
     if (!is_alive) return EN_OK;
-    eni_error("meet",
+    eni_error("rendezvous",
               "%s belongs to a run that goes on (rank 0 is pid %" PRId64
               " on %s): give another path, or end that run",
               path, old.pid, old.host);
     return EN_EINVAL;
 }
 
-en_status eni_meeting_write(const eni_meeting *meeting, const char *path, int *lock_out)
+en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out)
 {
     char temporary[PATH_BYTES], text[FILE_BYTES];
-    size_t bytes = format(meeting, text);
+    size_t bytes = format(rendezvous, text);
     if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
-        eni_error("meet", "the path is too long: %.200s", path);
+        eni_error("rendezvous", "the path is too long: %.200s", path);
         return EN_EINVAL;
     }
     unlink(temporary); /* left by a killed process that had our pid */
@@ -203,7 +203,7 @@ en_status eni_meeting_write(const eni_meeting *meeting, const char *path, int *l
         *lock_out = fd;
         return EN_OK;
     }
-    eni_error("meet", "cannot write %s: %s", path, strerror(errno));
+    eni_error("rendezvous", "cannot write %s: %s", path, strerror(errno));
     if (fd >= 0) {
         close(fd);
         unlink(temporary);
@@ -211,15 +211,16 @@ en_status eni_meeting_write(const eni_meeting *meeting, const char *path, int *l
     return EN_EIO;
 }
 
-void eni_meeting_remove(const char *path)
+void eni_file_rendezvous_remove(const char *path)
 {
-    if (unlink(path) != 0 && errno != ENOENT) eni_warn("meet", "cannot remove %s: %s", path, strerror(errno));
+    if (unlink(path) != 0 && errno != ENOENT)
+        eni_warn("rendezvous", "cannot remove %s: %s", path, strerror(errno));
 }
 
 /* ---- waiting for it ---- */
 
 /* A leader that listens on its loopback only will never be reached from another host. */
-static bool is_out_of_reach(const eni_meeting *m, const char *host_id)
+static bool is_out_of_reach(const eni_file_rendezvous *m, const char *host_id)
 {
     if (strcmp(m->host_id, host_id) == 0) return false;
     for (int i = 0; i < m->naddresses; i++)
@@ -227,15 +228,15 @@ static bool is_out_of_reach(const eni_meeting *m, const char *host_id)
     return true;
 }
 
-static en_status look(const char *path, const char *host_id, int64_t deadline_ns, eni_meeting *m,
+static en_status look(const char *path, const char *host_id, int64_t deadline_ns, eni_file_rendezvous *m,
                       eni_address *leader_out, int *error_out)
 {
-    EN_TRY(eni_meeting_read(path, m));
+    EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
     if (is_here && !is_held(path)) return EN_ENOENT; /* a dead run's */
     if (is_out_of_reach(m, host_id)) {
         eni_error(
-            "meet",
+            "rendezvous",
             "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "
             "--insecure, on a network you trust",
             m->host, m->address[0].host);
@@ -245,21 +246,22 @@ static en_status look(const char *path, const char *host_id, int64_t deadline_ns
 }
 
 /* The last look found no live leader (EN_ENOENT), or one that does not answer (EN_EIO). */
-static void say_why(int level, en_status st, const char *path, const eni_meeting *m, int error, int tries,
-                    int64_t begin_ns)
+static void say_why(int level, en_status st, const char *path, const eni_file_rendezvous *m, int error,
+                    int tries, int64_t begin_ns)
 {
     if (st == EN_EIO)
         eni_tcp_explain(level, &m->address[0], error, tries, begin_ns);
     else
-        eni_log(level, "meet",
+        eni_log(level, "rendezvous",
                 "no rank 0 has written %s in %.1f s: is it running, and is the folder the same on this host?",
                 path, (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND);
 }
 
-en_status eni_meeting_find(const char *path, const char *host_id, int64_t deadline_ns,
-                           eni_meeting_alive alive, void *user, eni_token *token_out, eni_address *leader_out)
+en_status eni_file_rendezvous_find(const char *path, const char *host_id, int64_t deadline_ns,
+                                   eni_file_rendezvous_alive alive, void *user, eni_token *token_out,
+                                   eni_address *leader_out)
 {
-    eni_meeting m;
+    eni_file_rendezvous m;
     int64_t begin = eni_now_ns(), say = begin + 5 * ENI_SECOND;
     for (int tries = 1;; tries++) {
         int error = 0;

@@ -1,25 +1,25 @@
-/* lane_state.h - what router.c and dealer.c share: one ZeroMQ socket with its counters. Private. */
-#ifndef NET_LANE_STATE_H
-#define NET_LANE_STATE_H
+/* socket_state.h - what router.c and dealer.c share: one ZeroMQ socket with its counters. Private. */
+#ifndef NET_SOCKET_STATE_H
+#define NET_SOCKET_STATE_H
 
 #include <stdatomic.h>
 
-#include "runtime/net/lane.h"
+#include "runtime/net/socket.h"
 
 /* ZMTP 3.1, NULL mechanism: 64 bytes of greeting, and a READY command of 43 bytes that names the socket's
  * type and an empty identity. Each way. */
 #define ENI_ZMTP_GREETING 107u
 
-typedef struct eni_lane_meter {
+typedef struct eni_socket_meter {
     atomic_uint_fast64_t messages_in, messages_out, payload_in, payload_out, wire_in, wire_out, dropped,
         damaged;
-} eni_lane_meter;
+} eni_socket_meter;
 
 typedef struct eni_socket {
     void *zmq;
     eni_net *net; /* borrowed; outlives us */
     bool has_crc; /* puts a checksum on what it sends */
-    eni_lane_meter meter;
+    eni_socket_meter meter;
 } eni_socket;
 
 /* Makes a ROUTER or DEALER with every option that both need. */
@@ -46,7 +46,7 @@ en_status eni_socket_put_payload(eni_socket *socket, void *payload, uint64_t byt
 bool eni_socket_has_payload(const eni_header *header);
 
 void eni_meter_add(atomic_uint_fast64_t *counter, uint64_t n);
-void eni_meter_read(const eni_lane_meter *meter, eni_lane_count *count_out);
+void eni_meter_read(const eni_socket_meter *meter, eni_socket_count *count_out);
 
 /* "tcp://host:port" for ZeroMQ, which wants a number where we also take localhost. */
 void eni_socket_endpoint(const eni_address *address, char text_out[ENI_ADDRESS_TEXT]);

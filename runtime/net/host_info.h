@@ -1,7 +1,7 @@
-/* place.h - where this process runs: names for people, an identity for "may we share memory", cores,
+/* host_info.h - where this process runs: names for people, an identity for "may we share memory", cores,
  * addresses. */
-#ifndef NET_PLACE_H
-#define NET_PLACE_H
+#ifndef NET_HOST_INFO_H
+#define NET_HOST_INFO_H
 
 #include <stdint.h>
 
@@ -10,12 +10,12 @@
 #define ENI_HOST_ID_MAX 128u
 
 /* The host's name for messages; "localhost" when the system has none. */
-void eni_place_host(char host_out[ENI_HOST_MAX]);
+void eni_host_info_name(char host_out[ENI_HOST_MAX]);
 
 /* Equal exactly for processes that may share memory by passing descriptors: boot id, network namespace
  * (abstract sockets end there) and uid. `override` (NULL or "": none) replaces it: --host-id, to try
  * hierarchy on one machine. EN_EINVAL when the override is longer than ENI_HOST_ID_MAX - 1. */
-en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX]);
+en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX]);
 
 /* This machine as seen from another. */
 typedef struct eni_own_address {
@@ -27,28 +27,28 @@ typedef struct eni_own_address {
 
 /* Our address on the route to `remote`. No packet is sent. EN_ENOENT: no such name; EN_EINVAL: no route;
  * both logged. */
-en_status eni_place_address(const eni_address *remote, eni_own_address *own_out);
+en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_out);
 
 /* This machine's IPv4 addresses that others may reach: interfaces that are up, without loopback and
  * link-local ones. Ports are 0. Returns how many, at most `max`; 0, logged, when the system does not say. */
-int eni_place_addresses(eni_address *addresses_out, int max);
+int eni_host_info_addresses(eni_address *addresses_out, int max);
 
 /* Who listens on a TCP port of this machine, for a message: "pid 812 (psd --listen=..)", or as much of it as
  * this user may see. */
-void eni_place_port_holder(uint16_t port, char text_out[200]);
+void eni_host_info_port_owner(uint16_t port, char text_out[200]);
 
 /* Cores that this process may use: its affinity mask, cut to the cgroup's cpu quota rounded up. At least 1.
  */
-int eni_place_cores(void);
+int eni_host_info_cores(void);
 
 /* Bytes of memory of this machine. */
-uint64_t eni_place_memory(void);
+uint64_t eni_host_info_memory(void);
 
 /* What a result says of this machine and this program, name by name: the date (UTC), version and commit
  * ("unknown" if it was not built in a git checkout), cpu, instruction_set (the CPU's best; what oneDNN uses
  * of it is in its device's text), kernel, compiler; and in the group "libraries" their versions. `group` is
  * NULL elsewhere. */
-typedef void (*eni_place_tell)(void *user, const char *group, const char *name, const char *value);
-void eni_place_facts(const char *version, eni_place_tell tell, void *user);
+typedef void (*eni_host_info_tell)(void *user, const char *group, const char *name, const char *value);
+void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *user);
 
 #endif

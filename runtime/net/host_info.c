@@ -1,5 +1,5 @@
-/* place.c - see place.h. */
-#include "runtime/net/place.h"
+/* host_info.c - see host_info.h. */
+#include "runtime/net/host_info.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 
-void eni_place_host(char host_out[ENI_HOST_MAX])
+void eni_host_info_name(char host_out[ENI_HOST_MAX])
 {
     if (gethostname(host_out, ENI_HOST_MAX) != 0 || host_out[0] == '\0') {
         snprintf(host_out, ENI_HOST_MAX, "localhost");
@@ -44,11 +44,11 @@ static bool read_line(const char *path, char *line_out, size_t bytes)
     return has_line;
 }
 
-en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX])
+en_status eni_host_info_id(const char *override, char id_out[ENI_HOST_ID_MAX])
 {
     if (override != NULL && override[0] != '\0') {
         if (strlen(override) >= ENI_HOST_ID_MAX) {
-            eni_error("place", "--host-id is longer than %u characters", ENI_HOST_ID_MAX - 1);
+            eni_error("host_info", "--host-id is longer than %u characters", ENI_HOST_ID_MAX - 1);
             return EN_EINVAL;
         }
         snprintf(id_out, ENI_HOST_ID_MAX, "%s", override);
@@ -56,8 +56,9 @@ en_status eni_place_host_id(const char *override, char id_out[ENI_HOST_ID_MAX])
     }
     char boot[ENI_HOST_MAX];
     struct stat net = {0};
-    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_place_host(boot);
-    if (stat("/proc/self/ns/net", &net) != 0) eni_debug("place", "no /proc/self/ns/net: %s", strerror(errno));
+    if (!read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot)) eni_host_info_name(boot);
+    if (stat("/proc/self/ns/net", &net) != 0)
+        eni_debug("host_info", "no /proc/self/ns/net: %s", strerror(errno));
     snprintf(id_out, ENI_HOST_ID_MAX, "%.64s/%llu/%u", boot, (unsigned long long)net.st_ino,
              (unsigned)geteuid());
     return EN_OK;
@@ -117,12 +118,12 @@ static en_status address_towards(const struct addrinfo *to, eni_own_address *own
     return EN_OK;
 }
 
-en_status eni_place_address(const eni_address *remote, eni_own_address *own_out)
+en_status eni_host_info_address(const eni_address *remote, eni_own_address *own_out)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *list;
     int error = getaddrinfo(remote->host, "9", &hints, &list); /* any port: nothing is sent */
     if (error != 0) {
-        eni_error("place",
+        eni_error("host_info",
                   "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
                   remote->host, gai_strerror(error));
         return EN_ENOENT;
@@ -132,19 +133,19 @@ en_status eni_place_address(const eni_address *remote, eni_own_address *own_out)
         st = address_towards(to, own_out);
     freeaddrinfo(list);
     if (st == EN_OK) return EN_OK;
-    eni_error("place",
+    eni_error("host_info",
               "no route to %s from this machine: give an address on a network that both are on "
               "(`ip route get` shows the way)",
               remote->host);
     return EN_EINVAL;
 }
 
-int eni_place_addresses(eni_address *addresses_out, int max)
+int eni_host_info_addresses(eni_address *addresses_out, int max)
 {
     struct ifaddrs *list;
     int n = 0;
     if (getifaddrs(&list) != 0) {
-        eni_warn("place", "the system does not say this machine's addresses: %s", strerror(errno));
+        eni_warn("host_info", "the system does not say this machine's addresses: %s", strerror(errno));
         return 0;
     }
     for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next) {
@@ -173,7 +174,7 @@ static int quota_cores(void)
     return cores < INT32_MAX ? (int)cores : INT32_MAX;
 }
 
-int eni_place_cores(void)
+int eni_host_info_cores(void)
 {
     cpu_set_t set;
     int mask = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -182,7 +183,7 @@ int eni_place_cores(void)
     return cores < 1 ? 1 : cores;
 }
 
-uint64_t eni_place_memory(void)
+uint64_t eni_host_info_memory(void)
 {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
@@ -215,7 +216,7 @@ static const char *instruction_set(const struct utsname *system)
 #endif
 }
 
-void eni_place_facts(const char *version, eni_place_tell tell, void *user)
+void eni_host_info_facts(const char *version, eni_host_info_tell tell, void *user)
 {
     char text[256];
     int major = 0, minor = 0, patch = 0;

@@ -1,5 +1,5 @@
-/* fuzz_meeting.c - any bytes as the file of --rendezvous=file://, and as the flag's text. What is accepted is
- * written again and must read the same. */
+/* fuzz_rendezvous.c - any bytes as the file of --rendezvous=file://, and as the flag's text. What is accepted
+ * is written again and must read the same. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "runtime/control/meet.h"
+#include "runtime/control/file_rendezvous.h"
 #include "tests/fuzz/must.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -40,24 +40,24 @@ static void as_flag(const uint8_t *data, size_t bytes)
     if (bytes >= sizeof text) return;
     if (bytes > 0) memcpy(text, data, bytes);
     text[bytes] = 0;
-    if (eni_meeting_parse(text, file, sizeof file, &port) == EN_OK) must(file[0] == '/');
+    if (eni_file_rendezvous_parse(text, file, sizeof file, &port) == EN_OK) must(file[0] == '/');
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    eni_meeting meeting, again;
+    eni_file_rendezvous rendezvous, again;
     int lock = -1;
     eni_log_set_level(-1);
     as_flag(data, bytes);
     write_file(data, bytes);
-    if (eni_meeting_read(path, &meeting) != EN_OK) return 0;
-    must(meeting.naddresses >= 0 && meeting.naddresses <= ENI_MEETING_ADDRESSES);
-    must(eni_meeting_write(&meeting, path, &lock) == EN_OK);
-    must(eni_meeting_read(path, &again) == EN_OK);
-    must(eni_token_equal(&meeting.token, &again.token) && meeting.pid == again.pid);
-    must(strcmp(meeting.host, again.host) == 0 && strcmp(meeting.host_id, again.host_id) == 0);
-    must(meeting.naddresses == again.naddresses);
-    eni_meeting_remove(path);
+    if (eni_file_rendezvous_read(path, &rendezvous) != EN_OK) return 0;
+    must(rendezvous.naddresses >= 0 && rendezvous.naddresses <= ENI_FILE_RENDEZVOUS_ADDRESSES);
+    must(eni_file_rendezvous_write(&rendezvous, path, &lock) == EN_OK);
+    must(eni_file_rendezvous_read(path, &again) == EN_OK);
+    must(eni_token_equal(&rendezvous.token, &again.token) && rendezvous.pid == again.pid);
+    must(strcmp(rendezvous.host, again.host) == 0 && strcmp(rendezvous.host_id, again.host_id) == 0);
+    must(rendezvous.naddresses == again.naddresses);
+    eni_file_rendezvous_remove(path);
     close(lock);
     return 0;
 }

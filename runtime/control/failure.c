@@ -1,5 +1,5 @@
-/* obituary.c - see obituary.h. */
-#include "runtime/control/obituary.h"
+/* failure.c - see failure.h. */
+#include "runtime/control/failure.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 
 enum { FIELDS = 8, END_TRIES = 50, END_WAIT_MS = 100 };
 
-void eni_obituary_write(int fd, const eni_death *death)
+void eni_failure_write(int fd, const eni_death *death)
 {
     char line[1100];
     int n = snprintf(line, sizeof line, "death\t%d\t%lld\t%lld\t%d\t%s\t%s\t%s\n", (int)death->rank,
@@ -52,7 +52,7 @@ bool eni_end_read(const char *line, int64_t *pid_out)
     return true;
 }
 
-bool eni_obituary_read(char *line, eni_death *death_out)
+bool eni_failure_read(char *line, eni_death *death_out)
 {
     char *field[FIELDS], *rest = line;
     long long rank, pid, step, is_stopped;

@@ -1,0 +1,50 @@
+/* file_rendezvous.h - --rendezvous=file://PATH: rank 0 leaves its addresses and the job token in a file that
+ * all hosts of a run see, the others wait for it.
+ *
+ * The file is written under another name, mode 0600, and renamed, so a reader sees all of it or nothing. Its
+ * writer holds a lock on it (flock), which the kernel lets go however the writer ends: so what a killed run
+ * left is known on the writer's host. On other hosts, where a lock may not be seen, a file is as good as the
+ * address in it: it is believed when somebody answers there, and read again until then. */
+#ifndef CONTROL_FILE_RENDEZVOUS_H
+#define CONTROL_FILE_RENDEZVOUS_H
+
+#include "runtime/net/host_info.h"
+#include "runtime/net/tcp.h"
+#include "runtime/net/token.h"
+
+enum { ENI_FILE_RENDEZVOUS_ADDRESSES = 8 };
+
+typedef struct eni_file_rendezvous {
+    eni_token token;
+    char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX]; /* of the leader, host_info.h */
+    int64_t pid;
+    eni_address address[ENI_FILE_RENDEZVOUS_ADDRESSES]; /* where it listens, best first */
+    int naddresses;
+} eni_file_rendezvous;
+
+/* The path and port of "file:///PATH" or "file:///PATH?port=N" (port 0: the kernel chooses). EN_EINVAL,
+ * logged.
+ */
+en_status eni_file_rendezvous_parse(const char *text, char *path_out, size_t bytes, uint16_t *port_out);
+
+/* EN_EINVAL, logged, when the folder cannot be written to, or the file belongs to a run that goes on. A dead
+ * run's file is no obstacle. Asks its leader's addresses for at most 1 s. */
+en_status eni_file_rendezvous_check_free(const char *path, const char *host_id);
+
+/* Writes the file. *lock_out is closed after eni_file_rendezvous_remove. */
+en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out);
+void eni_file_rendezvous_remove(const char *path);
+
+/* One look, not logged: EN_ENOENT there is none. Logged: EN_EDENIED for a link, another owner, or a mode that
+ * lets others read; EN_EFORMAT; EN_EIO. */
+en_status eni_file_rendezvous_read(const char *path, eni_file_rendezvous *rendezvous_out);
+
+/* Waits for the file of a live leader, and for one of its addresses to answer. `host_id` is the reader's: it
+ * does not try a leader's loopback from another host, and says so. `alive` is asked every 50 ms; anything but
+ * EN_OK ends the wait and is returned. EN_ETIMEOUT, logged: what was met last. */
+typedef en_status (*eni_file_rendezvous_alive)(void *user);
+en_status eni_file_rendezvous_find(const char *path, const char *host_id, int64_t deadline_ns,
+                                   eni_file_rendezvous_alive alive, void *user, eni_token *token_out,
+                                   eni_address *leader_out);
+
+#endif
