@@ -155,8 +155,8 @@ static en_status trial_once(struct trial *trial)
     if (trial->private) return private_allreduce(trial->coll, &op, trial->private);
     if (trial->then_step == THEN_FUSED) {
         op.op = ENI_COLL_MEAN_STEP;
-        op.take = take_mean;
-        op.take_user = trial;
+        op.on_reduced = take_mean;
+        op.on_reduced_user = trial;
     }
     const en_status st = eni_coll_run(trial->coll, &op);
     if (st == EN_OK && trial->then_step == THEN_AFTER) step_range(trial, 0, trial->count, trial->shared);

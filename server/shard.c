@@ -17,8 +17,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/slice.h"
 #include "core/try.h"
-#include "core/turns.h"
 #include "server/shard_save.h"
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
@@ -123,7 +123,7 @@ static void *run_shard(void *user)
 {
     eni_shard *shard = user;
     en_status st = EN_OK;
-    eni_turns_ask(1); /* workers wait for it, and compute on the same cores */
+    eni_slice_ask(1); /* workers wait for it, and compute on the same cores */
     while (st == EN_OK && attend(shard) && (st = shard->status) == EN_OK)
         st = serve_once(shard);
     if (st == EN_OK) return NULL;

@@ -371,7 +371,7 @@ en_status eni_exchange_open(eni_worker *w)
     EN_TRY(check_leaders(w));
     EN_TRY(eni_resume_state(w));
     eni_member_wait_begin(w->member, "barrier", "one copy of the weights", 0, 1);
-    st = eni_host_share(w->strategy_host);
+    st = eni_host_share_params(w->strategy_host);
     eni_member_wait_end(w->member);
     EN_TRY(st);
     EN_TRY(share_weights(w));

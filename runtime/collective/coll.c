@@ -115,7 +115,7 @@ static en_status op_check(const eni_coll *coll, const eni_coll_op *op)
     if (op->op == ENI_COLL_SENDRECV)
         is_valid = is_valid && op->slot_in < eni_arena_nslots(own) && op->to >= 0 && op->to < n &&
                    op->from >= 0 && op->from < n;
-    if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->take && eni_coll_can_share(coll);
+    if (op->op == ENI_COLL_MEAN_STEP) is_valid = is_valid && op->on_reduced && eni_coll_can_share(coll);
     if (is_valid) return EN_OK;
     eni_error("coll",
               "%s of bucket %u: vector %u, elements %llu + %llu of %llu, range %llu to %llu do not fit",

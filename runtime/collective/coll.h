@@ -123,7 +123,7 @@ enum {
  * operation, for this rank's slice; not for an empty one, nor where no rank has samples: then nothing is
  * stepped. On the thread that is inside submit, test or wait;
  * it must not call into the group. */
-typedef void (*eni_coll_take)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
+typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const eni_sources *from);
 
 typedef struct eni_coll_op {
     int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
@@ -138,9 +138,9 @@ typedef struct eni_coll_op {
     uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
     int to, from;      /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from` */
     uint32_t slot_in;
-    eni_coll_take take; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
+    eni_coll_on_reduced on_reduced; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
                            writes on one rank may be read by all when the operation is done */
-    void *take_user;
+    void *on_reduced_user;
 } eni_coll_op;
 
 /* It leaves a mean of the ranks' vectors, on all of them or on one. */

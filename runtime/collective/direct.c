@@ -254,7 +254,7 @@ static void perform_mean_step(eni_coll *coll, const eni_coll_op *op)
         samples += d->nsamples[r];
     }
     if (from.n > 0) from.inv = 1.0f / (float)samples;
-    if (slice > 0 && from.n > 0) op->take(op->take_user, lo, hi, &from);
+    if (slice > 0 && from.n > 0) op->on_reduced(op->on_reduced_user, lo, hi, &from);
     tally(coll, rest + others * slice, rest + others * slice, others * slice + slice);
 }
 

@@ -96,7 +96,7 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *steps, uint32_t bucket);
  * it: EN_OK, or what alive says. */
 en_status eni_gpu_steps_ready(eni_gpu_steps *steps, uint32_t bucket, int may_block);
 
-/* SHARED: an eni_coll_take for bucket-relative elements [lo, hi): runs the kernel on this slice and blocks
+/* SHARED: an eni_coll_on_reduced for bucket-relative elements [lo, hi): runs the kernel on this slice and blocks
  * until it is done. from->rank says whose each source is, of one at least; from->src is not looked at. What
  * went wrong in it, eni_gpu_steps_status says. */
 void eni_gpu_steps_take(eni_gpu_steps *steps, uint32_t bucket, uint64_t lo, uint64_t hi,

@@ -17,8 +17,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/slice.h"
 #include "core/try.h"
-#include "core/turns.h"
 #include "runtime/net/shaper.h"
 #include "runtime/net/tcp.h"
 
@@ -404,7 +404,7 @@ static void *progress_main(void *argument)
     eni_coll *coll = argument;
     eni_progress *p = coll->state;
     en_status st = EN_OK;
-    eni_turns_ask(1); /* every core may be computing */
+    eni_slice_ask(1); /* every core may be computing */
     while (st == EN_OK && !atomic_load(&p->is_stopping)) {
         st = advance(coll);
         if (st == EN_OK && p->oldest < p->nstarted) st = eni_alive_status(&coll->config.alive);

@@ -85,7 +85,7 @@ void eni_host_close(eni_host *host);
  * wait for each other: where the strategy says EN_SHARED_PARAMS and the ranks share memory, rank 0's weights
  * and optimizer state become everybody's, and mean_step is one pass. Elsewhere nothing happens. Without the
  * call every rank keeps its own. EN_OK, or as eni_coll_share. */
-en_status eni_host_share(eni_host *host);
+en_status eni_host_share_params(eni_host *host);
 
 /* `nsamples` lie behind this rank's gradient; `samples_before` were applied by all ranks before this step:
  * the learning rate of a step that this rank takes follows from it. */

@@ -84,8 +84,8 @@ static en_status offer(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
     eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad);
-    op.take = take_mean;
-    op.take_user = r;
+    op.on_reduced = take_mean;
+    op.on_reduced_user = r;
     r->is_offered = 1;
     r->group = host->config.coll;
     const int64_t begin = eni_now_ns(), updated = host->counters.update_ns;

@@ -223,7 +223,7 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
     return 0;
 }
 
-/* ---- one copy of weights and optimizer state for all ranks of a host (EN_SHARED_PARAMS) ---- */
+/* ---- parameters shared by the ranks of a host (EN_SHARED_PARAMS) ---- */
 
 /* clang-format off */
 /* Replicas that only mean_step changes are the same bytes on every rank: p copies are p times the memory and
@@ -236,7 +236,7 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
  * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
 /* clang-format on */
-en_status eni_host_share(eni_host *host)
+en_status eni_host_share_params(eni_host *host)
 {
     const eni_host_config *c = &host->config;
     if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll))
@@ -274,8 +274,8 @@ static void fuse(eni_host *host, eni_request *request, eni_coll_op *op)
     request->host = host;
     request->hyper = eni_host_rates(host, request->bucket->id);
     op->op = ENI_COLL_MEAN_STEP;
-    op->take = take_mean;
-    op->take_user = request;
+    op->on_reduced = take_mean;
+    op->on_reduced_user = request;
 }
 
 /* ---- collectives ---- */

@@ -11,8 +11,8 @@
 #include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/slice.h"
 #include "core/try.h"
-#include "core/turns.h"
 #include "runtime/net/socket_state.h"
 
 /* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
@@ -114,9 +114,9 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
 en_status eni_socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
                           eni_socket *socket_out)
 {
-    eni_turns_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
+    eni_slice_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
     void *zmq = zmq_socket(net->context, type);
-    eni_turns_ask(0);
+    eni_slice_ask(0);
     if (zmq == NULL) {
         eni_error("socket", "cannot make a ZeroMQ socket: %s", zmq_strerror(errno));
         return EN_EIO;

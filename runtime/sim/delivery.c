@@ -31,7 +31,7 @@ typedef struct message {
 
 static void post(eni_sim *sim, int64_t at_ns, void (*happen)(void *, void *), message *p)
 {
-    const en_status st = eni_agenda_post(&sim->agenda, at_ns, happen, sim, p);
+    const en_status st = eni_event_queue_post(&sim->queue, at_ns, happen, sim, p);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -80,9 +80,9 @@ static void answer_head(void *sim_, void *answer_)
 {
     eni_sim *sim = sim_;
     const answer *a = answer_;
-    const int64_t at = eni_network_arrive(&sim->network, sim->agenda.now_ns, a->call->store->node,
+    const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, a->call->store->node,
                                           a->call->rank->world.rank, a->count * sizeof(float));
-    const en_status st = eni_agenda_post(&sim->agenda, at, answer_arrived, sim, answer_);
+    const en_status st = eni_event_queue_post(&sim->queue, at, answer_arrived, sim, answer_);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -108,7 +108,7 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
                 store->peer, p->rank->world.rank, action->text);
     }
     if (count > 0) memcpy(a->data, action->data, count * sizeof(float));
-    eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
+    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
                                                     .type = ENI_SIM_REPLY,
                                                     .rank = p->rank->world.rank,
                                                     .peer = store->peer,
@@ -116,9 +116,9 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
                                                     .clock = p->seq,
                                                     .version = action->version});
     sim->in_flight++;
-    const int64_t at = eni_network_depart(&sim->network, sim->agenda.now_ns, store->node, p->rank->world.rank,
+    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, store->node, p->rank->world.rank,
                                           count * sizeof(float));
-    const en_status st = eni_agenda_post(&sim->agenda, at, answer_head, sim, a);
+    const en_status st = eni_event_queue_post(&sim->queue, at, answer_head, sim, a);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -128,7 +128,7 @@ void eni_delivery_timer_due(void *sim, void *store_)
 {
     eni_sim_store *store = store_;
     (void)sim;
-    if (store->timer_ns > store->sim->agenda.now_ns) return; /* replaced by a later one */
+    if (store->timer_ns > store->sim->queue.now_ns) return; /* replaced by a later one */
     store->timer_ns = INT64_MAX;
     const en_status st = eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_TIMER});
     if (st != EN_OK) eni_sim_fail(store->sim, st);
@@ -138,14 +138,14 @@ static en_status set_timer(eni_sim_store *store, int64_t when_ns)
 {
     store->timer_ns = when_ns;
     if (when_ns == INT64_MAX) return EN_OK;
-    return eni_agenda_post(&store->sim->agenda, when_ns, eni_delivery_timer_due, store->sim, store);
+    return eni_event_queue_post(&store->sim->queue, when_ns, eni_delivery_timer_due, store->sim, store);
 }
 
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event)
 {
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
-    stamped.now_ns = sim->agenda.now_ns;
+    stamped.now_ns = sim->queue.now_ns;
     EN_TRY(eni_store_step(store->core, &stamped, &sim->actions));
     for (uint32_t i = 0; i < sim->actions.n; i++) {
         const eni_store_action *action = &sim->actions.item[i];
@@ -161,7 +161,7 @@ static en_status call_arrived_at(eni_sim_store *store, message *p)
 {
     uint64_t version = 0;
     eni_store_weights(store->core, p->bucket, &version);
-    eni_journal_add(&store->sim->journal, &(eni_sim_event){.at_ns = store->sim->agenda.now_ns,
+    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
                                                            .type = ENI_SIM_PUSH,
                                                            .rank = p->rank->world.rank,
                                                            .peer = store->peer,
@@ -192,7 +192,7 @@ static en_status notice_arrived(eni_sim_store *store, message *p)
 {
     const int32_t rank = p->rank->world.rank;
     eni_sim_free(store->sim, p);
-    eni_journal_add(&store->sim->journal, &(eni_sim_event){.at_ns = store->sim->agenda.now_ns,
+    eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
                                                            .type = ENI_SIM_FINISHED,
                                                            .rank = rank,
                                                            .peer = store->peer});
@@ -216,7 +216,7 @@ static void message_head(void *sim_, void *parcel_)
     eni_sim *sim = sim_;
     message *p = parcel_;
     const int64_t at =
-        eni_network_arrive(&sim->network, sim->agenda.now_ns, p->rank->world.rank, p->store->node, p->bytes);
+        eni_network_arrive(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
     post(sim, at, message_arrived, p);
 }
 
@@ -226,7 +226,7 @@ static void send(message *p)
     sim->in_flight++;
     p->rank->result->sent += p->bytes;
     const int64_t at =
-        eni_network_depart(&sim->network, sim->agenda.now_ns, p->rank->world.rank, p->store->node, p->bytes);
+        eni_network_depart(&sim->network, sim->queue.now_ns, p->rank->world.rank, p->store->node, p->bytes);
     post(sim, at, message_head, p);
 }
 

@@ -113,7 +113,7 @@ static void complete(void *sim_, void *collective)
     else
         reduce(sim, c);
     count_bytes(c);
-    eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
+    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
                                                     .type = ENI_SIM_COLL,
                                                     .rank = c->first,
                                                     .peer = c->n,
@@ -143,10 +143,10 @@ static void begin(eni_sim *sim, eni_collective *c)
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
     int64_t *free_ns = &sim->group_free_ns[c->group];
-    const int64_t from = *free_ns > sim->agenda.now_ns ? *free_ns : sim->agenda.now_ns;
+    const int64_t from = *free_ns > sim->queue.now_ns ? *free_ns : sim->queue.now_ns;
     *free_ns = from + eni_network_hops(&sim->network, hops, piece);
     sim->in_flight++;
-    const en_status st = eni_agenda_post(&sim->agenda, *free_ns, complete, sim, c);
+    const en_status st = eni_event_queue_post(&sim->queue, *free_ns, complete, sim, c);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -241,7 +241,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
     eni_rank_note_write(to, wanted->in);
-    eni_journal_add(&sim->journal, &(eni_sim_event){.at_ns = sim->agenda.now_ns,
+    eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
                                                     .type = ENI_SIM_SENDRECV,
                                                     .rank = wanted->to,
                                                     .peer = wanted->from,
@@ -279,9 +279,9 @@ static void sendrecv_head(void *sim_, void *half_)
 {
     eni_sim *sim = sim_;
     eni_sendrecv *half = half_;
-    const int64_t at = eni_network_arrive(&sim->network, sim->agenda.now_ns, half->from, half->to,
+    const int64_t at = eni_network_arrive(&sim->network, sim->queue.now_ns, half->from, half->to,
                                           half->count * sizeof(float));
-    const en_status st = eni_agenda_post(&sim->agenda, at, sendrecv_arrived, sim, half);
+    const en_status st = eni_event_queue_post(&sim->queue, at, sendrecv_arrived, sim, half);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -308,8 +308,8 @@ en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec
     memcpy(sent->out, source->data, bytes);
     rank->result->sent += bytes;
     sim->in_flight++;
-    const int64_t at = eni_network_depart(&sim->network, sim->agenda.now_ns, rank->world.rank, to, bytes);
-    const en_status st = eni_agenda_post(&sim->agenda, at, sendrecv_head, sim, sent);
+    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, rank->world.rank, to, bytes);
+    const en_status st = eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent);
     if (st != EN_OK) eni_sim_fail(sim, st);
     const en_req request = eni_rank_begin(rank, 1, "a sendrecv", bucket->id, from);
     *wanted = (eni_sendrecv){.from = from,

@@ -60,7 +60,7 @@ static void ask_for_gradient(eni_rank *rank)
 static void sleep_until(eni_rank *rank, int64_t at_ns)
 {
     eni_sim *sim = rank->sim;
-    const en_status st = eni_agenda_post(&sim->agenda, at_ns, eni_rank_resume, sim, rank);
+    const en_status st = eni_event_queue_post(&sim->queue, at_ns, eni_rank_resume, sim, rank);
     if (st != EN_OK) eni_sim_fail(sim, st);
     eni_fiber_leave(rank->fiber);
 }
@@ -72,7 +72,7 @@ static en_status backward(eni_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const en_strategy *strategy = sim->config->strategy;
-    const int64_t begin = sim->agenda.now_ns, duration = compute_ns(rank);
+    const int64_t begin = sim->queue.now_ns, duration = compute_ns(rank);
     uint64_t done = 0, all = 0;
     for (uint32_t b = 0; b < sim->buckets->n; b++)
         all += rank->buckets[b].count;
@@ -101,7 +101,7 @@ static en_status wait_for_all(eni_rank *rank, const en_bucket *bucket)
 static en_status take_step(eni_rank *rank)
 {
     const en_strategy *s = rank->sim->config->strategy;
-    eni_journal_add(&rank->sim->journal, &(eni_sim_event){.at_ns = rank->sim->agenda.now_ns,
+    eni_event_trace_add(&rank->sim->events, &(eni_sim_event){.at_ns = rank->sim->queue.now_ns,
                                                           .type = ENI_SIM_STEP,
                                                           .rank = rank->world.rank,
                                                           .clock = rank->step,

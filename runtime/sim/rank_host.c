@@ -34,7 +34,7 @@ static uint64_t host_rand(en_host *host)
 
 static int64_t host_now_ns(en_host *host)
 {
-    return rank_of(host)->sim->agenda.now_ns;
+    return rank_of(host)->sim->queue.now_ns;
 }
 
 __attribute__((format(printf, 3, 4))) static void host_log(en_host *host, int level, const char *fmt, ...)

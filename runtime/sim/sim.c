@@ -1,4 +1,4 @@
-/* sim.c - one run of the virtual host: set-up, the loop over the agenda, the result (sim.h). */
+/* sim.c - one run of the virtual host: set-up, the loop over the queue, the result (sim.h). */
 #include "runtime/sim/sim.h"
 
 #include <inttypes.h>
@@ -114,7 +114,7 @@ static en_status start_rank(eni_sim *sim, int32_t index)
 {
     sim->ranks[index].is_running = 1;
     sim->nrunning++;
-    return eni_agenda_post(&sim->agenda, 0, eni_rank_resume, sim, &sim->ranks[index]);
+    return eni_event_queue_post(&sim->queue, 0, eni_rank_resume, sim, &sim->ranks[index]);
 }
 
 static en_status open_world(eni_sim *sim)
@@ -134,7 +134,7 @@ static en_status open_world(eni_sim *sim)
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    EN_TRY(eni_journal_init(&sim->journal, c));
+    EN_TRY(eni_event_trace_init(&sim->events, c));
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->scratch = new_flat(sim);
@@ -204,7 +204,7 @@ static void close_world(eni_sim *sim)
     eni_free(sim->scratch);
     eni_free(sim->group_free_ns);
     eni_network_fini(&sim->network);
-    eni_agenda_fini(&sim->agenda);
+    eni_event_queue_fini(&sim->queue);
     eni_buckets_free(sim->buckets);
     eni_options_free(sim->own_options);
 }
@@ -236,10 +236,10 @@ static void name_the_stuck(eni_sim *sim)
 
 static en_status loop(eni_sim *sim)
 {
-    eni_agenda_entry entry;
+    eni_event_queue_entry entry;
     uint64_t *events = &sim->result->events;
     while (sim->status == EN_OK && !is_over(sim) && *events < sim->config->max_events &&
-           eni_agenda_take(&sim->agenda, &entry)) {
+           eni_event_queue_take(&sim->queue, &entry)) {
         entry.happen(entry.user, entry.subject);
         (*events)++;
     }
@@ -267,7 +267,7 @@ static en_status add_client(eni_sim_result *out, int32_t r, const eni_store_clie
 static en_status sum_up(eni_sim *sim)
 {
     eni_sim_result *out = sim->result;
-    out->virtual_ns = sim->agenda.now_ns;
+    out->virtual_ns = sim->queue.now_ns;
     for (int32_t k = 0; k < sim->nstores; k++) {
         if (!sim->stores[k].core) continue; /* the run ended while it was down */
         const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
@@ -332,7 +332,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     memset(result_out, 0, sizeof *result_out);
     EN_TRY(check(&resolved));
     en_status st = EN_OK;
-    eni_agenda_init(&sim.agenda);
+    eni_event_queue_init(&sim.queue);
     EN_TRY_GOTO(open_world(&sim), close_world);
     st = loop(&sim);
     if (st == EN_OK && sim.faults) st = sim.faults->check(&sim);
@@ -340,7 +340,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     collect(&sim);
     if (st == EN_OK) st = summed;
 close_world:
-    eni_journal_take(&sim.journal, result_out->log_sha256);
+    eni_event_trace_take(&sim.events, result_out->log_sha256);
     close_world(&sim);
     return st;
 }

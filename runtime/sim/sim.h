@@ -12,7 +12,7 @@
  * step begins; its buckets then become ready one after the other over the step's compute time, in proportion
  * to their size.
  *
- * No fiber, agenda or store outlives a call. Runs in different threads do not know of each other. */
+ * No fiber, queue or store outlives a call. Runs in different threads do not know of each other. */
 #ifndef SIM_SIM_H
 #define SIM_SIM_H
 

@@ -206,6 +206,6 @@ void eni_rank_part_done(eni_rank *rank, en_req request, en_status status)
     if (--r->parts > 0 || rank->waiting != request) return;
     rank->waiting = 0;
     const en_status st =
-        eni_agenda_post(&rank->sim->agenda, rank->sim->agenda.now_ns, eni_rank_resume, rank->sim, rank);
+        eni_event_queue_post(&rank->sim->queue, rank->sim->queue.now_ns, eni_rank_resume, rank->sim, rank);
     if (st != EN_OK) eni_sim_fail(rank->sim, st);
 }

@@ -3,7 +3,7 @@
  *     sim.c        set-up, the loop, the result
  *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
  *     exchange.c   collectives and sendrecvs among ranks  delivery.c    calls to stores and their answers
- *     shards.c     the stores themselves                  agenda, fiber, network, journal: their parts
+ *     shards.c     the stores themselves                  event_queue, fiber, network, event_trace: their parts
  *     world.c      what all of them need of a run and its ranks
  *
  * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
@@ -11,9 +11,9 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
-#include "runtime/sim/agenda.h"
+#include "runtime/sim/event_queue.h"
+#include "runtime/sim/event_trace.h"
 #include "runtime/sim/fiber.h"
-#include "runtime/sim/journal.h"
 #include "runtime/sim/network.h"
 #include "runtime/sim/sim.h"
 #include "runtime/store/store.h"
@@ -105,9 +105,9 @@ struct eni_sim {
     const eni_options *options;
     eni_options *own_options; /* when the configuration brings none */
     eni_buckets *buckets;
-    eni_agenda agenda;
+    eni_event_queue queue;
     eni_network network;
-    eni_journal journal;
+    eni_event_trace events;
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nhosts, nrunning;
@@ -164,7 +164,7 @@ void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
 void eni_sim_free_all(eni_sim *sim);
 
-/* An agenda entry: the rank goes on, and if it asks for its gradient, that is computed here. */
+/* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
 void eni_rank_resume(void *sim, void *rank);
 
 /* The vector behind a handle that the strategy passed, of the bucket's length; NULL (logged) if it is none.
@@ -233,7 +233,7 @@ en_req eni_delivery_call(en_host *host, int dest, uint32_t kind, int what, en_bu
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
 
-/* An agenda entry: a store's timer rings, unless it was replaced. */
+/* An event of the queue: a store's timer rings, unless it was replaced. */
 void eni_delivery_timer_due(void *sim, void *store);
 
 /* Tells every store that the rank calls no more. */

@@ -71,8 +71,8 @@ static int run_all(int rank, int n, cluster_board *board, void *user)
     eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = 1, .count = COUNT};
     eni_coll_op step = op;
     step.op = ENI_COLL_MEAN_STEP;
-    step.take = take;
-    step.take_user = &taken;
+    step.on_reduced = take;
+    step.on_reduced_user = &taken;
     const long open = allocations;
     for (int i = 0; i < ROUNDS; i++) {
         CLUSTER_CHECK(eni_coll_run(coll, &op) == EN_OK);

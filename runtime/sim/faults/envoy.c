@@ -25,7 +25,7 @@ static int is_cut(const eni_sim *sim, const eni_letter *l)
     for (int32_t i = 0; i < w->plan->cuts; i++) {
         const eni_cut *cut = &w->cut[i];
         if (cut->rank == l->rank && cut->store == l->store && cut->ways & way &&
-            cut->from_ns <= sim->agenda.now_ns && sim->agenda.now_ns < cut->to_ns)
+            cut->from_ns <= sim->queue.now_ns && sim->queue.now_ns < cut->to_ns)
             return 1;
     }
     return 0;
@@ -94,7 +94,7 @@ static en_status call_store(eni_sim_store *store, eni_letter *l)
     const uint64_t before = eni_store_seq(store->core, l->rank, l->bucket);
     uint64_t version = 0;
     eni_store_weights(store->core, l->bucket, &version);
-    eni_journal_add(&l->sim->journal, &(eni_sim_event){.at_ns = l->sim->agenda.now_ns,
+    eni_event_trace_add(&l->sim->events, &(eni_sim_event){.at_ns = l->sim->queue.now_ns,
                                                        .type = ENI_SIM_PUSH,
                                                        .rank = l->rank,
                                                        .peer = store->peer,
@@ -238,7 +238,7 @@ static void set_alarm(eni_sim *sim, const alarm *like)
     en_status st = EN_ENOMEM;
     if (a) {
         *a = *like;
-        st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + sim->fault_state->plan->resend_ns,
+        st = eni_event_queue_post(&sim->queue, sim->queue.now_ns + sim->fault_state->plan->resend_ns,
                              alarm_rings, sim, a);
     }
     if (st != EN_OK) eni_sim_fail(sim, st);

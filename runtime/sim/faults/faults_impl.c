@@ -1,5 +1,5 @@
 /* faults_impl.c - what the files of this folder share and which calls none of them: draws from the seed,
- * entries for the agenda, news for who listens, members for a store. */
+ * events for the queue, news for who listens, members for a store. */
 #include "runtime/sim/faults/faults_impl.h"
 
 uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below)
@@ -19,12 +19,12 @@ int eni_faults_happens(eni_fault_state *state, double share)
 
 int eni_faults_is_quiet(const eni_sim *sim)
 {
-    return sim->agenda.now_ns >= sim->fault_state->plan->quiet_ns;
+    return sim->queue.now_ns >= sim->fault_state->plan->quiet_ns;
 }
 
 void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
 {
-    const en_status st = eni_agenda_post(&sim->agenda, sim->agenda.now_ns + delay_ns, happen, sim, subject);
+    const en_status st = eni_event_queue_post(&sim->queue, sim->queue.now_ns + delay_ns, happen, sim, subject);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 

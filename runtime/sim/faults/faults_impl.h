@@ -4,7 +4,7 @@
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
  *     envoy.c        messages that get lost, and what a worker's client does about it
- *     faults_impl.c  draws, agenda, news
+ *     faults_impl.c  draws, queue, news
  */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
@@ -120,7 +120,7 @@ void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void
 /* A MEMBER event into one store. */
 en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
 
-/* ---- outage.c: entries for the agenda, but for keep */
+/* ---- outage.c: events for the queue, but for keep */
 
 /* Whose state is being saved, and the how manyth save that is. */
 typedef struct eni_saving {

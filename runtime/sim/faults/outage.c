@@ -113,14 +113,14 @@ static en_status revive(eni_sim *sim, int32_t k)
     eni_fault_store *fault = &w->fault[k];
     eni_sim_store *store = &sim->stores[k];
     EN_TRY(eni_shards_renew(sim, k));
-    EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->agenda.now_ns));
+    EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->queue.now_ns));
     fault->is_down = 0;
     fault->epoch++;
     fault->behind = fault->safe.behind;
     fault->counted = fault->safe.counted;
     store->timer_ns = eni_store_timer(store->core);
     if (store->timer_ns != INT64_MAX)
-        EN_TRY(eni_agenda_post(&sim->agenda, store->timer_ns, eni_delivery_timer_due, sim, store));
+        EN_TRY(eni_event_queue_post(&sim->queue, store->timer_ns, eni_delivery_timer_due, sim, store));
     for (int32_t r = 0; r < sim->nranks; r++)
         if (eni_delivery_is_client(&sim->ranks[r]))
             EN_TRY(eni_faults_member(store, r, w->member[r].incarnation,
@@ -185,7 +185,7 @@ static void rank_returns(void *sim_, void *rank_)
     eni_sim *sim = sim_;
     eni_rank *rank = rank_;
     const int32_t r = rank->world.rank;
-    if (rank->fiber) { /* its last entry in the agenda is still to come */
+    if (rank->fiber) { /* its last entry in the queue is still to come */
         eni_faults_post(sim, ENI_MILLI, rank_returns, rank);
         return;
     }

@@ -1,4 +1,4 @@
-#include "core/turns.h"
+#include "core/slice.h"
 
 #include <sched.h>
 #include <stdint.h>
@@ -14,11 +14,11 @@ typedef struct attributes {
     uint64_t flags;
     int32_t nice;
     uint32_t priority;
-    uint64_t runtime_ns; /* SCHED_OTHER: the length of a turn; 0: the usual one */
+    uint64_t runtime_ns; /* SCHED_OTHER: the length of a slice; 0: the usual one */
     uint64_t deadline_ns, period_ns;
 } attributes;
 
-void eni_turns_ask(int is_short)
+void eni_slice_ask(int is_short)
 {
     attributes a;
     memset(&a, 0, sizeof a);
