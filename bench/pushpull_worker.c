@@ -20,7 +20,7 @@
 #include "runtime/net/host_info.h"
 #include "runtime/store/store.h"
 
-enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, PAIRS = 19 };
+enum { PERIOD = PUSHPULL_PERIOD, PUSH = 1, JOIN_S = 30, KEY_VALUES = 19 };
 static const float rate = 1.0f / 64;
 
 typedef struct worker {
@@ -133,25 +133,25 @@ static en_status join(worker *w, int64_t deadline_ns)
     snprintf(elements, sizeof elements, "%" PRIu64, t->count);
     snprintf(lr, sizeof lr, "%.17g", (double)rate);
     snprintf(momentum, sizeof momentum, "%.17g", (double)(float)t->momentum);
-    const eni_pair pairs[PAIRS] = {{"strategy-name", t->strategy},
-                                   {"strategy-options", ""},
-                                   {"buckets", counts},
-                                   {"bucket-offsets", offsets},
-                                   {"elements", elements},
-                                   {"optimizer", "sgd"},
-                                   {"momentum", momentum},
-                                   {"weight-decay", "0"},
-                                   {"nesterov", "0"},
-                                   {"lr", lr},
-                                   {"lr-schedule", "constant"},
-                                   {"lr-warmup", "0"},
-                                   {"lr-step", "0"},
-                                   {"lr-gamma", "1"},
-                                   {"total-samples", "0"},
-                                   {"sum-order", "rank"},
-                                   {"seed", "1"},
-                                   {"budget", "0"},
-                                   {"net", ""}};
+    const eni_key_value key_values[KEY_VALUES] = {{"strategy-name", t->strategy},
+                                                  {"strategy-options", ""},
+                                                  {"buckets", counts},
+                                                  {"bucket-offsets", offsets},
+                                                  {"elements", elements},
+                                                  {"optimizer", "sgd"},
+                                                  {"momentum", momentum},
+                                                  {"weight-decay", "0"},
+                                                  {"nesterov", "0"},
+                                                  {"lr", lr},
+                                                  {"lr-schedule", "constant"},
+                                                  {"lr-warmup", "0"},
+                                                  {"lr-step", "0"},
+                                                  {"lr-gamma", "1"},
+                                                  {"total-samples", "0"},
+                                                  {"sum-order", "rank"},
+                                                  {"seed", "1"},
+                                                  {"budget", "0"},
+                                                  {"net", ""}};
     eni_host_info_name(host);
     en_status st = counts && offsets ? eni_host_info_id(NULL, host_id) : EN_ENOMEM;
     const eni_member_config config = {.leader = t->psd,
@@ -160,8 +160,8 @@ static en_status join(worker *w, int64_t deadline_ns)
                                       .nranks = t->workers,
                                       .host = host,
                                       .host_id = host_id,
-                                      .pairs = pairs,
-                                      .npairs = PAIRS,
+                                      .key_values = key_values,
+                                      .nkey_values = KEY_VALUES,
                                       .join_deadline_ns = deadline_ns,
                                       .abort_fd = -1};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);

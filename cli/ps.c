@@ -20,14 +20,14 @@ enum { COLUMNS = 9, ANSWER_S = 2, END_S = 10 };
 
 static const char *fact(const eni_run *run, const char *key)
 {
-    const char *value = eni_pair_find(run->facts, run->nfacts, key);
+    const char *value = eni_key_value_find(run->attributes, run->nattributes, key);
     return value == NULL || value[0] == 0 ? "-" : value;
 }
 
 /* What the user calls the run: who started it, or who leads it where it was started by hand. */
 static int64_t number_of(const eni_run *run)
 {
-    const char *launcher = eni_pair_find(run->facts, run->nfacts, "launcher");
+    const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
     const int64_t pid = launcher == NULL ? 0 : atoll(launcher);
     return pid > 0 ? pid : run->pid;
 }

@@ -15,11 +15,11 @@ static en_status compare(const char *key, const char *ours, const char *theirs, 
     return EN_EMISMATCH;
 }
 
-/* A pair that rank 0 does not tell (libentrain tells few) is not compared. */
-static en_status compare_pair(const eni_pair *pairs, size_t npairs, const char *key, const char *ours,
-                              char *why)
+/* A key that rank 0 does not tell (libentrain tells few) is not compared. */
+static en_status compare_key(const eni_key_value *key_values, size_t nkey_values, const char *key,
+                             const char *ours, char *why)
 {
-    const char *theirs = eni_pair_find(pairs, npairs, key);
+    const char *theirs = eni_key_value_find(key_values, nkey_values, key);
     return theirs == NULL ? EN_OK : compare(key, ours, theirs, why);
 }
 
@@ -36,7 +36,7 @@ static en_status compare_net(const char *net, const eni_setup *setup, char *why)
     return compare("net", ours, theirs, why);
 }
 
-en_status eni_psd_agree(const eni_psd_terms *terms, const eni_pair *pairs, size_t npairs,
+en_status eni_psd_agree(const eni_psd_terms *terms, const eni_key_value *key_values, size_t nkey_values,
                         const eni_setup *setup, char why_out[ENI_REASON_MAX])
 {
     static const char *const orders[] = {"rank", "ring"};           /* ENI_ORDER_* */
@@ -44,15 +44,16 @@ en_status eni_psd_agree(const eni_psd_terms *terms, const eni_pair *pairs, size_
     const eni_config *c = terms->config;
     char abi[16];
     snprintf(abi, sizeof abi, "%u", EN_STRATEGY_ABI);
-    if (terms->version != NULL) EN_TRY(compare_pair(pairs, npairs, "version", terms->version, why_out));
-    EN_TRY(compare_pair(pairs, npairs, "strategy-abi", abi, why_out));
+    if (terms->version != NULL)
+        EN_TRY(compare_key(key_values, nkey_values, "version", terms->version, why_out));
+    EN_TRY(compare_key(key_values, nkey_values, "strategy-abi", abi, why_out));
     if (terms->options != NULL)
         EN_TRY(compare("strategy-options", eni_options_canonical(terms->options),
                        eni_options_canonical(setup->options), why_out));
     if (eni_config_is_given(c, "sum-order"))
         EN_TRY(compare("sum-order", orders[c->sum_order], orders[setup->sum_order], why_out));
     if (eni_config_is_given(c, "transport"))
-        EN_TRY(compare_pair(pairs, npairs, "transport", transports[c->transport], why_out));
+        EN_TRY(compare_key(key_values, nkey_values, "transport", transports[c->transport], why_out));
     if (c->net != NULL) EN_TRY(compare_net(c->net, setup, why_out));
     return EN_OK;
 }

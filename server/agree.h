@@ -1,5 +1,5 @@
-/* agree.h - does psd agree with its workers? The workers' pairs equal each other's already (leader.h); psd
- * was started by another command, perhaps from another build. */
+/* agree.h - does psd agree with its workers? The workers' key-values equal each other's already (leader.h);
+ * psd was started by another command, perhaps from another build. */
 #ifndef SERVER_AGREE_H
 #define SERVER_AGREE_H
 
@@ -16,7 +16,7 @@ typedef struct eni_psd_terms {
 
 /* Version, ABI, the strategy's options, --sum-order, --transport and --net, the last three only if psd was
  * given them. EN_EMISMATCH: why_out has psd's value and rank 0's. */
-en_status eni_psd_agree(const eni_psd_terms *terms, const eni_pair *pairs, size_t npairs,
+en_status eni_psd_agree(const eni_psd_terms *terms, const eni_key_value *key_values, size_t nkey_values,
                         const eni_setup *setup, char why_out[ENI_REASON_MAX]);
 
 #endif

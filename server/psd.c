@@ -29,11 +29,11 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
                  p->config->state, en_status_str(st));
         return st;
     }
-    const char *loss = eni_pair_find(world->pairs, world->npairs, "on-worker-loss");
+    const char *loss = eni_key_value_find(world->key_values, world->nkey_values, "on-worker-loss");
     terms->goes_on = loss && strcmp(loss, "continue") == 0;
     terms->budget = p->setup.budget;
-    terms->privates = p->privates;
-    terms->nprivates = p->nprivates;
+    terms->member_data = p->member_data;
+    terms->nmember_data = p->nmember_data;
     return EN_OK;
 }
 
@@ -78,7 +78,7 @@ static en_status find_token(eni_psd *p)
 {
     const eni_config *c = p->config;
     if (c->token_fd >= 0) EN_TRY(eni_token_read_fd((int)c->token_fd, &p->token));
-    if (p->past) p->token = p->past->facts.token; /* the workers know no other */
+    if (p->past) p->token = p->past->attributes.token; /* the workers know no other */
     if (c->token_fd >= 0 || p->past) return EN_OK;
     if (c->token_file && access(c->token_file, F_OK) == 0) return eni_token_read(c->token_file, &p->token);
     eni_token_make(&p->token);
@@ -103,11 +103,12 @@ static en_status leave_token(eni_psd *p)
     return EN_OK;
 }
 
-/* The workers' --server-timeout, which a psd that comes back knows from their pairs. */
+/* The workers' --server-timeout, which a psd that comes back knows from their key-values. */
 static int64_t server_timeout(const eni_psd *p)
 {
     int64_t ns = 0;
-    const char *text = p->past ? eni_pair_find(p->past->pairs, p->past->npairs, "server-timeout") : NULL;
+    const char *text =
+        p->past ? eni_key_value_find(p->past->key_values, p->past->nkey_values, "server-timeout") : NULL;
     return text && eni_parse_duration(text, &ns) ? ns : 0;
 }
 
@@ -117,7 +118,8 @@ static en_status start_leader(eni_psd *p)
     char launcher[24], out[1024];
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
-    const eni_pair facts[] = {{"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}};
+    const eni_key_value attributes[] = {
+        {"strategy", p->strategy->name}, {"out", out}, {"launcher", launcher}};
     eni_leader_config config = {
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
@@ -136,8 +138,8 @@ static en_status start_leader(eni_psd *p)
         .journal = eni_psd_journal,
         .server_timeout_ns = server_timeout(p),
         .revived = p->past ? &p->revived : NULL,
-        .facts = facts,
-        .nfacts = sizeof facts / sizeof *facts,
+        .attributes = attributes,
+        .nattributes = sizeof attributes / sizeof *attributes,
         .user = p,
     };
     eni_leader *leader;

@@ -50,9 +50,9 @@ typedef struct eni_psd {
     eni_arenas *arenas;
     eni_shard **shards;                 /* (own_shards) */
     uint8_t *is_client;                 /* (nranks) */
-    eni_pair *privates;                 /* what the workers are told */
+    eni_key_value *member_data;         /* what the workers are told */
     char (*texts)[2][ENI_ADDRESS_TEXT]; /* their keys and values */
-    size_t nprivates;
+    size_t nmember_data;
     char *report; /* freed with free() */
 } eni_psd;
 
@@ -60,8 +60,8 @@ typedef struct eni_psd {
 
 /* How many shards this psd has; not after they were opened. */
 void eni_psd_set_shards(eni_psd *psd, int32_t own_shards);
-/* Reads what rank 0 says of the run, opens the shards, and fills the privates. `why_out` has the sentence on
- * failure. */
+/* Reads what rank 0 says of the run, opens the shards, and fills the member data. `why_out` has the sentence
+ * on failure. */
 en_status eni_psd_open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX]);
 /* After psd 0 came back under another epoch. */
 en_status eni_psd_set_epoch(eni_psd *psd, uint32_t epoch);

@@ -12,7 +12,7 @@
 enum { STOP_MS = 600, RETRY_MS = 20 };
 
 /* All ranks are there; or psd 0 came back, and the same world has another epoch. */
-static en_status on_serve(void *user, const eni_world_info *world, const eni_pair **privates_out,
+static en_status on_serve(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
                           size_t *n_out)
 {
     eni_psd *psd = user;
@@ -21,8 +21,8 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_pai
         psd->shards ? eni_psd_set_epoch(psd, world->epoch) : eni_psd_open_shards(psd, world, why);
     if (st != EN_OK)
         eni_error("psd", "psd %d cannot serve: %s", psd->server, why[0] ? why : en_status_str(st));
-    *privates_out = psd->privates;
-    *n_out = psd->nprivates;
+    *member_data_out = psd->member_data;
+    *n_out = psd->nmember_data;
     return st;
 }
 

@@ -14,8 +14,8 @@ static en_status other_run(const eni_psd *psd)
     eni_error("psd",
               "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
               "started for %s, %d workers, %d shards; take the folder away to begin anew",
-              eni_state_path(psd->state), past->facts.strategy, past->nranks, past->facts.nshards,
-              past->facts.version, psd->strategy->name, psd->nranks, psd->nshards);
+              eni_state_path(psd->state), past->attributes.strategy, past->nranks, past->attributes.nshards,
+              past->attributes.version, psd->strategy->name, psd->nranks, psd->nshards);
     return EN_EINVAL;
 }
 
@@ -23,19 +23,19 @@ static en_status other_run(const eni_psd *psd)
 static en_status revive(eni_psd *psd)
 {
     const eni_run_file *past = psd->past;
-    if (strcmp(past->facts.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
-        (psd->config->shards > 0 && past->facts.nshards != psd->nshards) ||
-        (psd->version && strcmp(past->facts.version, psd->version) != 0))
+    if (strcmp(past->attributes.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
+        (psd->config->shards > 0 && past->attributes.nshards != psd->nshards) ||
+        (psd->version && strcmp(past->attributes.version, psd->version) != 0))
         return other_run(psd);
-    psd->revived = (eni_revived){.pairs = past->pairs,
-                                 .npairs = past->npairs,
+    psd->revived = (eni_revived){.key_values = past->key_values,
+                                 .nkey_values = past->nkey_values,
                                  .peers = past->peers,
                                  .epoch = past->epoch,
                                  .incarnation = past->incarnation,
                                  .stop_step = ENI_STEP_NEVER};
     psd->revived.rank = eni_alloc_array((size_t)psd->nranks, sizeof *psd->revived.rank);
     if (!psd->revived.rank) return EN_ENOMEM;
-    eni_psd_set_shards(psd, past->facts.nshards);
+    eni_psd_set_shards(psd, past->attributes.nshards);
     EN_TRY(eni_journal_open(psd->state, past->incarnation, psd->nranks, 0, &psd->journal));
     EN_TRY(eni_journal_fold(psd->journal, &psd->revived));
     eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",
@@ -62,10 +62,10 @@ en_status eni_psd_open_state(eni_psd *psd)
 
 en_status eni_psd_write_run(eni_psd *psd, const eni_world_info *world)
 {
-    const eni_served facts = {psd->strategy->name, psd->version, psd->nshards, psd->token};
+    const eni_served attributes = {psd->strategy->name, psd->version, psd->nshards, psd->token};
     if (!psd->state) return EN_OK;
     if (!psd->past) EN_TRY(eni_journal_open(psd->state, world->incarnation, psd->nranks, 1, &psd->journal));
-    return eni_run_file_write(psd->state, &facts, world);
+    return eni_run_file_write(psd->state, &attributes, world);
 }
 
 en_status eni_psd_journal(void *user, const eni_entry *entry)

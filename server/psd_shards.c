@@ -10,17 +10,17 @@
 #include "server/psd_impl.h"
 #include "server/report.h"
 
-enum { FACTS = 5 }; /* privates beside the shards */
+enum { FACTS = 5 }; /* member data beside the shards */
 
 static void tell(eni_psd *psd, const char *key, int32_t number, const char *value)
 {
-    char(*text)[ENI_ADDRESS_TEXT] = psd->texts[psd->nprivates];
+    char(*text)[ENI_ADDRESS_TEXT] = psd->texts[psd->nmember_data];
     if (number < 0)
         snprintf(text[0], ENI_ADDRESS_TEXT, "%s", key);
     else
         snprintf(text[0], ENI_ADDRESS_TEXT, "%s.%d", key, number);
     snprintf(text[1], ENI_ADDRESS_TEXT, "%s", value);
-    psd->privates[psd->nprivates++] = (eni_pair){text[0], text[1]};
+    psd->member_data[psd->nmember_data++] = (eni_key_value){text[0], text[1]};
 }
 
 static void tell_number(eni_psd *psd, const char *key, uint64_t value)
@@ -66,7 +66,7 @@ static en_status choose_host(const eni_psd *psd, const eni_world_info *world, ch
     memcpy(host_out, psd->host, sizeof psd->host); /* clients that are no workers do not say */
     for (int32_t r = 0; r < world->nranks; r++) {
         const eni_peer *peer = &world->peers[r];
-        const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
+        const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
         if (data == NULL || eni_address_parse(data, &worker) != EN_OK || eni_address_is_anywhere(&worker))
             continue;
         EN_TRY(eni_host_info_address(&worker, &own));
@@ -146,9 +146,9 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     const size_t most = (size_t)psd->own_shards + FACTS;
     psd->shards = eni_alloc_array((size_t)psd->own_shards, sizeof *psd->shards);
     psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
-    psd->privates = eni_alloc_array(most, sizeof *psd->privates);
+    psd->member_data = eni_alloc_array(most, sizeof *psd->member_data);
     psd->texts = eni_alloc_array(most, sizeof *psd->texts);
-    if (!psd->shards || !psd->is_client || !psd->privates || !psd->texts) return EN_ENOMEM;
+    if (!psd->shards || !psd->is_client || !psd->member_data || !psd->texts) return EN_ENOMEM;
     choose_clients(psd, world);
     if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
     EN_TRY(eni_net_open(1, &psd->net));
@@ -182,9 +182,9 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
 
 en_status eni_psd_open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
 {
-    EN_TRY(eni_setup_read(psd->strategy, world->pairs, world->npairs, &psd->setup, why_out));
+    EN_TRY(eni_setup_read(psd->strategy, world->key_values, world->nkey_values, &psd->setup, why_out));
     const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
-    EN_TRY(eni_psd_agree(&own, world->pairs, world->npairs, &psd->setup, why_out));
+    EN_TRY(eni_psd_agree(&own, world->key_values, world->nkey_values, &psd->setup, why_out));
     choose_shards(psd);
     const en_status st = open_all(psd, world);
     if (st != EN_OK)
@@ -239,7 +239,7 @@ void eni_psd_close_shards(eni_psd *psd)
     eni_setup_fini(&psd->setup);
     free(psd->report);
     eni_free(psd->texts);
-    eni_free(psd->privates);
+    eni_free(psd->member_data);
     eni_free(psd->is_client);
     eni_free(psd->shards);
 }

@@ -12,11 +12,11 @@
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-static json_t *pairs_json(const eni_pair *pairs, size_t n)
+static json_t *key_values_json(const eni_key_value *key_values, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(list, json_pack("[s, s]", pairs[i].key, pairs[i].value));
+        json_array_append_new(list, json_pack("[s, s]", key_values[i].key, key_values[i].value));
     return list;
 }
 
@@ -24,22 +24,23 @@ static json_t *peer_json(const eni_peer *peer)
 {
     return json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", (int)peer->rank, "pid", (json_int_t)peer->pid,
                      "born", (json_int_t)peer->born, "host", peer->host, "host_id", peer->host_id, "privates",
-                     pairs_json(peer->privates, peer->nprivates));
+                     key_values_json(peer->member_data, peer->nmember_data));
 }
 
-en_status eni_run_file_write(const eni_state *state, const eni_served *facts, const eni_world_info *world)
+en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
+                             const eni_world_info *world)
 {
     char token[ENI_TOKEN_HEX], incarnation[20];
     json_t *peers = json_array();
-    eni_token_hex(&facts->token, token);
+    eni_token_hex(&attributes->token, token);
     snprintf(incarnation, sizeof incarnation, "%" PRIx64, world->incarnation);
     for (int32_t r = 0; r < world->nranks; r++)
         json_array_append_new(peers, peer_json(&world->peers[r]));
-    json_t *run =
-        json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", facts->strategy, "workers",
-                  (int)world->nranks, "lanes", (int)facts->nshards, "version",
-                  facts->version ? facts->version : "", "token", token, "incarnation", incarnation, "epoch",
-                  (json_int_t)world->epoch, "pairs", pairs_json(world->pairs, world->npairs), "peers", peers);
+    json_t *run = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", attributes->strategy,
+                            "workers", (int)world->nranks, "lanes", (int)attributes->nshards, "version",
+                            attributes->version ? attributes->version : "", "token", token, "incarnation",
+                            incarnation, "epoch", (json_int_t)world->epoch, "pairs",
+                            key_values_json(world->key_values, world->nkey_values), "peers", peers);
     char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
     json_decref(run);
     if (!text) {
@@ -59,7 +60,7 @@ en_status eni_run_file_write(const eni_state *state, const eni_served *facts, co
 typedef struct run_memory {
     eni_run_file file; /* first */
     json_t *json;
-    eni_pair *pairs;
+    eni_key_value *key_values;
     eni_peer *peers; /* (npeers) */
     size_t npeers;
 } run_memory;
@@ -71,20 +72,20 @@ static const char *text_of(const json_t *object, const char *key)
 }
 
 /* The texts stay the JSON's. */
-static en_status read_pairs(const json_t *list, eni_pair **pairs_out, size_t *n_out)
+static en_status read_key_values(const json_t *list, eni_key_value **key_values_out, size_t *n_out)
 {
     const size_t n = json_array_size(list);
-    eni_pair *pairs = eni_alloc_array(n, sizeof *pairs);
-    if (!pairs) return EN_ENOMEM;
+    eni_key_value *key_values = eni_alloc_array(n, sizeof *key_values);
+    if (!key_values) return EN_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         const json_t *pair = json_array_get(list, i);
-        pairs[i] = (eni_pair){json_string_value(json_array_get(pair, 0)),
-                              json_string_value(json_array_get(pair, 1))};
-        if (pairs[i].key && pairs[i].value) continue;
-        eni_free(pairs);
+        key_values[i] = (eni_key_value){json_string_value(json_array_get(pair, 0)),
+                                        json_string_value(json_array_get(pair, 1))};
+        if (key_values[i].key && key_values[i].value) continue;
+        eni_free(key_values);
         return EN_EFORMAT;
     }
-    *pairs_out = pairs;
+    *key_values_out = key_values;
     *n_out = n;
     return EN_OK;
 }
@@ -96,10 +97,10 @@ static en_status read_peers(run_memory *m, const json_t *list)
     if (!m->peers) return EN_ENOMEM;
     for (size_t i = 0; i < m->npeers; i++) {
         const json_t *from = json_array_get(list, i);
-        eni_pair *privates = NULL;
+        eni_key_value *member_data = NULL;
         eni_peer *peer = &m->peers[i];
-        EN_TRY(read_pairs(json_object_get(from, "privates"), &privates, &peer->nprivates));
-        peer->privates = privates;
+        EN_TRY(read_key_values(json_object_get(from, "privates"), &member_data, &peer->nmember_data));
+        peer->member_data = member_data;
         peer->rank = (int32_t)json_integer_value(json_object_get(from, "rank"));
         peer->pid = json_integer_value(json_object_get(from, "pid"));
         peer->born = (uint64_t)json_integer_value(json_object_get(from, "born"));
@@ -114,16 +115,16 @@ static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
 {
     eni_run_file *file = &m->file;
     const json_t *run = m->json;
-    file->facts.strategy = text_of(run, "strategy");
-    file->facts.version = text_of(run, "version");
-    file->facts.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
+    file->attributes.strategy = text_of(run, "strategy");
+    file->attributes.version = text_of(run, "version");
+    file->attributes.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
     file->nranks = (int32_t)json_integer_value(json_object_get(run, "workers"));
     file->incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
     file->epoch = (uint32_t)stamp->generation;
-    EN_TRY(eni_token_parse(text_of(run, "token"), &file->facts.token));
-    EN_TRY(read_pairs(json_object_get(run, "pairs"), &m->pairs, &file->npairs));
+    EN_TRY(eni_token_parse(text_of(run, "token"), &file->attributes.token));
+    EN_TRY(read_key_values(json_object_get(run, "pairs"), &m->key_values, &file->nkey_values));
     EN_TRY(read_peers(m, json_object_get(run, "peers")));
-    file->pairs = m->pairs;
+    file->key_values = m->key_values;
     file->peers = m->peers;
     return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->incarnation == stamp->run
                ? EN_OK
@@ -156,9 +157,9 @@ void eni_run_file_free(eni_run_file *file)
     if (!file) return;
     run_memory *m = file->memory;
     for (size_t i = 0; m->peers && i < m->npeers; i++)
-        eni_free((void *)m->peers[i].privates);
+        eni_free((void *)m->peers[i].member_data);
     eni_free(m->peers);
-    eni_free(m->pairs);
+    eni_free(m->key_values);
     json_decref(m->json);
     eni_free(m);
 }

@@ -19,18 +19,19 @@ typedef struct eni_served {
 
 /* As read; everything points into `memory`. */
 typedef struct eni_run_file {
-    eni_served facts;
+    eni_served attributes;
     uint32_t epoch;
     uint64_t incarnation;
     int32_t nranks;
-    const eni_pair *pairs;
-    size_t npairs;
+    const eni_key_value *key_values;
+    size_t nkey_values;
     const eni_peer *peers; /* (nranks) */
     void *memory;
 } eni_run_file;
 
 /* Durable when it returns EN_OK. EN_EIO, EN_ENOMEM, logged. */
-en_status eni_run_file_write(const eni_state *state, const eni_served *facts, const eni_world_info *world);
+en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
+                             const eni_world_info *world);
 
 /* EN_ENOENT (not logged): there is no run in this folder; EN_EFORMAT, EN_ENOMEM, logged. */
 en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out);

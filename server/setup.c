@@ -13,10 +13,10 @@
 
 enum { MAX_BUCKETS = 1 << 20 };
 
-/* The pairs being read, and where to say what is wrong with them. */
+/* The key-values being read, and where to say what is wrong with them. */
 typedef struct reader {
-    const eni_pair *pairs;
-    size_t npairs;
+    const eni_key_value *key_values;
+    size_t nkey_values;
     char *why; /* (ENI_REASON_MAX) */
 } reader;
 
@@ -33,7 +33,7 @@ static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
 
 static en_status text_of(const reader *r, const char *key, const char **value_out)
 {
-    *value_out = eni_pair_find(r->pairs, r->npairs, key);
+    *value_out = eni_key_value_find(r->key_values, r->nkey_values, key);
     if (*value_out) return EN_OK;
     return refuse(r, EN_EPROTO, "psd needs to know '%s', and rank 0's JOIN does not say it", key);
 }
@@ -68,7 +68,7 @@ static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
 static en_status read_net(const reader *r, eni_setup *setup)
 {
     uint64_t delay = 0;
-    if (!eni_pair_find(r->pairs, r->npairs, "net-rate")) return EN_OK;
+    if (!eni_key_value_find(r->key_values, r->nkey_values, "net-rate")) return EN_OK;
     EN_TRY(whole_of(r, "net-rate", &setup->net_bytes_per_s));
     EN_TRY(whole_of(r, "net-delay", &delay));
     if (delay > INT64_MAX / 2)
@@ -213,10 +213,10 @@ static en_status read_all(const reader *r, const en_strategy *strategy, eni_setu
     return read_net(r, setup);
 }
 
-en_status eni_setup_read(const en_strategy *strategy, const eni_pair *pairs, size_t npairs,
+en_status eni_setup_read(const en_strategy *strategy, const eni_key_value *key_values, size_t nkey_values,
                          eni_setup *setup_out, char why_out[ENI_REASON_MAX])
 {
-    const reader r = {pairs, npairs, why_out};
+    const reader r = {key_values, nkey_values, why_out};
     eni_setup setup = {0};
     const en_status st = read_all(&r, strategy, &setup);
     if (st == EN_OK)

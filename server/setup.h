@@ -1,8 +1,9 @@
 /* setup.h - what psd must know of a run, read from rank 0's JOIN.
  *
  * psd itself is told addresses, limits and the strategy's name. Buckets, optimizer, schedule and options come
- * as pairs of text with the first rank's JOIN, which every other rank's equal (leader.h). They come from a
- * socket, so every one is checked, and what is wrong is refused in one sentence that all ranks get to see. */
+ * as key-values of text with the first rank's JOIN, which every other rank's equal (leader.h). They come from
+ * a socket, so every one is checked, and what is wrong is refused in one sentence that all ranks get to see.
+ */
 #ifndef SERVER_SETUP_H
 #define SERVER_SETUP_H
 
@@ -28,10 +29,10 @@ typedef struct eni_setup {
     int64_t net_delay_ns;
 } eni_setup;
 
-/* Reads the pairs, for a run of `strategy` (borrowed by ->options). On failure why_out holds the sentence,
- * nothing else is set, and the status is EN_EPROTO (missing, malformed), EN_EMISMATCH (another strategy) or
- * EN_ENOMEM. Any thread. */
-en_status eni_setup_read(const en_strategy *strategy, const eni_pair *pairs, size_t npairs,
+/* Reads the key-values, for a run of `strategy` (borrowed by ->options). On failure why_out holds the
+ * sentence, nothing else is set, and the status is EN_EPROTO (missing, malformed), EN_EMISMATCH (another
+ * strategy) or EN_ENOMEM. Any thread. */
+en_status eni_setup_read(const en_strategy *strategy, const eni_key_value *key_values, size_t nkey_values,
                          eni_setup *setup_out, char why_out[ENI_REASON_MAX]);
 
 /* Safe on zeroed memory. */

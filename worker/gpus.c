@@ -11,7 +11,7 @@
 
 enum { USERS_MAX = 256 };
 
-/* What a rank tells the others of its GPU: ranks are of one version (agreement.h), so of one layout. */
+/* What a rank tells the others of its GPU: ranks are of one version (run_spec.h), so of one layout. */
 typedef struct told {
     char uuid[48], name[64];
     uint64_t memory_bytes, free_bytes;

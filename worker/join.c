@@ -10,55 +10,55 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/spec/agreement.h"
+#include "runtime/spec/run_spec.h"
 #include "worker/rendezvous.h"
 
 /* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
  * text of --data, which is a folder's path on one host. */
-static en_status add_config_pair(void *user, const char *key, const char *value)
+static en_status add_config_key(void *user, const char *key, const char *value)
 {
     static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
                                            "lr",        "lr-schedule", "lr-warmup", "lr-step",
                                            "lr-gamma",  "sum-order",   "data"};
     for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
         if (strcmp(key, resolved[i]) == 0) return EN_OK;
-    return eni_agreement_add(user, key, value);
+    return eni_run_spec_add(user, key, value);
 }
 
 /* What is trained, by content: a name can stand for different things on two hosts. */
-static en_status add_contents(const eni_worker *w, eni_agreement *agreement)
+static en_status add_contents(const eni_worker *w, eni_run_spec *spec)
 {
-    EN_TRY(eni_agreement_add(agreement, "schema-sha256", w->schema_sha256));
-    EN_TRY(eni_agreement_add(agreement, "data", w->dataset->name));
-    EN_TRY(eni_agreement_add(agreement, "data-sha256", w->data_sha256));
-    EN_TRY(eni_agreement_add_whole(agreement, "checkpoint-every", (uint64_t)w->config->checkpoint_every));
-    EN_TRY(eni_agreement_add(agreement, "resume", w->is_resumed ? w->past.digest : "from the start"));
-    return eni_agreement_add(agreement, "device-type", w->device.ops->name);
+    EN_TRY(eni_run_spec_add(spec, "schema-sha256", w->schema_sha256));
+    EN_TRY(eni_run_spec_add(spec, "data", w->dataset->name));
+    EN_TRY(eni_run_spec_add(spec, "data-sha256", w->data_sha256));
+    EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", (uint64_t)w->config->checkpoint_every));
+    EN_TRY(eni_run_spec_add(spec, "resume", w->is_resumed ? w->past.digest : "from the start"));
+    return eni_run_spec_add(spec, "device-type", w->device.ops->name);
 }
 
-static en_status agree(const eni_worker *w, eni_agreement *agreement)
+static en_status agree(const eni_worker *w, eni_run_spec *spec)
 {
     const eni_config *c = w->config;
     uint64_t net_rate = 0;
     int64_t net_delay = 0;
     const char *wrong;
     if (c->net != NULL && !eni_net_parse(c->net, &net_rate, &net_delay, &wrong)) return EN_EINVAL;
-    const eni_run_facts facts = {.strategy = w->strategy->name,
-                                 .strategy_options = eni_options_canonical(w->options),
-                                 .optimizer = w->optimizer,
-                                 .hyper = w->hyper,
-                                 .schedule = w->schedule,
-                                 .sum_order = (eni_sum_order)c->sum_order,
-                                 .seed = (uint64_t)c->seed,
-                                 .budget = w->plan.micro_batches - w->first_micro,
-                                 .elements = w->schema.count,
-                                 .net_bytes_per_s = net_rate,
-                                 .net_delay_ns = net_delay,
-                                 .buckets = w->buckets};
-    EN_TRY(eni_agreement_add_build(agreement, w->version));
-    EN_TRY(eni_config_match(c, add_config_pair, agreement));
-    EN_TRY(add_contents(w, agreement));
-    return eni_agreement_add_run(agreement, &facts);
+    const eni_run_attributes attributes = {.strategy = w->strategy->name,
+                                           .strategy_options = eni_options_canonical(w->options),
+                                           .optimizer = w->optimizer,
+                                           .hyper = w->hyper,
+                                           .schedule = w->schedule,
+                                           .sum_order = (eni_sum_order)c->sum_order,
+                                           .seed = (uint64_t)c->seed,
+                                           .budget = w->plan.micro_batches - w->first_micro,
+                                           .elements = w->schema.count,
+                                           .net_bytes_per_s = net_rate,
+                                           .net_delay_ns = net_delay,
+                                           .buckets = w->buckets};
+    EN_TRY(eni_run_spec_add_build(spec, w->version));
+    EN_TRY(eni_config_match(c, add_config_key, spec));
+    EN_TRY(add_contents(w, spec));
+    return eni_run_spec_add_run(spec, &attributes);
 }
 
 /* ---- which address the others are told ---- */
@@ -86,7 +86,7 @@ static en_status check_reach(const eni_worker *w)
     const eni_peer *self = &w->info->peers[w->info->rank];
     for (int r = 0; r < w->info->nranks && w->config->host_id == NULL; r++) {
         const eni_peer *peer = &w->info->peers[r];
-        const char *data = eni_pair_find(peer->privates, peer->nprivates, "data");
+        const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
         eni_address address;
         if (data == NULL || strcmp(peer->host_id, self->host_id) == 0) continue;
         EN_TRY(eni_address_parse(data, &address));
@@ -129,27 +129,27 @@ en_status eni_worker_join(eni_worker *w)
     EN_TRY(eni_host_info_id(c->host_id, w->host_id));
     EN_TRY(eni_worker_rendezvous(w, deadline, &leader));
     EN_TRY(open_mesh(w, &leader));
-    eni_agreement *agreement = eni_alloc(sizeof *agreement);
-    if (agreement == NULL) return EN_ENOMEM;
-    en_status st = agree(w, agreement);
-    eni_pair privates[] = {{"data", w->mesh.address}, {"arena", w->mesh.name}};
+    eni_run_spec *spec = eni_alloc(sizeof *spec);
+    if (spec == NULL) return EN_ENOMEM;
+    en_status st = agree(w, spec);
+    eni_key_value member_data[] = {{"data", w->mesh.address}, {"arena", w->mesh.name}};
     eni_member_config config = {.leader = leader,
                                 .token = w->token,
                                 .rank = w->world.rank,
                                 .nranks = w->world.nranks,
                                 .host = w->host,
                                 .host_id = w->host_id,
-                                .pairs = agreement->pair,
-                                .npairs = agreement->n,
-                                .privates = privates,
-                                .nprivates = 2,
+                                .key_values = spec->key_value,
+                                .nkey_values = spec->n,
+                                .member_data = member_data,
+                                .nmember_data = 2,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .is_slowed = c->net != NULL,
                                 .server_timeout_ns = c->server_timeout_ns,
                                 .abort_fd = w->abort_fd};
     if (st == EN_OK) st = eni_member_open(&config, &w->member);
-    eni_free(agreement);
+    eni_free(spec);
     EN_TRY(st);
     w->info = eni_member_world(w->member);
     EN_TRY(check_reach(w));

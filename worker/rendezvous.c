@@ -50,10 +50,10 @@ static en_status start_leader(eni_worker *w, const eni_address *listen)
     char launcher[24], out[1024];
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
-    const eni_pair facts[] = {{"strategy", w->strategy->name},
-                              {"model", w->schema.network->name},
-                              {"out", out},
-                              {"launcher", launcher}};
+    const eni_key_value attributes[] = {{"strategy", w->strategy->name},
+                                        {"model", w->schema.network->name},
+                                        {"out", out},
+                                        {"launcher", launcher}};
     eni_leader_config config = {.listen = *listen,
                                 .listen_fd = (int)c->listen_fd,
                                 .is_insecure = c->insecure,
@@ -66,8 +66,8 @@ static en_status start_leader(eni_worker *w, const eni_address *listen)
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .budget = w->plan.micro_batches - w->first_micro,
-                                .facts = facts,
-                                .nfacts = sizeof facts / sizeof *facts};
+                                .attributes = attributes,
+                                .nattributes = sizeof attributes / sizeof *attributes};
     return eni_leader_start(&config, &w->leader);
 }
 

@@ -213,7 +213,7 @@ en_status eni_refuse_without_gpu(const eni_config *config);
  * eni_weights_load says. */
 en_status eni_inputs_check(eni_worker *w);
 
-/* join.c: listens, joins, fills host .. world. `pairs` are built here from the config and the schema. */
+/* join.c: listens, joins, fills host .. world. `key-values` are built here from the config and the schema. */
 en_status eni_worker_join(eni_worker *worker);
 void eni_worker_leave(eni_worker *worker);
 

@@ -12,19 +12,19 @@ static const char *find(const eni_peer *psd, const char *what, int number)
 {
     char key[32];
     snprintf(key, sizeof key, "%s.%d", what, number);
-    return eni_pair_find(psd->privates, psd->nprivates, key);
+    return eni_key_value_find(psd->member_data, psd->nmember_data, key);
 }
 
 static int count(const eni_peer *psd, const char *key, int most)
 {
-    const char *text = eni_pair_find(psd->privates, psd->nprivates, key);
+    const char *text = eni_key_value_find(psd->member_data, psd->nmember_data, key);
     const int n = text == NULL ? 0 : atoi(text);
     return n >= 1 && n <= most ? n : 0;
 }
 
 en_status eni_endpoints_find(const eni_peer *psd, eni_endpoints *endpoints_out)
 {
-    const char *every = eni_pair_find(psd->privates, psd->nprivates, "state-every");
+    const char *every = eni_key_value_find(psd->member_data, psd->nmember_data, "state-every");
     *endpoints_out = (eni_endpoints){.shards = count(psd, "shards", ENI_SHARDS_MAX),
                                      .servers = count(psd, "servers", ENI_SERVERS_MAX),
                                      .state_every = every == NULL ? 0 : strtoull(every, NULL, 10)};

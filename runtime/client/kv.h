@@ -13,7 +13,7 @@
 #include "runtime/client/client.h"
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
-#include "runtime/spec/agreement.h"
+#include "runtime/spec/run_spec.h"
 
 enum { ENI_KV_PIECE = 1 << 20 }; /* elements: 4 MiB */
 
@@ -56,8 +56,8 @@ struct en_client {
 en_status eni_kv_schema_make(en_client *client, const en_client_options *options);
 void eni_kv_schema_fini(en_client *client);
 
-/* A pair per tensor: "tensor NAME" and its shape. */
-en_status eni_kv_schema_agree(const en_client_options *options, eni_agreement *agreement);
+/* A key per tensor: "tensor NAME" and its shape. */
+en_status eni_kv_schema_agree(const en_client_options *options, eni_run_spec *spec);
 
 /* Entry i of the table, whose entries are as long as the caller's header says. */
 const en_client_tensor *eni_kv_declared(const en_client_options *options, uint32_t i);

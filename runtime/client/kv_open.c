@@ -91,24 +91,24 @@ static en_status read_schedule(const en_client_options *o, eni_schedule *schedul
 }
 
 /* What all ranks, and psd, must have alike. */
-static en_status agree(const en_client *client, const en_client_options *o, eni_agreement *agreement)
+static en_status agree(const en_client *client, const en_client_options *o, eni_run_spec *spec)
 {
     char strategy[ENI_STRATEGY_WORD_MAX];
-    eni_run_facts facts = {.strategy = strategy,
-                           .optimizer = eni_optimizer_find(o->optimizer),
-                           .hyper = {.momentum = (float)o->momentum,
-                                     .weight_decay = (float)o->weight_decay,
-                                     .nesterov = (o->flags & EN_CLIENT_NESTEROV) != 0},
-                           .sum_order = ENI_SUM_RANK,
-                           .elements = client->elements,
-                           .buckets = &client->buckets};
-    if (facts.optimizer == NULL) return invalid("optimizer", "there is none of that name; sgd is there");
-    EN_TRY(read_schedule(o, &facts.schedule));
-    EN_TRY(eni_plugin_split(o->strategy, strategy, &facts.strategy_options));
+    eni_run_attributes attributes = {.strategy = strategy,
+                                     .optimizer = eni_optimizer_find(o->optimizer),
+                                     .hyper = {.momentum = (float)o->momentum,
+                                               .weight_decay = (float)o->weight_decay,
+                                               .nesterov = (o->flags & EN_CLIENT_NESTEROV) != 0},
+                                     .sum_order = ENI_SUM_RANK,
+                                     .elements = client->elements,
+                                     .buckets = &client->buckets};
+    if (attributes.optimizer == NULL) return invalid("optimizer", "there is none of that name; sgd is there");
+    EN_TRY(read_schedule(o, &attributes.schedule));
+    EN_TRY(eni_plugin_split(o->strategy, strategy, &attributes.strategy_options));
     if (eni_plugin_is_path(strategy))
         return invalid("strategy", "give the name that its file declares; the file is psd's business");
-    EN_TRY(eni_kv_schema_agree(o, agreement));
-    return eni_agreement_add_run(agreement, &facts);
+    EN_TRY(eni_kv_schema_agree(o, spec));
+    return eni_run_spec_add_run(spec, &attributes);
 }
 
 /* ---- joining ---- */
@@ -154,9 +154,9 @@ static en_status join(en_client *client, const en_client_options *o, int64_t dea
     EN_TRY(eni_address_parse(o->server, &psd));
     eni_host_info_name(client->host);
     EN_TRY(eni_host_info_id(NULL, client->host_id));
-    eni_agreement *agreement = eni_alloc(sizeof *agreement);
-    if (agreement == NULL) return EN_ENOMEM;
-    en_status st = agree(client, o, agreement);
+    eni_run_spec *spec = eni_alloc(sizeof *spec);
+    if (spec == NULL) return EN_ENOMEM;
+    en_status st = agree(client, o, spec);
     if (st == EN_OK) st = read_token(client, o, psd.port, deadline_ns);
     eni_member_config config = {.leader = psd,
                                 .token = client->token,
@@ -164,13 +164,13 @@ static en_status join(en_client *client, const en_client_options *o, int64_t dea
                                 .nranks = o->world_size,
                                 .host = client->host,
                                 .host_id = client->host_id,
-                                .pairs = agreement->pair,
-                                .npairs = agreement->n,
+                                .key_values = spec->key_value,
+                                .nkey_values = spec->n,
                                 .join_deadline_ns = deadline_ns,
                                 .peer_timeout_ns = (int64_t)(o->peer_timeout * (double)ENI_SECOND),
                                 .abort_fd = client->interrupt_fd};
     if (st == EN_OK) st = eni_member_open(&config, &client->member);
-    eni_free(agreement);
+    eni_free(spec);
     return st;
 }
 

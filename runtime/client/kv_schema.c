@@ -109,7 +109,7 @@ void eni_kv_schema_fini(en_client *client)
     eni_free(client->buckets.bucket);
 }
 
-en_status eni_kv_schema_agree(const en_client_options *options, eni_agreement *agreement)
+en_status eni_kv_schema_agree(const en_client_options *options, eni_run_spec *spec)
 {
     for (uint32_t i = 0; i < options->ntensors; i++) {
         const en_client_tensor *tensor = eni_kv_declared(options, i);
@@ -120,7 +120,7 @@ en_status eni_kv_schema_agree(const en_client_options *options, eni_agreement *a
                            tensor->shape[d]);
         snprintf(shape + at, sizeof shape - (size_t)at, ")");
         snprintf(key, sizeof key, "tensor %s", tensor->name);
-        EN_TRY(eni_agreement_add(agreement, key, shape));
+        EN_TRY(eni_run_spec_add(spec, key, shape));
     }
     return EN_OK;
 }

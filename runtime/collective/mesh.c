@@ -49,7 +49,7 @@ void eni_mesh_close(eni_mesh *mesh)
 static const char *private_of(const eni_world_info *world, int rank, const char *key)
 {
     const eni_peer *peer = &world->peers[rank];
-    const char *value = eni_pair_find(peer->privates, peer->nprivates, key);
+    const char *value = eni_key_value_find(peer->member_data, peer->nmember_data, key);
     if (value == NULL) eni_error("mesh", "rank %d did not say its \"%s\" when it joined", rank, key);
     return value;
 }

@@ -16,8 +16,8 @@
 
 typedef struct eni_mesh {
     int tcp_fd, unix_fd;            /* listening; -1: not open */
-    char address[ENI_ADDRESS_TEXT]; /* the private "data": what others connect to */
-    char name[ENI_FDPASS_NAME];     /* the private "arena": abstract socket for descriptors */
+    char address[ENI_ADDRESS_TEXT]; /* the "data" of the member data: what others connect to */
+    char name[ENI_FDPASS_NAME];     /* the "arena" of the member data: abstract socket for descriptors */
     char leader_host[ENI_HOST_MAX]; /* where we reached the leader: so we do its rank */
 } eni_mesh;
 

@@ -8,53 +8,55 @@
 #include "core/memory.h"
 #include "runtime/control/message.h"
 
-en_status eni_pairs_take(const eni_pair_list *list, const eni_pair **pairs_out)
+en_status eni_key_values_take(const eni_key_value_list *list, const eni_key_value **key_values_out)
 {
     /* Every string has at least one byte of msgpack before it, which pays for its terminator. */
-    eni_pair *pairs = eni_alloc(list->n * sizeof *pairs + list->raw.bytes + 1);
-    if (pairs == NULL) return EN_ENOMEM;
-    char *text = (char *)(pairs + list->n);
+    eni_key_value *key_values = eni_alloc(list->n * sizeof *key_values + list->raw.bytes + 1);
+    if (key_values == NULL) return EN_ENOMEM;
+    char *text = (char *)(key_values + list->n);
     eni_cursor in = eni_cursor_make(list->raw.data, list->raw.bytes);
     for (size_t i = 0; i < 2 * list->n; i++) {
         eni_span span = eni_unpack_str(&in, ENI_BLOB_MAX, "a value is too long");
         memcpy(text, span.data, span.bytes);
         text[span.bytes] = '\0';
         if (i % 2 == 0)
-            pairs[i / 2].key = text;
+            key_values[i / 2].key = text;
         else
-            pairs[i / 2].value = text;
+            key_values[i / 2].value = text;
         text += span.bytes + 1;
     }
-    *pairs_out = pairs;
+    *key_values_out = key_values;
     return EN_OK;
 }
 
-en_status eni_pairs_copy(const eni_pair *given, size_t n, const eni_pair **pairs_out)
+en_status eni_key_values_copy(const eni_key_value *given, size_t n, const eni_key_value **key_values_out)
 {
     size_t bytes = n * sizeof *given;
     for (size_t i = 0; i < n; i++)
         bytes += strlen(given[i].key) + strlen(given[i].value) + 2;
-    eni_pair *pairs = eni_alloc(bytes);
-    if (pairs == NULL) return EN_ENOMEM;
-    char *text = (char *)(pairs + n);
+    eni_key_value *key_values = eni_alloc(bytes);
+    if (key_values == NULL) return EN_ENOMEM;
+    char *text = (char *)(key_values + n);
     for (size_t i = 0; i < n; i++) {
-        pairs[i].key = strcpy(text, given[i].key);
+        key_values[i].key = strcpy(text, given[i].key);
         text += strlen(text) + 1;
-        pairs[i].value = strcpy(text, given[i].value);
+        key_values[i].value = strcpy(text, given[i].value);
         text += strlen(text) + 1;
     }
-    *pairs_out = pairs;
+    *key_values_out = key_values;
     return EN_OK;
 }
 
 en_status eni_peer_init(eni_peer *peer, const eni_message *message)
 {
-    *peer = (eni_peer){
-        .rank = message->rank, .pid = message->pid, .born = message->born, .nprivates = message->privates.n};
+    *peer = (eni_peer){.rank = message->rank,
+                       .pid = message->pid,
+                       .born = message->born,
+                       .nmember_data = message->member_data.n};
     peer->host = eni_strdup(message->host);
     peer->host_id = eni_strdup(message->host_id);
     if (peer->host != NULL && peer->host_id != NULL &&
-        eni_pairs_take(&message->privates, &peer->privates) == EN_OK)
+        eni_key_values_take(&message->member_data, &peer->member_data) == EN_OK)
         return EN_OK;
     eni_peer_fini(peer);
     return EN_ENOMEM;
@@ -65,13 +67,13 @@ static bool copy_peer(eni_peer *copy, const eni_peer *peer)
     copy->host = eni_strdup(peer->host);
     copy->host_id = eni_strdup(peer->host_id);
     return copy->host != NULL && copy->host_id != NULL &&
-           eni_pairs_copy(peer->privates, peer->nprivates, &copy->privates) == EN_OK;
+           eni_key_values_copy(peer->member_data, peer->nmember_data, &copy->member_data) == EN_OK;
 }
 
 en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer)
 {
-    *copy_out =
-        (eni_peer){.rank = peer->rank, .pid = peer->pid, .born = peer->born, .nprivates = peer->nprivates};
+    *copy_out = (eni_peer){
+        .rank = peer->rank, .pid = peer->pid, .born = peer->born, .nmember_data = peer->nmember_data};
     if (copy_peer(copy_out, peer)) return EN_OK;
     eni_peer_fini(copy_out);
     return EN_ENOMEM;
@@ -81,14 +83,14 @@ void eni_peer_fini(eni_peer *peer)
 {
     eni_free((void *)(uintptr_t)peer->host);
     eni_free((void *)(uintptr_t)peer->host_id);
-    eni_free((void *)(uintptr_t)peer->privates);
+    eni_free((void *)(uintptr_t)peer->member_data);
     *peer = (eni_peer){0};
 }
 
-const char *eni_pair_find(const eni_pair *pairs, size_t npairs, const char *key)
+const char *eni_key_value_find(const eni_key_value *key_values, size_t nkey_values, const char *key)
 {
-    for (size_t i = 0; i < npairs; i++)
-        if (strcmp(pairs[i].key, key) == 0) return pairs[i].value;
+    for (size_t i = 0; i < nkey_values; i++)
+        if (strcmp(key_values[i].key, key) == 0) return key_values[i].value;
     return NULL;
 }
 

@@ -28,12 +28,12 @@
 #define ENI_STEP_NEVER      UINT64_MAX
 
 /* One named text; both are borrowed from whoever hands it out. A key is at most 255 bytes. */
-typedef struct eni_pair {
+typedef struct eni_key_value {
     const char *key, *value;
-} eni_pair;
+} eni_key_value;
 
 /* The value of `key`, or NULL. */
-const char *eni_pair_find(const eni_pair *pairs, size_t npairs, const char *key);
+const char *eni_key_value_find(const eni_key_value *key_values, size_t nkey_values, const char *key);
 
 /* "rank 3", "psd", "psd 1", "a worker without a rank". */
 void eni_peer_name(int32_t rank, char name_out[32]);
@@ -45,8 +45,8 @@ typedef struct eni_peer {
     uint64_t born;    /* clock ticks after boot: with pid and host_id the one process meant; 0: not known */
     const char *host; /* for people */
     const char *host_id;      /* equal exactly for processes that may share memory: host_info.h */
-    const eni_pair *privates; /* what it wanted to tell the others: data addresses, socket names */
-    size_t nprivates;
+    const eni_key_value *member_data; /* what it wanted to tell the others: data addresses, socket names */
+    size_t nmember_data;
 } eni_peer;
 
 /* The run as one process sees it after WELCOME. Immutable; owned by the member or leader. */
@@ -59,8 +59,8 @@ typedef struct eni_world_info {
     uint64_t budget;       /* micro-batches that claims will hand out */
     const eni_peer *peers; /* nranks, peers[r].rank == r */
     eni_peer leader;
-    const eni_pair *pairs; /* rank 0's, which every rank's equal */
-    size_t npairs;
+    const eni_key_value *key_values; /* rank 0's, which every rank's equal */
+    size_t nkey_values;
 } eni_world_info;
 
 /* Who was lost, as the leader told everyone. */

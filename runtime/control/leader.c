@@ -255,7 +255,7 @@ static void mate_fini(eni_mate *mate)
     for (int i = 0; i < 2; i++)
         eni_slot_fini(&mate->slot[i]);
     eni_slot_fini(&mate->added);
-    eni_free((void *)(uintptr_t)mate->privates);
+    eni_free((void *)(uintptr_t)mate->member_data);
 }
 
 static void leader_free(eni_leader *leader)
@@ -272,11 +272,11 @@ static void leader_free(eni_leader *leader)
     if (leader->over_fd >= 0) close(leader->over_fd);
     eni_free((void *)(uintptr_t)leader->config.host);
     eni_free((void *)(uintptr_t)leader->config.host_id);
-    eni_free((void *)(uintptr_t)leader->config.facts);
-    eni_free((void *)(uintptr_t)leader->world.pairs);
+    eni_free((void *)(uintptr_t)leader->config.attributes);
+    eni_free((void *)(uintptr_t)leader->world.key_values);
     eni_free(leader->seats);
     eni_free(leader->polled);
-    eni_free(leader->privates);
+    eni_free(leader->member_data);
     eni_free(leader->peers);
     eni_free(leader->mates);
     pthread_mutex_destroy(&leader->lock);
@@ -304,7 +304,8 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     bool is_whole = leader->seats != NULL && leader->polled != NULL && leader->peers != NULL &&
                     leader->mates != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
     if (!is_whole) return EN_ENOMEM;
-    if (config->facts != NULL) EN_TRY(eni_pairs_copy(config->facts, config->nfacts, &leader->config.facts));
+    if (config->attributes != NULL)
+        EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));
     if (leader->wake_fd >= 0 && leader->over_fd >= 0) return EN_OK;
     eni_error("leader", "eventfd failed: %s", strerror(errno));
     return EN_EIO;
@@ -335,7 +336,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     en_status st;
     leader->config = *config;
     leader->config.host = leader->config.host_id = NULL;
-    leader->config.facts = NULL;
+    leader->config.attributes = NULL;
     leader->born = eni_process_born(getpid());
     leader->stop_step = ENI_STEP_NEVER;
     leader->listen_fd = leader->wake_fd = leader->over_fd = -1;

@@ -20,8 +20,8 @@ typedef struct eni_leader eni_leader;
 /* What on_world decides before anyone is let in. The pointers must stay valid until eni_leader_stop. */
 typedef struct eni_terms {
     uint64_t budget;          /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
-    const eni_pair *privates; /* the leader's word to all: shard endpoints, .. */
-    size_t nprivates;
+    const eni_key_value *member_data; /* the leader's word to all: shard endpoints, .. */
+    size_t nmember_data;
     bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and the
                      result, cannot be done without */
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
@@ -49,9 +49,9 @@ typedef struct eni_revived_rank {
 
 /* The life before. All of it is borrowed and stays valid until eni_leader_stop. */
 typedef struct eni_revived {
-    const eni_pair *pairs; /* rank 0's, as on_world got them */
-    size_t npairs;
-    const eni_peer *peers;  /* (nranks), as on_world got them; privates too */
+    const eni_key_value *key_values; /* rank 0's, as on_world got them */
+    size_t nkey_values;
+    const eni_peer *peers;  /* (nranks), as on_world got them; member data too */
     eni_revived_rank *rank; /* (nranks) */
     uint32_t epoch;         /* of the life before; this one is one more */
     uint64_t incarnation;
@@ -87,14 +87,15 @@ typedef struct eni_leader_config {
     const char *ask_tag;        /* the gather for which other servers are asked for a blob; NULL: "result" */
 
     /* For `entrain ps`, copied: "strategy", "out", "launcher" (pid), "model", .. NULL: no status socket. */
-    const eni_pair *facts;
-    size_t nfacts;
+    const eni_key_value *attributes;
+    size_t nattributes;
 
     /* All callbacks run on the leader's thread, with no lock held; NULL: none. */
 
     /* All ranks are there and agree; none has been let in. `world` is valid until stop. Fill *terms; anything
      * but EN_OK refuses everybody with terms->reason. May take a second, not ten: nobody's death is noticed
-     * meanwhile. With several servers the others' READY privates are appended to terms->privates after it. */
+     * meanwhile. With several servers the others' READY member data are appended to terms->member_data after
+     * it. */
     en_status (*on_world)(void *user, const eni_world_info *world, eni_terms *terms);
     /* All ranks have sent their blob: the leader may add its own. blobs[0 .. nranks-1] are the ranks' (empty
      * for a lost one); for ask_tag, blobs[nranks ..] are those of servers 1, 2, ..; `count` is the number of

@@ -14,7 +14,7 @@
 #include "runtime/control/runs_wire.h"
 #include "runtime/net/process.h"
 
-enum { FACTS_MAX = 33 };
+enum { ATTRIBUTES_MAX = 33 };
 
 static const int64_t timeout_ns = 2 * ENI_SECOND;
 
@@ -32,7 +32,7 @@ struct eni_door {
 
 void eni_door_open(eni_leader *leader)
 {
-    if (leader->config.facts == NULL) return;
+    if (leader->config.attributes == NULL) return;
     struct eni_door *door = eni_alloc(sizeof *door);
     if (door == NULL) return;
     door->listen_fd = eni_runs_listen(getpid());
@@ -77,19 +77,20 @@ static eni_run_stage run_stage(const eni_leader *leader)
 }
 
 /* What the leader was given, and the model if only the ranks know it. */
-static size_t collect_facts(const eni_leader *leader, eni_pair *facts, size_t room)
+static size_t collect_attributes(const eni_leader *leader, eni_key_value *attributes, size_t room)
 {
-    size_t n = leader->config.nfacts < room - 1 ? leader->config.nfacts : room - 1;
-    memcpy(facts, leader->config.facts, n * sizeof *facts);
-    const char *model = eni_pair_find(leader->world.pairs, leader->world.npairs, "model");
-    if (model != NULL && eni_pair_find(facts, n, "model") == NULL) facts[n++] = (eni_pair){"model", model};
+    size_t n = leader->config.nattributes < room - 1 ? leader->config.nattributes : room - 1;
+    memcpy(attributes, leader->config.attributes, n * sizeof *attributes);
+    const char *model = eni_key_value_find(leader->world.key_values, leader->world.nkey_values, "model");
+    if (model != NULL && eni_key_value_find(attributes, n, "model") == NULL)
+        attributes[n++] = (eni_key_value){"model", model};
     return n;
 }
 
 static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
 {
-    eni_pair facts[FACTS_MAX];
-    const size_t nfacts = collect_facts(leader, facts, FACTS_MAX);
+    eni_key_value attributes[ATTRIBUTES_MAX];
+    const size_t nattributes = collect_attributes(leader, attributes, ATTRIBUTES_MAX);
     eni_run run = {.pid = getpid(),
                    .stage = run_stage(leader),
                    .nranks = leader->config.nranks,
@@ -98,8 +99,8 @@ static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
                    .samples = eni_leader_samples(leader),
                    .claimed = eni_leader_claimed(leader),
                    .budget = leader->terms.budget,
-                   .facts = facts,
-                   .nfacts = nfacts,
+                   .attributes = attributes,
+                   .nattributes = nattributes,
                    .nrank = (size_t)leader->nmates};
     eni_runs_put_run(out, &run);
 }
@@ -153,7 +154,7 @@ static bool tell(const eni_leader *leader, caller *c, int64_t now_ns)
             tell_run(leader, &out, now_ns);
         else
             tell_mate(leader, &out, c->next);
-        if (out.is_failed) return false; /* facts of some thousand bytes: not worth more */
+        if (out.is_failed) return false; /* attributes of some thousand bytes: not worth more */
         if (send(c->fd, out.data, out.bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
             return errno == EAGAIN || errno == ENOBUFS;
         c->next++;

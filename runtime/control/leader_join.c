@@ -78,14 +78,14 @@ static int32_t count_joined(const eni_leader *leader, bool is_server)
 /* ---- agreement ---- */
 
 /* Says the first key whose values differ. Both sides' keys are walked: none may be extra. */
-static bool compare(const eni_pair *ours, size_t nours, const eni_seat *seat, const char *whose,
+static bool compare(const eni_key_value *ours, size_t nours, const eni_seat *seat, const char *whose,
                     char reason_out[ENI_REASON_MAX])
 {
     for (int side = 0; side < 2; side++)
-        for (size_t i = 0; i < (side == 0 ? nours : seat->npairs); i++) {
-            const char *key = side == 0 ? ours[i].key : seat->pairs[i].key;
-            const char *a = eni_pair_find(ours, nours, key);
-            const char *b = eni_pair_find(seat->pairs, seat->npairs, key);
+        for (size_t i = 0; i < (side == 0 ? nours : seat->nkey_values); i++) {
+            const char *key = side == 0 ? ours[i].key : seat->key_values[i].key;
+            const char *a = eni_key_value_find(ours, nours, key);
+            const char *b = eni_key_value_find(seat->key_values, seat->nkey_values, key);
             if (a != NULL && b != NULL && strcmp(a, b) == 0) continue;
             snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, rank %d has %.150s", key,
                      whose, a == NULL ? "none" : a, seat->peer.rank, b == NULL ? "none" : b);
@@ -98,7 +98,8 @@ static bool compare_all(eni_leader *leader, char reason_out[ENI_REASON_MAX])
 {
     const eni_seat *first = leader->mates[0].seat;
     for (int32_t r = 1; r < leader->config.nranks; r++)
-        if (!compare(first->pairs, first->npairs, leader->mates[r].seat, "rank 0", reason_out)) return false;
+        if (!compare(first->key_values, first->nkey_values, leader->mates[r].seat, "rank 0", reason_out))
+            return false;
     return true;
 }
 
@@ -118,7 +119,7 @@ static eni_message leader_message(const eni_leader *leader, uint32_t type)
                      .born = self->born};
     set_text(m.host, sizeof m.host, self->host);
     set_text(m.host_id, sizeof m.host_id, self->host_id);
-    m.privates = (eni_pair_list){self->privates, self->nprivates, {NULL, 0}};
+    m.member_data = (eni_key_value_list){self->member_data, self->nmember_data, {NULL, 0}};
     return m;
 }
 
@@ -129,7 +130,7 @@ static void put_peers(eni_leader *leader, eni_seat *seat)
         eni_message m = {.type = ENI_CTL_PEER, .rank = r, .pid = peer->pid, .born = peer->born};
         set_text(m.host, sizeof m.host, peer->host);
         set_text(m.host_id, sizeof m.host_id, peer->host_id);
-        m.privates = (eni_pair_list){peer->privates, peer->nprivates, {NULL, 0}};
+        m.member_data = (eni_key_value_list){peer->member_data, peer->nmember_data, {NULL, 0}};
         eni_seat_put(seat, &m);
     }
 }
@@ -154,33 +155,33 @@ static void put_serve(eni_leader *leader, eni_mate *mate)
 {
     if (mate->seat->incarnation == 0) put_peers(leader, mate->seat);
     eni_message m = leader_message(leader, ENI_CTL_SERVE);
-    m.pairs = (eni_pair_list){leader->world.pairs, leader->world.npairs, {NULL, 0}};
+    m.key_values = (eni_key_value_list){leader->world.key_values, leader->world.nkey_values, {NULL, 0}};
     eni_seat_put(mate->seat, &m);
 }
 
-/* The leader's own privates, then those of servers 1, 2, .. */
-static en_status merge_privates(eni_leader *leader)
+/* The leader's own member data, then those of servers 1, 2, .. */
+static en_status merge_member_data(eni_leader *leader)
 {
-    size_t n = leader->terms.nprivates, at = n;
+    size_t n = leader->terms.nmember_data, at = n;
     for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        n += leader->mates[i].nprivates;
-    eni_pair *all = eni_alloc_array(n + 1, sizeof *all);
+        n += leader->mates[i].nmember_data;
+    eni_key_value *all = eni_alloc_array(n + 1, sizeof *all);
     if (all == NULL) return EN_ENOMEM;
-    if (at > 0) memcpy(all, leader->terms.privates, at * sizeof *all);
-    for (int32_t i = leader->config.nranks; i < leader->nmates; at += leader->mates[i++].nprivates)
-        if (leader->mates[i].nprivates > 0)
-            memcpy(all + at, leader->mates[i].privates, leader->mates[i].nprivates * sizeof *all);
-    eni_free(leader->privates);
-    leader->privates = all;
-    leader->world.leader.privates = all;
-    leader->world.leader.nprivates = n;
+    if (at > 0) memcpy(all, leader->terms.member_data, at * sizeof *all);
+    for (int32_t i = leader->config.nranks; i < leader->nmates; at += leader->mates[i++].nmember_data)
+        if (leader->mates[i].nmember_data > 0)
+            memcpy(all + at, leader->mates[i].member_data, leader->mates[i].nmember_data * sizeof *all);
+    eni_free(leader->member_data);
+    leader->member_data = all;
+    leader->world.leader.member_data = all;
+    leader->world.leader.nmember_data = n;
     return EN_OK;
 }
 
 /* All servers serve: the ranks that wait get in, and those that come later at once. */
 static void run(eni_leader *leader)
 {
-    if (merge_privates(leader) != EN_OK) {
+    if (merge_member_data(leader) != EN_OK) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
@@ -213,22 +214,22 @@ static void open_servers(eni_leader *leader)
 void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *m)
 {
     eni_mate *mate = eni_leader_mate(leader, seat);
-    const eni_pair *privates;
+    const eni_key_value *member_data;
     if (mate == NULL || seat->server == 0 || mate->is_ready) {
         eni_leader_lost(leader, seat, "it sent a message that was not due");
         return;
     }
-    if (eni_pairs_take(&m->privates, &privates) != EN_OK) {
+    if (eni_key_values_take(&m->member_data, &member_data) != EN_OK) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    eni_free((void *)(uintptr_t)mate->privates);
-    mate->privates = privates;
-    mate->nprivates = m->privates.n;
+    eni_free((void *)(uintptr_t)mate->member_data);
+    mate->member_data = member_data;
+    mate->nmember_data = m->member_data.n;
     mate->is_ready = true;
     if (leader->stage == LEADER_SERVING && all_ready(leader)) run(leader);
     if (leader->stage != LEADER_RUNNING || seat->stage != SEAT_JOINED) return;
-    if (merge_privates(leader) != EN_OK) {
+    if (merge_member_data(leader) != EN_OK) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
@@ -279,10 +280,10 @@ static void make_world(eni_leader *leader)
                                                 .born = leader->born,
                                                 .host = config->host,
                                                 .host_id = config->host_id},
-                                     .pairs = first->pairs,
-                                     .npairs = first->npairs};
-    first->pairs = NULL;
-    first->npairs = 0;
+                                     .key_values = first->key_values,
+                                     .nkey_values = first->nkey_values};
+    first->key_values = NULL;
+    first->nkey_values = 0;
     leader->terms = (eni_terms){.budget = config->budget};
 }
 
@@ -300,8 +301,8 @@ static bool open_world(eni_leader *leader)
     leader->config.goes_on |= leader->terms.goes_on;
     leader->needs_first = leader->terms.goes_on;
     leader->world.budget = leader->terms.budget;
-    leader->world.leader.privates = leader->terms.privates;
-    leader->world.leader.nprivates = leader->terms.nprivates;
+    leader->world.leader.member_data = leader->terms.member_data;
+    leader->world.leader.nmember_data = leader->terms.nmember_data;
     leader->looked_ns = eni_now_ns(); /* it may have taken its time */
     return true;
 }
@@ -352,7 +353,7 @@ static en_status copy_world(eni_leader *leader, const eni_revived *revived)
         if (revived->rank[r].has_said_bye) mate->stage = MATE_GONE;
         if (revived->rank[r].has_left) mate->stage = MATE_LOST;
     }
-    return eni_pairs_copy(revived->pairs, revived->npairs, &leader->world.pairs);
+    return eni_key_values_copy(revived->key_values, revived->nkey_values, &leader->world.key_values);
 }
 
 en_status eni_leader_revive(eni_leader *leader)
@@ -372,7 +373,7 @@ en_status eni_leader_revive(eni_leader *leader)
                                       .born = leader->born,
                                       .host = config->host,
                                       .host_id = config->host_id};
-    leader->world.npairs = revived->npairs;
+    leader->world.nkey_values = revived->nkey_values;
     leader->terms = (eni_terms){.budget = config->budget};
     atomic_store_explicit(&leader->claimed, revived->claimed, memory_order_relaxed);
     leader->stop_step = revived->stop_step;
@@ -453,7 +454,8 @@ static bool check_return(eni_leader *leader, eni_seat *seat, const eni_message *
         refuse(seat, EN_EMISMATCH,
                "%s was given micro-batches that the restarted psd does not know of: its journal is older",
                who);
-    else if (join->server == 0 && !compare(leader->world.pairs, leader->world.npairs, seat, "psd", reason))
+    else if (join->server == 0 &&
+             !compare(leader->world.key_values, leader->world.nkey_values, seat, "psd", reason))
         eni_leader_refuse(seat, EN_EMISMATCH, reason);
     else
         return true;
@@ -499,8 +501,8 @@ static void introduce(const eni_leader *leader, eni_seat *seat)
 static en_status take_join(eni_seat *seat, const eni_message *join)
 {
     if (eni_peer_init(&seat->peer, join) != EN_OK) return EN_ENOMEM;
-    if (eni_pairs_take(&join->pairs, &seat->pairs) != EN_OK) return EN_ENOMEM;
-    seat->npairs = join->pairs.n;
+    if (eni_key_values_take(&join->key_values, &seat->key_values) != EN_OK) return EN_ENOMEM;
+    seat->nkey_values = join->key_values.n;
     seat->server = join->server;
     seat->incarnation = join->incarnation;
     seat->claims = join->number;

@@ -32,7 +32,7 @@ void eni_seat_free(eni_seat *seat)
     eni_link_fini(&seat->link);
     if (seat->process_fd >= 0) close(seat->process_fd);
     if (!seat->is_in_world) eni_peer_fini(&seat->peer);
-    eni_free((void *)(uintptr_t)seat->pairs);
+    eni_free((void *)(uintptr_t)seat->key_values);
     *seat = (eni_seat){.link.fd = -1, .process_fd = -1};
 }
 

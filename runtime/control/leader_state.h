@@ -39,14 +39,14 @@ typedef struct eni_seat {
     en_status stream; /* EN_OK while the connection can be read */
     bool is_write_closed; /* sending failed: read on, a goodbye may still be there to be read */
     bool is_half_closed;
-    bool is_in_world;           /* peer and pairs belong to the leader now */
+    bool is_in_world;           /* peer and key-values belong to the leader now */
     int64_t heard_ns, leave_ns; /* last bytes; when a leaving seat is closed at the latest */
     int process_fd;             /* readable when its process has ended; -1: it cannot be watched */
     int64_t ended_ns;           /* when that was seen; 0: it has not ended */
     int32_t server;             /* 0: a worker's */
     eni_peer peer;              /* from JOINED on; ENI_RANK_NONE: to be assigned */
-    const eni_pair *pairs;
-    size_t npairs;
+    const eni_key_value *key_values;
+    size_t nkey_values;
     uint64_t incarnation;               /* of its JOIN: 0 for a first life */
     uint64_t claims, claim_index, done; /* of its JOIN */
 } eni_seat;
@@ -83,8 +83,8 @@ typedef struct eni_mate {
     eni_slot slot[2];             /* by the gather's number: the next, and after a rejoin the last */
     bool has_paused;
     int64_t paused_step;
-    const eni_pair *privates; /* a server's READY */
-    size_t nprivates;
+    const eni_key_value *member_data; /* a server's READY */
+    size_t nmember_data;
     bool is_ready;
     eni_slot added; /* a server's word to the gather that is open */
 } eni_mate;
@@ -101,7 +101,7 @@ typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_st
 struct eni_door; /* leader_door.c */
 
 struct eni_leader {
-    eni_leader_config config; /* host, host_id and facts are our own copies */
+    eni_leader_config config; /* host, host_id and attributes are our own copies */
     eni_address address;
     pthread_t thread;
     int listen_fd, wake_fd, over_fd;
@@ -121,7 +121,7 @@ struct eni_leader {
     int32_t nmates;
     eni_terms terms;
     bool needs_first;   /* terms.goes_on */
-    eni_pair *privates; /* terms.privates and what the servers added */
+    eni_key_value *member_data; /* terms.member_data and what the servers added */
     uint64_t asked;     /* the gather for which the servers were asked */
     int64_t moved_ns;   /* when anybody was last seen to go on */
     eni_stop_stage stop;

@@ -34,14 +34,14 @@ static en_status copy_config(eni_member *member, const eni_member_config *config
     eni_member_config *own = &member->config;
     *own = *config;
     own->host = own->host_id = NULL;
-    own->pairs = own->privates = NULL;
+    own->key_values = own->member_data = NULL;
     if (own->peer_timeout_ns == 0) own->peer_timeout_ns = 5 * ENI_SECOND;
     if (own->notice_ns == 0) own->notice_ns = 5 * ENI_SECOND;
     own->host = eni_strdup(config->host == NULL ? "" : config->host);
     own->host_id = eni_strdup(config->host_id == NULL ? "" : config->host_id);
     if (own->host == NULL || own->host_id == NULL) return EN_ENOMEM;
-    EN_TRY(eni_pairs_copy(config->pairs, config->npairs, &own->pairs));
-    return eni_pairs_copy(config->privates, config->nprivates, &own->privates);
+    EN_TRY(eni_key_values_copy(config->key_values, config->nkey_values, &own->key_values));
+    return eni_key_values_copy(config->member_data, config->nmember_data, &own->member_data);
 }
 
 static en_status check_config(const eni_member_config *config)
@@ -72,8 +72,8 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     member->peers = eni_alloc_array((size_t)config->nranks, sizeof *member->peers);
     if (member->peers == NULL) return EN_ENOMEM;
     member->world.peers = member->peers;
-    member->world.pairs = member->config.pairs;
-    member->world.npairs = config->npairs;
+    member->world.key_values = member->config.key_values;
+    member->world.nkey_values = config->nkey_values;
     member->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     member->generation_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -116,9 +116,9 @@ static void free_leaders(eni_member *member)
 static void free_config(eni_member *member)
 {
     eni_member_config *own = &member->config;
-    if (member->world.pairs != own->pairs) eni_free((void *)(uintptr_t)member->world.pairs);
-    eni_free((void *)(uintptr_t)own->pairs);
-    eni_free((void *)(uintptr_t)own->privates);
+    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
+    eni_free((void *)(uintptr_t)own->key_values);
+    eni_free((void *)(uintptr_t)own->member_data);
     eni_free((void *)(uintptr_t)own->host);
     eni_free((void *)(uintptr_t)own->host_id);
 }

@@ -20,11 +20,11 @@ typedef struct eni_member_config {
     int32_t server;             /* 0: a worker. k >= 1: server k; then only the calls for servers below,
                                    status, verdict, fd, reason, death, stop, abort and close make sense */
     int32_t nservers;           /* servers only: as this one was told; the leader refuses another number */
-    const char *host, *host_id; /* host_info.h; borrowed during open, as the pairs are */
-    const eni_pair *pairs;      /* must equal rank 0's, key by key; a server has none */
-    size_t npairs;
-    const eni_pair *privates; /* told to all: data address, socket name, .. */
-    size_t nprivates;
+    const char *host, *host_id; /* host_info.h; borrowed during open, as the key-values are */
+    const eni_key_value *key_values; /* must equal rank 0's, key by key; a server has none */
+    size_t nkey_values;
+    const eni_key_value *member_data; /* told to all: data address, socket name, .. */
+    size_t nmember_data;
     int64_t join_deadline_ns; /* WELCOME must be there by then */
     int64_t peer_timeout_ns;  /* 0: 5 s; a leader silent for that long is dead */
 
@@ -43,7 +43,7 @@ typedef struct eni_member_config {
      * fill *privates_out, which is copied at once; `world` is valid during the call. It is called again with
      * the same world under another epoch when a restarted psd 0 leads again: the shards then serve that epoch.
      * Not EN_OK: the run ends. */
-    en_status (*on_serve)(void *user, const eni_world_info *world, const eni_pair **privates_out,
+    en_status (*on_serve)(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
                           size_t *n_out);
     /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.
      */

@@ -43,8 +43,8 @@ static eni_message join_message(const eni_member *member)
                         .done = member->done};
     set_text(join.host, sizeof join.host, config->host);
     set_text(join.host_id, sizeof join.host_id, config->host_id);
-    join.pairs = (eni_pair_list){config->pairs, config->npairs, {NULL, 0}};
-    join.privates = (eni_pair_list){config->privates, config->nprivates, {NULL, 0}};
+    join.key_values = (eni_key_value_list){config->key_values, config->nkey_values, {NULL, 0}};
+    join.member_data = (eni_key_value_list){config->member_data, config->nmember_data, {NULL, 0}};
     return join;
 }
 
@@ -86,7 +86,7 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
         eni_free(reign);
         return st;
     }
-    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* LEADER's word, without privates */
+    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* LEADER's word, without member data */
     reign->epoch = m->epoch;
     reign->before = member->reign; /* kept until close: others may still look at it */
     member->reign = reign;
@@ -157,17 +157,17 @@ static en_status take_leader(eni_member *member, const eni_message *m)
     return EN_OK;
 }
 
-/* SERVE: the first one brings rank 0's pairs. */
+/* SERVE: the first one brings rank 0's key-values. */
 en_status eni_member_serve(eni_member *member, const eni_message *m)
 {
     eni_member_config *config = &member->config;
-    const eni_pair *pairs, *privates = NULL, *copy;
+    const eni_key_value *key_values, *member_data = NULL, *copy;
     size_t n = 0;
     if (m->nranks != config->nranks || member->npeers != m->nranks) return EN_EPROTO;
-    if (member->world.pairs == config->pairs) {
-        EN_TRY(eni_pairs_take(&m->pairs, &pairs));
-        member->world.pairs = pairs;
-        member->world.npairs = m->pairs.n;
+    if (member->world.key_values == config->key_values) {
+        EN_TRY(eni_key_values_take(&m->key_values, &key_values));
+        member->world.key_values = key_values;
+        member->world.nkey_values = m->key_values.n;
         member->world.rank = -1 - config->server;
         member->world.nranks = m->nranks;
         member->world.nservers = m->nservers;
@@ -177,11 +177,11 @@ en_status eni_member_serve(eni_member *member, const eni_message *m)
     }
     eni_world_info world = member->world;
     world.epoch = m->epoch;
-    if (config->on_serve != NULL) EN_TRY(config->on_serve(config->user, &world, &privates, &n));
-    EN_TRY(eni_pairs_copy(privates, n, &copy));
-    eni_free((void *)(uintptr_t)config->privates);
-    config->privates = copy;
-    config->nprivates = n;
+    if (config->on_serve != NULL) EN_TRY(config->on_serve(config->user, &world, &member_data, &n));
+    EN_TRY(eni_key_values_copy(member_data, n, &copy));
+    eni_free((void *)(uintptr_t)config->member_data);
+    config->member_data = copy;
+    config->nmember_data = n;
     return EN_OK;
 }
 
@@ -189,7 +189,8 @@ static en_status serve_and_answer(eni_member *member, const eni_message *serve)
 {
     EN_TRY(eni_member_serve(member, serve));
     eni_message ready = {.type = ENI_CTL_READY};
-    ready.privates = (eni_pair_list){member->config.privates, member->config.nprivates, {NULL, 0}};
+    ready.member_data =
+        (eni_key_value_list){member->config.member_data, member->config.nmember_data, {NULL, 0}};
     return send_now(member, &ready, member->config.join_deadline_ns, member->config.abort_fd);
 }
 

@@ -148,7 +148,8 @@ static void on_serve(eni_member *member, const eni_message *m)
     en_status st = eni_member_serve(member, m);
     pthread_mutex_lock(&member->lock);
     eni_message ready = {.type = ENI_CTL_READY};
-    ready.privates = (eni_pair_list){member->config.privates, member->config.nprivates, {NULL, 0}};
+    ready.member_data =
+        (eni_key_value_list){member->config.member_data, member->config.nmember_data, {NULL, 0}};
     if (st == EN_OK) st = eni_message_put(&member->link, &ready);
     if (st != EN_OK) eni_member_finish(member, st, "this server cannot open its shards again", NULL);
 }

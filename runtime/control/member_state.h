@@ -49,7 +49,7 @@ typedef struct eni_lost {
 #define ENI_STEP_PENDING (ENI_STEP_NEVER - 1)
 
 struct eni_member {
-    eni_member_config config; /* pairs, privates, host and host_id are our own copies */
+    eni_member_config config; /* key-values, member data, host and host_id are our own copies */
     pthread_t thread;
     bool has_thread;
     int wake_fd;       /* written when link.out has something new or the thread is to stop */

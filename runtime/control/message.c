@@ -5,7 +5,7 @@
 
 enum { SMALL_MAX = 4096, PAIRS_MAX = 1024, KEY_MAX = 255 };
 
-static void put_pairs(eni_pack *out, const eni_pair_list *list)
+static void put_key_values(eni_pack *out, const eni_key_value_list *list)
 {
     eni_pack_array(out, (uint32_t)list->n * 2);
     for (size_t i = 0; i < list->n; i++) {
@@ -31,8 +31,8 @@ static void put_join(eni_pack *out, const eni_message *m)
     eni_pack_uint(out, m->number);
     eni_pack_uint(out, m->index);
     eni_pack_uint(out, m->done);
-    put_pairs(out, &m->pairs);
-    put_pairs(out, &m->privates);
+    put_key_values(out, &m->key_values);
+    put_key_values(out, &m->member_data);
 }
 
 static void put_heartbeat(eni_pack *out, const eni_message *m)
@@ -62,7 +62,7 @@ static void put_peer(eni_pack *out, const eni_message *m)
     eni_pack_uint(out, m->born);
     eni_pack_text(out, m->host);
     eni_pack_text(out, m->host_id);
-    put_pairs(out, &m->privates);
+    put_key_values(out, &m->member_data);
 }
 
 static void put_world(eni_pack *out, const eni_message *m)
@@ -126,7 +126,7 @@ static void put(eni_pack *out, const eni_message *m)
     case ENI_CTL_NOTICE:
     case ENI_CTL_PAUSE: eni_pack_text(out, m->reason); return;
     case ENI_CTL_PAUSED: eni_pack_int(out, m->step); return;
-    case ENI_CTL_READY: put_pairs(out, &m->privates); return;
+    case ENI_CTL_READY: put_key_values(out, &m->member_data); return;
     case ENI_CTL_GATHER:
     case ENI_CTL_GATHERED:
     case ENI_CTL_ASK:
@@ -140,7 +140,7 @@ static void put(eni_pack *out, const eni_message *m)
         return;
     case ENI_CTL_SERVE:
         put_world(out, m);
-        put_pairs(out, &m->pairs);
+        put_key_values(out, &m->key_values);
         return;
     case ENI_CTL_RENEWED:
         eni_pack_uint(out, m->epoch);
@@ -173,8 +173,8 @@ en_status eni_message_put(eni_link *link, const eni_message *message)
     return eni_link_end(link, begin);
 }
 
-/* Walks over the pairs to check them; eni_pairs_take copies them later. */
-static void get_pairs(eni_cursor *in, eni_pair_list *list)
+/* Walks over the key-values to check them; eni_key_values_take copies them later. */
+static void get_key_values(eni_cursor *in, eni_key_value_list *list)
 {
     uint32_t n = eni_unpack_array(in, 0, 2 * PAIRS_MAX);
     const uint8_t *begin = in->at;
@@ -183,7 +183,7 @@ static void get_pairs(eni_cursor *in, eni_pair_list *list)
         eni_unpack_str(in, KEY_MAX, "a key is too long");
         eni_unpack_str(in, ENI_BLOB_MAX, "a value is too long");
     }
-    *list = (eni_pair_list){NULL, n / 2, {begin, (size_t)(in->at - begin)}};
+    *list = (eni_key_value_list){NULL, n / 2, {begin, (size_t)(in->at - begin)}};
 }
 
 static void get_process(eni_cursor *in, eni_message *m)
@@ -203,7 +203,7 @@ static void get_peer(eni_cursor *in, eni_message *m)
 {
     m->rank = get_number(in);
     get_process(in, m);
-    get_pairs(in, &m->privates);
+    get_key_values(in, &m->member_data);
 }
 
 static void get_join(eni_cursor *in, eni_message *m)
@@ -222,8 +222,8 @@ static void get_join(eni_cursor *in, eni_message *m)
     m->number = eni_unpack_uint(in, UINT64_MAX, "the claim's number is out of range");
     m->index = eni_unpack_uint(in, UINT64_MAX, "the claim's index is out of range");
     m->done = eni_unpack_uint(in, UINT64_MAX, "the number of gathers is out of range");
-    get_pairs(in, &m->pairs);
-    get_pairs(in, &m->privates);
+    get_key_values(in, &m->key_values);
+    get_key_values(in, &m->member_data);
 }
 
 static void get_heartbeat(eni_cursor *in, eni_message *m)
@@ -297,7 +297,7 @@ static void get(eni_cursor *in, eni_message *m)
     case ENI_CTL_NOTICE:
     case ENI_CTL_PAUSE: get_text(in, m); return;
     case ENI_CTL_PAUSED: m->step = eni_unpack_int(in, -1, INT64_MAX - 1, "the step is out of range"); return;
-    case ENI_CTL_READY: get_pairs(in, &m->privates); return;
+    case ENI_CTL_READY: get_key_values(in, &m->member_data); return;
     case ENI_CTL_GATHER:
     case ENI_CTL_GATHERED:
     case ENI_CTL_ASK:
@@ -311,7 +311,7 @@ static void get(eni_cursor *in, eni_message *m)
         return;
     case ENI_CTL_SERVE:
         get_world(in, m);
-        get_pairs(in, &m->pairs);
+        get_key_values(in, &m->key_values);
         return;
     case ENI_CTL_RENEWED:
         m->epoch = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the epoch is out of range");

@@ -50,12 +50,12 @@ enum {
 #define ENI_WHAT_MAX 32u  /* with the terminating 0 */
 #define ENI_NAME_MAX 128u /* with the terminating 0 */
 
-/* Key-value pairs: `pair` when encoding, `raw` (checked, not yet copied) after decoding. */
-typedef struct eni_pair_list {
-    const eni_pair *pair;
+/* Keys and values: `pair` when encoding, `raw` (checked, not yet copied) after decoding. */
+typedef struct eni_key_value_list {
+    const eni_key_value *pair;
     size_t n;
     eni_span raw;
-} eni_pair_list;
+} eni_key_value_list;
 
 /* Which fields count depends on the type: see fields() in message.c. */
 typedef struct eni_message {
@@ -68,7 +68,7 @@ typedef struct eni_message {
     bool has_index, is_stopped;
     char host[256], host_id[128], tag[ENI_TAG_MAX], phase[ENI_PHASE_MAX], reason[ENI_REASON_MAX];
     char what[ENI_WHAT_MAX], name[ENI_NAME_MAX];
-    eni_pair_list pairs, privates;
+    eni_key_value_list key_values, member_data;
     eni_span blob;
 } eni_message;
 
@@ -83,11 +83,12 @@ en_status eni_message_put(eni_link *link, const eni_message *message);
  * another version; `why_out` (may be NULL) gets a static sentence. No allocation. */
 en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out, const char **why_out);
 
-/* Copies decoded / given pairs into one block, freed with eni_free. */
-en_status eni_pairs_take(const eni_pair_list *list, const eni_pair **pairs_out);
-en_status eni_pairs_copy(const eni_pair *pairs, size_t n, const eni_pair **pairs_out);
+/* Copies decoded / given key-values into one block, freed with eni_free. */
+en_status eni_key_values_take(const eni_key_value_list *list, const eni_key_value **key_values_out);
+en_status eni_key_values_copy(const eni_key_value *key_values, size_t n,
+                              const eni_key_value **key_values_out);
 
-/* Fills a peer with copies of host, host_id and privates; fini frees them. */
+/* Fills a peer with copies of host, host_id and member data; fini frees them. */
 en_status eni_peer_init(eni_peer *peer, const eni_message *message);
 en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer);
 void eni_peer_fini(eni_peer *peer);

@@ -65,7 +65,7 @@ static en_status receive(int fd, int64_t deadline_ns, uint8_t *memory, size_t *l
 
 static void run_fini(eni_run *run)
 {
-    eni_free(run->facts);
+    eni_free(run->attributes);
     eni_free(run->rank);
     *run = (eni_run){0};
 }

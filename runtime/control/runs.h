@@ -1,9 +1,9 @@
 /* runs.h - the runs of this user on this machine, from outside: `entrain ps` and `entrain stop`.
  *
- * A leader that was given facts listens on the abstract AF_UNIX name "entrain-run-PID" (PID is the leader's
- * process; a second leader in it adds ".1"), so no file is left whatever happens. Both sides check that the
- * other has their uid (SO_PEERCRED). The bytes are in docs/wire.md. Any thread; every call ends by its
- * deadline. */
+ * A leader that was given attributes listens on the abstract AF_UNIX name "entrain-run-PID" (PID is the
+ * leader's process; a second leader in it adds ".1"), so no file is left whatever happens. Both sides check
+ * that the other has their uid (SO_PEERCRED). The bytes are in docs/wire.md. Any thread; every call ends by
+ * its deadline. */
 #ifndef CONTROL_RUNS_H
 #define CONTROL_RUNS_H
 
@@ -41,8 +41,8 @@ typedef struct eni_run {
     int64_t elapsed_ns;       /* since the leader started */
     uint64_t samples;         /* applied, over all ranks */
     uint64_t claimed, budget; /* micro-batches */
-    eni_pair *facts;          /* "strategy", "out", "launcher", ..: as given to the leader */
-    size_t nfacts;
+    eni_key_value *attributes; /* "strategy", "out", "launcher", ..: as given to the leader */
+    size_t nattributes;
     eni_run_rank *rank; /* (nrank) workers, then servers 1 .. */
     size_t nrank;
     char name[64]; /* of its socket */

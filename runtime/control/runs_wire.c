@@ -13,7 +13,7 @@
 #include "core/try.h"
 #include "runtime/control/message.h"
 
-enum { LEADERS_OF_A_PROCESS = 100, BACKLOG = 16, FACTS_MAX = 32 };
+enum { LEADERS_OF_A_PROCESS = 100, BACKLOG = 16, ATTRIBUTES_MAX = 32 };
 
 int eni_runs_listen(pid_t pid)
 {
@@ -58,10 +58,10 @@ void eni_runs_put_run(eni_pack *out, const eni_run *run)
     eni_pack_uint(out, run->claimed);
     eni_pack_uint(out, run->budget);
     eni_pack_uint(out, run->nrank);
-    eni_pack_array(out, (uint32_t)run->nfacts * 2);
-    for (size_t i = 0; i < run->nfacts; i++) {
-        eni_pack_text(out, run->facts[i].key);
-        eni_pack_text(out, run->facts[i].value);
+    eni_pack_array(out, (uint32_t)run->nattributes * 2);
+    for (size_t i = 0; i < run->nattributes; i++) {
+        eni_pack_text(out, run->attributes[i].key);
+        eni_pack_text(out, run->attributes[i].value);
     }
 }
 
@@ -92,20 +92,20 @@ uint32_t eni_runs_get_question(const uint8_t *bytes, size_t length, char why_out
     return eni_cursor_finish(&in) ? question : 0;
 }
 
-/* Copied as eni_pairs_take copies: one block. */
-static en_status get_facts(eni_cursor *in, eni_run *run)
+/* Copied as eni_key_values_take copies: one block. */
+static en_status get_attributes(eni_cursor *in, eni_run *run)
 {
-    uint32_t n = eni_unpack_array(in, 0, 2 * FACTS_MAX);
+    uint32_t n = eni_unpack_array(in, 0, 2 * ATTRIBUTES_MAX);
     const uint8_t *begin = in->at;
     for (uint32_t i = 0; i < n; i++)
         eni_unpack_str(in, ENI_REASON_MAX, "a fact is too long");
     if (n % 2 != 0) eni_cursor_refuse(in, "a key without a value");
     if (!eni_cursor_finish(in)) return EN_EPROTO;
-    const eni_pair *facts;
-    eni_pair_list list = {NULL, n / 2, {begin, (size_t)(in->at - begin)}};
-    EN_TRY(eni_pairs_take(&list, &facts));
-    run->facts = (eni_pair *)(uintptr_t)facts;
-    run->nfacts = n / 2;
+    const eni_key_value *attributes;
+    eni_key_value_list list = {NULL, n / 2, {begin, (size_t)(in->at - begin)}};
+    EN_TRY(eni_key_values_take(&list, &attributes));
+    run->attributes = (eni_key_value *)(uintptr_t)attributes;
+    run->nattributes = n / 2;
     return EN_OK;
 }
 
@@ -126,7 +126,7 @@ en_status eni_runs_get_run(const uint8_t *bytes, size_t length, eni_run *run)
     run->budget = eni_unpack_uint(&in, UINT64_MAX, "the budget is out of range");
     run->nrank =
         (size_t)eni_unpack_uint(&in, ENI_RANKS_MAX + ENI_SERVERS_MAX, "the number of ranks is out of range");
-    return get_facts(&in, run);
+    return get_attributes(&in, run);
 }
 
 en_status eni_runs_get_rank(const uint8_t *bytes, size_t length, eni_run_rank *rank)

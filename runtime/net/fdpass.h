@@ -13,7 +13,7 @@
 #include "entrain/status.h"
 #include "runtime/net/token.h"
 
-#define ENI_FDPASS_NAME 48u   /* printable, terminated: goes into a private pair at JOIN */
+#define ENI_FDPASS_NAME 48u   /* printable, terminated: goes into a member's data at JOIN */
 #define ENI_FDPASS_MAX  64u   /* descriptors in one message */
 #define ENI_FDPASS_BLOB 4096u /* bytes beside them */
 

@@ -21,7 +21,7 @@ enum { RANKS = 4, COUNT = 1024 };
 /* What all processes know when the mesh is made: as after WELCOME. */
 static struct scene {
     eni_mesh mesh[RANKS];
-    eni_pair privates[RANKS][2];
+    eni_key_value member_data[RANKS][2];
     eni_peer peers[RANKS];
     eni_token token;
 } scene;
@@ -39,9 +39,9 @@ static int setup(void **state)
     eni_token_make(&scene.token);
     for (int r = 0; r < RANKS; r++) {
         if (eni_mesh_open("127.0.0.1", "127.0.0.1", false, &scene.mesh[r]) != EN_OK) return -1;
-        scene.privates[r][0] = (eni_pair){"data", scene.mesh[r].address};
-        scene.privates[r][1] = (eni_pair){"arena", scene.mesh[r].name};
-        scene.peers[r] = (eni_peer){.rank = r, .privates = scene.privates[r], .nprivates = 2};
+        scene.member_data[r][0] = (eni_key_value){"data", scene.mesh[r].address};
+        scene.member_data[r][1] = (eni_key_value){"arena", scene.mesh[r].name};
+        scene.peers[r] = (eni_peer){.rank = r, .member_data = scene.member_data[r], .nmember_data = 2};
     }
     return 0;
 }
@@ -206,7 +206,7 @@ static int unnamed(int rank, int n, cluster_board *board, void *user)
     int fd[RANKS];
     eni_arena *own = NULL, *arenas[RANKS];
     if (rank != 1) return 0;
-    scene.peers[0].nprivates = 0; /* rank 0 did not say where it is */
+    scene.peers[0].nmember_data = 0; /* rank 0 did not say where it is */
     CLUSTER_CHECK(eni_mesh_sockets(&scene.mesh[rank], &info, &scene.token, in_ms(5000), -1, fd) == EN_EPROTO);
     CLUSTER_CHECK(eni_arena_open(COUNT, 1, 1, &own) == EN_OK);
     CLUSTER_CHECK(eni_mesh_arenas(&scene.mesh[rank], &info, &scene.token, own, in_ms(5000), -1, arenas) ==

@@ -22,15 +22,15 @@ static void everyone_learns_of_everyone(void **state)
     for (int n = 1; n <= 4; n++) {
         crew c;
         char socket_name[CREW_MAX][16];
-        eni_pair privates[CREW_MAX], same[] = {{"lr", "0.01"}, {"model", "convnet"}};
+        eni_key_value member_data[CREW_MAX], same[] = {{"lr", "0.01"}, {"model", "convnet"}};
         crew_init(&c, n);
         for (int r = 0; r < n; r++) {
             snprintf(socket_name[r], sizeof socket_name[r], "socket-%d", r);
-            privates[r] = (eni_pair){"socket", socket_name[r]};
-            c.hand[r].config.pairs = same;
-            c.hand[r].config.npairs = 2;
-            c.hand[r].config.privates = &privates[r];
-            c.hand[r].config.nprivates = 1;
+            member_data[r] = (eni_key_value){"socket", socket_name[r]};
+            c.hand[r].config.key_values = same;
+            c.hand[r].config.nkey_values = 2;
+            c.hand[r].config.member_data = &member_data[r];
+            c.hand[r].config.nmember_data = 1;
         }
         assert_true(crew_start(&c));
         crew_join(&c, 0, n);
@@ -43,11 +43,13 @@ static void everyone_learns_of_everyone(void **state)
             assert_int_equal(world->incarnation, 1);
             assert_int_equal(world->leader.rank, -1);
             assert_int_equal(world->leader.pid, getpid());
-            assert_string_equal(eni_pair_find(world->pairs, world->npairs, "model"), "convnet");
+            assert_string_equal(eni_key_value_find(world->key_values, world->nkey_values, "model"),
+                                "convnet");
             for (int p = 0; p < n; p++) {
                 assert_int_equal(world->peers[p].rank, p);
                 assert_string_equal(world->peers[p].host_id, "h/1");
-                assert_string_equal(eni_pair_find(world->peers[p].privates, 1, "socket"), socket_name[p]);
+                assert_string_equal(eni_key_value_find(world->peers[p].member_data, 1, "socket"),
+                                    socket_name[p]);
             }
         }
         assert_true(crew_bye(&c));
@@ -139,11 +141,11 @@ static void a_missing_rank_is_named(void **state)
 static void a_difference_is_named_to_all(void **state)
 {
     (void)state;
-    static const eni_pair first[] = {{"lr", "0.01"}, {"seed", "1"}},
-                          second[] = {{"lr", "0.1"}, {"seed", "1"}},
-                          extra[] = {{"lr", "0.01"}, {"seed", "1"}, {"nesterov", "on"}};
+    static const eni_key_value first[] = {{"lr", "0.01"}, {"seed", "1"}},
+                               second[] = {{"lr", "0.1"}, {"seed", "1"}},
+                               extra[] = {{"lr", "0.01"}, {"seed", "1"}, {"nesterov", "on"}};
     const struct {
-        const eni_pair *pairs;
+        const eni_key_value *key_values;
         size_t n;
         const char *sentence;
     } cases[] = {{second, 2, "lr differs: rank 0 has 0.01, rank 1 has 0.1"},
@@ -152,10 +154,10 @@ static void a_difference_is_named_to_all(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         crew c;
         crew_init(&c, 2);
-        c.hand[0].config.pairs = first;
-        c.hand[0].config.npairs = 2;
-        c.hand[1].config.pairs = cases[i].pairs;
-        c.hand[1].config.npairs = cases[i].n;
+        c.hand[0].config.key_values = first;
+        c.hand[0].config.nkey_values = 2;
+        c.hand[1].config.key_values = cases[i].key_values;
+        c.hand[1].config.nkey_values = cases[i].n;
         assert_true(crew_start(&c));
         crew_join(&c, 0, 2);
         assert_int_equal(c.hand[0].status, EN_EMISMATCH);
@@ -166,18 +168,18 @@ static void a_difference_is_named_to_all(void **state)
     }
 }
 
-static const eni_pair shards[] = {{"lane0", "tcp://127.0.0.1:1"}};
+static const eni_key_value shards[] = {{"lane0", "tcp://127.0.0.1:1"}};
 
 static en_status configure(void *user, const eni_world_info *world, eni_terms *terms)
 {
-    const char *batch = eni_pair_find(world->pairs, world->npairs, "batches");
+    const char *batch = eni_key_value_find(world->key_values, world->nkey_values, "batches");
     if (batch == NULL) {
         snprintf(terms->reason, sizeof terms->reason, "psd wants to know the batches");
         return EN_EINVAL;
     }
     terms->budget = batch[0] == '7' ? 7 : 0;
-    terms->privates = shards;
-    terms->nprivates = 1;
+    terms->member_data = shards;
+    terms->nmember_data = 1;
     *(const eni_world_info **)user = world;
     return EN_OK;
 }
@@ -185,7 +187,7 @@ static en_status configure(void *user, const eni_world_info *world, eni_terms *t
 static void on_world_decides_before_anyone_is_in(void **state)
 {
     (void)state;
-    const eni_pair batches[] = {{"batches", "7"}};
+    const eni_key_value batches[] = {{"batches", "7"}};
     for (int has_batches = 0; has_batches < 2; has_batches++) {
         crew c;
         const eni_world_info *seen = NULL;
@@ -193,8 +195,8 @@ static void on_world_decides_before_anyone_is_in(void **state)
         c.config.on_world = configure;
         c.config.user = &seen;
         for (int r = 0; r < 2 && has_batches; r++) {
-            c.hand[r].config.pairs = batches;
-            c.hand[r].config.npairs = 1;
+            c.hand[r].config.key_values = batches;
+            c.hand[r].config.nkey_values = 1;
         }
         assert_true(crew_start(&c));
         crew_join(&c, 0, 2);
@@ -202,10 +204,11 @@ static void on_world_decides_before_anyone_is_in(void **state)
         if (has_batches) {
             const eni_world_info *world = eni_member_world(c.hand[1].member);
             assert_int_equal(world->budget, 7);
-            assert_string_equal(eni_pair_find(world->leader.privates, world->leader.nprivates, "lane0"),
-                                shards[0].value);
+            assert_string_equal(
+                eni_key_value_find(world->leader.member_data, world->leader.nmember_data, "lane0"),
+                shards[0].value);
             assert_true(crew_bye(&c));
-            assert_string_equal(eni_pair_find(seen->pairs, seen->npairs, "batches"),
+            assert_string_equal(eni_key_value_find(seen->key_values, seen->nkey_values, "batches"),
                                 "7"); /* after all have left */
             assert_int_equal(seen->peers[1].rank, 1);
         } else {

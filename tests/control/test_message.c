@@ -1,4 +1,5 @@
-/* test_message.c - control messages: every type comes back, lengths hold, strings and pairs survive the copy.
+/* test_message.c - control messages: every type comes back, lengths hold, strings and key-values survive the
+ * copy.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "core/memory.h"
 #include "runtime/control/message.h"
 
-static const eni_pair some_pairs[] = {{"lr", "0.01"}, {"model", "convnet"}, {"empty", ""}};
+static const eni_key_value some_key_values[] = {{"lr", "0.01"}, {"model", "convnet"}, {"empty", ""}};
 
 static eni_message example(uint32_t type)
 {
@@ -48,8 +49,8 @@ static eni_message example(uint32_t type)
                      .tag = "hash",
                      .phase = "forward",
                      .reason = "because"};
-    m.pairs = (eni_pair_list){some_pairs, 3, {NULL, 0}};
-    m.privates = (eni_pair_list){some_pairs, 1, {NULL, 0}};
+    m.key_values = (eni_key_value_list){some_key_values, 3, {NULL, 0}};
+    m.member_data = (eni_key_value_list){some_key_values, 1, {NULL, 0}};
     m.blob = (eni_span){(const uint8_t *)"blob\0blob", 9};
     return m;
 }
@@ -80,17 +81,17 @@ static void every_type_comes_back(void **state)
         assert_int_equal(eni_message_get(link.out.data + PREFIX, link.out.bytes - PREFIX, &out, NULL), EN_OK);
         assert_int_equal(out.type, in.type);
         /* Encoding what was decoded gives the same bytes, so no field was lost. */
-        const eni_pair *pairs, *privates;
-        assert_int_equal(eni_pairs_take(&out.pairs, &pairs), EN_OK);
-        assert_int_equal(eni_pairs_take(&out.privates, &privates), EN_OK);
+        const eni_key_value *key_values, *member_data;
+        assert_int_equal(eni_key_values_take(&out.key_values, &key_values), EN_OK);
+        assert_int_equal(eni_key_values_take(&out.member_data, &member_data), EN_OK);
         again = out;
-        again.pairs.pair = pairs;
-        again.privates.pair = privates;
+        again.key_values.pair = key_values;
+        again.member_data.pair = member_data;
         eni_link second = encode(&again);
         assert_int_equal(second.out.bytes, link.out.bytes);
         assert_memory_equal(second.out.data, link.out.data, link.out.bytes);
-        eni_free((void *)(uintptr_t)pairs);
-        eni_free((void *)(uintptr_t)privates);
+        eni_free((void *)(uintptr_t)key_values);
+        eni_free((void *)(uintptr_t)member_data);
         eni_link_fini(&link);
         eni_link_fini(&second);
     }
@@ -158,9 +159,9 @@ static void an_oversized_message_is_not_sent(void **state)
     (void)state;
     char *value = eni_alloc(ENI_FRAME_MAX + 1);
     memset(value, 'v', ENI_FRAME_MAX);
-    eni_pair pair = {"k", value};
+    eni_key_value pair = {"k", value};
     eni_message m = example(ENI_CTL_PEER);
-    m.privates = (eni_pair_list){&pair, 1, {NULL, 0}};
+    m.member_data = (eni_key_value_list){&pair, 1, {NULL, 0}};
     eni_link link;
     eni_link_init(&link, -1);
     assert_int_equal(eni_message_put(&link, &m), EN_EINVAL);

@@ -18,13 +18,14 @@
 #include "runtime/control/runs.h"
 #include "runtime/control/runs_wire.h"
 
-static const eni_pair facts[] = {{"strategy", "ssp:bound=2"}, {"out", "/tmp/x"}, {"launcher", "4711"}};
+static const eni_key_value attributes[] = {
+    {"strategy", "ssp:bound=2"}, {"out", "/tmp/x"}, {"launcher", "4711"}};
 
 /* The run of this process that has such an `out`; NULL. */
 static const eni_run *find(const eni_run *runs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const char *out = eni_pair_find(runs[i].facts, runs[i].nfacts, "out");
+        const char *out = eni_key_value_find(runs[i].attributes, runs[i].nattributes, "out");
         if (runs[i].pid == getpid() && out != NULL && strcmp(out, "/tmp/x") == 0) return &runs[i];
     }
     return NULL;
@@ -46,8 +47,8 @@ static const eni_run *look(eni_run **runs, size_t *n)
 static void start(crew *c, int n)
 {
     crew_init(c, n);
-    c->config.facts = facts;
-    c->config.nfacts = 3;
+    c->config.attributes = attributes;
+    c->config.nattributes = 3;
     c->config.budget = 100;
     c->config.peer_timeout_ns = 2 * ENI_SECOND;
     for (int r = 0; r < n; r++)
@@ -91,8 +92,8 @@ static void a_run_is_listed_with_its_ranks(void **state)
     assert_int_equal(run->claimed, 1);
     assert_int_equal(run->budget, 100);
     assert_true(run->elapsed_ns > 0);
-    assert_string_equal(eni_pair_find(run->facts, run->nfacts, "strategy"), "ssp:bound=2");
-    assert_string_equal(eni_pair_find(run->facts, run->nfacts, "launcher"), "4711");
+    assert_string_equal(eni_key_value_find(run->attributes, run->nattributes, "strategy"), "ssp:bound=2");
+    assert_string_equal(eni_key_value_find(run->attributes, run->nattributes, "launcher"), "4711");
     eni_runs_free(runs, n);
     eni_member_wait_end(c.hand[1].member);
     assert_true(crew_bye(&c));
@@ -165,7 +166,11 @@ static void answers_survive_truncation_and_noise(void **state)
 {
     (void)state;
     uint8_t memory[ENI_RUNS_MESSAGE_MAX];
-    eni_run run = {.pid = 7, .nranks = 2, .nrank = 2, .facts = (eni_pair *)(uintptr_t)facts, .nfacts = 3},
+    eni_run run = {.pid = 7,
+                   .nranks = 2,
+                   .nrank = 2,
+                   .attributes = (eni_key_value *)(uintptr_t)attributes,
+                   .nattributes = 3},
             out;
     eni_run_rank rank = {.rank = -2, .pid = 8, .step = 3, .state = ENI_RANK_GONE, .host = "a"}, rank_out;
     for (int which = 0; which < 2; which++) {
@@ -180,7 +185,7 @@ static void answers_survive_truncation_and_noise(void **state)
             en_status st = which == 0 ? eni_runs_get_run(exact, length, &out)
                                       : eni_runs_get_rank(exact, length, &rank_out);
             assert_int_equal(st, length == pack.bytes ? EN_OK : EN_EPROTO);
-            if (which == 0) eni_free(out.facts);
+            if (which == 0) eni_free(out.attributes);
             eni_free(exact);
         }
     }

@@ -19,20 +19,21 @@ enum { RANKS = 2, SERVERS = 3, FIRST = RANKS }; /* hand FIRST + k - 1 is server 
 
 typedef struct server {
     char key[16], value[32], word[16];
-    eni_pair shard;
+    eni_key_value shard;
     atomic_int nserved;
     uint32_t epoch;
     bool has_right_world;
 } server;
 
-static en_status serve(void *user, const eni_world_info *world, const eni_pair **privates_out, size_t *n_out)
+static en_status serve(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
+                       size_t *n_out)
 {
     server *s = user;
     s->has_right_world = world->nranks == RANKS && world->nservers == SERVERS && world->peers[1].rank == 1 &&
-                         strcmp(eni_pair_find(world->pairs, world->npairs, "lr"), "0.1") == 0;
+                         strcmp(eni_key_value_find(world->key_values, world->nkey_values, "lr"), "0.1") == 0;
     s->epoch = world->epoch;
-    s->shard = (eni_pair){s->key, s->value};
-    *privates_out = &s->shard;
+    s->shard = (eni_key_value){s->key, s->value};
+    *member_data_out = &s->shard;
     *n_out = 1;
     atomic_fetch_add(&s->nserved, 1);
     return EN_OK;
@@ -44,14 +45,14 @@ static void add_word(void *user, const char *tag, eni_blob *own_out)
     if (strcmp(tag, "result") == 0) *own_out = (eni_blob){(const uint8_t *)s->word, strlen(s->word)};
 }
 
-static const eni_pair shard0 = {"lane.0", "first"};
+static const eni_key_value shard0 = {"lane.0", "first"};
 
 static en_status lead(void *user, const eni_world_info *world, eni_terms *terms)
 {
     (void)user;
     (void)world;
-    terms->privates = &shard0;
-    terms->nprivates = 1;
+    terms->member_data = &shard0;
+    terms->nmember_data = 1;
     return EN_OK;
 }
 
@@ -70,15 +71,15 @@ static void fold(void *user, const char *tag, const eni_blob *blobs, size_t coun
 
 static void start(crew *c, server servers[SERVERS], char *words)
 {
-    static const eni_pair lr = {"lr", "0.1"};
+    static const eni_key_value lr = {"lr", "0.1"};
     crew_init(c, RANKS);
     c->config.nservers = SERVERS;
     c->config.on_world = lead;
     c->config.on_gather = fold;
     c->config.user = words;
     for (int r = 0; r < RANKS; r++) {
-        c->hand[r].config.pairs = &lr;
-        c->hand[r].config.npairs = 1;
+        c->hand[r].config.key_values = &lr;
+        c->hand[r].config.nkey_values = 1;
     }
     for (int k = 1; k < SERVERS; k++) {
         server *s = &servers[k];
@@ -106,7 +107,7 @@ static void join(crew *c)
 
 static const char *shard(const eni_peer *leader, const char *key)
 {
-    const char *value = eni_pair_find(leader->privates, leader->nprivates, key);
+    const char *value = eni_key_value_find(leader->member_data, leader->nmember_data, key);
     return value == NULL ? "none" : value;
 }
 
@@ -129,7 +130,7 @@ static void all_shards_and_words_are_merged(void **state)
     for (int r = 0; r < RANKS; r++) {
         const eni_world_info *world = eni_member_world(c.hand[r].member);
         assert_int_equal(world->nservers, SERVERS);
-        assert_int_equal(world->leader.nprivates, SERVERS);
+        assert_int_equal(world->leader.nmember_data, SERVERS);
         assert_string_equal(shard(&world->leader, "lane.0"), "first");
         assert_string_equal(shard(&world->leader, "lane.1"), "of server 1");
         assert_string_equal(shard(&world->leader, "lane.2"), "of server 2");
@@ -211,12 +212,12 @@ static void a_server_may_come_back(void **state)
 
 static atomic_bool may_serve;
 
-static en_status serve_late(void *user, const eni_world_info *world, const eni_pair **privates_out,
+static en_status serve_late(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
                             size_t *n_out)
 {
     for (int64_t deadline = crew_soon(); !atomic_load(&may_serve) && eni_now_ns() < deadline;)
         poll(NULL, 0, 1);
-    return serve(user, world, privates_out, n_out);
+    return serve(user, world, member_data_out, n_out);
 }
 
 static void *open_hand(void *argument)

@@ -1,5 +1,6 @@
-/* fuzz_control.c - bytes of any kind as a control message, with its pairs copied out: what is accepted must
- * encode and decode to itself. The same bytes also as a question to and an answer of the status socket. */
+/* fuzz_control.c - bytes of any kind as a control message, with its key-values copied out: what is accepted
+ * must encode and decode to itself. The same bytes also as a question to and an answer of the status socket.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,13 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t max_bytes, un
     return fuzz_mutate_array(data, bytes, max_bytes, seed);
 }
 
-/* The message's pairs as ours, so that it can be encoded again. */
-static const eni_pair *take(eni_pair_list *list)
+/* The message's key-values as ours, so that it can be encoded again. */
+static const eni_key_value *take(eni_key_value_list *list)
 {
-    const eni_pair *pairs;
-    must(eni_pairs_take(list, &pairs) == EN_OK);
-    list->pair = pairs;
-    return pairs;
+    const eni_key_value *key_values;
+    must(eni_key_values_take(list, &key_values) == EN_OK);
+    list->pair = key_values;
+    return key_values;
 }
 
 static void read_as_runs(const uint8_t *data, size_t bytes)
@@ -32,7 +33,7 @@ static void read_as_runs(const uint8_t *data, size_t bytes)
     eni_run run;
     eni_run_rank rank;
     must(eni_runs_get_question(data, bytes, why) <= ENI_RUNS_STOP);
-    if (eni_runs_get_run(data, bytes, &run) == EN_OK) eni_free(run.facts);
+    if (eni_runs_get_run(data, bytes, &run) == EN_OK) eni_free(run.attributes);
     (void)eni_runs_get_rank(data, bytes, &rank);
 }
 
@@ -48,13 +49,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         must(why != NULL);
         return 0;
     }
-    const eni_pair *lists[4] = {take(&message.pairs), take(&message.privates), NULL, NULL};
+    const eni_key_value *lists[4] = {take(&message.key_values), take(&message.member_data), NULL, NULL};
     eni_link_init(&first, -1);
     eni_link_init(&second, -1);
     must(eni_message_put(&first, &message) == EN_OK);
     must(eni_message_get(first.out.data + PREFIX, first.out.bytes - PREFIX, &again, NULL) == EN_OK);
-    lists[2] = take(&again.pairs);
-    lists[3] = take(&again.privates);
+    lists[2] = take(&again.key_values);
+    lists[3] = take(&again.member_data);
     must(eni_message_put(&second, &again) == EN_OK);
     must(first.out.bytes == second.out.bytes &&
          memcmp(first.out.data, second.out.data, first.out.bytes) == 0);

@@ -15,26 +15,26 @@
 
 enum { WORLD = 2, ELEMENTS = 1 << 20, ROUNDS = 8, PAIRS = 20, EPOCH = 2 };
 
-static const eni_pair pairs[PAIRS] = {{"strategy-name", "ps-async"},
-                                      {"strategy-options", ""},
-                                      {"buckets", "1048576"},
-                                      {"bucket-offsets", "0"},
-                                      {"elements", "1048576"},
-                                      {"optimizer", "sgd"},
-                                      {"momentum", "0"},
-                                      {"weight-decay", "0"},
-                                      {"nesterov", "0"},
-                                      {"lr", "1"},
-                                      {"lr-schedule", "constant"},
-                                      {"lr-warmup", "0"},
-                                      {"lr-step", "0"},
-                                      {"lr-gamma", "1"},
-                                      {"total-samples", "320"},
-                                      {"sum-order", "rank"},
-                                      {"seed", "1"},
-                                      {"budget", "40"},
-                                      {"net-rate", "0"},
-                                      {"net-delay", "0"}};
+static const eni_key_value pairs[PAIRS] = {{"strategy-name", "ps-async"},
+                                           {"strategy-options", ""},
+                                           {"buckets", "1048576"},
+                                           {"bucket-offsets", "0"},
+                                           {"elements", "1048576"},
+                                           {"optimizer", "sgd"},
+                                           {"momentum", "0"},
+                                           {"weight-decay", "0"},
+                                           {"nesterov", "0"},
+                                           {"lr", "1"},
+                                           {"lr-schedule", "constant"},
+                                           {"lr-warmup", "0"},
+                                           {"lr-step", "0"},
+                                           {"lr-gamma", "1"},
+                                           {"total-samples", "320"},
+                                           {"sum-order", "rank"},
+                                           {"seed", "1"},
+                                           {"budget", "40"},
+                                           {"net-rate", "0"},
+                                           {"net-delay", "0"}};
 
 typedef struct rig {
     eni_net *net;

@@ -17,7 +17,7 @@
 #include "core/log.h"
 #include "runtime/net/tcp.h"
 #include "server/shard.h"
-#include "tests/server/pairs.h"
+#include "tests/server/key_values.h"
 
 enum { WORLD = 2 };
 
@@ -48,8 +48,9 @@ static inline rig *open_rig(eni_shaper *shaper)
     char why[ENI_REASON_MAX];
     eni_token_make(&r->token);
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
-    assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_pairs, PAIRS, &r->setup, why),
-                     EN_OK);
+    assert_int_equal(
+        eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), good_key_values, KEY_VALUES, &r->setup, why),
+        EN_OK);
     const eni_arenas_config arenas = {
         .nranks = WORLD, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
     assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);

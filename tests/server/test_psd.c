@@ -23,7 +23,7 @@
 #include "runtime/net/host_info.h"
 #include "server/psd.h"
 #include "tests/port.h"
-#include "tests/server/pairs.h"
+#include "tests/server/key_values.h"
 
 enum { WORLD = 2, STEPS = 6 };
 
@@ -205,8 +205,8 @@ static void *run_worker(void *user)
         .nranks = WORLD,
         .host = host,
         .host_id = host_id,
-        .pairs = good_pairs,
-        .npairs = PAIRS,
+        .key_values = good_key_values,
+        .nkey_values = KEY_VALUES,
         .join_deadline_ns = deadline,
         .abort_fd = -1,
     };

@@ -1,4 +1,4 @@
-/* test_setup.c - pairs from a socket: what is missing or wrong is named, nothing else is believed. */
+/* test_setup.c - key-values from a socket: what is missing or wrong is named, nothing else is believed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,14 +9,14 @@
 #include <cmocka.h>
 
 #include "server/setup.h"
-#include "tests/server/pairs.h"
+#include "tests/server/key_values.h"
 
-static eni_pair pairs[PAIRS];
+static eni_key_value key_values[KEY_VALUES];
 
-static en_status read_pairs(size_t n, eni_setup *setup, char *why)
+static en_status read_key_values(size_t n, eni_setup *setup, char *why)
 {
     why[0] = 0;
-    return eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, n, setup, why);
+    return eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), key_values, n, setup, why);
 }
 
 static void everything_is_read(void **state)
@@ -24,8 +24,8 @@ static void everything_is_read(void **state)
     (void)state;
     eni_setup setup;
     char why[ENI_REASON_MAX];
-    memcpy(pairs, good_pairs, sizeof good_pairs);
-    assert_int_equal(read_pairs(PAIRS, &setup, why), EN_OK);
+    memcpy(key_values, good_key_values, sizeof good_key_values);
+    assert_int_equal(read_key_values(KEY_VALUES, &setup, why), EN_OK);
     assert_int_equal(setup.nbuckets, 3);
     assert_int_equal(setup.counts[0], 700);
     assert_int_equal(setup.offsets[2], 0);
@@ -45,14 +45,14 @@ static void everything_is_read(void **state)
 static void what_is_missing_is_named(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < PAIRS; i++) {
+    for (size_t i = 0; i < KEY_VALUES; i++) {
         eni_setup setup;
         char why[ENI_REASON_MAX];
-        memcpy(pairs, good_pairs, sizeof good_pairs);
-        pairs[i].key = "something-else";
-        if (strcmp(good_pairs[i].key, "net-rate") == 0) continue; /* the one that may be missing */
-        assert_int_equal(read_pairs(PAIRS, &setup, why), EN_EPROTO);
-        assert_non_null(strstr(why, good_pairs[i].key));
+        memcpy(key_values, good_key_values, sizeof good_key_values);
+        key_values[i].key = "something-else";
+        if (strcmp(good_key_values[i].key, "net-rate") == 0) continue; /* the one that may be missing */
+        assert_int_equal(read_key_values(KEY_VALUES, &setup, why), EN_EPROTO);
+        assert_non_null(strstr(why, good_key_values[i].key));
     }
 }
 
@@ -93,10 +93,10 @@ static void what_is_wrong_is_refused(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         eni_setup setup;
         char why[ENI_REASON_MAX];
-        memcpy(pairs, good_pairs, sizeof good_pairs);
-        for (size_t k = 0; k < PAIRS; k++)
-            if (strcmp(pairs[k].key, wrong[i].key) == 0) pairs[k].value = wrong[i].value;
-        const en_status st = read_pairs(PAIRS, &setup, why);
+        memcpy(key_values, good_key_values, sizeof good_key_values);
+        for (size_t k = 0; k < KEY_VALUES; k++)
+            if (strcmp(key_values[k].key, wrong[i].key) == 0) key_values[k].value = wrong[i].value;
+        const en_status st = read_key_values(KEY_VALUES, &setup, why);
         if (st != wrong[i].status || !strstr(why, wrong[i].part))
             fail_msg("%s '%s': status %d, '%s'", wrong[i].key, wrong[i].value, st, why);
     }

@@ -18,28 +18,28 @@
 #include "server/shard.h"
 #include "tests/allocations.h"
 
-enum { ELEMENTS = 1024 + 32768, PAIRS = 20, CELLS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
+enum { ELEMENTS = 1024 + 32768, KEY_VALUES = 20, CELLS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
 
-static const eni_pair pairs[PAIRS] = {{"strategy-name", "ps-sync"},
-                                      {"strategy-options", ""},
-                                      {"buckets", "1024,32768"},
-                                      {"bucket-offsets", "32768,0"},
-                                      {"elements", "33792"},
-                                      {"optimizer", "sgd"},
-                                      {"momentum", "0.9"},
-                                      {"weight-decay", "0"},
-                                      {"nesterov", "0"},
-                                      {"lr", "0.1"},
-                                      {"lr-schedule", "constant"},
-                                      {"lr-warmup", "0"},
-                                      {"lr-step", "0"},
-                                      {"lr-gamma", "1"},
-                                      {"total-samples", "320"},
-                                      {"sum-order", "rank"},
-                                      {"seed", "1"},
-                                      {"budget", "40"},
-                                      {"net-rate", "0"},
-                                      {"net-delay", "0"}};
+static const eni_key_value key_values[KEY_VALUES] = {{"strategy-name", "ps-sync"},
+                                                     {"strategy-options", ""},
+                                                     {"buckets", "1024,32768"},
+                                                     {"bucket-offsets", "32768,0"},
+                                                     {"elements", "33792"},
+                                                     {"optimizer", "sgd"},
+                                                     {"momentum", "0.9"},
+                                                     {"weight-decay", "0"},
+                                                     {"nesterov", "0"},
+                                                     {"lr", "0.1"},
+                                                     {"lr-schedule", "constant"},
+                                                     {"lr-warmup", "0"},
+                                                     {"lr-step", "0"},
+                                                     {"lr-gamma", "1"},
+                                                     {"total-samples", "320"},
+                                                     {"sum-order", "rank"},
+                                                     {"seed", "1"},
+                                                     {"budget", "40"},
+                                                     {"net-rate", "0"},
+                                                     {"net-delay", "0"}};
 
 static eni_bucket_range ranges[CELLS] = {{.lo = 32768, .hi = ELEMENTS}, {.lo = 0, .hi = 32768}};
 static const eni_buckets buckets = {.n = CELLS, .count = ELEMENTS, .bucket = ranges};
@@ -109,7 +109,8 @@ static rig *open_rig(int is_shared)
     eni_token_make(&r->token);
     eni_memory_keep(); /* as psd does */
     assert_int_equal(eni_net_open(1, &r->net), EN_OK);
-    assert_int_equal(eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), pairs, PAIRS, &r->setup, why), EN_OK);
+    assert_int_equal(
+        eni_setup_read(en_strategy_entry(EN_STRATEGY_ABI), key_values, KEY_VALUES, &r->setup, why), EN_OK);
     const eni_arenas_config arenas = {
         .nranks = 1, .epoch = 1, .elements = ELEMENTS, .token = r->token, .own_shards = 1, .nshards = 1};
     assert_int_equal(eni_arenas_start(&arenas, &r->arenas), EN_OK);

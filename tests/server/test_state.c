@@ -242,32 +242,33 @@ static void another_run_s_journal_is_refused(void **unused)
 static void a_run_is_read_back(void **unused)
 {
     (void)unused;
-    const eni_pair pairs[] = {{"lr", "0.1"}, {"net", ""}}, privates[] = {{"data", "tcp://127.0.0.1:1"}};
+    const eni_key_value key_values[] = {{"lr", "0.1"}, {"net", ""}},
+                        member_data[] = {{"data", "tcp://127.0.0.1:1"}};
     const eni_peer peers[] = {
         {.rank = 0, .pid = 12, .born = 99, .host = "a", .host_id = "A"},
-        {.rank = 1, .pid = 13, .host = "b", .host_id = "B", .privates = privates, .nprivates = 1}};
+        {.rank = 1, .pid = 13, .host = "b", .host_id = "B", .member_data = member_data, .nmember_data = 1}};
     const eni_world_info world = {.rank = -1,
                                   .nranks = 2,
                                   .epoch = 3,
                                   .incarnation = UINT64_C(0xfedcba9876543210),
                                   .peers = peers,
-                                  .pairs = pairs,
-                                  .npairs = 2};
-    eni_served facts = {"ps-sync", "1.2", 6, {{1, 2, 3}}};
+                                  .key_values = key_values,
+                                  .nkey_values = 2};
+    eni_served attributes = {"ps-sync", "1.2", 6, {{1, 2, 3}}};
     eni_run_file *file;
     assert_int_equal(eni_run_file_read(state, &file), EN_ENOENT);
-    assert_int_equal(eni_run_file_write(state, &facts, &world), EN_OK);
+    assert_int_equal(eni_run_file_write(state, &attributes, &world), EN_OK);
     assert_int_equal(eni_run_file_read(state, &file), EN_OK);
-    assert_string_equal(file->facts.strategy, "ps-sync");
-    assert_int_equal(file->facts.nshards, 6);
-    assert_true(eni_token_equal(&file->facts.token, &facts.token));
+    assert_string_equal(file->attributes.strategy, "ps-sync");
+    assert_int_equal(file->attributes.nshards, 6);
+    assert_true(eni_token_equal(&file->attributes.token, &attributes.token));
     assert_int_equal(file->epoch, 3);
     assert_true(file->incarnation == world.incarnation);
-    assert_int_equal(file->npairs, 2);
-    assert_string_equal(eni_pair_find(file->pairs, file->npairs, "lr"), "0.1");
+    assert_int_equal(file->nkey_values, 2);
+    assert_string_equal(eni_key_value_find(file->key_values, file->nkey_values, "lr"), "0.1");
     assert_int_equal(file->peers[0].born, 99);
     assert_string_equal(file->peers[1].host_id, "B");
-    assert_string_equal(eni_pair_find(file->peers[1].privates, file->peers[1].nprivates, "data"),
+    assert_string_equal(eni_key_value_find(file->peers[1].member_data, file->peers[1].nmember_data, "data"),
                         "tcp://127.0.0.1:1");
     eni_run_file_free(file);
 }

@@ -83,7 +83,7 @@ int job_clear(void **state)
 
 static int is_ours(const job *j, const eni_run *run)
 {
-    const char *launcher = eni_pair_find(run->facts, run->nfacts, "launcher");
+    const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
     if (j->is_run) return launcher != NULL && atoi(launcher) == j->run.pid;
     return run->pid == (j->has_psd ? j->psd.pid : j->rank[0].pid);
 }

@@ -186,7 +186,7 @@ static void *run_worker(void *user)
              w->trial->plan->strategy);
     eni_host_info_name(host);
     eni_host_info_id(NULL, host_id);
-    const eni_pair pairs[] = {
+    const eni_key_value key_values[] = {
         {"strategy-name", word},
         {"strategy-options", options ? options + 1 : ""},
         {"buckets", "2048,2048"},
@@ -214,8 +214,8 @@ static void *run_worker(void *user)
         .nranks = WORLD,
         .host = host,
         .host_id = host_id,
-        .pairs = pairs,
-        .npairs = sizeof pairs / sizeof *pairs,
+        .key_values = key_values,
+        .nkey_values = sizeof key_values / sizeof *key_values,
         .join_deadline_ns = eni_now_ns() + 30 * ENI_SECOND,
         .server_timeout_ns = 60 * ENI_SECOND,
         .abort_fd = -1,

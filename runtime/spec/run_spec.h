@@ -1,7 +1,7 @@
-/* agreement.h - what the ranks of a run must agree on, and what psd must know to hold its weights: the pairs
- * of a JOIN. server/setup.c reads them back. */
-#ifndef SPEC_AGREEMENT_H
-#define SPEC_AGREEMENT_H
+/* run_spec.h - what the ranks of a run must agree on, and what psd must know to hold its weights: the
+ * key-values of a JOIN. server/setup.c reads them back. */
+#ifndef SPEC_RUN_SPEC_H
+#define SPEC_RUN_SPEC_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,29 +12,29 @@
 #include "runtime/control/control.h"
 #include "runtime/spec/buckets.h"
 
-enum { ENI_AGREEMENT_PAIRS = 1024, ENI_AGREEMENT_BYTES = 1 << 18 };
+enum { ENI_RUN_SPEC_MAX = 1024, ENI_RUN_SPEC_BYTES = 1 << 18 };
 
 /* Pairs under construction, in the order of adding: texts live in one block. Zeroed memory is empty. Large:
  * not for a stack. */
-typedef struct eni_agreement {
-    eni_pair pair[ENI_AGREEMENT_PAIRS];
+typedef struct eni_run_spec {
+    eni_key_value key_value[ENI_RUN_SPEC_MAX];
     size_t n, used;
-    char text[ENI_AGREEMENT_BYTES];
-} eni_agreement;
+    char text[ENI_RUN_SPEC_BYTES];
+} eni_run_spec;
 
 /* Copies both texts. EN_EINVAL, logged: no room. */
-en_status eni_agreement_add(eni_agreement *agreement, const char *key, const char *value);
+en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *value);
 
 /* The same for a number, exact; whole numbers apart, since 2^53 + 1 is no double. */
-en_status eni_agreement_add_number(eni_agreement *agreement, const char *key, double value);
-en_status eni_agreement_add_whole(eni_agreement *agreement, const char *key, uint64_t value);
+en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value);
+en_status eni_run_spec_add_whole(eni_run_spec *spec, const char *key, uint64_t value);
 
 /* What was built: the version of the program and the ABI of strategies. To be added first: of two ranks that
- * differ in several pairs the first is told, so causes come before effects. */
-en_status eni_agreement_add_build(eni_agreement *agreement, const char *version);
+ * differ in several key-values the first is told, so causes come before effects. */
+en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version);
 
 /* A run as its store sees it. */
-typedef struct eni_run_facts {
+typedef struct eni_run_attributes {
     const char *strategy, *strategy_options; /* a name, never a path; canonical options */
     const eni_optimizer *optimizer;
     eni_hyper hyper;       /* momentum, nesterov, weight_decay */
@@ -46,10 +46,10 @@ typedef struct eni_run_facts {
     uint64_t net_bytes_per_s; /* the emulated network; 0, 0: none */
     int64_t net_delay_ns;
     const eni_buckets *buckets;
-} eni_run_facts;
+} eni_run_attributes;
 
 /* Adds them all, under the keys that psd looks for, the strategy first and the buckets last. EN_EINVAL as
  * above; EN_ENOMEM. */
-en_status eni_agreement_add_run(eni_agreement *agreement, const eni_run_facts *facts);
+en_status eni_run_spec_add_run(eni_run_spec *spec, const eni_run_attributes *attributes);
 
 #endif

@@ -1,6 +1,6 @@
-/* pairs.h - a small model's JOIN, and the weights that a round of ps-sync on it must end with. */
-#ifndef TESTS_SERVER_PAIRS_H
-#define TESTS_SERVER_PAIRS_H
+/* key-values.h - a small model's JOIN, and the weights that a round of ps-sync on it must end with. */
+#ifndef TESTS_SERVER_KEY_VALUES_H
+#define TESTS_SERVER_KEY_VALUES_H
 
 #include <stdint.h>
 
@@ -14,27 +14,27 @@ enum { BUCKETS = 3, ELEMENTS = 784, MOST = 700 };
 static const uint64_t counts[BUCKETS] = {700, 5, 64};
 static const uint64_t offsets[BUCKETS] = {84, 64, 0};
 
-enum { PAIRS = 20 };
-static const eni_pair good_pairs[PAIRS] = {{"strategy-name", "ps-sync"},
-                                           {"strategy-options", ""},
-                                           {"buckets", "700,5,64"},
-                                           {"bucket-offsets", "84,64,0"},
-                                           {"elements", "784"},
-                                           {"optimizer", "sgd"},
-                                           {"momentum", "0.9"},
-                                           {"weight-decay", "0.001"},
-                                           {"nesterov", "1"},
-                                           {"lr", "0.1"},
-                                           {"lr-schedule", "step"},
-                                           {"lr-warmup", "30"},
-                                           {"lr-step", "100"},
-                                           {"lr-gamma", "0.5"},
-                                           {"total-samples", "320"},
-                                           {"sum-order", "rank"},
-                                           {"seed", "9007199254740993"},
-                                           {"budget", "40"},
-                                           {"net-rate", "0"},
-                                           {"net-delay", "0"}};
+enum { KEY_VALUES = 20 };
+static const eni_key_value good_key_values[KEY_VALUES] = {{"strategy-name", "ps-sync"},
+                                                          {"strategy-options", ""},
+                                                          {"buckets", "700,5,64"},
+                                                          {"bucket-offsets", "84,64,0"},
+                                                          {"elements", "784"},
+                                                          {"optimizer", "sgd"},
+                                                          {"momentum", "0.9"},
+                                                          {"weight-decay", "0.001"},
+                                                          {"nesterov", "1"},
+                                                          {"lr", "0.1"},
+                                                          {"lr-schedule", "step"},
+                                                          {"lr-warmup", "30"},
+                                                          {"lr-step", "100"},
+                                                          {"lr-gamma", "0.5"},
+                                                          {"total-samples", "320"},
+                                                          {"sum-order", "rank"},
+                                                          {"seed", "9007199254740993"},
+                                                          {"budget", "40"},
+                                                          {"net-rate", "0"},
+                                                          {"net-delay", "0"}};
 
 static inline float weight_at(uint64_t element)
 {

@@ -1,0 +1,99 @@
+/* run_spec.c - see run_spec.h. */
+#include "runtime/spec/run_spec.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "entrain/strategy.h"
+
+en_status eni_run_spec_add(eni_run_spec *spec, const char *key, const char *value)
+{
+    size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
+    if (spec->n == ENI_RUN_SPEC_MAX || spec->used + key_bytes + value_bytes > ENI_RUN_SPEC_BYTES) {
+        eni_error("join", "the configuration is too long for a JOIN: give --bucket-cap-mb a larger value");
+        return EN_EINVAL;
+    }
+    char *k = spec->text + spec->used, *v = k + key_bytes;
+    memcpy(k, key, key_bytes);
+    memcpy(v, value, value_bytes);
+    spec->used += key_bytes + value_bytes;
+    spec->key_value[spec->n++] = (eni_key_value){k, v};
+    return EN_OK;
+}
+
+en_status eni_run_spec_add_number(eni_run_spec *spec, const char *key, double value)
+{
+    char text[40];
+    for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back: as the user wrote it */
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    return eni_run_spec_add(spec, key, text);
+}
+
+en_status eni_run_spec_add_whole(eni_run_spec *spec, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, value);
+    return eni_run_spec_add(spec, key, text);
+}
+
+static en_status add_buckets(eni_run_spec *spec, const eni_buckets *buckets)
+{
+    size_t room = (size_t)buckets->n * 22 + 1;
+    char *counts = eni_alloc(room), *offsets = eni_alloc(room);
+    en_status st = counts == NULL || offsets == NULL ? EN_ENOMEM : EN_OK;
+    size_t c = 0, o = 0;
+    for (uint32_t b = 0; st == EN_OK && b < buckets->n; b++) {
+        const eni_bucket_range *range = &buckets->bucket[b];
+        c += (size_t)snprintf(counts + c, room - c, "%s%" PRIu64, b ? "," : "", range->hi - range->lo);
+        o += (size_t)snprintf(offsets + o, room - o, "%s%" PRIu64, b ? "," : "", range->lo);
+    }
+    if (st == EN_OK) st = eni_run_spec_add(spec, "buckets", counts);
+    if (st == EN_OK) st = eni_run_spec_add(spec, "bucket-offsets", offsets);
+    eni_free(counts);
+    eni_free(offsets);
+    return st;
+}
+
+static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *attributes)
+{
+    static const char *const schedules[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
+    const eni_schedule *schedule = &attributes->schedule;
+    EN_TRY(eni_run_spec_add(spec, "optimizer", attributes->optimizer->name));
+    EN_TRY(eni_run_spec_add_number(spec, "momentum", (double)attributes->hyper.momentum));
+    EN_TRY(eni_run_spec_add_whole(spec, "nesterov", attributes->hyper.nesterov != 0));
+    EN_TRY(eni_run_spec_add_number(spec, "weight-decay", (double)attributes->hyper.weight_decay));
+    EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
+    EN_TRY(eni_run_spec_add(spec, "lr-schedule", schedules[schedule->kind]));
+    EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));
+    EN_TRY(eni_run_spec_add_whole(spec, "lr-step", schedule->step_samples));
+    return eni_run_spec_add_number(spec, "lr-gamma", schedule->gamma);
+}
+
+en_status eni_run_spec_add_build(eni_run_spec *spec, const char *version)
+{
+    EN_TRY(eni_run_spec_add(spec, "version", version));
+    return eni_run_spec_add_whole(spec, "strategy-abi", EN_STRATEGY_ABI);
+}
+
+en_status eni_run_spec_add_run(eni_run_spec *spec, const eni_run_attributes *attributes)
+{
+    EN_TRY(eni_run_spec_add(spec, "strategy-name", attributes->strategy));
+    EN_TRY(eni_run_spec_add(spec, "strategy-options", attributes->strategy_options));
+    EN_TRY(add_optimizer(spec, attributes));
+    EN_TRY(eni_run_spec_add(spec, "sum-order", attributes->sum_order == ENI_SUM_RING ? "ring" : "rank"));
+    if (eni_key_value_find(spec->key_value, spec->n, "seed") == NULL)
+        EN_TRY(eni_run_spec_add_whole(spec, "seed", attributes->seed));
+    EN_TRY(eni_run_spec_add_whole(spec, "total-samples", attributes->schedule.total));
+    EN_TRY(eni_run_spec_add_whole(spec, "budget", attributes->budget));
+    EN_TRY(eni_run_spec_add_whole(spec, "elements", attributes->elements));
+    EN_TRY(eni_run_spec_add_whole(spec, "net-rate", attributes->net_bytes_per_s));
+    EN_TRY(eni_run_spec_add_whole(spec, "net-delay", (uint64_t)attributes->net_delay_ns));
+    return add_buckets(spec, attributes->buckets);
+}
