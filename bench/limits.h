@@ -1,7 +1,7 @@
 /* limits.h - what this machine does when nothing but the unavoidable is done: the denominators of
  * bench/RESULTS.md.
  *
- * Every limit is a crew of processes that share a board. They do `warmup` rounds, then `rounds` that are
+ * Every limit is a group of processes that share a board. They do `warmup` rounds, then `rounds` that are
  * timed; each writes its own column of the board. Only the unavoidable is inside of the timed part. */
 #ifndef BENCH_LIMITS_H
 #define BENCH_LIMITS_H
@@ -27,7 +27,7 @@ typedef struct limit_trial {
     limit_board *board;
 } limit_trial;
 
-/* One limit. `main` is what process `rank` of the crew does; 0, or 1 with a sentence on stderr. */
+/* One limit. `main` is what process `rank` of the group does; 0, or 1 with a sentence on stderr. */
 typedef struct limit_kind {
     const char *name, *unit, *what; /* for the table */
     int (*main)(const limit_trial *trial, int rank);
@@ -46,7 +46,7 @@ const limit_kind *limit_sgemm(void);
 /* limits_message.c: bare ZeroMQ over TCP on loopback, DEALERs and one ROUTER as processes. */
 extern const limit_kind limit_roundtrip, limit_meeting, limit_one_way, limit_echo;
 
-/* Until all processes of the crew are here. Yields: they may share cores. */
+/* Until all processes of the group are here. Yields: they may share cores. */
 void limit_barrier(const limit_trial *trial);
 
 /* Memory of at least `bytes`, aligned, every page touched; NULL: there is none, said on stderr. Freed by the

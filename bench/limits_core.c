@@ -5,7 +5,7 @@
 
 #include "bench/limits.h"
 #include "core/clock.h"
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 
 #ifdef EN_HAVE_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
@@ -45,7 +45,7 @@ const limit_kind limit_copy = {.name = "copy",
 
 /* ---- sum: every rank adds its share of all vectors and stores it into all: no all-reduce moves less ---- */
 
-ENI_CLONES static void sum_two(float *restrict a, float *restrict b, uint64_t lo, uint64_t hi)
+ENI_MULTIVERSION static void sum_two(float *restrict a, float *restrict b, uint64_t lo, uint64_t hi)
 {
     for (uint64_t i = lo; i < hi; i++) {
         const float y = a[i] + b[i];
@@ -54,8 +54,8 @@ ENI_CLONES static void sum_two(float *restrict a, float *restrict b, uint64_t lo
     }
 }
 
-ENI_CLONES static void sum_four(float *restrict a, float *restrict b, float *restrict c, float *restrict d,
-                                uint64_t lo, uint64_t hi)
+ENI_MULTIVERSION static void sum_four(float *restrict a, float *restrict b, float *restrict c,
+                                      float *restrict d, uint64_t lo, uint64_t hi)
 {
     for (uint64_t i = lo; i < hi; i++) {
         const float y = (a[i] + b[i]) + (c[i] + d[i]);
@@ -66,7 +66,7 @@ ENI_CLONES static void sum_four(float *restrict a, float *restrict b, float *res
     }
 }
 
-ENI_CLONES static void add(float *restrict sum, const float *restrict x, uint64_t n)
+ENI_MULTIVERSION static void add(float *restrict sum, const float *restrict x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
         sum[i] += x[i];

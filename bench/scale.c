@@ -3,8 +3,8 @@
  *
  * The model gets its numbers from the fewest processes that have an exchange (two ranks; one and two workers
  * with one shard) and predicts all others, so where the curves part it is the model that is wrong:
- * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces those of cli/lab.h; both check
- * nothing here that their own benches do not check. */
+ * docs/performance.md says why. Push-pulls are bench_pushpull's, all-reduces those of cli/microbenchmark.h;
+ * both check nothing here that their own benches do not check. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "bench/figures.h"
-#include "cli/lab.h"
+#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "report/plot.h"
 #include "report/stats.h"
@@ -75,8 +75,8 @@ static int allreduces(scale *s, const char *what, int algorithm, int transport)
         eni_cost_curve curve;
         double barrier;
         if (p < 2) continue;
-        if (eni_lab_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve, &barrier) !=
-            EN_OK)
+        if (eni_measure_allreduce(p, algorithm, transport, &s->o.bytes, 1, 150 * ENI_MILLI, &curve,
+                                  &barrier) != EN_OK)
             return 1;
         const double turns = max(1, (double)p / s->cores), bytes = (double)s->o.bytes;
         const eni_cost_numbers hop = {s->tcp.alpha * turns, s->tcp.beta * turns, 0};
@@ -260,7 +260,7 @@ static int parse(int argc, char **argv, options *o)
         }
     }
     for (int i = 0; i < o->ranks.n; i++)
-        is_fine &= o->ranks.value[i] <= ENI_LAB_MAX;
+        is_fine &= o->ranks.value[i] <= ENI_PROCESSES_MAX;
     for (int i = 0; i < o->shards.n; i++)
         is_fine &= o->shards.value[i] <= 256;
     return is_fine && optind == argc && o->bytes >= 64;
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (eni_lab_numbers(s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
+    if (eni_measure_numbers(s.cores, &s.flag, &s.move, &s.tcp) != EN_OK) return 1;
     if (allreduces(&s, "all-reduce direct", ENI_COLL_DIRECT, ENI_OVER_SHM) ||
         allreduces(&s, "all-reduce ring", ENI_COLL_RING, ENI_OVER_TCP) || push_pulls(&s, 0) ||
         push_pulls(&s, 1)) {

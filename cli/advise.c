@@ -11,7 +11,7 @@
 
 #include "cli/check.h"
 #include "cli/commands.h"
-#include "cli/lab.h"
+#include "cli/microbenchmark.h"
 #include "cli/trial.h"
 #include "config/outputs.h"
 #include "config/units.h"
@@ -79,20 +79,20 @@ static en_status measure_store(const eni_command_context *context, const char *t
 static en_status measure(const eni_command_context *context, advised *a)
 {
     eni_cost_machine *m = &a->machine;
-    eni_lab_model *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
+    eni_measure_model *alone = eni_alloc(3 * sizeof *alone), *together = alone + 1, *crowded = alone + 2;
     const int threads = context->config->threads > 0 ? (int)context->config->threads : 1;
     double unused;
     if (alone == NULL) return EN_ENOMEM;
     m->cores = eni_host_info_cores();
     const int64_t budget = ENI_SECOND;
-    en_status st = eni_lab_compute(1, context->config, context->plugin_dir, threads, budget, alone);
-    const int all = m->cores < ENI_LAB_MAX / 2 ? m->cores : ENI_LAB_MAX / 2;
+    en_status st = eni_measure_compute(1, context->config, context->plugin_dir, threads, budget, alone);
+    const int all = m->cores < ENI_PROCESSES_MAX / 2 ? m->cores : ENI_PROCESSES_MAX / 2;
     if (st == EN_OK)
-        st = eni_lab_compute(all, context->config, context->plugin_dir, threads, budget, together);
+        st = eni_measure_compute(all, context->config, context->plugin_dir, threads, budget, together);
     if (st == EN_OK)
-        st = eni_lab_compute(2 * all, context->config, context->plugin_dir, threads, budget, crowded);
-    if (st == EN_OK) st = eni_lab_copy(1, 32 << 20, &a->move_one, &unused);
-    if (st == EN_OK) st = eni_lab_numbers(m->cores, &m->flag, &m->move, &m->tcp);
+        st = eni_measure_compute(2 * all, context->config, context->plugin_dir, threads, budget, crowded);
+    if (st == EN_OK) st = eni_measure_copy(1, 32 << 20, &a->move_one, &unused);
+    if (st == EN_OK) st = eni_measure_numbers(m->cores, &m->flag, &m->move, &m->tcp);
     if (st == EN_OK) st = measure_store(context, "auto", all, &m->store_shm);
     if (st == EN_OK) st = measure_store(context, "tcp", all, &m->store_tcp);
     m->compute_alone = alone->compute;

@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 
-#include "cli/lab.h"
 #include "cli/launch.h"
+#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
@@ -89,12 +89,12 @@ static en_status measure(figures *f)
     uint64_t bytes[SIZES];
     double unused;
     sizes_of(bytes);
-    EN_TRY(eni_lab_copy(1, 32 << 20, &f->move_one, &f->sum));
-    EN_TRY(eni_lab_copy(f->n, 32 << 20, &f->move_all, &unused));
-    EN_TRY(eni_lab_numbers(f->cores, &f->flag, &f->move, &f->tcp));
+    EN_TRY(eni_measure_copy(1, 32 << 20, &f->move_one, &f->sum));
+    EN_TRY(eni_measure_copy(f->n, 32 << 20, &f->move_all, &unused));
+    EN_TRY(eni_measure_numbers(f->cores, &f->flag, &f->move, &f->tcp));
     for (int w = 0; w < WAYS; w++)
-        EN_TRY(eni_lab_allreduce(f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES, 25 * ENI_MILLI,
-                                 &f->curve[w], &f->barrier[w]));
+        EN_TRY(eni_measure_allreduce(f->n, ways[w].algorithm, ways[w].transport, bytes, SIZES, 25 * ENI_MILLI,
+                                     &f->curve[w], &f->barrier[w]));
     return EN_OK;
 }
 

@@ -14,7 +14,7 @@
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 typedef struct command {
     const char *name;
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
     const char *nearest = commands[0].name;
     for (int i = 1; i < COMMANDS; i++)
-        if (eni_word_distance(argv[1], commands[i].name) < eni_word_distance(argv[1], nearest))
+        if (eni_edit_distance(argv[1], commands[i].name) < eni_edit_distance(argv[1], nearest))
             nearest = commands[i].name;
     eni_error("entrain", "\"%.80s\" is no command; the nearest is %s, and `entrain --help` lists all",
               argv[1], nearest);

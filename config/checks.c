@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "config/units.h"
 #include "core/log.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
 {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "config/keys.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 enum { WORD_MAX = 63 };
 
@@ -20,7 +20,7 @@ const char *eni_key_nearest(eni_program program, const char *word)
     for (int k = 0; k < eni_key_count; k++) {
         const eni_key *key = &eni_keys[k];
         if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
-        int distance = eni_word_distance(word, key->name);
+        int distance = eni_edit_distance(word, key->name);
         if (distance < best_distance) {
             best = key->name;
             best_distance = distance;
@@ -39,7 +39,7 @@ bool eni_word_nearest(const char *words, const char *word, char near_out[64])
         size_t kept = length < WORD_MAX ? length : WORD_MAX;
         memcpy(known, words, kept);
         known[kept] = '\0';
-        int distance = eni_word_distance(word, known);
+        int distance = eni_edit_distance(word, known);
         if (distance < best_distance) {
             memcpy(near_out, known, kept + 1);
             best_distance = distance;

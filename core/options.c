@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 typedef struct value {
     const en_option *option;
@@ -74,8 +74,8 @@ static en_status refuse_key(const eni_options *options, const char *key)
 {
     const value *nearest = NULL;
     for (uint32_t i = 0; i < options->n; i++)
-        if (!nearest || eni_word_distance(key, options->values[i].option->key) <
-                            eni_word_distance(key, nearest->option->key))
+        if (!nearest || eni_edit_distance(key, options->values[i].option->key) <
+                            eni_edit_distance(key, nearest->option->key))
             nearest = &options->values[i];
     if (nearest)
         eni_error("options", "strategy %s has no option %s; the nearest is %s: %s", options->strategy, key,

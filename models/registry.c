@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 #include "models/layer.h"
 #include "models/networks.h"
 
@@ -30,7 +30,7 @@ en_status eni_network_get(const char *place, const char *name, const en_network 
     *network_out = eni_network_find(name);
     if (*network_out != NULL) return EN_OK;
     for (int i = 1; i < NNETWORKS; i++)
-        if (eni_word_distance(name, networks[i]->name) < eni_word_distance(name, nearest))
+        if (eni_edit_distance(name, networks[i]->name) < eni_edit_distance(name, nearest))
             nearest = networks[i]->name;
     eni_error("models", "%s=%.80s: there is no such model; the nearest is %s, and `entrain models` lists all",
               place, name, nearest);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 
 /* Sources are added block by block, so that the partial sum stays in the first-level cache and memory is
  * read once and written once, whatever the number of sources. */
@@ -20,27 +20,29 @@ uint64_t eni_slice_lo(uint64_t count, int i, int n)
     return lo < count ? lo : count;
 }
 
-ENI_CLONES void eni_mean_first(float *restrict acc, const float *restrict src, float scale, uint64_t count)
+ENI_MULTIVERSION void eni_mean_first(float *restrict acc, const float *restrict src, float scale,
+                                     uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         acc[i] = src[i] * scale;
 }
 
-ENI_CLONES void eni_mean_add(float *restrict acc, const float *restrict src, float scale, uint64_t count)
+ENI_MULTIVERSION void eni_mean_add(float *restrict acc, const float *restrict src, float scale,
+                                   uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         acc[i] += src[i] * scale;
 }
 
-ENI_CLONES void eni_mean_last(float *acc, float inv, uint64_t count)
+ENI_MULTIVERSION void eni_mean_last(float *acc, float inv, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         acc[i] *= inv;
 }
 
 /* Two sources, the commonest world: no partial sum to keep. dst may be a or b, hence no restrict. */
-ENI_CLONES static void mean_of_two(float *dst, const float *a, const float *b, float scale_a, float scale_b,
-                                   float inv, uint64_t count)
+ENI_MULTIVERSION static void mean_of_two(float *dst, const float *a, const float *b, float scale_a,
+                                         float scale_b, float inv, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         dst[i] = (a[i] * scale_a + b[i] * scale_b) * inv;
@@ -99,7 +101,7 @@ void eni_mean_ranks(float *dst, const float *const *src, const uint64_t *nsample
 }
 
 /* 1 if an exponent of the block is all ones (infinity or not a number). No early exit: it vectorises. */
-ENI_CLONES static uint32_t has_nonfinite(const float *src, uint64_t count)
+ENI_MULTIVERSION static uint32_t has_nonfinite(const float *src, uint64_t count)
 {
     uint32_t found = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -117,13 +119,13 @@ int eni_all_finite(const float *src, uint64_t count)
     return 1;
 }
 
-ENI_CLONES static void lin_set(float *y, float a, const float *x, uint64_t count)
+ENI_MULTIVERSION static void lin_set(float *y, float a, const float *x, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         y[i] = a * x[i];
 }
 
-ENI_CLONES static void lin_add(float *y, float a, const float *x, float b, uint64_t count)
+ENI_MULTIVERSION static void lin_add(float *y, float a, const float *x, float b, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
         y[i] = a * x[i] + b * y[i];

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 
 /* One line of elements: a register on AVX-512, two or four elsewhere. STRIDE lines are summed side by side,
  * so that the additions of one do not wait for each other. */
@@ -41,14 +41,14 @@ ALWAYS_INLINE void mean_lines(float *const *dst, int ndst, const float *const *s
     }
 }
 
-ENI_CLONES static void mean_any(float *const *dst, int ndst, const float *const *src, const float *scale,
-                                int nsrc, float inv, uint64_t count)
+ENI_MULTIVERSION static void mean_any(float *const *dst, int ndst, const float *const *src,
+                                      const float *scale, int nsrc, float inv, uint64_t count)
 {
     mean_lines(dst, ndst, src, scale, nsrc, inv, count);
 }
 
-ENI_CLONES static void mean_2(float *const *dst, const float *const *src, const float *scale, float inv,
-                              uint64_t count)
+ENI_MULTIVERSION static void mean_2(float *const *dst, const float *const *src, const float *scale, float inv,
+                                    uint64_t count)
 {
     float *const to[] = {dst[0], dst[1]};
     const float *const from[] = {src[0], src[1]};
@@ -56,8 +56,8 @@ ENI_CLONES static void mean_2(float *const *dst, const float *const *src, const 
     mean_lines(to, 2, from, by, 2, inv, count);
 }
 
-ENI_CLONES static void mean_4(float *const *dst, const float *const *src, const float *scale, float inv,
-                              uint64_t count)
+ENI_MULTIVERSION static void mean_4(float *const *dst, const float *const *src, const float *scale, float inv,
+                                    uint64_t count)
 {
     float *const to[] = {dst[0], dst[1], dst[2], dst[3]};
     const float *const from[] = {src[0], src[1], src[2], src[3]};

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/mean.h"
 
 /* SGD as ops/optimizer.c has it, case by case, in the same order of operations. */
@@ -85,14 +85,14 @@ ALWAYS_INLINE void sgd_cases(float *w, float *m, const eni_sources *from, int n,
     }
 }
 
-ENI_CLONES static void sgd_any(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
-                               const eni_hyper *hyper)
+ENI_MULTIVERSION static void sgd_any(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
+                                     const eni_hyper *hyper)
 {
     sgd_cases(w, m, from, from->n, kind, count, hyper);
 }
 
-ENI_CLONES static void sgd_2(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
-                             const eni_hyper *hyper)
+ENI_MULTIVERSION static void sgd_2(float *w, float *m, const eni_sources *from, int kind, uint64_t count,
+                                   const eni_hyper *hyper)
 {
     const float *const src[] = {from->src[0], from->src[1]};
     const float scale[] = {from->scale[0], from->scale[1]};

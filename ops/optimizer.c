@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 
 /* SGD as torch.optim.SGD, dampening 0:
  *
@@ -15,21 +15,21 @@
  * One loop for each case that is used: the loops are bound by memory, so a case must not touch a vector
  * that it does not need. PyTorch leaves the decay term out when it is 0, and so do we: 0 * inf is not 0. */
 
-ENI_CLONES static void sgd_plain(float *restrict w, const float *restrict g, uint64_t count, float lr)
+ENI_MULTIVERSION static void sgd_plain(float *restrict w, const float *restrict g, uint64_t count, float lr)
 {
     for (uint64_t i = 0; i < count; i++)
         w[i] -= lr * g[i];
 }
 
-ENI_CLONES static void sgd_plain_decay(float *restrict w, const float *restrict g, uint64_t count, float lr,
-                                       float decay)
+ENI_MULTIVERSION static void sgd_plain_decay(float *restrict w, const float *restrict g, uint64_t count,
+                                             float lr, float decay)
 {
     for (uint64_t i = 0; i < count; i++)
         w[i] -= lr * (g[i] + decay * w[i]);
 }
 
-ENI_CLONES static void sgd_momentum(float *restrict w, float *restrict m, const float *restrict g,
-                                    uint64_t count, float lr, float mu)
+ENI_MULTIVERSION static void sgd_momentum(float *restrict w, float *restrict m, const float *restrict g,
+                                          uint64_t count, float lr, float mu)
 {
     for (uint64_t i = 0; i < count; i++) {
         m[i] = mu * m[i] + g[i];
@@ -37,8 +37,8 @@ ENI_CLONES static void sgd_momentum(float *restrict w, float *restrict m, const 
     }
 }
 
-ENI_CLONES static void sgd_momentum_decay(float *restrict w, float *restrict m, const float *restrict g,
-                                          uint64_t count, float lr, float mu, float decay)
+ENI_MULTIVERSION static void sgd_momentum_decay(float *restrict w, float *restrict m, const float *restrict g,
+                                                uint64_t count, float lr, float mu, float decay)
 {
     for (uint64_t i = 0; i < count; i++) {
         m[i] = mu * m[i] + (g[i] + decay * w[i]);
@@ -46,8 +46,8 @@ ENI_CLONES static void sgd_momentum_decay(float *restrict w, float *restrict m, 
     }
 }
 
-ENI_CLONES static void sgd_nesterov(float *restrict w, float *restrict m, const float *restrict g,
-                                    uint64_t count, float lr, float mu)
+ENI_MULTIVERSION static void sgd_nesterov(float *restrict w, float *restrict m, const float *restrict g,
+                                          uint64_t count, float lr, float mu)
 {
     for (uint64_t i = 0; i < count; i++) {
         m[i] = mu * m[i] + g[i];
@@ -55,8 +55,8 @@ ENI_CLONES static void sgd_nesterov(float *restrict w, float *restrict m, const 
     }
 }
 
-ENI_CLONES static void sgd_nesterov_decay(float *restrict w, float *restrict m, const float *restrict g,
-                                          uint64_t count, float lr, float mu, float decay)
+ENI_MULTIVERSION static void sgd_nesterov_decay(float *restrict w, float *restrict m, const float *restrict g,
+                                                uint64_t count, float lr, float mu, float decay)
 {
     for (uint64_t i = 0; i < count; i++) {
         const float d = g[i] + decay * w[i];

@@ -15,7 +15,7 @@
 
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
 
 enum {
@@ -136,8 +136,8 @@ static inline void clip(int64_t at, int64_t span, int64_t width, int64_t *from, 
     if (*to < *from) *to = *from;
 }
 
-ENI_CLONES static void gather_image(float *restrict row, const float *restrict image, const en_op *op,
-                                    int64_t h, int64_t w)
+ENI_MULTIVERSION static void gather_image(float *restrict row, const float *restrict image, const en_op *op,
+                                          int64_t h, int64_t w)
 {
     const int64_t width = op->x.w * op->x.c, span = op->kernel_w * op->x.c, end = window(op),
                   length = row_length(op);
@@ -163,8 +163,8 @@ ENI_CLONES static void gather_image(float *restrict row, const float *restrict i
     }
 }
 
-ENI_CLONES static void add_image(float *restrict image, const float *restrict row, const en_op *op, int64_t h,
-                                 int64_t w)
+ENI_MULTIVERSION static void add_image(float *restrict image, const float *restrict row, const en_op *op,
+                                       int64_t h, int64_t w)
 {
     const int64_t width = op->x.w * op->x.c, span = op->kernel_w * op->x.c, length = row_length(op);
     memset(image, 0, (size_t)(op->x.h * width) * sizeof *image);

@@ -1,9 +1,10 @@
 /* flatten.c - (N, H, W, C) to (N, C * H * W) in PyTorch's order, and back: a small transpose per image. */
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
 
 /* (rows, cols) to (cols, rows). Writes run along memory, reads jump: a small image stays in the cache. */
-ENI_CLONES static void transpose(float *restrict to, const float *restrict from, int64_t rows, int64_t cols)
+ENI_MULTIVERSION static void transpose(float *restrict to, const float *restrict from, int64_t rows,
+                                       int64_t cols)
 {
     for (int64_t c = 0; c < cols; c++)
         for (int64_t r = 0; r < rows; r++)

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/try.h"
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
 
 static en_status linear_forward(en_plan *plan, const en_args *args)
@@ -20,7 +20,7 @@ static en_status linear_forward(en_plan *plan, const en_args *args)
 }
 
 /* sum += x, elementwise. */
-ENI_CLONES static void add(float *restrict sum, const float *restrict x, int64_t count)
+ENI_MULTIVERSION static void add(float *restrict sum, const float *restrict x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         sum[i] += x[i];

@@ -5,7 +5,7 @@
  * take the reference loops. */
 #include <string.h>
 
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
 
 enum {
@@ -64,14 +64,14 @@ static INLINE void block_forward(float *y, uint8_t *place, const float *top, con
         place[k] = (uint8_t)wide[k];
 }
 
-ENI_CLONES_SHORT static void block_max(float *y, uint8_t *place, const float *top, const float *bottom,
-                                       int64_t w, int64_t c)
+ENI_MULTIVERSION_SHORT static void block_max(float *y, uint8_t *place, const float *top, const float *bottom,
+                                             int64_t w, int64_t c)
 {
     block_forward(y, place, top, bottom, w, c, 0);
 }
 
-ENI_CLONES_SHORT static void block_relu_max(float *y, uint8_t *place, const float *top, const float *bottom,
-                                            int64_t w, int64_t c)
+ENI_MULTIVERSION_SHORT static void block_relu_max(float *y, uint8_t *place, const float *top,
+                                                  const float *bottom, int64_t w, int64_t c)
 {
     block_forward(y, place, top, bottom, w, c, 1);
 }
@@ -90,8 +90,8 @@ static INLINE void pixel_backward(float *restrict dx0, float *restrict dx1, floa
 }
 
 /* The way back of block_forward. */
-ENI_CLONES_SHORT static void block_backward(float *top, float *bottom, const float *dy, const uint8_t *place,
-                                            int64_t w, int64_t c)
+ENI_MULTIVERSION_SHORT static void block_backward(float *top, float *bottom, const float *dy,
+                                                  const uint8_t *place, int64_t w, int64_t c)
 {
     int32_t wide[BLOCK];
     for (int64_t k = 0; k < w * c; k++)

@@ -1,16 +1,16 @@
 /* relu.c - max(x, 0), alone and fused to the layer before it; see ops/ref/relu.c for the values. */
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
 
 enum { GRAIN = 4096 }; /* elements below which a second thread does not pay */
 
-ENI_CLONES static void clamp(float *y, const float *x, int64_t count)
+ENI_MULTIVERSION static void clamp(float *y, const float *x, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         y[i] = x[i] <= 0.0f ? 0.0f : x[i];
 }
 
-ENI_CLONES static void mask(float *dx, const float *dy, const float *y, int64_t count)
+ENI_MULTIVERSION static void mask(float *dx, const float *dy, const float *y, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         dx[i] = y[i] <= 0.0f ? 0.0f : dy[i];

@@ -7,7 +7,7 @@
  * gradient) are kept in another order in the workspace. That order changes no sum. */
 #include <string.h>
 
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 #include "ops/ref/ref.h"
 
 /* acc += a * x, elementwise. */
@@ -50,7 +50,7 @@ static uint64_t conv_workspace(const en_op *op)
     return (uint64_t)(widest + en_op_weights(op)) * sizeof(double);
 }
 
-ENI_CLONES static en_status conv_forward(const en_op *op, const en_args *args)
+ENI_MULTIVERSION static en_status conv_forward(const en_op *op, const en_args *args)
 {
     const en_extent x = op->x, y = eni_ref_output(op);
     const int64_t kh = op->kernel_h, kw = op->kernel_w, taps = kh * kw, in = x.c, out = y.c;
@@ -94,7 +94,7 @@ static void bias_gradient(const en_args *args, en_extent y, double *sum)
         db[o] = (float)sum[o];
 }
 
-ENI_CLONES static en_status conv_backward_weights(const en_op *op, const en_args *args)
+ENI_MULTIVERSION static en_status conv_backward_weights(const en_op *op, const en_args *args)
 {
     const en_extent x = op->x, y = eni_ref_output(op);
     const int64_t kh = op->kernel_h, kw = op->kernel_w, taps = kh * kw, in = x.c, out = y.c;
@@ -124,7 +124,7 @@ ENI_CLONES static en_status conv_backward_weights(const en_op *op, const en_args
     return EN_OK;
 }
 
-ENI_CLONES static en_status conv_backward_data(const en_op *op, const en_args *args)
+ENI_MULTIVERSION static en_status conv_backward_data(const en_op *op, const en_args *args)
 {
     const en_extent x = op->x, y = eni_ref_output(op);
     const int64_t kh = op->kernel_h, kw = op->kernel_w, taps = kh * kw, in = x.c, out = y.c;

@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 enum {
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
@@ -220,7 +220,7 @@ static void consider(search *found, const en_strategy *s)
 {
     if (strcmp(s->name, found->name) == 0) found->found = s;
     if (!found->nearest ||
-        eni_word_distance(found->name, s->name) < eni_word_distance(found->name, found->nearest->name))
+        eni_edit_distance(found->name, s->name) < eni_edit_distance(found->name, found->nearest->name))
         found->nearest = s;
 }
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "cli/compute.h"
-#include "cli/lab.h"
+#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -66,8 +66,8 @@ static void buckets_leave_one_after_the_other(void **state)
     eni_config c;
     config_of(&c, "fp32");
     assert_int_equal(eni_config_set(&c, "model", "mlp", "test"), EN_OK);
-    eni_lab_model *m = eni_alloc(sizeof *m);
-    assert_int_equal(eni_lab_compute(2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
+    eni_measure_model *m = eni_alloc(sizeof *m);
+    assert_int_equal(eni_measure_compute(2, &c, plugins, 1, 20 * ENI_MILLI, m), EN_OK);
     assert_true(m->nbuckets > 1);
     assert_true(m->compute > 0 && m->update > 0);
     for (int i = 0; i < m->nbuckets; i++) {

@@ -10,7 +10,7 @@
 
 #include "config/keys.h"
 #include "config/units.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 static void rates(void **state)
 {
@@ -99,11 +99,11 @@ static void net_texts(void **state)
 static void distances(void **state)
 {
     (void)state;
-    assert_int_equal(eni_word_distance("ring", "ring"), 0);
-    assert_int_equal(eni_word_distance("rnig", "ring"), 1); /* neighbours swapped */
-    assert_int_equal(eni_word_distance("rinng", "ring"), 1);
-    assert_int_equal(eni_word_distance("", "abc"), 3);
-    assert_int_equal(eni_word_distance("kitten", "sitting"), 3);
+    assert_int_equal(eni_edit_distance("ring", "ring"), 0);
+    assert_int_equal(eni_edit_distance("rnig", "ring"), 1); /* neighbours swapped */
+    assert_int_equal(eni_edit_distance("rinng", "ring"), 1);
+    assert_int_equal(eni_edit_distance("", "abc"), 3);
+    assert_int_equal(eni_edit_distance("kitten", "sitting"), 3);
     assert_string_equal(eni_key_nearest(ENI_RUN, "epoch"), "epochs");
     assert_null(eni_key_nearest(ENI_RUN, "xyzzy-plugh"));
     assert_null(eni_key_nearest(ENI_PSD, "momentum"));

@@ -11,7 +11,7 @@
 
 #include "core/log.h"
 #include "core/options.h"
-#include "core/words.h"
+#include "core/edit_distance.h"
 
 static const en_option table[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "bound", .help = "b", .value = 3, .max = INFINITY},
@@ -125,12 +125,12 @@ static void none_are_declared(void **state)
 static void distance_counts_edits(void **state)
 {
     (void)state;
-    assert_int_equal(eni_word_distance("", ""), 0);
-    assert_int_equal(eni_word_distance("ring", "ring"), 0);
-    assert_int_equal(eni_word_distance("ring", "rnig"), 1);
-    assert_int_equal(eni_word_distance("ring", "rings"), 1);
-    assert_int_equal(eni_word_distance("ps-sync", "ps-async"), 1);
-    assert_int_equal(eni_word_distance("", "abc"), 3);
+    assert_int_equal(eni_edit_distance("", ""), 0);
+    assert_int_equal(eni_edit_distance("ring", "ring"), 0);
+    assert_int_equal(eni_edit_distance("ring", "rnig"), 1);
+    assert_int_equal(eni_edit_distance("ring", "rings"), 1);
+    assert_int_equal(eni_edit_distance("ps-sync", "ps-async"), 1);
+    assert_int_equal(eni_edit_distance("", "abc"), 3);
 }
 
 int main(void)

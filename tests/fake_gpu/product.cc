@@ -8,13 +8,13 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/clones.h"
+#include "ops/multiversion.h"
 
 static const int64_t ROWS = 16, COLUMNS = 4;
 typedef float Rows __attribute__((vector_size(64)));
 
 /* panel: rows of A, (to - from, ROWS) */
-ENI_CLONES static void whole_block(float *d, const float *panel, const float *b, int64_t m, int64_t k,
+ENI_MULTIVERSION static void whole_block(float *d, const float *panel, const float *b, int64_t m, int64_t k,
                                    int64_t from, int64_t to)
 {
     Rows s0 = {}, s1 = {}, s2 = {},

@@ -1,5 +1,5 @@
-/* words.c - see words.h. */
-#include "core/words.h"
+/* edit_distance.c - see edit_distance.h. */
+#include "core/edit_distance.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@ static int min3(int a, int b, int c)
 }
 
 /* Three rows of the usual table. */
-int eni_word_distance(const char *a, const char *b)
+int eni_edit_distance(const char *a, const char *b)
 {
     int rows[3][WORD_MAX + 1];
     int *before = rows[0], *last = rows[1], *row = rows[2];

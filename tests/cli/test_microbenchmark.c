@@ -1,4 +1,5 @@
-/* test_lab.c - processes that measure: they all end, a failing one fails all, and one that hangs is killed.
+/* test_microbenchmark.c - processes that measure: they all end, a failing one fails all, and one that hangs
+ * is killed.
  */
 #include <math.h>
 #include <poll.h>
@@ -11,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "cli/lab.h"
+#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "runtime/collective/coll.h"
@@ -21,41 +22,41 @@ static void hush(void *user, int level, const char *subsystem, const char *text)
     (void)user, (void)level, (void)subsystem, (void)text;
 }
 
-static int meets(const eni_lab_crew *crew)
+static int meets(const eni_process *self)
 {
-    int times = 0, *seen = crew->shared;
+    int times = 0, *seen = self->shared;
     for (int i = 0; i < 3; i++) {
-        seen[crew->rank] = i + 1;
-        if (eni_lab_meet(crew, &times)) return 1;
-        for (int r = 0; r < crew->n; r++)
+        seen[self->rank] = i + 1;
+        if (eni_processes_meet(self, &times)) return 1;
+        for (int r = 0; r < self->n; r++)
             if (seen[r] < i + 1) return 1;
-        if (eni_lab_meet(crew, &times)) return 1;
+        if (eni_processes_meet(self, &times)) return 1;
     }
     return 0;
 }
 
-static void test_crew(void **state)
+static void test_processes(void **state)
 {
     void *shared;
     (void)state;
-    assert_int_equal(eni_lab_run(3, 64, &shared, meets, NULL, eni_now_ns() + 20 * ENI_SECOND), EN_OK);
+    assert_int_equal(eni_processes_run(3, 64, &shared, meets, NULL, eni_now_ns() + 20 * ENI_SECOND), EN_OK);
     for (int r = 0; r < 3; r++)
         assert_int_equal(((int *)shared)[r], 3);
-    eni_lab_release(shared, 64);
-    eni_lab_release(NULL, 64);
+    eni_processes_release(shared, 64);
+    eni_processes_release(NULL, 64);
 }
 
-static int one_fails(const eni_lab_crew *crew)
+static int one_fails(const eni_process *self)
 {
     int times = 0;
-    if (crew->rank == 1) return 1;
-    eni_lab_meet(crew, &times); /* would wait for ever */
+    if (self->rank == 1) return 1;
+    eni_processes_meet(self, &times); /* would wait for ever */
     return 0;
 }
 
-static int one_hangs(const eni_lab_crew *crew)
+static int one_hangs(const eni_process *self)
 {
-    while (crew->rank == 1)
+    while (self->rank == 1)
         poll(NULL, 0, 1000);
     return 0;
 }
@@ -65,8 +66,9 @@ static void test_failures(void **state)
     void *shared = NULL;
     (void)state;
     eni_log_set_sink(hush, NULL);
-    assert_int_equal(eni_lab_run(3, 64, &shared, one_fails, NULL, eni_now_ns() + 20 * ENI_SECOND), EN_EPEER);
-    assert_int_equal(eni_lab_run(2, 64, &shared, one_hangs, NULL, eni_now_ns() + ENI_SECOND / 5),
+    assert_int_equal(eni_processes_run(3, 64, &shared, one_fails, NULL, eni_now_ns() + 20 * ENI_SECOND),
+                     EN_EPEER);
+    assert_int_equal(eni_processes_run(2, 64, &shared, one_hangs, NULL, eni_now_ns() + ENI_SECOND / 5),
                      EN_ETIMEOUT);
     eni_log_set_sink(NULL, NULL);
     assert_null(shared);
@@ -81,19 +83,19 @@ static void test_measures(void **state)
     for (int w = 0; w < 2; w++) {
         eni_cost_curve curve;
         double barrier;
-        assert_int_equal(eni_lab_allreduce(3, ways[w][0], ways[w][1], bytes, 2, ENI_MILLI, &curve, &barrier),
-                         EN_OK);
+        assert_int_equal(
+            eni_measure_allreduce(3, ways[w][0], ways[w][1], bytes, 2, ENI_MILLI, &curve, &barrier), EN_OK);
         assert_int_equal(curve.n, 2);
         assert_true(barrier > 0 && curve.point[0].seconds > 0 && curve.point[1].seconds > 0);
     }
     double move, sum;
-    assert_int_equal(eni_lab_copy(2, 1 << 16, &move, &sum), EN_OK);
+    assert_int_equal(eni_measure_copy(2, 1 << 16, &move, &sum), EN_OK);
     assert_true(move > 0 && sum > 0);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_crew), cmocka_unit_test(test_failures),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_processes), cmocka_unit_test(test_failures),
                                        cmocka_unit_test(test_measures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* test_clones.c - the machine versions of mean.c, optimizer.c and ref/conv.c (clones.h) give the bits of the
- * plain version. The plain_ functions are the same sources, compiled without versions and without vectors;
- * see CMakeLists.txt. On a machine without AVX both sides are plain, and the test says so. */
+/* test_multiversion.c - the machine versions of mean.c, optimizer.c and ref/conv.c (multiversion.h) give the
+ * bits of the plain version. The plain_ functions are the same sources, compiled without versions and without
+ * vectors; see CMakeLists.txt. On a machine without AVX both sides are plain, and the test says so. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* lab_compute.c - what a micro-batch of a model takes, and when its buckets leave, in n processes at once.
+/* microbenchmark_compute.c - what a micro-batch of a model takes, and when its buckets leave, in n processes
+ * at once.
  *
  * On a GPU a bucket leaves when its gradient lies in host memory, and the weights come in from there, as when
  * the host exchanges them (worker/vectors.h, staged). */
@@ -7,7 +8,7 @@
 #include <string.h>
 
 #include "cli/compute.h"
-#include "cli/lab.h"
+#include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/rng.h"
@@ -113,14 +114,14 @@ static en_status take_vectors(bench *b)
     return EN_OK;
 }
 
-static en_status open_bench(bench *b, const eni_lab_crew *crew)
+static en_status open_bench(bench *b, const eni_process *self)
 {
     const eni_config *c = b->order->config;
     const en_network *network;
     EN_TRY(eni_network_get("--model", c->model, &network));
     EN_TRY(en_schema_init(network, &b->schema));
     EN_TRY(cut(b));
-    EN_TRY(eni_compute_open(c, b->order->plugin_dir, b->order->threads, crew->rank, crew->n, &b->schema,
+    EN_TRY(eni_compute_open(c, b->order->plugin_dir, b->order->threads, self->rank, self->n, &b->schema,
                             &b->compute));
     EN_TRY(en_model_prepare(b->compute.model, c->batch_size, EN_MODEL_TRAIN));
     return take_vectors(b);
@@ -211,41 +212,41 @@ static double one_update(bench *b)
 /* What the processes share. */
 typedef struct figures {
     _Atomic int is_over;
-    eni_lab_model each[ENI_LAB_MAX];
+    eni_measure_model each[ENI_PROCESSES_MAX];
 } figures;
 
 /* In lock step, as ranks are: a round is over when the slowest is, and the mean over the rounds has what a
  * busy machine adds to some of them. Rank 0 looks at the watch. */
-static en_status run_rounds(bench *b, const eni_lab_crew *crew, double *total_out)
+static en_status run_rounds(bench *b, const eni_process *self, double *total_out)
 {
-    figures *f = crew->shared;
+    figures *f = self->shared;
     double own = 0;
     int times = 0, is_over = 0;
-    if (eni_lab_meet(crew, &times)) return EN_EPEER;
+    if (eni_processes_meet(self, &times)) return EN_EPEER;
     const int64_t begin = eni_now_ns();
     while (!is_over) {
         double seconds;
         EN_TRY(one_batch(b, &seconds));
         own += seconds;
         b->rounds++;
-        if (crew->rank == 0 && eni_now_ns() - begin > b->order->budget_ns) atomic_store(&f->is_over, 1);
-        if (eni_lab_meet(crew, &times)) return EN_EPEER;
+        if (self->rank == 0 && eni_now_ns() - begin > b->order->budget_ns) atomic_store(&f->is_over, 1);
+        if (eni_processes_meet(self, &times)) return EN_EPEER;
         is_over = atomic_load(&f->is_over);
-        if (eni_lab_meet(crew, &times)) return EN_EPEER; /* all have seen the same */
+        if (eni_processes_meet(self, &times)) return EN_EPEER; /* all have seen the same */
     }
-    f->each[crew->rank].compute = (double)(eni_now_ns() - begin) * 1e-9 / b->rounds;
+    f->each[self->rank].compute = (double)(eni_now_ns() - begin) * 1e-9 / b->rounds;
     *total_out = own;
     return EN_OK;
 }
 
-static en_status measure(bench *b, const eni_lab_crew *crew)
+static en_status measure(bench *b, const eni_process *self)
 {
-    eni_lab_model *out = &((figures *)crew->shared)->each[crew->rank];
+    eni_measure_model *out = &((figures *)self->shared)->each[self->rank];
     double total, unused;
     for (int i = 0; i < WARM_UP; i++)
         EN_TRY(one_batch(b, &unused));
     memset(b->ready, 0, sizeof b->ready);
-    EN_TRY(run_rounds(b, crew, &total));
+    EN_TRY(run_rounds(b, self, &total));
     out->nbuckets = b->buckets->n < ENI_COST_BUCKETS ? (int)b->buckets->n : ENI_COST_BUCKETS;
     for (int i = 0; i < out->nbuckets; i++) {
         out->bytes[i] = (double)(b->buckets->bucket[i].hi - b->buckets->bucket[i].lo) * sizeof(float);
@@ -256,29 +257,29 @@ static en_status measure(bench *b, const eni_lab_crew *crew)
 }
 
 /* The process ends: nothing needs to be given back. */
-static int compute_main(const eni_lab_crew *crew)
+static int compute_main(const eni_process *self)
 {
     bench *b = eni_alloc(sizeof *b);
     if (b == NULL) return 1;
-    b->order = crew->user;
-    const en_status st = open_bench(b, crew);
-    return st != EN_OK || measure(b, crew) != EN_OK;
+    b->order = self->user;
+    const en_status st = open_bench(b, self);
+    return st != EN_OK || measure(b, self) != EN_OK;
 }
 
-en_status eni_lab_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
-                          int64_t budget_ns, eni_lab_model *model_out)
+en_status eni_measure_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
+                              int64_t budget_ns, eni_measure_model *model_out)
 {
     order o = {config, plugin_dir, threads, budget_ns};
     void *shared;
     const size_t bytes = sizeof(figures);
-    EN_TRY(eni_lab_run(n, bytes, &shared, compute_main, &o, eni_now_ns() + 60 * ENI_SECOND));
-    const eni_lab_model *each = ((const figures *)shared)->each;
+    EN_TRY(eni_processes_run(n, bytes, &shared, compute_main, &o, eni_now_ns() + 60 * ENI_SECOND));
+    const eni_measure_model *each = ((const figures *)shared)->each;
     *model_out = each[0];
     model_out->compute = model_out->update = 0;
     for (int r = 0; r < n; r++) {
         model_out->compute += each[r].compute / n;
         model_out->update += each[r].update / n;
     }
-    eni_lab_release(shared, bytes);
+    eni_processes_release(shared, bytes);
     return EN_OK;
 }

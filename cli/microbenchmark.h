@@ -1,0 +1,59 @@
+/* microbenchmark.h - short measurements with processes of our own on this host, without a run: what
+ * exchanges, copies and a model's computing take when n processes do it at once.
+ *
+ * Every function forks, waits with a deadline, kills who is late, and leaves nothing behind. The caller has
+ * no threads. EN_ETIMEOUT, EN_EPEER (a process failed, and has said why), EN_ENOMEM. */
+#ifndef CLI_MICROBENCHMARK_H
+#define CLI_MICROBENCHMARK_H
+
+#include <stdbool.h>
+
+#include "config/config.h"
+#include "runtime/collective/cost_curve.h"
+#include "runtime/host/cost_model.h"
+
+enum { ENI_PROCESSES_MAX = 64 }; /* processes */
+
+/* All-reduces of the given sizes among n ranks (2 .. ENI_PROCESSES_MAX), by ENI_COLL_* over ENI_OVER_*:
+ * medians of the slowest rank, some budget_ns a size. barrier_out: of the same group. */
+en_status eni_measure_allreduce(int n, int algorithm, int transport, const uint64_t *bytes, int nsizes,
+                                int64_t budget_ns, eni_cost_curve *curve_out, double *barrier_out);
+
+/* What the formulas of cost_model.h need of two ranks on this host: of direct, a flag's latency and seconds
+ * per byte that a core moves; of TCP, a hop's. gamma is in beta: both are work of the same core. */
+en_status eni_measure_numbers(int cores, double *flag_out, double *move_out, eni_cost_numbers *tcp_out);
+
+/* Seconds per byte loaded or stored by a core while n processes copy `bytes` at once, and per byte added. */
+en_status eni_measure_copy(int n, uint64_t bytes, double *move_out, double *sum_out);
+
+/* A model's micro-batch while n processes compute one at once and wait for each other after it, as ranks do,
+ * each with `threads` threads. */
+typedef struct eni_measure_model {
+    double
+        compute; /* seconds, forward and backward, until the slowest has done it: the mean over the rounds */
+    double update; /* one step of the optimizer over all weights */
+    int nbuckets;
+    double bytes[ENI_COST_BUCKETS], ready[ENI_COST_BUCKETS]; /* as in cost_model.h */
+} eni_measure_model;
+en_status eni_measure_compute(int n, const eni_config *config, const char *plugin_dir, int threads,
+                              int64_t budget_ns, eni_measure_model *model_out);
+
+/* ---- for the microbenchmarks' own files ---- */
+
+/* Runs `main` in n processes; `shared` is memory that all of them and the caller see. 0 is success. */
+typedef struct eni_process {
+    int n, rank;
+    void *shared;
+    void *user;
+} eni_process;
+en_status eni_processes_run(int n, size_t shared_bytes, void **shared_out,
+                            int (*main)(const eni_process *self), void *user, int64_t deadline_ns);
+void eni_processes_release(void *shared, size_t shared_bytes);
+
+/* EN_OK while all of them live: eni_alive's status, with their shared memory. */
+en_status eni_processes_alive(void *shared);
+
+/* Waits until all n processes have come here as often as this one. 0, or 1 when one of them is dead. */
+int eni_processes_meet(const eni_process *self, int *times);
+
+#endif

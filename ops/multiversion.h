@@ -1,0 +1,25 @@
+/* multiversion.h - several machine versions of one loop, chosen when the program is loaded.
+ *
+ * ENI_MULTIVERSION before a function compiles it for plain x86-64, AVX2 and AVX-512. The bits do not change
+ * with the version: the loops are elementwise, and -ffp-contract=off forbids the fused multiply-add, the only
+ * thing that a wider machine would round differently. tests/ops/test_multiversion.c holds it to that.
+ *
+ * Off under sanitizers (the loader resolves the versions before their runtime is up), with clang, and where
+ * the C library has no indirect functions. */
+#ifndef OPS_MULTIVERSION_H
+#define OPS_MULTIVERSION_H
+
+#include <stdint.h> /* defines __GLIBC__ */
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) &&                 \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ENI_NO_MULTIVERSION)
+#define ENI_MULTIVERSION __attribute__((target_clones("default", "avx2", "avx512f")))
+#define ENI_MULTIVERSION_SHORT                                                                               \
+    __attribute__((target_clones("default", "avx2"))) /* inner loops of a few channels                       \
+                                                       */
+#else
+#define ENI_MULTIVERSION
+#define ENI_MULTIVERSION_SHORT
+#endif
+
+#endif
