@@ -1,6 +1,6 @@
-/* compare.c - `entrain compare`: the same job with several strategies, in several cells, over several seeds.
+/* compare.c - `entrain compare`: the same job with several strategies, in several settings, over several seeds.
  *
- * Runs are interleaved: for each seed, in each cell, one run of every arm, and the arm that goes first
+ * Runs are interleaved: for each seed, in each setting, one run of every arm, and the arm that goes first
  * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
  * are and is rewritten after each, so that an interrupted comparison can still be reported. */
 #include <jansson.h>
@@ -34,25 +34,25 @@
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 
-enum { MAX_ARMS = 16, MAX_CELLS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
+enum { MAX_ARMS = 16, MAX_SETTINGS = 4, HOLDOUT = 5000, LABEL_BYTES = 64, LIST_BYTES = 1024 };
 
 typedef struct comparison {
     const eni_command_context *context;
     const char *dir;
-    int narms, ncells, nseeds;
+    int narms, nsettings, nseeds;
     eni_config base;          /* what all arms begin with: as given, less the stragglers */
     char slow[LIST_BYTES];    /* the stragglers of the setting "slow", with commas */
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
     const char *label[MAX_ARMS];
-    char cell[MAX_CELLS][16];
-    int cell_seeds[MAX_CELLS];     /* how many of the seeds run in it */
-    int line[MAX_CELLS][MAX_ARMS]; /* of the live display */
+    char setting[MAX_SETTINGS][16];
+    int setting_seeds[MAX_SETTINGS];     /* how many of the seeds run in it */
+    int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
     int order, nfailed, nruns;
     char failed[128]; /* the first run that did */
     size_t nclaims;
-    eni_claim claims[MAX_CELLS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
+    eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
     char plan[512];                                              /* in words */
     int out_fd;                                                  /* dir, taken; -1 */
 } comparison;
@@ -153,18 +153,18 @@ static en_status add_arm(comparison *c, const char *text)
 }
 
 /* "slow", or "slow@1": with the first seed only. */
-static en_status add_cell(comparison *c, const char *text)
+static en_status add_setting(comparison *c, const char *text)
 {
     const char *seeds = strchr(text, '@');
     int n = seeds == NULL ? c->nseeds : atoi(seeds + 1);
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);
-    snprintf(c->cell[c->ncells], sizeof c->cell[0], "%.*s", (int)length, text);
-    for (int i = 0; i < c->ncells; i++)
-        if (strcmp(c->cell[i], c->cell[c->ncells]) == 0) {
-            eni_error("compare", "--cells: \"%s\" is there twice", c->cell[i]);
+    snprintf(c->setting[c->nsettings], sizeof c->setting[0], "%.*s", (int)length, text);
+    for (int i = 0; i < c->nsettings; i++)
+        if (strcmp(c->setting[i], c->setting[c->nsettings]) == 0) {
+            eni_error("compare", "--settings: \"%s\" is there twice", c->setting[i]);
             return EN_EINVAL;
         }
-    c->cell_seeds[c->ncells++] = n < c->nseeds ? n : c->nseeds;
+    c->setting_seeds[c->nsettings++] = n < c->nseeds ? n : c->nseeds;
     return EN_OK;
 }
 
@@ -211,7 +211,7 @@ static en_status check_slow(const comparison *c)
             if (rank < run.workers) continue;
             eni_error(
                 "compare",
-                "--cells=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; give a "
+                "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; give a "
                 "--straggler that it has, or leave the arm out",
                 run.straggler.item[k], c->label[i], (long long)run.workers, run.workers == 1 ? "" : "s");
             st = EN_EINVAL;
@@ -222,46 +222,46 @@ static en_status check_slow(const comparison *c)
     return EN_OK;
 }
 
-static bool has_cell(const comparison *c, const char *name)
+static bool has_setting(const comparison *c, const char *name)
 {
-    for (int i = 0; i < c->ncells; i++)
-        if (strcmp(c->cell[i], name) == 0) return true;
+    for (int i = 0; i < c->nsettings; i++)
+        if (strcmp(c->setting[i], name) == 0) return true;
     return false;
 }
 
-/* --cells, or else "even"; or else "slow", where --straggler says that something is. */
-static en_status add_cells(comparison *c)
+/* --settings, or else "even"; or else "slow", where --straggler says that something is. */
+static en_status add_settings(comparison *c)
 {
     const eni_config *config = c->context->config;
     const bool is_slowed = config->straggler.count > 0;
-    if (is_slowed && !eni_config_is_given(config, "cells"))
-        EN_TRY(add_cell(c, "slow"));
+    if (is_slowed && !eni_config_is_given(config, "settings"))
+        EN_TRY(add_setting(c, "slow"));
     else
-        for (int i = 0; i < config->cells.count && c->ncells < MAX_CELLS; i++)
-            EN_TRY(add_cell(c, config->cells.item[i]));
-    if (has_cell(c, "slow")) return check_slow(c);
+        for (int i = 0; i < config->settings.count && c->nsettings < MAX_SETTINGS; i++)
+            EN_TRY(add_setting(c, config->settings.item[i]));
+    if (has_setting(c, "slow")) return check_slow(c);
     if (!is_slowed) return EN_OK;
     eni_error(
         "compare",
-        "--straggler: \"%s\" would slow nobody in --cells=%s; give --cells=even,slow, or no --cells for "
+        "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no --settings for "
         "slow alone",
-        c->slow, c->cell[0]);
+        c->slow, c->setting[0]);
     return EN_EINVAL;
 }
 
 /* --primary: a setting and two arms that are there. */
 static en_status find_primary(const comparison *c, const char *text, eni_primary *primary_out)
 {
-    char setting[32];
+    char name[32];
     int64_t a = 0, b = 0;
-    int cell = 0;
-    if (!eni_primary_parse(text, setting, &a, &b)) return EN_EINVAL; /* the key's check has said so */
-    while (cell < c->ncells && strcmp(c->cell[cell], setting) != 0)
-        cell++;
-    if (cell == c->ncells) {
+    int setting = 0;
+    if (!eni_primary_parse(text, name, &a, &b)) return EN_EINVAL; /* the key's check has said so */
+    while (setting < c->nsettings && strcmp(c->setting[setting], name) != 0)
+        setting++;
+    if (setting == c->nsettings) {
         eni_error("compare",
-                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --cells", text,
-                  setting);
+                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --settings", text,
+                  name);
         return EN_EINVAL;
     }
     if (a >= c->narms || b >= c->narms) {
@@ -269,15 +269,15 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
                   text, (long long)(a > b ? a : b) + 1, c->narms, c->narms);
         return EN_EINVAL;
     }
-    *primary_out = (eni_primary){(size_t)cell, (size_t)a, (size_t)b};
+    *primary_out = (eni_primary){(size_t)setting, (size_t)a, (size_t)b};
     return EN_OK;
 }
 
 /* Which differences may be claimed is settled, and said, before anything is known. */
 static en_status plan_claims(comparison *c)
 {
-    const char *text = c->context->config->primary, *names[MAX_CELLS];
-    size_t seeds[MAX_CELLS];
+    const char *text = c->context->config->primary, *names[MAX_SETTINGS];
+    size_t seeds[MAX_SETTINGS];
     eni_primary primary;
     if (c->nseeds > ENI_CLAIMS_SEEDS) {
         eni_error("compare", "--seeds: %d seeds are more than the %d that are tested exactly: give fewer",
@@ -285,12 +285,12 @@ static en_status plan_claims(comparison *c)
         return EN_EINVAL;
     }
     if (text != NULL) EN_TRY(find_primary(c, text, &primary));
-    for (int cell = 0; cell < c->ncells; cell++) {
-        seeds[cell] = (size_t)c->cell_seeds[cell];
-        names[cell] = c->cell[cell];
+    for (int setting = 0; setting < c->nsettings; setting++) {
+        seeds[setting] = (size_t)c->setting_seeds[setting];
+        names[setting] = c->setting[setting];
     }
-    c->nclaims = eni_claims_count((size_t)c->ncells, (size_t)c->narms);
-    eni_claims_plan(seeds, (size_t)c->ncells, (size_t)c->narms, text == NULL ? NULL : &primary, c->claims);
+    c->nclaims = eni_claims_count((size_t)c->nsettings, (size_t)c->narms);
+    eni_claims_plan(seeds, (size_t)c->nsettings, (size_t)c->narms, text == NULL ? NULL : &primary, c->claims);
     eni_claims_text(c->claims, c->nclaims, names, c->plan, sizeof c->plan);
     return EN_OK;
 }
@@ -303,14 +303,14 @@ static json_t *describe_claims(const comparison *c)
     for (size_t i = 0; i < c->nclaims; i++) {
         const eni_claim *claim = &c->claims[i];
         if (!claim->is_planned) continue;
-        json_t *entry = json_pack("{s:s, s:[s, s]}", "setting", c->cell[claim->setting], "arms",
+        json_t *entry = json_pack("{s:s, s:[s, s]}", "setting", c->setting[claim->setting], "arms",
                                   c->label[claim->a], c->label[claim->b]);
         if (claim->is_primary) primary = json_incref(entry);
         if (claim->is_primary && needed == 0) needed = eni_claims_seeds(1);
         json_array_append_new(comparisons, entry);
     }
-    for (int cell = 0; cell < c->ncells; cell++)
-        json_object_set_new(seeds, c->cell[cell], json_integer(c->cell_seeds[cell]));
+    for (int setting = 0; setting < c->nsettings; setting++)
+        json_object_set_new(seeds, c->setting[setting], json_integer(c->setting_seeds[setting]));
     return json_pack("{s:f, s:o, s:i, s:o, s:o}", "alpha", ENI_CLAIMS_ALPHA, "seeds", seeds, "seeds_needed",
                      (int)needed, "primary", primary, "comparisons", comparisons);
 }
@@ -339,17 +339,17 @@ static en_status collect(comparison *c)
         return EN_EINVAL;
     }
     c->nseeds = config->seeds.count > 0 ? config->seeds.count : 1;
-    EN_TRY(add_cells(c));
-    for (int cell = 0; cell < c->ncells; cell++)
-        for (int arm = 0; arm < c->narms; arm++, c->nruns += c->cell_seeds[cell])
-            c->line[cell][arm] = eni_live_add(&c->live, c->cell[cell], c->label[arm], c->cell_seeds[cell]);
+    EN_TRY(add_settings(c));
+    for (int setting = 0; setting < c->nsettings; setting++)
+        for (int arm = 0; arm < c->narms; arm++, c->nruns += c->setting_seeds[setting])
+            c->line[setting][arm] = eni_live_add(&c->live, c->setting[setting], c->label[arm], c->setting_seeds[setting]);
     return plan_claims(c);
 }
 
 /* "slow" slows rank 1 by 3, or as --straggler says; "even" slows nobody. */
-static const char *straggler_of(const comparison *c, const char *cell)
+static const char *straggler_of(const comparison *c, const char *setting)
 {
-    return strcmp(cell, "slow") == 0 ? c->slow : NULL;
+    return strcmp(setting, "slow") == 0 ? c->slow : NULL;
 }
 
 /* ---- compare.json ---- */
@@ -375,12 +375,12 @@ static en_status describe(comparison *c)
 {
     const eni_config *config = c->context->config;
     static const char *const scales[] = {"none", "linear", "sqrt"};
-    json_t *argv = json_array(), *cells = json_array(), *arms = json_array(), *seeds = json_array();
+    json_t *argv = json_array(), *settings = json_array(), *arms = json_array(), *seeds = json_array();
     for (int i = 0; i < c->context->argc; i++)
         json_array_append_new(argv, json_string(c->context->argv[i]));
-    for (int i = 0; i < c->ncells; i++) {
-        const char *straggler = straggler_of(c, c->cell[i]);
-        json_array_append_new(cells, json_pack("{s:s, s:o}", "name", c->cell[i], "straggler",
+    for (int i = 0; i < c->nsettings; i++) {
+        const char *straggler = straggler_of(c, c->setting[i]);
+        json_array_append_new(settings, json_pack("{s:s, s:o}", "name", c->setting[i], "straggler",
                                                straggler == NULL ? json_null() : json_string(straggler)));
     }
     for (int i = 0; i < c->narms; i++) {
@@ -396,7 +396,7 @@ static en_status describe(comparison *c)
     json_t *conditions = json_object();
     c->json =
         json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                  config->target / 100, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", cells,
+                  config->target / 100, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", settings,
                   "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
@@ -444,14 +444,14 @@ static en_status set_tensorboard(eni_config *run, const char *dir)
     return eni_config_set(run, "tensorboard", text, "--tensorboard");
 }
 
-static en_status set_run(comparison *c, eni_config *run, int cell, int seed, const char *dir, int with_trace)
+static en_status set_run(comparison *c, eni_config *run, int setting, int seed, const char *dir, int with_trace)
 {
     char text[1200];
     snprintf(text, sizeof text, "%lld", (long long)eni_config_seed(c->context->config, seed));
     EN_TRY(eni_config_set(run, "seed", text, "--seeds"));
     EN_TRY(eni_config_set(run, "out", dir, "--out"));
     EN_TRY(set_tensorboard(run, dir));
-    const char *straggler = straggler_of(c, c->cell[cell]);
+    const char *straggler = straggler_of(c, c->setting[setting]);
     if (straggler != NULL && run->straggler.count == 0) /* else the arm has its own */
         EN_TRY(eni_config_set(run, "straggler", straggler, "--straggler"));
     if (!with_trace) return EN_OK;
@@ -471,13 +471,13 @@ static json_t *number_or_null(double value, bool is_known)
     return is_known ? json_real(value) : json_null();
 }
 
-static en_status train(comparison *c, int cell, int arm, int seed, const char *dir,
+static en_status train(comparison *c, int setting, int arm, int seed, const char *dir,
                        eni_launch_outcome *outcome)
 {
     eni_config run;
     const bool with_trace = seed == 0;
     EN_TRY(eni_config_copy(&c->arm[arm], &run));
-    en_status st = set_run(c, &run, cell, seed, dir, with_trace);
+    en_status st = set_run(c, &run, setting, seed, dir, with_trace);
     eni_launch launch = {.config = &run,
                          .plugin_dir = c->context->plugin_dir,
                          .signal_fd = c->context->signal_fd,
@@ -492,23 +492,23 @@ static en_status train(comparison *c, int cell, int arm, int seed, const char *d
 }
 
 /* A run that fails is recorded, and costs no other. */
-static en_status run_one(comparison *c, int cell, int arm, int seed)
+static en_status run_one(comparison *c, int setting, int arm, int seed)
 {
     char name[128], relative[160], dir[1024], label[LABEL_BYTES], started[32];
     eni_launch_outcome outcome = {NAN, -1, ""};
     int64_t seed_value = eni_config_seed(c->context->config, seed);
     file_name(c->label[arm], label, sizeof label);
-    snprintf(name, sizeof name, "%s-%s-s%lld", c->cell[cell], label, (long long)seed_value);
+    snprintf(name, sizeof name, "%s-%s-s%lld", c->setting[setting], label, (long long)seed_value);
     snprintf(relative, sizeof relative, "runs/%s", name);
     snprintf(dir, sizeof dir, "%s/%s", c->dir, relative);
     time_t now = time(NULL);
     struct tm utc;
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    eni_live_begin(&c->live, c->line[cell][arm]);
-    const en_status st = train(c, cell, arm, seed, dir, &outcome);
+    eni_live_begin(&c->live, c->line[setting][arm]);
+    const en_status st = train(c, setting, arm, seed, dir, &outcome);
     const bool has_to_end = st != EN_OK && is_interrupted(c);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->cell[cell], "arm",
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->setting[setting], "arm",
                               c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
                               c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
                               number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
@@ -528,12 +528,12 @@ static en_status run_one(comparison *c, int cell, int arm, int seed)
 static en_status run_all(comparison *c)
 {
     for (int seed = 0; seed < c->nseeds; seed++)
-        for (int cell = 0; cell < c->ncells; cell++)
-            for (int i = 0; seed < c->cell_seeds[cell] && i < c->narms; i++) {
-                const int arm = (i + seed + cell) % c->narms;
-                if (!eni_compare_has(c->runs, c->cell[cell], c->label[arm],
+        for (int setting = 0; setting < c->nsettings; setting++)
+            for (int i = 0; seed < c->setting_seeds[setting] && i < c->narms; i++) {
+                const int arm = (i + seed + setting) % c->narms;
+                if (!eni_compare_has(c->runs, c->setting[setting], c->label[arm],
                                      eni_config_seed(c->context->config, seed)))
-                    EN_TRY(run_one(c, cell, arm, seed));
+                    EN_TRY(run_one(c, setting, arm, seed));
             }
     return EN_OK;
 }

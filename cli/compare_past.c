@@ -148,14 +148,14 @@ en_status eni_compare_past(const char *dir, json_t *study, int *order_out)
     return st;
 }
 
-int eni_compare_has(const json_t *runs, const char *cell, const char *arm, json_int_t seed)
+int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed)
 {
     const json_t *run;
     for (size_t i = 0; (run = json_array_get(runs, i)) != NULL; i++) {
-        const char *its_cell = json_string_value(json_object_get(run, "cell"));
+        const char *its_setting = json_string_value(json_object_get(run, "cell"));
         const char *its_arm = json_string_value(json_object_get(run, "arm"));
-        if (its_cell != NULL && its_arm != NULL && strcmp(its_cell, cell) == 0 && strcmp(its_arm, arm) == 0 &&
-            json_integer_value(json_object_get(run, "seed")) == seed)
+        if (its_setting != NULL && its_arm != NULL && strcmp(its_setting, setting) == 0 &&
+            strcmp(its_arm, arm) == 0 && json_integer_value(json_object_get(run, "seed")) == seed)
             return 1;
     }
     return 0;

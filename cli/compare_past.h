@@ -14,6 +14,6 @@
 en_status eni_compare_past(const char *dir, json_t *study, int *order_out);
 
 /* Whether `runs` has this one. */
-int eni_compare_has(const json_t *runs, const char *cell, const char *arm, json_int_t seed);
+int eni_compare_has(const json_t *runs, const char *setting, const char *arm, json_int_t seed);
 
 #endif

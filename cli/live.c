@@ -18,11 +18,11 @@ void eni_live_init(eni_live *live, int is_quiet)
     live->active = -1;
 }
 
-int eni_live_add(eni_live *live, const char *cell, const char *arm, int runs)
+int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs)
 {
     if (live->n == ENI_LIVE_MAX) return -1;
     eni_live_line *l = &live->line[live->n];
-    snprintf(l->cell, sizeof l->cell, "%s", cell);
+    snprintf(l->setting, sizeof l->setting, "%s", setting);
     snprintf(l->arm, sizeof l->arm, "%s", arm);
     l->runs = runs;
     l->accuracy = -1;
@@ -63,7 +63,7 @@ static void draw_line(const eni_live *live, const eni_live_line *l, int is_activ
     const int filled = (int)(share_done(l, is_active) * width + 0.5);
     for (int i = 0; i < width; i++)
         strcat(bar, i < filled ? "█" : "░");
-    fprintf(stderr, "%-6s %-*s %s %d/%d", l->cell, arm_width(live), l->arm, bar, l->runs_done, l->runs);
+    fprintf(stderr, "%-6s %-*s %s %d/%d", l->setting, arm_width(live), l->arm, bar, l->runs_done, l->runs);
     if (l->now.rate > 0) fprintf(stderr, "  %7.0f samples/s  loss %.3f", l->now.rate, l->now.loss);
     if (l->accuracy >= 0) fprintf(stderr, "  test %.1f %%", l->accuracy * 100);
     fputs(end, stderr);

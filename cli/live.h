@@ -10,7 +10,7 @@
 enum { ENI_LIVE_MAX = 64 };
 
 typedef struct eni_live_line {
-    char cell[24], arm[64];
+    char setting[24], arm[64];
     int runs, runs_done; /* seeds */
     eni_launch_progress now;
     double accuracy; /* of the last finished run; negative: none */
@@ -25,7 +25,7 @@ typedef struct eni_live {
 void eni_live_init(eni_live *live, int is_quiet);
 
 /* Returns the index of the new line, or -1 when there are too many. */
-int eni_live_add(eni_live *live, const char *cell, const char *arm, int runs);
+int eni_live_add(eni_live *live, const char *setting, const char *arm, int runs);
 
 void eni_live_begin(eni_live *live, int line);
 void eni_live_progress(eni_live *live, const eni_launch_progress *progress);

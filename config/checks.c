@@ -8,8 +8,8 @@
 
 #include "config/config.h"
 #include "config/units.h"
-#include "core/log.h"
 #include "core/edit_distance.h"
+#include "core/log.h"
 
 en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
 {
@@ -113,7 +113,7 @@ const char *eni_check_seed(const char *text)
     return eni_parse_i64(text, &seed) && seed >= 0 ? NULL : "whole numbers from 0, as 1,2,3";
 }
 
-const char *eni_check_cell(const char *text)
+const char *eni_check_setting(const char *text)
 {
     const char *seeds = strchr(text, '@');
     size_t length = seeds == NULL ? strlen(text) : (size_t)(seeds - text);

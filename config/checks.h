@@ -12,7 +12,7 @@ const char *eni_check_straggler(const char *text);  /* RANK:FACTOR */
 const char *eni_check_net(const char *text);        /* rate:..,delay:.. */
 const char *eni_check_count(const char *text);      /* a whole number from 1 to 1024 */
 const char *eni_check_seed(const char *text);       /* a whole number >= 0 */
-const char *eni_check_cell(const char *text);       /* even, slow */
+const char *eni_check_setting(const char *text);    /* even, slow */
 const char *eni_check_primary(const char *text);    /* SETTING:ARM:ARM */
 
 #endif

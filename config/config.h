@@ -154,7 +154,7 @@ typedef struct eni_config {
     eni_list arm;        /* "ssp:bound=2,lr=0.005": eni_config_arm */
     eni_list strategies; /* "ring", "ps-sync": the shorthand */
     eni_list seeds;      /* decimal texts: eni_config_seed */
-    eni_list cells;      /* "even", "slow" */
+    eni_list settings;   /* "even", "slow" */
     char *primary;       /* "even:1:2": the comparison that is tested by itself; NULL: none */
     bool csv;
     bool json; /* entrain gpus */

@@ -49,8 +49,8 @@
 #define TEXT(name, aliases, field, fallback, words, check, bare, programs, flags, note, help)                \
     {GROUP, name, aliases, ENI_KEY_TEXT, AT(field), fallback, 0, 0, words, check, bare, programs, flags,     \
      note, help}
-#define LIST(name, field, fallback, words, check, programs, flags, note, help)                               \
-    {GROUP, name, NULL, ENI_KEY_LIST, AT(field), fallback, 0, 0, words, check, NULL, programs, flags,        \
+#define LIST(name, aliases, field, fallback, words, check, programs, flags, note, help)                      \
+    {GROUP, name, aliases, ENI_KEY_LIST, AT(field), fallback, 0, 0, words, check, NULL, programs, flags,        \
      note, help}
 
 const eni_key eni_keys[] = {
@@ -230,20 +230,20 @@ const eni_key eni_keys[] = {
 
 #undef GROUP
 #define GROUP "emulation"
-    LIST("straggler", straggler, NULL, "RANK:FACTOR", eni_check_straggler, RUNS, ENI_KEY_COMMAS, "none",
+    LIST("straggler", NULL, straggler, NULL, "RANK:FACTOR", eni_check_straggler, RUNS, ENI_KEY_COMMAS, "none",
          "makes a rank slower by seeded sleeps; may be repeated"),
     TEXT("net", NULL, net, NULL, "rate:RATE,delay:TIME", eni_check_net, NULL, TRAIN | P | K, 0, "as it is",
          "a slower network in our own transport, as rate:200MB,delay:50us or rate:1Gbit"),
 
 #undef GROUP
 #define GROUP "comparison"
-    LIST("arm", arm, NULL, "STRATEGY[:KEY=VALUE,..]", eni_check_strategy, C, ASIDE, "none",
+    LIST("arm", NULL, arm, NULL, "STRATEGY[:KEY=VALUE,..]", eni_check_strategy, C, ASIDE, "none",
          "one of the runs to compare, with options of the strategy and keys of the run; repeated"),
-    LIST("strategies", strategies, NULL, "NAME,NAME,..", eni_check_name, C, ENI_KEY_COMMAS | ASIDE, "none",
+    LIST("strategies", NULL, strategies, NULL, "NAME,NAME,..", eni_check_name, C, ENI_KEY_COMMAS | ASIDE, "none",
          "shorthand for one --arm per name"),
-    LIST("seeds", seeds, NULL, "INT,INT,..", eni_check_seed, C, ENI_KEY_COMMAS | ASIDE, "--seed",
+    LIST("seeds", NULL, seeds, NULL, "INT,INT,..", eni_check_seed, C, ENI_KEY_COMMAS | ASIDE, "--seed",
          "every arm runs once per seed"),
-    LIST("cells", cells, "even", "even,slow", eni_check_cell, C, ENI_KEY_COMMAS | ASIDE, "even; slow with --straggler",
+    LIST("settings", "cells", settings, "even", "even,slow", eni_check_setting, C, ENI_KEY_COMMAS | ASIDE, "even; slow with --straggler",
          "settings: even, and slow (rank 1 is slowed 3x, or as --straggler says); slow@1: one seed"),
     BOOL("csv", NULL, csv, "off", ON(ENI_REPORT), ASIDE, NULL,
          "also the tables as CSV"),

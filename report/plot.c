@@ -94,13 +94,13 @@ void eni_plot_label(eni_plot *plot, const char *fmt, ...)
     va_end(args);
 }
 
-void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm)
+void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm)
 {
     const eni_study *study = plot->canvas->study;
     char kind[256], title[400];
-    eni_study_kind(study, cell, kind, sizeof kind);
+    eni_study_kind(study, setting, kind, sizeof kind);
     snprintf(title, sizeof title, "%.60s%s%.60s (%.250s)", arm == NULL ? "" : arm->name,
-             arm == NULL ? "" : ", ", study->cells[cell].name, kind);
+             arm == NULL ? "" : ", ", study->settings[setting].name, kind);
     eni_plot_label(plot, "%s: %.360s", what, title);
     fputs("set tmargin 2\nset label 99 ", plot->script);
     eni_plot_quote(plot->script, title, 58);
@@ -333,10 +333,10 @@ static void put_net(eni_csv *csv, const json_t *emulated)
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
 {
     const json_t *emulated = json_object_get(json_object_get(run->result, "environment"), "emulated");
-    eni_csv_name(csv, study->cells[run->cell].name);
+    eni_csv_name(csv, study->settings[run->setting].name);
     fputc(',', csv->file);
     eni_csv_name(csv, study->arms[run->arm].name);
-    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->cell);
+    const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
     fprintf(csv->file, ",%lld,%s,", (long long)run->seed, is_real ? "real" : "emulated");
     put_stragglers(csv, emulated, false);
     put_stragglers(csv, emulated, true);

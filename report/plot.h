@@ -40,9 +40,9 @@ en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, in
 /* Sets the picture's name for screen readers. */
 void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Sets the label to `what`, the cell and its kind, and shows all but the `what` as the title: "even (real)";
+/* Sets the label to `what`, the setting and its kind, and shows all but the `what` as the title: "even (real)";
  * with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
-void eni_plot_title(eni_plot *plot, const char *what, size_t cell, const eni_arm *arm);
+void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm);
 
 /* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its
  * place and one warning is logged. Frees the plot in any case. EN_EIO when the script cannot be written
@@ -65,7 +65,7 @@ typedef struct eni_csv {
 
 /* Starts it with its line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* The columns that start the line of a run, and their values, each with a comma behind it: cell, arm, seed, kind
+/* The columns that start the line of a run, and their values, each with a comma behind it: setting, arm, seed, kind
  * ("real" or "emulated") and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
 #define ENI_CSV_RUN "cell,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
@@ -138,7 +138,7 @@ int eni_plot_row_height(size_t n, int each);
 
 en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
 en_status eni_plot_steps(eni_canvas *canvas);  /* plot_steps.c: where a step's time goes, per role */
-en_status eni_plot_cells(eni_canvas *canvas);  /* plot_cells.c: the cells beside each other, a dot a seed */
+en_status eni_plot_settings(eni_canvas *canvas);  /* plot_settings.c: the settings beside each other, a dot a seed */
 en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
 en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bytes.c: payload, wire, shared memory, theory */
 en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */

@@ -34,7 +34,7 @@ static double most_mb(const eni_study *study)
     return most;
 }
 
-static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
+static en_status draw_setting(eni_canvas *canvas, size_t setting, double most)
 {
     const eni_study *study = canvas->study;
     char name[64];
@@ -44,17 +44,17 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
         for (int k = 0; k < KINDS; k++)
             eni_plot_add_row(&rows, k == 0 ? "%s · %s" : "%.0s%s", study->arms[a].name, kinds[k].name);
     }
-    snprintf(name, sizeof name, "bytes-%zu", cell);
+    snprintf(name, sizeof name, "bytes-%zu", setting);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 20) + 26));
     eni_plot_set_rows(&plot, &rows);
-    eni_plot_title(&plot, "Bytes", cell, NULL);
+    eni_plot_title(&plot, "Bytes", setting, NULL);
     fprintf(plot.script, "set xlabel 'MB in a run, all processes'\nset rmargin 2\n");
     eni_plot_set_axis(&plot, 0, 1.2 * most);
     fputs("$d << EOD\n", plot.script);
     for (size_t a = 0; a < study->narms; a++)
         for (int k = 0; k < KINDS; k++) {
-            eni_summary mb = eni_study_summary(study, cell, a, kinds[k].metric);
+            eni_summary mb = eni_study_summary(study, setting, a, kinds[k].metric);
             if (mb.n == 0) continue;
             fprintf(plot.script, "%zu %.6g %zu\n", (KINDS + 1) * a + (size_t)k + 1, mb.median,
                     KINDS * a + (size_t)k);
@@ -95,7 +95,7 @@ static bool has_no_socket(const eni_study *study, size_t arm)
     return wire.n > 0 && !(wire.max > 0);
 }
 
-/* Runs of the first cell that say payload and nothing of the wire: NCCL. */
+/* Runs of the first setting that say payload and nothing of the wire: NCCL. */
 static bool is_unseen(const eni_study *study, size_t arm)
 {
     return eni_study_summary(study, 0, arm, payload_mb).n > 0 &&
@@ -110,8 +110,8 @@ en_status eni_plot_bytes(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs moved no byte, or do not say.</p>\n", canvas->page);
     } else {
         fputs("<div class=\"panels\">\n", canvas->page);
-        for (size_t c = 0; c < study->ncells; c++)
-            EN_TRY(draw_cell(canvas, c, most));
+        for (size_t c = 0; c < study->nsettings; c++)
+            EN_TRY(draw_setting(canvas, c, most));
         fputs("</div>\n", canvas->page);
         say_of_arms(canvas, "No byte crossed a socket: ", has_no_socket);
         say_of_arms(canvas,

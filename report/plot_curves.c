@@ -41,7 +41,7 @@ static const eni_eval *grid_at(const eni_run *run, size_t i)
 }
 
 /* Runs of one arm evaluate after the same numbers of samples, so the i-th evaluations belong together. */
-static size_t print_median(eni_plot *plot, const eni_study *study, size_t cell, size_t arm, int over)
+static size_t print_median(eni_plot *plot, const eni_study *study, size_t setting, size_t arm, int over)
 {
     double x[ENI_MAX_RUNS], y[ENI_MAX_RUNS];
     size_t printed = 0;
@@ -50,7 +50,7 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t cell, 
         size_t n = 0, runs = 0;
         for (size_t r = 0; r < study->nruns; r++) {
             const eni_run *run = &study->runs[r];
-            if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+            if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
             const eni_eval *eval = grid_at(run, i);
             runs++;
             if (eval == NULL || isnan(eval->accuracy)) continue;
@@ -80,13 +80,13 @@ static double floor_of(const eni_study *study)
     return fmax(0, 10 * floor(least / 10));
 }
 
-static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, const size_t medians[])
+static void print_curves(eni_plot *plot, const eni_study *study, size_t setting, const size_t medians[])
 {
-    bool is_real = eni_study_is_real(study, cell);
+    bool is_real = eni_study_is_real(study, setting);
     fputs("plot ", plot->script);
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || !has_points(run)) continue;
+        if (run->setting != setting || !has_points(run)) continue;
         const eni_arm *arm = &study->arms[run->arm];
         fprintf(plot->script, "$r%zu using 1:2 with lines lw 0.8 dt %s lc rgb '#99%s', ", r,
                 eni_plot_dash(arm), eni_plot_colour(arm) + 1);
@@ -100,16 +100,16 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t cell, co
     fputs("NaN\n", plot->script);
 }
 
-static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double most_x)
+static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double most_x)
 {
     const eni_study *study = canvas->study;
     char name[64];
-    snprintf(name, sizeof name, "accuracy-%zu-%s", cell, over == OVER_TIME ? "time" : "samples");
+    snprintf(name, sizeof name, "accuracy-%zu-%s", setting, over == OVER_TIME ? "time" : "samples");
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, 320));
     const char *what = eni_study_has_holdout(study) ? "holdout accuracy" : "test accuracy";
     eni_plot_label(&plot, "%s over %s, setting %s", what,
-                   over == OVER_TIME ? "the training clock" : "samples", study->cells[cell].name);
+                   over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
     fprintf(plot.script,
             "set xlabel '%s'\nset ylabel '%s, %%' offset 1,0\nset yrange [%g:*]\n"
             "set rmargin 2\n"
@@ -122,37 +122,37 @@ static en_status draw_panel(eni_canvas *canvas, size_t cell, int over, double mo
     if (floor_of(study) > 0) eni_plot_cut_axis(&plot, false);
     size_t medians[ENI_MAX_ARMS];
     for (size_t r = 0; r < study->nruns; r++)
-        if (study->runs[r].cell == cell && has_points(&study->runs[r]))
+        if (study->runs[r].setting == setting && has_points(&study->runs[r]))
             print_run(&plot, r, &study->runs[r], over);
     for (size_t a = 0; a < study->narms; a++)
-        medians[a] = print_median(&plot, study, cell, a, over);
-    print_curves(&plot, study, cell, medians);
+        medians[a] = print_median(&plot, study, setting, a, over);
+    print_curves(&plot, study, setting, medians);
     return eni_plot_close(&plot);
 }
 
-static en_status draw_cell(eni_canvas *canvas, size_t cell)
+static en_status draw_setting(eni_canvas *canvas, size_t setting)
 {
     const eni_study *study = canvas->study;
     double most_t = 0, most_samples = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || !has_points(run)) continue;
+        if (run->setting != setting || !has_points(run)) continue;
         most_t = fmax(most_t, run->evals[run->nevals - 1].t);
         most_samples = fmax(most_samples, run->evals[run->nevals - 1].samples / 1000);
     }
     if (!(most_t > 0)) {
-        eni_html_printf(canvas->page, "%s: no accuracy was measured.", study->cells[cell].name);
+        eni_html_printf(canvas->page, "%s: no accuracy was measured.", study->settings[setting].name);
         return EN_OK;
     }
     char kind[256];
-    eni_study_kind(study, cell, kind, sizeof kind);
+    eni_study_kind(study, setting, kind, sizeof kind);
     fputs("<h3>", canvas->page);
-    eni_html_text(canvas->page, study->cells[cell].name);
+    eni_html_text(canvas->page, study->settings[setting].name);
     fprintf(canvas->page, " <span class=\"kind\">");
     eni_html_text(canvas->page, kind);
     fputs("</span></h3>\n<div class=\"panels\">\n", canvas->page);
-    EN_TRY(draw_panel(canvas, cell, OVER_TIME, most_t));
-    EN_TRY(draw_panel(canvas, cell, OVER_SAMPLES, most_samples));
+    EN_TRY(draw_panel(canvas, setting, OVER_TIME, most_t));
+    EN_TRY(draw_panel(canvas, setting, OVER_SAMPLES, most_samples));
     fputs("</div>\n", canvas->page);
     return EN_OK;
 }
@@ -160,8 +160,8 @@ static en_status draw_cell(eni_canvas *canvas, size_t cell)
 en_status eni_plot_curves(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
-    for (size_t c = 0; c < study->ncells; c++)
-        EN_TRY(draw_cell(canvas, c));
+    for (size_t c = 0; c < study->nsettings; c++)
+        EN_TRY(draw_setting(canvas, c));
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",samples,seconds,set,loss,accuracy,bracket"));
     for (size_t r = 0; r < study->nruns; r++) {

@@ -8,14 +8,14 @@
 #include "report/table.h"
 
 /* Medians over seeds of what one rank computed and applied; false when no run says. */
-static bool share_of(const eni_study *study, size_t cell, size_t arm, int rank, double *applied_out,
+static bool share_of(const eni_study *study, size_t setting, size_t arm, int rank, double *applied_out,
                      double *computed_out)
 {
     double applied[ENI_MAX_RUNS], computed[ENI_MAX_RUNS];
     size_t napplied = 0, ncomputed = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
         for (size_t i = 0; i < run->nshares; i++) {
             if (run->shares[i].rank != rank) continue;
             if (!isnan(run->shares[i].applied)) applied[napplied++] = run->shares[i].applied;
@@ -37,33 +37,33 @@ static double most_samples(const eni_study *study)
     return most;
 }
 
-static en_status draw_cell(eni_canvas *canvas, size_t cell, double most)
+static en_status draw_setting(eni_canvas *canvas, size_t setting, double most)
 {
     const eni_study *study = canvas->study;
     char name[64];
     eni_plot_rows rows = {0};
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, cell, a);
+        const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nshares; i++)
             eni_plot_add_row(&rows, "%s · rank %d", study->arms[a].name, run->shares[i].rank);
     }
     if (rows.n == 0) return EN_OK;
-    snprintf(name, sizeof name, "shares-%zu", cell);
+    snprintf(name, sizeof name, "shares-%zu", setting);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
-    eni_plot_title(&plot, "Samples applied per worker", cell, NULL);
+    eni_plot_title(&plot, "Samples applied per worker", setting, NULL);
     fprintf(plot.script, "set xlabel 'thousand samples (outline: computed)'\nset rmargin 2\n");
     eni_plot_set_axis(&plot, 0, 1.25 * most / 1000);
     fputs("$d << EOD\n", plot.script);
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, cell, a);
+        const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nshares; i++) {
             double applied, computed;
             char text[32];
             row++;
-            if (!share_of(study, cell, a, run->shares[i].rank, &applied, &computed)) continue;
+            if (!share_of(study, setting, a, run->shares[i].rank, &applied, &computed)) continue;
             eni_table_grouped(applied, " ", text, sizeof text);
             fprintf(plot.script, "%zu %.9g %.9g %zu \"%s\"\n", row, applied / 1000, computed / 1000, a, text);
         }
@@ -90,8 +90,8 @@ en_status eni_plot_shares(eni_canvas *canvas)
         fputs("<p class=\"absent\">The runs do not say what each worker did.</p>\n", canvas->page);
     } else {
         fputs("<div class=\"panels\">\n", canvas->page);
-        for (size_t c = 0; c < study->ncells; c++)
-            EN_TRY(draw_cell(canvas, c, most));
+        for (size_t c = 0; c < study->nsettings; c++)
+            EN_TRY(draw_setting(canvas, c, most));
         fputs("</div>\n", canvas->page);
     }
     eni_csv csv;

@@ -1,5 +1,5 @@
 /* plot_staleness.c - how old the weights were that gradients were computed on: a histogram per worker, since
- * the mean alone is W-1 by identity and hides the slow worker's own. All seeds of a cell are added up. */
+ * the mean alone is W-1 by identity and hides the slow worker's own. All seeds of a setting are added up. */
 #include <math.h>
 
 #include "core/try.h"
@@ -26,12 +26,12 @@ static void add(histogram *h, size_t worker, const eni_staleness *from)
     }
 }
 
-static histogram collect(const eni_study *study, size_t cell, size_t arm)
+static histogram collect(const eni_study *study, size_t setting, size_t arm)
 {
     histogram h = {0};
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
         h.is_per_worker = run->nworkers_stale > 0 && run->nworkers_stale <= MAX_WORKERS;
         if (!h.is_per_worker) add(&h, 0, &run->staleness);
         for (size_t w = 0; h.is_per_worker && w < run->nworkers_stale; w++)
@@ -49,14 +49,14 @@ static double tallest(const histogram *h)
     return most;
 }
 
-static en_status draw(eni_canvas *canvas, size_t cell, size_t arm, const histogram *h)
+static en_status draw(eni_canvas *canvas, size_t setting, size_t arm, const histogram *h)
 {
     const eni_study *study = canvas->study;
     char name[64];
-    snprintf(name, sizeof name, "staleness-%zu-%zu", cell, arm);
+    snprintf(name, sizeof name, "staleness-%zu-%zu", setting, arm);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, 250));
-    eni_plot_title(&plot, "Staleness", cell, &study->arms[arm]);
+    eni_plot_title(&plot, "Staleness", setting, &study->arms[arm]);
     fprintf(plot.script,
             "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
             "set xrange [-0.6:%zu.6]\nset yrange [0:%.4g]\nset xtics %zu\n"
@@ -102,12 +102,12 @@ en_status eni_plot_staleness(eni_canvas *canvas)
     const eni_study *study = canvas->study;
     size_t nfresh = 0, nunknown = 0;
     bool shown[ENI_MAX_ARMS] = {false};
-    for (size_t c = 0; c < study->ncells; c++)
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++)
             shown[a] = shown[a] || collect(study, c, a).nbins > 1;
     eni_plot_arm_legend(canvas, shown);
     fputs("<div class=\"panels\">\n", canvas->page);
-    for (size_t c = 0; c < study->ncells; c++)
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++) {
             histogram h = collect(study, c, a);
             nunknown += h.nbins == 0;
@@ -115,20 +115,20 @@ en_status eni_plot_staleness(eni_canvas *canvas)
             if (h.nbins > 1) EN_TRY(draw(canvas, c, a, &h));
         }
     fputs("</div>\n", canvas->page);
-    for (size_t c = 0; c < study->ncells && nfresh > 0; c++) {
+    for (size_t c = 0; c < study->nsettings && nfresh > 0; c++) {
         bool is_first = true;
         for (size_t a = 0; a < study->narms; a++) {
             histogram h = collect(study, c, a);
             if (h.nbins != 1) continue;
             eni_html_printf(canvas->page, is_first ? "" : ", ");
             if (is_first) fputs("<p class=\"note\">No stale gradient at all in ", canvas->page);
-            if (is_first) eni_html_printf(canvas->page, "%s: ", study->cells[c].name);
+            if (is_first) eni_html_printf(canvas->page, "%s: ", study->settings[c].name);
             eni_html_text(canvas->page, study->arms[a].name);
             is_first = false;
         }
         if (!is_first) fputs(" (every update used gradients of the newest weights).</p>\n", canvas->page);
     }
-    if (nunknown == study->ncells * study->narms)
+    if (nunknown == study->nsettings * study->narms)
         fputs("<p class=\"absent\">The runs give no histogram of staleness.</p>\n", canvas->page);
     eni_csv csv;
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",rank,staleness,pushes"));

@@ -30,13 +30,13 @@ static double batches_of(const eni_run *run, const eni_role *role)
 enum { HIDDEN = ENI_PHASES };
 
 /* Median over seeds of a role's milliseconds in a phase per global batch; NAN when no run gives it. */
-static double phase_ms(const eni_study *study, size_t cell, size_t arm, const char *role, int phase)
+static double phase_ms(const eni_study *study, size_t setting, size_t arm, const char *role, int phase)
 {
     double values[ENI_MAX_RUNS];
     size_t n = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
         for (size_t i = 0; i < run->nroles; i++) {
             double batches = batches_of(run, &run->roles[i]);
             double ns = phase == HIDDEN ? run->roles[i].hidden_ns : run->roles[i].ns[phase];
@@ -46,19 +46,19 @@ static double phase_ms(const eni_study *study, size_t cell, size_t arm, const ch
     return eni_stats_median(values, n);
 }
 
-static double total_ms(const eni_study *study, size_t cell, size_t arm, const char *role)
+static double total_ms(const eni_study *study, size_t setting, size_t arm, const char *role)
 {
     double sum = 0;
     for (int p = 0; p < ENI_PHASES; p++)
-        sum += phase_ms(study, cell, arm, role, p);
+        sum += phase_ms(study, setting, arm, role, p);
     return sum;
 }
 
-/* The longest bar of the report: all cells share one axis, or "even beside slow" would mislead. */
+/* The longest bar of the report: all settings share one axis, or "even beside slow" would mislead. */
 static double longest_ms(const eni_study *study)
 {
     double longest = 0;
-    for (size_t c = 0; c < study->ncells; c++)
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++) {
             const eni_run *run = eni_study_example(study, c, a);
             for (size_t i = 0; run != NULL && i < run->nroles; i++) {
@@ -69,37 +69,37 @@ static double longest_ms(const eni_study *study)
     return longest;
 }
 
-static en_status draw_cell(eni_canvas *canvas, size_t cell, double longest)
+static en_status draw_setting(eni_canvas *canvas, size_t setting, double longest)
 {
     const eni_study *study = canvas->study;
     eni_plot_rows rows = {0};
     char name[64];
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, cell, a);
+        const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nroles; i++)
             eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, run->roles[i].name);
     }
     if (rows.n == 0) return EN_OK;
-    snprintf(name, sizeof name, "steps-%zu", cell);
+    snprintf(name, sizeof name, "steps-%zu", setting);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 24) + 26));
     eni_plot_set_rows(&plot, &rows);
     fputs("set xlabel 'ms per global batch'\nset rmargin 2\n", plot.script);
     eni_plot_set_axis(&plot, 0, 1.03 * longest);
-    eni_plot_title(&plot, "Time per global batch and role", cell, NULL);
+    eni_plot_title(&plot, "Time per global batch and role", setting, NULL);
     fputs("$d << EOD\n", plot.script);
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++) {
-        const eni_run *run = eni_study_example(study, cell, a);
+        const eni_run *run = eni_study_example(study, setting, a);
         for (size_t i = 0; run != NULL && i < run->nroles; i++) {
             double from = 0;
             row++;
             for (int p = 0; p < ENI_PHASES; p++) {
-                double ms = phase_ms(study, cell, a, run->roles[i].name, p);
+                double ms = phase_ms(study, setting, a, run->roles[i].name, p);
                 if (ms > 0) fprintf(plot.script, "%zu %.6g %.6g %d\n", row, from, from + ms, p);
                 from += isnan(ms) ? 0 : ms;
                 if (p != ENI_PHASE_COMPUTE) continue;
-                double hidden = fmin(phase_ms(study, cell, a, run->roles[i].name, HIDDEN), ms);
+                double hidden = fmin(phase_ms(study, setting, a, run->roles[i].name, HIDDEN), ms);
                 if (hidden > 0) fprintf(plot.script, "%zu %.6g %.6g %d\n", row, from - hidden, from, HIDDEN);
             }
         }
@@ -172,8 +172,8 @@ en_status eni_plot_steps(eni_canvas *canvas)
     }
     write_legend(canvas);
     fputs("<div class=\"panels\">\n", canvas->page);
-    for (size_t c = 0; c < canvas->study->ncells; c++)
-        EN_TRY(draw_cell(canvas, c, longest));
+    for (size_t c = 0; c < canvas->study->nsettings; c++)
+        EN_TRY(draw_setting(canvas, c, longest));
     fputs("</div>\n", canvas->page);
     return write_csv(canvas);
 }

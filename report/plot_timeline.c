@@ -15,12 +15,12 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
     eni_plot_rows rows = {0};
     for (size_t i = 0; i < step->nlanes; i++)
         eni_plot_add_row(&rows, "%s", step->lanes[i].name);
-    snprintf(name, sizeof name, "timeline-%zu-%zu", run->cell, run->arm);
+    snprintf(name, sizeof name, "timeline-%zu-%zu", run->setting, run->arm);
     snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
     eni_plot plot;
     EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 26) + 26));
     eni_plot_set_rows(&plot, &rows);
-    eni_plot_title(&plot, what, run->cell, &study->arms[run->arm]);
+    eni_plot_title(&plot, what, run->setting, &study->arms[run->arm]);
     fprintf(plot.script,
             "set xlabel 'ms from the begin of step %ld, seed %lld'\n"
             "set xrange [0:%.6g]\nset rmargin 2\nset style fill solid 1.0 border lc rgb '#5b6875'\n",
@@ -54,13 +54,13 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
     }
 }
 
-/* The first run of (cell, arm) that left a trace. */
-static en_status load_first(const eni_study *study, size_t cell, size_t arm, eni_trace_step *step_out,
+/* The first run of (setting, arm) that left a trace. */
+static en_status load_first(const eni_study *study, size_t setting, size_t arm, eni_trace_step *step_out,
                             const eni_run **run_out)
 {
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        if (run->cell != cell || run->arm != arm || !run->is_complete) continue;
+        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%s/trace.json", study->dir, run->dir);
         en_status st = eni_trace_step_load(path, step_out);
@@ -79,7 +79,7 @@ en_status eni_plot_timeline(eni_canvas *canvas)
     EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",step,lane,span,phase,begin_ms,end_ms"));
     fputs("<div class=\"panels\">\n", canvas->page);
     for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->ncells; c++) {
+        for (size_t c = 0; c < study->nsettings; c++) {
             eni_trace_step step;
             const eni_run *run;
             en_status st = load_first(study, c, a, &step, &run);

@@ -73,7 +73,7 @@ static void put_summary(eni_csv *csv, const eni_summary *s)
     put(csv, s->n > 0 ? s->max : NAN);
 }
 
-/* A line per (cell, arm): medians over seeds with least and greatest, as in the page's table. */
+/* A line per (setting, arm): medians over seeds with least and greatest, as in the page's table. */
 static en_status write_table(const eni_study *study)
 {
     eni_csv csv;
@@ -82,12 +82,12 @@ static en_status write_table(const eni_study *study)
                               "target_s_censored,test_accuracy,test_accuracy_min,test_accuracy_max,wait,wait_min,wait_max,"
                               "payload_ratio,payload_ratio_min,payload_ratio_max,wire_mb,wire_mb_min,"
                               "wire_mb_max,staleness_mean,staleness_p50,staleness_p95,staleness_max"));
-    for (size_t c = 0; c < study->ncells; c++)
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++) {
             eni_row row;
             eni_row_fill(study, c, a, &row);
             if (row.nruns == 0) continue;
-            eni_csv_name(&csv, study->cells[c].name);
+            eni_csv_name(&csv, study->settings[c].name);
             fputc(',', csv.file);
             eni_csv_name(&csv, study->arms[a].name);
             fprintf(csv.file, ",%zu,%zu", row.nruns, row.nmissed);
@@ -162,7 +162,7 @@ static en_status write_claims(const eni_verdict *verdict)
     EN_TRY(eni_csv_open(&csv, "cell,arm,against,pairs,sooner,later,p,p_holm,least_effect,claim,who"));
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
-        eni_csv_name(&csv, study->cells[claim->setting].name);
+        eni_csv_name(&csv, study->settings[claim->setting].name);
         fputc(',', csv.file);
         eni_csv_name(&csv, study->arms[claim->a].name);
         fputc(',', csv.file);
@@ -200,10 +200,10 @@ static en_status print_summary(const eni_verdict *verdict, const eni_fairness *f
     fputs("fairness: ", out);
     eni_table_text(out, text);
     fputs("\n\n", out);
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         eni_report_print_ranking(verdict, c, out);
         eni_verdict_sentence(verdict, c, text, sizeof text);
-        eni_table_text(out, study->cells[c].name);
+        eni_table_text(out, study->settings[c].name);
         fputs(": ", out);
         eni_table_text(out, text);
         fputs("\n\n", out);

@@ -17,7 +17,7 @@ enum {
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
  *
- *     table.csv   a line per (cell, arm): medians over seeds with least and greatest, as in the page's table
+ *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page's table
  *     claims.csv  a line per pair of arms and setting: what was tested, and what is claimed (report_verdict.h)
  *     runs.csv    a line per run, unrounded
  *
@@ -26,7 +26,7 @@ enum {
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
  * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot
- * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each cell and
+ * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting and
  * the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *

@@ -60,7 +60,7 @@ static const char *order_hash(const eni_run *run)
     return run->order_sha256;
 }
 
-/* All complete runs of one seed, over arms and cells, carry the same hash. */
+/* All complete runs of one seed, over arms and settings, carry the same hash. */
 static void rule_same_hash(const eni_study *study, const char *name, const char *(*hash)(const eni_run *),
                            eni_fairness *fairness)
 {
@@ -82,8 +82,8 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
             append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
         } else if (strcmp(hash(first), hash(run)) != 0) {
             add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
-                     run->seed, study->arms[first->arm].name, study->cells[first->cell].name, hash(first),
-                     study->arms[run->arm].name, study->cells[run->cell].name, hash(run));
+                     run->seed, study->arms[first->arm].name, study->settings[first->setting].name, hash(first),
+                     study->arms[run->arm].name, study->settings[run->setting].name, hash(run));
             return;
         }
     }
@@ -100,7 +100,7 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
 static bool rate_of(const eni_study *study, size_t arm, double *lr_out, double *samples_out,
                     double *updates_out)
 {
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         const eni_run *run = eni_study_example(study, c, arm);
         if (run == NULL || !(run->updates > 0) || isnan(run->samples_applied)) continue;
         *lr_out = isnan(run->lr) ? study->arms[arm].lr : run->lr;
@@ -192,7 +192,7 @@ static void rule_budget(const eni_study *study, eni_fairness *fairness)
     else
         add_rule(fairness, "same budget", least >= 0.99 * most ? ENI_WARN : ENI_FAIL,
                  "samples computed: from %s (%s in %s) to %s%s", few, study->arms[low->arm].name,
-                 study->cells[low->cell].name, many, rest);
+                 study->settings[low->setting].name, many, rest);
 }
 
 static bool same_text(const char *a, const char *b)
@@ -231,14 +231,14 @@ static void rule_task(const eni_study *study, eni_fairness *fairness)
 }
 
 /* Of a key of the condition, by compare.json; "none" where it has no value. */
-static const char *condition_of(const eni_study *study, size_t cell, size_t arm, const char *key)
+static const char *condition_of(const eni_study *study, size_t setting, size_t arm, const char *key)
 {
     const json_t *spec = json_array_get(json_object_get(study->index, "arms"), arm);
     const json_t *value = json_object_get(json_object_get(spec, "condition"), key);
     if (value == NULL) value = json_object_get(json_object_get(study->index, "conditions"), key);
     const char *text = json_string_value(value);
     if (text == NULL && strcmp(key, "straggler") == 0)
-        text = study->cells[cell].straggler; /* of the setting */
+        text = study->settings[setting].straggler; /* of the setting */
     return text == NULL ? "none" : text;
 }
 
@@ -252,7 +252,7 @@ static bool is_excepted(const eni_study *study, size_t arm, const char *key)
 /* Two arms that do not agree on the key in some setting, told once. */
 static void find_difference(const eni_study *study, const char *key, char *text)
 {
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         size_t first = 0;
         while (first < study->narms && is_excepted(study, first, key))
             first++;
@@ -284,14 +284,14 @@ static void rule_conditions(const eni_study *study, eni_fairness *fairness)
     add_rule(fairness, "same conditions", odd[0] == 0 ? ENI_PASS : ENI_FAIL, "%s", odd[0] == 0 ? list : odd);
 }
 
-/* How slow a rank was in one arm's runs of a cell, on average; NAN: not known. */
-static double slowness_of(const eni_study *study, size_t cell, size_t arm, int rank)
+/* How slow a rank was in one arm's runs of a setting, on average; NAN: not known. */
+static double slowness_of(const eni_study *study, size_t setting, size_t arm, int rank)
 {
     double sum = 0;
     size_t n = 0;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell != cell || run->arm != arm) continue;
+        if (run->setting != setting || run->arm != arm) continue;
         for (size_t k = 0; k < run->nslow; k++) {
             if (run->slow[k].rank != rank || isnan(run->slow[k].measured)) continue;
             sum += run->slow[k].measured;
@@ -301,18 +301,18 @@ static double slowness_of(const eni_study *study, size_t cell, size_t arm, int r
     return n > 0 ? sum / (double)n : NAN;
 }
 
-/* A slow rank of a cell, and the arms in which it was least and most slow. */
+/* A slow rank of a setting, and the arms in which it was least and most slow. */
 typedef struct slowness {
-    size_t cell, low_arm, high_arm, nunknown;
+    size_t setting, low_arm, high_arm, nunknown;
     double asked, low, high;
 } slowness;
 
-static slowness slowness_in(const eni_study *study, size_t cell, const eni_slow *slow)
+static slowness slowness_in(const eni_study *study, size_t setting, const eni_slow *slow)
 {
-    slowness s = {.cell = cell, .asked = slow->asked, .low = INFINITY};
+    slowness s = {.setting = setting, .asked = slow->asked, .low = INFINITY};
     for (size_t a = 0; a < study->narms; a++) {
-        const double factor = slowness_of(study, cell, a, slow->rank);
-        s.nunknown += isnan(factor) && eni_study_example(study, cell, a) != NULL;
+        const double factor = slowness_of(study, setting, a, slow->rank);
+        s.nunknown += isnan(factor) && eni_study_example(study, setting, a) != NULL;
         if (factor < s.low) {
             s.low = factor;
             s.low_arm = a;
@@ -325,11 +325,11 @@ static slowness slowness_in(const eni_study *study, size_t cell, const eni_slow 
     return s;
 }
 
-/* The first run of a cell that says who was slow; NULL: none does. */
-static const eni_run *find_slow(const eni_study *study, size_t cell)
+/* The first run of a setting that says who was slow; NULL: none does. */
+static const eni_run *find_slow(const eni_study *study, size_t setting)
 {
     for (size_t i = 0; i < study->nruns; i++)
-        if (study->runs[i].cell == cell && study->runs[i].nslow > 0) return &study->runs[i];
+        if (study->runs[i].setting == setting && study->runs[i].nslow > 0) return &study->runs[i];
     return NULL;
 }
 
@@ -341,9 +341,9 @@ static size_t find_widest(const eni_study *study, slowness *widest, bool *has_sl
     size_t nunknown = 0;
     *widest = (slowness){0};
     *has_slow = false;
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         const eni_run *run = find_slow(study, c);
-        const size_t n = run != NULL ? run->nslow : study->cells[c].straggler != NULL;
+        const size_t n = run != NULL ? run->nslow : study->settings[c].straggler != NULL;
         size_t lacking = 0;
         *has_slow = *has_slow || n > 0;
         for (size_t k = 0; k < n; k++) {
@@ -368,14 +368,14 @@ static void rule_slow_ranks(const eni_study *study, eni_fairness *fairness)
                  nunknown == 1 ? "" : "s");
         return;
     }
-    const char *cell = study->cells[s.cell].name;
+    const char *setting = study->settings[s.setting].name;
     const double apart = s.high / s.low - 1;
     if (apart <= 0.05)
         add_rule(fairness, name, ENI_PASS, "%g asked in %s: %.2f to %.2f times as slow in every arm", s.asked,
-                 cell, s.low, s.high);
+                 setting, s.low, s.high);
     else
         add_rule(fairness, name, apart > 0.10 ? ENI_FAIL : ENI_WARN,
-                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, cell, s.low,
+                 "%g asked in %s: %.2f times as slow in %s, %.2f in %s", s.asked, setting, s.low,
                  study->arms[s.low_arm].name, s.high, study->arms[s.high_arm].name);
 }
 
@@ -451,11 +451,11 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     size_t longest = 0;
     const char *who = "";
     bool has_repeats = false;
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         size_t streak = 0, last = SIZE_MAX;
         for (size_t i = 0; i < study->nruns; i++) {
             const eni_run *run = &study->runs[i];
-            if (run->cell != c) continue;
+            if (run->setting != c) continue;
             streak = run->arm == last ? streak + 1 : 1;
             last = run->arm;
             has_repeats = has_repeats || eni_study_count(study, c, run->arm) > 1;
@@ -471,7 +471,7 @@ static void rule_order(const eni_study *study, eni_fairness *fairness)
     if (study->narms == 1)
         add_rule(fairness, "order of runs", ENI_PASS, "one arm, nothing to interleave");
     else if (!has_repeats)
-        add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and cell (%s)", head);
+        add_rule(fairness, "order of runs", ENI_PASS, "one run per arm and setting (%s)", head);
     else if (longest <= 2) /* a b c, c b a puts two of an arm side by side */
         add_rule(fairness, "order of runs", ENI_PASS, "interleaved (%s%s)", head,
                  study->nruns > 6 ? ", …" : "");
@@ -544,8 +544,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         append(list, "%s%s (exit %d%s%s)", list[0] ? ", " : "", run->dir, run->exit,
                run->cause == NULL ? "" : ": ", run->cause == NULL ? "" : run->cause);
     }
-    /* Seeds may differ between cells by plan, never between the arms of a cell. */
-    for (size_t c = 0; c < study->ncells; c++) {
+    /* Seeds may differ between settings by plan, never between the arms of a setting. */
+    for (size_t c = 0; c < study->nsettings; c++) {
         for (size_t s = 0; s < study->nseeds; s++) {
             size_t have = 0;
             for (size_t a = 0; a < study->narms; a++)
@@ -596,7 +596,7 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
         narms++;
         for (size_t i = 0; i < study->nruns; i++) {
             const eni_run *run = &study->runs[i];
-            const eni_run *other = eni_study_find(study, run->cell, first, run->seed);
+            const eni_run *other = eni_study_find(study, run->setting, first, run->seed);
             if (run->arm != a || run->params_sha256 == NULL || other == NULL || other->params_sha256 == NULL)
                 continue;
             if (hash[0] == 0) snprintf(hash, sizeof hash, "%.8s", run->params_sha256);
@@ -606,7 +606,7 @@ static void rule_same_bytes(const eni_study *study, eni_fairness *fairness)
                      "%s and %s should be equal byte for byte, and are not", study->arms[first].name,
                      study->arms[a].name);
             add_rule(fairness, "same bytes", ENI_FAIL, "%s in %s, seed %" PRId64 ": %.8s against %.8s",
-                     study->arms[a].name, study->cells[run->cell].name, run->seed, run->params_sha256,
+                     study->arms[a].name, study->settings[run->setting].name, run->seed, run->params_sha256,
                      other->params_sha256);
             return;
         }

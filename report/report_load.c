@@ -13,21 +13,21 @@
 #include "report/report_json.h"
 #include "report/report_study.h"
 
-static void load_cells(eni_json *reader, eni_study *study)
+static void load_settings(eni_json *reader, eni_study *study)
 {
-    json_t *list = eni_json_need_array(reader, study->index, "", "cells", ENI_MAX_CELLS);
+    json_t *list = eni_json_need_array(reader, study->index, "", "cells", ENI_MAX_SETTINGS);
     for (size_t i = 0; i < json_array_size(list); i++) {
         char where[32];
         snprintf(where, sizeof where, "cells[%zu]", i);
         json_t *entry = json_array_get(list, i);
-        eni_cell_spec *cell = &study->cells[i];
-        cell->name = eni_json_need_text(reader, entry, where, "name");
-        cell->straggler = eni_json_text(reader, entry, where, "straggler");
+        eni_setting_spec *setting = &study->settings[i];
+        setting->name = eni_json_need_text(reader, entry, where, "name");
+        setting->straggler = eni_json_text(reader, entry, where, "straggler");
         for (size_t j = 0; j < i && reader->status == EN_OK; j++)
-            if (strcmp(cell->name, study->cells[j].name) == 0)
-                eni_json_fail(reader, "%s repeats the name %s", where, cell->name);
+            if (strcmp(setting->name, study->settings[j].name) == 0)
+                eni_json_fail(reader, "%s repeats the name %s", where, setting->name);
     }
-    study->ncells = json_array_size(list);
+    study->nsettings = json_array_size(list);
 }
 
 static void load_arms(eni_json *reader, eni_study *study)
@@ -84,10 +84,10 @@ static en_status load_seeds(eni_json *reader, eni_study *study)
     return reader->status;
 }
 
-static size_t find_cell(const eni_study *study, const char *name)
+static size_t find_setting(const eni_study *study, const char *name)
 {
     size_t i = 0;
-    while (i < study->ncells && strcmp(study->cells[i].name, name) != 0)
+    while (i < study->nsettings && strcmp(study->settings[i].name, name) != 0)
         i++;
     return i;
 }
@@ -117,7 +117,7 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     char where[32];
     snprintf(where, sizeof where, "runs[%zu]", i);
     eni_run *run = &study->runs[i];
-    const char *cell = eni_json_need_text(reader, entry, where, "cell");
+    const char *setting = eni_json_need_text(reader, entry, where, "cell");
     const char *arm = eni_json_need_text(reader, entry, where, "arm");
     run->seed = eni_json_need_integer(reader, entry, where, "seed");
     run->dir = eni_json_need_text(reader, entry, where, "dir");
@@ -129,18 +129,18 @@ static void load_entry(eni_json *reader, eni_study *study, const json_t *entry, 
     run->order = order >= 0 && order < INT_MAX ? (int)order : (int)i;
     if (reader->status != EN_OK) return;
 
-    run->cell = find_cell(study, cell);
+    run->setting = find_setting(study, setting);
     run->arm = find_arm(study, arm);
-    if (run->cell == study->ncells)
-        eni_json_fail(reader, "%s names the cell %s, which is not in cells", where, cell);
+    if (run->setting == study->nsettings)
+        eni_json_fail(reader, "%s names the setting %s, which is not in cells", where, setting);
     if (run->arm == study->narms)
         eni_json_fail(reader, "%s names the arm %s, which is not in arms", where, arm);
     if (!is_inside(run->dir))
         eni_json_fail(reader, "%s.dir %s should lie inside the folder", where, run->dir);
     for (size_t j = 0; j < i && reader->status == EN_OK; j++) {
         const eni_run *other = &study->runs[j];
-        if (other->cell == run->cell && other->arm == run->arm && other->seed == run->seed)
-            eni_json_fail(reader, "%s repeats cell %s, arm %s, seed %lld", where, cell, arm,
+        if (other->setting == run->setting && other->arm == run->arm && other->seed == run->seed)
+            eni_json_fail(reader, "%s repeats setting %s, arm %s, seed %lld", where, setting, arm,
                           (long long)run->seed);
     }
 }
@@ -172,14 +172,14 @@ static void load_claims(eni_json *reader, eni_study *study)
 {
     const json_t *claims = json_object_get(study->index, "claims");
     const json_t *seeds = json_object_get(claims, "seeds"), *primary = json_object_get(claims, "primary");
-    for (size_t c = 0; c < study->ncells; c++) {
-        eni_cell_spec *cell = &study->cells[c];
-        double given = eni_json_number(reader, seeds, "claims.seeds", cell->name);
+    for (size_t c = 0; c < study->nsettings; c++) {
+        eni_setting_spec *setting = &study->settings[c];
+        double given = eni_json_number(reader, seeds, "claims.seeds", setting->name);
         for (size_t a = 0; a < study->narms; a++) {
             size_t ran = eni_study_count(study, c, a);
-            if (isnan(given) && ran > cell->seeds) cell->seeds = ran;
+            if (isnan(given) && ran > setting->seeds) setting->seeds = ran;
         }
-        if (given >= 0 && given <= ENI_MAX_RUNS) cell->seeds = (size_t)given;
+        if (given >= 0 && given <= ENI_MAX_RUNS) setting->seeds = (size_t)given;
     }
     if (!json_is_object(primary)) return;
     const json_t *arms = eni_json_need_array(reader, primary, "claims.primary", "arms", 2);
@@ -187,21 +187,21 @@ static void load_claims(eni_json *reader, eni_study *study)
     const char *a = json_string_value(json_array_get(arms, 0)),
                *b = json_string_value(json_array_get(arms, 1));
     if (reader->status != EN_OK) return;
-    study->primary = (eni_primary){find_cell(study, setting), a == NULL ? study->narms : find_arm(study, a),
+    study->primary = (eni_primary){find_setting(study, setting), a == NULL ? study->narms : find_arm(study, a),
                                    b == NULL ? study->narms : find_arm(study, b)};
-    study->has_primary = study->primary.setting < study->ncells && study->primary.a < study->narms &&
+    study->has_primary = study->primary.setting < study->nsettings && study->primary.a < study->narms &&
                          study->primary.b < study->narms && study->primary.a != study->primary.b;
     if (!study->has_primary)
         eni_json_fail(reader, "claims.primary should name a setting and two arms of this study");
 }
 
-/* What a cell emulates is what its runs say; the straggler of the index counts even when they all failed. */
+/* What a setting emulates is what its runs say; the straggler of the index counts even when they all failed. */
 static void find_emulation(eni_study *study)
 {
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         for (size_t r = 0; r < study->nruns; r++)
-            if (study->runs[r].cell == c && study->runs[r].emulated != NULL)
-                study->cells[c].emulated = study->runs[r].emulated;
+            if (study->runs[r].setting == c && study->runs[r].emulated != NULL)
+                study->settings[c].emulated = study->runs[r].emulated;
     }
 }
 
@@ -216,7 +216,7 @@ static en_status fill_study(eni_json *reader, double target, eni_study *study)
         eni_json_fail(reader, "target %g should be a fraction above 0 and up to 1, such as 0.75",
                       study->target);
     study->lr_scale = eni_json_text(reader, study->index, "", "lr_scale");
-    load_cells(reader, study);
+    load_settings(reader, study);
     load_arms(reader, study);
     EN_TRY(reader->status);
     choose_colours(study);

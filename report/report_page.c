@@ -31,7 +31,7 @@ static const figure figures[] = {
     {"cells", "Even beside slow",
      "Every marker is one run: a full one is real, an open one emulated. The bar stands at the median; an "
      "arrow starts at the end of a run that missed the target. Two strokes: the axis is cut.",
-     ARM_LEGEND, eni_plot_cells},
+     ARM_LEGEND, eni_plot_settings},
     {"staleness", "Staleness per worker",
      "Versions between the weights that a gradient was computed on and the weights it was applied to. The "
      "mean over all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
@@ -177,7 +177,7 @@ static en_status write_figure(eni_canvas *canvas, const figure *f)
 {
     FILE *page = canvas->page;
     const char *title = f->title;
-    if (strcmp(f->id, "cells") == 0 && canvas->study->ncells == 1) title = "Run by run";
+    if (strcmp(f->id, "cells") == 0 && canvas->study->nsettings == 1) title = "Run by run";
     fprintf(page, "<section id=\"%s\">\n<h2>%s</h2>\n<p class=\"lede\">%s</p>\n", f->id, title, f->lede);
     if (f->legend == ARM_LEGEND) eni_plot_arm_legend(canvas, NULL);
     if (f->legend == PHASE_LEGEND) eni_plot_phase_legend(canvas, NULL, false);

@@ -72,12 +72,12 @@ void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness, co
                 "below before you use a number.</p>\n",
                 fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
     fputs("<dl class=\"verdicts\">\n", page);
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         char text[ENI_VERDICT_TEXT], kind[256];
         eni_verdict_sentence(verdict, c, text, sizeof text);
         eni_study_kind(study, c, kind, sizeof kind);
         fputs("<div><dt>", page);
-        eni_html_text(page, study->cells[c].name);
+        eni_html_text(page, study->settings[c].name);
         fputs("<span class=\"kind\">", page);
         eni_html_text(page, kind);
         fputs("</span></dt><dd>", page);
@@ -128,7 +128,7 @@ static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, con
     FILE *page = canvas->page;
     double least = eni_verdict_least(verdict, claim);
     fputs("<tr><th scope=\"row\">", page);
-    eni_html_text(page, study->cells[claim->setting].name);
+    eni_html_text(page, study->settings[claim->setting].name);
     fputs("</th><td class=\"name\">", page);
     eni_plot_swatch(page, &study->arms[claim->a], true);
     eni_html_printf(page, "%s against ", study->arms[claim->a].name);
@@ -159,7 +159,7 @@ void eni_page_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
           "the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two misses are a "
           "tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The least effect is the "
           "ratio of times that the scatter of these pairs could have hidden.</p>\n"
-          "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">cell</th><th scope=\"col\" "
+          "<div class=\"scroll\" tabindex=\"0\"><table><thead><tr><th scope=\"col\">setting</th><th scope=\"col\" "
           "class=\"name\">arms</th><th scope=\"col\">pairs</th><th scope=\"col\">first sooner</th><th "
           "scope=\"col\">later</th><th scope=\"col\">p</th><th scope=\"col\">p (Holm)</th><th "
           "scope=\"col\">least effect</th><th scope=\"col\">claim</th></tr></thead><tbody>\n",

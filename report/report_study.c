@@ -28,11 +28,11 @@ bool eni_study_bracket_is_of_grid(const eni_run *run, double target)
     return isfinite(run->reach_t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
 }
 
-const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed)
+const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed)
 {
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && run->seed == seed) return run;
+        if (run->setting == setting && run->arm == arm && run->seed == seed) return run;
     }
     return NULL;
 }
@@ -81,13 +81,13 @@ double eni_metric_wait(const eni_run *run)
     return wait_share(run, -1);
 }
 
-double eni_study_wait_of_rank(const eni_study *study, size_t cell, size_t arm, int rank)
+double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm, int rank)
 {
     double values[ENI_MAX_RUNS];
     size_t n = 0;
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        const double share = run->cell == cell && run->arm == arm ? wait_share(run, rank) : NAN;
+        const double share = run->setting == setting && run->arm == arm ? wait_share(run, rank) : NAN;
         if (!isnan(share)) values[n++] = share;
     }
     return eni_stats_median(values, n);
@@ -108,51 +108,51 @@ double eni_metric_shm_mb(const eni_run *run)
     return run->shm_bytes / 1e6;
 }
 
-size_t eni_study_values(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+size_t eni_study_values(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
                         double values_out[ENI_MAX_RUNS])
 {
     size_t n = 0;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell != cell || run->arm != arm) continue;
+        if (run->setting != setting || run->arm != arm) continue;
         double value = metric(run);
         if (!isnan(value)) values_out[n++] = value;
     }
     return n;
 }
 
-eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric)
+eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm, eni_metric metric)
 {
     double values[ENI_MAX_RUNS];
-    return eni_stats_summary(values, eni_study_values(study, cell, arm, metric, values));
+    return eni_stats_summary(values, eni_study_values(study, setting, arm, metric, values));
 }
 
-size_t eni_study_count(const eni_study *study, size_t cell, size_t arm)
+size_t eni_study_count(const eni_study *study, size_t setting, size_t arm)
 {
     size_t n = 0;
     for (size_t i = 0; i < study->nruns; i++)
-        n += study->runs[i].cell == cell && study->runs[i].arm == arm;
+        n += study->runs[i].setting == setting && study->runs[i].arm == arm;
     return n;
 }
 
-size_t eni_study_missed(const eni_study *study, size_t cell, size_t arm, double *least_t_out)
+size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, double *least_t_out)
 {
     size_t n = 0;
     *least_t_out = NAN;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell != cell || run->arm != arm || !isinf(eni_metric_reach_t(run))) continue;
+        if (run->setting != setting || run->arm != arm || !isinf(eni_metric_reach_t(run))) continue;
         *least_t_out = fmin(*least_t_out, run->last_t);
         n++;
     }
     return n;
 }
 
-const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm)
+const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t arm)
 {
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && run->is_complete) return run;
+        if (run->setting == setting && run->arm == arm && run->is_complete) return run;
     }
     return NULL;
 }
@@ -164,14 +164,14 @@ bool eni_study_has_holdout(const eni_study *study)
     return false;
 }
 
-bool eni_study_is_real(const eni_study *study, size_t cell)
+bool eni_study_is_real(const eni_study *study, size_t setting)
 {
-    return study->cells[cell].emulated == NULL && study->cells[cell].straggler == NULL;
+    return study->settings[setting].emulated == NULL && study->settings[setting].straggler == NULL;
 }
 
-void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size)
+void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size)
 {
-    const eni_cell_spec *spec = &study->cells[cell];
+    const eni_setting_spec *spec = &study->settings[setting];
     if (spec->emulated != NULL)
         snprintf(text_out, size, "emulated: %s", spec->emulated);
     else if (spec->straggler != NULL)

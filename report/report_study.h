@@ -1,7 +1,7 @@
-/* report_study.h - a finished comparison in memory: cells x arms x seeds, one run each.
+/* report_study.h - a finished comparison in memory: settings x arms x seeds, one run each.
  *
- * A *cell* is a condition ("even", "slow"), an *arm* is a strategy with its options, and runs of the same
- * cell and seed are a pair: same initial weights, same data order. Numbers that a file did not give are NAN,
+ * A *setting* is a condition ("even", "slow"), an *arm* is a strategy with its options, and runs of the same
+ * setting and seed are a pair: same initial weights, same data order. Numbers that a file did not give are NAN,
  * texts NULL; a time to target that was not reached is INFINITY (the run is censored, never dropped). */
 #ifndef REPORT_REPORT_STUDY_H
 #define REPORT_REPORT_STUDY_H
@@ -17,7 +17,7 @@
 #include "report/stats.h"
 
 /* Limits that a sane comparison never meets; a file beyond them is refused. */
-enum { ENI_MAX_CELLS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
+enum { ENI_MAX_SETTINGS = 16, ENI_MAX_ARMS = 32, ENI_MAX_RUNS = 4096, ENI_MAX_ROLES = 256 };
 
 #define ENI_BUSY_SHARE 0.05 /* of all cores, by processes outside a run: more, and its machine was busy */
 
@@ -68,7 +68,7 @@ typedef struct eni_slow {
 } eni_slow;
 
 typedef struct eni_run {
-    size_t cell, arm; /* indices into the study */
+    size_t setting, arm; /* indices into the study */
     int64_t seed;
     int order; /* place in the order of starts */
     int exit;
@@ -102,12 +102,12 @@ typedef struct eni_run {
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
 
-typedef struct eni_cell_spec {
+typedef struct eni_setting_spec {
     const char *name;
     const char *straggler; /* "RANK:FACTOR,.."; NULL: none */
-    const char *emulated;  /* what the cell's runs say they emulate; NULL: all real */
+    const char *emulated;  /* what the setting's runs say they emulate; NULL: all real */
     size_t seeds;          /* that the study gave it before the first run */
-} eni_cell_spec;
+} eni_setting_spec;
 
 typedef struct eni_arm {
     const char *name, *strategy;
@@ -122,8 +122,8 @@ typedef struct eni_study {
     json_t *index; /* compare.json, owned; texts below are borrowed from it */
     double target; /* fraction */
     const char *lr_scale;
-    size_t ncells, narms, nruns, nseeds;
-    eni_cell_spec cells[ENI_MAX_CELLS];
+    size_t nsettings, narms, nruns, nseeds;
+    eni_setting_spec settings[ENI_MAX_SETTINGS];
     eni_arm arms[ENI_MAX_ARMS];
     eni_run *runs; /* (nruns), in the order of starts */
     int64_t *seeds;
@@ -136,7 +136,7 @@ typedef struct eni_study {
 en_status eni_study_load(const char *dir, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
-/* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose cell, arm, seed and exit are set, and
+/* Reads result.json, eval.jsonl and metrics-*.jsonl of a run whose setting, arm, seed and exit are set, and
  * finds its time to target. A run that failed (exit != 0) may lack any of them. `dir` is the study's. */
 en_status eni_study_load_run(const char *dir, double target, eni_run *run);
 void eni_study_drop_run(eni_run *run);
@@ -151,8 +151,8 @@ bool eni_study_bracket_is_wide(const eni_run *run);
  * grid. False where nobody has said for which target the run was evaluated. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
-/* The run of (cell, arm, seed), or NULL. Borrowed. */
-const eni_run *eni_study_find(const eni_study *study, size_t cell, size_t arm, int64_t seed);
+/* The run of (setting, arm, seed), or NULL. Borrowed. */
+const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed);
 
 /* A number of a run; NAN takes the run out of a summary. */
 typedef double (*eni_metric)(const eni_run *run);
@@ -167,33 +167,33 @@ double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */
 double eni_metric_wire_mb(const eni_run *run);
 double eni_metric_shm_mb(const eni_run *run);
 
-/* The metric of the runs of one (cell, arm), without NAN, in the order of the runs. Returns how many. */
-size_t eni_study_values(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+/* The metric of the runs of one (setting, arm), without NAN, in the order of the runs. Returns how many. */
+size_t eni_study_values(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
                         double values_out[ENI_MAX_RUNS]);
 
-/* The metric's summary over the seeds of one (cell, arm). */
-eni_summary eni_study_summary(const eni_study *study, size_t cell, size_t arm, eni_metric metric);
+/* The metric's summary over the seeds of one (setting, arm). */
+eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm, eni_metric metric);
 
-/* How many runs of (cell, arm) are in the study, complete or not. */
-size_t eni_study_count(const eni_study *study, size_t cell, size_t arm);
+/* How many runs of (setting, arm) are in the study, complete or not. */
+size_t eni_study_count(const eni_study *study, size_t setting, size_t arm);
 
 /* How many of them trained to the end without reaching the target, and the least clock at which one of those ended
  * (NAN: none did). */
-size_t eni_study_missed(const eni_study *study, size_t cell, size_t arm, double *least_t_out);
+size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, double *least_t_out);
 
-/* A complete run of (cell, arm) that stands for the others in texts: the first started; NULL: none. */
-const eni_run *eni_study_example(const eni_study *study, size_t cell, size_t arm);
+/* A complete run of (setting, arm) that stands for the others in texts: the first started; NULL: none. */
+const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t arm);
 
 /* The median over seeds of one rank's waiting, as a part of its step time; NAN: there is no such rank. */
-double eni_study_wait_of_rank(const eni_study *study, size_t cell, size_t arm, int rank);
+double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm, int rank);
 
 /* Curves and the time to the target are of samples that were held out of training, not of the test set. */
 bool eni_study_has_holdout(const eni_study *study);
 
-/* Neither a straggler nor a shaped network in this cell. */
-bool eni_study_is_real(const eni_study *study, size_t cell);
+/* Neither a straggler nor a shaped network in this setting. */
+bool eni_study_is_real(const eni_study *study, size_t setting);
 
 /* "real", or "emulated: straggler 1:3". Writes at most `size` bytes. */
-void eni_study_kind(const eni_study *study, size_t cell, char *text_out, size_t size);
+void eni_study_kind(const eni_study *study, size_t setting, char *text_out, size_t size);
 
 #endif

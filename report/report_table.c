@@ -33,9 +33,9 @@ static double stale_max(const eni_run *run)
 }
 
 /* "ring [direct, shm]", "ps-async [shm]", "ssp:bound=2": the arm, how it sums, over what. */
-static void name_strategy(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size)
+static void name_strategy(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size)
 {
-    const eni_run *run = eni_study_example(study, cell, arm);
+    const eni_run *run = eni_study_example(study, setting, arm);
     const char *name = study->arms[arm].name, *algorithm = run == NULL ? NULL : run->algorithm;
     const char *transport = run == NULL ? NULL : run->transport;
     if (algorithm != NULL && (algorithm[0] == 0 || strcmp(algorithm, "none") == 0)) algorithm = NULL;
@@ -48,30 +48,30 @@ static void name_strategy(const eni_study *study, size_t cell, size_t arm, char 
         snprintf(text_out, size, "%.40s", name);
 }
 
-void eni_row_fill(const eni_study *study, size_t cell, size_t arm, eni_row *row_out)
+void eni_row_fill(const eni_study *study, size_t setting, size_t arm, eni_row *row_out)
 {
-    *row_out = (eni_row){.cell = cell,
+    *row_out = (eni_row){.setting = setting,
                          .arm = arm,
-                         .nruns = eni_study_count(study, cell, arm),
-                         .updates = eni_study_summary(study, cell, arm, eni_metric_updates),
-                         .speed = eni_study_summary(study, cell, arm, eni_metric_samples_per_s),
-                         .reach = eni_study_summary(study, cell, arm, eni_metric_reach_t),
-                         .accuracy = eni_study_summary(study, cell, arm, eni_metric_accuracy),
-                         .wait = eni_study_summary(study, cell, arm, eni_metric_wait),
-                         .ratio = eni_study_summary(study, cell, arm, eni_metric_payload_ratio),
-                         .wire = eni_study_summary(study, cell, arm, eni_metric_wire_mb),
-                         .stale_mean = eni_study_summary(study, cell, arm, stale_mean).median,
-                         .stale_p50 = eni_study_summary(study, cell, arm, stale_p50).median,
-                         .stale_p95 = eni_study_summary(study, cell, arm, stale_p95).median,
-                         .stale_max = eni_study_summary(study, cell, arm, stale_max).max};
-    name_strategy(study, cell, arm, row_out->strategy, sizeof row_out->strategy);
-    row_out->nmissed = eni_study_missed(study, cell, arm, &row_out->censored_t);
+                         .nruns = eni_study_count(study, setting, arm),
+                         .updates = eni_study_summary(study, setting, arm, eni_metric_updates),
+                         .speed = eni_study_summary(study, setting, arm, eni_metric_samples_per_s),
+                         .reach = eni_study_summary(study, setting, arm, eni_metric_reach_t),
+                         .accuracy = eni_study_summary(study, setting, arm, eni_metric_accuracy),
+                         .wait = eni_study_summary(study, setting, arm, eni_metric_wait),
+                         .ratio = eni_study_summary(study, setting, arm, eni_metric_payload_ratio),
+                         .wire = eni_study_summary(study, setting, arm, eni_metric_wire_mb),
+                         .stale_mean = eni_study_summary(study, setting, arm, stale_mean).median,
+                         .stale_p50 = eni_study_summary(study, setting, arm, stale_p50).median,
+                         .stale_p95 = eni_study_summary(study, setting, arm, stale_p95).median,
+                         .stale_max = eni_study_summary(study, setting, arm, stale_max).max};
+    name_strategy(study, setting, arm, row_out->strategy, sizeof row_out->strategy);
+    row_out->nmissed = eni_study_missed(study, setting, arm, &row_out->censored_t);
 }
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
 
 enum {
-    COL_CELL,
+    COL_SETTING,
     COL_STRATEGY,
     COL_UPDATES,
     COL_SPEED,
@@ -127,7 +127,7 @@ static void put_wait(const eni_study *study, const eni_row *row, const char *das
     double least = INFINITY, most = -INFINITY;
     int ranks = 0;
     for (;; ranks++) {
-        const double share = round(100 * eni_study_wait_of_rank(study, row->cell, row->arm, ranks));
+        const double share = round(100 * eni_study_wait_of_rank(study, row->setting, row->arm, ranks));
         if (isnan(share)) break;
         least = fmin(least, share);
         most = fmax(most, share);
@@ -158,11 +158,11 @@ static void trim_letter(char *text)
 
 static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)[ENI_TABLE_TEXT])
 {
-    snprintf(cells[COL_CELL], ENI_TABLE_TEXT, "%.40s", study->cells[row->cell].name);
+    snprintf(cells[COL_SETTING], ENI_TABLE_TEXT, "%.40s", study->settings[row->setting].name);
     snprintf(cells[COL_STRATEGY], ENI_TABLE_TEXT, "%s", row->strategy);
     eni_table_grouped(row->updates.median, ",", cells[COL_UPDATES], ENI_TABLE_TEXT);
     eni_table_grouped(eni_table_significant(row->speed.median, 3), ",", cells[COL_SPEED], ENI_TABLE_TEXT);
-    eni_verdict_time(study, row->cell, row->arm, cells[COL_REACH], ENI_TABLE_TEXT);
+    eni_verdict_time(study, row->setting, row->arm, cells[COL_REACH], ENI_TABLE_TEXT);
     put_accuracy(row, "-", cells[COL_ACCURACY], ENI_TABLE_TEXT);
     put_staleness(row, cells[COL_STALENESS], ENI_TABLE_TEXT);
     put_wait(study, row, "-", " %", cells[COL_WAIT], ENI_TABLE_TEXT);
@@ -170,7 +170,7 @@ static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)
     char megabytes[32];
     eni_table_grouped(row->wire.median, ",", megabytes, sizeof megabytes);
     snprintf(cells[COL_WIRE], ENI_TABLE_TEXT, isnan(row->wire.median) ? "-" : "%s MB", megabytes);
-    trim_letter(cells[COL_CELL]);
+    trim_letter(cells[COL_SETTING]);
     trim_letter(cells[COL_STRATEGY]);
 }
 
@@ -178,7 +178,7 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
 {
     char target[32];
     snprintf(target, sizeof target, "to %g %%", 100 * study->target);
-    const eni_column columns[COLS] = {{"cell", false},
+    const eni_column columns[COLS] = {{"setting", false},
                                       {"strategy", false},
                                       {"updates", true},
                                       {"samples/s", true},
@@ -189,9 +189,9 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
                                       {"payload/theory", false},
                                       {"wire", true}};
     size_t nrows = 0;
-    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->ncells * study->narms * COLS, ENI_TABLE_TEXT);
+    char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->nsettings * study->narms * COLS, ENI_TABLE_TEXT);
     if (cells == NULL) return EN_ENOMEM;
-    for (size_t c = 0; c < study->ncells; c++)
+    for (size_t c = 0; c < study->nsettings; c++)
         for (size_t a = 0; a < study->narms; a++) {
             eni_row row;
             if (eni_study_count(study, c, a) == 0) continue;
@@ -211,18 +211,18 @@ static void put_with_range(const char *text, const char *range, char *text_out)
     snprintf(text_out, ENI_TABLE_TEXT, range[0] == 0 ? "%.40s" : "%.40s [%.46s]", text, range);
 }
 
-void eni_report_print_ranking(const eni_verdict *verdict, size_t cell, FILE *out)
+void eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out)
 {
     const eni_study *study = verdict->study;
     char target[32], cells[ENI_MAX_ARMS * RANK_COLS][ENI_TABLE_TEXT];
     snprintf(target, sizeof target, "to %g %%", 100 * study->target);
-    const eni_column columns[RANK_COLS] = {{study->cells[cell].name, false},
+    const eni_column columns[RANK_COLS] = {{study->settings[setting].name, false},
                                            {target, false},
                                            {"test acc", false},
                                            {"samples/s", false},
                                            {"differs from the first", false}};
     eni_rank_row rows[ENI_MAX_ARMS];
-    size_t n = eni_verdict_rank(verdict, cell, rows);
+    size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
     for (size_t i = 0; i < n; i++) {
         char(*line)[ENI_TABLE_TEXT] = &cells[i * RANK_COLS];
@@ -265,7 +265,7 @@ static double to_three_digits(double value)
 static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
 {
     char text[64], low[64], high[64];
-    eni_verdict_time(study, row->cell, row->arm, text, sizeof text);
+    eni_verdict_time(study, row->setting, row->arm, text, sizeof text);
     fputs("<td>", page);
     eni_html_text(page, text);
     if (row->nmissed > 0 && row->nruns > 1) {
@@ -282,10 +282,10 @@ static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
 static void html_row(const eni_study *study, const eni_row *row, bool is_first, FILE *page)
 {
     char text[ENI_TABLE_TEXT], kind[256];
-    bool is_real = eni_study_is_real(study, row->cell);
-    eni_study_kind(study, row->cell, kind, sizeof kind);
+    bool is_real = eni_study_is_real(study, row->setting);
+    eni_study_kind(study, row->setting, kind, sizeof kind);
     fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
-    eni_html_text(page, study->cells[row->cell].name);
+    eni_html_text(page, study->settings[row->setting].name);
     fputs("<small>", page);
     eni_html_text(page, is_real ? "real" : "emulated");
     fputs("</small></th><td class=\"name\">", page);
@@ -324,14 +324,14 @@ void eni_report_html_table(const eni_study *study, FILE *page)
 {
     fprintf(
         page,
-        "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
+        "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">setting</th>"
         "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
         "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
         "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
         "</small></th><th scope=\"col\">wait<small>by rank</small></th><th scope=\"col\">payload<small>/ theory</small></th>"
         "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
         100 * study->target);
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         bool is_first = true;
         for (size_t a = 0; a < study->narms; a++) {
             eni_row row;
@@ -356,11 +356,11 @@ static void ranked_cell(FILE *page, const char *text, const char *range)
     fputs("</td>", page);
 }
 
-void eni_report_html_ranking(const eni_verdict *verdict, size_t cell, FILE *page)
+void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
     eni_rank_row rows[ENI_MAX_ARMS];
-    size_t n = eni_verdict_rank(verdict, cell, rows);
+    size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
     fprintf(
         page,
@@ -370,7 +370,7 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t cell, FILE *page
         100 * study->target);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);
-        eni_plot_swatch(page, &study->arms[rows[i].arm], eni_study_is_real(study, cell));
+        eni_plot_swatch(page, &study->arms[rows[i].arm], eni_study_is_real(study, setting));
         eni_html_text(page, study->arms[rows[i].arm].name);
         fputs("</th>", page);
         ranked_cell(page, rows[i].time, rows[i].time_range);
@@ -423,19 +423,19 @@ void eni_report_html_steps(const eni_study *study, FILE *page)
         for (size_t k = 0; k < COLUMNS; k++)
             is_known = is_known || !isnan(columns[k].metric(&study->runs[r]));
     if (!is_known) return;
-    fputs("<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">cell</th>"
+    fputs("<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">setting</th>"
           "<th scope=\"col\" class=\"name\">strategy</th><th scope=\"col\">step p50<small>ms</small></th>"
           "<th scope=\"col\">p95<small>ms</small></th><th scope=\"col\">p99<small>ms</small></th>"
           "<th scope=\"col\">processor<small>s, all roles</small></th>"
           "<th scope=\"col\">memory<small>MB, max rss</small></th></tr></thead><tbody>\n",
           page);
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         bool is_first = true;
         for (size_t a = 0; a < study->narms; a++) {
             if (eni_study_count(study, c, a) == 0) continue;
             fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
             is_first = false;
-            eni_html_text(page, study->cells[c].name);
+            eni_html_text(page, study->settings[c].name);
             fputs("</th><td class=\"name\">", page);
             eni_plot_swatch(page, &study->arms[a], eni_study_is_real(study, c));
             eni_html_text(page, study->arms[a].name);

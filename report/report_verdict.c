@@ -20,48 +20,48 @@ static bool has_planned_target(const eni_study *study)
 }
 
 /* What stands in the way of a claim about an arm, whatever its times are. */
-static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t cell, size_t arm)
+static int bar_of(const eni_study *study, const eni_fairness *fairness, size_t setting, size_t arm)
 {
     size_t complete = 0;
     bool is_busy = false;
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell != cell || run->arm != arm) continue;
+        if (run->setting != setting || run->arm != arm) continue;
         complete += run->is_complete;
         is_busy = is_busy || run->outside > ENI_BUSY_SHARE;
     }
-    if (complete < study->cells[cell].seeds) return ENI_CLAIM_FAILED;
+    if (complete < study->settings[setting].seeds) return ENI_CLAIM_FAILED;
     if (!fairness->is_time_comparable) return ENI_CLAIM_UNFAIR;
     if (is_busy) return ENI_CLAIM_BUSY;
     return has_planned_target(study) ? 0 : ENI_CLAIM_EXPLORATORY;
 }
 
-static void fill_times(const eni_study *study, size_t cell, size_t arm, double *times_out)
+static void fill_times(const eni_study *study, size_t setting, size_t arm, double *times_out)
 {
     for (size_t s = 0; s < study->nseeds; s++) {
-        const eni_run *run = eni_study_find(study, cell, arm, study->seeds[s]);
+        const eni_run *run = eni_study_find(study, setting, arm, study->seeds[s]);
         times_out[s] = run == NULL ? NAN : eni_metric_reach_t(run);
     }
 }
 
 en_status eni_verdict_judge(const eni_study *study, const eni_fairness *fairness, eni_verdict *verdict_out)
 {
-    const size_t n = eni_claims_count(study->ncells, study->narms);
-    size_t seeds[ENI_MAX_CELLS];
+    const size_t n = eni_claims_count(study->nsettings, study->narms);
+    size_t seeds[ENI_MAX_SETTINGS];
     *verdict_out = (eni_verdict){.study = study, .n = n};
     verdict_out->claims = eni_alloc_array(n + 1, sizeof *verdict_out->claims);
-    double *times = eni_alloc_array(study->ncells * study->narms * study->nseeds + 1, sizeof *times);
+    double *times = eni_alloc_array(study->nsettings * study->narms * study->nseeds + 1, sizeof *times);
     if (verdict_out->claims == NULL || times == NULL) {
         eni_free(times);
         eni_verdict_free(verdict_out);
         return EN_ENOMEM;
     }
-    for (size_t c = 0; c < study->ncells; c++) {
-        seeds[c] = study->cells[c].seeds;
+    for (size_t c = 0; c < study->nsettings; c++) {
+        seeds[c] = study->settings[c].seeds;
         for (size_t a = 0; a < study->narms; a++)
             fill_times(study, c, a, &times[(c * study->narms + a) * study->nseeds]);
     }
-    eni_claims_plan(seeds, study->ncells, study->narms, study->has_primary ? &study->primary : NULL,
+    eni_claims_plan(seeds, study->nsettings, study->narms, study->has_primary ? &study->primary : NULL,
                     verdict_out->claims);
     for (size_t i = 0; i < n; i++) {
         eni_claim *claim = &verdict_out->claims[i];
@@ -80,12 +80,12 @@ void eni_verdict_free(eni_verdict *verdict)
     verdict->claims = NULL;
 }
 
-/* The comparison of two arms of a cell; NULL: a and b are the same. */
-static const eni_claim *claim_between(const eni_verdict *verdict, size_t cell, size_t a, size_t b)
+/* The comparison of two arms of a setting; NULL: a and b are the same. */
+static const eni_claim *claim_between(const eni_verdict *verdict, size_t setting, size_t a, size_t b)
 {
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
-        if (claim->setting == cell && claim->a == (a < b ? a : b) && claim->b == (a < b ? b : a))
+        if (claim->setting == setting && claim->a == (a < b ? a : b) && claim->b == (a < b ? b : a))
             return claim;
     }
     return NULL;
@@ -134,34 +134,34 @@ void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t s
         snprintf(text_out, size, seconds < 0.995 ? "%.2f s" : seconds < 99.95 ? "%.1f s" : "%.0f s", seconds);
 }
 
-static double censored_at(const eni_study *study, size_t cell, size_t arm)
+static double censored_at(const eni_study *study, size_t setting, size_t arm)
 {
     double least_t;
-    eni_study_missed(study, cell, arm, &least_t);
+    eni_study_missed(study, setting, arm, &least_t);
     return least_t;
 }
 
-static bool has_wide_bracket(const eni_study *study, size_t cell, size_t arm)
+static bool has_wide_bracket(const eni_study *study, size_t setting, size_t arm)
 {
     for (size_t i = 0; i < study->nruns; i++) {
         const eni_run *run = &study->runs[i];
-        if (run->cell == cell && run->arm == arm && eni_study_bracket_is_wide(run)) return true;
+        if (run->setting == setting && run->arm == arm && eni_study_bracket_is_wide(run)) return true;
     }
     return false;
 }
 
-static double median_time(const eni_study *study, size_t cell, size_t arm)
+static double median_time(const eni_study *study, size_t setting, size_t arm)
 {
-    return eni_study_summary(study, cell, arm, eni_metric_reach_t).median;
+    return eni_study_summary(study, setting, arm, eni_metric_reach_t).median;
 }
 
-void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size)
+void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size)
 {
-    double median = median_time(study, cell, arm);
-    bool is_about = isfinite(median) && has_wide_bracket(study, cell, arm);
+    double median = median_time(study, setting, arm);
+    bool is_about = isfinite(median) && has_wide_bracket(study, setting, arm);
     int used = snprintf(text_out, size, "%s", is_about ? "≈ " : "");
     if ((size_t)used < size)
-        eni_verdict_seconds(median, censored_at(study, cell, arm), text_out + used, size - (size_t)used);
+        eni_verdict_seconds(median, censored_at(study, setting, arm), text_out + used, size - (size_t)used);
 }
 
 /* ---- the ranking --------------------------------------------------------------------------------------- */
@@ -187,17 +187,17 @@ static int by_standing(const void *a, const void *b)
     return order != 0 ? order : (x->arm > y->arm) - (x->arm < y->arm);
 }
 
-static size_t rank_arms(const eni_study *study, size_t cell, size_t arms_out[ENI_MAX_ARMS])
+static size_t rank_arms(const eni_study *study, size_t setting, size_t arms_out[ENI_MAX_ARMS])
 {
     standing all[ENI_MAX_ARMS];
     size_t n = 0;
     for (size_t a = 0; a < study->narms; a++) {
-        if (eni_study_count(study, cell, a) == 0) continue;
+        if (eni_study_count(study, setting, a) == 0) continue;
         double least_t;
         all[n++] = (standing){.arm = a,
-                              .misses = eni_study_missed(study, cell, a, &least_t),
-                              .time = median_time(study, cell, a),
-                              .accuracy = eni_study_summary(study, cell, a, eni_metric_accuracy).median};
+                              .misses = eni_study_missed(study, setting, a, &least_t),
+                              .time = median_time(study, setting, a),
+                              .accuracy = eni_study_summary(study, setting, a, eni_metric_accuracy).median};
     }
     qsort(all, n, sizeof *all, by_standing);
     for (size_t i = 0; i < n; i++)
@@ -216,12 +216,12 @@ static void put_speed(double value, char *text_out)
 }
 
 /* Median and exact interval of a metric, in the letters of `put`. */
-static void put_metric(const eni_study *study, size_t cell, size_t arm, eni_metric metric,
+static void put_metric(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
                        void (*put)(double, char *), char *text_out, char *range_out)
 {
     double values[ENI_MAX_RUNS];
     char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
-    size_t n = eni_study_values(study, cell, arm, metric, values);
+    size_t n = eni_study_values(study, setting, arm, metric, values);
     snprintf(text_out, ENI_RANK_TEXT, "-");
     range_out[0] = 0;
     if (n > 0) put(eni_stats_median(values, n), text_out);
@@ -232,12 +232,12 @@ static void put_metric(const eni_study *study, size_t cell, size_t arm, eni_metr
     snprintf(range_out, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
 }
 
-static void put_time(const eni_study *study, size_t cell, eni_rank_row *row)
+static void put_time(const eni_study *study, size_t setting, eni_rank_row *row)
 {
-    double values[ENI_MAX_RUNS], last = censored_at(study, cell, row->arm);
+    double values[ENI_MAX_RUNS], last = censored_at(study, setting, row->arm);
     char low[ENI_RANK_TEXT], high[ENI_RANK_TEXT];
-    size_t n = eni_study_values(study, cell, row->arm, eni_metric_reach_t, values);
-    eni_verdict_time(study, cell, row->arm, row->time, sizeof row->time);
+    size_t n = eni_study_values(study, setting, row->arm, eni_metric_reach_t, values);
+    eni_verdict_time(study, setting, row->arm, row->time, sizeof row->time);
     if (n < 2) return;
     eni_interval interval = eni_stats_interval(values, n);
     eni_verdict_seconds(interval.low, last, low, sizeof low);
@@ -246,19 +246,20 @@ static void put_time(const eni_study *study, size_t cell, eni_rank_row *row)
     if (isfinite(interval.low)) snprintf(row->time_range, ENI_RANK_TEXT, "%.28s to %.28s", low, high);
 }
 
-size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row rows_out[ENI_MAX_ARMS])
+size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS])
 {
     const eni_study *study = verdict->study;
-    size_t arms[ENI_MAX_ARMS], n = rank_arms(study, cell, arms);
+    size_t arms[ENI_MAX_ARMS], n = rank_arms(study, setting, arms);
     for (size_t i = 0; i < n; i++) {
         eni_rank_row *row = &rows_out[i];
-        const eni_claim *claim = claim_between(verdict, cell, arms[0], arms[i]);
+        const eni_claim *claim = claim_between(verdict, setting, arms[0], arms[i]);
         *row = (eni_rank_row){.arm = arms[i],
                               .differs = i == 0 || claim == NULL ? "-" : eni_verdict_found(claim)};
-        put_time(study, cell, row);
-        put_metric(study, cell, arms[i], eni_metric_accuracy, put_percent, row->accuracy,
+        put_time(study, setting, row);
+        put_metric(study, setting, arms[i], eni_metric_accuracy, put_percent, row->accuracy,
                    row->accuracy_range);
-        put_metric(study, cell, arms[i], eni_metric_samples_per_s, put_speed, row->speed, row->speed_range);
+        put_metric(study, setting, arms[i], eni_metric_samples_per_s, put_speed, row->speed,
+                   row->speed_range);
     }
     return n;
 }
@@ -270,7 +271,7 @@ typedef struct sentence {
     size_t size, used;
     const eni_verdict *verdict;
     const eni_study *study;
-    size_t cell, n, rank[ENI_MAX_ARMS]; /* arms of the cell, the first first */
+    size_t setting, n, rank[ENI_MAX_ARMS]; /* arms of the setting, the first first */
 } sentence;
 
 static void say(sentence *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -315,7 +316,7 @@ static void say_ratio(sentence *s, const char *less, const char *more)
 
 static bool beats(const sentence *s, size_t arm, size_t other)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->cell, arm, other);
+    const eni_claim *claim = claim_between(s->verdict, s->setting, arm, other);
     return claim != NULL && claim->found == ENI_CLAIM_YES && (claim->sign > 0) == (claim->a == arm);
 }
 
@@ -328,7 +329,7 @@ static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
         for (size_t j = 0; j < s->n; j++) {
             size_t a = s->rank[i], b = s->rank[j];
             if (a == b || !beats(s, a, b)) continue;
-            if (has_found && !claim_between(s->verdict, s->cell, a, b)->is_primary) continue;
+            if (has_found && !claim_between(s->verdict, s->setting, a, b)->is_primary) continue;
             *winner_out = a;
             *loser_out = b;
             has_found = true;
@@ -339,14 +340,15 @@ static bool find_claim(const sentence *s, size_t *winner_out, size_t *loser_out)
 /* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)" */
 static void say_sooner(sentence *s, size_t winner, size_t loser)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->cell, winner, loser);
-    double mine = median_time(s->study, s->cell, winner), theirs = median_time(s->study, s->cell, loser);
+    const eni_claim *claim = claim_between(s->verdict, s->setting, winner, loser);
+    double mine = median_time(s->study, s->setting, winner),
+           theirs = median_time(s->study, s->setting, loser);
     char a[32], b[32];
     say(s, "%s reached ", name_of(s, winner));
     say_percent(s, s->study->target);
     if (isfinite(mine) && isinf(theirs)) {
         eni_verdict_seconds(mine, 0, a, sizeof a);
-        eni_verdict_seconds(censored_at(s->study, s->cell, loser), 0, b, sizeof b);
+        eni_verdict_seconds(censored_at(s->study, s->setting, loser), 0, b, sizeof b);
         say(s, " in %s, %s not within its %s", a, name_of(s, loser), b);
         return;
     }
@@ -386,17 +388,17 @@ static void say_claims(sentence *s, size_t winner, size_t loser)
 static void say_times(sentence *s)
 {
     char text[32];
-    eni_verdict_seconds(median_time(s->study, s->cell, s->rank[0]), 0, text, sizeof text);
+    eni_verdict_seconds(median_time(s->study, s->setting, s->rank[0]), 0, text, sizeof text);
     say(s, "%s reached ", name_of(s, s->rank[0]));
     say_percent(s, s->study->target);
     say(s, " in %s", text);
     if (s->n < 2) return;
     size_t second = s->rank[1];
-    double time = median_time(s->study, s->cell, second);
-    eni_verdict_seconds(isinf(time) ? censored_at(s->study, s->cell, second) : time, 0, text, sizeof text);
+    double time = median_time(s->study, s->setting, second);
+    eni_verdict_seconds(isinf(time) ? censored_at(s->study, s->setting, second) : time, 0, text, sizeof text);
     if (isnan(time))
         say(s, ", %s %s", name_of(s, second),
-            eni_study_example(s->study, s->cell, second) == NULL ? "failed" : "has no accuracy");
+            eni_study_example(s->study, s->setting, second) == NULL ? "failed" : "has no accuracy");
     else
         say(s, isinf(time) ? ", %s not within its %s" : ", %s in %s", name_of(s, second), text);
 }
@@ -404,7 +406,7 @@ static void say_times(sentence *s)
 /* Why nothing is claimed of the first two. */
 static void say_why(sentence *s)
 {
-    const eni_claim *claim = claim_between(s->verdict, s->cell, s->rank[0], s->rank[1]);
+    const eni_claim *claim = claim_between(s->verdict, s->setting, s->rank[0], s->rank[1]);
     size_t own = eni_claims_seeds(claim->is_primary ? 1 : eni_claims_count(1, s->study->narms));
     size_t all = claim->is_primary ? 0 : eni_claims_need(s->verdict->claims, s->verdict->n);
     switch (claim->found) {
@@ -425,14 +427,14 @@ static void say_why(sentence *s)
 
 static void say_alone(sentence *s)
 {
-    double time = median_time(s->study, s->cell, s->rank[0]);
+    double time = median_time(s->study, s->setting, s->rank[0]);
     char text[32];
     if (isfinite(time)) {
         say_times(s);
     } else if (isnan(time)) {
         say(s, "%s ran without an accuracy", name_of(s, s->rank[0]));
     } else {
-        eni_verdict_seconds(censored_at(s->study, s->cell, s->rank[0]), 0, text, sizeof text);
+        eni_verdict_seconds(censored_at(s->study, s->setting, s->rank[0]), 0, text, sizeof text);
         say(s, "%s did not reach ", name_of(s, s->rank[0]));
         say_percent(s, s->study->target);
         say(s, " within its %s", text);
@@ -443,7 +445,7 @@ static void say_alone(sentence *s)
 static bool somebody_finished(const sentence *s)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (eni_study_example(s->study, s->cell, s->rank[i]) != NULL) return true;
+        if (eni_study_example(s->study, s->setting, s->rank[i]) != NULL) return true;
     return false;
 }
 
@@ -453,17 +455,18 @@ static void say_nobody(sentence *s)
     bool has_some = false;
     for (size_t i = 0; i < s->n; i++)
         has_some =
-            has_some || isfinite(eni_study_summary(s->study, s->cell, s->rank[i], eni_metric_reach_t).min);
+            has_some || isfinite(eni_study_summary(s->study, s->setting, s->rank[i], eni_metric_reach_t).min);
     say(s, "no arm reached ");
     say_percent(s, s->study->target);
     say(s, has_some ? " in most of its runs" : " within its budget");
 }
 
-void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_out, size_t size)
+void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size)
 {
-    sentence s = {.text = text_out, .size = size, .verdict = verdict, .study = verdict->study, .cell = cell};
+    sentence s = {
+        .text = text_out, .size = size, .verdict = verdict, .study = verdict->study, .setting = setting};
     size_t winner = 0, loser = 0;
-    s.n = rank_arms(s.study, cell, s.rank);
+    s.n = rank_arms(s.study, setting, s.rank);
     text_out[0] = 0;
     if (!somebody_finished(&s)) {
         say(&s, "no run ended well: nothing to say");
@@ -471,9 +474,9 @@ void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_ou
         say_alone(&s);
     } else if (find_claim(&s, &winner, &loser)) {
         say_claims(&s, winner, loser);
-    } else if (isnan(median_time(s.study, cell, s.rank[0]))) {
+    } else if (isnan(median_time(s.study, setting, s.rank[0]))) {
         say(&s, "no run has an accuracy, so no time to compare");
-    } else if (isinf(median_time(s.study, cell, s.rank[0]))) {
+    } else if (isinf(median_time(s.study, setting, s.rank[0]))) {
         say_nobody(&s);
     } else {
         say_times(&s);
@@ -484,13 +487,13 @@ void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_ou
 
 /* ---- below the sentences ------------------------------------------------------------------------------- */
 
-/* The widest over the planned comparisons of a cell, rounded up; NAN: not known. */
-static double least_of_cell(const eni_verdict *verdict, size_t cell)
+/* The widest over the planned comparisons of a setting, rounded up; NAN: not known. */
+static double least_of_setting(const eni_verdict *verdict, size_t setting)
 {
     double most = NAN;
     for (size_t i = 0; i < verdict->n; i++) {
         const eni_claim *claim = &verdict->claims[i];
-        if (claim->setting != cell || claim->found == ENI_CLAIM_FEW) continue;
+        if (claim->setting != setting || claim->found == ENI_CLAIM_FEW) continue;
         most = fmax(most, eni_verdict_least(verdict, claim));
     }
     return ceil(100 * most) / 100;
@@ -500,18 +503,18 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
 {
     const eni_study *study = verdict->study;
     sentence s = {.text = text_out, .size = size, .verdict = verdict, .study = study};
-    const char *names[ENI_MAX_CELLS];
+    const char *names[ENI_MAX_SETTINGS];
     bool is_first = true;
     text_out[0] = 0;
     if (!fairness->is_time_comparable)
         say(&s, "The fairness box has a FAIL: until that is mended, the numbers are no comparison. ");
     if (study->narms < 2) return;
-    for (size_t c = 0; c < study->ncells; c++)
-        names[c] = study->cells[c].name;
+    for (size_t c = 0; c < study->nsettings; c++)
+        names[c] = study->settings[c].name;
     if (s.used < size) eni_claims_text(verdict->claims, verdict->n, names, text_out + s.used, size - s.used);
     s.used = strlen(text_out);
-    for (size_t c = 0; c < study->ncells; c++) {
-        double least = least_of_cell(verdict, c);
+    for (size_t c = 0; c < study->nsettings; c++) {
+        double least = least_of_setting(verdict, c);
         if (isnan(least)) continue;
         say(&s, is_first ? " Least effect that could have been seen: %s %.2fx" : ", %s %.2fx", names[c],
             least);
@@ -519,9 +522,9 @@ void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness
     }
     if (!is_first) say(&s, ".");
     is_first = true;
-    for (size_t c = 0; c < study->ncells; c++) {
+    for (size_t c = 0; c < study->nsettings; c++) {
         double ranks[ENI_CLAIMS_SEEDS] = {0};
-        size_t n = study->cells[c].seeds < ENI_CLAIMS_SEEDS ? study->cells[c].seeds : ENI_CLAIMS_SEEDS;
+        size_t n = study->settings[c].seeds < ENI_CLAIMS_SEEDS ? study->settings[c].seeds : ENI_CLAIMS_SEEDS;
         if (n < 2) continue;
         say(&s, is_first ? " Ranges hold the true median with %.0f %% (%s)" : ", %.0f %% (%s)",
             100 * eni_stats_interval(ranks, n).confidence, names[c]);

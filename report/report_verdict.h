@@ -39,12 +39,12 @@ const char *eni_verdict_found(const eni_claim *claim);
  * level that this comparison was tested at; NAN: not known. */
 double eni_verdict_least(const eni_verdict *verdict, const eni_claim *claim);
 
-/* The arms of a cell that ran, by median time (then: fewer misses, higher accuracy). Returns how many. */
-size_t eni_verdict_rank(const eni_verdict *verdict, size_t cell, eni_rank_row rows_out[ENI_MAX_ARMS]);
+/* The arms of a setting that ran, by median time (then: fewer misses, higher accuracy). Returns how many. */
+size_t eni_verdict_rank(const eni_verdict *verdict, size_t setting, eni_rank_row rows_out[ENI_MAX_ARMS]);
 
-/* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)." At most 25 words; the cell's name is not
- * part of it. Writes at most `size` bytes. */
-void eni_verdict_sentence(const eni_verdict *verdict, size_t cell, char *text_out, size_t size);
+/* "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x)." At most 25 words; the setting's name is
+ * not part of it. Writes at most `size` bytes. */
+void eni_verdict_sentence(const eni_verdict *verdict, size_t setting, char *text_out, size_t size);
 
 /* For below the sentences: a FAIL, what the plan needed, the least effect that could have been seen. */
 void eni_verdict_caveat(const eni_verdict *verdict, const eni_fairness *fairness, char *text_out,
@@ -55,6 +55,6 @@ void eni_verdict_seconds(double seconds, double last_t, char *text_out, size_t s
 
 /* The median time of an arm as text; a censored median names the least clock that all its runs passed. "≈ "
  * before it says that the bracket of one of its runs is wider than 10 % of the time. */
-void eni_verdict_time(const eni_study *study, size_t cell, size_t arm, char *text_out, size_t size);
+void eni_verdict_time(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size);
 
 #endif

@@ -7,5 +7,5 @@ build=$1
 out=${OUT:-demo}
 "$build"/entrain check -n 2
 exec "$build"/entrain compare -n 2 --strategies=ring,ps-sync,ps-async --model=convnet --data=fashion-mnist \
-    --cells=even,slow@3 --seeds=1,2,3,4,5,6,7 --lr=0.01 --momentum=0.5 --batch-size=64 --max-samples=27000 \
+    --settings=even,slow@3 --seeds=1,2,3,4,5,6,7 --lr=0.01 --momentum=0.5 --batch-size=64 --max-samples=27000 \
     --lr-scale=linear --target=70 --out="$out" --overwrite

@@ -134,14 +134,14 @@ static const char *text_of(const json_t *object, const char *key)
 }
 
 struct expected {
-    const char *cell, *arm;
+    const char *setting, *arm;
     int seed;
 };
 
 static void expect_run(const json_t *run, int order, const struct expected *e)
 {
     char relative[128];
-    assert_string_equal(text_of(run, "cell"), e->cell);
+    assert_string_equal(text_of(run, "cell"), e->setting);
     assert_string_equal(text_of(run, "arm"), e->arm);
     assert_int_equal(json_integer_value(json_object_get(run, "seed")), e->seed);
     assert_int_equal(json_integer_value(json_object_get(run, "order")), order);
@@ -152,7 +152,7 @@ static void expect_run(const json_t *run, int order, const struct expected *e)
     assert_int_equal(json_integer_value(json_object_get(result, "seed")), e->seed);
     assert_string_equal(text_of(result, "strategy"), e->arm);
     const json_t *emulated = json_object_get(json_object_get(result, "environment"), "emulated");
-    assert_int_equal(json_array_size(emulated), strcmp(e->cell, "slow") == 0);
+    assert_int_equal(json_array_size(emulated), strcmp(e->setting, "slow") == 0);
     json_decref(result);
     /* a timeline of the first seed only, in one file */
     char path[256];
@@ -166,12 +166,12 @@ static void test_runs_are_interleaved(void **state)
 {
     (void)state;
     static const struct expected expected[] = {
-        {"even", "ring", 11},    {"even", "ps-sync", 11}, /* seed 11 in both cells; who goes first rotates */
+        {"even", "ring", 11},    {"even", "ps-sync", 11}, /* seed 11 in both settings; who goes first rotates */
         {"slow", "ps-sync", 11}, {"slow", "ring", 11},    /* */
         {"even", "ps-sync", 12}, {"even", "ring", 12},    /* slow@1: seed 12 in one */
     };
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--seeds=11,12",
-                                              "--cells=even,slow@1", "--straggler=1:1.5", NULL}),
+                                              "--settings=even,slow@1", "--straggler=1:1.5", NULL}),
                      EN_OK);
     assert_string_equal(s.said, "");
     json_t *index = load("compare.json"), *runs = json_object_get(index, "runs");
@@ -180,10 +180,10 @@ static void test_runs_are_interleaved(void **state)
         expect_run(json_array_get(runs, (size_t)i), i, &expected[i]);
     assert_int_equal(json_integer_value(json_object_get(index, "schema")), 1);
     assert_true(json_number_value(json_object_get(index, "target")) == 0.75); /* unless --target says else */
-    const json_t *cells = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
-    assert_int_equal(json_array_size(cells), 2);
-    assert_true(json_is_null(json_object_get(json_array_get(cells, 0), "straggler")));
-    assert_string_equal(text_of(json_array_get(cells, 1), "straggler"), "1:1.5");
+    const json_t *settings = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
+    assert_int_equal(json_array_size(settings), 2);
+    assert_true(json_is_null(json_object_get(json_array_get(settings, 0), "straggler")));
+    assert_string_equal(text_of(json_array_get(settings, 1), "straggler"), "1:1.5");
     assert_int_equal(json_array_size(arms), 2);
     assert_string_equal(text_of(json_array_get(arms, 1), "strategy"), "ps-sync");
     assert_int_equal(json_array_size(json_object_get(index, "seeds")), 2);
@@ -204,7 +204,7 @@ static void test_what_would_overwrite_is_refused(void **state)
     (void)state;
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ring", NULL}), EN_EINVAL);
     assert_non_null(strstr(s.said, "once"));
-    assert_int_equal(compare((const char *[]){"--arm=ring", "--cells=even,even@1", NULL}), EN_EINVAL);
+    assert_int_equal(compare((const char *[]){"--arm=ring", "--settings=even,even@1", NULL}), EN_EINVAL);
     assert_non_null(strstr(s.said, "twice"));
 }
 
@@ -234,7 +234,7 @@ static void test_the_plan_is_recorded(void **state)
 {
     (void)state;
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--arm=ring:lr=0.02",
-                                              "--seeds=1", "--cells=even,slow", "--primary=slow:3:2", NULL}),
+                                              "--seeds=1", "--settings=even,slow", "--primary=slow:3:2", NULL}),
                      EN_OK);
     json_t *index = load("compare.json"), *claims = json_object_get(index, "claims");
     const json_t *primary = json_object_get(claims, "primary"), *arms = json_object_get(primary, "arms");
@@ -256,7 +256,7 @@ static void test_a_primary_comparison_that_is_not_there(void **state)
     snprintf(path, sizeof path, "%s/compare.json", s.dir);
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--primary=slow:1:2", NULL}),
                      EN_EINVAL);
-    assert_non_null(strstr(s.said, "names the setting slow, which is not compared: give one of --cells"));
+    assert_non_null(strstr(s.said, "names the setting slow, which is not compared: give one of --settings"));
     assert_int_equal(compare((const char *[]){"--arm=ring", "--arm=ps-sync", "--primary=even:1:3", NULL}),
                      EN_EINVAL);
     assert_non_null(strstr(s.said, "names arm 3, and there are 2: give two from 1 to 2"));
@@ -310,10 +310,10 @@ static void test_stragglers_run_and_are_recorded(void **state)
                                               "--straggler=1:2", NULL}),
                      EN_OK);
     json_t *index = load("compare.json");
-    const json_t *cells = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
-    assert_int_equal(json_array_size(cells), 1); /* --straggler alone is the setting slow */
-    assert_string_equal(text_of(json_array_get(cells, 0), "name"), "slow");
-    assert_string_equal(text_of(json_array_get(cells, 0), "straggler"), "0:1.5,1:2");
+    const json_t *settings = json_object_get(index, "cells"), *arms = json_object_get(index, "arms");
+    assert_int_equal(json_array_size(settings), 1); /* --straggler alone is the setting slow */
+    assert_string_equal(text_of(json_array_get(settings, 0), "name"), "slow");
+    assert_string_equal(text_of(json_array_get(settings, 0), "straggler"), "0:1.5,1:2");
     assert_int_equal(json_object_size(json_object_get(json_array_get(arms, 0), "condition")), 0);
     assert_string_equal(text_of(json_object_get(json_array_get(arms, 1), "condition"), "straggler"), "0:2");
     json_decref(index);
@@ -328,7 +328,7 @@ static void test_an_arm_is_slow_in_every_setting(void **state)
     (void)state;
     char text[ENI_RULE_TEXT] = "";
     assert_int_equal(
-        compare((const char *[]){"--arm=ring", "--arm=ring:straggler=1:2", "--cells=even,slow", NULL}),
+        compare((const char *[]){"--arm=ring", "--arm=ring:straggler=1:2", "--settings=even,slow", NULL}),
         EN_OK);
     expect_emulated("even-ring-s1", (const char *[]){NULL});
     expect_emulated("slow-ring-s1", (const char *[]){"straggler 1:3", NULL});
@@ -344,9 +344,9 @@ static void test_what_cannot_be_applied_is_refused(void **state)
     static const struct {
         const char *flags[4], *part[2];
     } refused[] = {
-        {{"--arm=ring", "--straggler=1:2", "--cells=even", NULL}, {"\"1:2\"", "--cells=even,slow"}},
-        {{"--arm=ring", "--cells=slow", "-n", "1"}, {"\"1:3\"", "the arm ring with 1 worker"}},
-        {{"--arm=ring", "--arm=solo", "--cells=slow", NULL}, {"\"1:3\"", "the arm solo with 1 worker"}},
+        {{"--arm=ring", "--straggler=1:2", "--settings=even", NULL}, {"\"1:2\"", "--settings=even,slow"}},
+        {{"--arm=ring", "--settings=slow", "-n", "1"}, {"\"1:3\"", "the arm ring with 1 worker"}},
+        {{"--arm=ring", "--arm=solo", "--settings=slow", NULL}, {"\"1:3\"", "the arm solo with 1 worker"}},
         {{"--arm=ring:straggler=2:3", NULL}, {"\"2:3\"", "from 0 to 1"}},
         {{"--arm=ring", "--seed=3", "--seeds=1,2", NULL}, {"--seed: \"3\"", "give one of the two"}},
         {{"--arm=ring", "--server-timeout=9s", NULL}, {"ring", "--server-timeout"}},

@@ -127,7 +127,7 @@ static const struct {
     {ENI_RUN, "--nnodes=2 -n 2 --straggler=4:3", {"--straggler:", "\"4:3\" names a rank", "from 0 to 3"}},
     {ENI_COMPARE, "--seeds=1,,2", {"--seeds:", "\"\"", "give at least one"}},
     {ENI_COMPARE, "--seeds=1,two", {"--seeds:", "\"two\"", "as 1,2,3"}},
-    {ENI_COMPARE, "--cells=even,slwo", {"--cells:", "\"slwo\"", "even, slow"}},
+    {ENI_COMPARE, "--settings=even,slwo", {"--settings:", "\"slwo\"", "even, slow"}},
     {ENI_COMPARE, "--primary=even:1", {"--primary:", "\"even:1\"", "as even:1:2"}},
     {ENI_COMPARE, "--primary=even:2:2", {"--primary:", "\"even:2:2\"", "two arms"}},
     {ENI_COMPARE, "--primary=even:0:1", {"--primary:", "\"even:0:1\"", "from 1"}},

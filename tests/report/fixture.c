@@ -15,7 +15,7 @@
 
 enum { SAMPLES = 59904, GLOBAL_BATCH = 128, EVAL_EVERY = 3328, PARAM_BYTES = 431080 * 4 };
 
-static const char *const cell_names[] = {"even", "slow"};
+static const char *const setting_names[] = {"even", "slow"};
 static const double slowdown = 3;
 
 static void need(int holds, const char *what)
@@ -120,7 +120,7 @@ static void write_json(const char *dir, const char *file, json_t *value)
 
 typedef struct made_run {
     const fixture_arm *arm;
-    size_t cell;
+    size_t setting;
     int64_t seed;
     char folder[PATH_MAX];
     double speed; /* with the seed's noise */
@@ -160,16 +160,16 @@ static void write_evals(const made_run *run)
 static void phases_of(const made_run *run, int rank, double ms[5])
 {
     double step = 1000 * GLOBAL_BATCH / run->speed; /* both workers, one micro-batch each */
-    if (!run->arm->is_synchronous && run->cell == 1) step *= rank == 0 ? 0.67 : 2;
+    if (!run->arm->is_synchronous && run->setting == 1) step *= rank == 0 ? 0.67 : 2;
     ms[0] = 0.12, ms[4] = run->arm->has_server ? 0 : 0.35, ms[2] = run->arm->has_server ? 1.1 : 0.32;
-    ms[1] = rank == 1 && run->cell == 1 ? step - ms[0] - ms[2] - ms[4] - 0.2 : 7.4;
+    ms[1] = rank == 1 && run->setting == 1 ? step - ms[0] - ms[2] - ms[4] - 0.2 : 7.4;
     ms[3] = fmax(0.05, step - ms[0] - ms[1] - ms[2] - ms[4]);
 }
 
 static double steps_of(const made_run *run, int rank)
 {
     double all = SAMPLES / 64.0;
-    return run->arm->is_synchronous || run->cell == 0 ? all / 2 : rank == 0 ? 0.75 * all : 0.25 * all;
+    return run->arm->is_synchronous || run->setting == 0 ? all / 2 : rank == 0 ? 0.75 * all : 0.25 * all;
 }
 
 static json_t *roles_of(const made_run *run)
@@ -218,7 +218,7 @@ static json_t *staleness_of(const made_run *run)
 {
     const double *even = run->arm->staleness;
     double mean[2] = {even[0], even[1]};
-    if (run->cell == 1 && even[0] > 0) mean[0] = even[0] / slowdown, mean[1] = even[1] * slowdown;
+    if (run->setting == 1 && even[0] > 0) mean[0] = even[0] / slowdown, mean[1] = even[1] * slowdown;
     json_t *per_worker = json_array();
     double pushes = SAMPLES / run->arm->batch;
     for (int rank = 0; rank < 2; rank++)
@@ -271,7 +271,7 @@ static json_t *result_of(const made_run *run)
                             json_pack("{s:s, s:s, s:s}", "algorithm", run->arm->algorithm, "transport", "shm",
                                       "why", "all ranks are on one host"));
     json_t *emulated = json_array();
-    if (run->cell == 1) {
+    if (run->setting == 1) {
         json_array_append_new(emulated, json_string("straggler 1:3"));
         json_object_set_new(result, "stragglers",
                             json_pack("[{s:i, s:f, s:f, s:i, s:i}]", "rank", 1, "factor", 3.0,
@@ -348,15 +348,15 @@ static void write_trace(const made_run *run)
 
 /* ---- the comparison ------------------------------------------------------------------------------------ */
 
-static json_t *write_run(const char *dir, const fixture *spec, size_t cell, size_t arm, int64_t seed,
+static json_t *write_run(const char *dir, const fixture *spec, size_t setting, size_t arm, int64_t seed,
                          int order)
 {
-    made_run run = {.arm = &spec->arms[arm], .cell = cell, .seed = seed};
+    made_run run = {.arm = &spec->arms[arm], .setting = setting, .seed = seed};
     char name[128], started[40];
-    snprintf(name, sizeof name, "runs/%s-%zu-s%lld", cell_names[cell], arm, (long long)seed);
+    snprintf(name, sizeof name, "runs/%s-%zu-s%lld", setting_names[setting], arm, (long long)seed);
     path_of(run.folder, dir, name);
     need(mkdir(run.folder, 0777) == 0, run.folder);
-    run.speed = spec->arms[arm].speed[cell] * (1 + 0.015 * noise(seed, (uint32_t)arm, cell));
+    run.speed = spec->arms[arm].speed[setting] * (1 + 0.015 * noise(seed, (uint32_t)arm, setting));
     write_json(run.folder, "result.json", result_of(&run));
     write_evals(&run);
     write_metrics(&run);
@@ -365,7 +365,7 @@ static json_t *write_run(const char *dir, const fixture *spec, size_t cell, size
         run.folder, "config.yaml",
         "model: convnet\ndata: fashion-mnist\nworkers: 2\nbatch-size: 64\nmomentum: 0.5\nepochs: 1\n");
     snprintf(started, sizeof started, "2026-05-04T10:%02d:%02dZ", order / 6, order % 6 * 10);
-    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", cell_names[cell], "arm",
+    return json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i}", "cell", setting_names[setting], "arm",
                      spec->arms[arm].name, "seed", (json_int_t)seed, "dir", name, "order", order, "started",
                      started, "exit", 0);
 }
@@ -375,13 +375,13 @@ void fixture_write(const char *dir, const fixture *spec)
     char path[PATH_MAX];
     path_of(path, dir, "runs");
     need(mkdir(path, 0777) == 0, path);
-    json_t *cells = json_array(), *arms = json_array(), *runs = json_array(), *seeds = json_array();
+    json_t *settings = json_array(), *arms = json_array(), *runs = json_array(), *seeds = json_array();
     int order = 0;
     for (size_t c = 0; c < 2; c++) {
         if (spec->nseeds[c] == 0) continue;
-        json_array_append_new(cells,
-                              c == 0 ? json_pack("{s:s, s:n}", "name", cell_names[c], "straggler")
-                                     : json_pack("{s:s, s:s}", "name", cell_names[c], "straggler", "1:3"));
+        json_array_append_new(settings,
+                              c == 0 ? json_pack("{s:s, s:n}", "name", setting_names[c], "straggler")
+                                     : json_pack("{s:s, s:s}", "name", setting_names[c], "straggler", "1:3"));
         for (size_t s = 0; s < spec->nseeds[c]; s++)
             for (size_t a = 0; a < spec->narms; a++)
                 json_array_append_new(runs, write_run(dir, spec, c, a, (int64_t)s + 1, order++));
@@ -399,6 +399,6 @@ void fixture_write(const char *dir, const fixture *spec)
             "s:f}}",
             "schema", 1, "argv", "entrain", "compare", "-n", "2", "--strategies=ring,ps-sync,ps-async",
             "--data=fashion-mnist", "--seeds=1,2,3", "--out=demo", "target", 0.75, "lr_scale", "linear",
-            "cells", cells, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu", "AMD EPYC 7B13",
+            "cells", settings, "arms", arms, "seeds", seeds, "runs", runs, "environment", "cpu", "AMD EPYC 7B13",
             "cores", 2, "kernel", "6.1.0-18-amd64", "version", "0.1.0", "commit", "fc617c6", "load", 0.08));
 }

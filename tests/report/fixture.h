@@ -10,16 +10,16 @@
 typedef struct fixture_arm {
     const char *name, *strategy, *algorithm;
     double lr, batch; /* batch: samples behind one update */
-    double speed[2];  /* samples/s in the cells even and slow */
+    double speed[2];  /* samples/s in the settings even and slow */
     double accuracy;  /* final, before the seed's noise */
     int has_server, is_synchronous;
-    double staleness[2]; /* mean of rank 0 and of rank 1 in the even cell */
+    double staleness[2]; /* mean of rank 0 and of rank 1 in the even setting */
 } fixture_arm;
 
 typedef struct fixture {
     size_t narms;
     fixture_arm arms[6];
-    size_t nseeds[2]; /* of the cells even and slow; 0: the cell is not there */
+    size_t nseeds[2]; /* of the settings even and slow; 0: the setting is not there */
     int has_trace;
 } fixture;
 

@@ -437,7 +437,7 @@ def check_wait(what, shown, study, cell, arm):
 
 def check_table(study, text):
     lines = text.splitlines()
-    head = next(i for i, line in enumerate(lines) if line.startswith("cell "))
+    head = next(i for i, line in enumerate(lines) if line.startswith("setting "))
     rows = iter(lines[head + 1:])
     for cell in study.cells:
         for arm in study.arms:
@@ -477,7 +477,7 @@ def check_caveat(study, text, claims):
 def make_study(entrain, folder):
     subprocess.run([entrain, "compare", "-n", "2", "--arm=ring", "--arm=ps-async", "--model=mlp", "--data=synthetic",
                     "--device=ref", "--limit-train-samples=2000", "--limit-test-samples=200", "--seeds=1,2,3,4,5,6",
-                    "--cells=even,slow@2", "--straggler=1:1.5", "--lr=0.002", "--target=80", "--quiet",
+                    "--settings=even,slow@2", "--straggler=1:1.5", "--lr=0.002", "--target=80", "--quiet",
                     "--out=" + folder], check=True, stdout=subprocess.DEVNULL, timeout=500)
     # Whether others used this machine meanwhile is another test's matter: here something is to be claimed.
     path = os.path.join(folder, "compare.json")

@@ -79,7 +79,7 @@ static void a_child_that_hangs_is_ended(void **state)
     fixture_remove(dir);
 }
 
-/* Names of arms and cells come from a user's command line, and from files of other people. */
+/* Names of arms and settings come from a user's command line, and from files of other people. */
 static void a_quoted_text_stays_a_text(void **state)
 {
     (void)state;

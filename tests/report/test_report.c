@@ -202,7 +202,7 @@ static void a_malformed_index_ends_in_one_sentence(void **state)
     "\"seeds\":[1],\"runs\":"
     refuses("compare.json",
             HEAD "[{\"cell\":\"odd\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/x\",\"exit\":0}]}",
-            "runs[0] names the cell odd, which is not in cells");
+            "runs[0] names the setting odd, which is not in cells");
     refuses("compare.json",
             HEAD "[{\"cell\":\"even\",\"arm\":\"a\",\"seed\":1,\"dir\":\"runs/../../etc\",\"exit\":0}]}",
             "runs[0].dir runs/../../etc should lie inside the folder");

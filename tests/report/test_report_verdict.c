@@ -14,7 +14,7 @@
 
 enum { SEEDS = 10, ARMS = 6 };
 
-/* A study of one cell; run (arm, seed) is runs[arm * nseeds + seed]. */
+/* A study of one setting; run (arm, seed) is runs[arm * nseeds + seed]. */
 static struct small_study {
     eni_study study;
     eni_run runs[ARMS * SEEDS];
@@ -28,13 +28,13 @@ static void init(size_t narms, size_t nseeds)
     memset(&s, 0, sizeof s);
     s.is_fair = true;
     s.study = (eni_study){.target = 0.75,
-                          .ncells = 1,
+                          .nsettings = 1,
                           .narms = narms,
                           .nruns = narms * nseeds,
                           .nseeds = nseeds,
                           .runs = s.runs,
                           .seeds = s.seeds};
-    s.study.cells[0] = (eni_cell_spec){.name = "even", .seeds = nseeds};
+    s.study.settings[0] = (eni_setting_spec){.name = "even", .seeds = nseeds};
     for (size_t a = 0; a < narms; a++) {
         s.study.arms[a].name = names[a];
         for (size_t i = 0; i < nseeds; i++) {
@@ -230,7 +230,7 @@ static void a_failed_arm_costs_the_others_nothing(void **state)
     sentence_is(
         "ring reached 75 % in 3.1 s instead of 4.1 s for ps-async (1.3x); ps-sync not shown to differ.");
     differs_is(2, 2, "not shown: runs failed");
-    s.study.cells[0].seeds = 6; /* few seeds or not, that it failed is what there is to say */
+    s.study.settings[0].seeds = 6; /* few seeds or not, that it failed is what there is to say */
     differs_is(2, 2, "not shown: runs failed");
     /* nor does an arm that diverged: it missed */
     init(3, 7);
@@ -352,7 +352,7 @@ static void the_plan_and_the_least_effect_are_said(void **state)
     eni_verdict_free(&verdict);
     s.study.has_primary = true;
     s.study.primary = (eni_primary){0, 0, 1};
-    s.study.cells[0].seeds = 6;
+    s.study.settings[0].seeds = 6;
     judge(&verdict);
     eni_verdict_caveat(&verdict, &fairness, text, sizeof text);
     assert_non_null(strstr(text, "The primary comparison needs 6 seeds: even has 6 of 7 (descriptive)."));

@@ -193,7 +193,7 @@ static void test_commands(void **state)
         {"entrain", "compare --strategies=ring,rong", {"rong", "nearest is ring"}},
         {"entrain", "compare --arm=ring --arm=ssp:bond=3", {"bond", "nearest is bound"}},
         {"entrain", "compare --arm=ring --arm=ring", {"--arm=ring", "once"}},
-        {"entrain", "compare --strategies=ring --cells=fast", {"--cells", "fast", "even, slow"}},
+        {"entrain", "compare --strategies=ring --settings=fast", {"--settings", "fast", "even, slow"}},
         {"entrain", "compare --strategies=ring --seeds=1,x", {"--seeds", "\"x\""}},
         {"entrain", "compare --strategies=ring --out=~/plain", {"--out", "plain", "name a folder"}},
         {"entrain", "sim", {"--strategy"}},

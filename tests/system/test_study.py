@@ -49,7 +49,7 @@ def swapped(entrain, recompute, top):
     ps-async is twice as fast as ring on cores it shares with others too: the answer is then the study's own."""
     seeds = ",".join(str(s) for s in range(1, 9))
     found = [claims_of(entrain, recompute, top / f"slow-{rank}", "--arm=ring", "--arm=ps-async", "--batch=128",
-                       "--lr=0.01", "--cells=slow", f"--straggler={rank}:10", "--limit-train-samples=24000",
+                       "--lr=0.01", "--settings=slow", f"--straggler={rank}:10", "--limit-train-samples=24000",
                        "--max-samples=24000", "--holdout=2000", "--limit-test-samples=1000", "--target=70",
                        f"--seeds={seeds}") for rank in (0, 1)]
     print(f"PROMISE the slow rank swapped, 8 seeds: the same {len(found[0])} claim, {found[0]}")

@@ -39,7 +39,7 @@ def check(label, scalars, expected):
 def main(entrain):
     with tempfile.TemporaryDirectory() as top:
         folder = pathlib.Path(top)
-        subprocess.run([entrain, "compare", "--strategies=ring,ps-async", "--cells=even", *JOB, "--tensorboard",
+        subprocess.run([entrain, "compare", "--strategies=ring,ps-async", "--settings=even", *JOB, "--tensorboard",
                         f"--out={folder}"], check=True, stdout=subprocess.DEVNULL)
         board = EventMultiplexer().AddRunsFromDirectory(str(folder)).Reload()
         runs = sorted(board.Runs())

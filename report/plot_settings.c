@@ -1,4 +1,4 @@
-/* plot_cells.c - the cells beside each other ("even beside slow"): time to the target, final accuracy and
+/* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy and
  * samples/s, a marker per seed (full: real, open: emulated), a bar at the median. */
 #include <math.h>
 
@@ -37,17 +37,17 @@ static void find_range(const eni_study *study, const panel *what, double *low_ou
     *high_out = high + air;
 }
 
-/* One row per (arm, cell), the cells of an arm next to each other. */
+/* One row per (arm, setting), the settings of an arm next to each other. */
 static void print_points(eni_plot *plot, const eni_study *study, const panel *what)
 {
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->ncells; c++) {
+        for (size_t c = 0; c < study->nsettings; c++) {
             row++;
             fprintf(plot->script, "$p%zu << EOD\n", row);
             for (size_t r = 0; r < study->nruns; r++) {
                 const eni_run *run = &study->runs[r];
-                if (run->arm != a || run->cell != c) continue;
+                if (run->arm != a || run->setting != c) continue;
                 double value = what->metric(run);
                 if (isfinite(value)) fprintf(plot->script, "%.9g %zu\n", value, row);
             }
@@ -55,7 +55,7 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
                     row); /* censored: an arrow from the last evaluation on */
             for (size_t r = 0; r < study->nruns; r++) {
                 const eni_run *run = &study->runs[r];
-                if (run->arm == a && run->cell == c && isinf(what->metric(run)) && run->last_t > 0)
+                if (run->arm == a && run->setting == c && isinf(what->metric(run)) && run->last_t > 0)
                     fprintf(plot->script, "%.9g %zu\n", run->last_t, row);
             }
             eni_summary all = eni_study_summary(study, c, a, what->metric);
@@ -74,8 +74,8 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     const eni_study *study = canvas->study;
     eni_plot_rows rows = {0};
     for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->ncells; c++)
-            eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, study->cells[c].name);
+        for (size_t c = 0; c < study->nsettings; c++)
+            eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, study->settings[c].name);
     char name[64];
     snprintf(name, sizeof name, "cells-%s", what->name);
     eni_plot plot;
@@ -90,7 +90,7 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     fputs("plot ", plot.script);
     size_t row = 0;
     for (size_t a = 0; a < study->narms; a++)
-        for (size_t c = 0; c < study->ncells; c++) {
+        for (size_t c = 0; c < study->nsettings; c++) {
             row++;
             const eni_arm *arm = &study->arms[a];
             fprintf(plot.script,
@@ -105,7 +105,7 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     return eni_plot_close(&plot);
 }
 
-en_status eni_plot_cells(eni_canvas *canvas)
+en_status eni_plot_settings(eni_canvas *canvas)
 {
     const eni_study *study = canvas->study;
     char time_title[64];
