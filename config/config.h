@@ -120,7 +120,7 @@ typedef struct eni_config {
     int64_t shards, servers, server_rank;
     char *leader;              /* of a psd that is not the first */
     char *state;               /* psd: the folder it can come back from; NULL: none */
-    int64_t state_every;       /* updates of a cell */
+    int64_t state_every;       /* updates of a partition */
     int64_t server_timeout_ns; /* 0: a lost psd ends the run */
     int64_t server_restarts;   /* by the launcher */
     int64_t on_worker_loss;    /* ENI_LOSS_* */

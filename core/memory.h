@@ -7,7 +7,7 @@
 
 #include "entrain/status.h"
 
-#define ENI_LINE        64u /* one cache line; vectors, buckets, cells and slices start on it */
+#define ENI_LINE        64u /* one cache line; vectors, buckets, partitions and slices start on it */
 #define ENI_LINE_FLOATS 16u /* the same in float32 elements */
 
 static inline uint64_t eni_round_up(uint64_t value, uint64_t multiple)

@@ -23,7 +23,7 @@ typedef struct sums {
 typedef struct draft {
     int32_t nranks, nshards, server;
     en_status status;
-    uint64_t nservers, cells, updates, touches, nonfinite, repeats, refused, detached;
+    uint64_t nservers, parts, updates, touches, nonfinite, repeats, refused, detached;
     eni_shard_figures figures;
     double cpu_seconds; /* of other servers, as the next one */
     uint64_t max_rss;
@@ -92,7 +92,7 @@ static void visit_shard(void *user, const eni_store *store, const eni_shard_figu
 {
     draft *d = user;
     const eni_store_stats *totals = eni_store_totals(store);
-    d->cells += eni_store_nused(store);
+    d->parts += eni_store_nused(store);
     d->updates += totals->updates;
     d->touches += totals->touches;
     d->nonfinite += totals->nonfinite;
@@ -108,11 +108,11 @@ static void visit_shard(void *user, const eni_store *store, const eni_shard_figu
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Counted per cell, told per model. */
+/* Counted per partition, told per model. */
 static uint64_t per_model(const draft *d, uint64_t sum)
 {
     if (d->server > 0) return sum; /* psd 0 divides */
-    return d->cells ? (uint64_t)llround((double)sum / (double)d->cells) : 0;
+    return d->parts ? (uint64_t)llround((double)sum / (double)d->parts) : 0;
 }
 
 static json_t *histogram_json(const eni_histogram *h, int has_bins)
@@ -178,7 +178,7 @@ static char *write_report(const draft *d)
     set_int(o, "shards", (uint64_t)d->nshards);
     set_int(o, "servers", d->nservers);
     if (d->server > 0) json_object_set_new(o, "is_part", json_true());
-    set_int(o, "cells", d->cells);
+    set_int(o, "cells", d->parts);
     set_int(o, "updates", per_model(d, d->updates + d->touches));
     set_int(o, "touches", d->touches);
     set_int(o, "nonfinite", d->nonfinite);
@@ -269,7 +269,7 @@ static en_status add_part(draft *d, const json_t *o)
         return EN_EPROTO;
     d->nservers++;
     d->nshards += (int32_t)int_of(o, "shards");
-    d->cells += int_of(o, "cells");
+    d->parts += int_of(o, "cells");
     d->updates += int_of(o, "updates") - int_of(o, "touches");
     d->touches += int_of(o, "touches");
     d->nonfinite += int_of(o, "nonfinite");

@@ -2,9 +2,9 @@
  *
  * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
  *
- * Stores count per cell. Updates and samples are given per model, that is divided by the number of cells;
- * holds and histograms are given as counted, a push counting once per cell. With several servers psd 1 and up
- * send psd 0 the same object as counted ("is_part": true), and psd 0 adds them up. */
+ * Stores count per partition. Updates and samples are given per model, that is divided by the number of
+ * partitions; holds and histograms are given as counted, a push counting once per partition. With several
+ * servers psd 1 and up send psd 0 the same object as counted ("is_part": true), and psd 0 adds them up. */
 #ifndef SERVER_REPORT_H
 #define SERVER_REPORT_H
 

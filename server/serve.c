@@ -230,7 +230,7 @@ static int replay(eni_shard *shard, eni_packet *packet)
     const eni_header *h = &packet->header;
     const uint64_t taken = eni_store_seq(shard->store, h->rank, h->bucket);
     if (eni_store_count(shard->store, h->bucket) == 0) return 0;
-    if (h->seq == 0) { /* the question how far the cell is stable */
+    if (h->seq == 0) { /* the question how far the partition is stable */
         if (eni_shard_stable(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
         answer_done(shard, packet);
         return 1;
@@ -252,7 +252,7 @@ static int replay(eni_shard *shard, eni_packet *packet)
     return 1;
 }
 
-static void on_cell(eni_shard *shard, eni_packet *packet, eni_store_event_type type)
+static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_type type)
 {
     const eni_header h = packet->header;
     eni_store_event event = {
@@ -279,12 +279,12 @@ static void on_cell(eni_shard *shard, eni_packet *packet, eni_store_event_type t
 void eni_shard_handle(eni_shard *shard, eni_packet *packet)
 {
     switch (packet->header.type) {
-    case ENI_MSG_CALL: on_cell(shard, packet, ENI_STORE_CALL); break;
-    case ENI_MSG_SNAPSHOT: on_cell(shard, packet, ENI_STORE_SNAPSHOT); break;
+    case ENI_MSG_CALL: on_partition(shard, packet, ENI_STORE_CALL); break;
+    case ENI_MSG_SNAPSHOT: on_partition(shard, packet, ENI_STORE_SNAPSHOT); break;
     case ENI_MSG_FINISHED: on_finished(shard, packet); break;
     case ENI_MSG_INIT:
         if (packet->header.rank == 0)
-            on_cell(shard, packet, ENI_STORE_INIT);
+            on_partition(shard, packet, ENI_STORE_INIT);
         else
             eni_shard_refuse(shard, packet, EN_EPROTO, "initial weights are rank 0's to send, not rank %d's",
                              packet->header.rank);

@@ -230,7 +230,7 @@ static en_status open_store(eni_shard *shard)
     return eni_store_new(&store, &shard->store);
 }
 
-static uint64_t largest_cell(const eni_shard *shard)
+static uint64_t largest_partition(const eni_shard *shard)
 {
     uint64_t most = 0;
     for (uint32_t b = 0; b < shard->config.setup->nbuckets; b++)
@@ -287,7 +287,7 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     EN_TRY_GOTO(open_wake(shard), close_shard);
     EN_TRY_GOTO(open_store(shard), close_shard);
     EN_TRY_GOTO(eni_shard_save_open(shard, &was_loaded), close_shard);
-    EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_cell(shard),
+    EN_TRY_GOTO(eni_router_open(config->net, &config->listen, config->is_insecure, largest_partition(shard),
                                 &shard->router, bound_out),
                 close_shard);
     EN_TRY_GOTO(eni_router_guard(shard->router), close_shard);

@@ -1,4 +1,4 @@
-/* shard.h - one shard of the server: a thread, a ROUTER socket, and the store of its cells.
+/* shard.h - one shard of the server: a thread, a ROUTER socket, and the store of its partitions.
  *
  *     wait (message, timer, wake) -> check -> store event -> eni_store_step -> replies
  *
@@ -36,11 +36,11 @@ typedef struct eni_shard_config {
     uint64_t incarnation; /* of all ranks: given by the leader at JOIN */
     eni_token token;
     const eni_arenas *arenas;
-    const eni_weights *weights; /* where the cells' weights are; NULL: in the store's own memory */
+    const eni_weights *weights; /* where the partitions' weights are; NULL: in the store's own memory */
     eni_shaper *shaper;         /* NULL: the wire as it is */
     eni_trace *trace;           /* NULL: no spans */
     const eni_state *state;     /* where the shard's states go; NULL: it cannot come back */
-    uint64_t state_every;       /* updates of a cell between two of them */
+    uint64_t state_every;       /* updates of a partition between two of them */
     /* Called once, from the shard's thread, when the shard cannot go on. */
     void (*on_failure)(void *user, const char *reason);
     void *user;
@@ -51,7 +51,8 @@ typedef struct eni_shard_refusals {
     uint64_t token;   /* HELLO without this run's token */
     uint64_t member;  /* HELLO with it, of another rank, epoch, incarnation or shard */
     uint64_t unknown; /* anything over a connection that has not said HELLO for that rank */
-    uint64_t payload; /* of another length or type than the cell, or in memory that was not handed over */
+    uint64_t
+        payload; /* of another length or type than the partition, or in memory that was not handed over */
     uint64_t damaged; /* the checksum says that it changed on its way */
 } eni_shard_refusals;
 

@@ -99,7 +99,7 @@ void eni_shard_wake_up(eni_shard *shard);
 void eni_shard_post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data);
 void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* `stable`: all calls of that client to that cell up to this seq survive. */
+/* `stable`: all calls of that client to that partition up to this seq survive. */
 void eni_shard_reply(eni_shard *shard, const eni_store_action *action, uint64_t stable);
 void eni_shard_refuse_call(eni_shard *shard, const eni_store_action *action);
 /* Answers FINISHED. is_secure: nothing that this client has sent will be asked for again. */

@@ -25,7 +25,7 @@ struct eni_shard_saves {
     uint8_t *finished;        /* (nranks) NONE, WAITS, UNDER_WAY */
     uint64_t *calls;          /* (nranks) since the last state was begun */
     uint64_t updates;         /* of the store when the last state was begun */
-    uint64_t limit;           /* updates of a cell, or calls of a client on it, between two states */
+    uint64_t limit;           /* updates of a partition, or calls of a client on it, between two states */
     int is_due, is_initialised;
 };
 
@@ -114,7 +114,7 @@ static void begin(eni_shard *shard)
                    -1, 0);
 }
 
-/* What is counted over all cells is due by those that are called. */
+/* What is counted over all partitions is due by those that are called. */
 static uint64_t limit_of(const eni_shard *shard)
 {
     const uint32_t used = eni_store_nused(shard->store);

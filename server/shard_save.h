@@ -1,8 +1,8 @@
 /* shard_save.h - what a shard keeps on disk, and what it may promise because of it; shard's thread only.
  *
- * A shard writes its state between two events: after every --state-every updates of its cells (or calls of
- * one client, should they update nothing), right after its cells have got their initial weights, when a
- * client asks for it (it has no more room for what it keeps), and when a client finishes. It stops for the
+ * A shard writes its state between two events: after every --state-every updates of its partitions (or calls
+ * of one client, should they update nothing), right after its partitions have got their initial weights, when
+ * a client asks for it (it has no more room for what it keeps), and when a client finishes. It stops for the
  * copy only; the rest is a keeper's (keeper.h). `stable` moves when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
@@ -27,7 +27,7 @@ void eni_shard_save_begun(eni_shard *shard);
 /* A client would like what it has sent to be stable soon. */
 void eni_shard_save_ask(eni_shard *shard);
 
-/* All calls of this client to this cell up to this seq survive. */
+/* All calls of this client to this partition up to this seq survive. */
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket);
 
 /* A client said FINISHED. 1: it may be answered at once; 0: eni_shard_goodbye is called when that is on disk,

@@ -1,9 +1,9 @@
 /* weights.h - psd's weights in memory that the workers of its host can map.
  *
  * Where a strategy steps in rounds (EN_ROUNDS) nobody reads a bucket's weights while they change. So the
- * store's cells lie in one memfd, laid out as the flat vector, and each worker maps it in place of its own
- * weights: a pull moves nothing. Sealed: nobody but this psd can write it (F_SEAL_FUTURE_WRITE), or change
- * its size. */
+ * store's partitions lie in one memfd, laid out as the flat vector, and each worker maps it in place of its
+ * own weights: a pull moves nothing. Sealed: nobody but this psd can write it (F_SEAL_FUTURE_WRITE), or
+ * change its size. */
 #ifndef SERVER_WEIGHTS_H
 #define SERVER_WEIGHTS_H
 

@@ -74,30 +74,30 @@ static int is_stale(en_store *store)
     return store->num(store, "bound") >= 0;
 }
 
-static en_status hierarchical_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status hierarchical_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    if (status != EN_OK || (!is_stale(store) && cell->pending < cell->nclients)) return status;
-    return store->step(store, cell);
+    en_status status = store->absorb(store, part, msg, 1);
+    if (status != EN_OK || (!is_stale(store) && part->pending < part->nclients)) return status;
+    return store->step(store, part);
 }
 
-static int hierarchical_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int hierarchical_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    if (!is_stale(store)) return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
-    if (msg->clock <= cell->min_clock) return EN_REPLY_WEIGHTS;
-    return (double)(msg->clock - cell->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (!is_stale(store)) return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
+    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 /* A host that finished or left may have been the one that the others waited for. */
-static void hierarchical_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+static void hierarchical_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
 {
     (void)state;
-    if (event == EN_MEMBER_JOINED || cell->pending == 0 || cell->pending < cell->nclients) return;
-    if (store->step(store, cell) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after the host of worker %d ended", cell->bucket,
-                   cell->shard, who);
+    if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
+    if (store->step(store, part) != EN_OK)
+        store->log(store, 0, "bucket %u shard %u: no step after the host of worker %d ended", part->bucket,
+                   part->shard, who);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------- */

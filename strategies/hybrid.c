@@ -343,27 +343,27 @@ static void hybrid_theory(en_host *host, void *state, en_theory *theory_out)
 
 /* ---- store half: that of ps-sync ----------------------------------------------------------------------- */
 
-static en_status hybrid_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status hybrid_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    if (status != EN_OK || cell->pending < cell->nclients) return status;
-    return store->step(store, cell);
+    en_status status = store->absorb(store, part, msg, 1);
+    if (status != EN_OK || part->pending < part->nclients) return status;
+    return store->step(store, part);
 }
 
-static int hybrid_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int hybrid_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
-static void hybrid_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+static void hybrid_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
 {
     (void)state;
-    if (event == EN_MEMBER_JOINED || cell->pending == 0 || cell->pending < cell->nclients) return;
-    if (store->step(store, cell) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", cell->bucket, cell->shard,
+    if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
+    if (store->step(store, part) != EN_OK)
+        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
                    who);
 }
 

@@ -12,7 +12,8 @@
  * ssp with bound 0 keeps the pace of ps-sync, not its arithmetic: stepping on each gradient and stepping on
  * their mean differ, above all with momentum.
  *
- * The unit of the store is the cell: what one shard holds of one bucket. Cells decide independently. */
+ * The unit of the store is the partition: what one shard holds of one bucket. Partitions decide
+ * independently. */
 #include <math.h>
 
 #include "entrain/strategy.h"
@@ -44,30 +45,30 @@ static void promise(en_theory *theory_out, double max_clocks_behind, double stal
 
 /* ---- ps-sync: one step on the mean of everyone (Li'14, sec. 3.4, "sequential"; Valiant'90, BSP) -------- */
 
-static en_status sync_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status sync_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    if (status != EN_OK || cell->pending < cell->nclients) return status;
-    return store->step(store, cell);
+    en_status status = store->absorb(store, part, msg, 1);
+    if (status != EN_OK || part->pending < part->nclients) return status;
+    return store->step(store, part);
 }
 
 /* The weights that a push was computed on are answered with newer ones only. */
-static int sync_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int sync_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 /* A worker that finished or left may have been the one that the others waited for. */
-static void sync_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+static void sync_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
 {
     (void)state;
     (void)who;
-    if (event == EN_MEMBER_JOINED || cell->pending == 0 || cell->pending < cell->nclients) return;
-    if (store->step(store, cell) != EN_OK)
-        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", cell->bucket, cell->shard,
+    if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
+    if (store->step(store, part) != EN_OK)
+        store->log(store, 0, "bucket %u shard %u: no step after worker %d ended", part->bucket, part->shard,
                    who);
 }
 
@@ -80,18 +81,18 @@ static void sync_theory(en_host *host, void *state, en_theory *theory_out)
 
 /* ---- ps-async: every gradient is a step (Dean'12, Downpour SGD, sec. 4.1; Recht'11, Hogwild) ----------- */
 
-static en_status async_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status async_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    return status == EN_OK ? store->step(store, cell) : status;
+    en_status status = store->absorb(store, part, msg, 1);
+    return status == EN_OK ? store->step(store, part) : status;
 }
 
-static int async_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int async_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    (void)cell;
+    (void)part;
     (void)msg;
     return EN_REPLY_WEIGHTS;
 }
@@ -119,11 +120,11 @@ static const en_option ssp_options[] = {
 
 /* A clock counts pushes, this one included: a worker with clock c is answered, and so begins step c, once
  * the slowest has pushed c - bound times. */
-static int ssp_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int ssp_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    if (msg->clock <= cell->min_clock) return EN_REPLY_WEIGHTS;
-    return (double)(msg->clock - cell->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
+    return (double)(msg->clock - part->min_clock) <= store->num(store, "bound") ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 static void ssp_theory(en_host *host, void *state, en_theory *theory_out)

@@ -135,7 +135,7 @@ static en_status locate(void *user, eni_client_endpoints *psd_out)
     return EN_OK;
 }
 
-/* How many calls a cell keeps for a psd that comes back: those until its next state, as many again while that
+/* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while that
  * is written, and those under way. */
 static en_status calls_to_keep(const eni_worker *w, uint32_t *keep_out)
 {

@@ -26,7 +26,7 @@ typedef struct eni_step {
     float lr;
     int64_t step_ns, data_ns, compute_ns, send_ns, wait_ns, update_ns;
     uint64_t payload_bytes, wire_bytes; /* of this step */
-    double staleness;                   /* versions between base and application, mean over the cells */
+    double staleness;                   /* versions between base and application, mean over the partitions */
 } eni_step;
 
 /* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */

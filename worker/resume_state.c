@@ -31,8 +31,8 @@ en_status eni_resume_weights(eni_worker *w)
 
 /* ---- the store ---- */
 
-/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Cells may be cut
- * differently from the ones that were saved. */
+/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Partitions may be
+ * cut differently from the ones that were saved. */
 static eni_stretch behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
 {
     eni_stretch least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
@@ -51,7 +51,7 @@ static void tell_past(eni_worker *w)
 {
     for (uint32_t b = 0; b < w->buckets->n; b++)
         for (int s = 0; s < eni_client_shards(w->client); s++) {
-            eni_cell_past past;
+            eni_partition_past past;
             eni_client_past(w->client, b, s, &past);
             eni_stretch is = behind(&w->past, past.lo, past.lo + past.count);
             past.version = is.version;

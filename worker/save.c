@@ -41,7 +41,7 @@ struct eni_saver {
 static const char *obstacle(const eni_worker *w)
 {
     const en_strategy *s = w->strategy;
-    if (s->cell_state > 0) return "its store keeps state beside the weights";
+    if (s->partition_state > 0) return "its store keeps state beside the weights";
     if (s->peer_vecs > 0) return "its store keeps vectors for every worker";
     if (s->flags & EN_STORE_ON_RANKS) return "its ranks keep stores of their own";
     if (w->is_claiming && s->state > 0) return "its ranks keep state and are at no common step";

@@ -1,4 +1,4 @@
-/* save_store.c - what the store holds, cell by cell of one moment; see save.h. */
+/* save_store.c - what the store holds, partition by partition of one moment; see save.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,15 +19,15 @@ static en_status look(eni_worker *w, uint32_t kind)
     return EN_OK;
 }
 
-/* What is behind each cell. */
-static en_status note_cells(eni_worker *w, eni_checkpoint *c)
+/* What is behind each partition. */
+static en_status note_partitions(eni_worker *w, eni_checkpoint *c)
 {
     const int shards = eni_client_shards(w->client);
     c->stretches = eni_alloc_array((size_t)w->buckets->n * (size_t)shards, sizeof *c->stretches);
     if (c->stretches == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < w->buckets->n; b++)
         for (int s = 0; s < shards; s++) {
-            eni_cell_past past;
+            eni_partition_past past;
             eni_client_past(w->client, b, s, &past);
             if (past.count == 0) continue;
             c->stretches[c->nstretches++] =
@@ -42,7 +42,7 @@ static en_status check_same_moment(eni_worker *w, const eni_checkpoint *c)
     uint32_t i = 0;
     for (uint32_t b = 0; b < w->buckets->n; b++)
         for (int s = 0; s < eni_client_shards(w->client); s++) {
-            eni_cell_past past;
+            eni_partition_past past;
             eni_client_past(w->client, b, s, &past);
             if (past.count > 0 && c->stretches[i++].version != past.version) return EN_EMISMATCH;
         }
@@ -63,7 +63,7 @@ static en_status look_once(eni_worker *w, eni_checkpoint *c)
     char name[ENI_CHECKPOINT_NAME];
     EN_TRY(look(w, ENI_VECTOR_FREEZE));
     EN_TRY(keep(w, c, ""));
-    EN_TRY(note_cells(w, c));
+    EN_TRY(note_partitions(w, c));
     for (int i = 0; i < w->optimizer->slots(&w->hyper); i++) {
         snprintf(name, sizeof name, "optimizer.%s", w->optimizer->slot_names[i]);
         EN_TRY(look(w, ENI_VECTOR_SLOT + (uint32_t)i));

@@ -380,7 +380,7 @@ en_status eni_snapshot(eni_worker *w)
  * was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
 static uint64_t samples_of_snapshot(const eni_worker *w, int which, uint64_t samples)
 {
-    eni_cell_past past;
+    eni_partition_past past;
     if (!w->is_claiming || which != EN_EVAL_STORE || w->client == NULL) return samples;
     eni_client_past(w->client, 0, 0, &past);
     return past.samples < w->plan.samples ? past.samples : w->plan.samples;

@@ -11,7 +11,7 @@
  * at once and the host progresses them; only wait() waits.
  *
  * Store half. It runs in psd, one thread per shard, or with EN_STORE_ON_RANKS in every worker. Its
- * unit is the cell (bucket x shard). Hooks never block, see host memory, and are pure: no clock but the
+ * unit is the partition (bucket x shard). Hooks never block, see host memory, and are pure: no clock but the
  * host's, no random numbers but the host's, no I/O.
  *
  * The plugin owns no clock, no random generator, no thread, no socket and no file: the host lends them. So
@@ -66,7 +66,7 @@ enum {
     EN_SHARED_PARAMS = 128,     /* param and the optimizer's state change only through mean_step, and [lo, hi)
                               stays [0, count): so the ranks of a host may map one copy of both. lin, step,
                               coll, sendrecv and call must not write param */
-    EN_ROUNDS = 256 /* a cell's weights change only when every active client has pushed to it, calls
+    EN_ROUNDS = 256 /* a partition's weights change only when every active client has pushed to it, calls
                        are answered with weights, and only call() writes param, between a bucket's
                        submit and the end of its finish, and none sends it: so a client may map the
                        store's own weights in place of a copy */
@@ -77,7 +77,7 @@ enum { EN_EVAL_PARAM = 0, EN_EVAL_STORE = 1, EN_EVAL_MEAN = 2, EN_EVAL_VEC = 3 }
 
 /* What on_pull answers a held call with. */
 enum {
-    EN_REPLY_WEIGHTS = 0, /* the cell's weights of this moment */
+    EN_REPLY_WEIGHTS = 0, /* the partition's weights of this moment */
     EN_REPLY_DATA = 1,    /* msg->data as the hooks left it */
     EN_HOLD = 2           /* nothing yet: asked again after the next push, member or timer event */
 };
@@ -191,7 +191,7 @@ struct en_host {
 
 /* ---- the store, as the store half sees it -------------------------------------------------------------- */
 
-typedef struct en_cell {
+typedef struct en_partition {
     uint32_t size;
     uint32_t bucket, shard;
     uint32_t nclients;  /* clients that have neither left nor finished */
@@ -200,15 +200,15 @@ typedef struct en_cell {
     uint64_t version;   /* optimizer steps or touches so far */
     uint64_t min_clock; /* the least clock of those clients; UINT64_MAX: none is left */
     float *w;           /* (count) the weights; a hook that writes here calls touch() */
-} en_cell;
+} en_partition;
 
 typedef struct en_msg {
     uint32_t size;
     uint32_t kind; /* as given to call() */
     int32_t src;   /* client: rank */
     uint32_t what;
-    uint64_t clock;        /* messages of this client to this cell so far, this one included */
-    uint64_t base_version; /* the cell's version that this client last received */
+    uint64_t clock;        /* messages of this client to this partition so far, this one included */
+    uint64_t base_version; /* the partition's version that this client last received */
     uint64_t nsamples;     /* behind the gradient of the client's step, or of its group: the weight in the mean */
     float *data; /* (count) the payload, the hook may edit it; NULL for a pure pull */
 } en_msg;
@@ -221,18 +221,18 @@ struct en_store {
     uint64_t (*rand)(en_store *);
     int64_t (*now_ns)(en_store *);
     void (*log)(en_store *, int level, const char *fmt, ...);
-    /* Stages weight * data for the next step of this cell. Inside on_push only, at most once per message. */
-    en_status (*absorb)(en_store *, en_cell *, const en_msg *, double weight);
+    /* Stages weight * data for the next step of this partition. Inside on_push only, at most once per message. */
+    en_status (*absorb)(en_store *, en_partition *, const en_msg *, double weight);
     /* Mean of what is staged, added in (rank, clock) order and weighted by nsamples; one optimizer step;
      * version + 1; nothing stays staged. Where nothing staged has samples, weights and optimizer state stay
      * as they are. A mean that is not finite is dropped: EN_ENONFINITE. */
-    en_status (*step)(en_store *, en_cell *);
-    /* The hook wrote cell->w: version + 1. */
-    void (*touch)(en_store *, en_cell *);
-    /* Vector i < peer_vecs that the cell keeps for client src: (count), the initial weights at first. */
-    float *(*peer)(en_store *, en_cell *, int32_t src, int i);
-    /* on_timer is called once after delay_ns; a new timer replaces the cell's old one. */
-    void (*timer)(en_store *, en_cell *, int64_t delay_ns);
+    en_status (*step)(en_store *, en_partition *);
+    /* The hook wrote part->w: version + 1. */
+    void (*touch)(en_store *, en_partition *);
+    /* Vector i < peer_vecs that the partition keeps for client src: (count), the initial weights at first. */
+    float *(*peer)(en_store *, en_partition *, int32_t src, int i);
+    /* on_timer is called once after delay_ns; a new timer replaces the partition's old one. */
+    void (*timer)(en_store *, en_partition *, int64_t delay_ns);
 };
 
 /* Events of on_member. */
@@ -250,9 +250,9 @@ struct en_strategy {
     const char *help;  /* one line */
     const char *paper; /* "author'year, section" */
     uint32_t flags;
-    uint32_t peer_vecs;       /* vectors that each cell keeps per client */
+    uint32_t peer_vecs;       /* vectors that each partition keeps per client */
     size_t state;             /* bytes of the worker half's state: a plain struct without pointers, zeroed */
-    size_t cell_state;        /* the same per cell for the store half */
+    size_t partition_state;   /* the same per partition for the store half */
     const en_option *options; /* ends with an entry of size 0; NULL: none */
     const en_strategy *next;  /* another strategy in the same file, or NULL */
 
@@ -270,13 +270,13 @@ struct en_strategy {
                 en_vec *vec_out); /* EN_EVAL_*, same for all buckets */
     void (*theory)(en_host *, void *state, en_theory *theory_out);
 
-    /* Store half. `state` points at this cell's `cell_state` bytes. */
-    en_status (*on_push)(en_store *, void *state, en_cell *,
+    /* Store half. `state` points at this partition's `partition_state` bytes. */
+    en_status (*on_push)(en_store *, void *state, en_partition *,
                          en_msg *); /* neither absorb nor touch: dropped */
-    int (*on_pull)(en_store *, void *state, en_cell *,
+    int (*on_pull)(en_store *, void *state, en_partition *,
                    en_msg *); /* right after on_push, and again while held */
-    void (*on_timer)(en_store *, void *state, en_cell *);
-    void (*on_member)(en_store *, void *state, en_cell *, int32_t who, int event);
+    void (*on_timer)(en_store *, void *state, en_partition *);
+    void (*on_member)(en_store *, void *state, en_partition *, int32_t who, int event);
 };
 
 /* The one symbol that a plugin exports. Returns NULL if it cannot serve that ABI. */

@@ -9,13 +9,13 @@
 
 /* ---- life ---- */
 
-static void lay_out_cells(eni_client *client)
+static void lay_out_partitions(eni_client *client)
 {
     int shards = client->shards;
     for (uint32_t b = 0; b < client->config.buckets->n; b++) {
         uint64_t count = client->config.buckets->bucket[b].hi - client->config.buckets->bucket[b].lo;
         for (int k = 0; k < shards; k++) {
-            eni_client_cell *c = eni_client_cell_at(client, b, k);
+            eni_client_partition *c = eni_client_partition_at(client, b, k);
             c->lo = eni_slice_lo(count, k, shards);
             c->count = eni_slice_lo(count, k + 1, shards) - c->lo;
         }
@@ -34,14 +34,14 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     client->is_ready = eni_alloc_array(shards, sizeof *client->is_ready);
     client->finished = eni_alloc_array(shards, sizeof *client->finished);
     client->nagain = eni_alloc_array(shards, sizeof *client->nagain);
-    client->cells = eni_alloc_array(n * shards, sizeof *client->cells);
+    client->parts = eni_alloc_array(n * shards, sizeof *client->parts);
     client->calls = eni_alloc_array(n, sizeof *client->calls);
     client->delayed = eni_alloc_array(n * shards, sizeof *client->delayed);
     en_status st = EN_ENOMEM;
-    if (!client->dealers || !client->is_ready || !client->finished || !client->nagain || !client->cells ||
+    if (!client->dealers || !client->is_ready || !client->finished || !client->nagain || !client->parts ||
         !client->calls || !client->delayed)
         goto close_client;
-    lay_out_cells(client);
+    lay_out_partitions(client);
     EN_TRY_GOTO(eni_client_connect(client, &config->psd, config->join_deadline_ns), close_client);
     EN_TRY_GOTO(eni_client_watch_open(client), close_client);
     *client_out = client;
@@ -67,7 +67,7 @@ void eni_client_close(eni_client *client)
     int is_lent = atomic_load(&client->lent) > 0;
     eni_free(client->delayed);
     eni_free(client->calls);
-    eni_free(client->cells);
+    eni_free(client->parts);
     eni_free(client->nagain);
     eni_free(client->finished);
     eni_free(client->is_ready);
@@ -87,9 +87,10 @@ static void point_into_arena(eni_client *client, eni_header *header, int in_slot
     client->counters.shm_bytes += header->bytes;
 }
 
-static en_status send_cell(eni_client *client, eni_header header, uint32_t bucket, int shard, int out_slot)
+static en_status send_partition(eni_client *client, eni_header header, uint32_t bucket, int shard,
+                                int out_slot)
 {
-    eni_client_cell *c = eni_client_cell_at(client, bucket, shard);
+    eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
     float *payload = NULL;
     const float *data = NULL;
     header.bucket = bucket;
@@ -97,7 +98,7 @@ static en_status send_cell(eni_client *client, eni_header header, uint32_t bucke
     header.count = c->count;
     header.base_version = c->version;
     if (out_slot != ENI_SLOT_NONE) {
-        data = payload = eni_client_cell_address(client, out_slot, bucket, c);
+        data = payload = eni_client_partition_address(client, out_slot, bucket, c);
         header.bytes = c->count * sizeof(float);
         header.slot = (uint32_t)out_slot;
         client->counters.payload_sent += header.bytes;
@@ -136,8 +137,8 @@ static en_status call(eni_client *client, const eni_header *header, uint32_t buc
     client->calls[bucket].is_snapshot = header->type == ENI_MSG_SNAPSHOT;
     client->calls[bucket].is_aside = header->type == ENI_MSG_SNAPSHOT && in_slot != ENI_SLOT_PARAM;
     for (int k = 0; k < client->shards; k++)
-        if (eni_client_cell_at(client, bucket, k)->count > 0)
-            EN_TRY(send_cell(client, *header, bucket, k, out_slot));
+        if (eni_client_partition_at(client, bucket, k)->count > 0)
+            EN_TRY(send_partition(client, *header, bucket, k, out_slot));
     return EN_OK;
 }
 
@@ -250,19 +251,19 @@ int eni_client_shards(const eni_client *client)
     return client->shards;
 }
 
-void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_cell_past *past_out)
+void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_partition_past *past_out)
 {
     eni_client_enter(client);
-    const eni_client_cell *c = eni_client_cell_at(client, bucket, shard);
-    *past_out = (eni_cell_past){client->config.buckets->bucket[bucket].lo + c->lo, c->count, c->past_version,
-                                c->past_steps, c->past_samples};
+    const eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
+    *past_out = (eni_partition_past){client->config.buckets->bucket[bucket].lo + c->lo, c->count,
+                                     c->past_version, c->past_steps, c->past_samples};
     eni_client_exit(client);
 }
 
-void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_cell_past *past)
+void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_partition_past *past)
 {
     eni_client_enter(client);
-    eni_client_cell *c = eni_client_cell_at(client, bucket, shard);
+    eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
     c->past_version = past->version;
     c->past_steps = past->steps;
     c->past_samples = past->samples;
@@ -274,7 +275,7 @@ uint64_t eni_client_version(const eni_client *client, uint32_t bucket)
     uint64_t least = UINT64_MAX;
     eni_client_enter(client);
     for (int k = 0; k < client->shards; k++) {
-        const eni_client_cell *c = eni_client_cell_at(client, bucket, k);
+        const eni_client_partition *c = eni_client_partition_at(client, bucket, k);
         if (c->count > 0 && c->version < least) least = c->version;
     }
     eni_client_exit(client);
@@ -287,7 +288,7 @@ double eni_client_staleness(const eni_client *client, uint32_t bucket)
     int n = 0;
     eni_client_enter(client);
     for (int k = 0; k < client->shards; k++) {
-        const eni_client_cell *c = eni_client_cell_at(client, bucket, k);
+        const eni_client_partition *c = eni_client_partition_at(client, bucket, k);
         if (c->count == 0) continue;
         sum += (double)c->behind;
         n++;

@@ -1,16 +1,16 @@
 /* client.h - the worker's side of the parameter server: one dealer per shard, fused push-pull per bucket.
  *
- * A call on a bucket is K cell messages to K shards and completes when K replies are here. Payloads go
+ * A call on a bucket is K partition messages to K shards and completes when K replies are here. Payloads go
  * through the arena when psd shares the host (only headers cross a socket then), through ZeroMQ otherwise. At
  * most one call per bucket is in progress. Compute thread only.
  *
  * A psd that comes back. With `keep` the client copies every call (and INIT) and holds the copy until psd has
  * it on disk (`stable` in replies). When the generation changes it connects to the new shards, and on every
- * cell sends what it kept, in order, each after the answer to the one before; psd knows by seq what is new to
- * it. The last call is asked again even when it is stable: until it is answered, the store has not made up
- * the rounds that its answer came from, and no later call may overtake them. A thread of the client's does
- * this also while the compute thread is elsewhere: others may wait for what we keep. Without `keep` nothing
- * of this exists. */
+ * partition sends what it kept, in order, each after the answer to the one before; psd knows by seq what is
+ * new to it. The last call is asked again even when it is stable: until it is answered, the store has not
+ * made up the rounds that its answer came from, and no later call may overtake them. A thread of the client's
+ * does this also while the compute thread is elsewhere: others may wait for what we keep. Without `keep`
+ * nothing of this exists. */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
@@ -51,7 +51,7 @@ typedef struct eni_client_config {
     int wake_fd; /* readable when alive() is no longer EN_OK; -1: none */
     int64_t join_deadline_ns;
 
-    uint32_t keep; /* calls per cell to keep at most for a psd that comes back, at least 2; 0: none */
+    uint32_t keep; /* calls per partition to keep at most for a psd that comes back, at least 2; 0: none */
     /* How often psd came back: cheap, any thread. And where it is now, any thread of the client's. */
     uint64_t (*generation)(void *user);
     en_status (*locate)(void *user, eni_client_endpoints *psd_out);
@@ -79,16 +79,17 @@ en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, ui
 en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
                           int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step);
 
-/* What is behind one cell's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of it
- * is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0: empty.
+/* What is behind one partition's vectors: as the last answer to a SNAPSHOT of it said, or as the next INIT of
+ * it is to say (kind 0: weights that have a past). `lo` is its first element in the flat vector. count 0:
+ * empty.
  */
-typedef struct eni_cell_past {
+typedef struct eni_partition_past {
     uint64_t lo, count;
     uint64_t version, steps, samples;
-} eni_cell_past;
+} eni_partition_past;
 int eni_client_shards(const eni_client *client); /* shards, over all servers */
-void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_cell_past *past_out);
-void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_cell_past *past);
+void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_partition_past *past_out);
+void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_partition_past *past);
 
 /* Waits until the bucket's call is done and its reply lies in in_slot. EN_OK at once if none is in progress;
  * else EN_OK, alive()'s status, or EN_EPROTO when a shard refused (logged). */
@@ -111,11 +112,11 @@ typedef struct eni_client_counters {
 } eni_client_counters;
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out);
 
-/* The version that a bucket's last reply carried: the least over its cells. */
+/* The version that a bucket's last reply carried: the least over its partitions. */
 uint64_t eni_client_version(const eni_client *client, uint32_t bucket);
 
 /* Versions between the weights that the bucket's last push was computed on and those it met, as the store
- * said in its answer: the mean over the cells. 0 before the first push. */
+ * said in its answer: the mean over the partitions. 0 before the first push. */
 double eni_client_staleness(const eni_client *client, uint32_t bucket);
 
 /* 1 if payloads go through shared memory. */

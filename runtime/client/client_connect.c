@@ -2,7 +2,7 @@
  *
  * Every shard has a socket. A psd on this host is also given the arena and the ring, and gives its weights to
  * map. Whoever is about to wait or to send looks first whether psd came back; so does a thread while the
- * compute thread is elsewhere. Then everything is opened anew, and every cell sends what it kept
+ * compute thread is elsewhere. Then everything is opened anew, and every partition sends what it kept
  * (client_io.c). */
 #include <unistd.h>
 
@@ -160,7 +160,7 @@ static void forget_way(eni_client *client)
     for (int k = 0; k < client->shards; k++) {
         client->nagain[k] = 0;
         for (uint32_t b = 0; b < client->config.buckets->n; b++) {
-            eni_client_cell *c = eni_client_cell_at(client, b, k);
+            eni_client_partition *c = eni_client_partition_at(client, b, k);
             c->again = NULL;
             c->is_asking = 0;
             c->is_older = 1;
@@ -218,7 +218,7 @@ static void warn_of_loss(eni_client *client)
     client->has_warned = 1;
 }
 
-en_status eni_client_make_room(eni_client *client, eni_client_cell *c, const eni_header *about)
+en_status eni_client_make_room(eni_client *client, eni_client_partition *c, const eni_header *about)
 {
     int64_t stalled_ns = 0;
     if (client->config.keep == 0 || about->type == ENI_MSG_SNAPSHOT) return EN_OK;

@@ -14,16 +14,16 @@
 #include "runtime/client/client.h"
 #include "runtime/client/shm_ring.h"
 
-/* A CALL or INIT that psd may not have on disk, and its payload. Recycled within its cell. */
+/* A CALL or INIT that psd may not have on disk, and its payload. Recycled within its partition. */
 typedef struct eni_kept {
     struct eni_kept *next;
-    uint64_t order;    /* 1, 2, .. in its cell; INIT has no seq */
+    uint64_t order;    /* 1, 2, .. in its partition; INIT has no seq */
     eni_header header; /* as it was sent, without what depends on the way */
-    float *data;       /* (cell's count), its own; NULL: none was ever needed */
+    float *data;       /* (partition's count), its own; NULL: none was ever needed */
 } eni_kept;
 
 /* One part of a bucket on one shard. */
-typedef struct eni_client_cell {
+typedef struct eni_client_partition {
     uint64_t lo, count; /* elements, relative to the bucket */
     uint64_t seq;       /* of the last call */
     uint64_t awaited;   /* the seq that the answer must carry; 0 for what is no call */
@@ -40,10 +40,10 @@ typedef struct eni_client_cell {
     eni_header snapshot; /* in flight, or waits for the end of `again`; type 0: none */
     int is_asking;       /* how far it is stable */
     int is_older;        /* `version` is from an earlier life of psd, which may have known more */
-} eni_client_cell;
+} eni_client_partition;
 
 typedef struct eni_bucket_call {
-    int pending; /* cells not answered yet */
+    int pending; /* partitions not answered yet */
     int in_slot;
     int is_snapshot;
     int is_aside; /* a look at the store's weights, on which no gradient will be computed */
@@ -65,7 +65,7 @@ struct eni_client {
     uint64_t by_socket;         /* messages under way that a socket will answer */
     int is_quiet;               /* nothing was posted to us in the last slice: a socket may have something to say */
     bool *is_ready;             /* (shards) scratch of poll */
-    eni_client_cell *cells;     /* (buckets, shards) */
+    eni_client_partition *parts; /* (buckets, shards) */
     eni_bucket_call *calls;     /* (buckets) */
     eni_delayed_reply *delayed; /* (buckets * shards) */
     uint32_t ndelayed;
@@ -83,7 +83,7 @@ struct eni_client {
     /* with `keep` */
     uint64_t generation;
     int is_finishing;
-    uint32_t *nagain; /* (shards) cells that send again */
+    uint32_t *nagain; /* (shards) partitions that send again */
     uint32_t nagain_all;
     int64_t return_begin_ns;
     int has_warned;
@@ -94,17 +94,18 @@ struct eni_client {
     int is_stopping, has_thread;
 };
 
-static inline eni_client_cell *eni_client_cell_at(const eni_client *client, uint32_t bucket, int shard)
+static inline eni_client_partition *eni_client_partition_at(const eni_client *client, uint32_t bucket,
+                                                            int shard)
 {
-    return &client->cells[(uint64_t)bucket * (uint64_t)client->shards + (uint64_t)shard];
+    return &client->parts[(uint64_t)bucket * (uint64_t)client->shards + (uint64_t)shard];
 }
 
-/* Where a cell lies in a vector of the arena. */
-static inline float *eni_client_cell_address(const eni_client *client, int slot, uint32_t bucket,
-                                             const eni_client_cell *cell)
+/* Where a partition lies in a vector of the arena. */
+static inline float *eni_client_partition_address(const eni_client *client, int slot, uint32_t bucket,
+                                                  const eni_client_partition *part)
 {
     return eni_arena_at(client->config.arena, (uint32_t)slot,
-                        client->config.buckets->bucket[bucket].lo + cell->lo);
+                        client->config.buckets->bucket[bucket].lo + part->lo);
 }
 
 /* ---- client_io.c; what is about kept calls does nothing without `keep` */
@@ -128,13 +129,13 @@ en_status eni_client_slice(eni_client *client);
 en_status eni_client_take(eni_client *client);
 
 /* Copies what is about to be sent. There is room (eni_client_make_room). */
-en_status eni_client_keep(eni_client *client, eni_client_cell *cell, const eni_header *header,
+en_status eni_client_keep(eni_client *client, eni_client_partition *part, const eni_header *header,
                           const float *payload);
-/* Asks how far a cell is stable. */
-en_status eni_client_ask_stable(eni_client *client, eni_client_cell *cell, const eni_header *about);
-/* Lets go of a cell's oldest call. */
-void eni_client_drop_first(eni_client_cell *cell);
-/* psd is back: on every cell the first kept call is sent; each answer sends the next one. */
+/* Asks how far a partition is stable. */
+en_status eni_client_ask_stable(eni_client *client, eni_client_partition *part, const eni_header *about);
+/* Lets go of a partition's oldest call. */
+void eni_client_drop_first(eni_client_partition *part);
+/* psd is back: on every partition the first kept call is sent; each answer sends the next one. */
 en_status eni_client_send_all_again(eni_client *client);
 /* Tells a shard that no more calls come, once it has what is sent again. */
 en_status eni_client_say_finished(eni_client *client, int shard);
@@ -150,7 +151,7 @@ void eni_client_forget_weights(eni_client *client);
 /* Whether psd came back since; then everything of client.h's "a psd that comes back". */
 en_status eni_client_tend(eni_client *client);
 /* Waits until one more call can be kept. */
-en_status eni_client_make_room(eni_client *client, eni_client_cell *cell, const eni_header *about);
+en_status eni_client_make_room(eni_client *client, eni_client_partition *part, const eni_header *about);
 /* The thread that sees psd's return while the compute thread is elsewhere. */
 en_status eni_client_watch_open(eni_client *client);
 void eni_client_watch_close(eni_client *client);

@@ -1,13 +1,13 @@
 /* client_io.c - a client's messages: how they are sent, kept until psd has them on disk, sent again, and
  * answered. The other files of the client call this one; it calls none of them.
  *
- * Order of things. A cell has at most one message in flight, so (bucket, shard) identifies a reply. Replies
- * of different cells come in any order. An emulated wire (--net) makes a reply usable later than it arrives:
- * such replies wait in `delayed` until their time.
+ * Order of things. A partition has at most one message in flight, so (bucket, shard) identifies a reply.
+ * Replies of different partitions come in any order. An emulated wire (--net) makes a reply usable later than
+ * it arrives: such replies wait in `delayed` until their time.
  *
- * What is kept for a psd that comes back. A cell is in one of two states. Normally a call is kept, sent and
- * answered. When psd has come back, `again` is the kept call whose answer is awaited; each answer sends the
- * next one, and a new call only joins the queue. The answer to the last kept one, if a call of the user's
+ * What is kept for a psd that comes back. A partition is in one of two states. Normally a call is kept, sent
+ * and answered. When psd has come back, `again` is the kept call whose answer is awaited; each answer sends
+ * the next one, and a new call only joins the queue. The answer to the last kept one, if a call of the user's
  * still waits for it, is that call's answer.
  *
  *     kept:   #7 -> #8 -> #9 -> #10      stable 6 before psd died
@@ -100,7 +100,7 @@ en_status eni_client_send(eni_client *client, int shard, eni_header *header, flo
 
 /* ---- keeping ---- */
 
-void eni_client_drop_first(eni_client_cell *c)
+void eni_client_drop_first(eni_client_partition *c)
 {
     eni_kept *kept = c->first;
     c->first = kept->next;
@@ -118,7 +118,7 @@ static int is_stable(const eni_kept *kept, uint64_t stable)
 
 /* The last stable one stays, and is asked again before the others: the state may have it in a round that is
  * yet to be made up, and what follows must not get into that round (store_save.h). */
-static void let_go_stable(eni_client_cell *c, uint64_t stable)
+static void let_go_stable(eni_client_partition *c, uint64_t stable)
 {
     while (c->first != c->last && c->first != c->again &&
            is_stable(eni_mutant("replay-after-stable") ? c->first : c->first->next, stable))
@@ -129,7 +129,7 @@ static void let_go_stable(eni_client_cell *c, uint64_t stable)
 static void let_go(eni_client *client, int shard)
 {
     for (uint32_t b = 0; b < client->config.buckets->n; b++) {
-        eni_client_cell *c = eni_client_cell_at(client, b, shard);
+        eni_client_partition *c = eni_client_partition_at(client, b, shard);
         while (c->first != NULL)
             eni_client_drop_first(c);
     }
@@ -138,9 +138,9 @@ static void let_go(eni_client *client, int shard)
 void eni_client_free_kept(eni_client *client)
 {
     const uint64_t n =
-        client->cells == NULL ? 0 : (uint64_t)client->config.buckets->n * (uint64_t)client->shards;
+        client->parts == NULL ? 0 : (uint64_t)client->config.buckets->n * (uint64_t)client->shards;
     for (uint64_t i = 0; i < n; i++) {
-        eni_client_cell *c = &client->cells[i];
+        eni_client_partition *c = &client->parts[i];
         while (c->first != NULL)
             eni_client_drop_first(c);
         for (eni_kept *kept = c->idle, *next; kept != NULL; kept = next) {
@@ -152,7 +152,7 @@ void eni_client_free_kept(eni_client *client)
 }
 
 /* The answer is a REPLY with seq 0, and psd sees to it that it soon is. */
-en_status eni_client_ask_stable(eni_client *client, eni_client_cell *c, const eni_header *about)
+en_status eni_client_ask_stable(eni_client *client, eni_client_partition *c, const eni_header *about)
 {
     eni_header header = eni_client_header(client, ENI_MSG_CALL);
     header.flags = ENI_FLAG_REPLAY;
@@ -162,7 +162,7 @@ en_status eni_client_ask_stable(eni_client *client, eni_client_cell *c, const en
     return eni_client_send(client, (int)about->shard, &header, NULL, 0);
 }
 
-static eni_kept *kept_new(eni_client_cell *c, int has_data)
+static eni_kept *kept_new(eni_client_partition *c, int has_data)
 {
     eni_kept *kept = c->idle;
     if (kept != NULL)
@@ -175,7 +175,7 @@ static eni_kept *kept_new(eni_client_cell *c, int has_data)
     return NULL;
 }
 
-en_status eni_client_keep(eni_client *client, eni_client_cell *c, const eni_header *header,
+en_status eni_client_keep(eni_client *client, eni_client_partition *c, const eni_header *header,
                           const float *payload)
 {
     if (client->config.keep == 0) return EN_OK;
@@ -224,7 +224,7 @@ static void note_returned(eni_client *client)
 }
 
 /* Sends kept call c->again, or what waits for the end of these. */
-static en_status send_next(eni_client *client, eni_client_cell *c, int shard)
+static en_status send_next(eni_client *client, eni_client_partition *c, int shard)
 {
     if (c->again != NULL) return send_kept(client, shard, c->again);
     if (c->snapshot.type == 0) return EN_OK;
@@ -232,8 +232,8 @@ static en_status send_next(eni_client *client, eni_client_cell *c, int shard)
     return eni_client_send(client, shard, &header, NULL, 0);
 }
 
-/* A cell has nothing more to send again. */
-static en_status cell_is_back(eni_client *client, int shard)
+/* A partition has nothing more to send again. */
+static en_status partition_is_back(eni_client *client, int shard)
 {
     client->nagain[shard]--;
     if (--client->nagain_all == 0) note_returned(client);
@@ -241,7 +241,7 @@ static en_status cell_is_back(eni_client *client, int shard)
 }
 
 /* The answer to a kept call that was sent again. */
-static en_status heard_again(eni_client *client, eni_client_cell *c, const eni_header *header,
+static en_status heard_again(eni_client *client, eni_client_partition *c, const eni_header *header,
                              int *is_awaited)
 {
     const eni_kept *done = c->again;
@@ -252,11 +252,12 @@ static en_status heard_again(eni_client *client, eni_client_cell *c, const eni_h
     for (eni_kept *kept = c->first; kept != NULL && c->again == NULL; kept = kept->next)
         if (kept->order > order) c->again = kept;
     EN_TRY(send_next(client, c, (int)header->shard));
-    return c->again == NULL ? cell_is_back(client, (int)header->shard) : EN_OK;
+    return c->again == NULL ? partition_is_back(client, (int)header->shard) : EN_OK;
 }
 
 /* A reply: lets go of what is stable, sends what comes next. *is_awaited_out 0: no call waits for it. */
-static en_status heard(eni_client *client, eni_client_cell *c, const eni_header *header, int *is_awaited_out)
+static en_status heard(eni_client *client, eni_client_partition *c, const eni_header *header,
+                       int *is_awaited_out)
 {
     if (client->config.keep == 0) return EN_OK;
     if (c->again != NULL) {
@@ -276,13 +277,13 @@ en_status eni_client_send_all_again(eni_client *client)
 {
     for (int k = 0; k < client->shards; k++) {
         for (uint32_t b = 0; b < client->config.buckets->n; b++) {
-            eni_client_cell *c = eni_client_cell_at(client, b, k);
+            eni_client_partition *c = eni_client_partition_at(client, b, k);
             c->again = c->first;
             client->nagain[k] += c->again != NULL;
             client->nagain_all += c->again != NULL;
         }
         for (uint32_t b = 0; b < client->config.buckets->n; b++)
-            EN_TRY(send_next(client, eni_client_cell_at(client, b, k), k));
+            EN_TRY(send_next(client, eni_client_partition_at(client, b, k), k));
         if (client->is_finishing) EN_TRY(eni_client_say_finished(client, k));
     }
     if (client->nagain_all == 0) note_returned(client);
@@ -292,7 +293,7 @@ en_status eni_client_send_all_again(eni_client *client)
 /* ---- receiving ---- */
 
 /* Puts a reply's weights where the call wants them, unless they are there. */
-static en_status take_vector(eni_client *client, const eni_packet *packet, const eni_client_cell *c)
+static en_status take_vector(eni_client *client, const eni_packet *packet, const eni_client_partition *c)
 {
     const eni_header *h = &packet->header;
     const int in_slot = client->calls[h->bucket].in_slot, is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
@@ -300,7 +301,7 @@ static en_status take_vector(eni_client *client, const eni_packet *packet, const
     const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
               was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
     if (h->bytes != c->count * sizeof(float)) {
-        eni_error("client", "shard %u sent %llu bytes for a cell of %llu", h->shard,
+        eni_error("client", "shard %u sent %llu bytes for a partition of %llu", h->shard,
                   (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
         return EN_EPROTO;
     }
@@ -316,7 +317,7 @@ static en_status take_vector(eni_client *client, const eni_packet *packet, const
         return EN_EPROTO;
     }
     if (!is_in_arena && in_slot != ENI_SLOT_NONE)
-        memcpy(eni_client_cell_address(client, in_slot, h->bucket, c), packet->payload, h->bytes);
+        memcpy(eni_client_partition_address(client, in_slot, h->bucket, c), packet->payload, h->bytes);
     client->counters.payload_received += h->bytes;
     if (is_in_arena) client->counters.shm_bytes += h->bytes;
     return EN_OK;
@@ -330,7 +331,7 @@ static en_status accept_reply(eni_client *client, const eni_packet *packet)
                   client->config.buckets->n);
         return EN_EPROTO;
     }
-    eni_client_cell *c = eni_client_cell_at(client, h->bucket, (int)h->shard);
+    eni_client_partition *c = eni_client_partition_at(client, h->bucket, (int)h->shard);
     eni_bucket_call *waiting = &client->calls[h->bucket];
     int is_awaited = 1;
     EN_TRY(heard(client, c, h, &is_awaited));

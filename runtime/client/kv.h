@@ -24,7 +24,7 @@ typedef struct eni_kv_tensor {
     uint64_t offset, count; /* elements of the flat vector */
     uint32_t first_bucket, nbuckets;
     eni_kv_call call; /* in progress */
-    uint64_t version; /* of what is in param: the least over its cells */
+    uint64_t version; /* of what is in param: the least over its partitions */
 } eni_kv_tensor;
 
 struct en_client {

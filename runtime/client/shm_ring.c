@@ -238,11 +238,11 @@ static en_status map(eni_shm_ring *ring, int fd)
     return EN_OK;
 }
 
-en_status eni_shm_ring_open(uint32_t nshards, uint32_t cells, eni_shm_ring **bells_out)
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **bells_out)
 {
     uint32_t slots = FEWEST_SLOTS;
-    if (nshards > ENI_SHM_RING_SHARDS || cells > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
-    while (slots < cells)
+    if (nshards > ENI_SHM_RING_SHARDS || parts > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
+    while (slots < parts)
         slots *= 2;
     eni_shm_ring *ring = ring_new(nshards, slots);
     if (!ring) return EN_ENOMEM;

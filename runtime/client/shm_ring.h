@@ -35,9 +35,9 @@ typedef struct eni_shm_ring eni_shm_ring;
 
 /* ---- the client's side */
 
-/* Room for `cells` unanswered messages to each of `nshards` shards. EN_EUNSUPPORTED (not logged): more than
+/* Room for `parts` unanswered messages to each of `nshards` shards. EN_EUNSUPPORTED (not logged): more than
  * there can be; EN_ENOMEM, logged. */
-en_status eni_shm_ring_open(uint32_t nshards, uint32_t cells, eni_shm_ring **bells_out);
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **bells_out);
 
 int eni_shm_ring_fd(const eni_shm_ring *ring);         /* to hand over; borrowed */
 uint32_t eni_shm_ring_slots(const eni_shm_ring *ring); /* what the other side must know to map it */

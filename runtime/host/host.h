@@ -126,7 +126,7 @@ typedef struct eni_host_counters {
                               without this rank having looked counts too: at most so much was hidden */
     uint64_t version;      /* of bucket 0: updates seen by this rank */
     uint64_t base_version; /* of the weights that the last gradient was computed on */
-    double staleness;      /* of the last step's pushes, as the store measured it: the mean over the cells */
+    double staleness; /* of the last step's pushes, as the store measured it: the mean over the partitions */
     uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
     float lr;              /* of the last step, or what the server would take */
     double group_bytes;    /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as

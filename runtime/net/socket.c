@@ -16,7 +16,7 @@
 #include "runtime/net/socket_state.h"
 
 /* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
- * is at most one per cell and client under way. */
+ * is at most one per partition and client under way. */
 enum { REQUESTS_UNREAD = 64, ANSWERS_UNREAD = 1 << 20 };
 
 /* What a sender may have in the kernel on its way to a socket of this host, where there is no distance to

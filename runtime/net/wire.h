@@ -6,10 +6,10 @@
  *
  * The payload frame is absent when the header's bytes are 0 or when ENI_FLAG_SHM says that the payload lies
  * in shared memory. Tensors never pass through msgpack. The receiver owns the schema: a message names a
- * bucket, never a shape, and a payload of another length than the cell's is refused.
+ * bucket, never a shape, and a payload of another length than the partition's is refused.
  *
- * The unit is the cell: the part of bucket `bucket` that shard `shard` holds. A bucket is at most
- * ENI_BUCKET_MAX bytes, so a cell travels in one message and needs no reassembly. See docs/wire.md. */
+ * The unit is the partition: the part of bucket `bucket` that shard `shard` holds. A bucket is at most
+ * ENI_BUCKET_MAX bytes, so a partition travels in one message and needs no reassembly. See docs/wire.md. */
 #ifndef NET_WIRE_H
 #define NET_WIRE_H
 
@@ -26,14 +26,14 @@
 enum {
     ENI_MSG_HELLO = 1, /* client: token, incarnation; payload none. First message on a connection */
     ENI_MSG_WELCOME,   /* shard: accepted */
-    ENI_MSG_INIT,      /* client rank 0: the cell's initial weights; answered by a REPLY without payload */
-    ENI_MSG_CALL,      /* client: push (payload) or pull (none), answered by one REPLY */
-    ENI_MSG_REPLY,     /* shard: weights or the edited payload */
-    ENI_MSG_SNAPSHOT,  /* client: read-only pull of the weights, past the strategy; answered by REPLY */
-    ENI_MSG_FINISHED,  /* client: no more calls; answered by GOODBYE */
-    ENI_MSG_REFUSED,   /* shard: `status` and `text` say why */
-    ENI_MSG_GOODBYE,   /* shard: FINISHED was heard */
-    ENI_MSG_TYPES      /* one past the last */
+    ENI_MSG_INIT,  /* client rank 0: the partition's initial weights; answered by a REPLY without payload */
+    ENI_MSG_CALL,  /* client: push (payload) or pull (none), answered by one REPLY */
+    ENI_MSG_REPLY, /* shard: weights or the edited payload */
+    ENI_MSG_SNAPSHOT, /* client: read-only pull of the weights, past the strategy; answered by REPLY */
+    ENI_MSG_FINISHED, /* client: no more calls; answered by GOODBYE */
+    ENI_MSG_REFUSED,  /* shard: `status` and `text` say why */
+    ENI_MSG_GOODBYE,  /* shard: FINISHED was heard */
+    ENI_MSG_TYPES     /* one past the last */
 };
 
 enum {
@@ -42,7 +42,7 @@ enum {
     ENI_FLAG_REPEAT = 4,  /* the answer to a call that was answered before */
     ENI_FLAG_DATA = 8,    /* REPLY carries the edited payload, not weights */
     ENI_FLAG_REPLAY = 16, /* CALL: a retained push, sent again to a psd that came back. It was computed on
-                             min(base_version, the cell's version), for psd may have lost some */
+                             min(base_version, the partition's version), for psd may have lost some */
     ENI_FLAG_MAPPED = 32 /* the client maps the weights of this psd where the answer is to go. CALL, SNAPSHOT:
                             so weights need not be copied; REPLY: they were not */
 };
@@ -64,14 +64,15 @@ typedef struct eni_header {
     uint32_t what; /* EN_GRAD, EN_DELTA, EN_WEIGHTS */
     uint32_t dtype, codec;
     uint64_t incarnation;  /* given at JOIN: a restarted worker is another client */
-    uint64_t seq;          /* per (client, cell): 1, 2, .. A repeat is answered, not applied again */
+    uint64_t seq;          /* per (client, partition): 1, 2, .. A repeat is answered, not applied again */
     uint64_t base_version; /* CALL: version that `payload` was computed on; REPLY: version that it met */
     uint64_t version;      /* REPLY: version of what is sent */
-    uint64_t stable; /* REPLY: all calls of this client to this cell up to this seq survive psd's death */
+    uint64_t
+        stable; /* REPLY: all calls of this client to this partition up to this seq survive psd's death */
     uint64_t nsamples;  /* the weight in a mean */
     uint64_t covered;   /* CALL with a payload: samples that the client has computed since the last one of this
                            bucket */
-    uint64_t count;     /* elements of the cell */
+    uint64_t count;     /* elements of the partition */
     uint64_t bytes;     /* payload bytes, apart from count: a codec changes one of them */
     uint64_t step;      /* the client's step: for messages to people */
     int64_t deliver_ns; /* --net emulation: not before this time on the monotonic clock; 0: at once */

@@ -66,8 +66,8 @@ static void answer_arrived(void *sim_, void *answer_)
     if (a->status == EN_OK && p->in && a->count > 0) {
         memcpy(p->in, a->data, a->count * sizeof(float));
         p->rank->result->recv += a->count * sizeof(float);
-        eni_cell_client *cell = &p->rank->cells[p->store - sim->stores][p->bucket];
-        if (a->version > cell->base_version) cell->base_version = a->version;
+        eni_partition_client *part = &p->rank->parts[p->store - sim->stores][p->bucket];
+        if (a->version > part->base_version) part->base_version = a->version;
     }
     eni_rank_part_done(p->rank, p->request, a->status);
     p->is_answered = 1;
@@ -238,9 +238,9 @@ int eni_delivery_is_client(const eni_rank *rank)
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
 }
 
-static eni_cell_client *cell_of(eni_rank *rank, int32_t store, uint32_t bucket)
+static eni_partition_client *partition_of(eni_rank *rank, int32_t store, uint32_t bucket)
 {
-    eni_cell_client **row = &rank->cells[store];
+    eni_partition_client **row = &rank->parts[store];
     if (!*row) *row = eni_alloc_array(rank->sim->buckets->n, sizeof **row);
     return *row ? &(*row)[bucket] : NULL;
 }
@@ -260,16 +260,16 @@ static en_status send_part(eni_rank *rank, int32_t store, const message *like, c
                                                        .out = out ? out + lo : NULL,
                                                        .in = in ? in + lo : NULL,
                                                        .request = like->request});
-    eni_cell_client *cell = cell_of(rank, store, like->bucket);
+    eni_partition_client *part = partition_of(rank, store, like->bucket);
     const uint64_t bytes = out ? like->count * sizeof(float) : 0;
-    message *p = cell ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
+    message *p = part ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
     if (!p) return EN_ENOMEM;
     *p = *like;
     p->store = &rank->sim->stores[store];
     p->has_payload = out != NULL;
     p->bytes = bytes;
-    p->seq = ++cell->seq;
-    p->base_version = cell->base_version;
+    p->seq = ++part->seq;
+    p->base_version = part->base_version;
     p->in = in ? in + lo : NULL;
     if (out) memcpy(p->payload, out + lo, bytes);
     send(p);

@@ -6,7 +6,7 @@
 #include "core/try.h"
 #include "runtime/sim/world.h"
 
-/* Its clients, then the initial weights of its cells: as if all had happened before the first moment. */
+/* Its clients, then the initial weights of its partitions: as if all had happened before the first moment. */
 static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards)
 {
     eni_sim *sim = store->sim;
@@ -21,10 +21,10 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
         const uint64_t count = range->hi - range->lo, lo = eni_slice_lo(count, shard, nshards);
-        const uint64_t cell = eni_slice_lo(count, shard + 1, nshards) - lo;
-        if (cell == 0) continue;
+        const uint64_t part = eni_slice_lo(count, shard + 1, nshards) - lo;
+        if (part == 0) continue;
         const eni_payload payload = {.data = (float *)(uintptr_t)(init + range->lo + lo),
-                                     .count = cell,
+                                     .count = part,
                                      .flags = ENI_PAYLOAD_READ_ONLY};
         EN_TRY(eni_delivery_handle(
             store, &(eni_store_event){.type = ENI_STORE_INIT, .bucket = b, .payload = payload}));
@@ -86,8 +86,8 @@ en_status eni_shards_open(eni_sim *sim)
     sim->stores = eni_alloc_array((size_t)sim->nstores, sizeof *sim->stores);
     en_status st = sim->stores ? EN_OK : EN_ENOMEM;
     for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
-        sim->ranks[i].cells = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].cells);
-        if (!sim->ranks[i].cells) st = EN_ENOMEM;
+        sim->ranks[i].parts = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].parts);
+        if (!sim->ranks[i].parts) st = EN_ENOMEM;
     }
     for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
         st = open_store(sim, k);

@@ -164,9 +164,9 @@ static void close_rank(eni_rank *rank, int32_t nstores)
         if (rank->vectors[v].is_own) eni_free(rank->vectors[v].data);
     for (int i = 0; i < ENI_MAX_SLOTS; i++)
         eni_free(rank->slots[i]);
-    for (int32_t k = 0; rank->cells && k < nstores; k++)
-        eni_free(rank->cells[k]);
-    eni_free(rank->cells);
+    for (int32_t k = 0; rank->parts && k < nstores; k++)
+        eni_free(rank->parts[k]);
+    eni_free(rank->parts);
     eni_free(rank->param);
     eni_free(rank->grad);
     eni_free(rank->buckets);
@@ -186,8 +186,8 @@ en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
     close_rank(rank, sim->nstores);
     *rank = (eni_rank){0};
     EN_TRY(open_rank(sim, index));
-    rank->cells = eni_alloc_array((size_t)sim->nstores, sizeof *rank->cells);
-    return rank->cells ? start_rank(sim, index) : EN_ENOMEM;
+    rank->parts = eni_alloc_array((size_t)sim->nstores, sizeof *rank->parts);
+    return rank->parts ? start_rank(sim, index) : EN_ENOMEM;
 }
 
 static void close_world(eni_sim *sim)

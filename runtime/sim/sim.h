@@ -71,8 +71,8 @@ typedef struct eni_sim_event {
     int32_t rank;     /* whose; COLL: the last to come */
     int32_t peer;     /* PUSH, REPLY: shard, or -1 - rank of a store on a rank; SENDRECV: who sent */
     uint32_t bucket;  /* STEP, FINISHED: 0 */
-    uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the cell; COLL: op */
-    uint64_t version; /* STEP: micro-batch; PUSH: of the cell before; REPLY: of what is sent */
+    uint64_t clock;   /* STEP: step; PUSH, REPLY: the client's clock on the partition; COLL: op */
+    uint64_t version; /* STEP: micro-batch; PUSH: of the partition before; REPLY: of what is sent */
     uint64_t base;    /* PUSH: of the weights that the gradient was computed on */
 } eni_sim_event;
 
@@ -106,8 +106,8 @@ typedef struct eni_sim_config {
 typedef struct eni_sim_rank_result {
     uint64_t steps, samples;         /* computed */
     uint64_t sent, recv;             /* payload bytes */
-    uint64_t pushes, holds;          /* per cell */
-    uint64_t applied, dropped;       /* samples that pushes covered, per cell */
+    uint64_t pushes, holds;          /* per partition */
+    uint64_t applied, dropped;       /* samples that pushes covered, per partition */
     uint64_t clocks_ahead;           /* the most by which it was ahead when it was answered */
     eni_histogram staleness;         /* of its pushes while all ranks were active */
 } eni_sim_rank_result;
@@ -117,7 +117,7 @@ typedef struct eni_sim_result {
     char log_sha256[ENI_DIGEST_HEX];     /* of the event log */
     int64_t virtual_ns;
     uint64_t events;
-    uint64_t updates;                /* optimizer steps and touches at the stores, per cell */
+    uint64_t updates;                         /* optimizer steps and touches at the stores, per partition */
     uint64_t pushes, holds, applied, dropped; /* as above, over all ranks */
     uint64_t clocks_ahead;
     uint64_t sent, recv;

@@ -42,10 +42,10 @@ typedef struct eni_vector {
 
 typedef struct eni_unsent_call eni_unsent_call; /* delivery.c */
 
-/* What a rank knows of one cell that it calls. */
-typedef struct eni_cell_client {
+/* What a rank knows of one partition that it calls. */
+typedef struct eni_partition_client {
     uint64_t seq, base_version;
-} eni_cell_client;
+} eni_partition_client;
 
 struct eni_rank {
     en_host host; /* first: an en_host * is an eni_rank * */
@@ -79,7 +79,7 @@ struct eni_rank {
     uint32_t nrequests;
     uint64_t coll_calls[2];  /* per group: the next collective's number */
     eni_unsent_call *unsent;     /* calls whose vector is busy, in the order of call */
-    eni_cell_client **cells; /* (stores) rows of (nbuckets), made when first called */
+    eni_partition_client **parts; /* (stores) rows of (nbuckets), made when first called */
     eni_sim_rank_result *result;
 };
 
@@ -130,7 +130,7 @@ struct eni_sim {
     int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */
 };
 
-/* One cell's part of a call. */
+/* One partition's part of a call. */
 typedef struct eni_sim_call {
     int32_t store;
     uint32_t bucket, kind, what;

@@ -25,7 +25,7 @@ void eni_histogram_fini(eni_histogram *histogram);
 /* Counts `value`. EN_ENOMEM (logged) leaves the histogram as it was; allocates only for a new maximum. */
 en_status eni_histogram_add(eni_histogram *histogram, uint64_t value);
 
-/* Adds the counts of `from` (another shard's, another cell's). EN_ENOMEM leaves `into` as it was. */
+/* Adds the counts of `from` (another shard's, another partition's). EN_ENOMEM leaves `into` as it was. */
 en_status eni_histogram_merge(eni_histogram *into, const eni_histogram *from);
 
 /* The mean; 0 of nothing. */

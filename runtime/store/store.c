@@ -29,34 +29,34 @@ static en_status check_config(const eni_store_config *config)
     return EN_OK;
 }
 
-/* Everything of one cell that its size decides. */
-static en_status cell_init(eni_store *store, eni_cell *cell, uint32_t bucket)
+/* Everything of one partition that its size decides. */
+static en_status partition_init(eni_store *store, eni_partition *part, uint32_t bucket)
 {
     const eni_store_config *config = &store->config;
     const uint64_t whole = config->bucket_counts[bucket];
     const uint64_t hi = eni_slice_lo(whole, config->shard + 1, config->nshards);
-    cell->whole = whole;
-    cell->lo = eni_slice_lo(whole, config->shard, config->nshards);
-    cell->pub = (en_cell){
-        .size = sizeof(en_cell),
+    part->whole = whole;
+    part->lo = eni_slice_lo(whole, config->shard, config->nshards);
+    part->pub = (en_partition){
+        .size = sizeof(en_partition),
         .bucket = bucket,
         .shard = (uint32_t)config->shard,
-        .count = hi - cell->lo,
+        .count = hi - part->lo,
         .min_clock = UINT64_MAX,
     };
-    if (cell->pub.count == 0) return EN_OK;
-    store->ncells++;
-    if (cell->pub.count > store->max_count) store->max_count = cell->pub.count;
-    cell->seat = eni_alloc_array((size_t)config->world, sizeof *cell->seat);
-    cell->state = eni_alloc(config->strategy->cell_state);
-    if (!config->weights) cell->edition = eni_edition_new(cell->pub.count);
-    if (!cell->seat || !cell->state || (!config->weights && !cell->edition)) return EN_ENOMEM;
-    cell->pub.w = config->weights ? config->weights + config->weight_offsets[bucket] + cell->lo
-                                  : eni_edition_data(cell->edition);
+    if (part->pub.count == 0) return EN_OK;
+    store->npartitions++;
+    if (part->pub.count > store->max_count) store->max_count = part->pub.count;
+    part->seat = eni_alloc_array((size_t)config->world, sizeof *part->seat);
+    part->state = eni_alloc(config->strategy->partition_state);
+    if (!config->weights) part->edition = eni_edition_new(part->pub.count);
+    if (!part->seat || !part->state || (!config->weights && !part->edition)) return EN_ENOMEM;
+    part->pub.w = config->weights ? config->weights + config->weight_offsets[bucket] + part->lo
+                                  : eni_edition_data(part->edition);
     for (int i = 0; i < config->optimizer->slots(&config->hyper); i++)
-        if (!(cell->slot[i] = eni_alloc_array(cell->pub.count, sizeof(float)))) return EN_ENOMEM;
+        if (!(part->slot[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
     if (config->strategy->peer_vecs > 0)
-        if (!(cell->first = eni_alloc_array(cell->pub.count, sizeof(float)))) return EN_ENOMEM;
+        if (!(part->first = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
     return EN_OK;
 }
 
@@ -71,12 +71,12 @@ en_status eni_store_new(const eni_store_config *config, eni_store **store_out)
     eni_store_fill_table(store);
     uint64_t *counts = eni_alloc_array(config->nbuckets, sizeof *counts);
     store->config.bucket_counts = counts;
-    store->cell = eni_alloc_array(config->nbuckets, sizeof *store->cell);
+    store->part = eni_alloc_array(config->nbuckets, sizeof *store->part);
     store->client = eni_alloc_array((size_t)config->world, sizeof *store->client);
-    if (!counts || !store->cell || !store->client) goto free_store;
+    if (!counts || !store->part || !store->client) goto free_store;
     for (uint32_t b = 0; b < config->nbuckets; b++) {
         counts[b] = config->bucket_counts[b];
-        EN_TRY_GOTO(cell_init(store, &store->cell[b], b), free_store);
+        EN_TRY_GOTO(partition_init(store, &store->part[b], b), free_store);
     }
     st = EN_ENOMEM;
     if (!(store->mean = eni_alloc_array(store->max_count, sizeof(float)))) goto free_store;
@@ -97,33 +97,33 @@ static void free_calls(eni_store *store, eni_call *first)
     }
 }
 
-static void cell_fini(eni_store *store, eni_cell *cell)
+static void partition_fini(eni_store *store, eni_partition *part)
 {
     /* A staged call that was answered is in no other list. */
-    for (uint32_t i = 0; i < cell->nstaged; i++)
-        if (!cell->staged[i]->is_held) eni_store_call_free(store, cell->staged[i]);
-    free_calls(store, cell->held_first);
-    free(cell->staged);
-    for (int32_t r = 0; cell->seat && r < store->config.world; r++) {
-        for (uint32_t i = 0; cell->seat[r].peer && i < store->config.strategy->peer_vecs; i++)
-            eni_free(cell->seat[r].peer[i]);
-        eni_free(cell->seat[r].peer);
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        if (!part->staged[i]->is_held) eni_store_call_free(store, part->staged[i]);
+    free_calls(store, part->held_first);
+    free(part->staged);
+    for (int32_t r = 0; part->seat && r < store->config.world; r++) {
+        for (uint32_t i = 0; part->seat[r].peer && i < store->config.strategy->peer_vecs; i++)
+            eni_free(part->seat[r].peer[i]);
+        eni_free(part->seat[r].peer);
     }
-    eni_free(cell->seat);
-    eni_free(cell->state);
-    eni_edition_free_all(cell->edition);
-    eni_free(cell->first);
+    eni_free(part->seat);
+    eni_free(part->state);
+    eni_edition_free_all(part->edition);
+    eni_free(part->first);
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
-        eni_free(cell->slot[i]);
-        eni_free(cell->frozen[i]);
+        eni_free(part->slot[i]);
+        eni_free(part->frozen[i]);
     }
 }
 
 void eni_store_free(eni_store *store)
 {
     if (!store) return;
-    for (uint32_t b = 0; store->cell && b < store->config.nbuckets; b++)
-        cell_fini(store, &store->cell[b]);
+    for (uint32_t b = 0; store->part && b < store->config.nbuckets; b++)
+        partition_fini(store, &store->part[b]);
     free_calls(store, store->retired);
     free_calls(store, store->idle);
     for (uint32_t i = 0; i < store->npool; i++)
@@ -134,7 +134,7 @@ void eni_store_free(eni_store *store)
         eni_histogram_fini(&store->client[r].stats.steady);
     }
     eni_free(store->client);
-    eni_free(store->cell);
+    eni_free(store->part);
     eni_free((void *)store->config.bucket_counts);
     eni_free(store->mean);
     free(store->source);
@@ -152,13 +152,13 @@ void eni_store_actions_fini(eni_store_actions *actions)
 
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket)
 {
-    const eni_cell *cell = eni_store_cell(store, bucket);
-    return cell ? cell->pub.count : 0;
+    const eni_partition *part = eni_store_partition(store, bucket);
+    return part ? part->pub.count : 0;
 }
 
-uint32_t eni_store_ncells(const eni_store *store)
+uint32_t eni_store_npartitions(const eni_store *store)
 {
-    return store->ncells;
+    return store->npartitions;
 }
 
 uint32_t eni_store_nused(const eni_store *store)
@@ -168,22 +168,22 @@ uint32_t eni_store_nused(const eni_store *store)
 
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out)
 {
-    const eni_cell *cell = eni_store_cell(store, bucket);
-    if (!cell || !cell->is_initialised) return NULL;
-    if (version_out) *version_out = cell->pub.version;
-    return cell->pub.w;
+    const eni_partition *part = eni_store_partition(store, bucket);
+    if (!part || !part->is_initialised) return NULL;
+    if (version_out) *version_out = part->pub.version;
+    return part->pub.w;
 }
 
 const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i)
 {
-    const eni_cell *cell = eni_store_cell(store, bucket);
-    return cell && i >= 0 && i < ENI_MAX_SLOTS ? cell->slot[i] : NULL;
+    const eni_partition *part = eni_store_partition(store, bucket);
+    return part && i >= 0 && i < ENI_MAX_SLOTS ? part->slot[i] : NULL;
 }
 
 uint64_t eni_store_samples(const eni_store *store, uint32_t bucket)
 {
-    const eni_cell *cell = eni_store_cell(store, bucket);
-    return cell ? cell->samples : 0;
+    const eni_partition *part = eni_store_partition(store, bucket);
+    return part ? part->samples : 0;
 }
 
 const eni_store_stats *eni_store_totals(const eni_store *store)
@@ -199,6 +199,6 @@ const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t c
 int eni_store_is_initialised(const eni_store *store)
 {
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->cell[b].pub.count > 0 && !store->cell[b].is_initialised) return 0;
+        if (store->part[b].pub.count > 0 && !store->part[b].is_initialised) return 0;
     return 1;
 }

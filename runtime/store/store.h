@@ -1,22 +1,22 @@
 /* store.h - the parameter server as a pure function: step(state, event) -> actions.
  *
- * A store holds the cells of one shard: part k of K of every bucket. It has no socket, no clock, no thread:
+ * A store holds the partitions of one shard: part k of K of every bucket. It has no socket, no clock, no thread:
  * whatever it may know comes with the event, whatever it wants done goes out as an action. So the same code
  * serves behind a socket (server/shard.c), in virtual time (runtime/sim) and in a replay of a recorded run
  * (store_log.h), and the same events always give the same actions and the same bytes.
  *
  *     CALL, INIT, SNAPSHOT  ->  +----------------------------+  ->  REPLY    weights or the edited payload
- *     MEMBER, TIMER         ->  | cells, dedupe, staging,    |  ->  REFUSE   with a status and a sentence
- *     (each with now_ns)        | optimizer, strategy hooks  |  ->  TIMER    send me TIMER at when_ns
+ *     MEMBER, TIMER         ->  | partitions, dedupe,        |  ->  REFUSE   with a status and a sentence
+ *     (each with now_ns)        | staging, optimizer, hooks  |  ->  TIMER    send me TIMER at when_ns
  *                               +----------------------------+
  *
  * It hosts the store half of a strategy: on_push, on_pull, on_timer and on_member of strategy.h run inside
  * eni_store_step and see the world through the en_store table only.
  *
- * Cells. The cell of bucket b on shard k is the range [eni_slice_lo(count, k, K), eni_slice_lo(count, k + 1,
+ * Partitions. The partition of bucket b on shard k is the range [eni_slice_lo(count, k, K), eni_slice_lo(count, k + 1,
  * K)) of the bucket. It may be empty; then it exists, but gets no messages.
  *
- * Identity. A call is (client, incarnation, seq, cell). seq counts 1, 2, .. per client and cell.
+ * Identity. A call is (client, incarnation, seq, partition). seq counts 1, 2, .. per client and partition.
  *
  *     seq == last + 1    new: staged, clocked, and the dedupe entry moves with it
  *     seq == last        a repeat, never applied twice:
@@ -34,7 +34,7 @@
  * scale = (float)(weight * nsamples), inv = 1 / (float)(sum of nsamples), contributions of 0 samples left
  * out. The weight that a strategy gives to absorb() scales the numerator only: weight 0.5 on every
  * contribution is half the mean gradient. With weight 1 the bytes are those of eni_mean_ranks, hence of
- * `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to this cell before the step).
+ * `ring` and `solo`. The learning rate is eni_schedule_lr(samples applied to this partition before the step).
  * If no contribution has samples, weights and optimizer state stay as they are; the step is counted, and the
  * version goes on, so that nobody waits.
  *
@@ -106,11 +106,11 @@ typedef struct eni_payload {
 } eni_payload;
 
 typedef enum eni_store_event_type {
-    ENI_STORE_INIT = 1, /* payload: the vector of `kind` (ENI_VECTOR_*). The weights end a cell's start, so
-                           slots come before them, once per cell; later ones: answered, not applied */
+    ENI_STORE_INIT = 1, /* payload: the vector of `kind` (ENI_VECTOR_*). The weights end a partition's start,
+                           so slots come before them, once per partition; later ones: answered, not applied */
     ENI_STORE_CALL, /* a push (payload) or a pure pull (none); answered by one REPLY or REFUSE, maybe later */
     ENI_STORE_SNAPSHOT, /* the vector of `kind`, past the strategy and its clocks; waits for INIT */
-    ENI_STORE_MEMBER,   /* `member`: EN_MEMBER_JOINED, _FINISHED or _LEFT; for all cells */
+    ENI_STORE_MEMBER,   /* `member`: EN_MEMBER_JOINED, _FINISHED or _LEFT; for all partitions */
     ENI_STORE_TIMER,    /* now_ns has come */
 } eni_store_event_type;
 
@@ -120,8 +120,8 @@ typedef enum eni_store_event_type {
  * between. */
 enum { ENI_VECTOR_WEIGHTS = 0, ENI_VECTOR_SLOT = 1, ENI_VECTOR_FREEZE = 128 };
 
-/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, cell by cell, or
- * `seq`. Several clients that join a run in progress need the latter, the same on all stores: cells and
+/* `kind` of MEMBER JOINED: the clock that a client begins with: the least of the others, partition by partition, or
+ * `seq`. Several clients that join a run in progress need the latter, the same on all stores: partitions and
  * stores that choose for themselves may put A before B here and B before A there, and then, each held by the
  * other, both wait for ever under a small bound. */
 enum { ENI_JOIN_AT_LEAST = 0, ENI_JOIN_AT_CLOCK = 1 };
@@ -144,7 +144,7 @@ typedef struct eni_store_event {
                             bucket: what is booked as applied or dropped */
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
     int is_replay; /* CALL: base_version was given by an earlier life of this store, which may have known
-                      more (store_save.h): the lower of it and the cell's version counts */
+                      more (store_save.h): the lower of it and the partition's version counts */
 } eni_store_event;
 
 /* ---- actions ------------------------------------------------------------------------------------------ */
@@ -190,7 +190,7 @@ void eni_store_actions_fini(eni_store_actions *actions);
 
 /* ---- what the host measured ---------------------------------------------------------------------------- */
 
-/* Sums over this store's cells. A push that every cell applies counts once per cell: divide by
+/* Sums over this store's partitions. A push that every partition applies counts once per partition: divide by
  * eni_store_nused for figures per message of the model. */
 typedef struct eni_store_client_stats {
     uint64_t pushes, pulls;       /* new calls with and without payload */
@@ -203,11 +203,11 @@ typedef struct eni_store_client_stats {
     eni_histogram staleness; /* versions between the weights of a push and the weights it met, when it was
                                 applied; what was dropped, and pushes without samples, do not count */
     eni_histogram steady;    /* of those the ones made while all joined clients were active: each has
-                                pushed on the cell before, none has finished or left */
+                                pushed on the partition before, none has finished or left */
 } eni_store_client_stats;
 
 typedef struct eni_store_stats {
-    uint64_t updates;   /* optimizer steps, summed over cells */
+    uint64_t updates;   /* optimizer steps, summed over partitions */
     uint64_t touches;   /* weights written by a hook */
     uint64_t nonfinite; /* steps refused */
     uint64_t repeats, refused;
@@ -228,39 +228,39 @@ void eni_store_free(eni_store *store);
  * a REFUSE; EN_ENOMEM (logged): the store cannot go on. */
 en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_store_actions *actions);
 
-/* Elements of the cell of `bucket`, 0 if it is empty or there is no such bucket. */
+/* Elements of the partition of `bucket`, 0 if it is empty or there is no such bucket. */
 uint64_t eni_store_count(const eni_store *store, uint32_t bucket);
 
-/* Cells that are not empty. */
-uint32_t eni_store_ncells(const eni_store *store);
+/* Partitions that are not empty. */
+uint32_t eni_store_npartitions(const eni_store *store);
 
 /* Of those, the ones that some client has ever called: a strategy may keep the others elsewhere. */
 uint32_t eni_store_nused(const eni_store *store);
 
-/* The live weights of a cell (count), valid until the next step; NULL before INIT and for an empty cell.
+/* The live weights of a partition (count), valid until the next step; NULL before INIT and for an empty partition.
  * version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
 
-/* Lends the live weights of a cell (those of eni_store_weights): their bytes stay as they are, beyond the
+/* Lends the live weights of a partition (those of eni_store_weights): their bytes stay as they are, beyond the
  * next steps and the end of the store, until they are taken back, once for each lend. NULL: they cannot be
- * lent (config->weights; an empty cell). A hook that may write them, or a step in rounds (EN_ROUNDS), finds
+ * lent (config->weights; an empty partition). A hook that may write them, or a step in rounds (EN_ROUNDS), finds
  * them lent at the price of one copy; nothing of the store's life depends on their coming back. */
 eni_edition *eni_store_lend(eni_store *store, uint32_t bucket);
 
 /* Ends a loan. Any thread. `weights` is not looked at: this is an eni_release. */
 void eni_store_take_back(void *weights, void *edition);
 
-/* Slot i of the optimizer on a cell (count), or NULL. */
+/* Slot i of the optimizer on a partition (count), or NULL. */
 const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i);
 
-/* Samples applied to a cell so far: what the learning rate is a function of. */
+/* Samples applied to a partition so far: what the learning rate is a function of. */
 uint64_t eni_store_samples(const eni_store *store, uint32_t bucket);
 
 /* Borrowed; they change with every step. client must be 0 .. world-1. */
 const eni_store_stats *eni_store_totals(const eni_store *store);
 const eni_store_client_stats *eni_store_client(const eni_store *store, int32_t client);
 
-/* 1 if every cell that is not empty has its initial weights. */
+/* 1 if every partition that is not empty has its initial weights. */
 int eni_store_is_initialised(const eni_store *store);
 
 #endif

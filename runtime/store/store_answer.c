@@ -1,6 +1,6 @@
-/* store_answer.c - the calls of a cell that wait for an answer: they are offered to the strategy (on_pull) in
- * the order of arrival, and answered with weights, with their own payload or with a refusal. A snapshot waits
- * only for INIT, and is shown what it asked for. */
+/* store_answer.c - the calls of a partition that wait for an answer: they are offered to the strategy
+ * (on_pull) in the order of arrival, and answered with weights, with their own payload or with a refusal. A
+ * snapshot waits only for INIT, and is shown what it asked for. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -8,9 +8,9 @@
 #include "runtime/store/store_impl.h"
 
 /* The dedupe entry moves with the answer. */
-static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en_status status)
+static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
 {
-    eni_seat *seat = &cell->seat[call->msg.src];
+    eni_seat *seat = &part->seat[call->msg.src];
     if (call->is_snapshot) return;
     seat->outstanding--;
     if (seat->seq != call->seq) return;
@@ -18,14 +18,14 @@ static void settle(eni_cell *cell, const eni_call *call, eni_outcome outcome, en
     seat->status = status;
 }
 
-static en_status refuse_pending(eni_store *store, eni_cell *cell, eni_call *call)
+static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call *call)
 {
-    const uint32_t bucket = cell->pub.bucket;
+    const uint32_t bucket = part->pub.bucket;
     if (call->pending_error == EN_ENONFINITE)
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
                                 "update was dropped; lower the learning rate or look at the data",
-                                bucket, cell->pub.shard, (unsigned long long)cell->pub.version));
+                                bucket, part->pub.shard, (unsigned long long)part->pub.version));
     else if (call->pending_error == EN_EBUG)
         EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
                                 "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
@@ -36,63 +36,63 @@ static en_status refuse_pending(eni_store *store, eni_cell *cell, eni_call *call
                                 "strategy %s refused the push of rank %d to bucket %u: %s",
                                 store->config.strategy->name, call->msg.src, bucket,
                                 en_status_str(call->pending_error)));
-    settle(cell, call, ENI_REFUSED, call->pending_error);
-    eni_cell_release(cell, call);
+    settle(part, call, ENI_REFUSED, call->pending_error);
+    eni_partition_release(part, call);
     eni_store_call_give(store, call);
     return EN_OK;
 }
 
 /* Copies the slots aside: the first time it takes the memory for them. */
-static en_status freeze(eni_cell *cell)
+static en_status freeze(eni_partition *part)
 {
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
-        if (!cell->slot[i]) continue;
-        if (!cell->frozen[i]) cell->frozen[i] = eni_alloc_array(cell->pub.count, sizeof(float));
-        if (!cell->frozen[i]) return EN_ENOMEM;
-        memcpy(cell->frozen[i], cell->slot[i], cell->pub.count * sizeof(float));
+        if (!part->slot[i]) continue;
+        if (!part->frozen[i]) part->frozen[i] = eni_alloc_array(part->pub.count, sizeof(float));
+        if (!part->frozen[i]) return EN_ENOMEM;
+        memcpy(part->frozen[i], part->slot[i], part->pub.count * sizeof(float));
     }
-    cell->frozen_version = cell->pub.version;
-    cell->frozen_steps = cell->steps;
-    cell->frozen_samples = cell->samples;
+    part->frozen_version = part->pub.version;
+    part->frozen_steps = part->steps;
+    part->frozen_samples = part->samples;
     return EN_OK;
 }
 
 /* Points the answer to a snapshot at what was asked for. */
-static en_status show(eni_cell *cell, uint32_t kind, eni_store_action *action)
+static en_status show(eni_partition *part, uint32_t kind, eni_store_action *action)
 {
-    action->steps = cell->steps;
-    action->samples = cell->samples;
+    action->steps = part->steps;
+    action->samples = part->samples;
     if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
-    if (kind == ENI_VECTOR_FREEZE) return freeze(cell);
-    if (!cell->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(cell));
-    action->data = cell->frozen[kind - ENI_VECTOR_SLOT];
-    action->version = action->met = cell->frozen_version;
-    action->steps = cell->frozen_steps;
-    action->samples = cell->frozen_samples;
+    if (kind == ENI_VECTOR_FREEZE) return freeze(part);
+    if (!part->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(part));
+    action->data = part->frozen[kind - ENI_VECTOR_SLOT];
+    action->version = action->met = part->frozen_version;
+    action->steps = part->frozen_steps;
+    action->samples = part->frozen_samples;
     return EN_OK;
 }
 
 /* Answers a held call with the weights of now or with its own payload. */
-static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int with_data)
+static en_status answer(eni_store *store, eni_partition *part, eni_call *call, int with_data)
 {
     eni_store_client_stats *stats = &store->client[call->msg.src].stats;
     if (call->is_staged && call->payload.flags & ENI_PAYLOAD_BORROWED)
         EN_TRY(eni_store_call_detach(store, call));
     eni_store_action *action =
-        eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, cell->pub.bucket);
+        eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, part->pub.bucket);
     if (!action) return EN_ENOMEM;
     action->flags = with_data ? ENI_STORE_IS_DATA : 0;
-    action->version = cell->pub.version;
-    action->met = call->is_counted ? call->met : cell->pub.version;
-    action->data = with_data ? call->msg.data : cell->pub.w;
-    action->count = cell->pub.count;
-    if (call->is_snapshot) EN_TRY(show(cell, call->msg.kind, action));
-    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += cell->pub.count * sizeof(float);
-    if (cell->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > cell->pub.min_clock &&
-        call->msg.clock - cell->pub.min_clock > stats->clocks_ahead)
-        stats->clocks_ahead = call->msg.clock - cell->pub.min_clock;
-    settle(cell, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
-    eni_cell_release(cell, call);
+    action->version = part->pub.version;
+    action->met = call->is_counted ? call->met : part->pub.version;
+    action->data = with_data ? call->msg.data : part->pub.w;
+    action->count = part->pub.count;
+    if (call->is_snapshot) EN_TRY(show(part, call->msg.kind, action));
+    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += part->pub.count * sizeof(float);
+    if (part->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > part->pub.min_clock &&
+        call->msg.clock - part->pub.min_clock > stats->clocks_ahead)
+        stats->clocks_ahead = call->msg.clock - part->pub.min_clock;
+    settle(part, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
+    eni_partition_release(part, call);
     if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
     if (with_data)
         eni_store_call_retire(store, call);
@@ -101,26 +101,26 @@ static en_status answer(eni_store *store, eni_cell *cell, eni_call *call, int wi
     return EN_OK;
 }
 
-en_status eni_cell_offer(eni_store *store, eni_cell *cell)
+en_status eni_partition_offer(eni_store *store, eni_partition *part)
 {
     const en_strategy *strategy = store->config.strategy;
-    if (!cell->is_initialised) return EN_OK;
-    for (eni_call *call = cell->held_first, *next; call; call = next) {
+    if (!part->is_initialised) return EN_OK;
+    for (eni_call *call = part->held_first, *next; call; call = next) {
         next = call->next;
         int verdict = EN_REPLY_WEIGHTS;
         if (call->pending_error == EN_OK && strategy->on_pull && !call->is_snapshot)
-            call->pending_error = eni_store_hook_pull(store, cell, call, &verdict);
+            call->pending_error = eni_store_hook_pull(store, part, call, &verdict);
         if (call->pending_error != EN_OK) {
-            EN_TRY(refuse_pending(store, cell, call));
+            EN_TRY(refuse_pending(store, part, call));
             continue;
         }
         if (verdict == EN_REPLY_DATA && call->msg.data) {
-            EN_TRY(answer(store, cell, call, 1));
+            EN_TRY(answer(store, part, call, 1));
         } else if (verdict == EN_HOLD) {
             store->client[call->msg.src].stats.holds += !call->was_asked;
             call->was_asked = 1;
         } else {
-            EN_TRY(answer(store, cell, call, 0));
+            EN_TRY(answer(store, part, call, 0));
         }
     }
     return EN_OK;

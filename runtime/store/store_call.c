@@ -1,9 +1,10 @@
-/* store_call.c - the cellar of the store: calls and what they hold, the calls of a cell that wait, and the
- * actions of an event. It calls no other file of the store.
+/* store_call.c - the cellar of the store: calls and what they hold, the calls of a partition that wait, and
+ * the actions of an event. It calls no other file of the store.
  *
- * A call is taken when an event brings it, waits among its cell's held ones until it is answered, and may
- * stay staged after that; then it is given back, at once or (retired) when the next event begins, because an
- * action may point into its payload. A payload that must outlive its event is copied into a pooled buffer. */
+ * A call is taken when an event brings it, waits among its partition's held ones until it is answered, and
+ * may stay staged after that; then it is given back, at once or (retired) when the next event begins, because
+ * an action may point into its payload. A payload that must outlive its event is copied into a pooled buffer.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,28 +69,28 @@ void eni_store_call_free(eni_store *store, eni_call *call)
     eni_free(call);
 }
 
-void eni_cell_hold(eni_cell *cell, eni_call *call)
+void eni_partition_hold(eni_partition *part, eni_call *call)
 {
     call->is_held = 1;
     call->next = NULL;
-    call->prev = cell->held_last;
-    if (cell->held_last)
-        cell->held_last->next = call;
+    call->prev = part->held_last;
+    if (part->held_last)
+        part->held_last->next = call;
     else
-        cell->held_first = call;
-    cell->held_last = call;
+        part->held_first = call;
+    part->held_last = call;
 }
 
-void eni_cell_release(eni_cell *cell, eni_call *call)
+void eni_partition_release(eni_partition *part, eni_call *call)
 {
     if (call->prev)
         call->prev->next = call->next;
     else
-        cell->held_first = call->next;
+        part->held_first = call->next;
     if (call->next)
         call->next->prev = call->prev;
     else
-        cell->held_last = call->prev;
+        part->held_last = call->prev;
     call->prev = call->next = NULL;
     call->is_held = 0;
 }
@@ -121,12 +122,12 @@ en_status eni_store_call_detach(eni_store *store, eni_call *call)
     return EN_OK;
 }
 
-en_status eni_store_call_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw)
+en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw)
 {
     float *copy = pool_take(store);
     if (!copy) return EN_ENOMEM;
-    memcpy(copy, raw, cell->pub.count * sizeof(float));
-    call->payload = (eni_payload){.data = copy, .count = cell->pub.count};
+    memcpy(copy, raw, part->pub.count * sizeof(float));
+    call->payload = (eni_payload){.data = copy, .count = part->pub.count};
     call->pooled = copy;
     call->msg.data = copy;
     return EN_OK;

@@ -18,7 +18,7 @@
 __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const char *fmt, ...)
 {
     char text[320];
-    const eni_cell *cell = store->hook_cell;
+    const eni_partition *part = store->hook_part;
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -29,12 +29,12 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
         return;
     }
     eni_error("store", "%s of %s (shard %u, bucket %u, version %llu, rank %d) %s", store->hook,
-              store->config.strategy->name, cell->pub.shard, cell->pub.bucket,
-              (unsigned long long)cell->pub.version, store->hook_client, text);
+              store->config.strategy->name, part->pub.shard, part->pub.bucket,
+              (unsigned long long)part->pub.version, store->hook_client, text);
 }
 
 /* What cuts copies and sums. */
-static int same_cell(const en_cell *a, const en_cell *b)
+static int same_partition(const en_partition *a, const en_partition *b)
 {
     return a->size == b->size && a->bucket == b->bucket && a->shard == b->shard &&
            a->nclients == b->nclients && a->count == b->count && a->min_clock == b->min_clock && a->w == b->w;
@@ -50,28 +50,28 @@ static int same_message(const en_msg *a, const en_msg *b)
 /* Puts back what is not the strategy's, before the store relies on it. 0, said, if there was anything. */
 static int is_untouched(eni_store *store)
 {
-    en_cell *cell = &store->hook_cell->pub;
+    en_partition *part = &store->hook_part->pub;
     eni_call *call = store->hook_call;
-    const int has_cell = !same_cell(cell, &store->hook_given),
+    const int has_partition = !same_partition(part, &store->hook_given),
               has_msg = call && !same_message(&call->msg, &store->hook_msg);
-    if (has_cell) {
-        store->hook_given.pending = cell->pending; /* these two move with absorb, step and touch */
-        store->hook_given.version = cell->version;
-        *cell = store->hook_given;
-        misuse(store, "changed its cell; only what w points at is the strategy's");
+    if (has_partition) {
+        store->hook_given.pending = part->pending; /* these two move with absorb, step and touch */
+        store->hook_given.version = part->version;
+        *part = store->hook_given;
+        misuse(store, "changed its partition; only what w points at is the strategy's");
     }
     if (has_msg) {
         call->msg = store->hook_msg;
         misuse(store, "changed its message; only what data points at is the strategy's");
     }
-    return !has_cell && !has_msg;
+    return !has_partition && !has_msg;
 }
 
-/* 1 if `cell` is the one whose hook runs; else misuse of `operation`. */
-static int knows(eni_store *store, const char *operation, const en_cell *cell)
+/* 1 if `part` is the one whose hook runs; else misuse of `operation`. */
+static int knows(eni_store *store, const char *operation, const en_partition *part)
 {
-    if (store->hook != NULL && cell == &store->hook_cell->pub) return is_untouched(store);
-    misuse(store, "called %s with a cell that is not the hook's", operation);
+    if (store->hook != NULL && part == &store->hook_part->pub) return is_untouched(store);
+    misuse(store, "called %s with a partition that is not the hook's", operation);
     return 0;
 }
 
@@ -126,35 +126,35 @@ static void table_log(en_store *table, int level, const char *fmt, ...)
     eni_log(level, table_store(table)->config.strategy->name, "%s", text);
 }
 
-static en_status table_absorb(en_store *table, en_cell *cell, const en_msg *msg, double weight)
+static en_status table_absorb(en_store *table, en_partition *part, const en_msg *msg, double weight)
 {
     eni_store *store = table_store(table);
     eni_call *call = store->current;
-    if (!knows(store, "absorb", cell)) return EN_EBUG;
+    if (!knows(store, "absorb", part)) return EN_EBUG;
     if (!call || msg != &call->msg || call->was_absorbed || !isfinite(weight)) {
         misuse(store, "called absorb with weight %g: it belongs into on_push, with its message, once",
                weight);
         return EN_EBUG;
     }
-    return eni_cell_stage(store, (eni_cell *)cell, call, weight);
+    return eni_partition_stage(store, (eni_partition *)part, call, weight);
 }
 
-static en_status table_step(en_store *table, en_cell *cell)
+static en_status table_step(en_store *table, en_partition *part)
 {
     eni_store *store = table_store(table);
-    return knows(store, "step", cell) ? eni_cell_step(store, (eni_cell *)cell) : EN_EBUG;
+    return knows(store, "step", part) ? eni_partition_step(store, (eni_partition *)part) : EN_EBUG;
 }
 
-static void table_touch(en_store *table, en_cell *cell)
+static void table_touch(en_store *table, en_partition *part)
 {
     eni_store *store = table_store(table);
-    if (!knows(store, "touch", cell)) return;
-    cell->version++;
+    if (!knows(store, "touch", part)) return;
+    part->version++;
     store->stats.touches++;
     store->did_touch = 1;
 }
 
-static float *table_peer(en_store *table, en_cell *pub, int32_t src, int i)
+static float *table_peer(en_store *table, en_partition *pub, int32_t src, int i)
 {
     eni_store *store = table_store(table);
     const uint32_t vecs = store->config.strategy->peer_vecs;
@@ -164,23 +164,23 @@ static float *table_peer(en_store *table, en_cell *pub, int32_t src, int i)
                store->config.world);
         return NULL;
     }
-    eni_seat *seat = &((eni_cell *)pub)->seat[src];
+    eni_seat *seat = &((eni_partition *)pub)->seat[src];
     if (!seat->peer && !(seat->peer = eni_alloc_array(vecs, sizeof *seat->peer))) return NULL;
     if (!seat->peer[i]) {
         seat->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (seat->peer[i]) memcpy(seat->peer[i], ((eni_cell *)pub)->first, pub->count * sizeof(float));
+        if (seat->peer[i]) memcpy(seat->peer[i], ((eni_partition *)pub)->first, pub->count * sizeof(float));
     }
     return seat->peer[i];
 }
 
-static void table_timer(en_store *table, en_cell *pub, int64_t delay_ns)
+static void table_timer(en_store *table, en_partition *pub, int64_t delay_ns)
 {
     eni_store *store = table_store(table);
-    eni_cell *cell = (eni_cell *)pub;
+    eni_partition *part = (eni_partition *)pub;
     if (!knows(store, "timer", pub)) return;
     if (delay_ns < 0) delay_ns = 0;
-    cell->has_timer = store->has_timers = 1;
-    cell->timer_ns = delay_ns < INT64_MAX - store->now_ns ? store->now_ns + delay_ns : INT64_MAX - 1;
+    part->has_timer = store->has_timers = 1;
+    part->timer_ns = delay_ns < INT64_MAX - store->now_ns ? store->now_ns + delay_ns : INT64_MAX - 1;
 }
 
 void eni_store_fill_table(eni_store *store)
@@ -204,33 +204,33 @@ void eni_store_fill_table(eni_store *store)
 /* ---- hooks --------------------------------------------------------------------------------------------- */
 
 /* A hook may write the weights, but where they change in rounds only a step does, and that looks itself. */
-static en_status begin_hook(eni_store *store, const char *hook, eni_cell *cell, eni_call *call,
+static en_status begin_hook(eni_store *store, const char *hook, eni_partition *part, eni_call *call,
                             int32_t client)
 {
-    if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_cell_own(store, cell));
+    if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_partition_own(store, part));
     store->hook = hook;
-    store->hook_cell = cell;
+    store->hook_part = part;
     store->hook_call = call;
     store->hook_client = client;
-    store->hook_given = cell->pub;
+    store->hook_given = part->pub;
     if (call) store->hook_msg = call->msg;
     store->has_misused = 0;
     return EN_OK;
 }
 
-/* EN_EBUG after misuse; cell and message are as they were. */
+/* EN_EBUG after misuse; partition and message are as they were. */
 static en_status end_hook(eni_store *store)
 {
     is_untouched(store);
     store->hook = NULL;
-    store->hook_cell = NULL;
+    store->hook_part = NULL;
     return store->has_misused ? EN_EBUG : EN_OK;
 }
 
-en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call)
+en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call)
 {
-    EN_TRY(begin_hook(store, "on_push", cell, call, call->msg.src));
-    en_status st = store->config.strategy->on_push(&store->table, cell->state, &cell->pub, &call->msg);
+    EN_TRY(begin_hook(store, "on_push", part, call, call->msg.src));
+    en_status st = store->config.strategy->on_push(&store->table, part->state, &part->pub, &call->msg);
     if (st < 0 || st > EN_EBUG || st == EN_ESTOP || st == EN_EINTR || st == EN_EPEER || st == EN_EMEMBER) {
         misuse(store, "returned %d, which only the host may say", st);
         st = EN_EBUG;
@@ -239,10 +239,10 @@ en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call)
     return judged != EN_OK ? judged : st;
 }
 
-en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out)
+en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *call, int *verdict_out)
 {
-    EN_TRY(begin_hook(store, "on_pull", cell, call, call->msg.src));
-    const int verdict = store->config.strategy->on_pull(&store->table, cell->state, &cell->pub, &call->msg);
+    EN_TRY(begin_hook(store, "on_pull", part, call, call->msg.src));
+    const int verdict = store->config.strategy->on_pull(&store->table, part->state, &part->pub, &call->msg);
     if (verdict != EN_REPLY_WEIGHTS && verdict != EN_REPLY_DATA && verdict != EN_HOLD)
         misuse(store, "returned %d, which is no answer; EN_REPLY_WEIGHTS, EN_REPLY_DATA and EN_HOLD are",
                verdict);
@@ -250,20 +250,20 @@ en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, 
     return end_hook(store);
 }
 
-en_status eni_store_hook_timer(eni_store *store, eni_cell *cell)
+en_status eni_store_hook_timer(eni_store *store, eni_partition *part)
 {
     const en_strategy *strategy = store->config.strategy;
     if (!strategy->on_timer) return EN_OK;
-    EN_TRY(begin_hook(store, "on_timer", cell, NULL, -1));
-    strategy->on_timer(&store->table, cell->state, &cell->pub);
+    EN_TRY(begin_hook(store, "on_timer", part, NULL, -1));
+    strategy->on_timer(&store->table, part->state, &part->pub);
     return end_hook(store);
 }
 
-en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member)
+en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member)
 {
     const en_strategy *strategy = store->config.strategy;
     if (!strategy->on_member) return EN_OK;
-    EN_TRY(begin_hook(store, "on_member", cell, NULL, who));
-    strategy->on_member(&store->table, cell->state, &cell->pub, who, member);
+    EN_TRY(begin_hook(store, "on_member", part, NULL, who));
+    strategy->on_member(&store->table, part->state, &part->pub, who, member);
     return end_hook(store);
 }

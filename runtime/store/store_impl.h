@@ -5,9 +5,9 @@
  *     store_save.c, store_load.c  all of it as bytes, and back
  *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
  *     store_member.c who takes part, and timers
- *     store_answer.c one cell's held calls: offers and answers
+ *     store_answer.c one partition's held calls: offers and answers
  *     store_hooks.c  calls the strategy's hooks, gives them the en_store table, and judges them
- *     store_cell.c   one cell's numbers: staging, the mean and the step
+ *     store_partition.c  one partition's numbers: staging, the mean and the step
  *     store_lend.c   weights that are read elsewhere while the next step is taken
  *     store_call.c   a call and what it holds; actions */
 #ifndef STORE_STORE_IMPL_H
@@ -15,7 +15,7 @@
 
 #include "runtime/store/store.h"
 
-/* More unanswered calls of one client on one cell are refused: a client that pipelines needs two. */
+/* More unanswered calls of one client on one partition are refused: a client that pipelines needs two. */
 enum { ENI_STORE_OUTSTANDING = 8 };
 #define ENI_STATE_MAGIC "ENSTATE\n" /* a saved state begins so, and ends so */
 #define ENI_STATE_END   "END\n"
@@ -24,7 +24,7 @@ enum { ENI_STORE_OUTSTANDING = 8 };
 
 /* One call, from its arrival until it is both answered and summed. Recycled, never freed before the end. */
 typedef struct eni_call {
-    struct eni_call *prev, *next; /* in cell->held, by arrival; in store->idle only next */
+    struct eni_call *prev, *next; /* in part->held, by arrival; in store->idle only next */
     en_msg msg;
     eni_payload payload;
     float *pooled; /* where a detached payload lies; NULL: payload is where it came */
@@ -33,8 +33,8 @@ typedef struct eni_call {
     uint64_t met;         /* is_counted: the version that it was applied to or dropped at */
     double weight;        /* as given to absorb() */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
-    uint8_t is_held;      /* in cell->held */
-    uint8_t is_staged;    /* in cell->staged */
+    uint8_t is_held;         /* in part->held */
+    uint8_t is_staged;       /* in part->staged */
     uint8_t is_snapshot;  /* waits for INIT, not for the strategy */
     uint8_t is_counted;   /* it is booked, and `met` is known */
     uint8_t is_steady;    /* pushed while all joined clients were active */
@@ -42,10 +42,10 @@ typedef struct eni_call {
     uint8_t was_absorbed; /* absorb() took it, whatever became of it since */
 } eni_call;
 
-/* How the last call of a client on a cell ended. */
+/* How the last call of a client on a partition ended. */
 typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
 
-/* What one cell remembers of one client: the dedupe entry and the clock, side by side so they move together.
+/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together.
  */
 typedef struct eni_seat {
     uint64_t seq; /* of the last call taken in; 0: none */
@@ -58,9 +58,9 @@ typedef struct eni_seat {
     float **peer;         /* (strategy->peer_vecs) made when first asked for */
 } eni_seat;
 
-typedef struct eni_cell {
-    en_cell pub;          /* first: hooks hand back a pointer to it */
-    uint64_t whole, lo;   /* elements of the bucket; where this cell starts in it */
+typedef struct eni_partition {
+    en_partition pub;     /* first: hooks hand back a pointer to it */
+    uint64_t whole, lo;   /* elements of the bucket; where this partition starts in it */
     eni_edition *edition; /* holds pub.w; behind it those that are still lent. NULL: config.weights */
     int is_initialised;
     int is_used;             /* some client has called it */
@@ -79,7 +79,7 @@ typedef struct eni_cell {
     int has_timer;
     int64_t timer_ns;
     uint64_t fired; /* the event in which on_timer ran last: once per event, however it is set again */
-} eni_cell;
+} eni_partition;
 
 typedef enum eni_presence { ENI_ABSENT, ENI_ACTIVE, ENI_FINISHED, ENI_LEFT } eni_presence;
 
@@ -92,12 +92,12 @@ typedef struct eni_client {
 struct eni_store {
     en_store table; /* first: hooks hand back a pointer to it */
     eni_store_config config;
-    eni_cell *cell;          /* (nbuckets) */
+    eni_partition *part;     /* (nbuckets) */
     eni_client *client;      /* (world) */
-    uint32_t ncells;         /* not empty */
+    uint32_t npartitions;    /* not empty */
     uint32_t nused;          /* of those, called by some client */
     uint32_t nactive, nleft; /* clients; nleft: finished or left */
-    uint64_t max_count;      /* elements of the largest cell */
+    uint64_t max_count;      /* elements of the largest partition */
     float *mean;             /* (max_count) the accumulator */
     const float **source;    /* (source_room) arguments of eni_mean */
     float *scale;            /* (source_room) */
@@ -110,9 +110,9 @@ struct eni_store {
     eni_call *current;   /* the call whose on_push runs */
     int did_touch;       /* in that hook */
     const char *hook;    /* that runs; NULL: none */
-    eni_cell *hook_cell; /* of that hook */
+    eni_partition *hook_part; /* of that hook */
     eni_call *hook_call; /* whose message it has; NULL: none */
-    en_cell hook_given;  /* what both were when it began */
+    en_partition hook_given; /* what both were when it began */
     en_msg hook_msg;
     int32_t hook_client; /* whose message or membership; -1: nobody's */
     int has_misused;     /* that hook: it has been said */
@@ -124,18 +124,18 @@ struct eni_store {
     eni_store_stats stats;
 };
 
-/* The cell of `bucket`. NULL: it is empty, or there is no such bucket. */
-static inline const eni_cell *eni_store_cell(const eni_store *store, uint32_t bucket)
+/* The partition of `bucket`. NULL: it is empty, or there is no such bucket. */
+static inline const eni_partition *eni_store_partition(const eni_store *store, uint32_t bucket)
 {
-    if (bucket >= store->config.nbuckets || store->cell[bucket].pub.count == 0) return NULL;
-    return &store->cell[bucket];
+    if (bucket >= store->config.nbuckets || store->part[bucket].pub.count == 0) return NULL;
+    return &store->part[bucket];
 }
 
-/* Some client has called the cell. */
-static inline void eni_cell_used(eni_store *store, eni_cell *cell)
+/* Some client has called the partition. */
+static inline void eni_partition_used(eni_store *store, eni_partition *part)
 {
-    store->nused += !cell->is_used;
-    cell->is_used = 1;
+    store->nused += !part->is_used;
+    part->is_used = 1;
 }
 
 /* ---- store_call.c */
@@ -153,11 +153,11 @@ void eni_store_call_free(eni_store *store, eni_call *call);
 /* Copies the payload into a pooled buffer. */
 en_status eni_store_call_detach(eni_store *store, eni_call *call);
 /* A payload of a saved state: `raw` (count floats, not aligned) into a pooled buffer. EN_ENOMEM. */
-en_status eni_store_call_fill(eni_store *store, const eni_cell *cell, eni_call *call, const void *raw);
+en_status eni_store_call_fill(eni_store *store, const eni_partition *part, eni_call *call, const void *raw);
 /* Appends to the held calls. */
-void eni_cell_hold(eni_cell *cell, eni_call *call);
+void eni_partition_hold(eni_partition *part, eni_call *call);
 /* Takes a call out of the held ones. */
-void eni_cell_release(eni_cell *cell, eni_call *call);
+void eni_partition_release(eni_partition *part, eni_call *call);
 
 /* Appends an action, zeroed. NULL: out of memory (logged). */
 eni_store_action *eni_store_act(eni_store *store, eni_store_action_type type, int32_t client, uint64_t ticket,
@@ -177,38 +177,38 @@ float *eni_edition_data(const eni_edition *edition);
 /* This one and those behind it; what is lent is freed when it comes back. NULL is fine. */
 void eni_edition_free_all(eni_edition *first);
 /* Before pub.w is written: if it is lent, pub.w becomes a copy that is not. */
-en_status eni_cell_own(eni_store *store, eni_cell *cell);
+en_status eni_partition_own(eni_store *store, eni_partition *part);
 
-/* ---- store_cell.c */
+/* ---- store_partition.c */
 
 /* Puts the call among the staged ones. EN_ENOMEM leaves it out. */
-en_status eni_cell_stage(eni_store *store, eni_cell *cell, eni_call *call, double weight);
+en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight);
 /* Takes it out again, uncounted; recycled if it was answered. */
-void eni_cell_unstage(eni_store *store, eni_cell *cell, eni_call *call);
+void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call);
 /* en_store.step. */
-en_status eni_cell_step(eni_store *store, eni_cell *cell);
+en_status eni_partition_step(eni_store *store, eni_partition *part);
 /* Books a push that meets weights of `version`: its samples, and if it was applied its staleness. */
-en_status eni_cell_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
+en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, int was_applied);
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
-void eni_cell_recount(const eni_store *store, eni_cell *cell);
+void eni_partition_recount(const eni_store *store, eni_partition *part);
 
 /* ---- store_hooks.c */
 
 /* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
  */
-en_status eni_store_hook_push(eni_store *store, eni_cell *cell, eni_call *call);
+en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call);
 /* on_pull, which the strategy must have. */
-en_status eni_store_hook_pull(eni_store *store, eni_cell *cell, eni_call *call, int *verdict_out);
+en_status eni_store_hook_pull(eni_store *store, eni_partition *part, eni_call *call, int *verdict_out);
 /* on_timer and on_member, if the strategy has them. */
-en_status eni_store_hook_timer(eni_store *store, eni_cell *cell);
-en_status eni_store_hook_member(eni_store *store, eni_cell *cell, int32_t who, int member);
+en_status eni_store_hook_timer(eni_store *store, eni_partition *part);
+en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member);
 /* What hooks may ask of the store. */
 void eni_store_fill_table(eni_store *store);
 
 /* ---- store_answer.c */
 
 /* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
-en_status eni_cell_offer(eni_store *store, eni_cell *cell);
+en_status eni_partition_offer(eni_store *store, eni_partition *part);
 
 /* ---- store_member.c */
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
@@ -221,7 +221,7 @@ en_status eni_store_on_timer(eni_store *store);
 en_status eni_store_tell_timer(eni_store *store);
 
 /* ---- store_vector.c */
-en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_cell *cell);
-en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_cell *cell);
+en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_partition *part);
+en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part);
 
 #endif

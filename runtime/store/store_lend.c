@@ -3,7 +3,7 @@
  * copy.
  *
  *     lend    ->  edition of version 7  <- a message being sent
- *     step    ->  7 is lent: copy it, step the copy: that is the cell's edition now, 7 waits beside it
+ *     step    ->  7 is lent: copy it, step the copy: that is the partition's edition now, 7 waits beside it
  *     return  ->  7 is free for the next step that finds its edition lent
  *
  * Where clients have received before they push again, as in rounds, a step finds nothing lent. */
@@ -17,7 +17,7 @@
 
 struct eni_edition {
     atomic_uint holders; /* the store, and whoever it is lent to: the last one frees it */
-    float *data;         /* (the cell's count) */
+    float *data;         /* (the partition's count) */
     struct eni_edition *next;
 };
 
@@ -58,35 +58,35 @@ static int is_lent(const eni_edition *edition)
 }
 
 /* An edition that has come back, or a new one. */
-static eni_edition *take_spare(eni_cell *cell)
+static eni_edition *take_spare(eni_partition *part)
 {
-    for (eni_edition **at = &cell->edition->next; *at; at = &(*at)->next) {
+    for (eni_edition **at = &part->edition->next; *at; at = &(*at)->next) {
         eni_edition *edition = *at;
         if (is_lent(edition)) continue;
         *at = edition->next;
         return edition;
     }
-    return eni_edition_new(cell->pub.count);
+    return eni_edition_new(part->pub.count);
 }
 
-en_status eni_cell_own(eni_store *store, eni_cell *cell)
+en_status eni_partition_own(eni_store *store, eni_partition *part)
 {
-    if (!cell->edition || !is_lent(cell->edition) || eni_mutant("live-weights-lent")) return EN_OK;
-    eni_edition *spare = take_spare(cell);
+    if (!part->edition || !is_lent(part->edition) || eni_mutant("live-weights-lent")) return EN_OK;
+    eni_edition *spare = take_spare(part);
     if (!spare) return EN_ENOMEM;
-    memcpy(spare->data, cell->pub.w, cell->pub.count * sizeof(float));
-    spare->next = cell->edition;
-    cell->edition = spare;
-    cell->pub.w = spare->data;
-    if (store->hook_cell == cell) store->hook_given.w = spare->data; /* it is not the hook that moved it */
+    memcpy(spare->data, part->pub.w, part->pub.count * sizeof(float));
+    spare->next = part->edition;
+    part->edition = spare;
+    part->pub.w = spare->data;
+    if (store->hook_part == part) store->hook_given.w = spare->data; /* it is not the hook that moved it */
     store->stats.moved++;
     return EN_OK;
 }
 
 eni_edition *eni_store_lend(eni_store *store, uint32_t bucket)
 {
-    const eni_cell *cell = eni_store_cell(store, bucket);
-    eni_edition *edition = cell ? cell->edition : NULL;
+    const eni_partition *part = eni_store_partition(store, bucket);
+    eni_edition *edition = part ? part->edition : NULL;
     if (edition) atomic_fetch_add_explicit(&edition->holders, 1, memory_order_relaxed);
     return edition;
 }

@@ -196,9 +196,10 @@ static en_status get_client(source *in, eni_store *store, eni_client *client)
     return EN_OK;
 }
 
-/* ---- cells --------------------------------------------------------------------------------------------- */
+/* ---- partitions
+ * --------------------------------------------------------------------------------------------- */
 
-static en_status get_seat(source *in, const eni_store *store, const eni_cell *cell, eni_seat *seat)
+static en_status get_seat(source *in, const eni_store *store, const eni_partition *part, eni_seat *seat)
 {
     const uint32_t vecs = store->config.strategy->peer_vecs;
     seat->seq = get(in, 8);
@@ -210,21 +211,21 @@ static en_status get_seat(source *in, const eni_store *store, const eni_cell *ce
     for (uint32_t i = 0; i < vecs && !in->why; i++) {
         if (!get_to(in, 1, 1, "a flag is neither 0 nor 1")) continue;
         if (!seat->peer && !(seat->peer = eni_alloc_array(vecs, sizeof *seat->peer))) return EN_ENOMEM;
-        if (!(seat->peer[i] = eni_alloc_array(cell->pub.count, sizeof(float)))) return EN_ENOMEM;
-        get_floats(in, seat->peer[i], cell->pub.count);
+        if (!(seat->peer[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
+        get_floats(in, seat->peer[i], part->pub.count);
     }
     return verdict(in);
 }
 
 /* What a SNAPSHOT may ask for. */
-static int is_vector(const eni_cell *cell, uint32_t kind)
+static int is_vector(const eni_partition *part, uint32_t kind)
 {
     if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return 1;
-    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && cell->slot[kind - ENI_VECTOR_SLOT] != NULL;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS && part->slot[kind - ENI_VECTOR_SLOT] != NULL;
 }
 
-/* Whether a call may lie in this cell as it says that it does. */
-static void check_call(source *in, const eni_store *store, const eni_cell *cell, const eni_call *call,
+/* Whether a call may lie in this partition as it says that it does. */
+static void check_call(source *in, const eni_store *store, const eni_partition *part, const eni_call *call,
                        int has_data)
 {
     const en_msg *msg = &call->msg;
@@ -238,14 +239,14 @@ static void check_call(source *in, const eni_store *store, const eni_cell *cell,
         wrong(in, "a contribution that was refused waits for a step");
     if (call->is_snapshot) {
         if (call->is_staged || has_data) wrong(in, "a look at the weights brings a contribution");
-        if (!is_vector(cell, msg->kind)) wrong(in, "a look at a vector that the store does not have");
+        if (!is_vector(part, msg->kind)) wrong(in, "a look at a vector that the store does not have");
         return;
     }
-    const eni_seat *seat = &cell->seat[msg->src];
-    if (!cell->is_initialised) wrong(in, "a cell without weights was called");
+    const eni_seat *seat = &part->seat[msg->src];
+    if (!part->is_initialised) wrong(in, "a partition without weights was called");
     if (call->is_held && (call->seq > seat->seq || msg->clock > seat->clock)) /* else of one before it */
         wrong(in, "a call is newer than its client");
-    if (msg->base_version > cell->pub.version || call->met > cell->pub.version)
+    if (msg->base_version > part->pub.version || call->met > part->pub.version)
         wrong(in, "a call knows a version that has not been");
     if (msg->nsamples > ENI_STORE_SAMPLES_MAX || call->covered > ENI_STORE_SAMPLES_MAX)
         wrong(in, "a call stands for too many samples");
@@ -279,63 +280,63 @@ static int get_call_head(source *in, eni_call *call)
     return flags >> 7 & 1;
 }
 
-/* Into the lists of its cell: from here on the store owns it. */
-static en_status place_call(eni_store *store, eni_cell *cell, eni_call *call)
+/* Into the lists of its partition: from here on the store owns it. */
+static en_status place_call(eni_store *store, eni_partition *part, eni_call *call)
 {
     const int is_staged = call->is_staged, was_absorbed = call->was_absorbed;
     call->is_staged = 0;
     if (store->config.old_ticket) call->ticket = store->config.old_ticket(call->ticket);
     if (call->is_held) {
-        eni_cell_hold(cell, call);
-        if (!call->is_snapshot) cell->seat[call->msg.src].outstanding++;
+        eni_partition_hold(part, call);
+        if (!call->is_snapshot) part->seat[call->msg.src].outstanding++;
     }
     if (!is_staged) return EN_OK;
-    const en_status st = eni_cell_stage(store, cell, call, call->weight);
+    const en_status st = eni_partition_stage(store, part, call, call->weight);
     call->was_absorbed = was_absorbed != 0;
     if (st != EN_OK && !call->is_held) eni_store_call_give(store, call);
     return st;
 }
 
-static en_status get_call(source *in, eni_store *store, eni_cell *cell)
+static en_status get_call(source *in, eni_store *store, eni_partition *part)
 {
     eni_call *call = eni_store_call_take(store);
     if (!call) return EN_ENOMEM;
     const int has_data = get_call_head(in, call);
-    check_call(in, store, cell, call, has_data);
+    check_call(in, store, part, call, has_data);
     en_status st = verdict(in);
-    const uint8_t *raw = has_data ? get_bytes(in, cell->pub.count * sizeof(float)) : NULL;
+    const uint8_t *raw = has_data ? get_bytes(in, part->pub.count * sizeof(float)) : NULL;
     if (st == EN_OK) st = verdict(in);
-    if (st == EN_OK && has_data) st = eni_store_call_fill(store, cell, call, raw);
-    if (st == EN_OK) return place_call(store, cell, call);
+    if (st == EN_OK && has_data) st = eni_store_call_fill(store, part, call, raw);
+    if (st == EN_OK) return place_call(store, part, call);
     eni_store_call_give(store, call);
     return st;
 }
 
-static en_status get_cell(source *in, eni_store *store, eni_cell *cell)
+static en_status get_partition(source *in, eni_store *store, eni_partition *part)
 {
-    const uint64_t count = cell->pub.count, state = store->config.strategy->cell_state;
-    cell->is_initialised = (int)get_to(in, 1, 1, "a flag is neither 0 nor 1");
-    cell->pub.version = get(in, 8);
-    cell->steps = get(in, 8);
-    cell->samples = get(in, 8);
-    cell->has_timer = (int)get_to(in, 1, 1, "a flag is neither 0 nor 1");
-    cell->timer_ns = get_deadline(in);
-    get_floats(in, cell->pub.w, count);
+    const uint64_t count = part->pub.count, state = store->config.strategy->partition_state;
+    part->is_initialised = (int)get_to(in, 1, 1, "a flag is neither 0 nor 1");
+    part->pub.version = get(in, 8);
+    part->steps = get(in, 8);
+    part->samples = get(in, 8);
+    part->has_timer = (int)get_to(in, 1, 1, "a flag is neither 0 nor 1");
+    part->timer_ns = get_deadline(in);
+    get_floats(in, part->pub.w, count);
     for (int i = 0; i < ENI_MAX_SLOTS; i++)
-        if (cell->slot[i]) get_floats(in, cell->slot[i], count);
-    if (cell->first) get_floats(in, cell->first, count);
-    if (get(in, 8) != state) wrong(in, "the strategy keeps another number of bytes per cell");
+        if (part->slot[i]) get_floats(in, part->slot[i], count);
+    if (part->first) get_floats(in, part->first, count);
+    if (get(in, 8) != state) wrong(in, "the strategy keeps another number of bytes per partition");
     const uint8_t *raw = get_bytes(in, state);
     EN_TRY(verdict(in));
-    if (state > 0) memcpy(cell->state, raw, state);
+    if (state > 0) memcpy(part->state, raw, state);
     for (int32_t r = 0; r < store->config.world; r++) {
-        EN_TRY(get_seat(in, store, cell, &cell->seat[r]));
-        if (cell->seat[r].seq > 0) eni_cell_used(store, cell);
+        EN_TRY(get_seat(in, store, part, &part->seat[r]));
+        if (part->seat[r].seq > 0) eni_partition_used(store, part);
     }
     for (uint64_t n = get(in, 4); n > 0 && !in->why; n--)
-        EN_TRY(get_call(in, store, cell));
+        EN_TRY(get_call(in, store, part));
     EN_TRY(verdict(in));
-    eni_cell_recount(store, cell);
+    eni_partition_recount(store, part);
     return EN_OK;
 }
 
@@ -353,7 +354,7 @@ en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int
     for (int32_t r = 0; r < store->config.world; r++)
         EN_TRY(get_client(&in, store, &store->client[r]));
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->cell[b].pub.count > 0) EN_TRY(get_cell(&in, store, &store->cell[b]));
+        if (store->part[b].pub.count > 0) EN_TRY(get_partition(&in, store, &store->part[b]));
     const uint8_t *end = get_bytes(&in, 4);
     if (end && memcmp(end, ENI_STATE_END, 4) != 0) wrong(&in, "it does not end where it should");
     if (in.at != in.end) wrong(&in, "it goes on after its end");

@@ -6,15 +6,15 @@
 
 /* ---- MEMBER -------------------------------------------------------------------------------------------- */
 
-/* Tells every cell, in the order of buckets. */
-static en_status tell_cells(eni_store *store, int32_t who, int member)
+/* Tells every partition, in the order of buckets. */
+static en_status tell_partitions(eni_store *store, int32_t who, int member)
 {
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
-        eni_cell *cell = &store->cell[b];
-        if (cell->pub.count == 0) continue;
-        eni_cell_recount(store, cell);
-        EN_TRY(eni_store_hook_member(store, cell, who, member));
-        EN_TRY(eni_cell_offer(store, cell));
+        eni_partition *part = &store->part[b];
+        if (part->pub.count == 0) continue;
+        eni_partition_recount(store, part);
+        EN_TRY(eni_store_hook_member(store, part, who, member));
+        EN_TRY(eni_partition_offer(store, part));
     }
     return EN_OK;
 }
@@ -22,21 +22,21 @@ static en_status tell_cells(eni_store *store, int32_t who, int member)
 /* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A
  * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it.
  */
-static void forget_calls(eni_store *store, eni_cell *cell, int32_t who)
+static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
 {
-    for (uint32_t i = cell->nstaged; i-- > 0;) {
-        eni_call *call = cell->staged[i];
+    for (uint32_t i = part->nstaged; i-- > 0;) {
+        eni_call *call = part->staged[i];
         if (call->msg.src != who || !(call->is_held || eni_mutant("answered-forgotten"))) continue;
         store->client[who].stats.dropped += call->covered;
-        eni_cell_unstage(store, cell, call);
+        eni_partition_unstage(store, part, call);
     }
-    for (eni_call *call = cell->held_first, *next; call; call = next) {
+    for (eni_call *call = part->held_first, *next; call; call = next) {
         next = call->next;
         if (call->msg.src != who) continue;
-        eni_cell_release(cell, call);
+        eni_partition_release(part, call);
         eni_store_call_give(store, call);
     }
-    cell->seat[who].outstanding = 0;
+    part->seat[who].outstanding = 0;
 }
 
 static en_status leave(eni_store *store, int32_t who)
@@ -46,11 +46,11 @@ static en_status leave(eni_store *store, int32_t who)
     const int was_active = client->presence == ENI_ACTIVE;
     client->presence = ENI_LEFT;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->cell[b].pub.count > 0) forget_calls(store, &store->cell[b], who);
+        if (store->part[b].pub.count > 0) forget_calls(store, &store->part[b], who);
     if (!was_active) return EN_OK; /* it had stopped to count when it finished */
     store->nactive--;
     store->nleft++;
-    return tell_cells(store, who, EN_MEMBER_LEFT);
+    return tell_partitions(store, who, EN_MEMBER_LEFT);
 }
 
 en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
@@ -61,16 +61,16 @@ en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, co
     store->nleft -= client->presence != ENI_ABSENT;
     client->incarnation = incarnation;
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
-        eni_cell *cell = &store->cell[b];
-        if (cell->pub.count == 0) continue;
-        eni_seat *seat = &cell->seat[who];
-        const uint64_t least = cell->pub.min_clock == UINT64_MAX ? 0 : cell->pub.min_clock;
-        /* What the cell knows of the rank, and what of it waits for a step, outlives a restart. */
+        eni_partition *part = &store->part[b];
+        if (part->pub.count == 0) continue;
+        eni_seat *seat = &part->seat[who];
+        const uint64_t least = part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
+        /* What the partition knows of the rank, and what of it waits for a step, outlives a restart. */
         *seat = (eni_seat){.peer = seat->peer, .staged = seat->staged, .clock = clock ? *clock : least};
     }
     client->presence = ENI_ACTIVE;
     store->nactive++;
-    return tell_cells(store, who, EN_MEMBER_JOINED);
+    return tell_partitions(store, who, EN_MEMBER_JOINED);
 }
 
 static en_status finish(eni_store *store, int32_t who)
@@ -80,7 +80,7 @@ static en_status finish(eni_store *store, int32_t who)
     client->presence = ENI_FINISHED;
     store->nactive--;
     store->nleft++;
-    return tell_cells(store, who, EN_MEMBER_FINISHED);
+    return tell_partitions(store, who, EN_MEMBER_FINISHED);
 }
 
 en_status eni_store_on_member(eni_store *store, const eni_store_event *event)
@@ -97,25 +97,25 @@ en_status eni_store_on_member(eni_store *store, const eni_store_event *event)
 
 /* ---- TIMER --------------------------------------------------------------------------------------------- */
 
-/* The cell whose timer is due first and has not run in this event; NULL: none is due. */
-static eni_cell *due_cell(const eni_store *store)
+/* The partition whose timer is due first and has not run in this event; NULL: none is due. */
+static eni_partition *due_partition(const eni_store *store)
 {
-    eni_cell *due = NULL;
+    eni_partition *due = NULL;
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
-        eni_cell *cell = &store->cell[b];
-        if (!cell->has_timer || cell->timer_ns > store->now_ns || cell->fired == store->nevents) continue;
-        if (!due || cell->timer_ns < due->timer_ns) due = cell;
+        eni_partition *part = &store->part[b];
+        if (!part->has_timer || part->timer_ns > store->now_ns || part->fired == store->nevents) continue;
+        if (!due || part->timer_ns < due->timer_ns) due = part;
     }
     return due;
 }
 
 en_status eni_store_on_timer(eni_store *store)
 {
-    for (eni_cell *cell; (cell = due_cell(store)) != NULL;) {
-        cell->has_timer = 0;
-        cell->fired = store->nevents;
-        EN_TRY(eni_store_hook_timer(store, cell));
-        EN_TRY(eni_cell_offer(store, cell));
+    for (eni_partition *part; (part = due_partition(store)) != NULL;) {
+        part->has_timer = 0;
+        part->fired = store->nevents;
+        EN_TRY(eni_store_hook_timer(store, part));
+        EN_TRY(eni_partition_offer(store, part));
     }
     return EN_OK;
 }
@@ -126,7 +126,7 @@ en_status eni_store_tell_timer(eni_store *store)
     int64_t when = INT64_MAX;
     if (!store->has_timers) return EN_OK;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->cell[b].has_timer && store->cell[b].timer_ns < when) when = store->cell[b].timer_ns;
+        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
     if (when == store->timer_told) return EN_OK;
     eni_store_action *action = eni_store_act(store, ENI_STORE_TIMER_AT, -1, 0, 0);
     if (!action) return EN_ENOMEM;

@@ -94,7 +94,7 @@ static void put_client(sink *out, const eni_client *client)
     put_histogram(out, &stats->steady);
 }
 
-static void put_seat(sink *out, const eni_store *store, const eni_cell *cell, const eni_seat *seat)
+static void put_seat(sink *out, const eni_store *store, const eni_partition *part, const eni_seat *seat)
 {
     put(out, eni_mutant("dedupe-not-saved") ? 0 : seat->seq, 8);
     put(out, seat->clock, 8);
@@ -104,7 +104,7 @@ static void put_seat(sink *out, const eni_store *store, const eni_cell *cell, co
     for (uint32_t i = 0; i < store->config.strategy->peer_vecs; i++) {
         const float *peer = seat->peer ? seat->peer[i] : NULL;
         put(out, peer != NULL, 1);
-        if (peer) put_floats(out, peer, cell->pub.count);
+        if (peer) put_floats(out, peer, part->pub.count);
     }
 }
 
@@ -133,38 +133,38 @@ static void put_call(sink *out, const eni_call *call)
 
 /* Those that are only staged still, then the held ones, both in their order: so staging them again gives the
  * same order of the sum, also where a client that joined again has reached a clock of its predecessor. */
-static void put_calls(sink *out, const eni_cell *cell)
+static void put_calls(sink *out, const eni_partition *part)
 {
     uint32_t n = 0;
-    for (const eni_call *call = cell->held_first; call; call = call->next)
+    for (const eni_call *call = part->held_first; call; call = call->next)
         n++;
-    for (uint32_t i = 0; i < cell->nstaged; i++)
-        n += !cell->staged[i]->is_held;
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        n += !part->staged[i]->is_held;
     put(out, n, 4);
-    for (uint32_t i = 0; i < cell->nstaged; i++)
-        if (!cell->staged[i]->is_held) put_call(out, cell->staged[i]);
-    for (const eni_call *call = cell->held_first; call; call = call->next)
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        if (!part->staged[i]->is_held) put_call(out, part->staged[i]);
+    for (const eni_call *call = part->held_first; call; call = call->next)
         put_call(out, call);
 }
 
-static void put_cell(sink *out, const eni_store *store, const eni_cell *cell)
+static void put_partition(sink *out, const eni_store *store, const eni_partition *part)
 {
-    const uint64_t count = cell->pub.count;
-    put(out, (uint64_t)cell->is_initialised, 1);
-    put(out, cell->pub.version, 8);
-    put(out, cell->steps, 8);
-    put(out, cell->samples, 8);
-    put(out, (uint64_t)cell->has_timer, 1);
-    put(out, (uint64_t)cell->timer_ns, 8);
-    put_floats(out, cell->pub.w, count);
+    const uint64_t count = part->pub.count;
+    put(out, (uint64_t)part->is_initialised, 1);
+    put(out, part->pub.version, 8);
+    put(out, part->steps, 8);
+    put(out, part->samples, 8);
+    put(out, (uint64_t)part->has_timer, 1);
+    put(out, (uint64_t)part->timer_ns, 8);
+    put_floats(out, part->pub.w, count);
     for (int i = 0; i < ENI_MAX_SLOTS; i++)
-        if (cell->slot[i]) put_floats(out, cell->slot[i], count);
-    if (cell->first) put_floats(out, cell->first, count);
-    put(out, store->config.strategy->cell_state, 8);
-    put_bytes(out, cell->state, store->config.strategy->cell_state);
+        if (part->slot[i]) put_floats(out, part->slot[i], count);
+    if (part->first) put_floats(out, part->first, count);
+    put(out, store->config.strategy->partition_state, 8);
+    put_bytes(out, part->state, store->config.strategy->partition_state);
     for (int32_t r = 0; r < store->config.world; r++)
-        put_seat(out, store, cell, &cell->seat[r]);
-    put_calls(out, cell);
+        put_seat(out, store, part, &part->seat[r]);
+    put_calls(out, part);
 }
 
 static void put_header(sink *out, const char *text, size_t bytes)
@@ -189,7 +189,7 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
         for (int32_t r = 0; r < store->config.world; r++)
             put_client(out, &store->client[r]);
         for (uint32_t b = 0; b < store->config.nbuckets; b++)
-            if (store->cell[b].pub.count > 0) put_cell(out, store, &store->cell[b]);
+            if (store->part[b].pub.count > 0) put_partition(out, store, &store->part[b]);
         put_bytes(out, ENI_STATE_END, 4);
         flush(out);
         st = out->status;
@@ -203,8 +203,8 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
 
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
 {
-    if (client < 0 || client >= store->config.world || !eni_store_cell(store, bucket)) return 0;
-    return store->cell[bucket].seat[client].seq;
+    if (client < 0 || client >= store->config.world || !eni_store_partition(store, bucket)) return 0;
+    return store->part[bucket].seat[client].seq;
 }
 
 uint64_t eni_store_incarnation(const eni_store *store, int32_t client)
@@ -216,6 +216,6 @@ int64_t eni_store_timer(const eni_store *store)
 {
     int64_t when = INT64_MAX;
     for (uint32_t b = 0; b < store->config.nbuckets; b++)
-        if (store->cell[b].has_timer && store->cell[b].timer_ns < when) when = store->cell[b].timer_ns;
+        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
     return when;
 }

@@ -5,12 +5,12 @@
  * killed: what it had saved comes from here, what came later its clients send again (retained pushes), and the
  * seats (dedupe entry, clock) that lie in the same state as their effect tell which of these are new.
  *
- * Saved: cells (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples, strategy
+ * Saved: partitions (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples, strategy
  * state, timers), seats and peer vectors, staged and held calls with their payloads and tickets, clients,
  * statistics, the index of the strategy's random numbers. Not saved: what follows from these (counts, least
  * clocks), idle buffers, and stats.detached's future: a loaded payload is the store's own memory.
  *
- *     [header] [text] [store] [client] x world [cell] x buckets "END\n"       all numbers little-endian
+ *     [header] [text] [store] [client] x world [partition] x buckets "END\n"       all numbers little-endian
  *
  *     header    0  8  "ENSTATE\n"
  *               8  4  version, 2
@@ -57,7 +57,7 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
  * store is not new. All logged with the reason. On failure the store is good for eni_store_free only. */
 en_status eni_store_load(eni_store *store, const void *bytes, size_t length, int64_t now_ns);
 
-/* The seq of the last call of this client on this cell that was taken in; 0: none, or no such cell or client.
+/* The seq of the last call of this client on this partition that was taken in; 0: none, or no such partition or client.
  * Those of a saved state are what `stable` on the wire promises once that state is safe on disk. */
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket);
 

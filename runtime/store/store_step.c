@@ -21,11 +21,11 @@ static void drop_payload(const eni_store_event *event)
 /* ---- CALL ---------------------------------------------------------------------------------------------- */
 
 /* A call that was taken in before: its payload is not looked at. */
-static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_cell *cell)
+static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    const eni_seat *seat = &cell->seat[event->client];
+    const eni_seat *seat = &part->seat[event->client];
     store->stats.repeats++;
-    for (eni_call *call = cell->held_first; call; call = call->next)
+    for (eni_call *call = part->held_first; call; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
             if (!eni_mutant("old-ticket-answered")) call->ticket = event->ticket;
             return EN_OK;
@@ -46,51 +46,51 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
         eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
     if (!reply) return EN_ENOMEM;
     reply->flags = ENI_STORE_IS_REPEAT;
-    reply->version = reply->met = cell->pub.version; /* what it met is not kept */
-    reply->data = cell->pub.w;
-    reply->count = cell->pub.count;
+    reply->version = reply->met = part->pub.version; /* what it met is not kept */
+    reply->data = part->pub.w;
+    reply->count = part->pub.count;
     return EN_OK;
 }
 
 /* Runs on_push (or its default) and books what became of the contribution. */
-static en_status push(eni_store *store, eni_cell *cell, eni_call *call)
+static en_status push(eni_store *store, eni_partition *part, eni_call *call)
 {
     const en_strategy *strategy = store->config.strategy;
-    const uint64_t version = cell->pub.version;
+    const uint64_t version = part->pub.version;
     store->current = call;
     store->did_touch = 0;
     en_status st;
     if (strategy->on_push)
-        st = eni_store_hook_push(store, cell, call);
-    else if ((st = eni_cell_stage(store, cell, call, 1.0)) == EN_OK)
-        st = eni_cell_step(store, cell);
+        st = eni_store_hook_push(store, part, call);
+    else if ((st = eni_partition_stage(store, part, call, 1.0)) == EN_OK)
+        st = eni_partition_step(store, part);
     if (st != EN_OK && call->is_staged) {
-        eni_cell_unstage(store, cell, call);
+        eni_partition_unstage(store, part, call);
         call->was_absorbed = 0;
     }
     store->current = NULL;
     if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
-        for (eni_call *held = cell->held_first; held; held = held->next)
+        for (eni_call *held = part->held_first; held; held = held->next)
             held->pending_error = EN_OK;
     call->pending_error = st;
     if (call->was_absorbed) return EN_OK; /* the step counts it */
-    return eni_cell_count(store, call, version, st == EN_OK && store->did_touch);
+    return eni_partition_count(store, call, version, st == EN_OK && store->did_touch);
 }
 
 /* The clock and the dedupe entry move, together. */
-static void advance(eni_store *store, eni_cell *cell, const eni_store_event *event)
+static void advance(eni_store *store, eni_partition *part, const eni_store_event *event)
 {
-    eni_seat *seat = &cell->seat[event->client];
-    eni_cell_used(store, cell);
+    eni_seat *seat = &part->seat[event->client];
+    eni_partition_used(store, part);
     seat->seq = event->seq;
     seat->outcome = ENI_HELD;
     seat->outstanding++;
-    const int was_min = seat->clock++ == cell->pub.min_clock;
-    if (event->payload.data && seat->pushes++ == 0) cell->nstarted++;
-    if (was_min && --cell->nmin == 0) eni_cell_recount(store, cell);
+    const int was_min = seat->clock++ == part->pub.min_clock;
+    if (event->payload.data && seat->pushes++ == 0) part->nstarted++;
+    if (was_min && --part->nmin == 0) eni_partition_recount(store, part);
 }
 
-static en_status take_call(eni_store *store, const eni_store_event *event, eni_cell *cell)
+static en_status take_call(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
     eni_call *call = eni_store_call_take(store);
     if (!call) return EN_ENOMEM;
@@ -98,7 +98,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
     const int may_edit = !(store->config.strategy->flags & EN_PUSH_READ_ONLY) &&
                          (store->config.strategy->on_push || store->config.strategy->on_pull);
     eni_store_client_stats *stats = &store->client[event->client].stats;
-    advance(store, cell, event);
+    advance(store, part, event);
     call->payload = event->payload;
     call->ticket = event->ticket;
     call->seq = event->seq;
@@ -106,38 +106,39 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_c
     /* A first push was computed while its client did not count yet: one that starts late would bring the
      * whole head start of the others into the mean. */
     call->is_steady =
-        cell->nstarted == store->nactive && store->nleft == 0 && cell->seat[event->client].pushes > 1;
+        part->nstarted == store->nactive && store->nleft == 0 && part->seat[event->client].pushes > 1;
     call->msg = (en_msg){
         .size = sizeof(en_msg),
         .kind = event->kind,
         .src = event->client,
         .what = event->what,
-        .clock = cell->seat[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
+        .clock = part->seat[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
         .base_version =
-            event->base_version < cell->pub.version ? event->base_version : cell->pub.version, /* is_replay */
+            event->base_version < part->pub.version ? event->base_version : part->pub.version, /* is_replay */
         .nsamples = event->nsamples,
         .data = event->payload.data,
     };
-    eni_cell_hold(cell, call);
+    eni_partition_hold(part, call);
     if (is_push && may_edit && event->payload.flags & ENI_PAYLOAD_READ_ONLY)
         EN_TRY(eni_store_call_detach(store, call));
     stats->pushes += is_push;
     stats->pulls += !is_push;
     stats->bytes_in += event->payload.count * sizeof(float);
-    if (is_push) EN_TRY(push(store, cell, call));
-    return eni_cell_offer(store, cell);
+    if (is_push) EN_TRY(push(store, part, call));
+    return eni_partition_offer(store, part);
 }
 
 /* Decides what a call is. *is_taken_out: its payload has moved into the store. */
-static en_status on_call(eni_store *store, const eni_store_event *event, eni_cell *cell, int *is_taken_out)
+static en_status on_call(eni_store *store, const eni_store_event *event, eni_partition *part,
+                         int *is_taken_out)
 {
     const eni_payload *payload = &event->payload;
     const unsigned long long seq = event->seq;
     if ((payload->data != NULL) != (payload->count > 0) ||
-        (payload->data && payload->count != cell->pub.count && !eni_mutant("half-push")))
+        (payload->data && payload->count != part->pub.count && !eni_mutant("half-push")))
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
-                      event->bucket, cell->pub.shard, (unsigned long long)payload->count,
-                      (unsigned long long)cell->pub.count);
+                      event->bucket, part->pub.shard, (unsigned long long)payload->count,
+                      (unsigned long long)part->pub.count);
     eni_client *client = &store->client[event->client];
     if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
     if (event->incarnation < client->incarnation && !eni_mutant("dedupe-without-incarnation"))
@@ -148,20 +149,20 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
     if (client->presence != ENI_ACTIVE)
         return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
                       client->presence == ENI_LEFT ? "left" : "finished");
-    if (!cell->is_initialised)
+    if (!part->is_initialised)
         return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
                       event->bucket);
-    const eni_seat *seat = &cell->seat[event->client];
+    const eni_seat *seat = &part->seat[event->client];
     if (event->seq <= seat->seq - (seat->seq > 0 && eni_mutant("repeat-applied")))
-        return repeat_call(store, event, cell);
+        return repeat_call(store, event, part);
     if (event->seq > seat->seq + 1)
         return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
                       event->client, event->bucket, (unsigned long long)seat->seq);
-    if (event->base_version > cell->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
+    if (event->base_version > part->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,
-                      (unsigned long long)cell->pub.version);
+                      (unsigned long long)part->pub.version);
     if (event->nsamples > ENI_STORE_SAMPLES_MAX)
         return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
                       event->client, event->bucket, (unsigned long long)event->nsamples);
@@ -172,27 +173,27 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_cel
         return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
                       seat->outstanding, event->bucket);
     *is_taken_out = 1;
-    return take_call(store, event, cell);
+    return take_call(store, event, part);
 }
 
 /* ---- step ---------------------------------------------------------------------------------------------- */
 
-/* Events that name a cell. */
-static en_status on_cell(eni_store *store, const eni_store_event *event)
+/* Events that name a partition. */
+static en_status on_partition(eni_store *store, const eni_store_event *event)
 {
     int is_taken = 0;
     en_status st;
-    if (!eni_store_cell(store, event->bucket)) {
+    if (!eni_store_partition(store, event->bucket)) {
         st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
                     event->bucket, store->config.shard, store->config.nbuckets);
     } else {
-        eni_cell *cell = &store->cell[event->bucket];
+        eni_partition *part = &store->part[event->bucket];
         if (event->type == ENI_STORE_CALL)
-            st = on_call(store, event, cell, &is_taken);
+            st = on_call(store, event, part, &is_taken);
         else if (event->type == ENI_STORE_INIT)
-            st = eni_store_on_init(store, event, cell);
+            st = eni_store_on_init(store, event, part);
         else
-            st = eni_store_on_snapshot(store, event, cell);
+            st = eni_store_on_snapshot(store, event, part);
     }
     if (!is_taken) drop_payload(event);
     return st;
@@ -225,7 +226,7 @@ en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_sto
     } else if (event->type == ENI_STORE_MEMBER) {
         st = eni_store_on_member(store, event);
     } else {
-        st = on_cell(store, event);
+        st = on_partition(store, event);
     }
     if (st == EN_OK) st = eni_store_tell_timer(store);
     store->actions = NULL;

@@ -17,7 +17,7 @@ static void shard_send(shard *l, const eni_packet *to, eni_header *header, float
     eni_router_send(l->router, to, header, payload, NULL, NULL);
 }
 
-/* Weights: twice the payload; a pull gets the element's number within the cell. */
+/* Weights: twice the payload; a pull gets the element's number within the partition. */
 static void shard_answer(shard *l, const eni_packet *packet, uint32_t flags, uint64_t missing, int late_ms)
 {
     const eni_header *h = &packet->header;

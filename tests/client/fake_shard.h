@@ -18,7 +18,7 @@ enum {           /* kinds of calls */
        ECHO = 1, /* answered at once with twice the payload */
        HOLD,     /* answered after the next other call */
        REFUSE,
-       SHORT,   /* a cell of one element less */
+       SHORT,   /* a partition of one element less */
        LIE,     /* "it lies in your arena", which the shard does not have */
        NOWHERE, /* for a bucket that there is not */
        LATE,    /* usable LATE_MS after it arrives */

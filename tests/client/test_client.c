@@ -331,7 +331,7 @@ static void test_pull_init_and_snapshot(void **state)
         eni_client_call(s.client, ENI_MSG_SNAPSHOT, C, 0, 3, ENI_SLOT_NONE, ENI_SLOT_PARAM, 0, 0), EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK);
     const float *param = eni_arena_at(s.arena, ENI_SLOT_PARAM, s.buckets->bucket[C].lo);
-    assert_true(param[0] == 0 && param[31] == 31 && param[32] == 0 && param[63] == 31); /* two cells */
+    assert_true(param[0] == 0 && param[31] == 31 && param[32] == 0 && param[63] == 31); /* two partitions */
     assert_int_equal(eni_client_call(s.client, ENI_MSG_CALL, C, ECHO, 1, ENI_SLOT_GRAD, ENI_SLOT_NONE, 8, 0),
                      EN_OK);
     assert_int_equal(eni_client_wait(s.client, C), EN_OK); /* a push whose answer nobody wants */
@@ -400,7 +400,7 @@ static void test_refused(void **state)
 static void test_wrong_length(void **state)
 {
     (void)state;
-    expect_failure(SHORT, EN_EPROTO, "124 bytes for a cell of 128");
+    expect_failure(SHORT, EN_EPROTO, "124 bytes for a partition of 128");
 }
 
 static void test_memory_that_was_not_shared(void **state)

@@ -111,7 +111,8 @@ static void a_look_aside_does_not_make_a_gradient_fresher(void **state)
     close_scene(&s);
 }
 
-/* The second shard's cell was met by three more versions than the first's; a shard that says nothing is at 0.
+/* The second shard's partition was met by three more versions than the first's; a shard that says nothing is
+ * at 0.
  */
 static void staleness_is_what_the_shards_say(void **state)
 {

@@ -21,7 +21,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-enum { SHARDS = 2, CELLS = 20, SLOTS = 32, ROUNDS = 20000 };
+enum { SHARDS = 2, PARTITIONS = 20, SLOTS = 32, ROUNDS = 20000 };
 
 typedef struct shard {
     eni_shm_ring *ring;
@@ -51,14 +51,14 @@ static en_status await(void)
 
 static eni_header question(uint64_t seq)
 {
-    return (eni_header){.type = ENI_MSG_CALL, .bucket = (uint32_t)(seq % CELLS), .seq = seq, .kind = 1};
+    return (eni_header){.type = ENI_MSG_CALL, .bucket = (uint32_t)(seq % PARTITIONS), .seq = seq, .kind = 1};
 }
 
 static int setup(void **state)
 {
     (void)state;
     memset(&s, 0, sizeof s);
-    if (eni_shm_ring_open(SHARDS, CELLS, &s.client) != EN_OK) return -1;
+    if (eni_shm_ring_open(SHARDS, PARTITIONS, &s.client) != EN_OK) return -1;
     for (uint32_t k = 0; k < SHARDS; k++) {
         s.shard[k].number = k;
         s.shard[k].doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -192,7 +192,7 @@ static void the_wait_ends_when_nobody_lives(void **state)
     assert_int_equal(eni_shm_ring_await(s.client, &dead), EN_ETIMEOUT);
 }
 
-static void there_is_room_for_every_cell(void **state)
+static void there_is_room_for_every_partition(void **state)
 {
     (void)state;
     eni_header header;
@@ -331,7 +331,7 @@ int main(void)
         TEST(every_message_arrives_once_and_in_order),
         TEST(who_sleeps_is_woken),
         TEST(the_wait_ends_when_nobody_lives),
-        TEST(there_is_room_for_every_cell),
+        TEST(there_is_room_for_every_partition),
         TEST(the_largest_header_fits),
         TEST(bad_bytes_are_told_and_passed_over),
         TEST(a_counter_that_lies_ends_it),

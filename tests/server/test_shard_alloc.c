@@ -18,7 +18,7 @@
 #include "server/shard.h"
 #include "tests/allocations.h"
 
-enum { ELEMENTS = 1024 + 32768, KEY_VALUES = 20, CELLS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
+enum { ELEMENTS = 1024 + 32768, KEY_VALUES = 20, PARTITIONS = 2, WARM = 200, ROUNDS = 1000, TRIES = 5 };
 
 static const eni_key_value key_values[KEY_VALUES] = {{"strategy-name", "ps-sync"},
                                                      {"strategy-options", ""},
@@ -41,8 +41,8 @@ static const eni_key_value key_values[KEY_VALUES] = {{"strategy-name", "ps-sync"
                                                      {"net-rate", "0"},
                                                      {"net-delay", "0"}};
 
-static eni_bucket_range ranges[CELLS] = {{.lo = 32768, .hi = ELEMENTS}, {.lo = 0, .hi = 32768}};
-static const eni_buckets buckets = {.n = CELLS, .count = ELEMENTS, .bucket = ranges};
+static eni_bucket_range ranges[PARTITIONS] = {{.lo = 32768, .hi = ELEMENTS}, {.lo = 0, .hi = 32768}};
+static const eni_buckets buckets = {.n = PARTITIONS, .count = ELEMENTS, .bucket = ranges};
 
 /* One shard with one client, in this process. */
 typedef struct rig {
@@ -87,10 +87,10 @@ static void call_all(rig *r, uint32_t type, int in_slot, uint64_t step)
 {
     const int out_slot = type == ENI_MSG_CALL ? ENI_SLOT_GRAD : ENI_SLOT_PARAM;
     const uint32_t kind = type == ENI_MSG_CALL, what = kind ? EN_GRAD : EN_WEIGHTS;
-    for (uint32_t b = 0; b < CELLS; b++)
+    for (uint32_t b = 0; b < PARTITIONS; b++)
         assert_int_equal(eni_client_call(r->client, type, b, kind, what, out_slot, in_slot, kind, step),
                          EN_OK);
-    for (uint32_t b = 0; b < CELLS; b++)
+    for (uint32_t b = 0; b < PARTITIONS; b++)
         assert_int_equal(eni_client_wait(r->client, b), EN_OK);
 }
 
@@ -155,7 +155,7 @@ static void count(const char *transport, int is_shared)
         some = allocations_end();
     }
     print_message("%s: %d push-pulls: %ld allocations of ours, %ld of ZeroMQ, %ld freed\n", transport,
-                  ROUNDS * CELLS, some.own, some.foreign, some.freed);
+                  ROUNDS * PARTITIONS, some.own, some.foreign, some.freed);
     assert_int_equal(some.own, 0);
     if (is_shared) /* by ring: ZeroMQ has nothing to do */
         assert_int_equal(some.foreign, 0);
@@ -190,7 +190,7 @@ static long resident_kb(void)
 /* EN_PUSH_PULLS of them, half of 4 KB and half of 128 KB; the first tenth is warm-up. */
 static void does_not_grow(int is_shared)
 {
-    const uint64_t rounds = EN_PUSH_PULLS / CELLS;
+    const uint64_t rounds = EN_PUSH_PULLS / PARTITIONS;
     rig *r = open_rig(is_shared);
     do_rounds(r, rounds / 10);
     const long before = resident_kb();

@@ -110,12 +110,12 @@ static void the_sums_are_the_same(void **state)
 }
 
 /* A strategy of its own that moves the weights by hand. */
-static en_status by_hand(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status by_hand(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state, (void)msg;
-    for (uint64_t i = 0; i < cell->count; i++)
-        cell->w[i] += 1;
-    store->touch(store, cell);
+    for (uint64_t i = 0; i < part->count; i++)
+        part->w[i] += 1;
+    store->touch(store, part);
     return EN_OK;
 }
 

@@ -9,11 +9,11 @@
 enum { COUNT = 32 };
 static const uint64_t counts[2] = {COUNT, COUNT};
 
-typedef void (*misdeed)(en_store *, en_cell *, en_msg *);
+typedef void (*misdeed)(en_store *, en_partition *, en_msg *);
 static misdeed in_push, in_pull, in_timer;
 static en_status push_returns;
 static int pull_returns;
-static en_cell *kept_cell;
+static en_partition *kept_partition;
 static char said[1200];
 static int errors;
 
@@ -25,25 +25,25 @@ static void listen_to(void *user, int level, const char *subsystem, const char *
     snprintf(said, sizeof said, "%s", text);
 }
 
-static en_status bad_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status bad_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    if (cell->bucket == 0) kept_cell = cell;
-    if (in_push != NULL) in_push(store, cell, msg);
+    if (part->bucket == 0) kept_partition = part;
+    if (in_push != NULL) in_push(store, part, msg);
     return push_returns;
 }
 
-static int bad_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int bad_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    if (in_pull != NULL) in_pull(store, cell, msg);
+    if (in_pull != NULL) in_pull(store, part, msg);
     return pull_returns;
 }
 
-static void bad_timer(en_store *store, void *state, en_cell *cell)
+static void bad_timer(en_store *store, void *state, en_partition *part)
 {
     (void)state;
-    if (in_timer != NULL) in_timer(store, cell, NULL);
+    if (in_timer != NULL) in_timer(store, part, NULL);
 }
 
 static const en_strategy bad = {.abi = EN_STRATEGY_ABI,
@@ -56,86 +56,86 @@ static const en_strategy bad = {.abi = EN_STRATEGY_ABI,
 
 /* ---- misdeeds ---- */
 
-static void peer_of_nobody(en_store *store, en_cell *cell, en_msg *msg)
+static void peer_of_nobody(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)msg;
-    assert_null(store->peer(store, cell, 2, 0));
+    assert_null(store->peer(store, part, 2, 0));
 }
-static void peer_below(en_store *store, en_cell *cell, en_msg *msg)
+static void peer_below(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)msg;
-    assert_null(store->peer(store, cell, -1, 0));
+    assert_null(store->peer(store, part, -1, 0));
 }
-static void peer_undeclared(en_store *store, en_cell *cell, en_msg *msg)
+static void peer_undeclared(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)msg;
-    assert_null(store->peer(store, cell, 0, 1));
+    assert_null(store->peer(store, part, 0, 1));
 }
-static void absorb_twice(en_store *store, en_cell *cell, en_msg *msg)
+static void absorb_twice(en_store *store, en_partition *part, en_msg *msg)
 {
-    store->absorb(store, cell, msg, 1);
-    store->absorb(store, cell, msg, 1);
+    store->absorb(store, part, msg, 1);
+    store->absorb(store, part, msg, 1);
 }
 /* Between the two the step has used it: it is not staged any more, and would count twice. */
-static void absorb_after_step(en_store *store, en_cell *cell, en_msg *msg)
+static void absorb_after_step(en_store *store, en_partition *part, en_msg *msg)
 {
-    store->absorb(store, cell, msg, 1);
-    store->step(store, cell);
-    store->absorb(store, cell, msg, 1);
+    store->absorb(store, part, msg, 1);
+    store->step(store, part);
+    store->absorb(store, part, msg, 1);
 }
-static void absorb_nan(en_store *store, en_cell *cell, en_msg *msg)
+static void absorb_nan(en_store *store, en_partition *part, en_msg *msg)
 {
-    store->absorb(store, cell, msg, NAN);
+    store->absorb(store, part, msg, NAN);
 }
-static void absorb_copy(en_store *store, en_cell *cell, en_msg *msg)
+static void absorb_copy(en_store *store, en_partition *part, en_msg *msg)
 {
     const en_msg copy = *msg;
-    store->absorb(store, cell, &copy, 1);
+    store->absorb(store, part, &copy, 1);
 }
-static void absorb_any(en_store *store, en_cell *cell, en_msg *msg)
+static void absorb_any(en_store *store, en_partition *part, en_msg *msg)
 {
-    store->absorb(store, cell, msg, 1);
+    store->absorb(store, part, msg, 1);
 }
-static void step_other_cell(en_store *store, en_cell *cell, en_msg *msg)
+static void step_other_partition(en_store *store, en_partition *part, en_msg *msg)
 {
-    (void)cell, (void)msg;
-    store->step(store, kept_cell);
+    (void)part, (void)msg;
+    store->step(store, kept_partition);
 }
-static void set_timer(en_store *store, en_cell *cell, en_msg *msg)
+static void set_timer(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)msg;
-    store->timer(store, cell, 100);
+    store->timer(store, part, 100);
 }
-static void step_no_cell(en_store *store, en_cell *cell, en_msg *msg)
+static void step_no_partition(en_store *store, en_partition *part, en_msg *msg)
 {
-    (void)cell, (void)msg;
+    (void)part, (void)msg;
     store->step(store, NULL);
     store->touch(store, NULL);
     store->timer(store, NULL, 0);
 }
-static void rewrite_count(en_store *store, en_cell *cell, en_msg *msg)
+static void rewrite_count(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)store, (void)msg;
-    cell->count = 1u << 30;
+    part->count = 1u << 30;
 }
-static void rewrite_weights(en_store *store, en_cell *cell, en_msg *msg)
+static void rewrite_weights(en_store *store, en_partition *part, en_msg *msg)
 {
     (void)store, (void)msg;
-    cell->w = NULL;
+    part->w = NULL;
 }
-static void rewrite_src(en_store *store, en_cell *cell, en_msg *msg)
+static void rewrite_src(en_store *store, en_partition *part, en_msg *msg)
 {
-    (void)store, (void)cell;
+    (void)store, (void)part;
     msg->src = 1000;
 }
-static void rewrite_data(en_store *store, en_cell *cell, en_msg *msg)
+static void rewrite_data(en_store *store, en_partition *part, en_msg *msg)
 {
-    (void)store, (void)cell;
+    (void)store, (void)part;
     msg->data = NULL;
 }
-static void no_key(en_store *store, en_cell *cell, en_msg *msg)
+static void no_key(en_store *store, en_partition *part, en_msg *msg)
 {
-    (void)cell, (void)msg;
+    (void)part, (void)msg;
     store->num(store, NULL);
 }
 
@@ -153,7 +153,7 @@ static eni_store_event push_of(int32_t client, uint32_t bucket, uint64_t seq, fl
                              .payload = {.data = data, .count = COUNT}};
 }
 
-/* One push to bucket 1, which is refused, whose cell is whole afterwards. */
+/* One push to bucket 1, which is refused, whose partition is whole afterwards. */
 static void expect_refusal(const char *what, const char *hook, const char *words)
 {
     char begin[96];
@@ -165,7 +165,7 @@ static void expect_refusal(const char *what, const char *hook, const char *words
     misdeed push = in_push, pull = in_pull;
     in_push = in_pull = NULL;
     rig r = rig_new(&config);
-    rig_step(&r, push_of(0, 0, 1, data)); /* to bucket 0, with nothing wrong: kept_cell */
+    rig_step(&r, push_of(0, 0, 1, data)); /* to bucket 0, with nothing wrong: kept_partition */
     in_push = push;
     in_pull = pull;
     errors = 0;
@@ -199,10 +199,10 @@ static void misuse_is_refused(void **state)
                  {"after a step", absorb_after_step, "once"},
                  {"nan", absorb_nan, "weight"},
                  {"copy", absorb_copy, "with its message"},
-                 {"other cell", step_other_cell, "step with a cell that is not"},
-                 {"no cell", step_no_cell, "cell that is not the hook's"},
-                 {"count", rewrite_count, "changed its cell"},
-                 {"weights", rewrite_weights, "changed its cell"},
+                 {"other partition", step_other_partition, "step with a partition that is not"},
+                 {"no partition", step_no_partition, "partition that is not the hook's"},
+                 {"count", rewrite_count, "changed its partition"},
+                 {"weights", rewrite_weights, "changed its partition"},
                  {"src", rewrite_src, "changed its message"},
                  {"data", rewrite_data, "changed its message"},
                  {"key", no_key, "without a key"}};
@@ -213,7 +213,7 @@ static void misuse_is_refused(void **state)
     in_pull = absorb_any; /* a pull's answer is no place to add a gradient */
     expect_refusal("absorb in on_pull", "on_pull", "belongs into on_push");
     in_pull = rewrite_count;
-    expect_refusal("count in on_pull", "on_pull", "changed its cell");
+    expect_refusal("count in on_pull", "on_pull", "changed its partition");
     pull_returns = 99;
     expect_refusal("verdict", "on_pull", "returned 99");
     pull_returns = EN_REPLY_WEIGHTS;
@@ -247,14 +247,14 @@ static void misuse_in_a_timer_ends_the_shard(void **state)
     rig_step(&r, push_of(0, 0, 1, data));
     rig_step(&r, push_of(0, 1, 1, data));
     in_push = NULL;
-    in_timer = step_other_cell; /* bucket 0's, which bucket 0 may, and bucket 1 may not */
+    in_timer = step_other_partition; /* bucket 0's, which bucket 0 may, and bucket 1 may not */
     errors = 0;
     eni_store_event due = {.type = ENI_STORE_TIMER, .now_ns = r.now_ns + 1000};
     assert_int_equal(eni_store_step(r.store, &due, &r.actions), EN_EBUG);
     assert_int_equal(errors, 1);
     assert_non_null(strstr(said, "on_timer of bad (shard 0, bucket 1"));
     en_store *table = (en_store *)(void *)r.store;
-    table->timer(table, kept_cell, 0);
+    table->timer(table, kept_partition, 0);
     assert_non_null(strstr(said, "outside of a hook"));
     rig_free(&r);
     in_timer = NULL;

@@ -11,20 +11,20 @@ enum { WORLD = 4, COUNT = 40, EVENTS = 400, SEEDS = 60 };
 static uint32_t quorum = 2; /* of the test in progress */
 static uint64_t bound = 3;
 
-static en_status any_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status any_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    const uint32_t wanted = quorum < cell->nclients ? quorum : cell->nclients;
-    en_status status = store->absorb(store, cell, msg, 0.5);
-    return status != EN_OK || cell->pending < wanted ? status : store->step(store, cell);
+    const uint32_t wanted = quorum < part->nclients ? quorum : part->nclients;
+    en_status status = store->absorb(store, part, msg, 0.5);
+    return status != EN_OK || part->pending < wanted ? status : store->step(store, part);
 }
 
-static int any_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int any_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    if (cell->min_clock == UINT64_MAX || msg->clock <= cell->min_clock) return EN_REPLY_WEIGHTS;
-    return msg->clock - cell->min_clock <= bound ? EN_REPLY_WEIGHTS : EN_HOLD;
+    if (part->min_clock == UINT64_MAX || msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
+    return msg->clock - part->min_clock <= bound ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 static const en_strategy any = {

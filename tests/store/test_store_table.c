@@ -13,41 +13,41 @@ typedef struct seen {
     int64_t now_ns;
 } seen;
 
-static en_status kind_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status kind_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     seen *s = state;
     s->now_ns = store->now_ns(store);
     switch (msg->kind) {
     case AVERAGE: /* AD-PSGD: both sides end with the average */
-        for (uint64_t i = 0; i < cell->count; i++)
-            msg->data[i] = cell->w[i] = 0.5f * (cell->w[i] + msg->data[i]);
-        store->touch(store, cell);
+        for (uint64_t i = 0; i < part->count; i++)
+            msg->data[i] = part->w[i] = 0.5f * (part->w[i] + msg->data[i]);
+        store->touch(store, part);
         return EN_OK;
     case REMEMBER: /* DC-ASGD: the weights that this client saw last */
-        memcpy(msg->data, store->peer(store, cell, msg->src, 0), cell->count * sizeof(float));
-        memcpy(store->peer(store, cell, msg->src, 0), cell->w, cell->count * sizeof(float));
+        memcpy(msg->data, store->peer(store, part, msg->src, 0), part->count * sizeof(float));
+        memcpy(store->peer(store, part, msg->src, 0), part->w, part->count * sizeof(float));
         return EN_OK;
-    case ALARM: store->timer(store, cell, 1000); return EN_OK;
-    case TWICE: store->absorb(store, cell, msg, 1); return store->absorb(store, cell, msg, 1);
-    case HALF: store->absorb(store, cell, msg, 0.5); return store->step(store, cell);
+    case ALARM: store->timer(store, part, 1000); return EN_OK;
+    case TWICE: store->absorb(store, part, msg, 1); return store->absorb(store, part, msg, 1);
+    case HALF: store->absorb(store, part, msg, 0.5); return store->step(store, part);
     case DICE: s->dice[0] = s->dice[1], s->dice[1] = store->rand(store); return EN_OK;
     default: return EN_OK;
     }
 }
 
-static int kind_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int kind_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     const seen *s = state;
     (void)store;
-    (void)cell;
+    (void)part;
     if (msg->kind == ALARM) return s->timers > 0 ? EN_REPLY_WEIGHTS : EN_HOLD;
     return msg->kind == AVERAGE || msg->kind == REMEMBER ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
-static void kind_timer(en_store *store, void *state, en_cell *cell)
+static void kind_timer(en_store *store, void *state, en_partition *part)
 {
     seen *s = state;
-    if (++s->timers == 1) store->timer(store, cell, 0); /* once more, but not within this event */
+    if (++s->timers == 1) store->timer(store, part, 0); /* once more, but not within this event */
 }
 
 static const en_strategy kinds = {
@@ -55,7 +55,7 @@ static const en_strategy kinds = {
     .size = sizeof(en_strategy),
     .name = "kinds",
     .peer_vecs = 2,
-    .cell_state = sizeof(seen),
+    .partition_state = sizeof(seen),
     .on_push = kind_push,
     .on_pull = kind_pull,
     .on_timer = kind_timer,

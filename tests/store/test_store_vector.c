@@ -1,5 +1,5 @@
-/* test_store_vector.c - whole vectors in and out of a cell: a store that starts from another's snapshot goes
- * on as that one does. */
+/* test_store_vector.c - whole vectors in and out of a partition: a store that starts from another's snapshot
+ * goes on as that one does. */
 #include "tests/store/store_rig.h"
 
 enum { COUNT = 48 };

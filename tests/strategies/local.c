@@ -37,21 +37,21 @@ static en_status easgd_submit(en_host *host, void *state, en_bucket *bucket)
     return status;
 }
 
-static en_status easgd_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status easgd_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    for (uint64_t i = 0; i < cell->count; i++) {
-        const float force = 0.25f * (msg->data[i] - cell->w[i]);
-        cell->w[i] += force;
+    for (uint64_t i = 0; i < part->count; i++) {
+        const float force = 0.25f * (msg->data[i] - part->w[i]);
+        part->w[i] += force;
         msg->data[i] -= force;
     }
-    store->touch(store, cell);
+    store->touch(store, part);
     return EN_OK;
 }
 
-static int easgd_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int easgd_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
-    (void)store, (void)state, (void)cell;
+    (void)store, (void)state, (void)part;
     return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
@@ -89,13 +89,13 @@ static en_status downpour_finish(en_host *host, void *state, en_bucket *bucket)
     return host->lin(host, self->sum[bucket->id], 0, bucket->grad, 0);
 }
 
-static en_status downpour_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status downpour_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     const uint64_t drop = (uint64_t)store->num(store, "drop");
     (void)state;
     if (drop > 0 && msg->clock % drop == 0) return EN_OK;
-    const en_status status = store->absorb(store, cell, msg, 1);
-    return status == EN_OK ? store->step(store, cell) : status;
+    const en_status status = store->absorb(store, part, msg, 1);
+    return status == EN_OK ? store->step(store, part) : status;
 }
 
 /* ---- tables

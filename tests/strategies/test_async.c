@@ -44,7 +44,7 @@ static void is_a_sequential_loop_with_delay(void **state)
     rig r;
     memset(&ref, 0, sizeof ref);
     rig_init(&r, "ps-async", WORLD, VERSIONS - 1);
-    r.config.bucket_cap_bytes = 0; /* one bucket, one cell: a version of it is a version of the model */
+    r.config.bucket_cap_bytes = 0; /* one bucket, one partition: a version of it is a version of the model */
     r.config.schedule.base = 0.004;
     r.config.compute.noise = ENI_SIM_LOGNORMAL;
     r.config.compute.sigma = 0.4;

@@ -59,18 +59,18 @@ static en_status hier_finish(en_host *host, void *state, en_bucket *bucket)
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
 
-static en_status round_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status round_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    return status == EN_OK && cell->pending >= cell->nclients ? store->step(store, cell) : status;
+    en_status status = store->absorb(store, part, msg, 1);
+    return status == EN_OK && part->pending >= part->nclients ? store->step(store, part) : status;
 }
 
-static int round_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int round_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 /* ---- gossip: symmetric averaging with both neighbours of a ring (Lian'17, D-PSGD, alg. 1) -------------- */
@@ -148,24 +148,24 @@ static en_status visit_finish(en_host *host, void *state, en_bucket *bucket)
     return status == EN_OK && host->world->rank % 2 == 0 ? host->step(host, bucket) : status;
 }
 
-static en_status visit_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status visit_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
     if (msg->kind == GRADIENT) {
-        en_status status = store->absorb(store, cell, msg, 1);
-        return status == EN_OK ? store->step(store, cell) : status;
+        en_status status = store->absorb(store, part, msg, 1);
+        return status == EN_OK ? store->step(store, part) : status;
     }
-    for (uint64_t i = 0; i < cell->count; i++)
-        msg->data[i] = cell->w[i] = 0.5f * (cell->w[i] + msg->data[i]);
-    store->touch(store, cell);
+    for (uint64_t i = 0; i < part->count; i++)
+        msg->data[i] = part->w[i] = 0.5f * (part->w[i] + msg->data[i]);
+    store->touch(store, part);
     return EN_OK;
 }
 
-static int visit_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int visit_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    (void)cell;
+    (void)part;
     return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
@@ -175,19 +175,19 @@ typedef struct late {
     uint64_t rung;
 } late;
 
-static en_status late_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status late_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    store->timer(store, cell, 1000000);
+    en_status status = store->absorb(store, part, msg, 1);
+    store->timer(store, part, 1000000);
     return status;
 }
 
-static void late_timer(en_store *store, void *state, en_cell *cell)
+static void late_timer(en_store *store, void *state, en_partition *part)
 {
     late *self = state;
     self->rung++;
-    if (cell->pending > 0) store->step(store, cell);
+    if (part->pending > 0) store->step(store, part);
 }
 
 /* ---- stuck: never answers; mixed: ranks disagree about the collective ---------------------------------- */
@@ -199,11 +199,11 @@ static en_status push_submit(en_host *host, void *state, en_bucket *bucket)
     return EN_OK;
 }
 
-static int never_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int never_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    (void)cell;
+    (void)part;
     (void)msg;
     return EN_HOLD;
 }
@@ -235,50 +235,51 @@ static const en_option quorum_options[] = {
     {0},
 };
 
-static int has_quorum(en_store *store, const en_cell *cell)
+static int has_quorum(en_store *store, const en_partition *part)
 {
     const double wanted = store->num(store, "quorum");
-    return cell->pending > 0 && (cell->pending >= wanted || cell->pending >= cell->nclients);
+    return part->pending > 0 && (part->pending >= wanted || part->pending >= part->nclients);
 }
 
-static en_status quorum_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status quorum_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    return status == EN_OK && has_quorum(store, cell) ? store->step(store, cell) : status;
+    en_status status = store->absorb(store, part, msg, 1);
+    return status == EN_OK && has_quorum(store, part) ? store->step(store, part) : status;
 }
 
-static void quorum_member(en_store *store, void *state, en_cell *cell, int32_t who, int event)
+static void quorum_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
 {
     (void)state;
-    if (event == EN_MEMBER_JOINED || !has_quorum(store, cell)) return;
-    if (store->step(store, cell) != EN_OK) store->log(store, 0, "no step after worker %d ended", who);
+    if (event == EN_MEMBER_JOINED || !has_quorum(store, part)) return;
+    if (store->step(store, part) != EN_OK) store->log(store, 0, "no step after worker %d ended", who);
 }
 
-static int at_once(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int at_once(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store;
     (void)state;
-    (void)cell;
+    (void)part;
     (void)msg;
     return EN_REPLY_WEIGHTS;
 }
 
 /* ---- backup: a step on the first `quorum` gradients of a round, late ones dropped (Chen'16, sec. 2) ---- */
 
-/* Cells drop for themselves: two ranks may each be late where the other waits. So a round also has a limit.
+/* Partitions drop for themselves: two ranks may each be late where the other waits. So a round also has a
+ * limit.
  */
-static en_status backup_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status backup_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
-    if (msg->base_version < cell->version) return EN_OK;
-    store->timer(store, cell, 2000000);
-    return quorum_push(store, state, cell, msg);
+    if (msg->base_version < part->version) return EN_OK;
+    store->timer(store, part, 2000000);
+    return quorum_push(store, state, part, msg);
 }
 
-static void backup_timer(en_store *store, void *state, en_cell *cell)
+static void backup_timer(en_store *store, void *state, en_partition *part)
 {
     (void)state;
-    if (cell->pending > 0) store->step(store, cell);
+    if (part->pending > 0) store->step(store, part);
 }
 
 /* ---- moody: peer vectors, touches, random numbers, edited answers: all that a saved store must keep -----
@@ -288,26 +289,26 @@ typedef struct moody {
     uint64_t pushes;
 } moody;
 
-static en_status moody_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status moody_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     moody *self = state;
-    float *peer = store->peer(store, cell, msg->src, (int)(store->rand(store) % 2));
+    float *peer = store->peer(store, part, msg->src, (int)(store->rand(store) % 2));
     if (!peer) return EN_ENOMEM;
-    if (++self->pushes % 3 == 0) return store->absorb(store, cell, msg, 0.5);
-    for (uint64_t i = 0; i < cell->count; i++) {
+    if (++self->pushes % 3 == 0) return store->absorb(store, part, msg, 0.5);
+    for (uint64_t i = 0; i < part->count; i++) {
         peer[i] += 0.25f * msg->data[i];
-        cell->w[i] -= 0.01f * peer[i];
+        part->w[i] -= 0.01f * peer[i];
         msg->data[i] -= peer[i];
     }
-    store->touch(store, cell);
-    store->timer(store, cell, (int64_t)(store->rand(store) % 50));
+    store->touch(store, part);
+    store->timer(store, part, (int64_t)(store->rand(store) % 50));
     return EN_OK;
 }
 
-static int moody_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int moody_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    if (cell->min_clock != UINT64_MAX && msg->clock > cell->min_clock + 2) return EN_HOLD;
+    if (part->min_clock != UINT64_MAX && msg->clock > part->min_clock + 2) return EN_HOLD;
     return store->rand(store) % 3 ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
@@ -315,10 +316,11 @@ static int moody_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
 
 #define HEAD(text) .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = text, .help = "for the tests"
 
-static const en_strategy moody_table = {
-    HEAD("moody"),         .flags = EN_STORE_ON_SERVERS, .peer_vecs = 2,        .cell_state = sizeof(moody),
-    .submit = push_submit, .finish = wait_first,         .on_push = moody_push, .on_pull = moody_pull,
-    .on_timer = late_timer};
+static const en_strategy moody_table = {HEAD("moody"),         .flags = EN_STORE_ON_SERVERS,
+                                        .peer_vecs = 2,        .partition_state = sizeof(moody),
+                                        .submit = push_submit, .finish = wait_first,
+                                        .on_push = moody_push, .on_pull = moody_pull,
+                                        .on_timer = late_timer};
 static const en_strategy backup = {HEAD("backup"),
                                    .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
                                    .options = quorum_options,
@@ -340,7 +342,7 @@ static const en_strategy mixed = {HEAD("mixed"), .next = &failing, .submit = mix
 static const en_strategy stuck = {HEAD("stuck"),         .flags = EN_STORE_ON_SERVERS, .next = &mixed,
                                   .submit = push_submit, .finish = wait_first,         .on_pull = never_pull};
 static const en_strategy late_table = {
-    HEAD("late"),         .flags = EN_STORE_ON_SERVERS, .cell_state = sizeof(late),
+    HEAD("late"),         .flags = EN_STORE_ON_SERVERS, .partition_state = sizeof(late),
     .next = &stuck,       .submit = push_submit,        .finish = wait_first,
     .on_push = late_push, .on_pull = round_pull,        .on_timer = late_timer};
 static const en_strategy visit_table = {HEAD("visit"),

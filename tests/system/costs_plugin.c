@@ -17,17 +17,17 @@ static en_status submit(en_host *host, void *state, en_bucket *bucket)
     return EN_OK;
 }
 
-static en_status on_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status on_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    const en_status st = store->absorb(store, cell, msg, 1);
-    return st != EN_OK || cell->pending < cell->nclients ? st : store->step(store, cell);
+    const en_status st = store->absorb(store, part, msg, 1);
+    return st != EN_OK || part->pending < part->nclients ? st : store->step(store, part);
 }
 
-static int on_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int on_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)store, (void)state;
-    return cell->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
+    return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
 static const en_strategy asks = {.abi = EN_STRATEGY_ABI,

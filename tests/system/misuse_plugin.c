@@ -71,28 +71,28 @@ static en_status store_submit(en_host *host, void *state, en_bucket *bucket)
     return EN_OK;
 }
 
-static en_status store_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status store_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
     const int deed = msg->src == 1 && msg->clock == 2 ? (int)store->num(store, "deed") : 0;
     switch (deed) {
-    case PEER: store->peer(store, cell, 1000, 0); break;
-    case ABSORB_TWICE: store->absorb(store, cell, msg, 1); break;
+    case PEER: store->peer(store, part, 1000, 0); break;
+    case ABSORB_TWICE: store->absorb(store, part, msg, 1); break;
     case STEP_NOWHERE: store->step(store, 0); break;
-    case REWRITE_COUNT: cell->count = 1u << 30; break;
+    case REWRITE_COUNT: part->count = 1u << 30; break;
     case REWRITE_SOURCE: msg->src = 5000; break;
     case SAY_STOP: return EN_ESTOP;
     case EXIT: exit(0);
     case LEAVE: _exit(0);
     default: break;
     }
-    const en_status st = store->absorb(store, cell, msg, 1);
-    return st == EN_OK ? store->step(store, cell) : EN_OK;
+    const en_status st = store->absorb(store, part, msg, 1);
+    return st == EN_OK ? store->step(store, part) : EN_OK;
 }
 
-static int store_pull(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static int store_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
-    (void)state, (void)cell;
+    (void)state, (void)part;
     return msg->clock == 2 && (int)store->num(store, "deed") == WRONG_ANSWER ? 99 : EN_REPLY_WEIGHTS;
 }
 

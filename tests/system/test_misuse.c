@@ -56,8 +56,8 @@ static void test_in_psd(void **state)
     static const misdeed all[] = {
         {1, "on_push of misuse-store (shard 0, bucket 0", "peer vector 0 of client 1000"},
         {2, "on_push of misuse-store (shard 0, bucket 0", "once"},
-        {3, "on_push of misuse-store (shard 0, bucket 0", "step with a cell"},
-        {4, "on_push of misuse-store (shard 0, bucket 0", "changed its cell"},
+        {3, "on_push of misuse-store (shard 0, bucket 0", "step with a partition"},
+        {4, "on_push of misuse-store (shard 0, bucket 0", "changed its partition"},
         {5, "on_push of misuse-store (shard 0, bucket 0", "changed its message"},
         {6, "on_push of misuse-store (shard 0, bucket 0", "only the host may say"},
         {7, "on_pull of misuse-store (shard 0, bucket 0", "returned 99"}};

@@ -69,14 +69,14 @@ static void a_push_covers_what_was_computed_since_the_last(void **state)
         const arm *a = &arms[i];
         json_t *r = train(60, "--strategy=%s --assign=fixed --shards=2 " JOB, a->strategy);
         const json_t *psd = psd_of(r);
-        const double cells = number_at(psd, "cells");
+        const double parts = number_at(psd, "cells");
         expect_whole(a->strategy, r);
         if (number_at(r, "samples_applied") != 2 * a->applied ||
             number_at(r, "samples_dropped") != 2 * a->dropped)
             fail_msg("%s: %.0f applied, %.0f dropped", a->strategy, number_at(r, "samples_applied"),
                      number_at(r, "samples_dropped"));
         assert_true(number_at(psd, "pushes") == 2 * a->pushes);
-        assert_true(number_at(psd, "staleness.count") == cells * 2 * (a->pushes - a->is_dropped));
+        assert_true(number_at(psd, "staleness.count") == parts * 2 * (a->pushes - a->is_dropped));
         json_decref(r);
     }
     promise(

@@ -24,10 +24,10 @@ static void test_async(void **state)
             /* The straggler was one: it claimed fewer micro-batches than its share. */
             if (is_slow) assert_true(slow < 0.75 * 800 / w);
             assert_true(number_at(r, "updates") == 800 / w * w);
-            promise(
-                "staleness of ps-async, W = %d, %s: mean %.3f over %.0f cell updates while all are active, "
-                "expected %d (5 %%)",
-                w, paces[is_slow], mean, count, w - 1);
+            promise("staleness of ps-async, W = %d, %s: mean %.3f over %.0f partition updates while all are "
+                    "active, "
+                    "expected %d (5 %%)",
+                    w, paces[is_slow], mean, count, w - 1);
             json_decref(r);
         }
 }

@@ -16,7 +16,7 @@
 
 enum { TENSORS_MAX = 3, RANKS_MAX = 6, SHARDS_MAX = 2, STREAM = 0x7e3e57 };
 
-/* What a push to a cell has come to. */
+/* What a push to a partition has come to. */
 enum { UNKNOWN = 0, CALLED, ANSWERED, ORPHANED };
 
 typedef struct trial {
@@ -26,7 +26,7 @@ typedef struct trial {
     eni_rng_key key;
     uint64_t draws;
     int32_t ranks, shards, tensors;
-    uint64_t batches, piece, count; /* piece: elements of a cell; count: of the vector */
+    uint64_t batches, piece, count; /* piece: elements of a partition; count: of the vector */
     eni_tensor_entry tensor[TENSORS_MAX];
     float *init, *weights;
     uint8_t *told; /* (buckets, shards, batches) */

@@ -2,8 +2,8 @@
  *
  * Everything but the strategy is drawn from the seed: ranks, shards, buckets, steps, how much goes wrong.
  * The oracle: plain SGD of rate 1 from weights 0; the gradient of micro-batch m is -1 at element m of every
- * cell and 0 elsewhere. So an element is the history of one push to one cell: 1 / (pushes in its step) if it
- * was applied once, 0 if never; and the sum over a cell is its number of steps.
+ * partition and 0 elsewhere. So an element is the history of one push to one partition: 1 / (pushes in its
+ * step) if it was applied once, 0 if never; and the sum over a partition is its number of steps.
  *
  *     answered        applied exactly once                       not answered    once or never
  *     EN_SYNCHRONOUS  and once more, with momentum and a noisy quadratic: the bytes of a run without faults

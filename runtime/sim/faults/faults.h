@@ -27,7 +27,7 @@ enum {
     ENI_NEWS_FINISHED    /* a rank calls no more */
 };
 
-/* What happens to one call of one rank on one cell. */
+/* What happens to one call of one rank on one partition. */
 typedef struct eni_news {
     int type;
     int32_t rank, store;
@@ -39,7 +39,7 @@ typedef struct eni_news {
 typedef struct eni_fault_stats {
     uint64_t messages, dropped, doubled, delayed, cut, stale; /* messages; stale: of an older life, refused */
     uint64_t resends, replays, saves, store_deaths, rank_deaths;
-    uint64_t applied; /* samples, over all cells */
+    uint64_t applied; /* samples, over all partitions */
 } eni_fault_stats;
 
 typedef struct eni_fault_plan {

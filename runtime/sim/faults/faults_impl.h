@@ -50,7 +50,7 @@ typedef struct eni_retained {
     en_req request;
 } eni_retained;
 
-/* The client of one incarnation of a rank on one cell. */
+/* The client of one incarnation of a rank on one partition. */
 typedef struct eni_envoy {
     eni_sim *sim;
     int32_t rank, store;
@@ -94,7 +94,7 @@ typedef struct eni_cut {
 /* What the leader knows of a rank. */
 typedef struct eni_presence_of {
     uint64_t incarnation,
-        clock; /* clock: calls on each cell before this incarnation, as others counted them */
+        clock; /* clock: calls on each partition before this incarnation, as others counted them */
     int is_in;
 } eni_presence_of;
 

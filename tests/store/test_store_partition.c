@@ -1,5 +1,5 @@
-/* test_store_cell.c - the arithmetic of a cell: the same bytes as ops/mean.h and ops/optimizer.h, whatever
- * the order of arrival, the number of shards, the sizes of batches. */
+/* test_store_partition.c - the arithmetic of a partition: the same bytes as ops/mean.h and ops/optimizer.h,
+ * whatever the order of arrival, the number of shards, the sizes of batches. */
 #include <malloc.h>
 #include <math.h>
 
@@ -106,7 +106,7 @@ static void shards_change_nothing(void **state)
     }
 }
 
-static void more_shards_than_lines_leave_cells_empty(void **state)
+static void more_shards_than_lines_leave_partitions_empty(void **state)
 {
     (void)state;
     eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, BUCKETS);
@@ -114,7 +114,7 @@ static void more_shards_than_lines_leave_cells_empty(void **state)
     config.nshards = 9;
     rig r = rig_new(&config);
     assert_int_equal(eni_store_count(r.store, 1), 0); /* 5 elements: all on shard 1 */
-    assert_true(eni_store_ncells(r.store) < BUCKETS);
+    assert_true(eni_store_npartitions(r.store) < BUCKETS);
     float g[5] = {0};
     rig_call(&r, 0, 1, 1, 0, 8, g, 5);
     assert_int_equal(rig_for(&r, 0)->type, ENI_STORE_REFUSE);
@@ -161,11 +161,11 @@ static void a_mean_that_is_not_finite_changes_nothing(void **state)
 /* ---- borrowed payloads --------------------------------------------------------------------------------- */
 
 /* n-softsync with two gradients per step: a push is answered while its gradient is still staged. */
-static en_status pair_push(en_store *store, void *state, en_cell *cell, en_msg *msg)
+static en_status pair_push(en_store *store, void *state, en_partition *part, en_msg *msg)
 {
     (void)state;
-    en_status status = store->absorb(store, cell, msg, 1);
-    return status != EN_OK || cell->pending < 2 ? status : store->step(store, cell);
+    en_status status = store->absorb(store, part, msg, 1);
+    return status != EN_OK || part->pending < 2 ? status : store->step(store, part);
 }
 
 static const en_strategy pairs = {
@@ -295,7 +295,7 @@ int main(void)
         cmocka_unit_test(rounds_give_the_bytes_of_ops),
         cmocka_unit_test(rounds_follow_the_ring_s_rotation),
         cmocka_unit_test(shards_change_nothing),
-        cmocka_unit_test(more_shards_than_lines_leave_cells_empty),
+        cmocka_unit_test(more_shards_than_lines_leave_partitions_empty),
         cmocka_unit_test(a_mean_that_is_not_finite_changes_nothing),
         cmocka_unit_test(borrowed_memory_may_change_after_the_answer),
         cmocka_unit_test(owned_payloads_are_never_copied),

@@ -1,0 +1,185 @@
+/* store_partition.c - the numbers of one partition: contributions are staged in the order of their sum,
+ * averaged, stepped and booked; and the counts that depend on who is active. */
+#include <string.h>
+
+#include "core/log.h"
+#include "core/mutation.h"
+#include "core/try.h"
+#include "runtime/store/store_impl.h"
+
+/* ---- staging ------------------------------------------------------------------------------------------- */
+
+/* The order of the sum: by rank, and within a rank by clock. */
+static int comes_before(const eni_call *a, const eni_call *b)
+{
+    if (eni_mutant("arrival-order")) return 0;
+    if (a->msg.src != b->msg.src) return a->msg.src < b->msg.src;
+    return a->msg.clock < b->msg.clock;
+}
+
+en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight)
+{
+    if (!call->msg.data) {
+        eni_error("store", "strategy %s: absorb() of a pull, which carries nothing",
+                  store->config.strategy->name);
+        return EN_EBUG;
+    }
+    EN_TRY(
+        eni_store_grow((void **)&part->staged, &part->staged_room, part->nstaged + 1, sizeof *part->staged));
+    uint32_t at = part->nstaged++;
+    for (; at > 0 && comes_before(call, part->staged[at - 1]); at--)
+        part->staged[at] = part->staged[at - 1];
+    part->staged[at] = call;
+    call->weight = weight;
+    call->is_staged = call->was_absorbed = 1;
+    if (part->seat[call->msg.src].staged++ == 0) part->pub.pending++;
+    return EN_OK;
+}
+
+void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call)
+{
+    uint32_t at = 0;
+    while (part->staged[at] != call)
+        at++;
+    part->nstaged--;
+    memmove(&part->staged[at], &part->staged[at + 1], (part->nstaged - at) * sizeof *part->staged);
+    call->is_staged = 0;
+    if (--part->seat[call->msg.src].staged == 0) part->pub.pending--;
+    if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
+}
+
+/* Takes all contributions out. `status` not EN_OK: the calls that wait for an answer have it as their pending
+ * error. */
+static void unstage_all(eni_store *store, eni_partition *part, en_status status)
+{
+    for (uint32_t i = 0; i < part->nstaged; i++) {
+        eni_call *call = part->staged[i];
+        call->is_staged = 0;
+        call->pending_error = status;
+        part->seat[call->msg.src].staged = 0;
+        if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
+    }
+    part->nstaged = 0;
+    part->pub.pending = 0;
+}
+
+en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version, int was_applied)
+{
+    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
+    const uint64_t behind = version - call->msg.base_version;
+    call->met = version;
+    call->is_counted = 1;
+    *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
+    if (!was_applied && !eni_mutant("dropped-is-stale")) return EN_OK;
+    if (call->msg.nsamples == 0 && call->covered == 0) return EN_OK;
+    EN_TRY(eni_histogram_add(&stats->staleness, behind));
+    return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
+}
+
+/* ---- the mean and the step ----------------------------------------------------------------------------- */
+
+static en_status room_for_sources(eni_store *store, uint32_t n)
+{
+    uint32_t room = store->source_room;
+    EN_TRY(eni_store_grow((void **)&store->source, &room, n, sizeof *store->source));
+    return eni_store_grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
+}
+
+/* Elements [lo, hi) of the partition, summed from the first contribution of rank `rank` on, around. */
+static void mean_range(eni_store *store, const eni_partition *part, int32_t rank, float inv, uint64_t lo,
+                       uint64_t hi)
+{
+    uint32_t start = 0, n = 0;
+    while (start < part->nstaged && part->staged[start]->msg.src < rank)
+        start++;
+    for (uint32_t k = 0; k < part->nstaged; k++) {
+        const eni_call *call = part->staged[(start + k) % part->nstaged];
+        if (call->msg.nsamples == 0) continue;
+        store->source[n] = call->msg.data + lo;
+        store->scale[n++] =
+            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)call->msg.nsamples));
+    }
+    eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
+}
+
+/* store->mean = the mean of what is staged, over at least one sample; the bits of eni_mean_ranks. */
+static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t samples)
+{
+    const uint64_t count = part->pub.count, end = part->lo + count;
+    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)part->nstaged : (float)samples);
+    if (store->config.sum_order == ENI_SUM_RANK) {
+        mean_range(store, part, 0, inv, 0, count);
+        return;
+    }
+    const int world = store->config.world;
+    for (int chunk = 0; chunk < world; chunk++) { /* chunks are of the whole bucket, whatever the shards */
+        uint64_t lo = eni_slice_lo(part->whole, chunk, world),
+                 hi = eni_slice_lo(part->whole, chunk + 1, world);
+        if (lo < part->lo) lo = part->lo;
+        if (hi > end) hi = end;
+        if (lo < hi) mean_range(store, part, chunk, inv, lo - part->lo, hi - part->lo);
+    }
+}
+
+/* Books the contributions that a step has used (or, not finite, lost). */
+static en_status count_staged(eni_store *store, const eni_partition *part, int was_applied)
+{
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        EN_TRY(eni_partition_count(store, part->staged[i], part->pub.version, was_applied));
+    return EN_OK;
+}
+
+static en_status apply_mean(eni_store *store, eni_partition *part)
+{
+    EN_TRY(eni_partition_own(store, part));
+    eni_hyper hyper = store->config.hyper;
+    hyper.lr =
+        eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? part->steps : part->samples);
+    hyper.step = part->steps;
+    store->config.optimizer->step(part->pub.w, part->slot, store->mean, part->pub.count, &hyper);
+    return EN_OK;
+}
+
+/* Where nobody has samples the step is counted, and nothing else. */
+en_status eni_partition_step(eni_store *store, eni_partition *part)
+{
+    if (part->nstaged == 0) return EN_OK;
+    uint64_t samples = 0;
+    for (uint32_t i = 0; i < part->nstaged; i++)
+        samples += part->staged[i]->msg.nsamples;
+    if (samples > 0) EN_TRY(room_for_sources(store, part->nstaged));
+    if (samples > 0) mean_of_staged(store, part, samples);
+    const int is_finite = samples == 0 || eni_all_finite(store->mean, part->pub.count);
+    EN_TRY(count_staged(store, part, is_finite));
+    if (!is_finite) {
+        store->stats.nonfinite++;
+        unstage_all(store, part, EN_ENONFINITE);
+        return EN_ENONFINITE;
+    }
+    if (samples > 0) EN_TRY(apply_mean(store, part));
+    part->steps++;
+    part->samples += samples;
+    part->pub.version++;
+    store->stats.updates++;
+    unstage_all(store, part, EN_OK);
+    return EN_OK;
+}
+
+/* ---- clocks -------------------------------------------------------------------------------------------- */
+
+void eni_partition_recount(const eni_store *store, eni_partition *part)
+{
+    part->pub.nclients = store->nactive;
+    part->pub.min_clock = UINT64_MAX;
+    part->nmin = part->nstarted = 0;
+    for (int32_t r = 0; r < store->config.world; r++) {
+        const eni_seat *seat = &part->seat[r];
+        if (store->client[r].presence != ENI_ACTIVE) continue;
+        part->nstarted += seat->pushes > 0;
+        if (seat->clock < part->pub.min_clock) {
+            part->pub.min_clock = seat->clock;
+            part->nmin = 0;
+        }
+        part->nmin += seat->clock == part->pub.min_clock;
+    }
+}
