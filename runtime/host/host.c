@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -21,9 +20,10 @@ static en_status open_buckets(eni_host *host)
     host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
     host->uncovered = eni_alloc_array(n, sizeof *host->uncovered);
     host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
+    host->calling = eni_alloc_array(n, sizeof *host->calling);
     if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL ||
         host->is_called == NULL || host->is_empty == NULL || host->grad_samples == NULL ||
-        host->uncovered == NULL || host->is_stepping == NULL)
+        host->uncovered == NULL || host->is_stepping == NULL || host->calling == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -68,7 +68,8 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->table = eni_host_operations;
     host->table.world = &host->config.world;
     host->nslots_used = ENI_SLOT_FREE;
-    host->next_request = 1;
+    host->next_request = host->requests_base = 1;
+    host->transport = config->transport != NULL ? *config->transport : eni_host_net(host);
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
     st = EN_ENOMEM;
@@ -87,6 +88,9 @@ close_host:
 void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
+    for (int i = 0; i < ENI_HOST_REQUESTS / ENI_HOST_BLOCK; i++)
+        eni_free(host->requests[i]);
+    eni_free(host->calling);
     eni_free(host->is_stepping);
     eni_free(host->uncovered);
     eni_free(host->grad_samples);
@@ -118,6 +122,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 {
     host->step = step;
     host->first_request = host->next_request;
+    if (host->nrequests == 0) host->requests_base = host->next_request;
     host->samples_before = samples_before;
     host->rand_calls = 0;
     host->nfinished = 0;
@@ -130,8 +135,8 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->local_samples = nsamples * (uint64_t)host->config.world.nlocal;
         host->world_samples = nsamples * (uint64_t)host->config.world.nranks;
     }
-    /* With config.local this rank pushes for its host; else for itself alone. */
-    const uint64_t computed = host->config.local != NULL ? host->local_samples : nsamples;
+    /* With a local group this rank pushes for its host; else for itself alone. */
+    const uint64_t computed = host->transport.has_local ? host->local_samples : nsamples;
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
         host->grad_samples[b] = nsamples;
         host->uncovered[b] += computed;
@@ -172,7 +177,7 @@ static en_status refuse_order(const eni_host *host, const char *what, uint32_t b
 static void note_hidden(eni_host *host)
 {
     if (host->left_ns == 0) return;
-    host->counters.hidden_ns += eni_now_ns() - host->left_ns - (eni_host_busy(host) - host->busy_ns);
+    host->counters.hidden_ns += eni_host_now(host) - host->left_ns - (eni_host_busy(host) - host->busy_ns);
     host->left_ns = 0;
 }
 
@@ -199,7 +204,7 @@ en_status eni_host_end(eni_host *host)
     if (host->nfinished < host->config.buckets->n)
         return refuse_order(host, "the end before bucket", host->config.buckets->n);
     if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
-    if (host->config.has_store && host->config.client == NULL) note_followed_step(host);
+    if (host->config.has_store && !host->transport.is_client) note_followed_step(host);
     return eni_hook_after_step(host);
 }
 
@@ -258,7 +263,7 @@ uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket)
 void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
 {
     host->steps_taken[bucket] = steps;
-    if (bucket == 0 && host->config.client == NULL) host->counters.version = steps;
+    if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 
 int eni_host_is_called(const eni_host *host, uint32_t bucket)

@@ -1,5 +1,5 @@
-/* host.h - the host of a strategy's worker half on real transport: what en_host promises, kept with the
- * arena, the collectives and the store client.
+/* host.h - the host of a strategy's worker half: what en_host promises, kept with an arena and a transport: the
+ * collectives and the store client, or in virtual time (runtime/sim) their model.
  *
  * One training step, as the worker drives it (compute thread only; nothing here is thread-safe):
  *
@@ -29,6 +29,7 @@
 #include "runtime/collective/coll.h"
 #include "runtime/collective/gpu_steps.h"
 #include "runtime/host/costs.h"
+#include "runtime/host/transport.h"
 #include "runtime/spec/buckets.h"
 
 typedef struct eni_host eni_host;
@@ -64,6 +65,9 @@ typedef struct eni_host_config {
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
     const eni_waits *waits; /* NULL: nobody wants to know */
+    /* What carries exchanges, copied. NULL: sockets and shared memory, by the groups and the client above; else
+     * those are NULL, and algorithms only say what coll_bytes counts. */
+    const eni_transport *transport;
     /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are
      * put into its queues, and the arena has old values until somebody copies them there. Only for a strategy
      * with EN_SHARED_PARAMS and without a client, or in a world of one (coll is NULL); there lin, coll,

@@ -13,7 +13,6 @@
 
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
 
@@ -68,13 +67,13 @@ en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 
 /* ---- shared: the order in which the others hear ---- */
 
-static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
+static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
     const eni_request *r = user;
     eni_host *host = r->host;
-    const int64_t begin = eni_now_ns();
+    const int64_t begin = eni_host_now(host);
     eni_gpu_steps_take(host->config.gpu, r->bucket->id, lo, hi, from);
-    const int64_t end = eni_now_ns();
+    const int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
                    (int)r->bucket->id, 0);
@@ -83,14 +82,15 @@ static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *f
 static en_status offer(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
-    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad);
-    op.on_reduced = take_mean;
-    op.on_reduced_user = r;
+    r->op = (eni_operation){.kind = ENI_OPERATION_COLL,
+                            .group = EN_WORLD,
+                            .coll = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad)};
+    r->op.coll.on_reduced = step_slice;
+    r->op.coll.on_reduced_user = r;
     r->is_offered = 1;
-    r->group = host->config.coll;
-    const int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
-    const en_status st = eni_coll_submit(r->group, &op, &r->coll);
-    host->counters.send_ns += eni_now_ns() - begin - (host->counters.update_ns - updated);
+    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
+    const en_status st = host->transport.start(host->transport.user, &r->op);
+    host->counters.send_ns += eni_host_now(host) - begin - (host->counters.update_ns - updated);
     return st;
 }
 
@@ -98,8 +98,8 @@ static en_status offer(eni_host *host, eni_request *r)
 static void offer_until(eni_host *host, en_req last)
 {
     for (; host->next_offer < host->next_request; host->next_offer++) {
-        eni_request *r = &host->requests[host->next_offer % ENI_HOST_REQUESTS];
-        if (r->id != host->next_offer || r->kind != REQ_GPU || r->is_offered) continue;
+        eni_request *r = eni_host_request(host, host->next_offer);
+        if (r == NULL || r->kind != REQ_GPU || r->is_offered) continue;
         if (r->failed == EN_OK) {
             const en_status st =
                 eni_gpu_steps_ready(host->config.gpu, r->bucket->id, host->next_offer <= last);
@@ -114,25 +114,17 @@ void eni_host_gpu_offer(eni_host *host)
     if (is_shared(host)) offer_until(host, 0);
 }
 
-static uint64_t waited_ns(const eni_coll *group)
-{
-    eni_coll_counters now;
-    eni_coll_count(group, &now);
-    return now.wait_ns;
-}
-
 static en_status wait_shared(eni_host *host, eni_request *r)
 {
-    const int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
+    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
     offer_until(host, r->id);
     EN_TRY(r->failed);
-    const uint64_t before = waited_ns(r->group);
     eni_host_wait_begins(host, r);
-    const en_status st = eni_coll_wait(r->group, r->coll);
+    const en_status st = host->transport.wait(host->transport.user, &r->op);
     eni_host_wait_ends(host);
     EN_TRY(eni_gpu_steps_status(host->config.gpu)); /* the cause, where a kernel has failed */
     EN_TRY(st);
-    const int64_t end = eni_now_ns(), waited = (int64_t)(waited_ns(r->group) - before);
+    const int64_t end = eni_host_now(host), waited = r->op.waited_ns;
     host->counters.wait_ns += waited;
     host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
     eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
@@ -146,9 +138,9 @@ void eni_host_gpu_mean_step(eni_host *host, eni_request *r)
     r->host = host;
     r->what = "all-reduce";
     r->hyper = eni_host_rates(host, r->bucket->id);
-    const int64_t begin = eni_now_ns();
+    const int64_t begin = eni_host_now(host);
     r->failed = eni_gpu_steps_submit(host->config.gpu, r->bucket->id);
-    host->counters.send_ns += eni_now_ns() - begin;
+    host->counters.send_ns += eni_host_now(host) - begin;
 }
 
 static void count_group(eni_host *host, const en_bucket *bucket)

@@ -105,12 +105,12 @@ en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
 {
     const en_strategy *s = host->config.strategy;
     en_vec v = 0;
-    int which = s->flags & EN_STORE_ON_SERVERS ? EN_EVAL_STORE : EN_EVAL_PARAM;
+    int which = s->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) ? EN_EVAL_STORE : EN_EVAL_PARAM;
     begin_hook(host, "eval", &host->buckets[0]);
     if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
     if (which < EN_EVAL_PARAM || which > EN_EVAL_VEC)
         eni_host_misuse(host, "returned %d, which is none of EN_EVAL_*", which);
-    else if (which == EN_EVAL_STORE && host->config.client == NULL && !host->config.has_store)
+    else if (which == EN_EVAL_STORE && !host->transport.is_client && !host->config.has_store)
         eni_host_misuse(host, "returned EN_EVAL_STORE, and this run has no store");
     else if (which == EN_EVAL_VEC && (!eni_vec_is_valid(host, v) || eni_vec_bucket(v) != 0))
         eni_host_misuse(host, "returned EN_EVAL_VEC with %u, which is no vector of its bucket", v);

@@ -1,4 +1,5 @@
-/* host_ops.c - what a strategy may call, kept with the arena, the collectives and the store client.
+/* host_ops.c - what a strategy may call, kept with an arena and a transport (transport.h): the same code on sockets,
+ * in shared memory and in virtual time.
  *
  * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll,
  * sendrecv, mean_step and call start and what wait ends; last the table of it all. What is the same for the
@@ -8,12 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/rng.h"
 #include "core/try.h"
 #include "runtime/host/host_state.h"
-#include "runtime/net/wire.h"
 
 /* A call that makes no sense has no request: its wait is EN_EBUG, or why the run ends. */
 #define REQUEST_REFUSED UINT64_MAX
@@ -83,8 +83,7 @@ static uint64_t host_rand(en_host *table)
 
 static int64_t host_now(en_host *table)
 {
-    (void)table;
-    return eni_now_ns();
+    return eni_host_now(host_of(table));
 }
 
 static void host_log(en_host *table, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -108,22 +107,17 @@ static double host_coll_bytes(en_host *table, int op, int group)
 {
     eni_host *host = host_of(table);
     const eni_host_config *c = &host->config;
-    const int is_local = group == EN_LOCAL || c->coll == NULL;
-    const int algorithm = c->coll != NULL ? c->coll_algorithm : c->local != NULL ? c->local_algorithm : ENI_COLL_DIRECT;
+    const eni_transport *t = &host->transport;
+    const int is_local = group == EN_LOCAL || !t->has_world;
+    const int algorithm = t->has_world ? c->coll_algorithm : t->has_local ? c->local_algorithm : ENI_COLL_DIRECT;
     return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
 }
 
-/* Measured when it is first asked for, which is before step 0. */
 static double host_cost(en_host *table, int op, const en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "cost", bucket)) return NAN;
-    if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
-        host->has_measured = 1;
-        host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
-    }
-    if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */
-    return eni_costs_of(&host->costs, op, host->config.world.nranks, bucket->count * sizeof(float));
+    return host->transport.cost(host->transport.user, op, bucket->count * sizeof(float));
 }
 
 static const void *host_extension(en_host *table, const char *id)
@@ -166,17 +160,17 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
     }
     if (!may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
     note_write(host, y);
-    int64_t begin = eni_now_ns();
+    int64_t begin = eni_host_now(host);
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
             host->buckets[eni_vec_bucket(x)].count);
-    host->counters.update_ns += eni_now_ns() - begin;
+    host->counters.update_ns += eni_host_now(host) - begin;
     return EN_OK;
 }
 
 /* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
 static en_status take_step(eni_host *host, en_bucket *bucket)
 {
-    int64_t begin = eni_now_ns();
+    int64_t begin = eni_host_now(host);
     const eni_hyper hyper = eni_host_rates(host, bucket->id);
     float *slots[ENI_MAX_SLOTS] = {NULL};
     for (int i = 0; i < host->noptimizer_slots; i++)
@@ -185,7 +179,7 @@ static en_status take_step(eni_host *host, en_bucket *bucket)
         host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
                                      vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
                                      &hyper);
-    int64_t end = eni_now_ns();
+    int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_host_stepped(host, bucket->id, &hyper);
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
@@ -203,15 +197,25 @@ static en_status host_step(en_host *table, en_bucket *bucket)
 
 /* ---- requests ---- */
 
+static void request_free(eni_host *host, eni_request *r)
+{
+    r->kind = REQ_FREE;
+    host->nrequests--;
+}
+
 static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket *bucket)
 {
-    en_req id = host->next_request++;
-    eni_request *r = &host->requests[id % ENI_HOST_REQUESTS];
-    if (r->kind != REQ_FREE) {
+    const en_req id = host->next_request++;
+    const uint64_t at = (id - host->requests_base) % ENI_HOST_REQUESTS;
+    eni_request **block = &host->requests[at / ENI_HOST_BLOCK];
+    if (*block == NULL) *block = eni_alloc_array(ENI_HOST_BLOCK, sizeof **block);
+    eni_request *r = *block == NULL ? NULL : &(*block)[at % ENI_HOST_BLOCK];
+    if (r == NULL || r->kind != REQ_FREE) {
         eni_host_misuse(host, "has more than %d requests in progress; wait for some", ENI_HOST_REQUESTS);
         return NULL;
     }
-    *r = (eni_request){.kind = kind, .id = id, .bucket = bucket};
+    *r = (eni_request){.kind = kind, .host = host, .id = id, .bucket = bucket};
+    host->nrequests++;
     return r;
 }
 
@@ -223,6 +227,16 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
     return 0;
 }
 
+/* Ends the operation of a request, once. */
+static en_status complete(eni_host *host, eni_request *r)
+{
+    if (r->is_complete || r->failed != EN_OK) return r->failed;
+    r->is_complete = 1;
+    r->failed = host->transport.wait(host->transport.user, &r->op);
+    host->counters.wait_ns += r->op.waited_ns;
+    return r->failed;
+}
+
 /* ---- parameters shared by the ranks of a host (EN_SHARED_PARAMS) ---- */
 
 /* clang-format off */
@@ -230,8 +244,8 @@ static int is_vector_of(eni_host *host, const char *operation, const en_bucket *
  * p times the work. So the ranks map rank 0's, and mean_step is one pass: the owner of a slice reads it from
  * all gradients, averages it in registers, and steps that part of the one copy (ops/mean_step.h).
  *
- *     two copies   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
- *     one copy     read 2 slices, step one
+ *     a copy each   read 2 slices, write the mean twice; then each rank reads it all, and steps all its weights
+ *     shared        read 2 slices, step one
  *
  * That is safe because a rank submits a bucket only when its backward needs neither its gradient nor its
  * weights any more, the pass over a bucket begins when all have submitted it, and finish waits for all. */
@@ -250,38 +264,37 @@ en_status eni_host_share_params(eni_host *host)
 
 /* This rank's slice, on the compute thread. The update's time is that of the pass: reading the gradients has
  * none of its own. */
-static void take_mean(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
+static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *from)
 {
     const eni_request *r = user;
     eni_host *host = r->host;
     const eni_host_config *c = &host->config;
     const uint64_t at = c->buckets->bucket[r->bucket->id].lo + lo;
     float *slots[ENI_MAX_SLOTS] = {NULL};
-    const int64_t begin = eni_now_ns();
+    const int64_t begin = eni_host_now(host);
     for (int i = 0; i < host->noptimizer_slots; i++)
         slots[i] = eni_arena_at(c->arena, host->optimizer_slot + (uint32_t)i, at);
     eni_mean_step(c->optimizer, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo, &r->hyper);
-    const int64_t end = eni_now_ns();
+    const int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step, (int)r->bucket->id,
                    0);
 }
 
 /* Makes the request's all-reduce the pass that averages and steps. */
-static void fuse(eni_host *host, eni_request *request, eni_coll_op *op)
+static void fuse(eni_host *host, eni_request *r)
 {
-    request->is_fused = 1;
-    request->host = host;
-    request->hyper = eni_host_rates(host, request->bucket->id);
-    op->op = ENI_COLL_MEAN_STEP;
-    op->on_reduced = take_mean;
-    op->on_reduced_user = request;
+    r->is_fused = 1;
+    r->hyper = eni_host_rates(host, r->bucket->id);
+    r->op.coll.op = ENI_COLL_MEAN_STEP;
+    r->op.coll.on_reduced = step_slice;
+    r->op.coll.on_reduced_user = r;
 }
 
 /* ---- collectives ---- */
 
 /* A request that could not start is remembered as one whose wait says why. */
-static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bucket *bucket, int then_step)
+static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, en_bucket *bucket, int then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -289,21 +302,37 @@ static en_req start_coll(eni_host *host, eni_coll *group, eni_coll_op *op, en_bu
                                         [EN_ALLGATHER] = "all-gather", [EN_REDUCE] = "reduce",
                                         [EN_BCAST] = "broadcast",      [ENI_COLL_SENDRECV] = "sendrecv",
                                         [ENI_COLL_BARRIER] = "barrier"};
+    r->op = (eni_operation){.kind = ENI_OPERATION_COLL, .group = group, .coll = *op};
     r->then_step = then_step;
-    r->group = group;
-    r->slot = op->slot;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
         host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
-    if (then_step && host->has_shared_params) fuse(host, r, op);
-    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
-    en_status st = eni_coll_submit(group, op, &r->coll);
-    const int64_t end = eni_now_ns();
+    if (then_step && host->has_shared_params) fuse(host, r);
+    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
+    r->failed = host->transport.start(host->transport.user, &r->op);
+    const int64_t end = eni_host_now(host);
     host->counters.send_ns += end - begin - (host->counters.update_ns - updated);
     eni_host_has_left(host, end);
-    r->failed = st;
     return r->id;
+}
+
+/* Who takes part: EN_WORLD or EN_LOCAL as the transport has them; ALONE where this rank is its own group, and the
+ * operation the identity; NONE, a misuse. */
+enum { ALONE = -1, NONE = -2 };
+static int find_group(eni_host *host, int group)
+{
+    const en_world *world = &host->config.world;
+    const eni_transport *t = &host->transport;
+    const int is_part = group == EN_LOCAL && world->nhosts > 1; /* of the world */
+    if ((is_part ? world->nlocal : world->nranks) <= 1) return ALONE;
+    if (is_part ? t->has_local : t->has_world) return is_part ? EN_LOCAL : EN_WORLD;
+    if (!is_part && world->nhosts <= 1 && t->has_local) return EN_LOCAL;
+    eni_host_misuse(host, is_part ? "asked for a collective inside one of several hosts, which takes "
+                                    "EN_LEADERS_ARE_CLIENTS"
+                                  : "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
+                                    "meet at the servers only");
+    return NONE;
 }
 
 static en_req host_mean_step(en_host *table, en_bucket *bucket)
@@ -318,46 +347,28 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
         eni_host_gpu_mean_step(host, r);
         return r->id;
     }
-    if (host->config.coll != NULL) {
-        eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
-        return start_coll(host, host->config.coll, &op, bucket, 1);
-    }
+    const int group = find_group(host, EN_WORLD);
+    if (group == NONE) return REQUEST_REFUSED;
     /* A world of one: the worker has already averaged (coll in host.h). */
-    return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
-}
-
-/* Who takes part: NULL with *is_alone_out where this rank is its own group, and the operation the identity. */
-static eni_coll *find_group(eni_host *host, int group, int *is_alone_out)
-{
-    const eni_host_config *c = &host->config;
-    const int is_part = group == EN_LOCAL && c->world.nhosts > 1; /* of the world */
-    eni_coll *coll = is_part || c->coll == NULL ? c->local : c->coll;
-    *is_alone_out = coll == NULL && (is_part ? c->world.nlocal : c->world.nranks) <= 1;
-    if (!is_part && c->world.nhosts > 1) coll = c->coll;
-    if (coll == NULL && !*is_alone_out)
-        eni_host_misuse(host, is_part ? "asked for a collective inside one of several hosts, which takes "
-                                        "EN_LEADERS_ARE_CLIENTS"
-                                      : "asked for a collective of all ranks: with EN_LEADERS_ARE_CLIENTS hosts "
-                                        "meet at the servers only");
-    return coll;
+    if (group == ALONE) return take_step(host, bucket) == EN_OK ? 0 : REQUEST_REFUSED;
+    const eni_coll_op op = eni_host_bucket_op(host, EN_ALLREDUCE, EN_GRAD, bucket, bucket->grad);
+    return start_coll(host, group, &op, bucket, 1);
 }
 
 static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
-    int is_alone;
     if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
-    eni_coll *coll = find_group(host, group, &is_alone);
-    if (coll == NULL) return is_alone ? 0 : REQUEST_REFUSED;
-    if (!eni_host_gpu_may(host, "coll")) return REQUEST_REFUSED;
-    if (!is_vector_of(host, "coll", bucket, inout) || !may_write(host, "coll", inout))
-        return REQUEST_REFUSED;
+    const int who = find_group(host, group);
+    if (who == NONE || !is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
+    if (who == ALONE) return 0;
+    if (!eni_host_gpu_may(host, "coll") || !may_write(host, "coll", inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
     if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
-    eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
-    return start_coll(host, coll, &in_place, bucket, 0);
+    const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
+    return start_coll(host, who, &in_place, bucket, 0);
 }
 
 /* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
@@ -372,17 +383,22 @@ static en_req host_sendrecv(en_host *table, int to, en_vec out, int from, en_vec
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "sendrecv", bucket)) return REQUEST_REFUSED;
-    if (host->config.coll == NULL) return 0;
-    if (!eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
+    const int group = find_group(host, EN_WORLD);
+    if (group == NONE || !eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
         !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
-    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, EN_WEIGHTS, bucket, out);
     note_write(host, in);
+    if (group == ALONE && to == 0 && from == 0) return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
+    if (group == ALONE) {
+        eni_host_misuse(host, "called sendrecv with ranks %d and %d of a world of one", to, from);
+        return REQUEST_REFUSED;
+    }
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, EN_WEIGHTS, bucket, out);
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
-    return start_coll(host, host->config.coll, &op, bucket, 0);
+    return start_coll(host, group, &op, bucket, 0);
 }
 
 /* ---- calls to the store ---- */
@@ -397,26 +413,31 @@ static en_req host_sendrecv(en_host *table, int to, en_vec out, int from, en_vec
 static void send_call(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
-    const uint64_t nsamples = r->is_grad ? host->grad_samples[bucket->id] : bucket->nsamples;
-    if (bucket->id == 0) host->counters.base_version = eni_client_version(host->config.client, 0);
-    const int64_t begin = eni_now_ns();
+    r->op.nsamples = r->is_grad ? host->grad_samples[bucket->id] : bucket->nsamples;
+    r->op.step = host->step;
     r->is_late = 0;
-    r->failed = eni_client_push(host->config.client, bucket->id, r->call_kind, r->call_what, r->out, r->in,
-                                nsamples, r->covered, host->step);
-    const int64_t end = eni_now_ns();
+    const int64_t begin = eni_host_now(host);
+    r->failed = host->transport.start(host->transport.user, &r->op);
+    const int64_t end = eni_host_now(host);
+    if (bucket->id == 0) host->counters.base_version = r->op.version;
     host->counters.send_ns += end - begin;
     eni_host_has_left(host, end);
     eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
                    (int)bucket->id, bucket->count * sizeof(float));
 }
 
+static int is_done(eni_host *host, const eni_request *r)
+{
+    return r->is_complete || r->failed != EN_OK || host->transport.test(host->transport.user, &r->op);
+}
+
 /* The collective under way on the vector that the call sends, or NULL. */
-static const eni_request *holds_up(const eni_host *host, const eni_request *r)
+static eni_request *holds_up(eni_host *host, const eni_request *r)
 {
     for (en_req id = r->id; id-- > host->first_request;) {
-        const eni_request *c = &host->requests[id % ENI_HOST_REQUESTS];
-        if (c->id != id || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->slot != r->out) continue;
-        return c->failed == EN_OK && eni_coll_test(c->group, c->coll) ? NULL : c;
+        eni_request *c = eni_host_request(host, id);
+        if (c == NULL || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->op.coll.slot != r->op.out) continue;
+        return c->failed == EN_OK && is_done(host, c) ? NULL : c;
     }
     return NULL;
 }
@@ -429,8 +450,7 @@ static int delay_call(eni_host *host, eni_request *r)
     r->failed = before->failed;
     if (r->failed != EN_OK) return 1; /* never sent */
     r->is_late = 1;
-    r->group = before->group;
-    r->coll = before->coll;
+    r->after = before->id;
     host->late[host->late_end++ % ENI_HOST_REQUESTS] = r->id;
     return 1;
 }
@@ -438,15 +458,11 @@ static int delay_call(eni_host *host, eni_request *r)
 void eni_host_send_late(eni_host *host, int may_block)
 {
     for (; host->late_begin < host->late_end; host->late_begin++) {
-        const en_req id = host->late[host->late_begin % ENI_HOST_REQUESTS];
-        eni_request *r = &host->requests[id % ENI_HOST_REQUESTS];
-        if (r->id != id || r->kind != REQ_CALL || !r->is_late) continue;
-        if (!may_block && !eni_coll_test(r->group, r->coll)) return;
-        eni_coll_counters before, after;
-        eni_coll_count(r->group, &before);
-        const en_status st = eni_coll_wait(r->group, r->coll);
-        eni_coll_count(r->group, &after);
-        host->counters.wait_ns += (int64_t)(after.wait_ns - before.wait_ns);
+        eni_request *r = eni_host_request(host, host->late[host->late_begin % ENI_HOST_REQUESTS]);
+        if (r == NULL || r->kind != REQ_CALL || !r->is_late) continue;
+        eni_request *before = eni_host_request(host, r->after);
+        if (before != NULL && !may_block && !is_done(host, before)) return;
+        const en_status st = before != NULL ? complete(host, before) : EN_OK;
         if (st == EN_OK) {
             send_call(host, r);
         } else {
@@ -456,67 +472,73 @@ void eni_host_send_late(eni_host *host, int may_block)
     }
 }
 
+/* Whether this rank may call that store, now: one call of a bucket at a time. */
+static int may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bucket)
+{
+    const eni_transport *t = &host->transport;
+    if (kind < 1 || kind > 255)
+        eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
+    else if (dest != EN_SERVERS && !t->has_rank_stores)
+        eni_host_misuse(host, "called a store inside a worker, which this host has not");
+    else if (dest != EN_SERVERS && (dest < 0 || dest >= host->config.world.nranks))
+        eni_host_misuse(host, "called the store of rank %d of %d", dest, host->config.world.nranks);
+    else if (dest == EN_SERVERS && !t->is_client)
+        eni_host_misuse(host, "called a store %s",
+                        host->config.has_store ? "on servers, of which only local rank 0 of a host is a client"
+                                               : "on servers, but this run has none");
+    else if (eni_host_request(host, host->calling[bucket->id]) != NULL)
+        eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for", bucket->id);
+    else
+        return 1;
+    return 0;
+}
+
 static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
                         en_vec in)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call")) return REQUEST_REFUSED;
-    if (kind < 1 || kind > 255) {
-        eni_host_misuse(host, "called a store with kind %u; keep to 1 .. 255", kind);
+    if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call") ||
+        !may_call(host, dest, kind, bucket))
         return REQUEST_REFUSED;
-    }
-    if (dest != EN_SERVERS || host->config.client == NULL) {
-        eni_host_misuse(host, "called a store %s",
-                        dest != EN_SERVERS       ? "inside a worker, which this host has not"
-                        : host->config.has_store ? "on servers, of which only local rank 0 of a host is a client"
-                                                 : "on servers, but this run has none");
-        return REQUEST_REFUSED;
-    }
     if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
         (in != 0 && (!is_vector_of(host, "call", bucket, in) || !may_write(host, "call", in))))
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
     host->is_called[bucket->id] = 1;
+    host->calling[bucket->id] = r->id;
     if (in == bucket->grad) host->is_empty[bucket->id] = 0;
+    r->op = (eni_operation){.kind = ENI_OPERATION_CALL,
+                            .dest = dest,
+                            .bucket = bucket->id,
+                            .call_kind = kind,
+                            .what = (uint32_t)what,
+                            .out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out),
+                            .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in)};
     r->is_push = out != 0;
     if (r->is_push) {
-        r->covered = host->uncovered[bucket->id];
+        r->op.covered = host->uncovered[bucket->id];
         host->uncovered[bucket->id] = 0;
     }
     r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
-    r->call_kind = kind;
-    r->call_what = (uint32_t)what;
-    r->out = out == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(out);
-    r->in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in);
     if (!delay_call(host, r)) send_call(host, r);
     return r->id;
 }
 
 /* ---- waits ---- */
 
-static uint64_t coll_wait_ns(const eni_coll *group)
-{
-    eni_coll_counters now;
-    eni_coll_count(group, &now);
-    return now.wait_ns;
-}
-
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
-    int64_t begin = eni_now_ns(), updated = host->counters.update_ns;
-    uint64_t blocked = coll_wait_ns(r->group);
-    EN_TRY(r->failed);
+    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns, waited = host->counters.wait_ns;
     eni_host_wait_begins(host, r);
-    en_status st = eni_coll_wait(r->group, r->coll);
+    const en_status st = complete(host, r);
     eni_host_wait_ends(host);
     EN_TRY(st);
-    int64_t end = eni_now_ns(), waited = (int64_t)(coll_wait_ns(r->group) - blocked);
-    host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited - (host->counters.update_ns - updated);
-    eni_host_trace_wait(host, r, "all-reduce", begin, waited, end);
-    if (r->is_mean) host->is_empty[r->bucket->id] = eni_coll_samples(r->group, r->coll) == 0;
+    const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
+    host->counters.send_ns += end - begin - blocked - (host->counters.update_ns - updated);
+    eni_host_trace_wait(host, r, "all-reduce", begin, blocked, end);
+    if (r->is_mean) host->is_empty[r->bucket->id] = r->op.samples == 0;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }
@@ -529,26 +551,22 @@ static void add_staleness(eni_host *host, double staleness)
 
 static en_status wait_call(eni_host *host, eni_request *r)
 {
-    eni_client_counters before, after;
     eni_host_send_late(host, 1);
-    int64_t begin = eni_now_ns();
+    const int64_t begin = eni_host_now(host), waited = host->counters.wait_ns;
     if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
         EN_TRY(host->config.alive_status(host->config.alive_user));
         return r->failed;
     }
-    eni_client_count(host->config.client, &before);
     eni_host_wait_begins(host, r);
-    en_status st = eni_client_wait(host->config.client, r->bucket->id);
+    const en_status st = complete(host, r);
     eni_host_wait_ends(host);
     EN_TRY(st);
-    eni_client_count(host->config.client, &after);
-    int64_t end = eni_now_ns(), waited = after.wait_ns - before.wait_ns;
-    host->counters.wait_ns += waited;
-    host->counters.send_ns += end - begin - waited;
+    const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
+    host->counters.send_ns += end - begin - blocked;
     host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
-    if (r->bucket->id == 0) host->counters.version = eni_client_version(host->config.client, 0);
-    if (r->is_push) add_staleness(host, eni_client_staleness(host->config.client, r->bucket->id));
-    eni_host_trace_wait(host, r, "pull", begin, waited, end);
+    if (r->bucket->id == 0) host->counters.version = r->op.version;
+    if (r->is_push) add_staleness(host, r->op.staleness);
+    eni_host_trace_wait(host, r, "pull", begin, blocked, end);
     return EN_OK;
 }
 
@@ -564,13 +582,13 @@ static en_status host_wait(en_host *table, en_req req)
         eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
         return EN_EBUG;
     }
-    eni_request *r = &host->requests[req % ENI_HOST_REQUESTS];
-    if (r->kind == REQ_FREE || r->id != req) return EN_OK;
+    eni_request *r = eni_host_request(host, req);
+    if (r == NULL) return EN_OK;
     en_status st = r->kind == REQ_COLL  ? wait_coll(host, r)
                    : r->kind == REQ_GPU ? eni_host_gpu_wait(host, r)
                                         : wait_call(host, r);
     if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
-    r->kind = REQ_FREE;
+    request_free(host, r);
     return st;
 }
 

@@ -109,7 +109,15 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
     if (bucket == 0) host->counters.steps++;
 }
 
-/* ---- waits ---- */
+/* ---- requests and waits ---- */
+
+eni_request *eni_host_request(eni_host *host, en_req id)
+{
+    const uint64_t at = (id - host->requests_base) % ENI_HOST_REQUESTS;
+    eni_request *block = id < host->requests_base ? NULL : host->requests[at / ENI_HOST_BLOCK];
+    eni_request *r = block == NULL ? NULL : &block[at % ENI_HOST_BLOCK];
+    return r != NULL && r->kind != REQ_FREE && r->id == id ? r : NULL;
+}
 
 void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char *work, int64_t begin,
                          int64_t waited, int64_t end)

@@ -4,19 +4,21 @@
  *     host_hooks.c  calls the strategy
  *     host_ops.c    what the strategy may call
  *     host_gpu.c    the same where vectors lie on a GPU
+ *     host_net.c    the transport of sockets and shared memory (transport.h)
  *     host_state.c  misuse, slots of vectors, rates, waits: what all of them need
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
  *
- * Requests. An en_req is an index into a small ring of operations in progress. A finished one is forgotten;
+ * Requests. An en_req counts up; its place is in a ring of operations in progress, of whose blocks only those in
+ * use have memory: a thousand hosts in virtual time are one process. A finished one is forgotten;
  * waiting for it again is fine and returns at once; waiting for one that there never was is misuse. */
 #ifndef HOST_HOST_STATE_H
 #define HOST_HOST_STATE_H
 
 #include "runtime/host/host.h"
 
-enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_NAME = 48 };
+enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 64, ENI_HOST_NAME = 48 };
 
 typedef enum eni_request_kind { REQ_FREE, REQ_COLL, REQ_CALL, REQ_GPU } eni_request_kind;
 
@@ -25,27 +27,25 @@ typedef struct eni_request {
     eni_host *host;
     en_req id;
     const char *what;  /* "all-reduce", "push-pull": for people */
-    eni_coll *group;   /* REQ_COLL: which; a late REQ_CALL: whose operation it waits for */
-    uint64_t coll;     /* the group's own request */
-    uint32_t slot;     /* REQ_COLL: of its vector */
+    eni_operation op;  /* what the transport carries; REQ_GPU, SHARED: once is_offered */
     en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
-    int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there (group, coll) */
+    en_req after;      /* a late REQ_CALL: the collective on its vector */
+    int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there */
+    int is_complete;   /* the transport was waited for */
     int then_step;     /* mean_step: the optimizer follows the all-reduce */
     int is_mean;       /* REQ_COLL: leaves a mean of gradients in grad */
     int is_fused;      /* mean_step in one pass with it, at these rates */
+    int is_push;       /* REQ_CALL that carries a vector */
+    int is_grad;       /* and that is the gradient: it stands for the samples behind it */
+    int is_late;       /* and is not sent yet (host_ops.c) */
+    en_status failed;  /* why it could not start, or what its wait said; EN_OK: nothing so far */
     eni_hyper hyper;
-    int is_push; /* REQ_CALL that carries a vector */
-    int is_grad; /* and that is the gradient: it stands for the samples behind it */
-    int is_late; /* and is not sent yet (host_ops.c) */
-    uint64_t covered; /* samples, by the push */
-    uint32_t call_kind, call_what;
-    int out, in;      /* slots, or ENI_SLOT_NONE */
-    en_status failed; /* why it could not start; EN_OK: it did */
 } eni_request;
 
 struct eni_host {
     en_host table; /* first: en_host * and eni_host * are the same address */
     eni_host_config config;
+    eni_transport transport;
     en_bucket *buckets;           /* (n) */
     en_bucket *given;             /* (n) what the strategy must leave as it is in them: all but req */
     const char *hook;             /* that runs; NULL: none */
@@ -59,14 +59,17 @@ struct eni_host {
     int is_planning;
     int has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
     int writes_param; /* some call of the strategy wrote the weights of this rank itself */
-    eni_request requests[ENI_HOST_REQUESTS];
-    en_req next_request, first_request; /* the step's first one */
+    eni_request *requests[ENI_HOST_REQUESTS / ENI_HOST_BLOCK]; /* blocks, made when first used */
+    uint32_t nrequests;                                        /* in progress */
+    en_req requests_base;                                      /* whose place is the ring's first */
+    en_req next_request, first_request;                        /* the step's first one */
+    en_req *calling;                                           /* (n) the bucket's last call */
     uint64_t step, samples_before;      /* of the step in progress */
     uint32_t nfinished;                 /* buckets of it */
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
-    int has_measured;      /* costs, or why there are none */
+    int has_measured;      /* costs, or why there are none (host_net.c) */
     en_status cost_status;
     eni_costs costs;
     uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
@@ -85,6 +88,11 @@ struct eni_host {
     eni_host_counters counters;
     int64_t left_ns, busy_ns;       /* when the step's first exchange left, 0: none has; busy() then */
 };
+
+static inline int64_t eni_host_now(const eni_host *host)
+{
+    return host->transport.now_ns(host->transport.user);
+}
 
 /* Time of the compute thread that an exchange took, so far: what it took away cannot have hidden it. */
 static inline int64_t eni_host_busy(const eni_host *host)
@@ -152,6 +160,14 @@ void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char 
 /* From here on this rank waits for others in request r; then no more. */
 void eni_host_wait_begins(const eni_host *host, const eni_request *r);
 void eni_host_wait_ends(const eni_host *host);
+
+/* The request in progress of that number; NULL: it has been waited for. */
+eni_request *eni_host_request(eni_host *host, en_req id);
+
+/* ---- host_net.c ---- */
+
+/* The transport of sockets and shared memory, over the groups and the client of config. */
+eni_transport eni_host_net(eni_host *host);
 
 /* ---- host_gpu.c ----
  *
