@@ -1,5 +1,5 @@
-/* host_net.c - the transport of sockets and shared memory: collectives by a group of ranks (collective/coll.h), calls
- * by the store client (client/client.h), costs by measuring both. */
+/* host_net.c - the transport of sockets and shared memory: collectives by a group of ranks
+ * (collective/coll.h), calls by the store client (client/client.h), costs by measuring both. */
 #include <math.h>
 
 #include "core/clock.h"
@@ -17,8 +17,8 @@ static en_status start(void *user, eni_operation *op)
     eni_client *client = host->config.client;
     if (op->kind == ENI_OPERATION_COLL) return eni_coll_submit(group_of(host, op), &op->coll, &op->ticket);
     op->version = eni_client_version(client, op->bucket);
-    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples, op->covered,
-                           op->step);
+    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples,
+                           op->covered, op->step);
 }
 
 static int test(void *user, const eni_operation *op)
@@ -53,7 +53,8 @@ static en_status wait_call(eni_client *client, eni_operation *op)
 static en_status wait(void *user, eni_operation *op)
 {
     eni_host *host = user;
-    return op->kind == ENI_OPERATION_COLL ? wait_coll(group_of(host, op), op) : wait_call(host->config.client, op);
+    return op->kind == ENI_OPERATION_COLL ? wait_coll(group_of(host, op), op)
+                                          : wait_call(host->config.client, op);
 }
 
 static int64_t now_ns(void *user)

@@ -1,5 +1,5 @@
-/* host_ops.c - what a strategy may call, kept with an arena and a transport (transport.h): the same code on sockets,
- * in shared memory and in virtual time.
+/* host_ops.c - what a strategy may call, kept with an arena and a transport (transport.h): the same code on
+ * sockets, in shared memory and in virtual time.
  *
  * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll,
  * sendrecv, mean_step and call start and what wait ends; last the table of it all. What is the same for the
@@ -109,7 +109,9 @@ static double host_coll_bytes(en_host *table, int op, int group)
     const eni_host_config *c = &host->config;
     const eni_transport *t = &host->transport;
     const int is_local = group == EN_LOCAL || !t->has_world;
-    const int algorithm = t->has_world ? c->coll_algorithm : t->has_local ? c->local_algorithm : ENI_COLL_DIRECT;
+    const int algorithm = t->has_world   ? c->coll_algorithm
+                          : t->has_local ? c->local_algorithm
+                                         : ENI_COLL_DIRECT;
     return eni_coll_bytes(algorithm, op, is_local && c->world.nlocal > 0 ? c->world.nlocal : c->world.nranks);
 }
 
@@ -139,7 +141,8 @@ static void note_write(eni_host *host, en_vec v)
 static int may_write(eni_host *host, const char *operation, en_vec v)
 {
     const uint32_t slot = eni_vec_slot(v), first = host->optimizer_slot;
-    if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM && strcmp(operation, "call") != 0) {
+    if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM &&
+        strcmp(operation, "call") != 0) {
         eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
         return 0;
     }
@@ -317,8 +320,8 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, en_bu
     return r->id;
 }
 
-/* Who takes part: EN_WORLD or EN_LOCAL as the transport has them; ALONE where this rank is its own group, and the
- * operation the identity; NONE, a misuse. */
+/* Who takes part: EN_WORLD or EN_LOCAL as the transport has them; ALONE where this rank is its own group, and
+ * the operation the identity; NONE, a misuse. */
 enum { ALONE = -1, NONE = -2 };
 static int find_group(eni_host *host, int group)
 {
@@ -364,7 +367,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     if (who == ALONE) return 0;
     if (!eni_host_gpu_may(host, "coll") || !may_write(host, "coll", inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
-    if (slot == ENI_SLOT_PARAM && op != EN_BCAST) host->writes_param = 1; /* a copy of another rank's is no own */
+    if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
+        host->writes_param = 1; /* a copy of another rank's is no own */
     if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
     const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
@@ -375,7 +379,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
 static int may_send(eni_host *host, const char *operation, en_vec v)
 {
     if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return 1;
-    eni_host_misuse(host, "called %s to send the weights, which with EN_ROUNDS are the store's own", operation);
+    eni_host_misuse(host, "called %s to send the weights, which with EN_ROUNDS are the store's own",
+                    operation);
     return 0;
 }
 
@@ -389,7 +394,8 @@ static en_req host_sendrecv(en_host *table, int to, en_vec out, int from, en_vec
         !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
     note_write(host, in);
-    if (group == ALONE && to == 0 && from == 0) return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
+    if (group == ALONE && to == 0 && from == 0)
+        return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
     if (group == ALONE) {
         eni_host_misuse(host, "called sendrecv with ranks %d and %d of a world of one", to, from);
         return REQUEST_REFUSED;
@@ -436,7 +442,8 @@ static eni_request *holds_up(eni_host *host, const eni_request *r)
 {
     for (en_req id = r->id; id-- > host->first_request;) {
         eni_request *c = eni_host_request(host, id);
-        if (c == NULL || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->op.coll.slot != r->op.out) continue;
+        if (c == NULL || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->op.coll.slot != r->op.out)
+            continue;
         return c->failed == EN_OK && is_done(host, c) ? NULL : c;
     }
     return NULL;
@@ -484,10 +491,12 @@ static int may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bu
         eni_host_misuse(host, "called the store of rank %d of %d", dest, host->config.world.nranks);
     else if (dest == EN_SERVERS && !t->is_client)
         eni_host_misuse(host, "called a store %s",
-                        host->config.has_store ? "on servers, of which only local rank 0 of a host is a client"
-                                               : "on servers, but this run has none");
+                        host->config.has_store
+                            ? "on servers, of which only local rank 0 of a host is a client"
+                            : "on servers, but this run has none");
     else if (eni_host_request(host, host->calling[bucket->id]) != NULL)
-        eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for", bucket->id);
+        eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for",
+                        bucket->id);
     else
         return 1;
     return 0;
@@ -530,7 +539,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
 
 static en_status wait_coll(eni_host *host, eni_request *r)
 {
-    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns, waited = host->counters.wait_ns;
+    const int64_t begin = eni_host_now(host), updated = host->counters.update_ns,
+                  waited = host->counters.wait_ns;
     eni_host_wait_begins(host, r);
     const en_status st = complete(host, r);
     eni_host_wait_ends(host);

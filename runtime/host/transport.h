@@ -1,8 +1,8 @@
-/* transport.h - what carries a host's exchanges: the one table that sockets with shared memory (host_net.c) and
- * virtual time (runtime/sim/rank_host.c) fill. Everything else of a host is the same code on both.
+/* transport.h - what carries a host's exchanges: the one table that sockets with shared memory (host_net.c)
+ * and virtual time (runtime/sim/rank.c) fill. Everything else of a host is the same code on both.
  *
- * An operation is started and then waited for, once; `test` is for who has something else to do meanwhile. One
- * thread (in virtual time: one fiber) calls a table. */
+ * An operation is started and then waited for, once; `test` is for who has something else to do meanwhile.
+ * One thread (in virtual time: one fiber) calls a table. */
 #ifndef HOST_TRANSPORT_H
 #define HOST_TRANSPORT_H
 
@@ -34,9 +34,10 @@ typedef struct eni_operation {
 
 typedef struct eni_transport {
     void *user;
-    int has_world, has_local; /* collectives of all ranks; of this host's where hosts meet at the servers only */
-    int is_client;            /* this rank may call the servers */
-    int has_rank_stores;      /* and those inside ranks */
+    int has_world,
+        has_local;       /* collectives of all ranks; of this host's where hosts meet at the servers only */
+    int is_client;       /* this rank may call the servers */
+    int has_rank_stores; /* and those inside ranks */
     en_status (*start)(void *user, eni_operation *operation);
     int (*test)(void *user, const eni_operation *operation); /* 1: wait would not block. Makes progress */
     en_status (*wait)(void *user, eni_operation *operation);

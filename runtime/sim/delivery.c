@@ -19,8 +19,8 @@ typedef struct message {
     uint32_t bucket, kind, what;
     uint64_t count, bytes; /* bytes: of what is on the way now */
     uint64_t seq, base_version, nsamples, covered, version;
-    float *in; /* where the answer goes */
-    en_req request;
+    float *in;              /* where the answer goes */
+    uint64_t request;       /* ticket */
     int is_finished_notice; /* no call: the rank calls no more */
     int has_payload;
     int payload_is_lent; /* the store reads it still */
@@ -109,12 +109,12 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
     }
     if (count > 0) memcpy(a->data, action->data, count * sizeof(float));
     eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                    .type = ENI_SIM_REPLY,
-                                                    .rank = p->rank->world.rank,
-                                                    .peer = store->peer,
-                                                    .bucket = p->bucket,
-                                                    .clock = p->seq,
-                                                    .version = action->version});
+                                                       .type = ENI_SIM_REPLY,
+                                                       .rank = p->rank->world.rank,
+                                                       .peer = store->peer,
+                                                       .bucket = p->bucket,
+                                                       .clock = p->seq,
+                                                       .version = action->version});
     sim->in_flight++;
     const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, store->node, p->rank->world.rank,
                                           count * sizeof(float));
@@ -162,13 +162,13 @@ static en_status call_arrived_at(eni_sim_store *store, message *p)
     uint64_t version = 0;
     eni_store_weights(store->core, p->bucket, &version);
     eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
-                                                           .type = ENI_SIM_PUSH,
-                                                           .rank = p->rank->world.rank,
-                                                           .peer = store->peer,
-                                                           .bucket = p->bucket,
-                                                           .clock = p->seq,
-                                                           .version = version,
-                                                           .base = p->base_version});
+                                                              .type = ENI_SIM_PUSH,
+                                                              .rank = p->rank->world.rank,
+                                                              .peer = store->peer,
+                                                              .bucket = p->bucket,
+                                                              .clock = p->seq,
+                                                              .version = version,
+                                                              .base = p->base_version});
     p->payload_is_lent = p->has_payload;
     const eni_store_event event = {.type = ENI_STORE_CALL,
                                    .client = p->rank->world.rank,
@@ -193,13 +193,13 @@ static en_status notice_arrived(eni_sim_store *store, message *p)
     const int32_t rank = p->rank->world.rank;
     eni_sim_free(store->sim, p);
     eni_event_trace_add(&store->sim->events, &(eni_sim_event){.at_ns = store->sim->queue.now_ns,
-                                                           .type = ENI_SIM_FINISHED,
-                                                           .rank = rank,
-                                                           .peer = store->peer});
+                                                              .type = ENI_SIM_FINISHED,
+                                                              .rank = rank,
+                                                              .peer = store->peer});
     return eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
-                                                        .client = rank,
-                                                        .incarnation = ENI_SIM_INCARNATION,
-                                                        .member = EN_MEMBER_FINISHED});
+                                                         .client = rank,
+                                                         .incarnation = ENI_SIM_INCARNATION,
+                                                         .member = EN_MEMBER_FINISHED});
 }
 
 static void message_arrived(void *sim_, void *parcel_)
@@ -251,15 +251,15 @@ static en_status send_part(eni_rank *rank, int32_t store, const message *like, c
 {
     if (rank->sim->faults)
         return rank->sim->faults->call(rank, &(eni_sim_call){.store = store,
-                                                       .bucket = like->bucket,
-                                                       .kind = like->kind,
-                                                       .what = like->what,
-                                                       .nsamples = like->nsamples,
-                                                       .covered = like->covered,
-                                                       .count = like->count,
-                                                       .out = out ? out + lo : NULL,
-                                                       .in = in ? in + lo : NULL,
-                                                       .request = like->request});
+                                                             .bucket = like->bucket,
+                                                             .kind = like->kind,
+                                                             .what = like->what,
+                                                             .nsamples = like->nsamples,
+                                                             .covered = like->covered,
+                                                             .count = like->count,
+                                                             .out = out ? out + lo : NULL,
+                                                             .in = in ? in + lo : NULL,
+                                                             .request = like->request});
     eni_partition_client *part = partition_of(rank, store, like->bucket);
     const uint64_t bytes = out ? like->count * sizeof(float) : 0;
     message *p = part ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
@@ -276,131 +276,33 @@ static en_status send_part(eni_rank *rank, int32_t store, const message *like, c
     return EN_OK;
 }
 
-static en_status refuse_call(const eni_rank *rank, int dest)
+en_status eni_delivery_call(eni_rank *rank, const eni_operation *op, uint64_t *ticket_out)
 {
     const eni_sim *sim = rank->sim;
-    const char *why = "is none of the ranks";
-    if (!eni_delivery_is_client(rank))
-        why = "may not be called by this rank: only local rank 0 is a client (EN_LEADERS_ARE_CLIENTS)";
-    else if (dest == EN_SERVERS && sim->nshards == 0)
-        why = "are the servers, and the strategy has no EN_STORE_ON_SERVERS";
-    else if (dest >= 0 && sim->nstores == sim->nshards)
-        why = "has no store: the strategy has no EN_STORE_ON_RANKS";
-    else if (dest >= EN_SERVERS && dest < sim->nranks)
-        return EN_OK;
-    eni_error("delivery", "strategy %s on rank %d calls %d, which %s", sim->config->strategy->name,
-              rank->world.rank, dest, why);
-    return EN_EINVAL;
-}
-
-/* A call that has been made. */
-struct eni_unsent_call {
-    eni_unsent_call *next;
-    en_vec out;
-    const float *from;
-    float *to;
-    int32_t first, n; /* stores */
-    int is_grad;      /* what it sends stands for the samples behind the gradient, a whole group's perhaps */
-    uint32_t bucket, kind, what;
-    uint64_t count, nsamples, covered;
-    en_req request;
-};
-
-static void send_parts(eni_rank *rank, const eni_unsent_call *call)
-{
-    message like = {.rank = rank,
-                   .bucket = call->bucket,
-                   .kind = call->kind,
-                   .what = call->what,
-                   .nsamples = call->is_grad ? rank->grad_samples[call->bucket] : call->nsamples,
-                   .covered = call->covered,
-                   .request = call->request};
-    en_status st = EN_OK;
-    for (int32_t k = 0; k < call->n && st == EN_OK; k++) {
-        const uint64_t lo = eni_slice_lo(call->count, k, call->n);
-        like.count = eni_slice_lo(call->count, k + 1, call->n) - lo;
-        if (like.count > 0) st = send_part(rank, call->first + k, &like, call->from, call->to, lo);
-    }
-    if (st != EN_OK) eni_sim_fail(rank->sim, st);
-}
-
-/* Contents change in call order: what is still being reduced is sent once it is. */
-static void send_later(eni_rank *rank, const eni_unsent_call *call)
-{
-    eni_unsent_call *unsent = eni_sim_alloc(rank->sim, sizeof *unsent), **end = &rank->unsent;
-    if (!unsent) {
-        eni_sim_fail(rank->sim, EN_ENOMEM);
-        return;
-    }
-    *unsent = *call;
-    while (*end)
-        end = &(*end)->next;
-    *end = unsent;
-}
-
-void eni_delivery_release(eni_rank *rank, en_vec vector)
-{
-    for (eni_unsent_call **at = &rank->unsent; *at;) {
-        eni_unsent_call *unsent = *at;
-        if (unsent->out != vector) {
-            at = &unsent->next;
-            continue;
-        }
-        *at = unsent->next;
-        send_parts(rank, unsent);
-        eni_sim_free(rank->sim, unsent);
-    }
-}
-
-/* What a push covers: what was computed since the last one, by the rank or, if it pushes for them, by all
- * ranks of its host. */
-static uint64_t take_uncovered(eni_rank *rank, uint32_t bucket)
-{
-    const int is_leader = (rank->sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
-    eni_rank *first = is_leader ? rank - rank->world.local_rank : rank;
-    uint64_t covered = 0;
-    for (int32_t i = 0; i < (is_leader ? rank->world.nlocal : 1); i++) {
-        covered += first[i].uncovered[bucket];
-        first[i].uncovered[bucket] = 0;
-    }
-    return covered;
-}
-
-en_req eni_delivery_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
-                        en_vec in)
-{
-    eni_rank *rank = (eni_rank *)(void *)host;
-    eni_sim *sim = rank->sim;
-    const eni_vector *from = out ? eni_rank_vector(rank, out, bucket->count) : NULL;
-    const eni_vector *to = in ? eni_rank_vector(rank, in, bucket->count) : NULL;
-    if ((out && !from) || (in && !to)) return 0;
-    const en_status st = refuse_call(rank, dest);
-    if (st != EN_OK) {
-        eni_sim_fail(sim, st);
-        return 0;
-    }
-    eni_unsent_call call = {.out = out,
-                          .from = from ? from->data : NULL,
-                          .to = to ? to->data : NULL,
-                          .first = dest == EN_SERVERS ? 0 : sim->nshards + dest,
-                          .n = dest == EN_SERVERS ? sim->nshards : 1,
-                          .is_grad = what != EN_WEIGHTS && out == bucket->grad,
-                          .bucket = bucket->id,
-                          .kind = kind,
-                          .what = (uint32_t)what,
-                          .count = bucket->count,
-                          .nsamples = bucket->nsamples,
-                          .covered = from ? take_uncovered(rank, bucket->id) : 0};
+    const eni_bucket_range *range = &sim->buckets->bucket[op->bucket];
+    const int32_t first = op->dest == EN_SERVERS ? 0 : sim->nshards + op->dest;
+    const int32_t n = op->dest == EN_SERVERS ? sim->nshards : 1;
+    const uint64_t count = range->hi - range->lo;
+    const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_rank_at(rank, (uint32_t)op->out, op->bucket);
+    float *in = op->in == ENI_SLOT_NONE ? NULL : eni_rank_at(rank, (uint32_t)op->in, op->bucket);
     uint32_t parts = 0;
-    if (to) eni_rank_note_write(rank, to->data);
-    for (int32_t k = 0; k < call.n; k++)
-        parts += eni_slice_lo(bucket->count, k + 1, call.n) > eni_slice_lo(bucket->count, k, call.n);
-    call.request = eni_rank_begin(rank, parts, "the answer to its call", bucket->id, dest);
-    if (from && from->busy > 0)
-        send_later(rank, &call);
-    else
-        send_parts(rank, &call);
-    return call.request;
+    for (int32_t k = 0; k < n; k++)
+        parts += eni_slice_lo(count, k + 1, n) > eni_slice_lo(count, k, n);
+    *ticket_out = eni_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
+    if (*ticket_out == 0) return EN_ENOMEM;
+    message like = {.rank = rank,
+                    .bucket = op->bucket,
+                    .kind = op->call_kind,
+                    .what = op->what,
+                    .nsamples = op->nsamples,
+                    .covered = op->covered,
+                    .request = *ticket_out};
+    for (int32_t k = 0; k < n; k++) {
+        const uint64_t lo = eni_slice_lo(count, k, n);
+        like.count = eni_slice_lo(count, k + 1, n) - lo;
+        if (like.count > 0) EN_TRY(send_part(rank, first + k, &like, out, in, lo));
+    }
+    return EN_OK;
 }
 
 /* Queues behind the rank's last push: it must not overtake it. */

@@ -7,28 +7,22 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "core/try.h"
 #include "runtime/sim/world.h"
-
-static eni_rank *rank_of(en_host *host)
-{
-    return (eni_rank *)(void *)host;
-}
 
 /* ---- collectives --------------------------------------------------------------------------------------- */
 
 /* One rank's part in a collective. */
 typedef struct entry {
     eni_rank *rank; /* NULL: has not joined */
-    en_bucket *bucket;
-    float *data; /* (count) */
-    en_vec vector;
-    uint64_t nsamples;
-    en_req request;
+    eni_coll_op op; /* as it joined */
+    float *data;    /* (count) */
+    uint64_t ticket;
 } entry;
 
 struct eni_collective {
     eni_collective *next;
-    int op, what, takes_step;
+    int op, what;
     int group;       /* index in group_free_ns: 0 the world, 1 + host a machine */
     uint64_t number; /* the n-th of its group */
     uint32_t bucket;
@@ -41,7 +35,7 @@ static uint64_t samples_of(const eni_collective *c)
 {
     uint64_t samples = 0;
     for (int32_t i = 0; i < c->n; i++)
-        samples += c->entries[i].nsamples;
+        samples += c->entries[i].op.nsamples;
     return samples;
 }
 
@@ -52,24 +46,20 @@ static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64
     uint64_t weight[ENI_MEAN_MAX];
     for (int32_t i = 0; i < c->n; i++) {
         from[i] = c->entries[i].data + lo;
-        weight[i] = c->what == EN_WEIGHTS ? 1 : c->entries[i].nsamples;
+        weight[i] = c->what == EN_WEIGHTS ? 1 : c->entries[i].op.nsamples;
     }
     eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
-    if (c->n == 1) return; /* the mean of one is what it has; g * n * (1 / n) is not always g */
     mean(sim, c, sim->scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         entry *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
-        const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->bucket->lo : 0;
-        const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->bucket->hi : c->count;
+        const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
+        const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
         memcpy(e->data + lo, sim->scratch + lo, (hi - lo) * sizeof(float));
-        if (e->data != e->rank->grad + sim->buckets->bucket[c->bucket].lo) continue;
-        e->rank->grad_samples[c->bucket] = samples_of(c);
-        e->rank->is_empty[c->bucket] = c->what != EN_WEIGHTS && samples_of(c) == 0;
     }
 }
 
@@ -77,14 +67,12 @@ static void copy_parts(eni_collective *c)
 {
     for (int32_t i = 0; i < c->n; i++) {
         const entry *from = &c->entries[i];
-        const uint64_t lo = c->op == EN_BCAST ? 0 : from->bucket->lo;
-        const uint64_t hi = c->op == EN_BCAST ? c->count : from->bucket->hi;
+        const uint64_t lo = c->op == EN_BCAST ? 0 : from->op.lo;
+        const uint64_t hi = c->op == EN_BCAST ? c->count : from->op.hi;
         for (int32_t k = 0; k < c->n; k++)
             if (k != i) memcpy(c->entries[k].data + lo, from->data + lo, (hi - lo) * sizeof(float));
         if (c->op == EN_BCAST) break;
     }
-    for (int32_t k = 0; k < c->n; k++)
-        eni_rank_note_write(c->entries[k].rank, c->entries[k].data);
 }
 
 /* Payload of each rank by the direct algorithm: a slice from everyone, a slice to everyone. */
@@ -114,19 +102,17 @@ static void complete(void *sim_, void *collective)
         reduce(sim, c);
     count_bytes(c);
     eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                    .type = ENI_SIM_COLL,
-                                                    .rank = c->first,
-                                                    .peer = c->n,
-                                                    .bucket = c->bucket,
-                                                    .clock = (uint64_t)c->op,
-                                                    .version = c->number});
-    const uint64_t samples = samples_of(c);
+                                                       .type = ENI_SIM_COLL,
+                                                       .rank = c->first,
+                                                       .peer = c->n,
+                                                       .bucket = c->bucket,
+                                                       .clock = (uint64_t)c->op,
+                                                       .version = c->number});
     for (int32_t i = 0; i < c->n; i++) {
         entry *e = &c->entries[i];
-        eni_vector *v = eni_rank_vector(e->rank, e->vector, c->count);
-        if (--v->busy == 0) eni_delivery_release(e->rank, e->vector);
-        const en_status st = c->takes_step ? eni_rank_step(e->rank, e->bucket, samples) : EN_OK;
-        eni_rank_part_done(e->rank, e->request, st);
+        eni_pending *pending = eni_rank_pending(e->rank, e->ticket);
+        if (pending != NULL && eni_coll_is_reduction(&e->op)) pending->samples = samples_of(c);
+        eni_rank_part_done(e->rank, e->ticket, EN_OK);
     }
     eni_sim_free(sim, c);
     sim->in_flight--;
@@ -151,7 +137,7 @@ static void begin(eni_sim *sim, eni_collective *c)
 }
 
 /* The n-th collective of a group, made by whoever comes first. */
-static eni_collective *find_or_make(eni_rank *rank, int op, int group, int what, const en_bucket *bucket)
+static eni_collective *find_or_make(eni_rank *rank, int group, const eni_coll_op *op)
 {
     eni_sim *sim = rank->sim;
     const int index = group == EN_LOCAL ? 1 + rank->world.rank / rank->world.nlocal : 0;
@@ -160,13 +146,13 @@ static eni_collective *find_or_make(eni_rank *rank, int op, int group, int what,
         if (c->group == index && c->number == number) return c;
     const int32_t n = group == EN_LOCAL ? rank->world.nlocal : sim->nranks;
     eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(entry));
-    if (!c) return NULL;
-    c->op = op;
-    c->what = what;
+    if (c == NULL) return NULL;
+    c->op = op->op;
+    c->what = op->what;
     c->group = index;
     c->number = number;
-    c->bucket = bucket->id;
-    c->count = bucket->count;
+    c->bucket = op->bucket;
+    c->count = op->count;
     c->n = n;
     c->first = group == EN_LOCAL ? rank->world.rank - rank->world.local_rank : 0;
     c->next = sim->collectives;
@@ -174,49 +160,29 @@ static eni_collective *find_or_make(eni_rank *rank, int op, int group, int what,
     return c;
 }
 
-static en_req join(eni_rank *rank, int op, int group, int what, en_bucket *bucket, en_vec inout,
-                   int takes_step)
+static en_status join(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
-    eni_vector *v = eni_rank_vector(rank, inout, bucket->count);
-    if (!v) return 0;
-    if (op < EN_ALLREDUCE || op > EN_BCAST || (group != EN_WORLD && group != EN_LOCAL)) {
-        eni_error("exchange", "rank %d calls collective %d of group %d, which there is not", rank->world.rank,
-                  op, group);
-        eni_sim_fail(sim, EN_EINVAL);
-        return 0;
+    if (op->op < EN_ALLREDUCE || op->op > EN_BCAST) {
+        eni_error("exchange", "rank %d calls collective %d, which there is not", rank->world.rank, op->op);
+        return EN_EINVAL;
     }
-    eni_collective *c = find_or_make(rank, op, group, what, bucket);
-    if (!c) {
-        eni_sim_fail(sim, EN_ENOMEM);
-        return 0;
-    }
-    if (c->op != op || c->what != what || c->bucket != bucket->id ||
-        (c->joined && c->takes_step != takes_step)) {
+    eni_collective *c = find_or_make(rank, group, op);
+    if (c == NULL) return EN_ENOMEM;
+    if (c->op != op->op || c->what != op->what || c->bucket != op->bucket) {
         eni_error("exchange",
                   "call %" PRIu64
                   " of the group is operation %d on bucket %u on rank %d, and %d on bucket %u on "
                   "another; all ranks of a group make the same calls in the same order",
-                  c->number, op, bucket->id, rank->world.rank, c->op, c->bucket);
-        eni_sim_fail(sim, EN_EMISMATCH);
-        return 0;
+                  c->number, op->op, op->bucket, rank->world.rank, c->op, c->bucket);
+        eni_sim_fail(sim, EN_EMISMATCH); /* the others would wait for ever */
+        return EN_EMISMATCH;
     }
-    c->takes_step = takes_step;
-    const en_req request = eni_rank_begin(rank, 1, "a collective", bucket->id, 0);
-    v->busy++;
-    c->entries[rank->world.rank - c->first] = (entry){rank, bucket, v->data, inout, bucket->nsamples, request};
+    *ticket_out = eni_rank_begin(rank, 1, "a collective", op->bucket, 0);
+    c->entries[rank->world.rank - c->first] =
+        (entry){rank, *op, eni_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
-    return request;
-}
-
-en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *bucket, en_vec inout)
-{
-    return join(rank_of(host), op, group, what, bucket, inout, 0);
-}
-
-en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket)
-{
-    return join(rank_of(host), EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad, 1);
+    return EN_OK;
 }
 
 /* ---- sendrecvs ----------------------------------------------------------------------------------------- */
@@ -230,7 +196,7 @@ struct eni_sendrecv {
     uint32_t bucket;
     int is_wanted; /* the receiver's half */
     float *in;
-    en_req request;
+    uint64_t request; /* ticket */
     uint64_t count;
     float out[];
 };
@@ -240,12 +206,11 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
     eni_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
-    eni_rank_note_write(to, wanted->in);
     eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
-                                                    .type = ENI_SIM_SENDRECV,
-                                                    .rank = wanted->to,
-                                                    .peer = wanted->from,
-                                                    .bucket = wanted->bucket});
+                                                       .type = ENI_SIM_SENDRECV,
+                                                       .rank = wanted->to,
+                                                       .peer = wanted->from,
+                                                       .bucket = wanted->bucket});
     eni_rank_part_done(to, wanted->request, EN_OK);
     eni_sim_free(sim, sent);
     eni_sim_free(sim, wanted);
@@ -285,39 +250,36 @@ static void sendrecv_head(void *sim_, void *half_)
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+static en_status sendrecv(eni_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)
 {
-    eni_rank *rank = rank_of(host);
     eni_sim *sim = rank->sim;
-    const eni_vector *source = eni_rank_vector(rank, out, bucket->count);
-    const eni_vector *target = eni_rank_vector(rank, in, bucket->count);
-    if (to < 0 || to >= sim->nranks || from < 0 || from >= sim->nranks) {
-        eni_error("exchange", "rank %d calls sendrecv with ranks %d and %d of %d", rank->world.rank, to, from,
-                  sim->nranks);
-        eni_sim_fail(sim, EN_EINVAL);
-        return 0;
+    if (op->to < 0 || op->to >= sim->nranks || op->from < 0 || op->from >= sim->nranks) {
+        eni_error("exchange", "rank %d calls sendrecv with ranks %d and %d of %d", rank->world.rank, op->to,
+                  op->from, sim->nranks);
+        return EN_EINVAL;
     }
-    const uint64_t bytes = bucket->count * sizeof(float);
+    const uint64_t bytes = op->count * sizeof(float);
     eni_sendrecv *sent = eni_sim_alloc(sim, sizeof *sent + bytes),
                  *wanted = eni_sim_alloc(sim, sizeof *wanted);
-    if (!source || !target || !sent || !wanted) {
-        eni_sim_fail(sim, EN_ENOMEM);
-        return 0;
-    }
-    *sent = (eni_sendrecv){.from = rank->world.rank, .to = to, .bucket = bucket->id, .count = bucket->count};
-    memcpy(sent->out, source->data, bytes);
+    if (sent == NULL || wanted == NULL) return EN_ENOMEM;
+    *sent = (eni_sendrecv){.from = rank->world.rank, .to = op->to, .bucket = op->bucket, .count = op->count};
+    memcpy(sent->out, eni_rank_at(rank, op->slot, op->bucket), bytes);
     rank->result->sent += bytes;
     sim->in_flight++;
-    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, rank->world.rank, to, bytes);
-    const en_status st = eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent);
-    if (st != EN_OK) eni_sim_fail(sim, st);
-    const en_req request = eni_rank_begin(rank, 1, "a sendrecv", bucket->id, from);
-    *wanted = (eni_sendrecv){.from = from,
+    const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, rank->world.rank, op->to, bytes);
+    EN_TRY(eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent));
+    *ticket_out = eni_rank_begin(rank, 1, "a sendrecv", op->bucket, op->from);
+    *wanted = (eni_sendrecv){.from = op->from,
                              .to = rank->world.rank,
-                             .bucket = bucket->id,
+                             .bucket = op->bucket,
                              .is_wanted = 1,
-                             .in = target->data,
-                             .request = request};
+                             .in = eni_rank_at(rank, op->slot_in, op->bucket),
+                             .request = *ticket_out};
     match(sim, wanted);
-    return request;
+    return EN_OK;
+}
+
+en_status eni_exchange_start(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
+{
+    return op->op == ENI_COLL_SENDRECV ? sendrecv(rank, op, ticket_out) : join(rank, group, op, ticket_out);
 }

@@ -11,7 +11,13 @@ static double curvature(uint64_t i)
     return 0.5 + (double)(i % 11) / 10;
 }
 
-uint64_t eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
+static uint64_t samples_of(void *quadratic, uint64_t micro_batch)
+{
+    const eni_quadratic *q = quadratic;
+    return micro_batch == q->last_batch ? q->last_samples : q->samples;
+}
+
+void eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     (void)rank;
     const eni_quadratic *q = quadratic;
@@ -20,7 +26,6 @@ uint64_t eni_quadratic_grad(void *quadratic, int rank, uint64_t micro_batch, con
         const double noise = q->noise != 0 ? q->noise * (2 * eni_rng_unit(&key, i) - 1) : 0;
         grad[i] = (float)(curvature(i) * ((double)param[i] - 1 - noise));
     }
-    return micro_batch == q->last_batch ? q->last_samples : q->samples;
 }
 
 double eni_quadratic_loss(const eni_quadratic *quadratic, const float *param)
@@ -59,6 +64,7 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
                                    .tensors = q->tensors,
                                    .ntensors = 3,
                                    .init = q->init,
+                                   .samples = samples_of,
                                    .grad = eni_quadratic_grad,
                                    .user = q};
     return EN_OK;

@@ -1,4 +1,9 @@
-/* rank.c - one rank's training loop in virtual time, as linear code on a fiber. */
+/* rank.c - one rank in virtual time: the transport of its host, and its training loop as linear code on a
+ * fiber.
+ *
+ * What a strategy may call is the host of sockets (runtime/host), to the line. Only its transport is another:
+ * start hands an operation to exchange.c or delivery.c, wait leaves the fiber until the event queue has ended
+ * it, and the clock is the queue's. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -7,6 +12,118 @@
 #include "core/rng.h"
 #include "core/try.h"
 #include "runtime/sim/world.h"
+
+/* ---- the transport ------------------------------------------------------------------------------------- */
+
+/* The version of a bucket that this rank has last received, the least over its partitions. */
+static uint64_t version_of(const eni_rank *rank, uint32_t bucket)
+{
+    uint64_t least = UINT64_MAX;
+    for (int32_t k = 0; k < rank->sim->nstores; k++)
+        if (rank->parts[k] != NULL && rank->parts[k][bucket].base_version < least)
+            least = rank->parts[k][bucket].base_version;
+    return least != UINT64_MAX ? least : 0;
+}
+
+static en_status start(void *user, eni_operation *op)
+{
+    eni_rank *rank = user;
+    if (op->kind == ENI_OPERATION_COLL) return eni_exchange_start(rank, op->group, &op->coll, &op->ticket);
+    op->version = version_of(rank, op->bucket);
+    return eni_delivery_call(rank, op, &op->ticket);
+}
+
+static int test(void *user, const eni_operation *op)
+{
+    return eni_rank_pending(user, op->ticket) == NULL;
+}
+
+static en_status wait(void *user, eni_operation *op)
+{
+    eni_rank *rank = user;
+    const int64_t begin = rank->sim->queue.now_ns;
+    if (eni_rank_pending(rank, op->ticket) != NULL) {
+        if (eni_fiber_has_ended(rank->fiber)) return EN_EBUG; /* theory() and eval() may not wait */
+        rank->waiting = op->ticket;
+        eni_fiber_leave(rank->fiber);
+    }
+    eni_pending *pending = eni_rank_slot_of(rank, op->ticket);
+    if (pending == NULL) return EN_OK;
+    pending->is_told = 1;
+    op->waited_ns = rank->sim->queue.now_ns - begin;
+    op->samples = pending->samples;
+    if (op->kind == ENI_OPERATION_CALL) op->version = version_of(rank, op->bucket);
+    return pending->status;
+}
+
+static int64_t now_ns(void *user)
+{
+    const eni_rank *rank = user;
+    return rank->sim->queue.now_ns;
+}
+
+static double count_clients(const eni_sim *sim)
+{
+    return sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS ? sim->nhosts : sim->nranks;
+}
+
+/* What the network's model says of an operation that is alone on it. */
+static double cost(void *user, int op, uint64_t vector_bytes)
+{
+    const eni_rank *rank = user;
+    const eni_sim *sim = rank->sim;
+    const uint64_t n = (uint64_t)sim->nranks;
+    const double bytes = (double)vector_bytes;
+    if (op == 0 && sim->nstores > 0) { /* all clients' vectors pass the shards' links, there and back */
+        const double clients = count_clients(sim), shards = sim->nshards > 0 ? sim->nshards : 1;
+        return (double)eni_network_hops(&sim->network, 2, bytes * (clients > shards ? clients / shards : 1)) *
+               1e-9;
+    }
+    if (op == 0 || n == 1) return NAN; /* the run has no such operation */
+    return (double)eni_network_hops(&sim->network, (op == EN_ALLREDUCE ? 2 : 1) * (n - 1),
+                                    bytes / (double)n) *
+           1e-9;
+}
+
+static en_status alive(void *user)
+{
+    const eni_rank *rank = user;
+    return rank->sim->status;
+}
+
+/* Runs open and plan of the strategy, on the fiber. */
+static en_status open_host(eni_rank *rank)
+{
+    const eni_sim *sim = rank->sim;
+    const uint32_t flags = sim->config->strategy->flags;
+    const int meets_at_servers = (flags & EN_LEADERS_ARE_CLIENTS) != 0;
+    const eni_transport transport = {.user = rank,
+                                     .has_world = sim->nranks > 1 && !meets_at_servers,
+                                     .has_local = rank->world.nlocal > 1 && meets_at_servers,
+                                     .is_client = sim->nshards > 0 && eni_delivery_is_client(rank),
+                                     .has_rank_stores = sim->nstores > sim->nshards,
+                                     .start = start,
+                                     .test = test,
+                                     .wait = wait,
+                                     .now_ns = now_ns,
+                                     .cost = cost};
+    const eni_host_config config = {.strategy = sim->config->strategy,
+                                    .options = sim->options,
+                                    .world = rank->world,
+                                    .seed = sim->config->seed,
+                                    .buckets = sim->buckets,
+                                    .arena = rank->arena,
+                                    .coll_algorithm = ENI_COLL_DIRECT,
+                                    .local_algorithm = ENI_COLL_DIRECT,
+                                    .has_store = sim->nstores > 0,
+                                    .optimizer = sim->optimizer,
+                                    .hyper = sim->config->hyper,
+                                    .schedule = sim->config->schedule,
+                                    .alive_status = alive,
+                                    .alive_user = rank,
+                                    .transport = &transport};
+    return eni_host_open(&config, &rank->host);
+}
 
 /* ---- which micro-batches, and how long they take ------------------------------------------------------- */
 
@@ -67,71 +184,71 @@ static void sleep_until(eni_rank *rank, int64_t at_ns)
 
 /* ---- the steps ----------------------------------------------------------------------------------------- */
 
+static uint64_t count_of(const eni_sim *sim, uint32_t bucket)
+{
+    return sim->buckets->bucket[bucket].hi - sim->buckets->bucket[bucket].lo;
+}
+
 /* Backward completes bucket after bucket, each after its share of the step's time, and submits it. */
 static en_status backward(eni_rank *rank)
 {
     const eni_sim *sim = rank->sim;
-    const en_strategy *strategy = sim->config->strategy;
     const int64_t begin = sim->queue.now_ns, duration = compute_ns(rank);
     uint64_t done = 0, all = 0;
     for (uint32_t b = 0; b < sim->buckets->n; b++)
-        all += rank->buckets[b].count;
+        all += count_of(sim, b);
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
-        en_bucket *bucket = &rank->buckets[b];
-        done += bucket->count;
+        done += count_of(sim, b);
         sleep_until(rank, begin + (int64_t)((double)duration * ((double)done / (double)all)));
-        bucket->step = rank->step;
-        bucket->nsamples = rank->grad_samples[b] = rank->nsamples;
-        rank->is_empty[b] = rank->nsamples == 0;
-        rank->uncovered[b] += rank->nsamples;
-        memset(bucket->req, 0, sizeof bucket->req);
-        EN_TRY(strategy->submit(&rank->host, rank->state, bucket));
+        EN_TRY(eni_host_submit(rank->host, b));
     }
     return EN_OK;
 }
 
-/* The default of finish. */
-static en_status wait_for_all(eni_rank *rank, const en_bucket *bucket)
+static uint64_t samples_from(eni_sim *sim, uint64_t first, uint64_t n)
 {
-    for (int i = 0; i < 3; i++)
-        EN_TRY(rank->host.wait(&rank->host, bucket->req[i]));
-    return EN_OK;
+    return eni_sim_samples_before(sim, first + n) - eni_sim_samples_before(sim, first);
+}
+
+/* What a rank knows before its step, as a worker does: its own samples, and where it pushes for its host
+ * those of the host. Ranks of an assigned step have one another's by the plan. */
+static en_status begin_step(eni_rank *rank)
+{
+    eni_sim *sim = rank->sim;
+    const uint64_t per_step = sim->config->accumulate, ranks = (uint64_t)sim->nranks;
+    rank->nsamples = samples_from(sim, rank->first_batch, rank->nbatches);
+    uint64_t before = eni_sim_samples_before(sim, rank->first_batch);
+    if (!sim->claims) {
+        const uint64_t round = rank->step * ranks * per_step;
+        const uint64_t host = round + (uint64_t)(rank->world.rank - rank->world.local_rank) * per_step;
+        before = eni_sim_samples_before(sim, round);
+        if (sim->config->strategy->flags & EN_LEADERS_ARE_CLIENTS)
+            eni_host_note_samples(rank->host,
+                                  samples_from(sim, host, (uint64_t)rank->world.nlocal * per_step),
+                                  samples_from(sim, round, ranks * per_step));
+    }
+    rank->result->samples += rank->nsamples;
+    return eni_host_begin(rank->host, rank->step, rank->nsamples, before);
 }
 
 static en_status take_step(eni_rank *rank)
 {
-    const en_strategy *s = rank->sim->config->strategy;
     eni_event_trace_add(&rank->sim->events, &(eni_sim_event){.at_ns = rank->sim->queue.now_ns,
-                                                          .type = ENI_SIM_STEP,
-                                                          .rank = rank->world.rank,
-                                                          .clock = rank->step,
-                                                          .version = rank->first_batch});
-    rank->rand_calls = 0;
-    if (s->before_step) EN_TRY(s->before_step(&rank->host, rank->state, rank->step));
+                                                             .type = ENI_SIM_STEP,
+                                                             .rank = rank->world.rank,
+                                                             .clock = rank->step,
+                                                             .version = rank->first_batch});
+    EN_TRY(begin_step(rank));
     ask_for_gradient(rank);
     EN_TRY(backward(rank));
-    for (uint32_t b = 0; b < rank->sim->buckets->n; b++) {
-        en_bucket *bucket = &rank->buckets[b];
-        EN_TRY(s->finish ? s->finish(&rank->host, rank->state, bucket) : wait_for_all(rank, bucket));
-    }
-    if (s->after_step) EN_TRY(s->after_step(&rank->host, rank->state, rank->step));
+    EN_TRY(eni_host_finish(rank->host));
     rank->result->steps = ++rank->step;
     return EN_OK;
 }
 
 static en_status train(eni_rank *rank)
 {
-    const en_strategy *s = rank->sim->config->strategy;
-    rank->may_make_vectors = 1;
-    if (s->open) EN_TRY(s->open(&rank->host, rank->state));
-    for (uint32_t b = 0; s->plan && b < rank->sim->buckets->n; b++)
-        EN_TRY(s->plan(&rank->host, rank->state, &rank->buckets[b]));
-    rank->may_make_vectors = 0;
-    if (s->theory && rank->world.rank == 0) {
-        rank->sim->result->theory.size = sizeof(en_theory);
-        s->theory(&rank->host, rank->state, &rank->sim->result->theory);
-        rank->sim->result->has_theory = 1;
-    }
+    EN_TRY(open_host(rank));
     while (rank->sim->status == EN_OK && assign(rank))
         EN_TRY(take_step(rank));
     return EN_OK;

@@ -94,16 +94,35 @@ en_status eni_shards_open(eni_sim *sim)
     return st;
 }
 
-void eni_shards_collect(const eni_sim *sim, float *flat_out)
+/* Stores on ranks are replicas: the model is their mean. */
+static void mean_of_stores(const eni_sim *sim, float *flat_out)
 {
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        const int32_t nshards = sim->nshards ? sim->nshards : 1; /* stores on ranks: rank 0's */
-        for (int32_t k = 0; k < nshards; k++) {
+        const float *from[ENI_MEAN_MAX];
+        uint64_t one[ENI_MEAN_MAX];
+        for (int32_t k = 0; k < sim->nstores; k++) {
+            from[k] = eni_store_weights(sim->stores[k].core, b, NULL);
+            one[k] = 1;
+        }
+        eni_mean_ranks(flat_out + range->lo, from, one, sim->nstores, ENI_SUM_RANK, range->hi - range->lo, 0,
+                       range->hi - range->lo);
+    }
+}
+
+void eni_shards_collect(const eni_sim *sim, float *flat_out)
+{
+    if (sim->nshards == 0) {
+        mean_of_stores(sim, flat_out);
+        return;
+    }
+    for (uint32_t b = 0; b < sim->buckets->n; b++) {
+        const eni_bucket_range *range = &sim->buckets->bucket[b];
+        for (int32_t k = 0; k < sim->nshards; k++) {
             const eni_store *core = sim->stores[k].core; /* NULL: the run ended while it was down */
             const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
             if (!weights) continue;
-            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, nshards), weights,
+            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, sim->nshards), weights,
                    eni_store_count(sim->stores[k].core, b) * sizeof(float));
         }
     }

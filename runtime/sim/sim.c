@@ -77,7 +77,6 @@ static en_status open_rank(eni_sim *sim, int32_t index)
     eni_rank *rank = &sim->ranks[index];
     const eni_sim_problem *problem = sim->config->problem;
     const int32_t local = sim->config->local_size;
-    const uint32_t n = sim->buckets->n;
     rank->sim = sim;
     rank->result = &sim->result->rank[index];
     rank->world = (en_world){.size = sizeof(en_world),
@@ -86,27 +85,10 @@ static en_status open_rank(eni_sim *sim, int32_t index)
                              .local_rank = index % local,
                              .nlocal = local,
                              .nhosts = sim->nhosts};
-    rank->param = new_flat(sim);
-    rank->grad = new_flat(sim);
-    rank->buckets = eni_alloc_array(n, sizeof *rank->buckets);
-    rank->samples = eni_alloc_array(n, sizeof *rank->samples);
-    rank->is_empty = eni_alloc_array(n, sizeof *rank->is_empty);
-    rank->grad_samples = eni_alloc_array(n, sizeof *rank->grad_samples);
-    rank->uncovered = eni_alloc_array(n, sizeof *rank->uncovered);
-    rank->steps_taken = eni_alloc_array(n, sizeof *rank->steps_taken);
-    rank->state = eni_alloc(sim->config->strategy->state);
-    if (!rank->param || !rank->grad || !rank->buckets || !rank->samples || !rank->is_empty ||
-        !rank->grad_samples || !rank->uncovered || !rank->steps_taken || !rank->state)
-        return EN_ENOMEM;
+    EN_TRY(eni_arena_open(problem->count, ENI_ARENA_NSLOTS, 0, &rank->arena));
+    rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
+    rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
     memcpy(rank->param, problem->init, problem->count * sizeof(float));
-    eni_rank_host_init(rank);
-    for (uint32_t b = 0; b < n; b++) {
-        en_bucket *bucket = &rank->buckets[b];
-        eni_buckets_fill(sim->buckets, b, bucket);
-        bucket->param = eni_rank_add_vector(rank, rank->param + sim->buckets->bucket[b].lo, bucket->count);
-        bucket->grad = eni_rank_add_vector(rank, rank->grad + sim->buckets->bucket[b].lo, bucket->count);
-        if (!bucket->param || !bucket->grad) return EN_ENOMEM;
-    }
     return eni_fiber_new(eni_rank_body, rank, STACK_BYTES, &rank->fiber);
 }
 
@@ -160,24 +142,12 @@ static en_status open_world(eni_sim *sim)
 static void close_rank(eni_rank *rank, int32_t nstores)
 {
     eni_fiber_free(rank->fiber);
-    for (uint32_t v = 0; v < rank->nvectors; v++)
-        if (rank->vectors[v].is_own) eni_free(rank->vectors[v].data);
-    for (int i = 0; i < ENI_MAX_SLOTS; i++)
-        eni_free(rank->slots[i]);
+    eni_host_close(rank->host);
     for (int32_t k = 0; rank->parts && k < nstores; k++)
         eni_free(rank->parts[k]);
     eni_free(rank->parts);
-    eni_free(rank->param);
-    eni_free(rank->grad);
-    eni_free(rank->buckets);
-    eni_free(rank->samples);
-    eni_free(rank->is_empty);
-    eni_free(rank->grad_samples);
-    eni_free(rank->uncovered);
-    eni_free(rank->steps_taken);
-    eni_free(rank->state);
-    free(rank->vectors);
-    free(rank->requests);
+    eni_arena_close(rank->arena);
+    free(rank->pending);
 }
 
 en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
@@ -202,6 +172,7 @@ static void close_world(eni_sim *sim)
     eni_free(sim->micro);
     eni_free(sim->ranks);
     eni_free(sim->scratch);
+    free(sim->samples_before);
     eni_free(sim->group_free_ns);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);
@@ -223,7 +194,7 @@ static void name_the_stuck(eni_sim *sim)
     for (int32_t r = 0; r < sim->nranks; r++) {
         eni_rank *rank = &sim->ranks[r];
         if (!rank->is_running) continue;
-        const eni_request *request = eni_rank_request(rank, rank->waiting);
+        const eni_pending *request = eni_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
         const int n =
             snprintf(out->stuck + at, sizeof out->stuck - at,
@@ -304,25 +275,25 @@ static void mean_of_ranks(eni_sim *sim, float *flat_out)
                    sim->buckets->count);
 }
 
-/* The model that the strategy's paper evaluates, into scratch. */
+/* The model that the strategy's paper evaluates, into scratch; and what the strategy promises of the run. */
 static void collect(eni_sim *sim)
 {
-    const en_strategy *s = sim->config->strategy;
-    eni_rank *rank = &sim->ranks[0];
-    const uint64_t bytes = sim->buckets->count * sizeof(float);
+    const eni_rank *rank = &sim->ranks[0];
+    const uint64_t bytes = sim->config->problem->count * sizeof(float);
+    int model = EN_EVAL_PARAM;
+    uint32_t slot = ENI_SLOT_PARAM;
     memcpy(sim->scratch, rank->param, bytes); /* and what lies in no bucket */
-    int model = sim->nstores > 0 ? EN_EVAL_STORE : EN_EVAL_PARAM;
-    for (uint32_t b = 0; s->eval && b < sim->buckets->n; b++) {
-        en_vec handle = 0;
-        model = s->eval(&rank->host, rank->state, &rank->buckets[b], &handle);
-        if (model != EN_EVAL_VEC) break;
-        const eni_vector *v = eni_rank_vector(rank, handle, rank->buckets[b].count);
-        if (v) memcpy(sim->scratch + sim->buckets->bucket[b].lo, v->data, v->count * sizeof(float));
+    if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
+    for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
+        const eni_bucket_range *range = &sim->buckets->bucket[b];
+        memcpy(sim->scratch + range->lo, eni_rank_at(rank, slot, b), (range->hi - range->lo) * sizeof(float));
     }
     if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->scratch);
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->scratch);
     eni_digest_of(sim->scratch, bytes, sim->result->weights_sha256);
     if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->scratch, bytes);
+    sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
+    if (sim->result->has_theory) eni_host_theory(rank->host, &sim->result->theory);
 }
 
 en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)

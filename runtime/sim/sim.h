@@ -33,9 +33,10 @@ typedef struct eni_sim_problem {
     const eni_tensor_entry *tensors;
     uint32_t ntensors;
     const float *init; /* (count) initial weights of all ranks */
-    /* Gradient of the mean loss over one micro-batch: overwrites grad (count). Returns its samples (> 0).
-     * A function of (micro_batch, param) alone; `rank` only tells whose turn it is. */
-    uint64_t (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
+    uint64_t (*samples)(void *user, uint64_t micro_batch); /* in a micro-batch, > 0 */
+    /* Gradient of the mean loss over one micro-batch: overwrites grad (count). A function of (micro_batch, param)
+     * alone; `rank` only tells whose turn it is. */
+    void (*grad)(void *user, int rank, uint64_t micro_batch, const float *param, float *grad);
     void *user;
 } eni_sim_problem;
 

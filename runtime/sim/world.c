@@ -1,5 +1,5 @@
-/* world.c - what the files of this folder need of a run and of its ranks, and which calls none of them: memory of
- * the run, a rank that goes on, its vectors, its optimizer steps and its requests. */
+/* world.c - what the files of this folder need of a run and of its ranks, and which calls none of them:
+ * memory of the run, a rank that goes on, where its vectors lie, and its operations in progress. */
 #include "runtime/sim/world.h"
 
 #include <stdlib.h>
@@ -51,17 +51,16 @@ static void compute_gradient(eni_rank *rank)
     const eni_sim *sim = rank->sim;
     const eni_sim_problem *problem = sim->config->problem;
     uint64_t samples[ENI_MEAN_MAX] = {0};
-    rank->nsamples = 0;
     for (uint64_t i = 0; i < rank->nbatches; i++) {
         float *to = sim->micro ? sim->micro[i] : rank->grad;
-        samples[i] = problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
-        rank->nsamples += samples[i];
+        samples[i] = problem->samples(problem->user, rank->first_batch + i);
+        problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
     }
     if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
     if (sim->micro && rank->nbatches > 0) {
         /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
         for (uint32_t b = 0; b < sim->buckets->n; b++) {
-            const uint64_t lo = sim->buckets->bucket[b].lo, count = rank->buckets[b].count;
+            const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
             const float *from[ENI_MEAN_MAX];
             for (uint64_t i = 0; i < sim->config->accumulate; i++)
                 from[i] = sim->micro[i] + lo;
@@ -69,7 +68,6 @@ static void compute_gradient(eni_rank *rank)
                            sim->config->sum_order, count, 0, count);
         }
     }
-    rank->result->samples += rank->nsamples;
 }
 
 void eni_rank_resume(void *sim_, void *rank_)
@@ -93,117 +91,81 @@ void eni_rank_resume(void *sim_, void *rank_)
     if (rank->status != EN_OK) eni_sim_fail(sim, rank->status);
 }
 
-/* ---- vectors ------------------------------------------------------------------------------------------- */
+/* ---- vectors and samples ------------------------------------------------------------------------------- */
 
-en_vec eni_rank_add_vector(eni_rank *rank, float *data, uint64_t count)
+float *eni_rank_at(const eni_rank *rank, uint32_t slot, uint32_t bucket)
 {
-    if (rank->nvectors == rank->vectors_room) {
-        const uint32_t room = rank->vectors_room ? 2 * rank->vectors_room : 8;
-        eni_vector *vectors = realloc(rank->vectors, room * sizeof *vectors);
-        if (!vectors) return 0;
-        rank->vectors = vectors;
-        rank->vectors_room = room;
+    return eni_arena_at(rank->arena, slot, rank->sim->buckets->bucket[bucket].lo);
+}
+
+uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch)
+{
+    const eni_sim_problem *problem = sim->config->problem;
+    const uint64_t m = micro_batch < sim->config->micro_batches ? micro_batch : sim->config->micro_batches;
+    if (m >= sim->nsamples_before) {
+        const uint64_t room = 2 * m + 64;
+        uint64_t *sums = realloc(sim->samples_before, room * sizeof *sums);
+        if (sums == NULL) {
+            eni_sim_fail(sim, EN_ENOMEM);
+            return 0;
+        }
+        if (sim->nsamples_before == 0) sums[sim->nsamples_before++] = 0;
+        for (; sim->nsamples_before < room; sim->nsamples_before++) {
+            const uint64_t last = sim->nsamples_before - 1;
+            sums[sim->nsamples_before] = sums[last] + problem->samples(problem->user, last);
+        }
+        sim->samples_before = sums;
     }
-    eni_vector *v = &rank->vectors[rank->nvectors];
-    *v = (eni_vector){.data = data, .count = count, .is_own = !data};
-    if (!data) v->data = eni_alloc_array(count, sizeof *v->data);
-    return v->data ? ++rank->nvectors : 0;
+    return sim->samples_before[m];
 }
 
-eni_vector *eni_rank_vector(eni_rank *rank, en_vec handle, uint64_t count)
+/* ---- operations ---------------------------------------------------------------------------------------- */
+
+/* A ticket is generation << 32 | slot + 1. */
+eni_pending *eni_rank_slot_of(eni_rank *rank, uint64_t ticket)
 {
-    eni_vector *v = handle > 0 && handle <= rank->nvectors ? &rank->vectors[handle - 1] : NULL;
-    if (v && (count == 0 || v->count == count)) return v;
-    eni_error("rank", "strategy %s passes vector %u, which %s", rank->sim->config->strategy->name, handle,
-              v ? "belongs to a bucket of another length" : "does not exist");
-    eni_sim_fail(rank->sim, EN_EBUG);
-    return NULL;
+    const uint32_t slot = (uint32_t)ticket - 1;
+    if (ticket == 0 || slot >= rank->npending) return NULL;
+    eni_pending *p = &rank->pending[slot];
+    return p->generation == (uint32_t)(ticket >> 32) && !p->is_told ? p : NULL;
 }
 
-void eni_rank_note_write(eni_rank *rank, const float *data)
+eni_pending *eni_rank_pending(eni_rank *rank, uint64_t ticket)
 {
-    const eni_buckets *buckets = rank->sim->buckets;
-    for (uint32_t b = 0; b < buckets->n; b++)
-        if (data == rank->grad + buckets->bucket[b].lo) rank->is_empty[b] = 0;
+    eni_pending *p = eni_rank_slot_of(rank, ticket);
+    return p != NULL && p->parts > 0 ? p : NULL;
 }
 
-float *eni_rank_slot(eni_rank *rank, int i)
-{
-    const eni_sim *sim = rank->sim;
-    if (i < 0 || i >= sim->optimizer->slots(&sim->config->hyper)) return NULL;
-    if (!rank->slots[i]) rank->slots[i] = eni_alloc_array(sim->buckets->count, sizeof(float));
-    return rank->slots[i];
-}
-
-/* ---- the optimizer ------------------------------------------------------------------------------------- */
-
-float eni_rank_lr(const eni_rank *rank, uint32_t bucket)
-{
-    return eni_schedule_lr(&rank->sim->config->schedule, rank->samples[bucket]);
-}
-
-en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples)
-{
-    const eni_sim *sim = rank->sim;
-    const uint64_t at = sim->buckets->bucket[bucket->id].lo + bucket->lo;
-    float *slots[ENI_MAX_SLOTS] = {NULL};
-    for (int i = 0; i < sim->optimizer->slots(&sim->config->hyper); i++) {
-        float *data = eni_rank_slot(rank, i);
-        if (!data) return EN_ENOMEM;
-        slots[i] = data + at;
-    }
-    eni_hyper hyper = sim->config->hyper;
-    hyper.lr = eni_rank_lr(rank, bucket->id);
-    hyper.step = rank->steps_taken[bucket->id]++;
-    if (!rank->is_empty[bucket->id])
-        sim->optimizer->step(rank->param + at, slots, rank->grad + at, bucket->hi - bucket->lo, &hyper);
-    rank->samples[bucket->id] += nsamples;
-    return EN_OK;
-}
-
-/* ---- requests ------------------------------------------------------------------------------------------ */
-
-/* A request is generation << 32 | slot + 1. */
-eni_request *eni_rank_slot_of(eni_rank *rank, en_req request)
-{
-    const uint32_t slot = (uint32_t)request - 1;
-    if (request == 0 || slot >= rank->nrequests) return NULL;
-    eni_request *r = &rank->requests[slot];
-    return r->generation == (uint32_t)(request >> 32) ? r : NULL;
-}
-
-eni_request *eni_rank_request(eni_rank *rank, en_req request)
-{
-    eni_request *r = eni_rank_slot_of(rank, request);
-    return r && r->parts > 0 ? r : NULL;
-}
-
-en_req eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest)
+uint64_t eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest)
 {
     uint32_t slot = 0;
-    while (slot < rank->nrequests && (rank->requests[slot].parts > 0 || rank->requests[slot].status != EN_OK))
+    while (slot < rank->npending && !rank->pending[slot].is_told)
         slot++;
-    if (slot == rank->nrequests) {
-        eni_request *requests = realloc(rank->requests, (slot + 1) * sizeof *requests);
-        if (!requests) {
+    if (slot == rank->npending) {
+        eni_pending *pending = realloc(rank->pending, (slot + 1) * sizeof *pending);
+        if (pending == NULL) {
             eni_sim_fail(rank->sim, EN_ENOMEM);
             return 0;
         }
-        rank->requests = requests;
-        rank->requests[rank->nrequests++] = (eni_request){0};
+        rank->pending = pending;
+        rank->pending[rank->npending++] = (eni_pending){0};
     }
-    eni_request *r = &rank->requests[slot];
-    *r = (eni_request){
-        .generation = r->generation + 1, .parts = parts, .doing = doing, .bucket = bucket, .dest = dest};
-    return (en_req)r->generation << 32 | (slot + 1);
+    eni_pending *p = &rank->pending[slot];
+    *p = (eni_pending){.generation = p->generation + 1,
+                       .parts = parts,
+                       .samples = UINT64_MAX,
+                       .doing = doing,
+                       .bucket = bucket,
+                       .dest = dest};
+    return (uint64_t)p->generation << 32 | (slot + 1);
 }
 
-void eni_rank_part_done(eni_rank *rank, en_req request, en_status status)
+void eni_rank_part_done(eni_rank *rank, uint64_t ticket, en_status status)
 {
-    eni_request *r = eni_rank_request(rank, request);
-    if (!r) return;
-    if (r->status == EN_OK) r->status = status;
-    if (--r->parts > 0 || rank->waiting != request) return;
+    eni_pending *p = eni_rank_pending(rank, ticket);
+    if (p == NULL) return;
+    if (p->status == EN_OK) p->status = status;
+    if (--p->parts > 0 || rank->waiting != ticket) return;
     rank->waiting = 0;
     const en_status st =
         eni_event_queue_post(&rank->sim->queue, rank->sim->queue.now_ns, eni_rank_resume, rank->sim, rank);

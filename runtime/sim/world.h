@@ -1,9 +1,9 @@
 /* world.h - the state of one run of the virtual host, shared by the files of this folder.
  *
  *     sim.c        set-up, the loop, the result
- *     rank.c       a rank's steps, on its fiber           rank_host.c  en_host as a rank sees it
- *     exchange.c   collectives and sendrecvs among ranks  delivery.c    calls to stores and their answers
- *     shards.c     the stores themselves                  event_queue, fiber, network, event_trace: their parts
+ *     rank.c       a rank's steps, on its fiber, and the transport of its host (runtime/host)
+ *     exchange.c   collectives among ranks            delivery.c   calls to stores and their answers
+ *     shards.c     the stores themselves              event_queue, fiber, network, event_trace: their parts
  *     world.c      what all of them need of a run and its ranks
  *
  * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
@@ -11,6 +11,7 @@
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
+#include "runtime/host/host.h"
 #include "runtime/sim/event_queue.h"
 #include "runtime/sim/event_trace.h"
 #include "runtime/sim/fiber.h"
@@ -21,26 +22,18 @@
 typedef struct eni_sim eni_sim;
 typedef struct eni_rank eni_rank;
 
-/* An operation in progress. A request names a slot of its rank and the generation of that slot: once it is
+/* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
  * done and told, the slot serves another. */
-typedef struct eni_request {
+typedef struct eni_pending {
     uint32_t generation;
     uint32_t parts;    /* still to come; 0: done */
+    int is_told;       /* and waited for */
     en_status status;  /* the first that is not EN_OK */
+    uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */
     uint32_t bucket;
     int32_t dest;
-} eni_request;
-
-/* One bucket-sized vector of a rank; its handle is its index + 1. */
-typedef struct eni_vector {
-    float *data; /* (count) */
-    uint64_t count;
-    int is_own; /* allocated for the strategy, not a part of param or grad */
-    uint32_t busy; /* collectives on it that are not complete: a call that sends it waits for them */
-} eni_vector;
-
-typedef struct eni_unsent_call eni_unsent_call; /* delivery.c */
+} eni_pending;
 
 /* What a rank knows of one partition that it calls. */
 typedef struct eni_partition_client {
@@ -48,37 +41,25 @@ typedef struct eni_partition_client {
 } eni_partition_client;
 
 struct eni_rank {
-    en_host host; /* first: an en_host * is an eni_rank * */
     eni_sim *sim;
     en_world world;
     eni_fiber *fiber;
-    void *state;
-    en_status status; /* what its body returned */
+    eni_arena *arena;    /* private: all vectors of this rank */
+    float *param, *grad; /* (count) in it */
+    eni_host *host;      /* opened on the fiber */
+    en_status status;    /* what its body returned */
     int is_running;
     int is_dead; /* by a fault: the fiber is not to be resumed */
 
-    float *param, *grad; /* (count) the flat vectors */
-    float *slots[ENI_MAX_SLOTS];
-    en_bucket *buckets;     /* (nbuckets) */
-    uint64_t *samples;      /* (nbuckets) applied, as far as this rank knows: the learning rate's argument */
-    uint8_t *is_empty;      /* (nbuckets) grad is known to have no sample behind it */
-    uint64_t *grad_samples; /* (nbuckets) behind grad: the rank's own, or a whole group's after a reduction */
-    uint64_t *steps_taken;  /* (nbuckets) optimizer steps by this rank */
-    uint64_t *uncovered;    /* (nbuckets) samples computed since the last push of the bucket */
-    eni_vector *vectors;
-    uint32_t nvectors, vectors_room;
-    int may_make_vectors; /* in open and plan */
-
-    uint64_t step, rand_calls;
+    uint64_t step;
     uint64_t first_batch, nbatches; /* micro-batches of this step; none: nothing is left for this rank */
     int wants_gradient;
     uint64_t nsamples; /* of the gradient */
-    en_req waiting;
+    uint64_t waiting;  /* for this ticket; 0: for none */
 
-    eni_request *requests;
-    uint32_t nrequests;
+    eni_pending *pending;
+    uint32_t npending;
     uint64_t coll_calls[2];  /* per group: the next collective's number */
-    eni_unsent_call *unsent;     /* calls whose vector is busy, in the order of call */
     eni_partition_client **parts; /* (stores) rows of (nbuckets), made when first called */
     eni_sim_rank_result *result;
 };
@@ -115,14 +96,16 @@ struct eni_sim {
     int32_t nstores, nshards;
     eni_sim_store *stores;
     eni_store_actions actions;
-    eni_sim_block *blocks; /* what eni_sim_alloc gave out */
-    uint64_t refusals;     /* answers of stores that refused: the first is logged as a warning */
-    uint64_t in_flight;    /* messages: the run ends when the last has arrived */
+    eni_sim_block *blocks;        /* what eni_sim_alloc gave out */
+    uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
+    uint64_t in_flight;           /* messages: the run ends when the last has arrived */
     const eni_sim_faults *faults; /* NULL: nothing fails, or the stores are not open yet */
-    eni_fault_state *fault_state;         /* theirs */
+    eni_fault_state *fault_state; /* theirs */
 
     int claims;
-    uint64_t next_batch;         /* CLAIM: the next of the global order */
+    uint64_t next_batch;      /* CLAIM: the next of the global order */
+    uint64_t *samples_before; /* (nsamples_before) of each micro-batch: in those before it; grown on demand */
+    uint64_t nsamples_before;
     float *scratch;              /* (count) a mean, or a micro-gradient */
     float **micro;               /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
     eni_collective *collectives; /* not complete yet */
@@ -137,11 +120,11 @@ typedef struct eni_sim_call {
     uint64_t nsamples, covered, count;
     const float *out;
     float *in;
-    en_req request;
+    uint64_t request; /* ticket */
 } eni_sim_call;
 
-/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). With it calls and answers do not go
- * through the network of delivery.c, but through `call` and `reply`. */
+/* What fails in a run: messages, links, stores, ranks (runtime/sim/faults). With it calls and answers do not
+ * go through the network of delivery.c, but through `call` and `reply`. */
 struct eni_sim_faults {
     en_status (*open)(eni_sim *sim);    /* when the stores are open */
     void (*close)(eni_sim *sim);        /* also after an open that failed */
@@ -167,38 +150,24 @@ void eni_sim_free_all(eni_sim *sim);
 /* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
 void eni_rank_resume(void *sim, void *rank);
 
-/* The vector behind a handle that the strategy passed, of the bucket's length; NULL (logged) if it is none.
- */
-eni_vector *eni_rank_vector(eni_rank *rank, en_vec handle, uint64_t count);
+/* Samples in all micro-batches before this one: the argument of the learning rate, as data/plan.h counts
+ * them. */
+uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch);
 
-/* A vector over `data` (NULL: its own, zeroed). 0 when out of memory. */
-en_vec eni_rank_add_vector(eni_rank *rank, float *data, uint64_t count);
+/* The first element of a bucket in a slot of the rank's arena. */
+float *eni_rank_at(const eni_rank *rank, uint32_t slot, uint32_t bucket);
 
-/* A new request of `parts` parts; 0 when out of memory (the run then fails). */
-en_req eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest);
+/* A new ticket of `parts` parts; 0 when out of memory (the run then fails). */
+uint64_t eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest);
 
 /* One part of it is done; wakes the rank when it waits for the last. */
-void eni_rank_part_done(eni_rank *rank, en_req request, en_status status);
+void eni_rank_part_done(eni_rank *rank, uint64_t ticket, en_status status);
 
-/* The request while it is in progress, else NULL. */
-eni_request *eni_rank_request(eni_rank *rank, en_req request);
+/* What the ticket names, while it is in progress; else NULL. */
+eni_pending *eni_rank_pending(eni_rank *rank, uint64_t ticket);
 
-/* The strategy has written these elements: what it makes of grad may stand for anybody's samples. */
-void eni_rank_note_write(eni_rank *rank, const float *data);
-
-/* One optimizer step on [lo, hi) of the bucket with its grad as the mean over `nsamples` samples. Where grad
- * is_empty it is counted, and nothing moves, as in the store. */
-en_status eni_rank_step(eni_rank *rank, en_bucket *bucket, uint64_t nsamples);
-
-/* The i-th flat vector of the optimizer's state, made when first used; NULL when out of memory, or if there is
- * none. */
-float *eni_rank_slot(eni_rank *rank, int i);
-
-/* The rate of the rank's next step on a bucket. */
-float eni_rank_lr(const eni_rank *rank, uint32_t bucket);
-
-/* The slot of a request, in progress or done and not yet told; NULL: of none. */
-eni_request *eni_rank_slot_of(eni_rank *rank, en_req request);
+/* The same, in progress or done and not yet told; NULL: neither. */
+eni_pending *eni_rank_slot_of(eni_rank *rank, uint64_t ticket);
 
 /* ---- sim.c --------------------------------------------------------------------------------------------- */
 
@@ -210,25 +179,19 @@ en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
 /* The body of the fiber: open, plan, then steps until the budget is used up. */
 void eni_rank_body(void *rank);
 
-/* ---- rank_host.c --------------------------------------------------------------------------------------- */
-
-/* Fills rank->host. */
-void eni_rank_host_init(eni_rank *rank);
-
 /* ---- exchange.c ---------------------------------------------------------------------------------------- */
 
-en_req eni_exchange_coll(en_host *host, int op, int group, int what, en_bucket *bucket, en_vec inout);
-en_req eni_exchange_mean_step(en_host *host, en_bucket *bucket);
-en_req eni_exchange_sendrecv(en_host *host, int to, en_vec out, int from, en_vec in, en_bucket *bucket);
+/* This rank's part in a collective of a group, or its sendrecv. EN_EINVAL, EN_EMISMATCH (logged), EN_ENOMEM.
+ */
+en_status eni_exchange_start(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out);
 
-/* ---- delivery.c ----------------------------------------------------------------------------------------- */
+/* ---- delivery.c -----------------------------------------------------------------------------------------
+ */
 
 enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
-/* No collective is at work on this vector any more: the calls that wait for it are sent. */
-void eni_delivery_release(eni_rank *rank, en_vec vector);
-en_req eni_delivery_call(en_host *host, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
-                        en_vec in);
+/* Sends a call (eni_operation) to its stores. */
+en_status eni_delivery_call(eni_rank *rank, const eni_operation *operation, uint64_t *ticket_out);
 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
@@ -251,7 +214,7 @@ void eni_shards_close(eni_sim *sim);
 /* Makes the core of a store anew, empty: it died. */
 en_status eni_shards_renew(eni_sim *sim, int32_t store);
 
-/* Copies the weights of the shards (or of rank 0's store) into flat (count). */
+/* Copies the weights of the shards, or the mean of the stores on ranks, into flat (count). */
 void eni_shards_collect(const eni_sim *sim, float *flat_out);
 
 #endif

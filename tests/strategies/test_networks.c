@@ -33,20 +33,25 @@ static void make_batch(const en_schema *schema, uint64_t micro_batch, int64_t n,
     }
 }
 
-static uint64_t gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+static uint64_t samples_of(void *user, uint64_t micro_batch)
+{
+    const learner *l = user;
+    return micro_batch == l->last_batch ? BATCH - 1 : BATCH;
+}
+
+static void gradient(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     (void)rank;
     static _Alignas(64) float x[BATCH * MAX_INPUT], target[BATCH * 16];
     learner *l = user;
     en_score score;
-    const int64_t n = micro_batch == l->last_batch ? BATCH - 1 : BATCH;
+    const int64_t n = (int64_t)samples_of(user, micro_batch);
     make_batch(&l->schema, micro_batch, n, x, target);
     const en_batch batch = {.n = n, .x = x, .target = target};
     assert_int_equal(en_model_forward(l->model, param, &batch), EN_OK);
     assert_int_equal(en_model_backward(l->model, param, grad, NULL, NULL), EN_OK);
     assert_int_equal(en_model_result(l->model, &score), EN_OK);
     l->loss = score.loss;
-    return (uint64_t)n;
 }
 
 static void learner_open(learner *l, const char *network)
@@ -72,6 +77,7 @@ static void learner_open(learner *l, const char *network)
                                    .tensors = l->tensors,
                                    .ntensors = l->schema.ntensors,
                                    .init = l->init,
+                                   .samples = samples_of,
                                    .grad = gradient,
                                    .user = l};
 }

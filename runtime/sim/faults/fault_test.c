@@ -64,7 +64,14 @@ static uint64_t element_of(const trial *t, uint32_t bucket, int32_t store, uint6
     return (tensor * (uint64_t)t->shards + (uint64_t)store) * t->piece + micro_batch;
 }
 
-static uint64_t one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
+static uint64_t one_sample(void *user, uint64_t micro_batch)
+{
+    (void)user;
+    (void)micro_batch;
+    return 1;
+}
+
+static void one_hot(void *user, int rank, uint64_t micro_batch, const float *param, float *grad)
 {
     const trial *t = user;
     (void)rank;
@@ -73,7 +80,6 @@ static uint64_t one_hot(void *user, int rank, uint64_t micro_batch, const float 
     for (uint32_t b = 0; b < (uint32_t)t->tensors; b++)
         for (int32_t k = 0; k < t->shards; k++)
             grad[element_of(t, b, k, micro_batch)] = -1;
-    return 1;
 }
 
 static uint8_t *told_of(trial *t, uint32_t bucket, int32_t store, uint64_t micro_batch)
@@ -209,6 +215,7 @@ static en_status run_oracle(trial *t, eni_fault_stats *figures)
                                      .tensors = t->tensor,
                                      .ntensors = (uint32_t)t->tensors,
                                      .init = t->init,
+                                     .samples = one_sample,
                                      .grad = one_hot,
                                      .user = t};
     eni_sim_result result;
