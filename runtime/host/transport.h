@@ -29,7 +29,7 @@ typedef struct eni_operation {
     int64_t waited_ns; /* blocked for others */
     uint64_t samples;  /* of a reduction: behind the contributions of all ranks; UINT64_MAX: not known */
     uint64_t version;  /* of the bucket at the store, as last received; also after start */
-    double staleness;  /* of the push, the mean over the cells; 0 where the store counts it itself */
+    double staleness;  /* of the push, the mean over the partitions; 0 where the store counts it itself */
 } eni_operation;
 
 typedef struct eni_transport {
