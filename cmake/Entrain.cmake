@@ -36,6 +36,9 @@ if(EN_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${EN_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all;-g>")
   add_link_options(-fsanitize=${EN_SANITIZE})
 endif()
+if(EN_TRACE_CALLS)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C>:-O0;-g1;-finstrument-functions>") # every function is one, and says so
+endif()
 if(EN_FUZZ)
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>) # the libraries report what they reach, else a fuzzer is blind
 endif()
