@@ -1,23 +1,485 @@
-/* client.c - a client's life and calls; see client.h. Its messages are in client_io.c, its connections in
- * client_connect.c. */
+/* client.c - the client on real transport: it drives the state machine of client_step.h with messages by
+ * socket and by ring (client_wire.h) and a thread that sees psd's return.
+ *
+ * From top to bottom: actions, a psd that came back, calls, waits, life. Whoever is about to wait or to send
+ * looks first whether psd came back; so does the thread while the compute thread is elsewhere: others may
+ * wait for what we keep. Then everything is connected anew, and the state machine replays. */
+#include "runtime/client/client.h"
+
+#include <pthread.h>
+#include <string.h>
+
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
-#include "runtime/client/client_impl.h"
+#include "runtime/client/client_step.h"
+#include "runtime/client/client_wire.h"
+
+enum {
+    REST_MS = 20,  /* the thread looks so often whether psd came back */
+    BUSY_MS = 1,   /* and leaves the client to others for so long while it replays */
+    RETURN_S = 10, /* a psd that is back answers within this time, or has died again */
+    STALLED_S = 5  /* psd answers, but gets nothing onto its disk: then the oldest call is let go */
+};
+
+typedef struct bucket_call {
+    int pending; /* partitions that are not complete */
+    int in_slot;
+} bucket_call;
+
+struct eni_client {
+    eni_client_config config;
+    int shards;
+    eni_client_state state;
+    eni_client_actions actions;
+    eni_client_wire wire;
+    bucket_call *calls; /* (buckets) */
+    int is_mapped;      /* psd's weights lie over our ENI_SLOT_PARAM */
+    eni_client_counters counters;
+
+    /* with `keep` */
+    int64_t return_begin_ns;
+    int has_warned;
+    en_status failure; /* of the thread, for the next call */
+    pthread_t thread;
+    pthread_mutex_t lock; /* held by whoever uses anything above */
+    pthread_cond_t stop;
+    int is_stopping, has_thread;
+};
+
+static void enter(const eni_client *client)
+{
+    if (client->has_thread) pthread_mutex_lock((pthread_mutex_t *)&client->lock);
+}
+
+static void leave(const eni_client *client)
+{
+    if (client->has_thread) pthread_mutex_unlock((pthread_mutex_t *)&client->lock);
+}
+
+/* Where a partition lies in a vector of the arena. */
+static float *address_of(const eni_client *client, int slot, uint32_t bucket,
+                         const eni_client_partition *partition)
+{
+    return eni_arena_at(client->config.arena, (uint32_t)slot,
+                        client->config.buckets->bucket[bucket].lo + partition->lo);
+}
+
+/* ---- messages out ---- */
+
+/* A call as it is made goes through the arena if psd has it. What is replayed travels as a message: its
+ * answer may come when nobody waits for it. */
+static en_status send_action(eni_client *client, eni_client_action *action)
+{
+    eni_header *header = &action->header;
+    const int in_slot = client->calls[action->bucket].in_slot;
+    client->counters.replayed += (uint64_t)action->is_replay;
+    if (action->is_first && client->wire.is_shared) {
+        header->flags |= ENI_FLAG_SHM;
+        header->into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
+        if (client->is_mapped && in_slot == ENI_SLOT_PARAM) header->flags |= ENI_FLAG_MAPPED;
+        client->counters.shm_bytes += header->bytes;
+        action->payload = NULL;
+    }
+    return eni_client_wire_send(&client->wire, action->shard, header, action->payload, action->is_first);
+}
+
+/* ---- messages in ---- */
+
+/* Puts an answer's weights where the call wants them, unless they are there. */
+static en_status take_vector(eni_client *client, const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    const eni_client_partition *c = eni_client_partition_at(&client->state, h->bucket, (int)h->shard);
+    const int in_slot = client->calls[h->bucket].in_slot, is_in_arena = (h->flags & ENI_FLAG_SHM) != 0;
+    const uint32_t into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
+    const int is_read_there = client->is_mapped && in_slot == ENI_SLOT_PARAM,
+              was_left_there = (h->flags & ENI_FLAG_MAPPED) != 0;
+    if (h->bytes != c->count * sizeof(float)) {
+        eni_error("client", "shard %u sent %llu bytes for a partition of %llu", h->shard,
+                  (unsigned long long)h->bytes, (unsigned long long)(c->count * sizeof(float)));
+        return EN_EPROTO;
+    }
+    if (is_in_arena && (!client->wire.is_shared || (!was_left_there && h->slot != into))) {
+        eni_error("client", "shard %u answered through shared memory that it was not given", h->shard);
+        return EN_EPROTO;
+    }
+    if (is_read_there != was_left_there) {
+        eni_error("client", "shard %u %s", h->shard,
+                  was_left_there ? "says that its weights are mapped here, which they are not"
+                                 : "copied what is mapped here: does the store of a strategy with EN_ROUNDS "
+                                   "answer with something else than its weights?");
+        return EN_EPROTO;
+    }
+    if (!is_in_arena && in_slot != ENI_SLOT_NONE)
+        memcpy(address_of(client, in_slot, h->bucket, c), packet->payload, h->bytes);
+    client->counters.payload_received += h->bytes;
+    if (is_in_arena) client->counters.shm_bytes += h->bytes;
+    return EN_OK;
+}
+
+static en_status complete(eni_client *client, const eni_packet *answer)
+{
+    const eni_header *h = &answer->header;
+    if (answer->is_damaged) {
+        eni_error("client",
+                  "the weights of bucket %u from shard %u were damaged on their way (checksum): memory, "
+                  "network card or cable",
+                  h->bucket, h->shard);
+        return EN_EPROTO;
+    }
+    if (h->bytes > 0) EN_TRY(take_vector(client, answer));
+    client->calls[h->bucket].pending--;
+    return EN_OK;
+}
+
+static void note_recovered(eni_client *client)
+{
+    const int64_t took = eni_now_ns() - client->return_begin_ns;
+    if (client->counters.returns == 0) return; /* the first psd */
+    if (took > client->counters.return_ns) client->counters.return_ns = took;
+    eni_debug("client", "psd has all calls again after %.0f ms", (double)took / 1e6);
+}
+
+/* One event into the state machine, its actions out. `answer`: the packet of an ANSWER. */
+static en_status step(eni_client *client, const eni_client_event *event, const eni_packet *answer)
+{
+    EN_TRY(eni_client_step(&client->state, event, &client->actions));
+    for (uint32_t i = 0; i < client->actions.n; i++) {
+        eni_client_action *action = &client->actions.item[i];
+        switch (action->type) {
+        case ENI_CLIENT_SEND: EN_TRY(send_action(client, action)); break;
+        case ENI_CLIENT_COMPLETE: EN_TRY(complete(client, answer)); break;
+        case ENI_CLIENT_REFUSED: return eni_client_wire_refused(&answer->header);
+        case ENI_CLIENT_RECOVERED: note_recovered(client); break;
+        }
+    }
+    return EN_OK;
+}
+
+/* Takes what has arrived. */
+static en_status take(eni_client *client)
+{
+    eni_packet packet;
+    en_status st;
+    while ((st = eni_client_wire_next(&client->wire, &packet)) == EN_OK) {
+        st = step(client, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = &packet.header}, &packet);
+        eni_packet_release(&packet);
+        EN_TRY(st);
+    }
+    return st == EN_ETIMEOUT ? EN_OK : st;
+}
+
+/* Every shard is there: replays begin, if this psd is not the first. */
+static en_status tell_state(eni_client *client)
+{
+    for (int k = 0; k < client->shards; k++)
+        EN_TRY(step(client,
+                    &(eni_client_event){.type = ENI_CLIENT_RETURNED, .shard = k, .epoch = client->wire.epoch},
+                    NULL));
+    return EN_OK;
+}
+
+/* ---- psd's own weights in place of ours ---- */
+
+en_status eni_client_map_weights(eni_client *client, int *is_mapped_out)
+{
+    en_status st = EN_OK;
+    enter(client);
+    if (client->wire.weights_fd >= 0) {
+        st = eni_arena_cover(client->config.arena, ENI_SLOT_PARAM, client->wire.weights_fd);
+        client->is_mapped = st == EN_OK;
+    }
+    eni_client_wire_forget_weights(&client->wire);
+    *is_mapped_out = client->is_mapped;
+    leave(client);
+    return st;
+}
+
+/* Only buckets with a call in progress can have changed since we read them, and those are answered again: so
+ * it does not matter that psd may have died in the middle of a step. */
+static en_status unmap_weights(eni_client *client)
+{
+    eni_client_wire_forget_weights(&client->wire);
+    client->wire.wants_weights = 0;
+    if (!client->is_mapped) return EN_OK;
+    client->is_mapped = 0;
+    eni_info("client", "psd came back: from now on its weights are copied here");
+    return eni_arena_uncover(client->config.arena, ENI_SLOT_PARAM);
+}
+
+/* ---- a psd that came back ---- */
+
+/* It may have died again while we connected: then it comes back again. */
+static en_status await_another(eni_client *client, en_status status, int64_t deadline_ns)
+{
+    while (!eni_client_wire_is_outdated(&client->wire)) {
+        EN_TRY(eni_client_wire_alive(&client->wire));
+        if (eni_now_ns() > deadline_ns) return status;
+        eni_sleep_until(eni_now_ns() + ENI_MILLI);
+    }
+    return EN_OK;
+}
+
+static en_status reconnect_once(eni_client *client)
+{
+    const int64_t deadline = eni_now_ns() + RETURN_S * ENI_SECOND;
+    eni_client_endpoints psd;
+    client->return_begin_ns = eni_now_ns();
+    client->wire.generation = client->config.generation(client->config.user);
+    eni_client_wire_disconnect(&client->wire);
+    EN_TRY(unmap_weights(client));
+    EN_TRY(client->config.locate(client->config.user, &psd));
+    if (psd.shards != client->shards) {
+        eni_error("client", "psd came back with %d shards, it had %d", psd.shards, client->shards);
+        return EN_EPROTO;
+    }
+    const en_status st = eni_client_wire_connect(&client->wire, &psd, deadline);
+    if (st != EN_OK) return await_another(client, st, deadline);
+    if (eni_client_wire_is_outdated(&client->wire)) return EN_OK;
+    client->counters.returns++;
+    return tell_state(client);
+}
+
+static en_status reconnect(eni_client *client)
+{
+    EN_TRY(client->failure);
+    while (eni_client_wire_is_outdated(&client->wire))
+        EN_TRY(reconnect_once(client));
+    return EN_OK;
+}
+
+/* One round of a wait. */
+static en_status wait_more(eni_client *client)
+{
+    EN_TRY(eni_client_wire_wait(&client->wire));
+    EN_TRY(reconnect(client));
+    return take(client);
+}
+
+static en_status look_after(eni_client *client)
+{
+    EN_TRY(reconnect(client));
+    if (client->state.replaying == 0) return EN_OK;
+    EN_TRY(eni_client_wire_wait(&client->wire));
+    return take(client);
+}
+
+/* Sees psd's return while the compute thread is elsewhere. */
+static void *run_thread(void *user)
+{
+    eni_client *client = user;
+    pthread_mutex_lock(&client->lock);
+    while (!client->is_stopping) {
+        const int64_t rest = (client->state.replaying > 0 ? BUSY_MS : REST_MS) * ENI_MILLI,
+                      until = eni_now_ns() + rest;
+        const struct timespec at = {until / ENI_SECOND, until % ENI_SECOND};
+        pthread_cond_timedwait(&client->stop, &client->lock, &at);
+        if (!client->is_stopping && client->failure == EN_OK) client->failure = look_after(client);
+    }
+    pthread_mutex_unlock(&client->lock);
+    return NULL;
+}
+
+static en_status start_thread(eni_client *client)
+{
+    pthread_condattr_t clock;
+    if (client->config.keep == 0) return EN_OK;
+    client->wire.generation = 0;
+    pthread_mutex_init(&client->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&client->stop, &clock);
+    pthread_condattr_destroy(&clock);
+    client->has_thread = 1;
+    if (pthread_create(&client->thread, NULL, run_thread, client) == 0) return EN_OK;
+    client->has_thread = 0;
+    pthread_cond_destroy(&client->stop);
+    pthread_mutex_destroy(&client->lock);
+    eni_error("client", "cannot start the thread that watches for psd's return");
+    return EN_EIO;
+}
+
+static void stop_thread(eni_client *client)
+{
+    if (!client->has_thread) return;
+    pthread_mutex_lock(&client->lock);
+    client->is_stopping = 1;
+    pthread_cond_signal(&client->stop);
+    pthread_mutex_unlock(&client->lock);
+    pthread_join(client->thread, NULL);
+    client->has_thread = 0;
+    pthread_cond_destroy(&client->stop);
+    pthread_mutex_destroy(&client->lock);
+}
+
+/* ---- calls ---- */
+
+static void warn_of_loss(eni_client *client)
+{
+    if (!client->has_warned)
+        eni_warn("client",
+                 "psd has not got its state onto its disk for a while: not all calls since then are "
+                 "kept, and if psd is lost now it cannot come back");
+    client->has_warned = 1;
+}
+
+/* Waits until one more call can be kept. */
+static en_status make_room(eni_client *client, uint32_t type, uint32_t bucket, int shard)
+{
+    eni_client_partition *c = eni_client_partition_at(&client->state, bucket, shard);
+    int64_t stalled_ns = 0;
+    while (!eni_client_has_room(&client->state, c, type)) {
+        EN_TRY(step(client, &(eni_client_event){.type = ENI_CLIENT_ASK, .bucket = bucket, .shard = shard},
+                    NULL));
+        EN_TRY(wait_more(client));
+        if (c->is_asking || c->replay != NULL || eni_client_has_room(&client->state, c, type)) continue;
+        const int64_t now = eni_now_ns();
+        if (stalled_ns == 0) stalled_ns = now;
+        if (now - stalled_ns > STALLED_S * ENI_SECOND) {
+            warn_of_loss(client);
+            eni_client_drop_first(c);
+        }
+        eni_sleep_until(now + ENI_MILLI);
+    }
+    return EN_OK;
+}
+
+static en_status call(eni_client *client, const eni_header *header, uint32_t bucket, int out_slot,
+                      int in_slot)
+{
+    bucket_call *waiting = &client->calls[bucket];
+    if (waiting->pending > 0) {
+        eni_error("client", "bucket %u already has a call in progress", bucket);
+        return EN_EBUG;
+    }
+    EN_TRY(reconnect(client));
+    waiting->in_slot = in_slot;
+    for (int k = 0; k < client->shards; k++) {
+        const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
+        if (c->count == 0) continue;
+        EN_TRY(make_room(client, header->type, bucket, k));
+        if (out_slot != ENI_SLOT_NONE) client->counters.payload_sent += c->count * sizeof(float);
+        waiting->pending++;
+        EN_TRY(step(client,
+                    &(eni_client_event){
+                        .type = ENI_CLIENT_CALL,
+                        .bucket = bucket,
+                        .shard = k,
+                        .message = header,
+                        .payload = out_slot == ENI_SLOT_NONE ? NULL : address_of(client, out_slot, bucket, c),
+                        .is_aside = header->type == ENI_MSG_SNAPSHOT && in_slot != ENI_SLOT_PARAM},
+                    NULL));
+    }
+    return EN_OK;
+}
+
+static en_status start(eni_client *client, const eni_header *header, uint32_t bucket, int out_slot,
+                       int in_slot)
+{
+    enter(client);
+    const en_status st = call(client, header, bucket, out_slot, in_slot);
+    leave(client);
+    return st;
+}
+
+en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
+                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step_)
+{
+    const eni_header header = {.type = ENI_MSG_CALL,
+                               .kind = kind,
+                               .what = what,
+                               .nsamples = nsamples,
+                               .covered = covered,
+                               .step = step_,
+                               .slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot};
+    return start(client, &header, bucket, out_slot, in_slot);
+}
+
+en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
+                          int out_slot, int in_slot, uint64_t nsamples, uint64_t step_)
+{
+    const eni_header header = {.type = type,
+                               .kind = kind,
+                               .what = what,
+                               .nsamples = nsamples,
+                               .covered = nsamples,
+                               .step = step_,
+                               .slot = out_slot == ENI_SLOT_NONE ? 0 : (uint32_t)out_slot};
+    return start(client, &header, bucket, out_slot, in_slot);
+}
+
+/* Until the bucket's call is done. */
+static en_status wait_for(eni_client *client, uint32_t bucket)
+{
+    EN_TRY(reconnect(client));
+    EN_TRY(take(client));
+    while (client->calls[bucket].pending > 0)
+        EN_TRY(wait_more(client));
+    return EN_OK;
+}
+
+en_status eni_client_wait(eni_client *client, uint32_t bucket)
+{
+    enter(client);
+    const en_status st = wait_for(client, bucket);
+    leave(client);
+    return st;
+}
+
+en_status eni_client_progress(eni_client *client)
+{
+    enter(client);
+    en_status st = reconnect(client);
+    if (st == EN_OK) st = take(client);
+    leave(client);
+    return st;
+}
+
+static int goodbyes(const eni_client *client)
+{
+    int n = 0;
+    for (int k = 0; k < client->shards; k++)
+        n += client->state.shards[k].goodbye != ENI_CLIENT_NO_GOODBYE;
+    return n;
+}
+
+static en_status finish(eni_client *client)
+{
+    const int64_t deadline = eni_now_ns() + 60 * ENI_SECOND;
+    EN_TRY(reconnect(client));
+    EN_TRY(step(client, &(eni_client_event){.type = ENI_CLIENT_FINISH}, NULL));
+    while (goodbyes(client) < client->shards) {
+        EN_TRY(wait_more(client));
+        /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
+        if (client->config.keep == 0 && eni_now_ns() > deadline) {
+            eni_error("client", "%d of %d shards of psd answered in time", goodbyes(client), client->shards);
+            return EN_ETIMEOUT;
+        }
+    }
+    return EN_OK;
+}
+
+en_status eni_client_finished(eni_client *client)
+{
+    enter(client);
+    const en_status st = finish(client);
+    leave(client);
+    return st;
+}
 
 /* ---- life ---- */
 
 static void lay_out_partitions(eni_client *client)
 {
-    int shards = client->shards;
     for (uint32_t b = 0; b < client->config.buckets->n; b++) {
-        uint64_t count = client->config.buckets->bucket[b].hi - client->config.buckets->bucket[b].lo;
-        for (int k = 0; k < shards; k++) {
-            eni_client_partition *c = eni_client_partition_at(client, b, k);
-            c->lo = eni_slice_lo(count, k, shards);
-            c->count = eni_slice_lo(count, k + 1, shards) - c->lo;
+        const uint64_t count = client->config.buckets->bucket[b].hi - client->config.buckets->bucket[b].lo;
+        for (int k = 0; k < client->shards; k++) {
+            eni_client_partition *c = eni_client_partition_at(&client->state, b, k);
+            c->lo = eni_slice_lo(count, k, client->shards);
+            c->count = eni_slice_lo(count, k + 1, client->shards) - c->lo;
         }
     }
 }
@@ -27,23 +489,18 @@ en_status eni_client_open(const eni_client_config *config, eni_client **client_o
     eni_client *client = eni_alloc(sizeof *client);
     if (client == NULL) return EN_ENOMEM;
     client->config = *config;
-    client->weights_fd = -1;
     client->shards = config->psd.shards;
-    size_t shards = (size_t)client->shards, n = config->buckets->n;
-    client->dealers = eni_alloc_array(shards, sizeof *client->dealers);
-    client->is_ready = eni_alloc_array(shards, sizeof *client->is_ready);
-    client->finished = eni_alloc_array(shards, sizeof *client->finished);
-    client->nagain = eni_alloc_array(shards, sizeof *client->nagain);
-    client->parts = eni_alloc_array(n * shards, sizeof *client->parts);
-    client->calls = eni_alloc_array(n, sizeof *client->calls);
-    client->delayed = eni_alloc_array(n * shards, sizeof *client->delayed);
-    en_status st = EN_ENOMEM;
-    if (!client->dealers || !client->is_ready || !client->finished || !client->nagain || !client->parts ||
-        !client->calls || !client->delayed)
-        goto close_client;
+    en_status st = EN_OK;
+    client->calls = eni_alloc_array(config->buckets->n, sizeof *client->calls);
+    EN_TRY_GOTO(eni_client_wire_init(&client->wire, &client->config), close_client);
+    EN_TRY_GOTO(client->calls == NULL ? EN_ENOMEM : EN_OK, close_client);
+    EN_TRY_GOTO(eni_client_state_init(&client->state, config->buckets->n, client->shards, config->rank,
+                                      config->incarnation, config->keep),
+                close_client);
     lay_out_partitions(client);
-    EN_TRY_GOTO(eni_client_connect(client, &config->psd, config->join_deadline_ns), close_client);
-    EN_TRY_GOTO(eni_client_watch_open(client), close_client);
+    EN_TRY_GOTO(eni_client_wire_connect(&client->wire, &config->psd, config->join_deadline_ns), close_client);
+    EN_TRY_GOTO(tell_state(client), close_client);
+    EN_TRY_GOTO(start_thread(client), close_client);
     *client_out = client;
     return EN_OK;
 close_client:
@@ -54,196 +511,23 @@ close_client:
 void eni_client_close(eni_client *client)
 {
     if (client == NULL) return;
-    eni_client_watch_close(client);
-    eni_client_disconnect(client);
-    eni_client_forget_weights(client);
-    eni_client_free_kept(client);
-    /* ZeroMQ may read what was lent a little longer, and then counts it back here. If a peer that takes
-     * nothing keeps it beyond the sockets' linger, the count outlives us: it is left behind, not freed under
-     * it. */
-    int64_t deadline = eni_now_ns() + 3 * ENI_SECOND;
-    while (atomic_load(&client->lent) > 0 && eni_now_ns() < deadline)
-        eni_sleep_until(eni_now_ns() + ENI_MILLI);
-    int is_lent = atomic_load(&client->lent) > 0;
-    eni_free(client->delayed);
+    stop_thread(client);
+    eni_client_wire_fini(&client->wire);
+    eni_client_state_fini(&client->state);
+    eni_client_actions_fini(&client->actions);
     eni_free(client->calls);
-    eni_free(client->parts);
-    eni_free(client->nagain);
-    eni_free(client->finished);
-    eni_free(client->is_ready);
-    eni_free(client->dealers);
-    if (!is_lent) eni_free(client);
-}
-
-/* ---- calls ---- */
-
-/* Which memory of ours is read, and where the answer goes. What is sent again has nothing of this and travels
- * as a message: its answer may come when nobody waits for it. */
-static void point_into_arena(eni_client *client, eni_header *header, int in_slot)
-{
-    header->flags |= ENI_FLAG_SHM;
-    header->into = in_slot == ENI_SLOT_NONE ? ENI_INTO_NOTHING : (uint32_t)in_slot;
-    if (client->is_mapped && in_slot == ENI_SLOT_PARAM) header->flags |= ENI_FLAG_MAPPED;
-    client->counters.shm_bytes += header->bytes;
-}
-
-static en_status send_partition(eni_client *client, eni_header header, uint32_t bucket, int shard,
-                                int out_slot)
-{
-    eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
-    float *payload = NULL;
-    const float *data = NULL;
-    header.bucket = bucket;
-    header.shard = (uint32_t)shard;
-    header.count = c->count;
-    header.base_version = c->version;
-    if (out_slot != ENI_SLOT_NONE) {
-        data = payload = eni_client_partition_address(client, out_slot, bucket, c);
-        header.bytes = c->count * sizeof(float);
-        header.slot = (uint32_t)out_slot;
-        client->counters.payload_sent += header.bytes;
-    }
-    if (header.type == ENI_MSG_CALL) header.seq = c->seq + 1;
-    if (header.type == ENI_MSG_INIT) {
-        header.base_version = c->past_version;
-        header.step = c->past_steps;
-        header.nsamples = c->past_samples;
-    }
-    EN_TRY(eni_client_make_room(client, c, &header));
-    EN_TRY(eni_client_keep(client, c, &header, data));
-    if (c->is_older) header.flags |= ENI_FLAG_REPLAY;
-    if (header.type == ENI_MSG_CALL) c->seq++;
-    if (client->is_shared) {
-        point_into_arena(client, &header, client->calls[bucket].in_slot);
-        payload = NULL;
-    }
-    c->is_push = header.type == ENI_MSG_CALL && out_slot != ENI_SLOT_NONE;
-    c->awaited = header.seq;
-    c->in_flight = 1;
-    client->calls[bucket].pending++;
-    if (c->again != NULL) return EN_OK; /* goes out when its turn comes */
-    return eni_client_send(client, shard, &header, payload, 1);
-}
-
-static en_status call(eni_client *client, const eni_header *header, uint32_t bucket, int out_slot,
-                      int in_slot)
-{
-    if (client->calls[bucket].pending > 0) {
-        eni_error("client", "bucket %u already has a call in progress", bucket);
-        return EN_EBUG;
-    }
-    EN_TRY(eni_client_tend(client));
-    client->calls[bucket].in_slot = in_slot;
-    client->calls[bucket].is_snapshot = header->type == ENI_MSG_SNAPSHOT;
-    client->calls[bucket].is_aside = header->type == ENI_MSG_SNAPSHOT && in_slot != ENI_SLOT_PARAM;
-    for (int k = 0; k < client->shards; k++)
-        if (eni_client_partition_at(client, bucket, k)->count > 0)
-            EN_TRY(send_partition(client, *header, bucket, k, out_slot));
-    return EN_OK;
-}
-
-static en_status start(eni_client *client, eni_header header, uint32_t bucket, int out_slot, int in_slot)
-{
-    eni_client_enter(client);
-    const en_status st = call(client, &header, bucket, out_slot, in_slot);
-    eni_client_exit(client);
-    return st;
-}
-
-en_status eni_client_push(eni_client *client, uint32_t bucket, uint32_t kind, uint32_t what, int out_slot,
-                          int in_slot, uint64_t nsamples, uint64_t covered, uint64_t step)
-{
-    eni_header header = eni_client_header(client, ENI_MSG_CALL);
-    header.kind = kind;
-    header.what = what;
-    header.nsamples = nsamples;
-    header.covered = covered;
-    header.step = step;
-    return start(client, header, bucket, out_slot, in_slot);
-}
-
-en_status eni_client_call(eni_client *client, uint32_t type, uint32_t bucket, uint32_t kind, uint32_t what,
-                          int out_slot, int in_slot, uint64_t nsamples, uint64_t step)
-{
-    eni_header header = eni_client_header(client, type);
-    header.kind = kind;
-    header.what = what;
-    header.nsamples = header.covered = nsamples;
-    header.step = step;
-    return start(client, header, bucket, out_slot, in_slot);
-}
-
-/* ---- waits ---- */
-
-/* Until the bucket's call is done. */
-static en_status wait_for(eni_client *client, uint32_t bucket)
-{
-    EN_TRY(eni_client_tend(client));
-    EN_TRY(eni_client_take(client));
-    while (client->calls[bucket].pending > 0) {
-        EN_TRY(eni_client_slice(client));
-        EN_TRY(eni_client_tend(client));
-        EN_TRY(eni_client_take(client));
-    }
-    return EN_OK;
-}
-
-en_status eni_client_wait(eni_client *client, uint32_t bucket)
-{
-    eni_client_enter(client);
-    const en_status st = wait_for(client, bucket);
-    eni_client_exit(client);
-    return st;
-}
-
-en_status eni_client_progress(eni_client *client)
-{
-    eni_client_enter(client);
-    en_status st = eni_client_tend(client);
-    if (st == EN_OK) st = eni_client_take(client);
-    eni_client_exit(client);
-    return st;
-}
-
-static en_status finish(eni_client *client)
-{
-    const int64_t deadline = eni_now_ns() + 60 * ENI_SECOND;
-    EN_TRY(eni_client_tend(client));
-    client->is_finishing = 1;
-    for (int k = 0; k < client->shards; k++)
-        EN_TRY(eni_client_say_finished(client, k));
-    while (client->nfinished < client->shards) {
-        EN_TRY(eni_client_slice(client));
-        EN_TRY(eni_client_tend(client));
-        EN_TRY(eni_client_take(client));
-        /* With `keep` psd may be away, which alive() bounds, or wait for a slow disk. */
-        if (client->config.keep == 0 && eni_now_ns() > deadline)
-            return eni_client_too_few(client->nfinished, client->shards);
-    }
-    return EN_OK;
-}
-
-en_status eni_client_finished(eni_client *client)
-{
-    eni_client_enter(client);
-    const en_status st = finish(client);
-    eni_client_exit(client);
-    return st;
+    eni_free(client);
 }
 
 /* ---- questions ---- */
 
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out)
 {
-    eni_client_enter(client);
+    enter(client);
     *counters_out = client->counters;
-    counters_out->wire_bytes += client->past_wire;
-    for (int k = 0; k < client->shards; k++) {
-        eni_socket_count wire = {0};
-        if (client->dealers[k] != NULL) eni_dealer_count(client->dealers[k], &wire);
-        counters_out->wire_bytes += wire.wire_in + wire.wire_out;
-    }
-    eni_client_exit(client);
+    counters_out->wire_bytes = eni_client_wire_bytes(&client->wire);
+    counters_out->wait_ns = client->wire.wait_ns;
+    leave(client);
 }
 
 int eni_client_shards(const eni_client *client)
@@ -253,32 +537,32 @@ int eni_client_shards(const eni_client *client)
 
 void eni_client_past(const eni_client *client, uint32_t bucket, int shard, eni_partition_past *past_out)
 {
-    eni_client_enter(client);
-    const eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
+    enter(client);
+    const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, shard);
     *past_out = (eni_partition_past){client->config.buckets->bucket[bucket].lo + c->lo, c->count,
                                      c->past_version, c->past_steps, c->past_samples};
-    eni_client_exit(client);
+    leave(client);
 }
 
 void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const eni_partition_past *past)
 {
-    eni_client_enter(client);
-    eni_client_partition *c = eni_client_partition_at(client, bucket, shard);
+    enter(client);
+    eni_client_partition *c = eni_client_partition_at(&client->state, bucket, shard);
     c->past_version = past->version;
     c->past_steps = past->steps;
     c->past_samples = past->samples;
-    eni_client_exit(client);
+    leave(client);
 }
 
 uint64_t eni_client_version(const eni_client *client, uint32_t bucket)
 {
     uint64_t least = UINT64_MAX;
-    eni_client_enter(client);
+    enter(client);
     for (int k = 0; k < client->shards; k++) {
-        const eni_client_partition *c = eni_client_partition_at(client, bucket, k);
+        const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
         if (c->count > 0 && c->version < least) least = c->version;
     }
-    eni_client_exit(client);
+    leave(client);
     return least == UINT64_MAX ? 0 : least;
 }
 
@@ -286,18 +570,18 @@ double eni_client_staleness(const eni_client *client, uint32_t bucket)
 {
     double sum = 0;
     int n = 0;
-    eni_client_enter(client);
+    enter(client);
     for (int k = 0; k < client->shards; k++) {
-        const eni_client_partition *c = eni_client_partition_at(client, bucket, k);
+        const eni_client_partition *c = eni_client_partition_at(&client->state, bucket, k);
         if (c->count == 0) continue;
         sum += (double)c->behind;
         n++;
     }
-    eni_client_exit(client);
+    leave(client);
     return n > 0 ? sum / n : 0;
 }
 
 int eni_client_is_shared(const eni_client *client)
 {
-    return client->is_shared;
+    return client->wire.is_shared;
 }

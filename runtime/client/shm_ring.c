@@ -238,7 +238,7 @@ static en_status map(eni_shm_ring *ring, int fd)
     return EN_OK;
 }
 
-en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **bells_out)
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **ring_out)
 {
     uint32_t slots = FEWEST_SLOTS;
     if (nshards > ENI_SHM_RING_SHARDS || parts > ENI_SHM_RING_SLOTS) return EN_EUNSUPPORTED;
@@ -257,14 +257,14 @@ en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **bel
     EN_TRY_GOTO(map(ring, ring->fd), close_ring);
     for (uint32_t k = 0; k < nshards; k++) /* it has not looked yet, and may be asleep */
         atomic_init(&box_of(ring, k)->is_asleep, 1);
-    *bells_out = ring;
+    *ring_out = ring;
     return EN_OK;
 close_ring:
     eni_shm_ring_close(ring);
     return st;
 }
 
-en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **bells_out)
+en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **ring_out)
 {
     uint64_t there;
     if (nshards == 0 || nshards > ENI_SHM_RING_SHARDS || slots == 0 || slots > ENI_SHM_RING_SLOTS ||
@@ -278,18 +278,18 @@ en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_rin
     if (!ring) return EN_ENOMEM;
     const en_status st = map(ring, fd);
     if (st == EN_OK)
-        *bells_out = ring;
+        *ring_out = ring;
     else
         eni_shm_ring_close(ring);
     return st;
 }
 
-en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out)
+en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out)
 {
     eni_shm_ring *other = ring_new(ring->nshards, ring->slots);
     if (!other) return EN_ENOMEM;
     other->base = ring->base;
-    *bells_out = other;
+    *ring_out = other;
     return EN_OK;
 }
 

@@ -37,7 +37,7 @@ typedef struct eni_shm_ring eni_shm_ring;
 
 /* Room for `parts` unanswered messages to each of `nshards` shards. EN_EUNSUPPORTED (not logged): more than
  * there can be; EN_ENOMEM, logged. */
-en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **bells_out);
+en_status eni_shm_ring_open(uint32_t nshards, uint32_t parts, eni_shm_ring **ring_out);
 
 int eni_shm_ring_fd(const eni_shm_ring *ring);         /* to hand over; borrowed */
 uint32_t eni_shm_ring_slots(const eni_shm_ring *ring); /* what the other side must know to map it */
@@ -63,10 +63,10 @@ en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive);
 
 /* Maps a client's memory, which is not trusted: EN_EPROTO, logged, unless it is a sealed memfd of exactly
  * that shape. Borrows fd. */
-en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **bells_out);
+en_status eni_shm_ring_map(int fd, uint32_t nshards, uint32_t slots, eni_shm_ring **ring_out);
 
 /* A shards' side on the memory of a client's side of this process, which outlives it: for tests. */
-en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **bells_out);
+en_status eni_shm_ring_over(eni_shm_ring *ring, eni_shm_ring **ring_out);
 
 /* The next message to shard k. EN_ETIMEOUT: none is there. EN_EPROTO: one was there that is no header,
  * *why_out (static) says why; it is used up. EN_EMISMATCH, once: the counters make no sense, and nothing is

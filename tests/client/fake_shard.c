@@ -14,6 +14,7 @@ static void shard_send(shard *l, const eni_packet *to, eni_header *header, float
     header->shard = (uint32_t)l->index;
     header->dtype = ENI_DTYPE_F32;
     header->seq = to->header.seq;
+    header->epoch = to->header.epoch;
     eni_router_send(l->router, to, header, payload, NULL, NULL);
 }
 
