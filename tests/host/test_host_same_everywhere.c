@@ -1,0 +1,749 @@
+/* test_host_same_everywhere.c - a strategy cannot tell virtual time from sockets: every strategy of the tree
+ * runs on both, on the same problem, and makes the same requests with the same answers at the same rates;
+ * refusals are the same; and where the result does not depend on who was first, so are the weights, byte for
+ * byte.
+ *
+ * On the one side `eni_sim_run`. On the other a thread per rank with its arena in shared memory, a group of
+ * the direct all-reduce and a store client, and psd's shard behind a real socket: what a worker has, without
+ * its model. Between host and strategy stands a recorder, the same on both sides. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/host/host.h"
+#include "runtime/net/wire.h"
+#include "server/shard.h"
+#include "tests/strategies/sim_rig.h"
+
+enum { STEPS = 8, RANKS_MOST = 3, TEXT = 1 << 17, COUNT = 200 };
+
+/* ---- the recorder ----------------------------------------------------------------------------------------
+ */
+
+typedef struct recorder {
+    en_host table; /* first */
+    en_host *real;
+    size_t length;
+    char text[TEXT];
+} recorder;
+
+static recorder *recorders; /* (RANKS_MOST) */
+static const en_strategy *real;
+static en_strategy wrapped;
+
+static en_host *record_for(en_host *host)
+{
+    recorder *r = &recorders[host->world->rank];
+    r->real = host;
+    r->table.world = host->world;
+    return &r->table;
+}
+
+static recorder *of(en_host *table)
+{
+    return (recorder *)(void *)table;
+}
+
+__attribute__((format(printf, 2, 3))) static void note(en_host *table, const char *fmt, ...)
+{
+    recorder *r = of(table);
+    va_list args;
+    va_start(args, fmt);
+    const int n = vsnprintf(r->text + r->length, TEXT - r->length, fmt, args);
+    va_end(args);
+    r->length += r->length + (size_t)n < TEXT ? (size_t)n : 0;
+}
+
+static double rec_num(en_host *h, const char *key)
+{
+    return of(h)->real->num(of(h)->real, key);
+}
+
+static const char *rec_text(en_host *h, const char *key)
+{
+    return of(h)->real->text(of(h)->real, key);
+}
+
+static uint64_t rec_rand(en_host *h)
+{
+    const uint64_t value = of(h)->real->rand(of(h)->real);
+    note(h, "rand %llx\n", (unsigned long long)value);
+    return value;
+}
+
+static int64_t rec_now(en_host *h)
+{
+    return of(h)->real->now_ns(of(h)->real);
+}
+
+__attribute__((format(printf, 3, 4))) static void rec_log(en_host *h, int level, const char *fmt, ...)
+{
+    (void)h, (void)level, (void)fmt;
+}
+
+static en_vec rec_vec(en_host *h, const char *name, const en_bucket *like)
+{
+    const en_vec v = of(h)->real->vec(of(h)->real, name, like);
+    note(h, "vec %s of %u: %u\n", name, like->id, v);
+    return v;
+}
+
+static en_vec rec_slot(en_host *h, const en_bucket *b, int i)
+{
+    const en_vec v = of(h)->real->slot(of(h)->real, b, i);
+    note(h, "slot %d of %u: %u\n", i, b->id, v);
+    return v;
+}
+
+static en_status rec_lin(en_host *h, en_vec y, double a, en_vec x, double b)
+{
+    const en_status st = of(h)->real->lin(of(h)->real, y, a, x, b);
+    note(h, "lin %u %g %u %g: %d\n", y, a, x, b, st);
+    return st;
+}
+
+static en_status rec_step(en_host *h, en_bucket *b)
+{
+    const en_status st = of(h)->real->step(of(h)->real, b);
+    note(h, "step %u at %.9g: %d\n", b->id, of(h)->real->lr(of(h)->real), st);
+    return st;
+}
+
+static double rec_lr(en_host *h)
+{
+    return of(h)->real->lr(of(h)->real);
+}
+
+static double rec_cost(en_host *h, int op, const en_bucket *b)
+{
+    return of(h)->real->cost(of(h)->real, op, b);
+}
+
+static double rec_coll_bytes(en_host *h, int op, int group)
+{
+    const double bytes = of(h)->real->coll_bytes(of(h)->real, op, group);
+    note(h, "coll_bytes %d %d: %.9g\n", op, group, bytes);
+    return bytes;
+}
+
+static en_req rec_mean_step(en_host *h, en_bucket *b)
+{
+    const en_req r = of(h)->real->mean_step(of(h)->real, b);
+    note(h, "mean_step %u: %llu\n", b->id, (unsigned long long)r);
+    return r;
+}
+
+static en_req rec_coll(en_host *h, int op, int group, int what, en_bucket *b, en_vec inout)
+{
+    const en_req r = of(h)->real->coll(of(h)->real, op, group, what, b, inout);
+    note(h, "coll %d %d %d of %u on %u: %llu\n", op, group, what, b->id, inout, (unsigned long long)r);
+    return r;
+}
+
+static en_req rec_sendrecv(en_host *h, int to, en_vec out, int from, en_vec in, en_bucket *b)
+{
+    const en_req r = of(h)->real->sendrecv(of(h)->real, to, out, from, in, b);
+    note(h, "sendrecv %d %u %d %u of %u: %llu\n", to, out, from, in, b->id, (unsigned long long)r);
+    return r;
+}
+
+static en_req rec_call(en_host *h, int dest, uint32_t kind, int what, en_bucket *b, en_vec out, en_vec in)
+{
+    const en_req r = of(h)->real->call(of(h)->real, dest, kind, what, b, out, in);
+    note(h, "call %d %u %d of %u, %u %u: %llu\n", dest, kind, what, b->id, out, in, (unsigned long long)r);
+    return r;
+}
+
+static en_status rec_wait(en_host *h, en_req r)
+{
+    const en_status st = of(h)->real->wait(of(h)->real, r);
+    note(h, "wait %llu: %d\n", (unsigned long long)r, st);
+    return st;
+}
+
+static const void *rec_extension(en_host *h, const char *id)
+{
+    return of(h)->real->extension(of(h)->real, id);
+}
+
+static en_status rec_open(en_host *h, void *state)
+{
+    return real->open(record_for(h), state);
+}
+
+static en_status rec_plan(en_host *h, void *state, en_bucket *b)
+{
+    const en_status st = real->plan(record_for(h), state, b);
+    note(record_for(h), "plan %u: %llu %llu\n", b->id, (unsigned long long)b->lo, (unsigned long long)b->hi);
+    return st;
+}
+
+static en_status rec_before(en_host *h, void *state, uint64_t step)
+{
+    return real->before_step(record_for(h), state, step);
+}
+
+static en_status rec_submit(en_host *h, void *state, en_bucket *b)
+{
+    note(record_for(h), "submit %u of step %llu: %llu samples, rate %.9g\n", b->id,
+         (unsigned long long)b->step, (unsigned long long)b->nsamples, h->lr(h));
+    return real->submit(record_for(h), state, b);
+}
+
+static en_status rec_finish(en_host *h, void *state, en_bucket *b)
+{
+    return real->finish(record_for(h), state, b);
+}
+
+static en_status rec_after(en_host *h, void *state, uint64_t step)
+{
+    return real->after_step(record_for(h), state, step);
+}
+
+static int rec_eval(en_host *h, void *state, const en_bucket *b, en_vec *vec_out)
+{
+    return real->eval(record_for(h), state, b, vec_out);
+}
+
+static void rec_theory(en_host *h, void *state, en_theory *out)
+{
+    real->theory(record_for(h), state, out);
+}
+
+static void wrap(const en_strategy *strategy)
+{
+    real = strategy;
+    wrapped = *strategy;
+    wrapped.next = NULL;
+    if (real->open) wrapped.open = rec_open;
+    if (real->plan) wrapped.plan = rec_plan;
+    if (real->before_step) wrapped.before_step = rec_before;
+    wrapped.submit = rec_submit;
+    if (real->finish) wrapped.finish = rec_finish;
+    if (real->after_step) wrapped.after_step = rec_after;
+    if (real->eval) wrapped.eval = rec_eval;
+    if (real->theory) wrapped.theory = rec_theory;
+    recorders = calloc(RANKS_MOST, sizeof *recorders);
+    assert_non_null(recorders);
+    for (int r = 0; r < RANKS_MOST; r++)
+        recorders[r].table = (en_host){.abi = EN_STRATEGY_ABI,
+                                       .size = sizeof(en_host),
+                                       .num = rec_num,
+                                       .text = rec_text,
+                                       .rand = rec_rand,
+                                       .now_ns = rec_now,
+                                       .log = rec_log,
+                                       .vec = rec_vec,
+                                       .slot = rec_slot,
+                                       .lin = rec_lin,
+                                       .step = rec_step,
+                                       .lr = rec_lr,
+                                       .cost = rec_cost,
+                                       .coll_bytes = rec_coll_bytes,
+                                       .mean_step = rec_mean_step,
+                                       .coll = rec_coll,
+                                       .sendrecv = rec_sendrecv,
+                                       .call = rec_call,
+                                       .wait = rec_wait,
+                                       .extension = rec_extension};
+}
+
+/* ---- sockets and shared memory ---------------------------------------------------------------------------
+ */
+
+typedef struct world {
+    const eni_sim_config *config; /* what the virtual run has, too */
+    int nranks;
+    eni_buckets *buckets;
+    eni_arena *arenas[RANKS_MOST];
+    eni_net *net;
+    eni_arenas *taken;
+    eni_setup setup;
+    eni_shard *shard;
+    eni_token token;
+    char endpoint[64];
+    pthread_barrier_t barrier;
+    _Atomic int status; /* the first that is not EN_OK */
+    float model[COUNT];
+    en_theory theory;
+} world;
+
+typedef struct peer {
+    world *w;
+    int rank;
+    eni_coll *coll;
+    eni_client *client;
+    eni_host *host;
+} peer;
+
+static en_status alive(void *user)
+{
+    return atomic_load(&((world *)user)->status);
+}
+
+static int has_store(const world *w)
+{
+    return (w->config->strategy->flags & EN_STORE_ON_SERVERS) != 0;
+}
+
+static int meets_at_servers(const world *w)
+{
+    return (w->config->strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+}
+
+static void never(void *user, const char *reason)
+{
+    (void)user;
+    fprintf(stderr, "the shard failed: %s\n", reason);
+    abort();
+}
+
+static void open_shard(world *w)
+{
+    const uint8_t is_client[RANKS_MOST] = {1, !meets_at_servers(w), !meets_at_servers(w)};
+    eni_address bound;
+    eni_token_make(&w->token);
+    w->setup = (eni_setup){.nbuckets = w->buckets->n,
+                           .counts = calloc(w->buckets->n, sizeof(uint64_t)),
+                           .offsets = calloc(w->buckets->n, sizeof(uint64_t)),
+                           .elements = COUNT,
+                           .optimizer = eni_optimizer_find("sgd"),
+                           .hyper = w->config->hyper,
+                           .schedule = w->config->schedule,
+                           .seed = w->config->seed,
+                           .options = (eni_options *)(uintptr_t)w->config->options};
+    for (uint32_t b = 0; b < w->buckets->n; b++) {
+        w->setup.offsets[b] = w->buckets->bucket[b].lo;
+        w->setup.counts[b] = w->buckets->bucket[b].hi - w->buckets->bucket[b].lo;
+    }
+    const eni_arenas_config arenas = {
+        .nranks = w->nranks, .epoch = 1, .elements = COUNT, .token = w->token, .own_shards = 1, .nshards = 1};
+    assert_int_equal(eni_arenas_start(&arenas, &w->taken), EN_OK);
+    const eni_shard_config config = {.net = w->net,
+                                     .listen = {.host = "127.0.0.1"},
+                                     .setup = &w->setup,
+                                     .strategy = w->config->strategy,
+                                     .nshards = 1,
+                                     .nranks = w->nranks,
+                                     .is_client = is_client,
+                                     .epoch = 1,
+                                     .incarnation = 1,
+                                     .token = w->token,
+                                     .arenas = w->taken,
+                                     .on_failure = never};
+    assert_int_equal(eni_shard_start(&config, &w->shard, &bound), EN_OK);
+    snprintf(w->endpoint, sizeof w->endpoint, "tcp://127.0.0.1:%u", (unsigned)bound.port);
+}
+
+static en_status open_client(peer *me)
+{
+    world *w = me->w;
+    const char *const endpoints[] = {w->endpoint};
+    const eni_client_config config = {.net = w->net,
+                                      .psd = {.endpoints = endpoints, .shards = 1, .epoch = 1},
+                                      .arena = w->arenas[me->rank],
+                                      .buckets = w->buckets,
+                                      .token = &w->token,
+                                      .rank = me->rank,
+                                      .incarnation = 1,
+                                      .alive = alive,
+                                      .user = w,
+                                      .wake_fd = -1,
+                                      .join_deadline_ns = eni_now_ns() + 10 * ENI_SECOND};
+    return eni_client_open(&config, &me->client);
+}
+
+static en_status exchange(peer *me, uint32_t type, int out, int in)
+{
+    for (uint32_t b = 0; b < me->w->buckets->n; b++) {
+        en_status st = eni_client_call(me->client, type, b, 0, EN_WEIGHTS, out, in, 0, 0);
+        if (st == EN_OK) st = eni_client_wait(me->client, b);
+        if (st != EN_OK) return st;
+    }
+    return EN_OK;
+}
+
+static en_status open_rank(peer *me)
+{
+    world *w = me->w;
+    en_status st = EN_OK;
+    if (w->nranks > 1) {
+        const eni_coll_config config = {.rank = me->rank,
+                                        .nranks = w->nranks,
+                                        .epoch = 1,
+                                        .algorithm = ENI_COLL_DIRECT,
+                                        .transport = ENI_OVER_SHM,
+                                        .arenas = w->arenas,
+                                        .area = meets_at_servers(w) ? ENI_AREA_LOCAL : ENI_AREA_WORLD,
+                                        .alive = {alive, w, -1}};
+        st = eni_coll_open(&config, &me->coll);
+    }
+    const int is_client = has_store(w) && (me->rank == 0 || !meets_at_servers(w));
+    if (st == EN_OK && is_client) st = open_client(me);
+    if (st == EN_OK && is_client && me->rank == 0)
+        st = exchange(me, ENI_MSG_INIT, ENI_SLOT_PARAM, ENI_SLOT_NONE);
+    pthread_barrier_wait(&w->barrier); /* the weights are there */
+    if (st == EN_OK && is_client) st = exchange(me, ENI_MSG_SNAPSHOT, ENI_SLOT_NONE, ENI_SLOT_PARAM);
+    const eni_host_config config = {.strategy = w->config->strategy,
+                                    .options = w->config->options,
+                                    .world = {.size = sizeof(en_world),
+                                              .rank = me->rank,
+                                              .nranks = w->nranks,
+                                              .local_rank = me->rank,
+                                              .nlocal = w->nranks,
+                                              .nhosts = 1},
+                                    .seed = w->config->seed,
+                                    .buckets = w->buckets,
+                                    .arena = w->arenas[me->rank],
+                                    .coll = meets_at_servers(w) ? NULL : me->coll,
+                                    .coll_algorithm = ENI_COLL_DIRECT,
+                                    .local = meets_at_servers(w) ? me->coll : NULL,
+                                    .local_algorithm = ENI_COLL_DIRECT,
+                                    .client = me->client,
+                                    .has_store = has_store(w),
+                                    .optimizer = eni_optimizer_find("sgd"),
+                                    .hyper = w->config->hyper,
+                                    .schedule = w->config->schedule,
+                                    .alive_status = alive,
+                                    .alive_user = w};
+    return st == EN_OK ? eni_host_open(&config, &me->host) : st;
+}
+
+static uint64_t samples_of(const world *w, uint64_t first, uint64_t n)
+{
+    const eni_sim_problem *problem = w->config->problem;
+    uint64_t samples = 0;
+    for (uint64_t m = first; m < first + n && m < w->config->micro_batches; m++)
+        samples += problem->samples(problem->user, m);
+    return samples;
+}
+
+/* The gradient of this rank's micro-batch of a step; one that trains alone takes the mean of it alone. */
+static void compute(const peer *me, uint64_t micro_batch, uint64_t samples)
+{
+    static _Thread_local float micro[COUNT];
+    const world *w = me->w;
+    const eni_sim_problem *problem = w->config->problem;
+    float *grad = eni_arena_at(w->arenas[me->rank], ENI_SLOT_GRAD, 0);
+    const int is_alone = w->nranks == 1 && !has_store(w);
+    memset(grad, 0, COUNT * sizeof *grad);
+    if (samples == 0) return;
+    problem->grad(problem->user, me->rank, micro_batch, eni_arena_at(w->arenas[me->rank], ENI_SLOT_PARAM, 0),
+                  is_alone ? micro : grad);
+    for (uint32_t b = 0; is_alone && b < w->buckets->n; b++) {
+        const uint64_t lo = w->buckets->bucket[b].lo, count = w->buckets->bucket[b].hi - lo;
+        eni_mean_ranks(grad + lo, &(const float *){micro + lo}, &samples, 1, ENI_SUM_RANK, count, 0, count);
+    }
+}
+
+static en_status train(peer *me)
+{
+    world *w = me->w;
+    const uint64_t n = (uint64_t)w->nranks;
+    en_status st = EN_OK;
+    for (uint64_t step = 0; step < STEPS && st == EN_OK; step++) {
+        const uint64_t round = step * n, own = round + (uint64_t)me->rank, samples = samples_of(w, own, 1);
+        const uint64_t all = samples_of(w, round, n);
+        if (meets_at_servers(w)) eni_host_note_samples(me->host, all, all);
+        st = eni_host_begin(me->host, step, samples, samples_of(w, 0, round));
+        if (st == EN_OK) compute(me, own, samples);
+        for (uint32_t b = 0; b < w->buckets->n && st == EN_OK; b++)
+            st = eni_host_submit(me->host, b);
+        if (st == EN_OK) st = eni_host_finish(me->host);
+    }
+    return st;
+}
+
+/* The model that the strategy names, and what it promises: rank 0's to say, once all have trained. */
+static en_status conclude(peer *me)
+{
+    world *w = me->w;
+    int which;
+    uint32_t slot;
+    en_status st = eni_host_eval(me->host, &which, &slot);
+    if (st == EN_OK && which == EN_EVAL_STORE) {
+        slot = ENI_SLOT_GRAD;
+        st = exchange(me, ENI_MSG_SNAPSHOT, ENI_SLOT_NONE, ENI_SLOT_GRAD);
+    }
+    memcpy(w->model, eni_arena_at(w->arenas[0], slot, 0), sizeof w->model);
+    if (which == EN_EVAL_MEAN) {
+        const float *from[RANKS_MOST];
+        const uint64_t one[RANKS_MOST] = {1, 1, 1};
+        for (int r = 0; r < w->nranks; r++)
+            from[r] = eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0);
+        eni_mean_ranks(w->model, from, one, w->nranks, ENI_SUM_RANK, COUNT, 0, COUNT);
+    }
+    eni_host_theory(me->host, &w->theory);
+    return st;
+}
+
+static void *run_rank(void *user)
+{
+    peer *me = user;
+    world *w = me->w;
+    int none = EN_OK;
+    en_status st = open_rank(me);
+    pthread_barrier_wait(&w->barrier); /* all are there: from here on one that fails ends the others */
+    if (st == EN_OK) st = train(me);
+    if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
+    if (st == EN_OK && me->client != NULL) st = eni_client_finished(me->client);
+    pthread_barrier_wait(&w->barrier); /* all have trained */
+    if (me->rank == 0 && alive(w) == EN_OK) st = conclude(me);
+    if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
+    pthread_barrier_wait(&w->barrier);
+    return NULL;
+}
+
+static en_status run_on_sockets(const eni_sim_config *config, world *w)
+{
+    peer ranks[RANKS_MOST];
+    pthread_t threads[RANKS_MOST];
+    memset(w, 0, sizeof *w);
+    w->config = config;
+    w->nranks = config->nranks;
+    assert_int_equal(eni_buckets_new(config->problem->tensors, config->problem->ntensors, COUNT,
+                                     config->bucket_cap_bytes, &w->buckets),
+                     EN_OK);
+    for (int r = 0; r < w->nranks; r++) {
+        assert_int_equal(eni_arena_open(COUNT, ENI_ARENA_NSLOTS, 1, &w->arenas[r]), EN_OK);
+        memcpy(eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0), config->problem->init, COUNT * sizeof(float));
+    }
+    assert_int_equal(eni_net_open(1, &w->net), EN_OK);
+    if (has_store(w)) open_shard(w);
+    pthread_barrier_init(&w->barrier, NULL, (unsigned)w->nranks);
+    for (int r = 0; r < w->nranks; r++) {
+        ranks[r] = (peer){.w = w, .rank = r};
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+    }
+    for (int r = 0; r < w->nranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < w->nranks; r++) {
+        eni_host_close(ranks[r].host);
+        eni_client_close(ranks[r].client);
+        eni_coll_close(ranks[r].coll);
+    }
+    pthread_barrier_destroy(&w->barrier);
+    eni_shard_stop(w->shard);
+    if (has_store(w)) eni_arenas_stop(w->taken);
+    eni_net_close(w->net);
+    for (int r = 0; r < w->nranks; r++)
+        eni_arena_close(w->arenas[r]);
+    eni_buckets_free(w->buckets);
+    free(w->setup.counts);
+    free(w->setup.offsets);
+    return alive(w);
+}
+
+/* ---- both ------------------------------------------------------------------------------------------------
+ */
+
+typedef struct outcome {
+    en_status status;
+    char *text[RANKS_MOST];
+    float model[COUNT];
+    en_theory theory;
+} outcome;
+
+static void take_records(outcome *out)
+{
+    for (int r = 0; r < RANKS_MOST; r++) {
+        out->text[r] = strdup(recorders[r].text);
+        recorders[r].length = 0;
+        recorders[r].text[0] = 0;
+    }
+}
+
+static void run_both(const char *spec, const en_strategy *given, int nranks, outcome out[2])
+{
+    static world w;
+    rig r;
+    rig_init(&r, given == NULL ? spec : "ring", nranks, (uint64_t)nranks * STEPS - (nranks > 1 ? 1 : 0));
+    wrap(given == NULL ? r.config.strategy : given);
+    if (given != NULL) {
+        eni_options_free(r.options);
+        assert_int_equal(eni_options_new(given, NULL, &r.options), EN_OK);
+    }
+    for (int i = 0; i < COUNT; i++)
+        r.problem.init[i] = 0.01f * (float)i;
+    r.problem.last_batch = r.config.micro_batches - 1;
+    r.problem.last_samples = 3;
+    r.config.strategy = &wrapped;
+    r.config.options = r.options;
+    r.config.assign = ENI_SIM_FIXED;
+    r.config.schedule = (eni_schedule){
+        .kind = ENI_LR_STEP, .base = 0.02, .gamma = 0.5, .step_samples = (uint64_t)nranks * 16};
+    r.config.weights_out = out[0].model;
+    out[0].status = eni_sim_run(&r.config, &r.result);
+    out[0].theory = r.result.theory;
+    take_records(&out[0]);
+    out[1].status = run_on_sockets(&r.config, &w);
+    out[1].theory = w.theory;
+    memcpy(out[1].model, w.model, sizeof w.model);
+    take_records(&out[1]);
+    rig_fini(&r);
+    free(recorders);
+}
+
+static void free_both(outcome out[2])
+{
+    for (int i = 0; i < 2; i++)
+        for (int r = 0; r < RANKS_MOST; r++)
+            free(out[i].text[r]);
+}
+
+static void expect_same_text(const char *spec, int rank, const char *virtual_time, const char *sockets)
+{
+    size_t at = 0;
+    int line = 1;
+    if (strcmp(virtual_time, sockets) == 0) return;
+    for (size_t i = 0; virtual_time[i] != 0 && virtual_time[i] == sockets[i]; i++)
+        if (virtual_time[i] == '\n') {
+            at = i + 1;
+            line++;
+        }
+    fail_msg("%s, rank %d, line %d: in virtual time \"%.80s\", on sockets \"%.80s\"", spec, rank, line,
+             virtual_time + at, sockets + at);
+}
+
+static void compare(const char *spec, int nranks, int is_determined)
+{
+    outcome out[2];
+    memset(out, 0, sizeof out);
+    run_both(spec, NULL, nranks, out);
+    if (out[0].status != EN_OK || out[1].status != EN_OK)
+        fail_msg("%s with %d: %d in virtual time, %d on sockets", spec, nranks, out[0].status, out[1].status);
+    for (int r = 0; r < nranks; r++) {
+        expect_same_text(spec, r, out[0].text[r], out[1].text[r]);
+        assert_true(strlen(out[0].text[r]) > 100);
+    }
+    if (is_determined && memcmp(out[0].model, out[1].model, sizeof out[0].model) != 0)
+        fail_msg("%s with %d: other weights on sockets: %.9g, %.9g", spec, nranks, (double)out[0].model[0],
+                 (double)out[1].model[0]);
+    if (real->theory != NULL) {
+        assert_true(out[0].theory.sent == out[1].theory.sent && out[0].theory.recv == out[1].theory.recv);
+        assert_true(out[0].theory.staleness == out[1].theory.staleness);
+    }
+    free_both(out);
+}
+
+static const struct {
+    const char *spec;
+    int is_lock_step; /* the weights of three ranks do not depend on who is first */
+} everyone[] = {{"ring", 1},
+                {"ps-sync", 1},
+                {"ps-async", 0},
+                {"ssp:bound=2", 0},
+                {"hierarchical", 1},
+                {"hierarchical:bound=1", 1}, /* of one host: it waits for itself only */
+                {"hybrid:ps=c", 1},
+                {RIG_PLUGINS "/localsgd.so:period=4", 1},
+                {RIG_ZOO "zero1", 1},
+                {RIG_ZOO "gossip", 1},
+                {RIG_ZOO "hier", 1},
+                {RIG_ZOO "late", 0},
+                {RIG_ZOO "softsync", 0},
+                {RIG_ZOO "backup", 0},
+                {RIG_ZOO "moody", 0},
+                {RIG_LOCAL "easgd", 0},
+                {RIG_LOCAL "downpour:period=2,drop=3", 0}};
+enum { EVERYONE = sizeof everyone / sizeof *everyone };
+
+static void strategies_do_the_same(void **state)
+{
+    (void)state;
+    compare("solo", 1, 1);
+    for (int i = 0; i < EVERYONE; i++) {
+        compare(everyone[i].spec, 1,
+                strstr(everyone[i].spec, "moody") == NULL); /* whose timer races with its pushes */
+        compare(everyone[i].spec, 3, everyone[i].is_lock_step);
+    }
+    printf("PROMISE one host: %d strategies make the same requests at the same rates in virtual time and on "
+           "sockets, "
+           "with 1 and 3 ranks\n",
+           EVERYONE + 1);
+}
+
+/* ---- what is refused -------------------------------------------------------------------------------------
+ */
+
+static int misdeed;
+
+enum {
+    KIND_0,
+    NO_STORE,
+    FAR_RANK,
+    NO_OPERATION,
+    FOREIGN_VECTOR,
+    TWO_BUCKETS,
+    NO_REQUEST,
+    CHANGED,
+    TWO_CALLS,
+    MISDEEDS
+};
+
+static en_status rude_submit(en_host *host, void *state, en_bucket *bucket)
+{
+    (void)state;
+    en_vec grad = bucket->grad, foreign = bucket->id == 0 ? grad + 1 : grad - 1;
+    switch (misdeed) {
+    case KIND_0:
+        host->wait(host, host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, grad, bucket->param));
+        break;
+    case NO_STORE:
+        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param));
+        break;
+    case FAR_RANK: return host->wait(host, host->sendrecv(host, 99, grad, 99, bucket->param, bucket));
+    case NO_OPERATION: return host->wait(host, host->coll(host, 77, EN_WORLD, EN_GRAD, bucket, grad));
+    case FOREIGN_VECTOR:
+        host->wait(host, host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, foreign));
+        break;
+    case TWO_BUCKETS: host->lin(host, grad, 1, foreign, 0); break;
+    case NO_REQUEST: host->wait(host, 12345); break;
+    case CHANGED: bucket->count++; break;
+    default:
+        bucket->req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param);
+        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param));
+    }
+    return EN_OK;
+}
+
+static const en_strategy rude = {
+    .abi = EN_STRATEGY_ABI, .size = sizeof(en_strategy), .name = "rude", .submit = rude_submit};
+static const en_strategy rude_client = {.abi = EN_STRATEGY_ABI,
+                                        .size = sizeof(en_strategy),
+                                        .name = "rude-client",
+                                        .flags = EN_STORE_ON_SERVERS,
+                                        .submit = rude_submit};
+
+static void keep_quiet(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)user, (void)level, (void)subsystem, (void)text;
+}
+
+static void refusals_are_the_same(void **state)
+{
+    (void)state;
+    eni_log_set_sink(keep_quiet, NULL);
+    for (misdeed = 0; misdeed < MISDEEDS; misdeed++)
+        for (int nranks = 1; nranks <= 3; nranks += 2) {
+            outcome out[2];
+            memset(out, 0, sizeof out);
+            run_both(NULL, misdeed == TWO_CALLS ? &rude_client : &rude, nranks, out);
+            if (out[0].status != out[1].status || out[0].status == EN_OK) {
+                if (nranks > 1 || misdeed != NO_OPERATION) /* alone it is the identity, whatever it is */
+                    fail_msg("misdeed %d with %d: %d in virtual time, %d on sockets", misdeed, nranks,
+                             out[0].status, out[1].status);
+            }
+            expect_same_text("a misdeed", 0, out[0].text[0], out[1].text[0]);
+            free_both(out);
+        }
+    eni_log_set_sink(NULL, NULL);
+    printf("PROMISE one host: %d breaches of the contract are refused alike in virtual time and on sockets\n",
+           MISDEEDS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(strategies_do_the_same),
+                                       cmocka_unit_test(refusals_are_the_same)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
