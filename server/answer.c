@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "server/shard_impl.h"
 
-/* The loan of `data`, if these are a partition's live weights and long enough for ZeroMQ to send them where
+/* The version buffer of `data`, acquired, if these are a partition's live weights and long enough for ZeroMQ to send them where
  * they lie. NULL: they are copied. */
-static eni_edition *lend(eni_shard *shard, const eni_header *header, const float *data)
+static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
 {
     if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
     if (data != eni_store_weights(shard->store, header->bucket, NULL)) return NULL;
-    return eni_store_lend(shard->store, header->bucket);
+    return eni_store_acquire(shard->store, header->bucket);
 }
 
 /* Through the client's ring. 0: it must go by socket. */
@@ -41,9 +41,9 @@ void eni_shard_post(eni_shard *shard, const eni_packet *to, eni_header *header, 
         to = &by_socket;
     }
     if (to->route_bytes == 0) return; /* it has not found this psd yet, and will ask again */
-    eni_edition *loan = lend(shard, header, data);
+    eni_version_buffer *held = acquire(shard, header, data);
     const en_status st =
-        eni_router_send(shard->router, to, header, (void *)data, loan ? eni_store_take_back : NULL, loan);
+        eni_router_send(shard->router, to, header, (void *)data, held ? eni_store_release : NULL, held);
     if (st == EN_OK) return;
     eni_debug("shard", "shard %d: no answer to rank %d: %s", shard->config.index, header->rank,
               en_status_str(st));

@@ -10,7 +10,7 @@
  *     shard.c         one shard: a thread around the store (runtime/store/store.h)
  *     serve.c        what a shard does with a message
  *     shard_save.c    what a shard keeps on disk, and may promise because of it
- *     keeper.c       writes that while the shard serves
+ *     snapshot_writer.c writes that while the shard serves
  *     state.c        the folder: two generations of everything, torn by nothing
  *     run_file.c     the run in that folder
  *     journal.c      what the leader has said, in that folder

@@ -55,11 +55,11 @@ static en_status add_client(sums *into, const eni_store_client_stats *from)
 /* What --state has cost. */
 static void add_states(json_t *shard, const eni_shard_figures *figures)
 {
-    set_int(shard, "states", figures->keeper.states);
-    set_int(shard, "states_failed", figures->keeper.failures);
-    set_int(shard, "state_bytes", figures->keeper.bytes);
+    set_int(shard, "states", figures->snapshots.states);
+    set_int(shard, "states_failed", figures->snapshots.failures);
+    set_int(shard, "state_bytes", figures->snapshots.bytes);
     set_int(shard, "state_copy_ns", (uint64_t)figures->save_ns);
-    set_int(shard, "state_write_ns", (uint64_t)figures->keeper.write_ns);
+    set_int(shard, "state_write_ns", (uint64_t)figures->snapshots.write_ns);
 }
 
 static void add_figures(draft *d, const eni_shard_figures *figures)
@@ -70,7 +70,7 @@ static void add_figures(draft *d, const eni_shard_figures *figures)
     set_int(shard, "wait_ns", (uint64_t)figures->wait_ns);
     set_int(shard, "wire_bytes", figures->wire.wire_in + figures->wire.wire_out);
     set_int(shard, "shm_bytes", figures->shm_bytes);
-    if (figures->keeper.states + figures->keeper.failures > 0) add_states(shard, figures);
+    if (figures->snapshots.states + figures->snapshots.failures > 0) add_states(shard, figures);
     json_array_append_new(d->shards, shard);
     d->figures.update_ns += figures->update_ns;
     d->figures.wait_ns += figures->wait_ns;

@@ -17,9 +17,9 @@
 #include "server/shard_save.h"
 
 enum {
-    LATE_MAX_S = 10,    /* no stamp makes us keep a message for longer */
-    LATE_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
-    TRY_AGAIN_MS = 5    /* a call that is sent again waits so long for rank 0's INIT to be, too */
+    DELAY_MAX_S = 10,    /* no stamp makes us keep a message for longer */
+    DELAY_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
+    TRY_AGAIN_MS = 5     /* a call that is sent again waits so long for rank 0's INIT to be, too */
 };
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
@@ -298,22 +298,22 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet)
 
 static int more_room(eni_shard *shard)
 {
-    const uint32_t room = shard->late_room ? 2 * shard->late_room : 64;
-    eni_late *late = room > LATE_MAX ? NULL : realloc(shard->late, room * sizeof *late);
-    if (!late) return 0;
-    shard->late = late;
-    shard->late_room = room;
+    const uint32_t room = shard->delayed_room ? 2 * shard->delayed_room : 64;
+    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delayed, room * sizeof *delayed);
+    if (!delayed) return 0;
+    shard->delayed = delayed;
+    shard->delayed_room = room;
     return 1;
 }
 
 /* Puts a message where the last to become ready comes first. 0: there is no room. */
 static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
 {
-    if (shard->nlate == shard->late_room && !more_room(shard)) return 0;
-    uint32_t at = shard->nlate++;
-    for (; at > 0 && shard->late[at - 1].ready_ns <= ready_ns; at--)
-        shard->late[at] = shard->late[at - 1];
-    shard->late[at] = (eni_late){*packet, ready_ns};
+    if (shard->ndelayed == shard->delayed_room && !more_room(shard)) return 0;
+    uint32_t at = shard->ndelayed++;
+    for (; at > 0 && shard->delayed[at - 1].ready_ns <= ready_ns; at--)
+        shard->delayed[at] = shard->delayed[at - 1];
+    shard->delayed[at] = (eni_delayed){*packet, ready_ns};
     return 1;
 }
 
@@ -333,7 +333,7 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
         eni_packet_release(packet);
         return;
     }
-    const int64_t now = eni_now_ns(), latest = now + LATE_MAX_S * ENI_SECOND;
+    const int64_t now = eni_now_ns(), latest = now + DELAY_MAX_S * ENI_SECOND;
     int64_t ready = 0; /* a stamp means something where a network is emulated, and nowhere else */
     if (shard->config.shaper)
         ready = eni_shaper_recv(shard->config.shaper, packet->header.deliver_ns,
@@ -342,10 +342,10 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
     if (ready <= now || !delay(shard, packet, ready)) eni_shard_handle(shard, packet);
 }
 
-void eni_shard_take_late(eni_shard *shard, int64_t now_ns)
+void eni_shard_take_delayed(eni_shard *shard, int64_t now_ns)
 {
-    while (shard->nlate > 0 && shard->late[shard->nlate - 1].ready_ns <= now_ns) {
-        eni_packet packet = shard->late[--shard->nlate].packet;
+    while (shard->ndelayed > 0 && shard->delayed[shard->ndelayed - 1].ready_ns <= now_ns) {
+        eni_packet packet = shard->delayed[--shard->ndelayed].packet;
         eni_shard_handle(shard, &packet);
     }
 }

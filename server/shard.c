@@ -58,13 +58,13 @@ static int attend(eni_shard *shard)
     return !is_stopping;
 }
 
-/* Arms the timer for the next late message or store timer. Nanoseconds count: poll's milliseconds would
+/* Arms the timer for the next delayed message or store timer. Nanoseconds count: poll's milliseconds would
  * make an emulated wire slower than it says. */
 static void arm(eni_shard *shard)
 {
     int64_t when = shard->timer_ns;
-    if (shard->nlate > 0 && shard->late[shard->nlate - 1].ready_ns < when)
-        when = shard->late[shard->nlate - 1].ready_ns;
+    if (shard->ndelayed > 0 && shard->delayed[shard->ndelayed - 1].ready_ns < when)
+        when = shard->delayed[shard->ndelayed - 1].ready_ns;
     if (when == INT64_MAX) return;
     if (when < 1) when = 1; /* 0 would disarm */
     const struct itimerspec at = {.it_value = {when / ENI_SECOND, when % ENI_SECOND}};
@@ -113,7 +113,7 @@ static en_status serve_once(eni_shard *shard)
     }
     const int64_t now = eni_now_ns();
     EN_TRY(shard->status);
-    eni_shard_take_late(shard, now);
+    eni_shard_take_delayed(shard, now);
     EN_TRY(shard->status);
     eni_shard_tick(shard, now);
     return shard->status;
@@ -251,8 +251,8 @@ static void open_lock(eni_shard *shard)
 static void close_shard(eni_shard *shard)
 {
     eni_shard_save_close(shard);
-    for (uint32_t i = 0; i < shard->nlate; i++)
-        eni_packet_release(&shard->late[i].packet);
+    for (uint32_t i = 0; i < shard->ndelayed; i++)
+        eni_packet_release(&shard->delayed[i].packet);
     eni_store_free(shard->store); /* gives boxes back, so before them */
     eni_store_actions_fini(&shard->actions);
     for (eni_box *box = shard->idle, *next; box; box = next) {
@@ -266,7 +266,7 @@ static void close_shard(eni_shard *shard)
     pthread_cond_destroy(&shard->done);
     pthread_mutex_destroy(&shard->lock);
     eni_free(shard->is_leaving);
-    free(shard->late);
+    free(shard->delayed);
     eni_free(shard->route);
     eni_free(shard);
 }

@@ -17,7 +17,7 @@
 #include "runtime/net/token.h"
 #include "runtime/store/store.h"
 #include "server/arenas.h"
-#include "server/keeper.h"
+#include "server/snapshot_writer.h"
 #include "server/setup.h"
 
 typedef struct eni_shard eni_shard;
@@ -64,7 +64,7 @@ typedef struct eni_shard_figures {
     eni_shard_refusals refusals; /* of these, and of wire.dropped, .damaged and .evicted: why */
     int64_t update_ns, wait_ns;  /* inside eni_store_step; blocked */
     int64_t save_ns;             /* copying the store for a state */
-    eni_keeper_figures keeper;
+    eni_snapshot_figures snapshots;
 } eni_shard_figures;
 
 /* Binds and starts the thread, from a state on disk if there is one of this run. *bound_out has the real

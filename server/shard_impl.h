@@ -29,10 +29,10 @@ typedef struct eni_box {
 } eni_box;
 
 /* A message that an emulated wire has not delivered yet. */
-typedef struct eni_late {
+typedef struct eni_delayed {
     eni_packet packet;
     int64_t ready_ns;
-} eni_late;
+} eni_delayed;
 
 /* eni_packet.source of a message that came, or an answer that goes, by a client's ring. */
 enum { ENI_SHARD_RING = -2 };
@@ -50,8 +50,8 @@ struct eni_shard {
     eni_store_actions actions;
     eni_route *route; /* (nranks) */
     eni_box *idle;
-    eni_late *late; /* (late_room) by ready_ns, the last one first */
-    uint32_t nlate, late_room;
+    eni_delayed *delayed; /* (delayed_room) by ready_ns, the last one first */
+    uint32_t ndelayed, delayed_room;
     eni_shard_saves *saves; /* NULL: without --state */
     int64_t timer_ns;      /* the store's; INT64_MAX: none */
     eni_shard_figures figures;
@@ -94,7 +94,7 @@ void eni_shard_wake_up(eni_shard *shard);
 /* ---- answer.c; shard's thread */
 
 /* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
- * this returns: lent weights keep their bytes, all else is copied. `to` without a route: by ring, to the
+ * this returns: acquired weights keep their bytes, all else is copied. `to` without a route: by ring, to the
  * header's rank. */
 void eni_shard_post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data);
 void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
@@ -120,8 +120,8 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet);
 
 /* Takes in a message: checks who sent it, delays or handles it. Owns the packet from here on. */
 void eni_shard_take(eni_shard *shard, eni_packet *packet);
-/* Handles late messages whose time has come. */
-void eni_shard_take_late(eni_shard *shard, int64_t now_ns);
+/* Handles delayed messages whose time has come. */
+void eni_shard_take_delayed(eni_shard *shard, int64_t now_ns);
 /* Gives the store a TIMER event. */
 void eni_shard_tick(eni_shard *shard, int64_t now_ns);
 /* The ranks that are clients have joined. */

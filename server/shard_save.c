@@ -1,5 +1,5 @@
 /* shard_save.c - what a shard keeps on disk: what it may promise because of it, when the next state is due,
- * the copy that a keeper writes, and the way back from such a state. */
+ * the copy that a snapshot writer writes, and the way back from such a state. */
 #include "server/shard_save.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ enum { HEAD = 8 }; /* bytes in front of the flags */
 enum { NONE, WAITS, UNDER_WAY };
 
 struct eni_shard_saves {
-    eni_keeper *keeper;
+    eni_snapshot_writer *writer;
     uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
     uint8_t *has_finished;    /* (nranks) as of the store */
     uint8_t *is_secure;       /* (nranks) as of the newest durable state */
@@ -69,17 +69,17 @@ static en_status fill(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     const uint32_t head[2] = {(uint32_t)shard->config.nranks, 0};
     _Static_assert(sizeof head == HEAD, "the head of a shard's state");
-    eni_keeper_begin(saves->keeper);
-    EN_TRY(eni_keeper_add(saves->keeper, head, sizeof head));
-    EN_TRY(eni_keeper_add(saves->keeper, saves->has_finished, (size_t)shard->config.nranks));
-    return eni_store_save(shard->store, eni_keeper_add, saves->keeper);
+    eni_snapshot_writer_begin(saves->writer);
+    EN_TRY(eni_snapshot_writer_add(saves->writer, head, sizeof head));
+    EN_TRY(eni_snapshot_writer_add(saves->writer, saves->has_finished, (size_t)shard->config.nranks));
+    return eni_store_save(shard->store, eni_snapshot_writer_add, saves->writer);
 }
 
 /* A state has been written, or could not be. Nobody is kept waiting for a disk that fails. */
 static void end(eni_shard *shard, en_status status)
 {
     eni_shard_saves *saves = shard->saves;
-    eni_keeper_count(saves->keeper, &shard->figures.keeper);
+    eni_snapshot_writer_count(saves->writer, &shard->figures.snapshots);
     if (status == EN_OK) {
         uint64_t *older = saves->stable;
         saves->stable = saves->taken;
@@ -107,7 +107,7 @@ static void begin(eni_shard *shard)
         return;
     }
     note_seqs(shard, saves->taken);
-    eni_keeper_commit(saves->keeper);
+    eni_snapshot_writer_commit(saves->writer);
     const int64_t end_ns = eni_now_ns();
     shard->figures.save_ns += end_ns - begin_ns;
     eni_trace_span(shard->config.trace, ENI_TRACE_SHARD0 + shard->config.index, "state", begin_ns, end_ns, -1,
@@ -126,10 +126,10 @@ void eni_shard_save_tend(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     en_status status;
     if (!saves) return;
-    if (eni_keeper_done(saves->keeper, &status)) end(shard, status);
+    if (eni_snapshot_writer_done(saves->writer, &status)) end(shard, status);
     const eni_store_stats *totals = eni_store_totals(shard->store);
     if (totals->updates + totals->touches - saves->updates >= limit_of(shard)) saves->is_due = 1;
-    if (saves->is_due && !eni_keeper_is_busy(saves->keeper)) begin(shard);
+    if (saves->is_due && !eni_snapshot_writer_is_busy(saves->writer)) begin(shard);
 }
 
 void eni_shard_save_called(eni_shard *shard, int32_t rank)
@@ -232,14 +232,14 @@ en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
                              .nshards = (uint32_t)config->nshards,
                              .run = config->incarnation};
     EN_TRY(load(shard, &stamp, was_loaded_out));
-    return eni_keeper_start(config->state, &stamp, wake, shard, &saves->keeper);
+    return eni_snapshot_writer_start(config->state, &stamp, wake, shard, &saves->writer);
 }
 
 void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     if (!saves) return;
-    eni_keeper_stop(saves->keeper);
+    eni_snapshot_writer_stop(saves->writer);
     eni_free(saves->finished);
     eni_free(saves->is_secure);
     eni_free(saves->has_finished);

@@ -3,7 +3,8 @@
  * A shard writes its state between two events: after every --state-every updates of its partitions (or calls
  * of one client, should they update nothing), right after its partitions have got their initial weights, when
  * a client asks for it (it has no more room for what it keeps), and when a client finishes. It stops for the
- * copy only; the rest is a keeper's (keeper.h). `stable` moves when the state is durable, never before.
+ * copy only; the rest is a snapshot writer's (snapshot_writer.h). `stable` moves when the state is durable,
+ * never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
  * (store/store_save.h). Without --state all of this does nothing. */

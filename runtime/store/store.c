@@ -47,12 +47,12 @@ static en_status partition_init(eni_store *store, eni_partition *part, uint32_t 
     if (part->pub.count == 0) return EN_OK;
     store->npartitions++;
     if (part->pub.count > store->max_count) store->max_count = part->pub.count;
-    part->seat = eni_alloc_array((size_t)config->world, sizeof *part->seat);
+    part->dedupe = eni_alloc_array((size_t)config->world, sizeof *part->dedupe);
     part->state = eni_alloc(config->strategy->partition_state);
-    if (!config->weights) part->edition = eni_edition_new(part->pub.count);
-    if (!part->seat || !part->state || (!config->weights && !part->edition)) return EN_ENOMEM;
+    if (!config->weights) part->buffer = eni_version_buffer_new(part->pub.count);
+    if (!part->dedupe || !part->state || (!config->weights && !part->buffer)) return EN_ENOMEM;
     part->pub.w = config->weights ? config->weights + config->weight_offsets[bucket] + part->lo
-                                  : eni_edition_data(part->edition);
+                                  : eni_version_buffer_data(part->buffer);
     for (int i = 0; i < config->optimizer->slots(&config->hyper); i++)
         if (!(part->slot[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
     if (config->strategy->peer_vecs > 0)
@@ -104,14 +104,14 @@ static void partition_fini(eni_store *store, eni_partition *part)
         if (!part->staged[i]->is_held) eni_store_call_free(store, part->staged[i]);
     free_calls(store, part->held_first);
     free(part->staged);
-    for (int32_t r = 0; part->seat && r < store->config.world; r++) {
-        for (uint32_t i = 0; part->seat[r].peer && i < store->config.strategy->peer_vecs; i++)
-            eni_free(part->seat[r].peer[i]);
-        eni_free(part->seat[r].peer);
+    for (int32_t r = 0; part->dedupe && r < store->config.world; r++) {
+        for (uint32_t i = 0; part->dedupe[r].peer && i < store->config.strategy->peer_vecs; i++)
+            eni_free(part->dedupe[r].peer[i]);
+        eni_free(part->dedupe[r].peer);
     }
-    eni_free(part->seat);
+    eni_free(part->dedupe);
     eni_free(part->state);
-    eni_edition_free_all(part->edition);
+    eni_version_buffer_free_all(part->buffer);
     eni_free(part->first);
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
         eni_free(part->slot[i]);

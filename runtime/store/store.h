@@ -62,7 +62,7 @@
 #include "runtime/store/staleness.h"
 
 typedef struct eni_store eni_store;
-typedef struct eni_edition eni_edition; /* weights of one version */
+typedef struct eni_version_buffer eni_version_buffer; /* weights of one version */
 
 /* Everything that is fixed before the first event. Pointers are borrowed and outlive the store, but for
  * bucket_counts, which is copied. */
@@ -212,7 +212,7 @@ typedef struct eni_store_stats {
     uint64_t nonfinite; /* steps refused */
     uint64_t repeats, refused;
     uint64_t detached; /* payloads copied because they were answered while staged, or read-only */
-    uint64_t moved;    /* weights copied because they were lent when they were to change */
+    uint64_t moved;    /* weights copied because they were in use when they were to change */
 } eni_store_stats;
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
@@ -237,18 +237,18 @@ uint32_t eni_store_npartitions(const eni_store *store);
 /* Of those, the ones that some client has ever called: a strategy may keep the others elsewhere. */
 uint32_t eni_store_nused(const eni_store *store);
 
-/* The live weights of a partition (count), valid until the next step; NULL before INIT and for an empty partition.
- * version_out may be NULL. */
+/* The live weights of a partition (count), valid until the next step; NULL before INIT and for an empty
+ * partition. version_out may be NULL. */
 const float *eni_store_weights(const eni_store *store, uint32_t bucket, uint64_t *version_out);
 
-/* Lends the live weights of a partition (those of eni_store_weights): their bytes stay as they are, beyond the
- * next steps and the end of the store, until they are taken back, once for each lend. NULL: they cannot be
- * lent (config->weights; an empty partition). A hook that may write them, or a step in rounds (EN_ROUNDS), finds
- * them lent at the price of one copy; nothing of the store's life depends on their coming back. */
-eni_edition *eni_store_lend(eni_store *store, uint32_t bucket);
+/* Acquires the buffer of a partition's live weights (those of eni_store_weights): their bytes stay as they are,
+ * beyond the next steps and the end of the store, until it is released, once for each call. NULL: there is none
+ * (config->weights; an empty partition). What would write weights in use works on a copy instead; nothing of
+ * the store's life depends on a release. */
+eni_version_buffer *eni_store_acquire(eni_store *store, uint32_t bucket);
 
-/* Ends a loan. Any thread. `weights` is not looked at: this is an eni_release. */
-void eni_store_take_back(void *weights, void *edition);
+/* Any thread. `weights` is not looked at: this is an eni_release. */
+void eni_store_release(void *weights, void *buffer);
 
 /* Slot i of the optimizer on a partition (count), or NULL. */
 const float *eni_store_slot(const eni_store *store, uint32_t bucket, int i);

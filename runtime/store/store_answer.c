@@ -10,12 +10,12 @@
 /* The dedupe entry moves with the answer. */
 static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
 {
-    eni_seat *seat = &part->seat[call->msg.src];
+    eni_dedupe *dedupe = &part->dedupe[call->msg.src];
     if (call->is_snapshot) return;
-    seat->outstanding--;
-    if (seat->seq != call->seq) return;
-    seat->outcome = outcome;
-    seat->status = status;
+    dedupe->outstanding--;
+    if (dedupe->seq != call->seq) return;
+    dedupe->outcome = outcome;
+    dedupe->status = status;
 }
 
 static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call *call)

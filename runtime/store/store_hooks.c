@@ -164,13 +164,14 @@ static float *table_peer(en_store *table, en_partition *pub, int32_t src, int i)
                store->config.world);
         return NULL;
     }
-    eni_seat *seat = &((eni_partition *)pub)->seat[src];
-    if (!seat->peer && !(seat->peer = eni_alloc_array(vecs, sizeof *seat->peer))) return NULL;
-    if (!seat->peer[i]) {
-        seat->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (seat->peer[i]) memcpy(seat->peer[i], ((eni_partition *)pub)->first, pub->count * sizeof(float));
+    eni_dedupe *dedupe = &((eni_partition *)pub)->dedupe[src];
+    if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return NULL;
+    if (!dedupe->peer[i]) {
+        dedupe->peer[i] = eni_alloc_array(pub->count, sizeof(float));
+        if (dedupe->peer[i])
+            memcpy(dedupe->peer[i], ((eni_partition *)pub)->first, pub->count * sizeof(float));
     }
-    return seat->peer[i];
+    return dedupe->peer[i];
 }
 
 static void table_timer(en_store *table, en_partition *pub, int64_t delay_ns)

@@ -8,7 +8,7 @@
  *     store_answer.c one partition's held calls: offers and answers
  *     store_hooks.c  calls the strategy's hooks, gives them the en_store table, and judges them
  *     store_partition.c  one partition's numbers: staging, the mean and the step
- *     store_lend.c   weights that are read elsewhere while the next step is taken
+ *     store_version.c   weights that are read elsewhere while the next step is taken
  *     store_call.c   a call and what it holds; actions */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
@@ -47,7 +47,7 @@ typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_ou
 
 /* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together.
  */
-typedef struct eni_seat {
+typedef struct eni_dedupe {
     uint64_t seq; /* of the last call taken in; 0: none */
     uint64_t clock;
     uint64_t pushes;      /* by this incarnation */
@@ -56,12 +56,12 @@ typedef struct eni_seat {
     eni_outcome outcome;  /* of call `seq` */
     en_status status;     /* ENI_REFUSED: why */
     float **peer;         /* (strategy->peer_vecs) made when first asked for */
-} eni_seat;
+} eni_dedupe;
 
 typedef struct eni_partition {
     en_partition pub;     /* first: hooks hand back a pointer to it */
     uint64_t whole, lo;   /* elements of the bucket; where this partition starts in it */
-    eni_edition *edition; /* holds pub.w; behind it those that are still lent. NULL: config.weights */
+    eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
     int is_initialised;
     int is_used;             /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
@@ -70,7 +70,7 @@ typedef struct eni_partition {
     uint64_t frozen_version, frozen_steps, frozen_samples;
     float *first;      /* the initial weights, kept only for peer() */
     void *state;       /* the strategy's */
-    eni_seat *seat;    /* (world) */
+    eni_dedupe *dedupe; /* (world) */
     uint32_t nmin;     /* active clients whose clock is pub.min_clock */
     uint32_t nstarted; /* active clients that have pushed */
     eni_call *held_first, *held_last;
@@ -169,14 +169,14 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
 #define REFUSE(status, ...)                                                                                  \
     eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
-/* ---- store_lend.c */
+/* ---- store_version.c */
 
 /* Zeroed weights of `count` elements. NULL: out of memory (logged). */
-eni_edition *eni_edition_new(uint64_t count);
-float *eni_edition_data(const eni_edition *edition);
-/* This one and those behind it; what is lent is freed when it comes back. NULL is fine. */
-void eni_edition_free_all(eni_edition *first);
-/* Before pub.w is written: if it is lent, pub.w becomes a copy that is not. */
+eni_version_buffer *eni_version_buffer_new(uint64_t count);
+float *eni_version_buffer_data(const eni_version_buffer *buffer);
+/* This one and those behind it; what is in use is freed when it is released. NULL is fine. */
+void eni_version_buffer_free_all(eni_version_buffer *first);
+/* Before pub.w is written: if it is in use, pub.w becomes a copy. */
 en_status eni_partition_own(eni_store *store, eni_partition *part);
 
 /* ---- store_partition.c */

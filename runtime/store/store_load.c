@@ -199,20 +199,20 @@ static en_status get_client(source *in, eni_store *store, eni_client *client)
 /* ---- partitions
  * --------------------------------------------------------------------------------------------- */
 
-static en_status get_seat(source *in, const eni_store *store, const eni_partition *part, eni_seat *seat)
+static en_status get_dedupe(source *in, const eni_store *store, const eni_partition *part, eni_dedupe *dedupe)
 {
     const uint32_t vecs = store->config.strategy->peer_vecs;
-    seat->seq = get(in, 8);
-    seat->clock = get(in, 8);
-    if (seat->clock == UINT64_MAX) wrong(in, "a clock is beyond all clocks");
-    seat->pushes = get(in, 8);
-    seat->outcome = (eni_outcome)get_to(in, 1, ENI_REFUSED, "a call ended in no known way");
-    seat->status = (en_status)get_to(in, 4, EN_EBUG, "a status is none");
+    dedupe->seq = get(in, 8);
+    dedupe->clock = get(in, 8);
+    if (dedupe->clock == UINT64_MAX) wrong(in, "a clock is beyond all clocks");
+    dedupe->pushes = get(in, 8);
+    dedupe->outcome = (eni_outcome)get_to(in, 1, ENI_REFUSED, "a call ended in no known way");
+    dedupe->status = (en_status)get_to(in, 4, EN_EBUG, "a status is none");
     for (uint32_t i = 0; i < vecs && !in->why; i++) {
         if (!get_to(in, 1, 1, "a flag is neither 0 nor 1")) continue;
-        if (!seat->peer && !(seat->peer = eni_alloc_array(vecs, sizeof *seat->peer))) return EN_ENOMEM;
-        if (!(seat->peer[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
-        get_floats(in, seat->peer[i], part->pub.count);
+        if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return EN_ENOMEM;
+        if (!(dedupe->peer[i] = eni_alloc_array(part->pub.count, sizeof(float)))) return EN_ENOMEM;
+        get_floats(in, dedupe->peer[i], part->pub.count);
     }
     return verdict(in);
 }
@@ -242,15 +242,15 @@ static void check_call(source *in, const eni_store *store, const eni_partition *
         if (!is_vector(part, msg->kind)) wrong(in, "a look at a vector that the store does not have");
         return;
     }
-    const eni_seat *seat = &part->seat[msg->src];
+    const eni_dedupe *dedupe = &part->dedupe[msg->src];
     if (!part->is_initialised) wrong(in, "a partition without weights was called");
-    if (call->is_held && (call->seq > seat->seq || msg->clock > seat->clock)) /* else of one before it */
+    if (call->is_held && (call->seq > dedupe->seq || msg->clock > dedupe->clock)) /* else of one before it */
         wrong(in, "a call is newer than its client");
     if (msg->base_version > part->pub.version || call->met > part->pub.version)
         wrong(in, "a call knows a version that has not been");
     if (msg->nsamples > ENI_STORE_SAMPLES_MAX || call->covered > ENI_STORE_SAMPLES_MAX)
         wrong(in, "a call stands for too many samples");
-    if (call->is_held && seat->outstanding >= ENI_STORE_OUTSTANDING)
+    if (call->is_held && dedupe->outstanding >= ENI_STORE_OUTSTANDING)
         wrong(in, "a client waits for too many answers");
 }
 
@@ -288,7 +288,7 @@ static en_status place_call(eni_store *store, eni_partition *part, eni_call *cal
     if (store->config.old_ticket) call->ticket = store->config.old_ticket(call->ticket);
     if (call->is_held) {
         eni_partition_hold(part, call);
-        if (!call->is_snapshot) part->seat[call->msg.src].outstanding++;
+        if (!call->is_snapshot) part->dedupe[call->msg.src].outstanding++;
     }
     if (!is_staged) return EN_OK;
     const en_status st = eni_partition_stage(store, part, call, call->weight);
@@ -330,8 +330,8 @@ static en_status get_partition(source *in, eni_store *store, eni_partition *part
     EN_TRY(verdict(in));
     if (state > 0) memcpy(part->state, raw, state);
     for (int32_t r = 0; r < store->config.world; r++) {
-        EN_TRY(get_seat(in, store, part, &part->seat[r]));
-        if (part->seat[r].seq > 0) eni_partition_used(store, part);
+        EN_TRY(get_dedupe(in, store, part, &part->dedupe[r]));
+        if (part->dedupe[r].seq > 0) eni_partition_used(store, part);
     }
     for (uint64_t n = get(in, 4); n > 0 && !in->why; n--)
         EN_TRY(get_call(in, store, part));

@@ -36,7 +36,7 @@ static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
         eni_partition_release(part, call);
         eni_store_call_give(store, call);
     }
-    part->seat[who].outstanding = 0;
+    part->dedupe[who].outstanding = 0;
 }
 
 static en_status leave(eni_store *store, int32_t who)
@@ -63,10 +63,11 @@ en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, co
     for (uint32_t b = 0; b < store->config.nbuckets; b++) {
         eni_partition *part = &store->part[b];
         if (part->pub.count == 0) continue;
-        eni_seat *seat = &part->seat[who];
+        eni_dedupe *dedupe = &part->dedupe[who];
         const uint64_t least = part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
         /* What the partition knows of the rank, and what of it waits for a step, outlives a restart. */
-        *seat = (eni_seat){.peer = seat->peer, .staged = seat->staged, .clock = clock ? *clock : least};
+        *dedupe =
+            (eni_dedupe){.peer = dedupe->peer, .staged = dedupe->staged, .clock = clock ? *clock : least};
     }
     client->presence = ENI_ACTIVE;
     store->nactive++;

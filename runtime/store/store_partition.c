@@ -32,7 +32,7 @@ en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *c
     part->staged[at] = call;
     call->weight = weight;
     call->is_staged = call->was_absorbed = 1;
-    if (part->seat[call->msg.src].staged++ == 0) part->pub.pending++;
+    if (part->dedupe[call->msg.src].staged++ == 0) part->pub.pending++;
     return EN_OK;
 }
 
@@ -44,7 +44,7 @@ void eni_partition_unstage(eni_store *store, eni_partition *part, eni_call *call
     part->nstaged--;
     memmove(&part->staged[at], &part->staged[at + 1], (part->nstaged - at) * sizeof *part->staged);
     call->is_staged = 0;
-    if (--part->seat[call->msg.src].staged == 0) part->pub.pending--;
+    if (--part->dedupe[call->msg.src].staged == 0) part->pub.pending--;
     if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
 }
 
@@ -56,7 +56,7 @@ static void unstage_all(eni_store *store, eni_partition *part, en_status status)
         eni_call *call = part->staged[i];
         call->is_staged = 0;
         call->pending_error = status;
-        part->seat[call->msg.src].staged = 0;
+        part->dedupe[call->msg.src].staged = 0;
         if (!call->is_held && call != store->current) eni_store_call_retire(store, call);
     }
     part->nstaged = 0;
@@ -173,13 +173,13 @@ void eni_partition_recount(const eni_store *store, eni_partition *part)
     part->pub.min_clock = UINT64_MAX;
     part->nmin = part->nstarted = 0;
     for (int32_t r = 0; r < store->config.world; r++) {
-        const eni_seat *seat = &part->seat[r];
+        const eni_dedupe *dedupe = &part->dedupe[r];
         if (store->client[r].presence != ENI_ACTIVE) continue;
-        part->nstarted += seat->pushes > 0;
-        if (seat->clock < part->pub.min_clock) {
-            part->pub.min_clock = seat->clock;
+        part->nstarted += dedupe->pushes > 0;
+        if (dedupe->clock < part->pub.min_clock) {
+            part->pub.min_clock = dedupe->clock;
             part->nmin = 0;
         }
-        part->nmin += seat->clock == part->pub.min_clock;
+        part->nmin += dedupe->clock == part->pub.min_clock;
     }
 }

@@ -94,15 +94,15 @@ static void put_client(sink *out, const eni_client *client)
     put_histogram(out, &stats->steady);
 }
 
-static void put_seat(sink *out, const eni_store *store, const eni_partition *part, const eni_seat *seat)
+static void put_dedupe(sink *out, const eni_store *store, const eni_partition *part, const eni_dedupe *dedupe)
 {
-    put(out, eni_mutant("dedupe-not-saved") ? 0 : seat->seq, 8);
-    put(out, seat->clock, 8);
-    put(out, seat->pushes, 8);
-    put(out, seat->outcome, 1);
-    put(out, (uint64_t)seat->status, 4);
+    put(out, eni_mutant("dedupe-not-saved") ? 0 : dedupe->seq, 8);
+    put(out, dedupe->clock, 8);
+    put(out, dedupe->pushes, 8);
+    put(out, dedupe->outcome, 1);
+    put(out, (uint64_t)dedupe->status, 4);
     for (uint32_t i = 0; i < store->config.strategy->peer_vecs; i++) {
-        const float *peer = seat->peer ? seat->peer[i] : NULL;
+        const float *peer = dedupe->peer ? dedupe->peer[i] : NULL;
         put(out, peer != NULL, 1);
         if (peer) put_floats(out, peer, part->pub.count);
     }
@@ -163,7 +163,7 @@ static void put_partition(sink *out, const eni_store *store, const eni_partition
     put(out, store->config.strategy->partition_state, 8);
     put_bytes(out, part->state, store->config.strategy->partition_state);
     for (int32_t r = 0; r < store->config.world; r++)
-        put_seat(out, store, part, &part->seat[r]);
+        put_dedupe(out, store, part, &part->dedupe[r]);
     put_calls(out, part);
 }
 
@@ -204,7 +204,7 @@ en_status eni_store_save(const eni_store *store, eni_log_write write, void *user
 uint64_t eni_store_seq(const eni_store *store, int32_t client, uint32_t bucket)
 {
     if (client < 0 || client >= store->config.world || !eni_store_partition(store, bucket)) return 0;
-    return store->part[bucket].seat[client].seq;
+    return store->part[bucket].dedupe[client].seq;
 }
 
 uint64_t eni_store_incarnation(const eni_store *store, int32_t client)

@@ -3,10 +3,10 @@
  * A store that is saved after event n and loaded into a new store of the same configuration goes on as if
  * nothing had happened: the same events from n + 1 on give the same actions and the same bytes. So psd can be
  * killed: what it had saved comes from here, what came later its clients send again (retained pushes), and the
- * seats (dedupe entry, clock) that lie in the same state as their effect tell which of these are new.
+ * dedupe entries that lie in the same state as their effect tell which of these are new.
  *
  * Saved: partitions (weights, initial weights of peer vectors, optimizer slots, versions, steps, samples, strategy
- * state, timers), seats and peer vectors, staged and held calls with their payloads and tickets, clients,
+ * state, timers), dedupe entries and peer vectors, staged and held calls with their payloads and tickets, clients,
  * statistics, the index of the strategy's random numbers. Not saved: what follows from these (counts, least
  * clocks), idle buffers, and stats.detached's future: a loaded payload is the store's own memory.
  *

@@ -23,21 +23,21 @@ static void drop_payload(const eni_store_event *event)
 /* A call that was taken in before: its payload is not looked at. */
 static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_partition *part)
 {
-    const eni_seat *seat = &part->seat[event->client];
+    const eni_dedupe *dedupe = &part->dedupe[event->client];
     store->stats.repeats++;
     for (eni_call *call = part->held_first; call; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
             if (!eni_mutant("old-ticket-answered")) call->ticket = event->ticket;
             return EN_OK;
         }
-    if (event->seq < seat->seq)
+    if (event->seq < dedupe->seq)
         return REFUSE(EN_EPROTO, "stale: call %llu of rank %d to bucket %u came after its call %llu",
                       (unsigned long long)event->seq, event->client, event->bucket,
-                      (unsigned long long)seat->seq);
-    if (seat->outcome == ENI_REFUSED)
-        return REFUSE(seat->status, "call %llu of rank %d to bucket %u was refused before",
+                      (unsigned long long)dedupe->seq);
+    if (dedupe->outcome == ENI_REFUSED)
+        return REFUSE(dedupe->status, "call %llu of rank %d to bucket %u was refused before",
                       (unsigned long long)event->seq, event->client, event->bucket);
-    if (seat->outcome == ENI_DATA)
+    if (dedupe->outcome == ENI_DATA)
         return REFUSE(EN_EUNSUPPORTED,
                       "call %llu of rank %d to bucket %u was answered with its payload, "
                       "which is not kept for a second answer",
@@ -80,13 +80,13 @@ static en_status push(eni_store *store, eni_partition *part, eni_call *call)
 /* The clock and the dedupe entry move, together. */
 static void advance(eni_store *store, eni_partition *part, const eni_store_event *event)
 {
-    eni_seat *seat = &part->seat[event->client];
+    eni_dedupe *dedupe = &part->dedupe[event->client];
     eni_partition_used(store, part);
-    seat->seq = event->seq;
-    seat->outcome = ENI_HELD;
-    seat->outstanding++;
-    const int was_min = seat->clock++ == part->pub.min_clock;
-    if (event->payload.data && seat->pushes++ == 0) part->nstarted++;
+    dedupe->seq = event->seq;
+    dedupe->outcome = ENI_HELD;
+    dedupe->outstanding++;
+    const int was_min = dedupe->clock++ == part->pub.min_clock;
+    if (event->payload.data && dedupe->pushes++ == 0) part->nstarted++;
     if (was_min && --part->nmin == 0) eni_partition_recount(store, part);
 }
 
@@ -106,13 +106,13 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
     /* A first push was computed while its client did not count yet: one that starts late would bring the
      * whole head start of the others into the mean. */
     call->is_steady =
-        part->nstarted == store->nactive && store->nleft == 0 && part->seat[event->client].pushes > 1;
+        part->nstarted == store->nactive && store->nleft == 0 && part->dedupe[event->client].pushes > 1;
     call->msg = (en_msg){
         .size = sizeof(en_msg),
         .kind = event->kind,
         .src = event->client,
         .what = event->what,
-        .clock = part->seat[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
+        .clock = part->dedupe[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
         .base_version =
             event->base_version < part->pub.version ? event->base_version : part->pub.version, /* is_replay */
         .nsamples = event->nsamples,
@@ -152,12 +152,12 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     if (!part->is_initialised)
         return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
                       event->bucket);
-    const eni_seat *seat = &part->seat[event->client];
-    if (event->seq <= seat->seq - (seat->seq > 0 && eni_mutant("repeat-applied")))
+    const eni_dedupe *dedupe = &part->dedupe[event->client];
+    if (event->seq <= dedupe->seq - (dedupe->seq > 0 && eni_mutant("repeat-applied")))
         return repeat_call(store, event, part);
-    if (event->seq > seat->seq + 1)
+    if (event->seq > dedupe->seq + 1)
         return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
-                      event->client, event->bucket, (unsigned long long)seat->seq);
+                      event->client, event->bucket, (unsigned long long)dedupe->seq);
     if (event->base_version > part->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
@@ -169,9 +169,9 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     if (event->covered > ENI_STORE_SAMPLES_MAX)
         return REFUSE(EN_EPROTO, "rank %d says that a push of bucket %u covers %llu samples", event->client,
                       event->bucket, (unsigned long long)event->covered);
-    if (seat->outstanding >= ENI_STORE_OUTSTANDING)
+    if (dedupe->outstanding >= ENI_STORE_OUTSTANDING)
         return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
-                      seat->outstanding, event->bucket);
+                      dedupe->outstanding, event->bucket);
     *is_taken_out = 1;
     return take_call(store, event, part);
 }

@@ -14,7 +14,7 @@ static void nobodys(void *owner)
 }
 
 /* Every client pushes to every bucket once; each second answer is read while the next push is taken. */
-static void do_round(rig *r, uint64_t round, uint32_t flags, eni_edition **loan)
+static void do_round(rig *r, uint64_t round, uint32_t flags, eni_version_buffer **held)
 {
     for (uint32_t b = 0; b < 2; b++)
         for (int32_t c = 0; c < WORLD; c++) {
@@ -32,8 +32,8 @@ static void do_round(rig *r, uint64_t round, uint32_t flags, eni_edition **loan)
                 .nsamples = 1,
                 .payload = {.data = gradient, .count = counts[b], .flags = flags, .release = nobodys}};
             rig_step(r, event);
-            if (*loan) eni_store_take_back(NULL, *loan);
-            *loan = c % 2 ? eni_store_lend(r->store, b) : NULL;
+            if (*held) eni_store_release(NULL, *held);
+            *held = c % 2 ? eni_store_acquire(r->store, b) : NULL;
         }
 }
 
@@ -41,19 +41,19 @@ static void steps_allocate_nothing(const char *name, uint32_t flags)
 {
     const eni_store_config config = rig_config(rig_strategy(name), WORLD, counts, 2);
     rig r = rig_new(&config);
-    eni_edition *loan = NULL;
+    eni_version_buffer *held = NULL;
     uint64_t round = 0;
     while (round < WARM)
-        do_round(&r, round++, flags, &loan);
+        do_round(&r, round++, flags, &held);
     allocations_begin();
     while (round < WARM + STEPS)
-        do_round(&r, round++, flags, &loan);
+        do_round(&r, round++, flags, &held);
     const allocations some = allocations_end();
     assert_true(eni_store_totals(r.store)->updates >= 2 * STEPS);
     assert_true(eni_store_totals(r.store)->moved > STEPS || strcmp(name, "ps-sync") == 0);
     assert_int_equal(some.own + some.foreign, 0);
     assert_int_equal(some.freed, 0);
-    if (loan) eni_store_take_back(NULL, loan);
+    if (held) eni_store_release(NULL, held);
     rig_free(&r);
 }
 

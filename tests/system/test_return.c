@@ -123,7 +123,8 @@ static void a_disk_that_fails_once(void **state)
         oracle_run(
             &(oracle_plan){.strategy = "ssp:bound=2", .state_every = 4, .seed = i, .strace = faults[i]}, &o);
         assert_int_equal(o.kills, 0);
-        assert_in_range(o.warnings, 1, 2); /* strace counts by thread: each shard's keeper meets it once */
+        assert_in_range(o.warnings, 1,
+                        2); /* strace counts by thread: each shard's snapshot writer meets it once */
         assert_int_equal(o.missing + o.double_, 0);
         assert_int_equal(o.psd_code, 0);
     }
