@@ -9,8 +9,8 @@
 #include "core/clock.h"
 #include "server/shard_impl.h"
 
-/* The version buffer of `data`, acquired, if these are a partition's live weights and long enough for ZeroMQ to send them where
- * they lie. NULL: they are copied. */
+/* The version buffer of `data`, acquired, if these are a partition's live weights and long enough for ZeroMQ
+ * to send them where they lie. NULL: they are copied. */
 static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
 {
     if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;

@@ -3,7 +3,7 @@
  * A worker that shares psd's host hands over its arena (collective/arena.h) before its HELLO. psd then reads
  * gradients where backward wrote them and writes weights into the worker's inbox: no payload crosses a
  * socket. One thread waits at an abstract socket with a random name; nothing is left behind. In return the
- * worker gets psd's own weights, where they may be read (weights.h), and the eventfds of its shards, if it
+ * worker gets psd's own weights, where they may be read (below), and the eventfds of its shards, if it
  * handed over ring (client/shm_ring.h) too: then messages need no socket either.
  *
  * A mapped arena is the other process's memory: its contents may change at any time, and are checked like
@@ -11,10 +11,37 @@
 #ifndef SERVER_ARENAS_H
 #define SERVER_ARENAS_H
 
+#include <stdint.h>
+
+#include "entrain/status.h"
 #include "runtime/client/shm_ring.h"
 #include "runtime/collective/arena.h"
 #include "runtime/net/fdpass.h"
-#include "server/weights.h"
+
+/* ---- psd's weights ------------------------------------------------------------------------------------- */
+
+/* Psd's weights in memory that the workers of its host can map.
+ *
+ * Where a strategy steps in rounds (EN_ROUNDS) nobody reads a bucket's weights while they change. So the
+ * store's partitions lie in one memfd, laid out as the flat vector, and each worker maps it in place of its
+ * own weights: a pull moves nothing. Sealed: nobody but this psd can write it (F_SEAL_FUTURE_WRITE), or
+ * change its size. */
+
+typedef struct eni_weights eni_weights;
+
+/* `elements` zeroes. EN_EUNSUPPORTED (logged as information): this kernel cannot seal it; EN_ENOMEM. */
+en_status eni_weights_open(uint64_t elements, eni_weights **weights_out);
+
+/* The vector, for psd's shards to write. */
+float *eni_weights_vector(const eni_weights *weights);
+
+/* To hand to workers; borrowed. NULL is fine: -1. */
+int eni_weights_fd(const eni_weights *weights);
+
+/* What workers have mapped stays there for them. NULL is fine. */
+void eni_weights_close(eni_weights *weights);
+
+/* ---- the workers' memory ------------------------------------------------------------------------------- */
 
 typedef struct eni_arenas eni_arenas;
 

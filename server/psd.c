@@ -1,5 +1,5 @@
-#include "server/psd.h"
-
+/* psd_return.c - psd comes back: what it writes down of a run, and how it begins from that. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,12 +9,203 @@
 #include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "runtime/client/endpoints.h"
 #include "runtime/control/failure.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
+#include "server/psd.h"
 #include "server/psd_impl.h"
+
+/* ---- how psd comes back -------------------------------------------------------------------------------- */
+
+static en_status other_run(const eni_psd *psd)
+{
+    const eni_run_file *past = psd->past;
+    eni_error("psd",
+              "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
+              "started for %s, %d workers, %d shards; take the folder away to begin anew",
+              eni_state_path(psd->state), past->attributes.strategy, past->nranks, past->attributes.nshards,
+              past->attributes.version, psd->strategy->name, psd->nranks, psd->nshards);
+    return EN_EINVAL;
+}
+
+/* What the folder says, as the leader wants it. */
+static en_status revive(eni_psd *psd)
+{
+    const eni_run_file *past = psd->past;
+    if (strcmp(past->attributes.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
+        (psd->config->shards > 0 && past->attributes.nshards != psd->nshards) ||
+        (psd->version && strcmp(past->attributes.version, psd->version) != 0))
+        return other_run(psd);
+    psd->revived = (eni_revived){.key_values = past->key_values,
+                                 .nkey_values = past->nkey_values,
+                                 .peers = past->peers,
+                                 .epoch = past->epoch,
+                                 .incarnation = past->incarnation,
+                                 .stop_step = ENI_STEP_NEVER};
+    psd->revived.rank = eni_alloc_array((size_t)psd->nranks, sizeof *psd->revived.rank);
+    if (!psd->revived.rank) return EN_ENOMEM;
+    eni_psd_set_shards(psd, past->attributes.nshards);
+    EN_TRY(eni_journal_open(psd->state, past->incarnation, psd->nranks, 0, &psd->journal));
+    EN_TRY(eni_journal_fold(psd->journal, &psd->revived));
+    eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",
+             eni_state_path(psd->state), psd->nranks, past->epoch + 1,
+             (unsigned long long)psd->revived.claimed);
+    return EN_OK;
+}
+
+/* Opens the folder, and reads the life before if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
+ * there is something of no use. */
+static en_status open_state(eni_psd *psd)
+{
+    if (!psd->config->state) return EN_OK;
+    if (psd->nservers > 1) {
+        eni_error("psd", "--state with --servers=%d: a psd among several cannot come back yet",
+                  psd->nservers);
+        return EN_EINVAL;
+    }
+    EN_TRY(eni_state_open(psd->config->state, &psd->state));
+    const en_status st = eni_run_file_read(psd->state, &psd->past);
+    if (st == EN_OK) return revive(psd);
+    if (st != EN_ENOENT) return EN_EINVAL;
+    eni_state_clear(psd->state); /* of a run that had not begun */
+    return EN_OK;
+}
+
+/* The world is known and the shards are open: from here on this psd can come back. */
+static en_status write_run(eni_psd *psd, const eni_world_info *world)
+{
+    const eni_served attributes = {psd->strategy->name, psd->version, psd->nshards, psd->token};
+    if (!psd->state) return EN_OK;
+    if (!psd->past) EN_TRY(eni_journal_open(psd->state, world->incarnation, psd->nranks, 1, &psd->journal));
+    return eni_run_file_write(psd->state, &attributes, world);
+}
+
+/* leader_config.journal. */
+static en_status log_entry(void *user, const eni_entry *entry)
+{
+    eni_psd *psd = user;
+    if (psd->journal) eni_journal_write(psd->journal, entry);
+    return EN_OK;
+}
+
+/* The run is over: nothing to come back to. */
+static void close_state(eni_psd *psd)
+{
+    eni_journal_close(psd->journal);
+    if (psd->state && (psd->leader || !psd->past)) eni_state_clear(psd->state);
+    eni_state_close(psd->state);
+    eni_run_file_free(psd->past);
+    eni_free(psd->revived.rank);
+}
+
+/* ---- psd 1 and up -------------------------------------------------------------------------------------- */
+
+/* Psd 1 and up: it joins psd 0, which leads, and serves its share of the shards. */
+
+enum { MEMBER_STOP_MS = 600, RETRY_MS = 20 };
+
+/* All ranks are there; or psd 0 came back, and the same world has another epoch. */
+static en_status on_serve(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
+                          size_t *n_out)
+{
+    eni_psd *psd = user;
+    char why[ENI_REASON_MAX] = "";
+    const en_status st =
+        psd->shards ? eni_psd_set_epoch(psd, world->epoch) : eni_psd_open_shards(psd, world, why);
+    if (st != EN_OK)
+        eni_error("psd", "psd %d cannot serve: %s", psd->server, why[0] ? why : en_status_str(st));
+    *member_data_out = psd->member_data;
+    *n_out = psd->nmember_data;
+    return st;
+}
+
+/* psd 0 tells its own shards; these are ours. */
+static void on_rank_left(void *user, int32_t rank)
+{
+    eni_psd_lose(user, rank);
+}
+
+static void on_ask(void *user, const char *tag, eni_blob *own_out)
+{
+    eni_psd *psd = user;
+    if (strcmp(tag, "result") != 0) return;
+    const char *report = eni_psd_report(psd, NULL, 0);
+    if (report) *own_out = (eni_blob){(const uint8_t *)report, strlen(report)};
+}
+
+/* psd 0 leaves it under its port; it may be started after us. */
+static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t deadline_ns)
+{
+    const eni_config *c = psd->config;
+    char folder[256], path[512];
+    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &psd->token);
+    if (c->token_file) {
+        snprintf(path, sizeof path, "%s", c->token_file);
+    } else {
+        EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
+        EN_TRY(eni_token_path(folder, leader->port, path, sizeof path));
+    }
+    while (access(path, F_OK) != 0) {
+        if (eni_now_ns() > deadline_ns) {
+            eni_error("psd",
+                      "no token at %s: is psd 0 running on this host, by the same user? Else copy its token "
+                      "file here and give --token-file",
+                      path);
+            return EN_ENOENT;
+        }
+        eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
+    }
+    return eni_token_read(path, &psd->token);
+}
+
+/* ---- psd_member.c: psd 1 and up, instead of a leader */
+static en_status join_leader(eni_psd *psd)
+{
+    const eni_config *c = psd->config;
+    const int64_t deadline = eni_now_ns() + c->join_timeout_ns;
+    eni_member_config config = {
+        .rank = -1,
+        .nranks = psd->nranks,
+        .server = psd->server,
+        .nservers = psd->nservers,
+        .host = psd->host,
+        .host_id = psd->host_id,
+        .join_deadline_ns = deadline,
+        .peer_timeout_ns = c->peer_timeout_ns,
+        .abort_fd = psd->signal_fd,
+        .stop_grace_ns = MEMBER_STOP_MS * ENI_MILLI,
+        .on_serve = on_serve,
+        .on_ask = on_ask,
+        .on_left = on_rank_left,
+        .user = psd,
+    };
+    eni_member *member;
+    EN_TRY(eni_address_parse(c->listen, &psd->listen));
+    EN_TRY(eni_address_parse(c->leader, &config.leader));
+    EN_TRY(read_token(psd, &config.leader, deadline));
+    config.token = psd->token;
+    EN_TRY(eni_member_open(&config, &member));
+    pthread_mutex_lock(&psd->lock);
+    psd->member = member;
+    const int has_failed = psd->failure[0] != 0;
+    pthread_mutex_unlock(&psd->lock);
+    if (has_failed) eni_member_abort(member, psd->failure);
+    return EN_OK;
+}
+
+static en_status await_end(eni_psd *psd)
+{
+    char reason[ENI_REASON_MAX];
+    en_status st = eni_member_await_end(psd->member, INT64_MAX);
+    if (eni_member_is_stopping(psd->member, reason)) st = EN_EINTR;
+    if (st != EN_OK && psd->net) eni_net_abort(psd->net);
+    return st;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 enum { MAX_SPANS = 1 << 17, STOP_MS = 500 };
 
@@ -23,7 +214,7 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
 {
     eni_psd *p = user;
     EN_TRY(eni_psd_open_shards(p, world, terms->reason));
-    const en_status st = eni_psd_write_run(p, world);
+    const en_status st = write_run(p, world);
     if (st != EN_OK) {
         snprintf(terms->reason, sizeof terms->reason, "psd cannot write into --state=%.200s: %s",
                  p->config->state, en_status_str(st));
@@ -135,7 +326,7 @@ static en_status start_leader(eni_psd *p)
         .on_world = on_world,
         .on_gather = on_gather,
         .on_left = on_left,
-        .journal = eni_psd_journal,
+        .journal = log_entry,
         .server_timeout_ns = server_timeout(p),
         .revived = p->past ? &p->revived : NULL,
         .attributes = attributes,
@@ -223,8 +414,8 @@ static en_status open_psd(eni_psd *p, const char *plugins)
     EN_TRY(find_strategy(p, plugins));
     eni_host_info_name(p->host);
     EN_TRY(eni_host_info_id(c->host_id, p->host_id));
-    EN_TRY(eni_psd_open_state(p));
-    if (p->server > 0) return eni_psd_join(p);
+    EN_TRY(open_state(p));
+    if (p->server > 0) return join_leader(p);
     EN_TRY(find_token(p));
     EN_TRY(start_leader(p));
     EN_TRY(leave_token(p));
@@ -254,7 +445,7 @@ static void stop_threads(eni_psd *p)
 static void close_psd(eni_psd *p)
 {
     eni_psd_close_shards(p);
-    eni_psd_close_state(p);
+    close_state(p);
     eni_options_free(p->options);
     if (p->token_path[0]) eni_token_remove(p->token_path);
     if (p->token_lock >= 0) close(p->token_lock);
@@ -297,7 +488,7 @@ en_status eni_psd_run(const eni_config *config, const char *version, const char 
     pthread_mutex_init(&p.lock, NULL);
     en_status st = open_psd(&p, plugins);
     if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
-    if (st == EN_OK) st = p.member ? eni_psd_await_end(&p) : serve(&p, signal_fd);
+    if (st == EN_OK) st = p.member ? await_end(&p) : serve(&p, signal_fd);
     stop_threads(&p); /* no shard may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);

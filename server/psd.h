@@ -1,21 +1,13 @@
 /* psd.h - the parameter server as one call: leads the run, opens the shards, waits for the end.
  *
- *     main.c         flags, signals, exit code
- *     psd.c          the run: token, leader, end
- *     psd_shards.c    opens the shards, tells the workers where they are
- *     psd_return.c   --state: how psd comes back after it was killed
- *     psd_member.c   psd 1 and up, which joins psd 0 instead of leading
- *     setup.c        what rank 0's JOIN says about the run
- *     agree.c        whether psd's own command says the same
- *     shard.c         one shard: a thread around the store (runtime/store/store.h)
- *     serve.c        what a shard does with a message
- *     shard_save.c    what a shard keeps on disk, and may promise because of it
- *     snapshot_writer.c writes that while the shard serves
- *     state.c        the folder: two generations of everything, torn by nothing
- *     run_file.c     the run in that folder
- *     journal.c      what the leader has said, in that folder
- *     arenas.c       the workers' memory, on this host
- *     report.c       what psd measured */
+ *     main.c        flags, signals, exit code
+ *     psd.c         the run: token, leader, end; how psd comes back; psd 1 and up, which join instead of
+ * leading psd_shards.c  opens the shards, tells the workers where they are setup.c       what rank 0's JOIN
+ * says about the run, and whether psd's own command says the same shard.c       one shard: a thread around
+ * the store (runtime/store/store.h) serve.c       what a shard does with a message shard_save.c  what a shard
+ * keeps on disk, and may promise because of it answer.c      what a shard answers, and by which way arenas.c
+ * memory shared with the workers of this host state.c       the folder of --state: the run, the claims, two
+ * generations of each shard report.c      what psd measured */
 #ifndef SERVER_PSD_H
 #define SERVER_PSD_H
 

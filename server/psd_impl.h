@@ -7,9 +7,7 @@
 
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
-#include "server/agree.h"
-#include "server/journal.h"
-#include "server/run_file.h"
+#include "server/state.h"
 #include "server/shard.h"
 
 /* One run. Whoever opens the shards (the leader's thread; of psd 1 and up the member's) fills the lower half;
@@ -70,21 +68,5 @@ void eni_psd_lose(eni_psd *psd, int32_t rank);
 const char *eni_psd_report(eni_psd *psd, const eni_blob *others, size_t n);
 void eni_psd_stop_shards(eni_psd *psd);
 void eni_psd_close_shards(eni_psd *psd);
-
-/* ---- psd_return.c: --state */
-
-/* Opens the folder, and reads the life before if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
- * there is something of no use. */
-en_status eni_psd_open_state(eni_psd *psd);
-/* The world is known and the shards are open: from here on this psd can come back. */
-en_status eni_psd_write_run(eni_psd *psd, const eni_world_info *world);
-/* leader_config.journal. */
-en_status eni_psd_journal(void *psd, const eni_entry *entry);
-/* The run is over: nothing to come back to. */
-void eni_psd_close_state(eni_psd *psd);
-
-/* ---- psd_member.c: psd 1 and up, instead of a leader */
-en_status eni_psd_join(eni_psd *psd);
-en_status eni_psd_await_end(eni_psd *psd);
 
 #endif

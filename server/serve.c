@@ -14,7 +14,7 @@
 #include "core/memory.h"
 #include "core/mutation.h"
 #include "runtime/store/store_save.h"
-#include "server/shard_save.h"
+#include "server/shard_impl.h"
 
 enum {
     DELAY_MAX_S = 10,    /* no stamp makes us keep a message for longer */

@@ -1,17 +1,19 @@
 /* shard.c - a shard's thread and its life.
  *
- * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), does it and waits
- * again; before it blocks it looks at what has become durable. Other threads ask by eni_shard_look, _leave,
- * _set_epoch and _stop, which leave their wish under the lock and call for attention. */
+ * The thread waits for one thing (a message in a ring, a message at the socket, a timer, attention), does it
+ * and waits again; before it blocks it looks at what has become durable. Other threads ask by eni_shard_look,
+ * _leave, _set_epoch and _stop, which leave their wish under the lock and call for attention. */
 #include "server/shard.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -19,7 +21,114 @@
 #include "core/memory.h"
 #include "core/slice.h"
 #include "core/try.h"
-#include "server/shard_save.h"
+#include "server/shard_impl.h"
+
+/* ---- messages without a socket ------------------------------------------------------------------------- */
+
+/* Messages without a socket (client/shm_ring.h): a shard looks for them while something has just
+ * happened, and needs its doorbell once it goes to sleep. */
+
+enum {
+    AT_ONCE = 64,     /* messages, before anything else has its turn */
+    LINGER_US = 1000, /* it looks for so long after the last one */
+    CROWDED_US = 50,  /* who yields and gets the core back later than this takes it from somebody who works */
+    SOCKET_EVERY = 32, /* idle looks at the ring, between two at the socket */
+    IDLE_MS = 1000 /* an idle shard blocks no longer, should a worker take a ring of the doorbell that was not
+                      its own */
+};
+
+static eni_shm_ring *ring_of(const eni_shard *shard, int32_t rank)
+{
+    return eni_arenas_ring(shard->config.arenas, rank);
+}
+
+/* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
+static int is_believed(const eni_shard *shard, int32_t rank, const eni_header *h)
+{
+    return h->rank == rank && h->epoch == shard->config.epoch &&
+           h->incarnation == shard->config.incarnation && (int32_t)h->shard == shard->config.index &&
+           shard->route[rank].bytes > 0 && h->type != ENI_MSG_HELLO &&
+           (h->bytes == 0 || h->flags & ENI_FLAG_SHM);
+}
+
+static void refuse(eni_shard *shard, int32_t rank, const char *why)
+{
+    const eni_packet to = {.header = {.rank = rank}, .source = ENI_SHARD_RING};
+    shard->figures.refusals.unknown++;
+    eni_shard_refuse(shard, &to, EN_EPROTO, "rank %d posted a message that is none: %s", rank, why);
+}
+
+/* One message of this rank's. 0: there was none. */
+static int take_one(eni_shard *shard, int32_t rank)
+{
+    eni_packet packet = {.source = ENI_SHARD_RING};
+    const char *why = "it is not this rank's to send";
+    const en_status st =
+        eni_shm_ring_take(ring_of(shard, rank), (uint32_t)shard->config.index, &packet.header, &why);
+    if (st == EN_ETIMEOUT) return 0;
+    if (st == EN_OK && is_believed(shard, rank, &packet.header))
+        eni_shard_handle(shard, &packet);
+    else
+        refuse(shard, rank, why);
+    return 1;
+}
+
+/* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How
+ * many. */
+static int poll_rings(eni_shard *shard)
+{
+    int n = 0, before;
+    do {
+        before = n;
+        for (int32_t r = 0; r < shard->config.nranks && shard->status == EN_OK; r++) {
+            eni_shm_ring *ring = ring_of(shard, r);
+            if (!ring) continue;
+            eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 0);
+            n += take_one(shard, r);
+        }
+    } while (n > before && n < AT_ONCE && shard->status == EN_OK);
+    if (n > 0) shard->posted_ns = eni_now_ns();
+    return n;
+}
+
+/* Says that it sleeps, and looks once more. */
+static int fall_asleep(eni_shard *shard)
+{
+    int is_asked = 0;
+    shard->posted_ns = 0;
+    for (int32_t r = 0; r < shard->config.nranks; r++) {
+        eni_shm_ring *ring = ring_of(shard, r);
+        if (!ring) continue;
+        eni_shm_ring_sleep(ring, (uint32_t)shard->config.index, 1);
+        is_asked |= eni_shm_ring_has_message(ring, (uint32_t)shard->config.index);
+    }
+    return !is_asked;
+}
+
+/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the rings again. Yields while
+ * clients have posted a moment ago; then whoever posts rings its doorbell. */
+static int rest(eni_shard *shard, int was_busy)
+{
+    if (was_busy || ++shard->nlooks % SOCKET_EVERY == 0) return 0; /* those on other hosts have their turn */
+    if (shard->posted_ns == 0) return fall_asleep(shard) ? IDLE_MS : -1;
+    const int64_t begin = eni_now_ns();
+    sched_yield();
+    const int64_t end = eni_now_ns();
+    shard->figures.wait_ns += end - begin;
+    if (end - shard->posted_ns < LINGER_US * ENI_MICRO && end - begin < CROWDED_US * ENI_MICRO) return -1;
+    return fall_asleep(shard) ? IDLE_MS : -1;
+}
+
+/* Its doorbell rang, perhaps. */
+static void wake_up(eni_shard *shard)
+{
+    uint64_t rings;
+    const struct iovec to = {&rings, sizeof rings};
+    const int fd = eni_arenas_doorbell_fd(shard->config.arenas, shard->config.index);
+    /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
+    while (fd >= 0 && preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno == EINTR) {
+    }
+}
 
 /* ---- the thread ---------------------------------------------------------------------------------------- */
 
@@ -79,8 +188,8 @@ static void drain(int fd)
     }
 }
 
-/* Takes a message from the socket if one is there or comes in time. What the same client has posted to its ring
- * before it sent this comes first. */
+/* Takes a message from the socket if one is there or comes in time. What the same client has posted to its
+ * ring before it sent this comes first. */
 static en_status serve_socket(eni_shard *shard, int timeout_ms)
 {
     eni_packet packet = {0};
@@ -91,10 +200,10 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
     if (st == EN_EINTR) { /* or they would wake us for ever */
         drain(shard->timer_fd);
         drain(shard->event_fd); /* whoever wrote has set shard->attention before */
-        eni_shard_wake_up(shard);
+        wake_up(shard);
     }
     if (st != EN_OK) return st == EN_ETIMEOUT || st == EN_EINTR ? EN_OK : st;
-    eni_shard_poll_ring(shard);
+    poll_rings(shard);
     if (shard->status == EN_OK)
         eni_shard_take(shard, &packet);
     else
@@ -106,9 +215,9 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
 static en_status serve_once(eni_shard *shard)
 {
     eni_shard_save_tend(shard); /* before we block: what has become durable may be waited for */
-    const int was_busy = eni_shard_poll_ring(shard) > 0;
+    const int was_busy = poll_rings(shard) > 0;
     if (shard->status == EN_OK) {
-        const int timeout_ms = eni_shard_rest(shard, was_busy);
+        const int timeout_ms = rest(shard, was_busy);
         if (timeout_ms >= 0) EN_TRY(serve_socket(shard, timeout_ms));
     }
     const int64_t now = eni_now_ns();
@@ -134,7 +243,8 @@ static void *run_shard(void *user)
     return NULL;
 }
 
-/* ---- asking a shard ------------------------------------------------------------------------------------- */
+/* ---- asking a shard -------------------------------------------------------------------------------------
+ */
 
 /* Under lock: until the thread has done what was asked. */
 static en_status await_attention(eni_shard *shard)

@@ -17,7 +17,7 @@
 #include "runtime/net/token.h"
 #include "runtime/store/store.h"
 #include "server/arenas.h"
-#include "server/snapshot_writer.h"
+#include "server/state.h"
 #include "server/setup.h"
 
 typedef struct eni_shard eni_shard;
@@ -55,6 +55,12 @@ typedef struct eni_shard_refusals {
         payload; /* of another length or type than the partition, or in memory that was not handed over */
     uint64_t damaged; /* the checksum says that it changed on its way */
 } eni_shard_refusals;
+
+/* States on disk. */
+typedef struct eni_snapshot_figures {
+    uint64_t states, failures, bytes; /* written; not written; size of the last one */
+    int64_t write_ns;                 /* spent writing, on the snapshot writer's thread */
+} eni_snapshot_figures;
 
 /* What a shard counted, beside the store's own figures. */
 typedef struct eni_shard_figures {

@@ -1,9 +1,8 @@
 /* shard_impl.h - what the files of a shard share; nobody else includes it. Each calls those below it only.
  *
- *     shard.c        the thread, and its life
- *     shard_ring.c  messages without a socket
+ *     shard.c       the thread, its life, and messages by the rings of shared memory
  *     serve.c       messages, and what the store makes of them
- *     shard_save.c   what is kept on disk
+ *     shard_save.c  what is kept on disk
  *     answer.c      answers */
 #ifndef SERVER_SHARD_IMPL_H
 #define SERVER_SHARD_IMPL_H
@@ -19,7 +18,7 @@
 /* Headers are charged to an emulated NIC as so many bytes; the workers' client does the same. */
 enum { ENI_HEADER_CHARGE = 128 };
 
-typedef struct eni_shard_saves eni_shard_saves; /* shard_save.h */
+typedef struct eni_shard_saves eni_shard_saves; /* shard_save.c */
 
 /* A message whose payload the store holds. Recycled. */
 typedef struct eni_box {
@@ -53,20 +52,20 @@ struct eni_shard {
     eni_delayed *delayed; /* (delayed_room) by ready_ns, the last one first */
     uint32_t ndelayed, delayed_room;
     eni_shard_saves *saves; /* NULL: without --state */
-    int64_t timer_ns;      /* the store's; INT64_MAX: none */
+    int64_t timer_ns;       /* the store's; INT64_MAX: none */
     eni_shard_figures figures;
     eni_log_limit refused_limit;
     en_status status; /* of the last store step */
 
     pthread_t thread;
     int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the doorbell */
-    int64_t posted_ns;                 /* when a client posted last; 0: nobody since it slept */
+    int64_t posted_ns;               /* when a client posted last; 0: nobody since it slept */
     uint32_t nlooks;
     atomic_int attention; /* the thread should look at what follows */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int is_stopping;      /* under lock, as the next three */
-    uint8_t *is_leaving;  /* (nranks) lost, and the store has not heard of it */
+    int is_stopping;       /* under lock, as the next three */
+    uint8_t *is_leaving;   /* (nranks) lost, and the store has not heard of it */
     eni_shard_visit visit; /* NULL: none is asked for */
     void *visit_user;
     uint32_t next_epoch; /* under lock; 0: none */
@@ -81,15 +80,40 @@ static inline void eni_shard_call_attention(eni_shard *shard)
     }
 }
 
-/* ---- shard_ring.c; shard's thread */
+/* ---- shard_save.c; shard's thread */
 
-/* Handles what clients have posted to their rings, so much at once that sockets are not kept waiting. How many. */
-int eni_shard_poll_ring(eni_shard *shard);
-/* After that: how long to wait at the socket, in ms; 0: only look; -1: look at the ring again. Yields while
- * clients have posted a moment ago; then whoever posts rings its doorbell. */
-int eni_shard_rest(eni_shard *shard, int was_busy);
-/* Its doorbell rang, perhaps. */
-void eni_shard_wake_up(eni_shard *shard);
+/* A shard writes its state between two events: after every --state-every updates of its partitions (or calls
+ * of one client, should they update nothing), right after its partitions have got their initial weights, when
+ * a client asks for it (it has no more room for what it keeps), and when a client finishes. `stable` moves
+ * when the state is durable, never before.
+ *
+ * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
+ * (store/store_save.h). Without --state all of this does nothing. */
+/* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
+ * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
+en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out);
+void eni_shard_save_close(eni_shard *shard);
+
+/* After every event: takes note of a state that has become durable, begins the next one when it is due. */
+void eni_shard_save_tend(eni_shard *shard);
+
+/* A call was given to the store; initial weights were. */
+void eni_shard_save_called(eni_shard *shard, int32_t rank);
+void eni_shard_save_begun(eni_shard *shard);
+
+/* A client would like what it has sent to be stable soon. */
+void eni_shard_save_ask(eni_shard *shard);
+
+/* All calls of this client to this partition up to this seq survive. */
+uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket);
+
+/* A client said FINISHED. 1: it may be answered at once; 0: eni_shard_goodbye is called when that is on disk,
+ * or cannot be. */
+int eni_shard_save_finished(eni_shard *shard, int32_t rank);
+/* Whether the store knows that this client has finished. */
+int eni_shard_has_finished(const eni_shard *shard, int32_t rank);
+/* Whether that is on disk: nothing that this client has sent will be asked for again. */
+int eni_shard_is_secure(const eni_shard *shard, int32_t rank);
 
 /* ---- answer.c; shard's thread */
 

@@ -1,7 +1,12 @@
-/* shard_save.c - what a shard keeps on disk: what it may promise because of it, when the next state is due,
- * the copy that a snapshot writer writes, and the way back from such a state. */
-#include "server/shard_save.h"
-
+/* shard_save.c - what a shard keeps on disk.
+ *
+ *     shard's thread   copies the store between two events, goes on      takes note: `stable` moves
+ *     writer's thread                     write, fsync, rename, fsync
+ *
+ * The shard stops only for the copy into memory; what takes long is the disk. One state is under way at a
+ * time. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +16,155 @@
 #include "core/mutation.h"
 #include "core/try.h"
 #include "runtime/store/store_save.h"
+#include "server/shard_impl.h"
+
+/* ---- the snapshot writer ------------------------------------------------------------------------------- */
+
+/* Who owns the buffer. */
+enum { IDLE, COMMITTED, WRITTEN };
+
+typedef struct snapshot_writer {
+    const eni_state *state;
+    eni_state_stamp stamp; /* of the newest state that is on disk */
+    void (*on_done)(void *user);
+    void *user;
+    uint8_t *bytes;
+    size_t length, room;
+    atomic_int phase;
+    en_status status; /* of the last write */
+    eni_snapshot_figures figures;
+
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int is_stopping; /* under lock */
+} snapshot_writer;
+
+/* A number whose file did not become durable is used again: its place is not the one of the sound state. */
+static void write_state(snapshot_writer *writer)
+{
+    eni_state_stamp next = writer->stamp;
+    const int64_t begin = eni_now_ns();
+    next.generation++;
+    writer->status = eni_state_write(writer->state, &next, writer->bytes, writer->length);
+    writer->figures.write_ns += eni_now_ns() - begin;
+    writer->figures.bytes = writer->length;
+    if (writer->status == EN_OK) {
+        writer->stamp = next;
+        writer->figures.states++;
+    } else {
+        writer->figures.failures++;
+    }
+}
+
+static void *run_writer(void *user)
+{
+    snapshot_writer *writer = user;
+    pthread_mutex_lock(&writer->lock);
+    for (;;) {
+        while (atomic_load(&writer->phase) != COMMITTED && !writer->is_stopping)
+            pthread_cond_wait(&writer->wake, &writer->lock);
+        if (atomic_load(&writer->phase) != COMMITTED) break;
+        pthread_mutex_unlock(&writer->lock);
+        write_state(writer);
+        atomic_store(&writer->phase, WRITTEN);
+        writer->on_done(writer->user);
+        pthread_mutex_lock(&writer->lock);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return NULL;
+}
+
+static en_status writer_start(const eni_state *state, const eni_state_stamp *stamp,
+                              void (*on_done)(void *user), void *user, snapshot_writer **writer_out)
+{
+    snapshot_writer *writer = eni_alloc(sizeof *writer);
+    if (!writer) return EN_ENOMEM;
+    writer->state = state;
+    writer->stamp = *stamp;
+    writer->on_done = on_done;
+    writer->user = user;
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_cond_init(&writer->wake, NULL);
+    if (pthread_create(&writer->thread, NULL, run_writer, writer) == 0) {
+        *writer_out = writer;
+        return EN_OK;
+    }
+    eni_error("snapshot", "cannot start the thread that writes the state of shard %u", stamp->shard);
+    pthread_cond_destroy(&writer->wake);
+    pthread_mutex_destroy(&writer->lock);
+    eni_free(writer);
+    return EN_EIO;
+}
+
+static int writer_is_busy(const snapshot_writer *writer)
+{
+    return atomic_load(&writer->phase) != IDLE;
+}
+
+static void writer_begin(snapshot_writer *writer)
+{
+    writer->length = 0;
+}
+
+static en_status writer_add(void *user, const void *bytes, size_t length)
+{
+    snapshot_writer *writer = user;
+    if (length > writer->room - writer->length) {
+        const size_t room = 2 * writer->room + length + (1 << 16);
+        uint8_t *grown = realloc(writer->bytes, room);
+        if (!grown) {
+            eni_warn("snapshot", "out of memory for a state of %zu bytes", room);
+            return EN_ENOMEM;
+        }
+        writer->bytes = grown;
+        writer->room = room;
+    }
+    memcpy(writer->bytes + writer->length, bytes, length);
+    writer->length += length;
+    return EN_OK;
+}
+
+static void writer_commit(snapshot_writer *writer)
+{
+    pthread_mutex_lock(&writer->lock);
+    atomic_store(&writer->phase, COMMITTED);
+    pthread_cond_signal(&writer->wake);
+    pthread_mutex_unlock(&writer->lock);
+}
+
+static int writer_done(snapshot_writer *writer, en_status *status_out)
+{
+    if (atomic_load(&writer->phase) != WRITTEN) return 0;
+    *status_out = writer->status;
+    atomic_store(&writer->phase, IDLE);
+    return 1;
+}
+
+static void writer_count(const snapshot_writer *writer, eni_snapshot_figures *figures_out)
+{
+    if (writer_is_busy(writer)) return; /* the thread is adding to them: the caller keeps the last ones */
+    *figures_out = writer->figures;
+}
+
+static void writer_stop(snapshot_writer *writer)
+{
+    if (!writer) return;
+    pthread_mutex_lock(&writer->lock);
+    writer->is_stopping = 1;
+    pthread_cond_signal(&writer->wake);
+    pthread_mutex_unlock(&writer->lock);
+    pthread_join(writer->thread, NULL);
+    pthread_cond_destroy(&writer->wake);
+    pthread_mutex_destroy(&writer->lock);
+    free(writer->bytes);
+    eni_free(writer);
+}
+
+/* ---- when a state is due ------------------------------------------------------------------------------- */
+
+/* What a shard keeps on disk: what it may promise because of it, when the next state is due,
+ * the copy that a snapshot writer writes, and the way back from such a state. */
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 
@@ -18,7 +172,7 @@ enum { HEAD = 8 }; /* bytes in front of the flags */
 enum { NONE, WAITS, UNDER_WAY };
 
 struct eni_shard_saves {
-    eni_snapshot_writer *writer;
+    snapshot_writer *writer;
     uint64_t *stable, *taken; /* (nranks, nbuckets) seqs in the newest durable state; in the one under way */
     uint8_t *has_finished;    /* (nranks) as of the store */
     uint8_t *is_secure;       /* (nranks) as of the newest durable state */
@@ -69,17 +223,17 @@ static en_status fill(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     const uint32_t head[2] = {(uint32_t)shard->config.nranks, 0};
     _Static_assert(sizeof head == HEAD, "the head of a shard's state");
-    eni_snapshot_writer_begin(saves->writer);
-    EN_TRY(eni_snapshot_writer_add(saves->writer, head, sizeof head));
-    EN_TRY(eni_snapshot_writer_add(saves->writer, saves->has_finished, (size_t)shard->config.nranks));
-    return eni_store_save(shard->store, eni_snapshot_writer_add, saves->writer);
+    writer_begin(saves->writer);
+    EN_TRY(writer_add(saves->writer, head, sizeof head));
+    EN_TRY(writer_add(saves->writer, saves->has_finished, (size_t)shard->config.nranks));
+    return eni_store_save(shard->store, writer_add, saves->writer);
 }
 
 /* A state has been written, or could not be. Nobody is kept waiting for a disk that fails. */
 static void end(eni_shard *shard, en_status status)
 {
     eni_shard_saves *saves = shard->saves;
-    eni_snapshot_writer_count(saves->writer, &shard->figures.snapshots);
+    writer_count(saves->writer, &shard->figures.snapshots);
     if (status == EN_OK) {
         uint64_t *older = saves->stable;
         saves->stable = saves->taken;
@@ -107,7 +261,7 @@ static void begin(eni_shard *shard)
         return;
     }
     note_seqs(shard, saves->taken);
-    eni_snapshot_writer_commit(saves->writer);
+    writer_commit(saves->writer);
     const int64_t end_ns = eni_now_ns();
     shard->figures.save_ns += end_ns - begin_ns;
     eni_trace_span(shard->config.trace, ENI_TRACE_SHARD0 + shard->config.index, "state", begin_ns, end_ns, -1,
@@ -126,10 +280,10 @@ void eni_shard_save_tend(eni_shard *shard)
     eni_shard_saves *saves = shard->saves;
     en_status status;
     if (!saves) return;
-    if (eni_snapshot_writer_done(saves->writer, &status)) end(shard, status);
+    if (writer_done(saves->writer, &status)) end(shard, status);
     const eni_store_stats *totals = eni_store_totals(shard->store);
     if (totals->updates + totals->touches - saves->updates >= limit_of(shard)) saves->is_due = 1;
-    if (saves->is_due && !eni_snapshot_writer_is_busy(saves->writer)) begin(shard);
+    if (saves->is_due && !writer_is_busy(saves->writer)) begin(shard);
 }
 
 void eni_shard_save_called(eni_shard *shard, int32_t rank)
@@ -232,14 +386,14 @@ en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out)
                              .nshards = (uint32_t)config->nshards,
                              .run = config->incarnation};
     EN_TRY(load(shard, &stamp, was_loaded_out));
-    return eni_snapshot_writer_start(config->state, &stamp, wake, shard, &saves->writer);
+    return writer_start(config->state, &stamp, wake, shard, &saves->writer);
 }
 
 void eni_shard_save_close(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     if (!saves) return;
-    eni_snapshot_writer_stop(saves->writer);
+    writer_stop(saves->writer);
     eni_free(saves->finished);
     eni_free(saves->is_secure);
     eni_free(saves->has_finished);

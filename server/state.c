@@ -1,13 +1,20 @@
+/* state.c - the folder of --state: files in two generations, of which one is always whole; the description of
+ * the run; and the log of what the leader has said. */
 #include "server/state.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <dirent.h>
 #include <unistd.h>
 
 #include "core/digest.h"
@@ -15,6 +22,8 @@
 #include "core/memory.h"
 #include "core/mutation.h"
 #include "core/try.h"
+
+/* ---- generations of a part ----------------------------------------------------------------------------- */
 
 #define MAGIC UINT64_C(0x4554415453544e45) /* "ENTSTATE" */
 
@@ -275,4 +284,316 @@ en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t s
     *bytes_out = bytes[newest];
     *length_out = head[newest].length;
     return EN_OK;
+}
+
+/* ---- the run ------------------------------------------------------------------------------------------- */
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
+
+static json_t *key_values_json(const eni_key_value *key_values, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_pack("[s, s]", key_values[i].key, key_values[i].value));
+    return list;
+}
+
+static json_t *peer_json(const eni_peer *peer)
+{
+    return json_pack("{s:i, s:I, s:I, s:s, s:s, s:o}", "rank", (int)peer->rank, "pid", (json_int_t)peer->pid,
+                     "born", (json_int_t)peer->born, "host", peer->host, "host_id", peer->host_id, "privates",
+                     key_values_json(peer->member_data, peer->nmember_data));
+}
+
+en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
+                             const eni_world_info *world)
+{
+    char token[ENI_TOKEN_HEX], incarnation[20];
+    json_t *peers = json_array();
+    eni_token_hex(&attributes->token, token);
+    snprintf(incarnation, sizeof incarnation, "%" PRIx64, world->incarnation);
+    for (int32_t r = 0; r < world->nranks; r++)
+        json_array_append_new(peers, peer_json(&world->peers[r]));
+    json_t *run = json_pack("{s:s, s:i, s:i, s:s, s:s, s:s, s:I, s:o, s:o}", "strategy", attributes->strategy,
+                            "workers", (int)world->nranks, "lanes", (int)attributes->nshards, "version",
+                            attributes->version ? attributes->version : "", "token", token, "incarnation",
+                            incarnation, "epoch", (json_int_t)world->epoch, "pairs",
+                            key_values_json(world->key_values, world->nkey_values), "peers", peers);
+    char *text = run ? json_dumps(run, JSON_COMPACT) : NULL;
+    json_decref(run);
+    if (!text) {
+        eni_error("state", "psd cannot write down its run: out of memory, or a name is not UTF-8");
+        return EN_ENOMEM;
+    }
+    const eni_state_stamp stamp = {
+        .kind = ENI_STATE_RUN, .run = world->incarnation, .generation = world->epoch};
+    const en_status st = eni_state_write(state, &stamp, text, strlen(text));
+    free(text);
+    return st;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------- */
+
+/* What the object points into. */
+typedef struct run_memory {
+    eni_run_file file; /* first */
+    json_t *json;
+    eni_key_value *key_values;
+    eni_peer *peers; /* (npeers) */
+    size_t npeers;
+} run_memory;
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* The texts stay the JSON's. */
+static en_status read_key_values(const json_t *list, eni_key_value **key_values_out, size_t *n_out)
+{
+    const size_t n = json_array_size(list);
+    eni_key_value *key_values = eni_alloc_array(n, sizeof *key_values);
+    if (!key_values) return EN_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *pair = json_array_get(list, i);
+        key_values[i] = (eni_key_value){json_string_value(json_array_get(pair, 0)),
+                                        json_string_value(json_array_get(pair, 1))};
+        if (key_values[i].key && key_values[i].value) continue;
+        eni_free(key_values);
+        return EN_EFORMAT;
+    }
+    *key_values_out = key_values;
+    *n_out = n;
+    return EN_OK;
+}
+
+static en_status read_peers(run_memory *m, const json_t *list)
+{
+    m->npeers = json_array_size(list);
+    m->peers = eni_alloc_array(m->npeers, sizeof *m->peers);
+    if (!m->peers) return EN_ENOMEM;
+    for (size_t i = 0; i < m->npeers; i++) {
+        const json_t *from = json_array_get(list, i);
+        eni_key_value *member_data = NULL;
+        eni_peer *peer = &m->peers[i];
+        EN_TRY(read_key_values(json_object_get(from, "privates"), &member_data, &peer->nmember_data));
+        peer->member_data = member_data;
+        peer->rank = (int32_t)json_integer_value(json_object_get(from, "rank"));
+        peer->pid = json_integer_value(json_object_get(from, "pid"));
+        peer->born = (uint64_t)json_integer_value(json_object_get(from, "born"));
+        peer->host = text_of(from, "host");
+        peer->host_id = text_of(from, "host_id");
+        if (peer->rank != (int32_t)i) return EN_EFORMAT;
+    }
+    return EN_OK;
+}
+
+static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
+{
+    eni_run_file *file = &m->file;
+    const json_t *run = m->json;
+    file->attributes.strategy = text_of(run, "strategy");
+    file->attributes.version = text_of(run, "version");
+    file->attributes.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
+    file->nranks = (int32_t)json_integer_value(json_object_get(run, "workers"));
+    file->incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
+    file->epoch = (uint32_t)stamp->generation;
+    EN_TRY(eni_token_parse(text_of(run, "token"), &file->attributes.token));
+    EN_TRY(read_key_values(json_object_get(run, "pairs"), &m->key_values, &file->nkey_values));
+    EN_TRY(read_peers(m, json_object_get(run, "peers")));
+    file->key_values = m->key_values;
+    file->peers = m->peers;
+    return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->incarnation == stamp->run
+               ? EN_OK
+               : EN_EFORMAT;
+}
+
+en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out)
+{
+    eni_state_stamp stamp;
+    uint8_t *bytes;
+    size_t length;
+    EN_TRY(eni_state_read(state, ENI_STATE_RUN, 0, &stamp, &bytes, &length));
+    run_memory *m = eni_alloc(sizeof *m);
+    if (m) m->json = json_loadb((const char *)bytes, length, 0, NULL);
+    eni_free(bytes);
+    if (!m) return EN_ENOMEM;
+    m->file.memory = m;
+    const en_status st = m->json ? read_all(m, &stamp) : EN_EFORMAT;
+    if (st == EN_OK) {
+        *file_out = &m->file;
+        return EN_OK;
+    }
+    if (st == EN_EFORMAT) eni_error("state", "%s holds a run that cannot be read", eni_state_path(state));
+    eni_run_file_free(&m->file);
+    return st;
+}
+
+void eni_run_file_free(eni_run_file *file)
+{
+    if (!file) return;
+    run_memory *m = file->memory;
+    for (size_t i = 0; m->peers && i < m->npeers; i++)
+        eni_free((void *)m->peers[i].member_data);
+    eni_free(m->peers);
+    eni_free(m->key_values);
+    json_decref(m->json);
+    eni_free(m);
+}
+
+/* ---- the claim log ------------------------------------------------------------------------------------- */
+
+#define LOG_MAGIC UINT64_C(0x534d49414c43454e) /* "NECLAIMS" */
+
+typedef struct claim {
+    _Atomic uint64_t value, number; /* number 0: none */
+} claim;
+
+typedef struct rank_entries {
+    claim claim[2]; /* by the number's last bit */
+    _Atomic uint64_t has_left, has_said_bye;
+} rank_entries;
+
+/* The file. */
+typedef struct journal_file {
+    uint64_t magic, run, nranks, unused;
+    _Atomic uint64_t handed_out; /* follows the claims: at most the last one is not in it */
+    _Atomic uint64_t is_stopping, stop_step;
+    rank_entries rank[]; /* (nranks) */
+} journal_file;
+
+struct eni_journal {
+    journal_file *file;
+    size_t bytes;
+    int32_t nranks;
+};
+
+static en_status map_file(eni_journal *journal, int fd, const char *folder)
+{
+    void *file = mmap(NULL, journal->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (file != MAP_FAILED) {
+        journal->file = file;
+        return EN_OK;
+    }
+    eni_error("journal", "cannot map %s/claims: %s", folder, strerror(errno));
+    return EN_EIO;
+}
+
+/* Made beside its place, so that a file of that name is always whole. */
+static en_status make_file(eni_journal *journal, const eni_state *state, uint64_t run)
+{
+    const char *folder = eni_state_path(state);
+    const int dir = eni_state_fd(state);
+    const int fd = openat(dir, "claims.tmp", O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    en_status st = EN_EIO;
+    if (fd < 0 || posix_fallocate(fd, 0, (off_t)journal->bytes) != 0) {
+        eni_error("journal", "cannot make %s/claims of %zu bytes: is the disk full?", folder, journal->bytes);
+        goto close_file;
+    }
+    EN_TRY_GOTO(map_file(journal, fd, folder), close_file);
+    journal->file->magic = LOG_MAGIC;
+    journal->file->run = run;
+    journal->file->nranks = (uint64_t)journal->nranks;
+    if (fsync(fd) != 0 || renameat(dir, "claims.tmp", dir, "claims") != 0) {
+        eni_error("journal", "cannot make %s/claims: %s", folder, strerror(errno));
+        st = EN_EIO;
+    }
+close_file:
+    if (fd >= 0) close(fd);
+    return st;
+}
+
+static en_status take_file(eni_journal *journal, const eni_state *state, uint64_t run)
+{
+    const char *folder = eni_state_path(state);
+    struct stat info;
+    const int fd = openat(eni_state_fd(state), "claims", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        eni_error("journal", "cannot open %s/claims: %s", folder, strerror(errno));
+        return errno == ENOENT ? EN_ENOENT : EN_EIO;
+    }
+    en_status st = EN_EFORMAT;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != (off_t)journal->bytes) {
+        eni_error("journal", "%s/claims is not the journal of a run of %d workers", folder, journal->nranks);
+        goto close_file;
+    }
+    EN_TRY_GOTO(map_file(journal, fd, folder), close_file);
+    if (journal->file->magic != LOG_MAGIC || journal->file->run != run ||
+        journal->file->nranks != (uint64_t)journal->nranks) {
+        eni_error("journal", "%s/claims belongs to another run", folder);
+        st = EN_EFORMAT;
+    }
+close_file:
+    close(fd);
+    return st;
+}
+
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+                           eni_journal **journal_out)
+{
+    eni_journal *journal = eni_alloc(sizeof *journal);
+    if (!journal) return EN_ENOMEM;
+    journal->nranks = nranks;
+    journal->bytes = sizeof(journal_file) + (size_t)nranks * sizeof journal->file->rank[0];
+    const en_status st = is_new ? make_file(journal, state, run) : take_file(journal, state, run);
+    if (st == EN_OK)
+        *journal_out = journal;
+    else
+        eni_journal_close(journal);
+    return st;
+}
+
+static void set(_Atomic uint64_t *place, uint64_t value)
+{
+    atomic_store_explicit(place, value, memory_order_release);
+}
+
+void eni_journal_write(eni_journal *journal, const eni_entry *entry)
+{
+    rank_entries *of = &journal->file->rank[entry->rank < 0 ? 0 : entry->rank];
+    claim *slot = &of->claim[entry->number % 2];
+    switch (entry->kind) {
+    case ENI_ENTRY_CLAIM:
+        set(&slot->value, entry->value);
+        set(&slot->number, entry->number);
+        if (entry->value != UINT64_MAX) set(&journal->file->handed_out, entry->value + 1);
+        break;
+    case ENI_ENTRY_LEFT: set(&of->has_left, 1); break;
+    case ENI_ENTRY_BYE: set(&of->has_said_bye, 1); break;
+    case ENI_ENTRY_STOP:
+        set(&journal->file->stop_step, entry->value);
+        set(&journal->file->is_stopping, 1);
+        break;
+    default: eni_warn("journal", "an entry of kind %u is not known", entry->kind);
+    }
+}
+
+static en_status fold_rank(const eni_journal *journal, int32_t rank, eni_revived *revived)
+{
+    const rank_entries *of = &journal->file->rank[rank];
+    const claim *last = &of->claim[atomic_load(&of->claim[1].number) > atomic_load(&of->claim[0].number)];
+    const eni_entry entry = {ENI_ENTRY_CLAIM, rank, atomic_load(&last->number), atomic_load(&last->value)};
+    if (entry.number > 0) EN_TRY(eni_revived_apply(revived, journal->nranks, &entry));
+    const eni_entry left = {ENI_ENTRY_LEFT, rank, 0, 0}, bye = {ENI_ENTRY_BYE, rank, 0, 0};
+    if (atomic_load(&of->has_left)) EN_TRY(eni_revived_apply(revived, journal->nranks, &left));
+    if (atomic_load(&of->has_said_bye)) EN_TRY(eni_revived_apply(revived, journal->nranks, &bye));
+    return EN_OK;
+}
+
+en_status eni_journal_fold(const eni_journal *journal, eni_revived *revived)
+{
+    revived->claimed = atomic_load(&journal->file->handed_out);
+    for (int32_t r = 0; r < journal->nranks; r++)
+        EN_TRY(fold_rank(journal, r, revived));
+    const eni_entry stop = {ENI_ENTRY_STOP, 0, 0, atomic_load(&journal->file->stop_step)};
+    if (!atomic_load(&journal->file->is_stopping)) return EN_OK;
+    return eni_revived_apply(revived, journal->nranks, &stop);
+}
+
+void eni_journal_close(eni_journal *journal)
+{
+    if (!journal) return;
+    if (journal->file) munmap(journal->file, journal->bytes);
+    eni_free(journal);
 }

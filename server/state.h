@@ -1,8 +1,8 @@
 /* state.h - the folder from which another psd can take the place of one that was killed.
  *
- *     run.0, run.1        who takes part and what was agreed (server/rundesc.h); the generation is the epoch
+ *     run.0, run.1        who takes part and what was agreed (eni_run_file); the generation is the epoch
  *     lane-K.0, lane-K.1  the store of shard K (store/store_save.h)
- *     claims              which rank was given which micro-batch (server/journal.h)
+ *     claims              which rank was given which micro-batch (eni_journal)
  *
  * Of a part two generations are kept: number g lies in the file that ends in g mod 2. A file is written
  * beside its place, synchronised, renamed over generation g - 2, and the folder is synchronised: until all
@@ -25,6 +25,9 @@
 #include <stdint.h>
 
 #include "entrain/status.h"
+#include "runtime/control/control.h"
+#include "runtime/control/leader.h"
+#include "runtime/net/token.h"
 
 typedef struct eni_state eni_state;
 
@@ -62,5 +65,64 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
  * one beside a sound one is warned of. */
 en_status eni_state_read(const eni_state *state, eni_state_kind kind, uint32_t shard,
                          eni_state_stamp *stamp_out, uint8_t **bytes_out, size_t *length_out);
+
+/* ---- the run ------------------------------------------------------------------------------------------- */
+
+/* A run as psd needs it to lead it again: what was agreed, who takes part. One JSON object, kept
+ * as part "run" of a state (state.h), whose generation is the epoch.
+ *
+ * {"strategy": "ps-sync", "workers": 2, "lanes": 3, "version": "..", "token": "..", "incarnation": "..",
+ *  "epoch": 1, "pairs": [[key, value], ..], "peers": [{"rank": 0, "pid": .., "born": .., "host": ..,
+ *  "host_id": .., "privates": [[key, value], ..]}, ..]} */
+
+typedef struct eni_served {
+    const char *strategy, *version;
+    int32_t nshards;
+    eni_token token;
+} eni_served;
+
+/* As read; everything points into `memory`. */
+typedef struct eni_run_file {
+    eni_served attributes;
+    uint32_t epoch;
+    uint64_t incarnation;
+    int32_t nranks;
+    const eni_key_value *key_values;
+    size_t nkey_values;
+    const eni_peer *peers; /* (nranks) */
+    void *memory;
+} eni_run_file;
+
+/* Durable when it returns EN_OK. EN_EIO, EN_ENOMEM, logged. */
+en_status eni_run_file_write(const eni_state *state, const eni_served *attributes,
+                             const eni_world_info *world);
+
+/* EN_ENOENT (not logged): there is no run in this folder; EN_EFORMAT, EN_ENOMEM, logged. */
+en_status eni_run_file_read(const eni_state *state, eni_run_file **file_out);
+void eni_run_file_free(eni_run_file *file); /* NULL is fine */
+
+/* ---- the claim log ------------------------------------------------------------------------------------- */
+
+/* What the leader has said and must not unsay, in a file that is mapped: so it survives psd's
+ * death (not the machine's), at the price of two stores to memory an entry.
+ *
+ * A rank numbers its claims 1, 2, .. and may ask again for the last one only. Its claims alternate between
+ * two slots; the number is stored behind the answer, so whatever instruction psd dies at, the slot with the
+ * higher number is whole. */
+
+typedef struct eni_journal eni_journal;
+
+/* A new file (is_new: whatever was there goes) or the one of this run. EN_ENOENT, EN_EFORMAT (another run,
+ * another number of ranks, cut off), EN_EIO; logged. */
+en_status eni_journal_open(const eni_state *state, uint64_t run, int32_t nranks, int is_new,
+                           eni_journal **journal_out);
+
+/* Before it is said. Leader's thread. */
+void eni_journal_write(eni_journal *journal, const eni_entry *entry);
+
+/* Folds everything that was written into what a leader starts from. */
+en_status eni_journal_fold(const eni_journal *journal, eni_revived *revived);
+
+void eni_journal_close(eni_journal *journal); /* NULL is fine */
 
 #endif

@@ -1,15 +1,11 @@
 /* store_impl.h - what the files of the store share; nobody else includes it. Each calls those below it only.
  *
- *     store.c        a store's life and the questions it answers
- *     store_step.c   events: who may do what, and in which order things happen
- *     store_save.c, store_load.c  all of it as bytes, and back
- *     store_vector.c INIT and SNAPSHOT: whole vectors in and out
- *     store_member.c who takes part, and timers
- *     store_answer.c one partition's held calls: offers and answers
- *     store_hooks.c  calls the strategy's hooks, gives them the en_store table, and judges them
- *     store_partition.c  one partition's numbers: staging, the mean and the step
- *     store_version.c   weights that are read elsewhere while the next step is taken
- *     store_call.c   a call and what it holds; actions */
+ *     store.c            a store's life and the questions it answers
+ *     store_save.c       all of it as bytes, and back
+ *     store_step.c       events: who may do what, and in which order things happen; held calls and their answers
+ *     store_hooks.c      calls the strategy's hooks, gives them the en_store table, and judges them
+ *     store_partition.c  one partition's numbers: staging, the mean and the step, on a buffer that nobody reads
+ *     store_call.c       a call and what it holds; actions */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
 
@@ -169,7 +165,7 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
 #define REFUSE(status, ...)                                                                                  \
     eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
-/* ---- store_version.c */
+/* ---- store_partition.c */
 
 /* Zeroed weights of `count` elements. NULL: out of memory (logged). */
 eni_version_buffer *eni_version_buffer_new(uint64_t count);
@@ -178,8 +174,6 @@ float *eni_version_buffer_data(const eni_version_buffer *buffer);
 void eni_version_buffer_free_all(eni_version_buffer *first);
 /* Before pub.w is written: if it is in use, pub.w becomes a copy. */
 en_status eni_partition_own(eni_store *store, eni_partition *part);
-
-/* ---- store_partition.c */
 
 /* Puts the call among the staged ones. EN_ENOMEM leaves it out. */
 en_status eni_partition_stage(eni_store *store, eni_partition *part, eni_call *call, double weight);
@@ -204,24 +198,5 @@ en_status eni_store_hook_timer(eni_store *store, eni_partition *part);
 en_status eni_store_hook_member(eni_store *store, eni_partition *part, int32_t who, int member);
 /* What hooks may ask of the store. */
 void eni_store_fill_table(eni_store *store);
-
-/* ---- store_answer.c */
-
-/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
-en_status eni_partition_offer(eni_store *store, eni_partition *part);
-
-/* ---- store_member.c */
-en_status eni_store_on_member(eni_store *store, const eni_store_event *event);
-/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
- * the least of the others. */
-en_status eni_store_join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock);
-/* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
-en_status eni_store_on_timer(eni_store *store);
-/* Appends a TIMER_AT if the next deadline changed. */
-en_status eni_store_tell_timer(eni_store *store);
-
-/* ---- store_vector.c */
-en_status eni_store_on_init(eni_store *store, const eni_store_event *event, eni_partition *part);
-en_status eni_store_on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part);
 
 #endif

@@ -14,8 +14,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "server/journal.h"
-#include "server/run_file.h"
 #include "server/state.h"
 
 static char folder[64];

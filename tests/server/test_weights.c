@@ -1,5 +1,5 @@
 /* test_weights.c - psd's weights: workers can map them, and can do nothing else to them. */
-#include "server/weights.h"
+#include "server/arenas.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
