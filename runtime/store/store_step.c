@@ -3,8 +3,8 @@
  *     CALL            its sizes, its client and its seq are checked; one from before is answered again; a new
  *                     one moves the client's clock, is held, is pushed (on_push, or staged and stepped), and
  *                     all held ones are offered to the strategy
- *     INIT, SNAPSHOT  store_vector.c
- *     MEMBER, TIMER   store_member.c
+ *     INIT, SNAPSHOT  a partition's vectors come in before its first call, and may be looked at any time
+ *     MEMBER, TIMER   who takes part, and what is due, in the order of deadlines, then of buckets
  *
  * An event is refused in one line, or changes the store; what is to be done about it is appended to the
  * actions. */
