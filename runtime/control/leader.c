@@ -20,9 +20,9 @@
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
-/* What poll(2) looks at: these, then connection and process of each seat. */
-enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_SEATS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
-enum { SPARE_SEATS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
+/* What poll(2) looks at: these, then socket and process of each connection. */
+enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_CONNECTIONS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
+enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
 static const int64_t last_words_ns =
@@ -30,131 +30,138 @@ static const int64_t last_words_ns =
 
 /* ---- one round of the loop ---- */
 
-/* The seat of the next connection. When all are taken it is that of the unauthenticated peer who has been
- * silent longest, so that a crowd of them cannot keep a member out: a member says JOIN at once. But it may be
- * interrupted between its connect and its JOIN, so nobody goes before his turn is over; the next wait in the
- * kernel's queue for as long. NULL: none now; *is_full_out: nor in the next round. */
-static eni_seat *next_seat(eni_leader *leader, bool *is_full_out)
+/* A free slot for the next connection. When all are taken it is that of the unauthenticated peer who has
+ * been silent longest, so that a crowd of them cannot keep a member out: a member says JOIN at once. But it
+ * may be interrupted between its connect and its JOIN, so nobody goes before his turn is over; the next wait
+ * in the kernel's queue for as long. NULL: none now; *is_full_out: nor in the next round. */
+static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
 {
-    eni_seat *oldest = NULL;
+    eni_connection *oldest = NULL;
     *is_full_out = false;
     bool has_unauthenticated = false;
-    for (size_t i = 0; i < leader->nseats; i++) {
-        eni_seat *seat = &leader->seats[i];
-        if (seat->stage == SEAT_FREE) return seat;
-        if (seat->stage != SEAT_NEW) continue;
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
+        if (connection->stage == CONNECTION_FREE) return connection;
+        if (connection->stage != CONNECTION_NEW) continue;
         has_unauthenticated = true;
-        if (seat->heard_ns + turn_ns > leader->looked_ns) continue;
-        if (oldest == NULL || seat->heard_ns < oldest->heard_ns) oldest = seat;
+        if (connection->heard_ns + turn_ns > leader->looked_ns) continue;
+        if (oldest == NULL || connection->heard_ns < oldest->heard_ns) oldest = connection;
     }
     *is_full_out = !has_unauthenticated;
     return oldest;
 }
 
-/* After all seats were served, so that those who are still unauthenticated peers have had their turn. */
+/* After all connections were served, so that those who are still unauthenticated peers have had their turn.
+ */
 static void accept_all(eni_leader *leader)
 {
     bool is_full;
-    for (eni_seat *seat; (seat = next_seat(leader, &is_full)) != NULL || is_full;) {
+    for (eni_connection *connection; (connection = next_connection(leader, &is_full)) != NULL || is_full;) {
         int fd;
         if (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) != EN_OK) return;
-        if (seat == NULL || seat->stage != SEAT_FREE) {
+        if (connection == NULL || connection->stage != CONNECTION_FREE) {
             if (!leader->has_warned_full)
                 eni_warn("leader", "too many connections: closing unauthenticated ones");
             leader->has_warned_full = true;
         }
-        if (seat == NULL) {
+        if (connection == NULL) {
             close(fd);
             continue;
         }
-        if (seat->stage != SEAT_FREE) eni_seat_free(seat);
-        *seat = (eni_seat){
-            .stage = SEAT_NEW, .refusals = &leader->refusals, .heard_ns = eni_now_ns(), .process_fd = -1};
-        eni_link_init(&seat->link, fd);
+        if (connection->stage != CONNECTION_FREE) eni_connection_free(connection);
+        *connection = (eni_connection){.stage = CONNECTION_NEW,
+                                       .refusals = &leader->refusals,
+                                       .heard_ns = eni_now_ns(),
+                                       .process_fd = -1};
+        eni_link_init(&connection->link, fd);
     }
 }
 
-static void dispatch(eni_leader *leader, eni_seat *seat, eni_span frame)
+static void dispatch(eni_leader *leader, eni_connection *connection, eni_span frame)
 {
     eni_message message;
     const char *why = NULL;
     char text[ENI_REASON_MAX];
     en_status st = eni_message_get(frame.data, frame.bytes, &message, &why);
-    if (st == EN_OK && (seat->stage == SEAT_ACTIVE || seat->stage == SEAT_JOINED)) {
-        eni_leader_serve(leader, seat, &message);
-    } else if (st == EN_OK && seat->stage == SEAT_NEW && message.type == ENI_CTL_JOIN) {
-        eni_leader_join(leader, seat, &message);
-    } else if (seat->stage == SEAT_NEW) {
+    if (st == EN_OK && (connection->stage == CONNECTION_ACTIVE || connection->stage == CONNECTION_JOINED)) {
+        eni_leader_serve(leader, connection, &message);
+    } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_JOIN) {
+        eni_leader_join(leader, connection, &message);
+    } else if (connection->stage == CONNECTION_NEW) {
         snprintf(text, sizeof text, "this is not a JOIN: %s", why == NULL ? "another message" : why);
-        eni_leader_refuse(seat, st == EN_EVERSION ? st : EN_EPROTO, text);
+        eni_leader_refuse(connection, st == EN_EVERSION ? st : EN_EPROTO, text);
     } else if (leader->stage != LEADER_ENDING) {
         snprintf(text, sizeof text, "it sent a message that the protocol forbids: %s", why);
-        eni_leader_lost(leader, seat, text);
+        eni_leader_lost(leader, connection, text);
     }
 }
 
 /* Handles all complete frames, and then the end of the stream if it was reached. */
-static void serve_seat(eni_leader *leader, eni_seat *seat)
+static void serve_connection(eni_leader *leader, eni_connection *connection)
 {
     eni_span frame;
     en_status st = EN_OK;
-    while (seat->stage != SEAT_LEAVING && (st = eni_link_next(&seat->link, &frame)) == EN_OK)
-        dispatch(leader, seat, frame);
-    if (st == EN_EPROTO && seat->stream == EN_OK) seat->stream = EN_EPROTO;
-    if (seat->stage == SEAT_LEAVING) seat->link.in_at = seat->link.in.bytes;
-    if (seat->stream == EN_OK) return;
-    bool is_member = seat->stage == SEAT_ACTIVE || seat->stage == SEAT_JOINED;
+    while (connection->stage != CONNECTION_LEAVING &&
+           (st = eni_link_next(&connection->link, &frame)) == EN_OK)
+        dispatch(leader, connection, frame);
+    if (st == EN_EPROTO && connection->stream == EN_OK) connection->stream = EN_EPROTO;
+    if (connection->stage == CONNECTION_LEAVING) connection->link.in_at = connection->link.in.bytes;
+    if (connection->stream == EN_OK) return;
+    bool is_member = connection->stage == CONNECTION_ACTIVE || connection->stage == CONNECTION_JOINED;
     if (is_member && leader->stage != LEADER_ENDING)
-        eni_leader_seat_broke(leader, seat,
-                              seat->stream == EN_EPROTO ? "it broke the framing of the control connection"
-                                                        : "its connection closed without a goodbye");
+        eni_leader_connection_broke(leader, connection,
+                                    connection->stream == EN_EPROTO
+                                        ? "it broke the framing of the control connection"
+                                        : "its connection closed without a goodbye");
     else
-        eni_seat_free(seat);
+        eni_connection_free(connection);
 }
 
-/* A leaving seat: half-close when all is sent, close when the other side has closed or time is up. */
-static void serve_leaving(eni_seat *seat, int64_t now_ns)
+/* A leaving connection: half-close when all is sent, close when the other side has closed or time is up. */
+static void serve_leaving(eni_connection *connection, int64_t now_ns)
 {
-    if (eni_link_flush(&seat->link) != EN_OK || now_ns >= seat->leave_ns) {
-        eni_seat_free(seat);
-    } else if (seat->link.out.bytes == 0 && !seat->is_half_closed) {
-        shutdown(seat->link.fd, SHUT_WR);
-        seat->is_half_closed = true;
+    if (eni_link_flush(&connection->link) != EN_OK || now_ns >= connection->leave_ns) {
+        eni_connection_free(connection);
+    } else if (connection->link.out.bytes == 0 && !connection->is_half_closed) {
+        shutdown(connection->link.fd, SHUT_WR);
+        connection->is_half_closed = true;
     }
 }
 
 static void read_all(eni_leader *leader, int64_t now_ns)
 {
-    for (size_t i = 0; i < leader->nseats; i++) {
-        eni_seat *seat = &leader->seats[i];
-        const struct pollfd *polled = &leader->polled[POLL_SEATS + 2 * i];
-        if (seat->stage == SEAT_FREE) continue;
-        if (polled[1].revents != 0 && seat->ended_ns == 0) seat->ended_ns = now_ns;
-        if (polled[0].revents == 0 || seat->stream != EN_OK) continue;
-        seat->stream = eni_link_read(&seat->link);
-        if (seat->stage != SEAT_NEW)
-            seat->heard_ns = now_ns; /* an unauthenticated peer's clock runs from its connection */
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
+        const struct pollfd *polled = &leader->polled[POLL_CONNECTIONS + 2 * i];
+        if (connection->stage == CONNECTION_FREE) continue;
+        if (polled[1].revents != 0 && connection->ended_ns == 0) connection->ended_ns = now_ns;
+        if (polled[0].revents == 0 || connection->stream != EN_OK) continue;
+        connection->stream = eni_link_read(&connection->link);
+        if (connection->stage != CONNECTION_NEW)
+            connection->heard_ns = now_ns; /* an unauthenticated peer's clock runs from its connection */
     }
 }
 
 static void serve_all(eni_leader *leader, int64_t now_ns)
 {
     for (int pass = 0; pass < 2; pass++) /* broken ones first */
-        for (size_t i = 0; i < leader->nseats; i++) {
-            eni_seat *seat = &leader->seats[i];
-            if (seat->stage != SEAT_FREE && (pass == 1 || seat->stream != EN_OK)) serve_seat(leader, seat);
+        for (size_t i = 0; i < leader->nconnections; i++) {
+            eni_connection *connection = &leader->connections[i];
+            if (connection->stage != CONNECTION_FREE && (pass == 1 || connection->stream != EN_OK))
+                serve_connection(leader, connection);
         }
-    for (size_t i = 0; i < leader->nseats; i++) {
-        eni_seat *seat = &leader->seats[i];
-        if (seat->stage == SEAT_LEAVING)
-            serve_leaving(seat, now_ns);
-        else if (seat->stage == SEAT_NEW && now_ns - seat->heard_ns > unauthenticated_ns)
-            eni_seat_free(seat);
-        else if (seat->ended_ns != 0 && now_ns - seat->ended_ns > last_words_ns &&
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
+        if (connection->stage == CONNECTION_LEAVING)
+            serve_leaving(connection, now_ns);
+        else if (connection->stage == CONNECTION_NEW && now_ns - connection->heard_ns > unauthenticated_ns)
+            eni_connection_free(connection);
+        else if (connection->ended_ns != 0 && now_ns - connection->ended_ns > last_words_ns &&
                  leader->stage != LEADER_ENDING)
-            eni_leader_seat_broke(leader, seat, "its process ended, though its connection is held open");
-        else if (seat->stage != SEAT_FREE && !seat->is_write_closed)
-            seat->is_write_closed = eni_link_flush(&seat->link) != EN_OK;
+            eni_leader_connection_broke(leader, connection,
+                                        "its process ended, though its connection is held open");
+        else if (connection->stage != CONNECTION_FREE && !connection->is_write_closed)
+            connection->is_write_closed = eni_link_flush(&connection->link) != EN_OK;
     }
 }
 
@@ -164,19 +171,20 @@ static void wait_events(eni_leader *leader)
     int wait_ms = TICK_MS;
     set[POLL_WAKE] = (struct pollfd){leader->wake_fd, POLLIN, 0};
     bool is_full;
-    const bool has_room = next_seat(leader, &is_full) != NULL || is_full;
+    const bool has_room = next_connection(leader, &is_full) != NULL || is_full;
     set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listen_fd : -1, POLLIN, 0};
     eni_door_poll(leader->door, &set[POLL_DOOR]);
-    for (size_t i = 0; i < leader->nseats; i++) {
-        eni_seat *seat = &leader->seats[i];
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
         short events = POLLIN;
-        if (seat->link.out.bytes > 0 && !seat->is_write_closed) events |= POLLOUT;
-        struct pollfd *polled = &set[POLL_SEATS + 2 * i];
-        polled[0] = (struct pollfd){seat->stage == SEAT_FREE ? -1 : seat->link.fd, events, 0};
-        polled[1] = (struct pollfd){seat->ended_ns == 0 ? seat->process_fd : -1, POLLIN, 0};
-        if (seat->ended_ns != 0 && seat->stage != SEAT_LEAVING) wait_ms = SOON_MS;
+        if (connection->link.out.bytes > 0 && !connection->is_write_closed) events |= POLLOUT;
+        struct pollfd *polled = &set[POLL_CONNECTIONS + 2 * i];
+        polled[0] =
+            (struct pollfd){connection->stage == CONNECTION_FREE ? -1 : connection->link.fd, events, 0};
+        polled[1] = (struct pollfd){connection->ended_ns == 0 ? connection->process_fd : -1, POLLIN, 0};
+        if (connection->ended_ns != 0 && connection->stage != CONNECTION_LEAVING) wait_ms = SOON_MS;
     }
-    if (poll(set, POLL_SEATS + 2 * leader->nseats, wait_ms) < 0 && errno != EINTR)
+    if (poll(set, POLL_CONNECTIONS + 2 * leader->nconnections, wait_ms) < 0 && errno != EINTR)
         eni_warn("leader", "poll failed: %s", strerror(errno));
 }
 
@@ -184,8 +192,8 @@ static void wait_events(eni_leader *leader)
 static void forgive_own_absence(eni_leader *leader, int64_t now_ns)
 {
     if (leader->looked_ns != 0 && now_ns - leader->looked_ns > leader->config.peer_timeout_ns / 2)
-        for (size_t i = 0; i < leader->nseats; i++)
-            leader->seats[i].heard_ns = now_ns;
+        for (size_t i = 0; i < leader->nconnections; i++)
+            leader->connections[i].heard_ns = now_ns;
     leader->looked_ns = now_ns;
 }
 
@@ -210,8 +218,9 @@ static void check_asked(eni_leader *leader)
 
 static bool has_connections(const eni_leader *leader)
 {
-    for (size_t i = 0; i < leader->nseats; i++)
-        if (leader->seats[i].stage != SEAT_FREE && leader->seats[i].stage != SEAT_NEW) return true;
+    for (size_t i = 0; i < leader->nconnections; i++)
+        if (leader->connections[i].stage != CONNECTION_FREE && leader->connections[i].stage != CONNECTION_NEW)
+            return true;
     return false;
 }
 
@@ -250,21 +259,21 @@ static void *run(void *argument)
 
 /* ---- life ---- */
 
-static void mate_fini(eni_mate *mate)
+static void member_fini(eni_leader_member *member)
 {
     for (int i = 0; i < 2; i++)
-        eni_slot_fini(&mate->slot[i]);
-    eni_slot_fini(&mate->added);
-    eni_free((void *)(uintptr_t)mate->member_data);
+        eni_slot_fini(&member->slot[i]);
+    eni_slot_fini(&member->added);
+    eni_free((void *)(uintptr_t)member->member_data);
 }
 
 static void leader_free(eni_leader *leader)
 {
-    for (size_t i = 0; i < leader->nseats && leader->seats != NULL; i++)
-        eni_seat_free(&leader->seats[i]);
-    for (int32_t i = 0; i < leader->nmates && leader->mates != NULL; i++)
-        mate_fini(&leader->mates[i]);
-    for (int32_t i = 0; i < leader->nmates && leader->peers != NULL; i++)
+    for (size_t i = 0; i < leader->nconnections && leader->connections != NULL; i++)
+        eni_connection_free(&leader->connections[i]);
+    for (int32_t i = 0; i < leader->nmembers && leader->members != NULL; i++)
+        member_fini(&leader->members[i]);
+    for (int32_t i = 0; i < leader->nmembers && leader->peers != NULL; i++)
         eni_peer_fini(&leader->peers[i]);
     eni_door_close(leader->door);
     if (leader->listen_fd >= 0) close(leader->listen_fd);
@@ -274,11 +283,11 @@ static void leader_free(eni_leader *leader)
     eni_free((void *)(uintptr_t)leader->config.host_id);
     eni_free((void *)(uintptr_t)leader->config.attributes);
     eni_free((void *)(uintptr_t)leader->world.key_values);
-    eni_free(leader->seats);
+    eni_free(leader->connections);
     eni_free(leader->polled);
     eni_free(leader->member_data);
     eni_free(leader->peers);
-    eni_free(leader->mates);
+    eni_free(leader->members);
     pthread_mutex_destroy(&leader->lock);
     eni_free(leader);
 }
@@ -286,23 +295,24 @@ static void leader_free(eni_leader *leader)
 static en_status allocate(eni_leader *leader, const eni_leader_config *config)
 {
     size_t n = (size_t)config->nranks + (config->nservers > 1 ? (size_t)config->nservers - 1 : 0);
-    leader->nmates = (int32_t)n;
-    leader->nseats = n + SPARE_SEATS;
-    EN_TRY(eni_files_need(POLL_SEATS + 2 * leader->nseats + OTHER_FILES, "the leader of this run"));
-    leader->seats = eni_alloc_array(leader->nseats, sizeof *leader->seats);
-    leader->polled = eni_alloc_array(POLL_SEATS + 2 * leader->nseats, sizeof *leader->polled);
+    leader->nmembers = (int32_t)n;
+    leader->nconnections = n + SPARE_CONNECTIONS;
+    EN_TRY(
+        eni_files_need(POLL_CONNECTIONS + 2 * leader->nconnections + OTHER_FILES, "the leader of this run"));
+    leader->connections = eni_alloc_array(leader->nconnections, sizeof *leader->connections);
+    leader->polled = eni_alloc_array(POLL_CONNECTIONS + 2 * leader->nconnections, sizeof *leader->polled);
     leader->peers = eni_alloc_array(n, sizeof *leader->peers);
-    leader->mates = eni_alloc_array(n, sizeof *leader->mates);
+    leader->members = eni_alloc_array(n, sizeof *leader->members);
     leader->config.host = eni_strdup(config->host);
     leader->config.host_id = eni_strdup(config->host_id);
     leader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     leader->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    for (size_t i = 0; leader->seats != NULL && i < leader->nseats; i++)
-        leader->seats[i].link.fd = leader->seats[i].process_fd = -1;
-    for (size_t i = 0; leader->mates != NULL && i < n; i++)
-        leader->mates[i].step = -1;
-    bool is_whole = leader->seats != NULL && leader->polled != NULL && leader->peers != NULL &&
-                    leader->mates != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
+    for (size_t i = 0; leader->connections != NULL && i < leader->nconnections; i++)
+        leader->connections[i].link.fd = leader->connections[i].process_fd = -1;
+    for (size_t i = 0; leader->members != NULL && i < n; i++)
+        leader->members[i].step = -1;
+    bool is_whole = leader->connections != NULL && leader->polled != NULL && leader->peers != NULL &&
+                    leader->members != NULL && leader->config.host != NULL && leader->config.host_id != NULL;
     if (!is_whole) return EN_ENOMEM;
     if (config->attributes != NULL)
         EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));

@@ -22,7 +22,7 @@ typedef struct caller {
     int fd; /* -1: none */
     int64_t until_ns;
     bool has_asked;
-    int32_t next; /* -1: the run itself is next to be told; then its mates; nmates: the end */
+    int32_t next; /* -1: the run itself is next to be told; then its members; nmembers: the end */
 } caller;
 
 struct eni_door {
@@ -101,59 +101,60 @@ static void tell_run(const eni_leader *leader, eni_pack *out, int64_t now_ns)
                    .budget = leader->terms.budget,
                    .attributes = attributes,
                    .nattributes = nattributes,
-                   .nrank = (size_t)leader->nmates};
+                   .nrank = (size_t)leader->nmembers};
     eni_runs_put_run(out, &run);
 }
 
-/* `peer` is the world's: what a seat knew of its peer goes with the connection. */
-static eni_rank_state mate_state(const eni_leader *leader, const eni_mate *mate, const eni_peer *peer)
+/* `peer` is the world's: what a connection knew of its peer goes with the connection. */
+static eni_rank_state member_state(const eni_leader *leader, const eni_leader_member *member,
+                                   const eni_peer *peer)
 {
-    if (mate->stage == MATE_GONE || mate->stage == MATE_LOST) return ENI_RANK_GONE;
-    if (mate->seat == NULL || peer == NULL || peer->host_id == NULL) return ENI_RANK_MISSING;
+    if (member->stage == MEMBER_GONE || member->stage == MEMBER_LOST) return ENI_RANK_GONE;
+    if (member->connection == NULL || peer == NULL || peer->host_id == NULL) return ENI_RANK_MISSING;
     if (strcmp(peer->host_id, leader->config.host_id) == 0 &&
         eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED)
         return ENI_RANK_STOPPED;
-    if (mate->seat->stage == SEAT_JOINED) return ENI_RANK_JOINED;
-    return mate->waits != ENI_WAITS_NOT ? ENI_RANK_WAITING : ENI_RANK_ACTIVE;
+    if (member->connection->stage == CONNECTION_JOINED) return ENI_RANK_JOINED;
+    return member->waits != ENI_WAITS_NOT ? ENI_RANK_WAITING : ENI_RANK_ACTIVE;
 }
 
-/* While the ranks gather, who has come is known by his seat only. */
+/* While the ranks gather, who has come is known by his connection only. */
 static const eni_peer *find_peer(const eni_leader *leader, int32_t place, int32_t number, bool *is_joined_out)
 {
     *is_joined_out = false;
     if (leader->peers[place].host != NULL) return &leader->peers[place];
-    for (size_t i = 0; i < leader->nseats; i++) {
-        const eni_seat *seat = &leader->seats[i];
-        if (seat->stage != SEAT_JOINED || seat->peer.rank != number) continue;
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        const eni_connection *connection = &leader->connections[i];
+        if (connection->stage != CONNECTION_JOINED || connection->peer.rank != number) continue;
         *is_joined_out = true;
-        return &seat->peer;
+        return &connection->peer;
     }
     return NULL;
 }
 
-static void tell_mate(const eni_leader *leader, eni_pack *out, int32_t place)
+static void tell_member(const eni_leader *leader, eni_pack *out, int32_t place)
 {
-    const eni_mate *mate = &leader->mates[place];
+    const eni_leader_member *member = &leader->members[place];
     bool is_joined;
-    eni_run_rank rank = {.rank = eni_mate_number(leader, mate), .step = mate->step};
+    eni_run_rank rank = {.rank = eni_leader_member_number(leader, member), .step = member->step};
     const eni_peer *peer = find_peer(leader, place, rank.rank, &is_joined);
     rank.pid = peer == NULL ? 0 : peer->pid;
-    rank.state = is_joined ? ENI_RANK_JOINED : mate_state(leader, mate, peer);
+    rank.state = is_joined ? ENI_RANK_JOINED : member_state(leader, member, peer);
     snprintf(rank.host, sizeof rank.host, "%s", peer == NULL ? "" : peer->host);
-    memcpy(rank.phase, mate->phase, sizeof rank.phase);
+    memcpy(rank.phase, member->phase, sizeof rank.phase);
     eni_runs_put_rank(out, &rank);
 }
 
 /* As much as the socket takes; false: all is told, or the caller has gone. */
 static bool tell(const eni_leader *leader, caller *c, int64_t now_ns)
 {
-    while (c->next < leader->nmates) {
+    while (c->next < leader->nmembers) {
         uint8_t memory[ENI_RUNS_MESSAGE_MAX];
         eni_pack out = eni_pack_over(memory, sizeof memory);
         if (c->next < 0)
             tell_run(leader, &out, now_ns);
         else
-            tell_mate(leader, &out, c->next);
+            tell_member(leader, &out, c->next);
         if (out.is_failed) return false; /* attributes of some thousand bytes: not worth more */
         if (send(c->fd, out.data, out.bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
             return errno == EAGAIN || errno == ENOBUFS;

@@ -19,25 +19,26 @@ static const int64_t silent_linger_ns = 100 * ENI_MILLI;
 /* ---- goodbyes ---- */
 
 /* All blobs that it took part in are with everybody, so nobody will need it again. */
-static bool may_go(const eni_leader *leader, const eni_mate *leaving)
+static bool may_go(const eni_leader *leader, const eni_leader_member *leaving)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
-        const eni_mate *mate = &leader->mates[r];
+        const eni_leader_member *member = &leader->members[r];
         bool is_behind =
-            mate->stage == MATE_MISSING || (mate->stage == MATE_HERE && mate->done < leaving->told);
+            member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && member->done < leaving->told);
         if (is_behind) return false;
     }
     return true;
 }
 
-static void let_go(eni_leader *leader, eni_mate *mate)
+static void let_go(eni_leader *leader, eni_leader_member *member)
 {
-    eni_seat *seat = mate->seat;
-    if (eni_leader_write(leader, ENI_ENTRY_BYE, eni_mate_number(leader, mate), 0, 0) != EN_OK) return;
-    mate->stage = MATE_GONE;
-    mate->seat = NULL;
-    eni_seat_put(seat, &(eni_message){.type = ENI_CTL_BYE});
-    eni_seat_leave(seat);
+    eni_connection *connection = member->connection;
+    if (eni_leader_write(leader, ENI_ENTRY_BYE, eni_leader_member_number(leader, member), 0, 0) != EN_OK)
+        return;
+    member->stage = MEMBER_GONE;
+    member->connection = NULL;
+    eni_connection_put(connection, &(eni_message){.type = ENI_CTL_BYE});
+    eni_connection_leave(connection);
 }
 
 void eni_leader_check_end(eni_leader *leader)
@@ -45,9 +46,10 @@ void eni_leader_check_end(eni_leader *leader)
     int32_t living = 0;
     if (leader->stage != LEADER_RUNNING || leader->abort_ns != 0) return; /* goodbyes do not hide an abort */
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
-        eni_mate *mate = &leader->mates[r];
-        if (mate->stage == MATE_BYE && mate->seat != NULL && may_go(leader, mate)) let_go(leader, mate);
-        living += eni_mate_lives(mate);
+        eni_leader_member *member = &leader->members[r];
+        if (member->stage == MEMBER_BYE && member->connection != NULL && may_go(leader, member))
+            let_go(leader, member);
+        living += eni_leader_member_lives(member);
     }
     if (living > 0 || leader->stage != LEADER_RUNNING) return;
     eni_leader_end(leader, EN_OK, "", &(eni_message){.type = ENI_CTL_BYE}); /* servers hear it */
@@ -57,8 +59,8 @@ void eni_leader_check_end(eni_leader *leader)
 
 static void put_all(eni_leader *leader, const eni_message *m)
 {
-    for (int32_t i = 0; i < leader->nmates; i++)
-        if (leader->mates[i].stage == MATE_HERE) eni_mate_put(&leader->mates[i], m);
+    for (int32_t i = 0; i < leader->nmembers; i++)
+        if (leader->members[i].stage == MEMBER_HERE) eni_leader_member_put(&leader->members[i], m);
 }
 
 static eni_message stop_message(eni_leader *leader, uint32_t type)
@@ -84,7 +86,7 @@ void eni_leader_begin_stop(eni_leader *leader, const char *why)
     if (leader->stop != STOP_NONE) return;
     leader->stop = STOP_PAUSING;
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        leader->mates[r].has_paused = false;
+        leader->members[r].has_paused = false;
     if (!eni_leader_has_own_member(leader)) eni_info("leader", "the run ends early: %s", why);
     eni_message pause = stop_message(leader, ENI_CTL_PAUSE);
     put_all(leader, &pause);
@@ -96,9 +98,9 @@ void eni_leader_check_paused(eni_leader *leader)
     int64_t last = -1;
     if (leader->stop != STOP_PAUSING || leader->stage != LEADER_RUNNING) return;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
-        const eni_mate *mate = &leader->mates[r];
-        if (mate->stage == MATE_MISSING || (mate->stage == MATE_HERE && !mate->has_paused)) return;
-        if (mate->stage == MATE_HERE && mate->paused_step > last) last = mate->paused_step;
+        const eni_leader_member *member = &leader->members[r];
+        if (member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && !member->has_paused)) return;
+        if (member->stage == MEMBER_HERE && member->paused_step > last) last = member->paused_step;
     }
     if (eni_leader_write(leader, ENI_ENTRY_STOP, 0, 0, (uint64_t)(last + 1)) != EN_OK) return;
     leader->stop = STOP_CHOSEN;
@@ -107,11 +109,11 @@ void eni_leader_check_paused(eni_leader *leader)
     put_all(leader, &stopping);
 }
 
-void eni_leader_tell_stop(eni_leader *leader, eni_mate *mate)
+void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member)
 {
     if (leader->stop == STOP_NONE) return;
     eni_message m = stop_message(leader, leader->stop == STOP_CHOSEN ? ENI_CTL_STOPPING : ENI_CTL_PAUSE);
-    eni_mate_put(mate, &m);
+    eni_leader_member_put(member, &m);
 }
 
 /* ---- one that is lost ---- */
@@ -121,16 +123,16 @@ static bool is_here(const eni_leader *leader, const eni_peer *peer)
     return strcmp(peer->host_id, leader->config.host_id) == 0;
 }
 
-static eni_death describe(const eni_leader *leader, const eni_peer *peer, const eni_mate *mate,
+static eni_death describe(const eni_leader *leader, const eni_peer *peer, const eni_leader_member *member,
                           const char *cause)
 {
-    eni_death death = {.rank = peer->rank, .pid = peer->pid, .step = mate == NULL ? -1 : mate->step};
+    eni_death death = {.rank = peer->rank, .pid = peer->pid, .step = member == NULL ? -1 : member->step};
     snprintf(death.host, sizeof death.host, "%s", peer->host);
     snprintf(death.cause, sizeof death.cause, "%s", cause);
     if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
         snprintf(death.phase, sizeof death.phase, "join");
-    else if (mate != NULL)
-        memcpy(death.phase, mate->phase, sizeof death.phase);
+    else if (member != NULL)
+        memcpy(death.phase, member->phase, sizeof death.phase);
     return death;
 }
 
@@ -148,160 +150,161 @@ static void end_with(eni_leader *leader, const eni_death *death)
     eni_leader_end(leader, EN_EPEER, reason, &dead);
 }
 
-static bool others_live(const eni_leader *leader, const eni_mate *lost)
+static bool others_live(const eni_leader *leader, const eni_leader_member *lost)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (&leader->mates[r] != lost && eni_mate_lives(&leader->mates[r])) return true;
+        if (&leader->members[r] != lost && eni_leader_member_lives(&leader->members[r])) return true;
     return false;
 }
 
 /* --on-worker-loss=continue: the leader's process hears it first, so that no shard waits for him. */
-static void go_on_without(eni_leader *leader, eni_mate *mate, const eni_death *death)
+static void go_on_without(eni_leader *leader, eni_leader_member *member, const eni_death *death)
 {
     char reason[ENI_REASON_MAX];
     eni_message left = eni_death_message(ENI_CTL_LEFT, death);
-    mate->stage = MATE_LOST;
-    mate->seat = NULL;
+    member->stage = MEMBER_LOST;
+    member->connection = NULL;
     leader->moved_ns = eni_now_ns();
     if (eni_leader_write(leader, ENI_ENTRY_LEFT, death->rank, 0, 0) != EN_OK) return;
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_warn("leader", "%s; the run goes on without it", reason);
     if (leader->config.on_left != NULL)
         leader->config.on_left(leader->config.user, death->rank, leader->world.incarnation);
-    for (int32_t i = 0; i < leader->nmates; i++)
-        eni_mate_put(&leader->mates[i], &left);
+    for (int32_t i = 0; i < leader->nmembers; i++)
+        eni_leader_member_put(&leader->members[i], &left);
     eni_leader_try_gather(leader);
     eni_leader_check_paused(leader);
     eni_leader_check_end(leader);
 }
 
-static bool can_do_without(const eni_leader *leader, const eni_mate *mate)
+static bool can_do_without(const eni_leader *leader, const eni_leader_member *member)
 {
-    return leader->config.goes_on && leader->stage == LEADER_RUNNING && mate != NULL &&
-           mate - leader->mates < leader->config.nranks && others_live(leader, mate) &&
-           (mate != leader->mates || !leader->needs_first);
+    return leader->config.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
+           member - leader->members < leader->config.nranks && others_live(leader, member) &&
+           (member != leader->members || !leader->needs_first);
 }
 
-static void lose(eni_leader *leader, eni_mate *mate, const eni_death *death)
+static void lose(eni_leader *leader, eni_leader_member *member, const eni_death *death)
 {
-    if (can_do_without(leader, mate))
-        go_on_without(leader, mate, death);
+    if (can_do_without(leader, member))
+        go_on_without(leader, member, death);
     else
         end_with(leader, death);
 }
 
 /* It may be alive, or wake up one day: then it hears that the others go on without it. */
-static void part(eni_seat *seat, eni_mate *mate, const eni_death *death)
+static void part(eni_connection *connection, eni_leader_member *member, const eni_death *death)
 {
     eni_message dead = eni_death_message(ENI_CTL_DEAD, death);
-    if (mate != NULL) mate->seat = NULL;
-    if (seat->stream == EN_OK) {
-        eni_seat_put(seat, &dead);
-        eni_seat_leave(seat);
+    if (member != NULL) member->connection = NULL;
+    if (connection->stream == EN_OK) {
+        eni_connection_put(connection, &dead);
+        eni_connection_leave(connection);
     } else {
-        eni_seat_free(seat);
+        eni_connection_free(connection);
     }
 }
 
-void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause)
+void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause)
 {
     if (leader->stage == LEADER_ENDING) return;
-    eni_mate *mate = eni_leader_mate(leader, seat);
-    eni_death death = describe(leader, &seat->peer, mate, cause);
-    part(seat, mate, &death);
-    lose(leader, mate, &death);
+    eni_leader_member *member = eni_leader_member_of(leader, connection);
+    eni_death death = describe(leader, &connection->peer, member, cause);
+    part(connection, member, &death);
+    lose(leader, member, &death);
 }
 
 /* A server may be started again; nobody else may come back while we live. */
-void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause)
+void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection, const char *cause)
 {
-    eni_mate *mate = eni_leader_mate(leader, seat);
-    bool may_come_back = seat->server > 0 && mate != NULL && leader->stage == LEADER_RUNNING &&
+    eni_leader_member *member = eni_leader_member_of(leader, connection);
+    bool may_come_back = connection->server > 0 && member != NULL && leader->stage == LEADER_RUNNING &&
                          leader->config.server_timeout_ns > 0;
     if (!may_come_back) {
-        eni_leader_lost(leader, seat, cause);
+        eni_leader_lost(leader, connection, cause);
         return;
     }
     eni_warn("leader", "psd %d (pid %" PRId64 " on host %s): %s; waiting up to %.3g s for it to come back",
-             seat->server, seat->peer.pid, seat->peer.host, cause,
+             connection->server, connection->peer.pid, connection->peer.host, cause,
              (double)leader->config.server_timeout_ns / 1e9);
-    mate->stage = MATE_MISSING;
-    mate->seat = NULL;
-    mate->is_ready = false;
-    mate->missing_ns = eni_now_ns();
+    member->stage = MEMBER_MISSING;
+    member->connection = NULL;
+    member->is_ready = false;
+    member->missing_ns = eni_now_ns();
     leader->asked = 0; /* it is asked again */
-    eni_seat_free(seat);
+    eni_connection_free(connection);
 }
 
 /* ---- one that gives up ---- */
 
-void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason)
+void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason)
 {
     char who[32];
-    eni_mate *mate = eni_leader_mate(leader, seat);
-    eni_peer_name(seat->peer.rank, who);
-    if (can_do_without(leader, mate)) {
+    eni_leader_member *member = eni_leader_member_of(leader, connection);
+    eni_peer_name(connection->peer.rank, who);
+    if (can_do_without(leader, member)) {
         char cause[ENI_REASON_MAX];
         snprintf(cause, sizeof cause, "it gave up: %.480s", reason);
-        eni_death death = describe(leader, &seat->peer, mate, cause);
-        eni_seat_leave(seat);
-        go_on_without(leader, mate, &death);
+        eni_death death = describe(leader, &connection->peer, member, cause);
+        eni_connection_leave(connection);
+        go_on_without(leader, member, &death);
         return;
     }
     if (leader->abort_ns == 0) {
         leader->abort_ns = eni_now_ns() + abort_grace_ns;
         snprintf(leader->abort_reason, sizeof leader->abort_reason,
-                 "%s (pid %" PRId64 " on host %.100s) gave up: %.300s", who, seat->peer.pid, seat->peer.host,
-                 reason);
+                 "%s (pid %" PRId64 " on host %.100s) gave up: %.300s", who, connection->peer.pid,
+                 connection->peer.host, reason);
     }
-    if (mate != NULL) { /* what it does from now on is no death */
-        mate->stage = MATE_GONE;
-        mate->seat = NULL;
+    if (member != NULL) { /* what it does from now on is no death */
+        member->stage = MEMBER_GONE;
+        member->connection = NULL;
     }
     bool is_joining = leader->stage != LEADER_RUNNING; /* then nobody has a neighbour yet */
-    eni_seat_leave(seat);
+    eni_connection_leave(connection);
     if (is_joining) eni_leader_finish(leader, EN_EPEER, leader->abort_reason);
 }
 
 /* ---- one that is silent, or does not come ---- */
 
-static void lose_silent(eni_leader *leader, eni_mate *mate, int64_t silent_ns)
+static void lose_silent(eni_leader *leader, eni_leader_member *member, int64_t silent_ns)
 {
-    const eni_peer *peer = &mate->seat->peer;
+    const eni_peer *peer = &member->connection->peer;
     char cause[80];
     bool is_stopped = is_here(leader, peer) && eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED;
     snprintf(cause, sizeof cause, "%s %.1f s", is_stopped ? "stopped (SIGSTOP or Ctrl-Z) for" : "silent for",
              (double)silent_ns / 1e9);
-    eni_death death = describe(leader, peer, mate, cause);
+    eni_death death = describe(leader, peer, member, cause);
     death.is_stopped = is_stopped;
-    eni_seat *seat = mate->seat;
-    part(seat, mate, &death);
-    if (seat->stage == SEAT_LEAVING) seat->leave_ns = eni_now_ns() + silent_linger_ns;
-    lose(leader, mate, &death);
+    eni_connection *connection = member->connection;
+    part(connection, member, &death);
+    if (connection->stage == CONNECTION_LEAVING) connection->leave_ns = eni_now_ns() + silent_linger_ns;
+    lose(leader, member, &death);
 }
 
-static void never_back(eni_leader *leader, eni_mate *mate, int64_t now_ns)
+static void never_back(eni_leader *leader, eni_leader_member *member, int64_t now_ns)
 {
-    int32_t place = (int32_t)(mate - leader->mates);
+    int32_t place = (int32_t)(member - leader->members);
     eni_peer peer = leader->peers[place];
     char cause[120];
-    peer.rank = eni_mate_number(leader, mate);
+    peer.rank = eni_leader_member_number(leader, member);
     if (peer.host == NULL) peer.host = "";
     snprintf(cause, sizeof cause, "it did not come back within %.3g s",
-             (double)(now_ns - mate->missing_ns) / 1e9);
-    eni_death death = describe(leader, &peer, mate, cause);
-    lose(leader, mate, &death);
+             (double)(now_ns - member->missing_ns) / 1e9);
+    eni_death death = describe(leader, &peer, member, cause);
+    lose(leader, member, &death);
 }
 
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns)
 {
     const int64_t timeout_ns = leader->config.peer_timeout_ns, back_ns = eni_leader_back_ns(leader);
-    for (int32_t i = 0; i < leader->nmates && leader->stage == LEADER_RUNNING; i++) {
-        eni_mate *mate = &leader->mates[i];
-        const eni_seat *seat = mate->seat;
-        if (seat != NULL && seat->stage == SEAT_ACTIVE && now_ns - seat->heard_ns >= timeout_ns)
-            lose_silent(leader, mate, now_ns - seat->heard_ns);
-        else if (mate->stage == MATE_MISSING && now_ns - mate->missing_ns >= back_ns) /* or not READY */
-            never_back(leader, mate, now_ns);
+    for (int32_t i = 0; i < leader->nmembers && leader->stage == LEADER_RUNNING; i++) {
+        eni_leader_member *member = &leader->members[i];
+        const eni_connection *connection = member->connection;
+        if (connection != NULL && connection->stage == CONNECTION_ACTIVE &&
+            now_ns - connection->heard_ns >= timeout_ns)
+            lose_silent(leader, member, now_ns - connection->heard_ns);
+        else if (member->stage == MEMBER_MISSING && now_ns - member->missing_ns >= back_ns) /* or not READY */
+            never_back(leader, member, now_ns);
     }
 }

@@ -26,16 +26,16 @@ static bool slot_fill(eni_slot *slot, const eni_message *m)
     return true;
 }
 
-const eni_slot *eni_mate_slot(const eni_mate *mate, uint64_t number)
+const eni_slot *eni_leader_member_slot(const eni_leader_member *member, uint64_t number)
 {
-    const eni_slot *slot = &mate->slot[number % 2];
+    const eni_slot *slot = &member->slot[number % 2];
     return slot->number == number && number != 0 ? slot : NULL;
 }
 
-static bool takes_part(const eni_mate *mate)
+static bool takes_part(const eni_leader_member *member)
 {
     if (eni_mutant("gather-counts-the-dead")) return true;
-    return mate->stage == MATE_HERE || mate->stage == MATE_BYE || mate->stage == MATE_MISSING;
+    return member->stage == MEMBER_HERE || member->stage == MEMBER_BYE || member->stage == MEMBER_MISSING;
 }
 
 /* The number of the gather that is open; 0: nobody is there to gather. */
@@ -43,16 +43,17 @@ static uint64_t open_number(const eni_leader *leader)
 {
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (takes_part(&leader->mates[r]) && leader->mates[r].told < least) least = leader->mates[r].told;
+        if (takes_part(&leader->members[r]) && leader->members[r].told < least)
+            least = leader->members[r].told;
     return least == UINT64_MAX ? 0 : least + 1;
 }
 
 /* The lowest rank that has sent its blob of this number; NULL. */
-static const eni_mate *first_in(const eni_leader *leader, uint64_t number)
+static const eni_leader_member *first_in(const eni_leader *leader, uint64_t number)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (takes_part(&leader->mates[r]) && eni_mate_slot(&leader->mates[r], number) != NULL)
-            return &leader->mates[r];
+        if (takes_part(&leader->members[r]) && eni_leader_member_slot(&leader->members[r], number) != NULL)
+            return &leader->members[r];
     return NULL;
 }
 
@@ -66,20 +67,20 @@ static void send_blobs(eni_leader *leader, uint64_t number, const char *tag, con
         memcpy(m.tag, tag, sizeof m.tag);
         m.blob = (eni_span){blobs[i].data, blobs[i].bytes};
         for (int32_t r = 0; r < leader->config.nranks; r++)
-            if (leader->mates[r].told < number && leader->mates[r].stage == MATE_HERE)
-                eni_mate_put(&leader->mates[r], &m);
+            if (leader->members[r].told < number && leader->members[r].stage == MEMBER_HERE)
+                eni_leader_member_put(&leader->members[r], &m);
     }
 }
 
 static void forget(eni_leader *leader, uint64_t number)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
-        eni_mate *mate = &leader->mates[r];
-        if (mate->slot[number % 2].number == number) eni_slot_fini(&mate->slot[number % 2]);
-        if (mate->stage == MATE_HERE && mate->told < number) mate->told = number;
+        eni_leader_member *member = &leader->members[r];
+        if (member->slot[number % 2].number == number) eni_slot_fini(&member->slot[number % 2]);
+        if (member->stage == MEMBER_HERE && member->told < number) member->told = number;
     }
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        eni_slot_fini(&leader->mates[i].added);
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        eni_slot_fini(&leader->members[i].added);
     leader->asked = 0;
 }
 
@@ -92,8 +93,8 @@ static eni_blob blob_of(const eni_slot *slot)
 /* Everything is here: who has not been sent it gets all blobs, and the leader's last. */
 static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *opened)
 {
-    uint32_t nranks = (uint32_t)leader->config.nranks, nmates = (uint32_t)leader->nmates;
-    eni_blob *blobs = eni_alloc_array(nmates + 1, sizeof *blobs);
+    uint32_t nranks = (uint32_t)leader->config.nranks, nmembers = (uint32_t)leader->nmembers;
+    eni_blob *blobs = eni_alloc_array(nmembers + 1, sizeof *blobs);
     if (blobs == NULL) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
@@ -101,14 +102,16 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *o
     char tag[ENI_TAG_MAX];
     bool is_asked = leader->asked == number;
     memcpy(tag, opened->tag, sizeof tag);
-    for (uint32_t i = 0; i < nmates; i++) {
-        const eni_mate *mate = &leader->mates[i];
-        bool counts = i >= nranks || takes_part(mate);
-        blobs[i] = blob_of(!counts ? NULL : i < nranks ? eni_mate_slot(mate, number) : &mate->added);
+    for (uint32_t i = 0; i < nmembers; i++) {
+        const eni_leader_member *member = &leader->members[i];
+        bool counts = i >= nranks || takes_part(member);
+        blobs[i] = blob_of(!counts      ? NULL
+                           : i < nranks ? eni_leader_member_slot(member, number)
+                                        : &member->added);
     }
     eni_blob own = blob_of(NULL);
     if (leader->config.on_gather != NULL)
-        leader->config.on_gather(leader->config.user, tag, blobs, is_asked ? nmates : nranks, &own);
+        leader->config.on_gather(leader->config.user, tag, blobs, is_asked ? nmembers : nranks, &own);
     blobs[nranks] = own; /* the servers' are the leader's to fold into its own */
     if (own.bytes > ENI_BLOB_MAX)
         eni_leader_finish(leader, EN_EINVAL, "the leader's own blob is over the limit");
@@ -124,25 +127,25 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *o
 static bool servers_added(eni_leader *leader, uint64_t number, const char *tag)
 {
     bool has_all = true;
-    if (leader->nmates == leader->config.nranks || strcmp(tag, leader->config.ask_tag) != 0) return true;
+    if (leader->nmembers == leader->config.nranks || strcmp(tag, leader->config.ask_tag) != 0) return true;
     if (leader->asked != number) {
         eni_message ask = {.type = ENI_CTL_ASK, .number = number};
         memcpy(ask.tag, tag, sizeof ask.tag);
-        for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-            eni_mate_put(&leader->mates[i], &ask);
+        for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+            eni_leader_member_put(&leader->members[i], &ask);
         leader->asked = number;
     }
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        has_all = has_all && leader->mates[i].added.number == number;
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        has_all = has_all && leader->members[i].added.number == number;
     return has_all;
 }
 
 /* A gather that can never be complete, because a rank has left, ends the run rather than hang it. */
-static void refuse_impossible(eni_leader *leader, const eni_mate *first, const char *tag)
+static void refuse_impossible(eni_leader *leader, const eni_leader_member *first, const char *tag)
 {
     char reason[ENI_REASON_MAX];
     snprintf(reason, sizeof reason, "rank %d waits in gather '%s', but another rank has already left the run",
-             eni_mate_number(leader, first), tag);
+             eni_leader_member_number(leader, first), tag);
     eni_leader_finish(leader, EN_EMISMATCH, reason);
 }
 
@@ -150,16 +153,16 @@ void eni_leader_try_gather(eni_leader *leader)
 {
     for (;;) {
         uint64_t number = open_number(leader);
-        const eni_mate *first = number == 0 ? NULL : first_in(leader, number);
-        const eni_slot *slot = first == NULL ? NULL : eni_mate_slot(first, number);
+        const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
+        const eni_slot *slot = first == NULL ? NULL : eni_leader_member_slot(first, number);
         if (slot == NULL || leader->stage != LEADER_RUNNING || leader->abort_ns != 0)
             return; /* after an abort all hear that in a moment instead of an answer */
         for (int32_t r = 0; r < leader->config.nranks; r++) {
-            const eni_mate *mate = &leader->mates[r];
-            bool is_here = eni_mate_slot(mate, number) != NULL;
-            bool can_not_come = (mate->stage == MATE_GONE || mate->stage == MATE_BYE) && !is_here;
+            const eni_leader_member *member = &leader->members[r];
+            bool is_here = eni_leader_member_slot(member, number) != NULL;
+            bool can_not_come = (member->stage == MEMBER_GONE || member->stage == MEMBER_BYE) && !is_here;
             if (can_not_come) refuse_impossible(leader, first, slot->tag);
-            if (can_not_come || (takes_part(mate) && !is_here)) return;
+            if (can_not_come || (takes_part(member) && !is_here)) return;
         }
         if (!servers_added(leader, number, slot->tag)) return;
         finish_gather(leader, number, slot);
@@ -169,40 +172,42 @@ void eni_leader_try_gather(eni_leader *leader)
 /* ---- what comes ---- */
 
 /* Its own next gather; or, from one who was let in again, the one that it has done already. */
-static bool is_due(const eni_mate *mate, uint64_t number)
+static bool is_due(const eni_leader_member *member, uint64_t number)
 {
-    bool is_next = number == mate->told + 1;
-    bool is_last = number == mate->told && mate->seat->incarnation != 0 && number == mate->seat->done;
-    return (is_next || is_last) && number != 0 && eni_mate_slot(mate, number) == NULL;
+    bool is_next = number == member->told + 1;
+    bool is_last =
+        number == member->told && member->connection->incarnation != 0 && number == member->connection->done;
+    return (is_next || is_last) && number != 0 && eni_leader_member_slot(member, number) == NULL;
 }
 
-const char *eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *m)
+const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
-    if (!is_due(mate, m->number)) return "it sent a gather out of order";
-    const eni_mate *first = first_in(leader, m->number);
-    const eni_slot *opened = first == NULL ? NULL : eni_mate_slot(first, m->number);
+    if (!is_due(member, m->number)) return "it sent a gather out of order";
+    const eni_leader_member *first = first_in(leader, m->number);
+    const eni_slot *opened = first == NULL ? NULL : eni_leader_member_slot(first, m->number);
     if (opened != NULL && strcmp(opened->tag, m->tag) != 0) {
         char reason[ENI_REASON_MAX];
         snprintf(reason, sizeof reason,
                  "rank %d is at gather '%s', rank %d at '%s': ranks must gather in one order",
-                 eni_mate_number(leader, mate), m->tag, eni_mate_number(leader, first), opened->tag);
+                 eni_leader_member_number(leader, member), m->tag, eni_leader_member_number(leader, first),
+                 opened->tag);
         eni_leader_finish(leader, EN_EMISMATCH, reason);
         return NULL;
     }
-    if (!slot_fill(&mate->slot[m->number % 2], m)) {
+    if (!slot_fill(&member->slot[m->number % 2], m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return NULL;
     }
-    if (mate->done + 1 < m->number) mate->done = m->number - 1; /* it would not gather again otherwise */
+    if (member->done + 1 < m->number) member->done = m->number - 1; /* it would not gather again otherwise */
     eni_leader_try_gather(leader);
     return NULL;
 }
 
-const char *eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *m)
+const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
-    if (leader->asked == 0 || m->number != leader->asked || mate->added.number == m->number)
+    if (leader->asked == 0 || m->number != leader->asked || member->added.number == m->number)
         return "it sent a blob that nobody asked for";
-    if (!slot_fill(&mate->added, m)) {
+    if (!slot_fill(&member->added, m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return NULL;
     }

@@ -29,66 +29,67 @@ static void set_text(char *out, size_t capacity, const char *text)
 
 /* ---- refusing ---- */
 
-void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason)
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *reason)
 {
     eni_message refused = {.type = ENI_CTL_REFUSED, .status = (uint32_t)status};
     snprintf(refused.reason, sizeof refused.reason, "%s", reason);
-    eni_log_every(seat->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", reason);
-    eni_seat_put(seat, &refused);
-    eni_seat_leave(seat);
+    eni_log_every(connection->refusals, ENI_LOG_WARN, "leader", "refused a member: %s", reason);
+    eni_connection_put(connection, &refused);
+    eni_connection_leave(connection);
 }
 
-static void refuse(eni_seat *seat, en_status status, const char *format, ...)
+static void refuse(eni_connection *connection, en_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void refuse(eni_seat *seat, en_status status, const char *format, ...)
+static void refuse(eni_connection *connection, en_status status, const char *format, ...)
 {
     char reason[ENI_REASON_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(reason, sizeof reason, format, args);
     va_end(args);
-    eni_leader_refuse(seat, status, reason);
+    eni_leader_refuse(connection, status, reason);
 }
 
 /* ---- who has joined ---- */
 
 static int32_t servers_expected(const eni_leader *leader)
 {
-    return leader->nmates - leader->config.nranks;
+    return leader->nmembers - leader->config.nranks;
 }
 
 /* Who waits under that number: a rank, or server -1 - number. */
-static const eni_seat *find_joined(const eni_leader *leader, int32_t number)
+static const eni_connection *find_joined(const eni_leader *leader, int32_t number)
 {
-    for (size_t i = 0; i < leader->nseats; i++)
-        if (leader->seats[i].stage == SEAT_JOINED && leader->seats[i].peer.rank == number)
-            return &leader->seats[i];
+    for (size_t i = 0; i < leader->nconnections; i++)
+        if (leader->connections[i].stage == CONNECTION_JOINED && leader->connections[i].peer.rank == number)
+            return &leader->connections[i];
     return NULL;
 }
 
 static int32_t count_joined(const eni_leader *leader, bool is_server)
 {
     int32_t n = 0;
-    for (size_t i = 0; i < leader->nseats; i++)
-        n += leader->seats[i].stage == SEAT_JOINED && (leader->seats[i].server > 0) == is_server;
+    for (size_t i = 0; i < leader->nconnections; i++)
+        n += leader->connections[i].stage == CONNECTION_JOINED &&
+             (leader->connections[i].server > 0) == is_server;
     return n;
 }
 
 /* ---- agreement ---- */
 
 /* Says the first key whose values differ. Both sides' keys are walked: none may be extra. */
-static bool compare(const eni_key_value *ours, size_t nours, const eni_seat *seat, const char *whose,
-                    char reason_out[ENI_REASON_MAX])
+static bool compare(const eni_key_value *ours, size_t nours, const eni_connection *connection,
+                    const char *whose, char reason_out[ENI_REASON_MAX])
 {
     for (int side = 0; side < 2; side++)
-        for (size_t i = 0; i < (side == 0 ? nours : seat->nkey_values); i++) {
-            const char *key = side == 0 ? ours[i].key : seat->key_values[i].key;
+        for (size_t i = 0; i < (side == 0 ? nours : connection->nkey_values); i++) {
+            const char *key = side == 0 ? ours[i].key : connection->key_values[i].key;
             const char *a = eni_key_value_find(ours, nours, key);
-            const char *b = eni_key_value_find(seat->key_values, seat->nkey_values, key);
+            const char *b = eni_key_value_find(connection->key_values, connection->nkey_values, key);
             if (a != NULL && b != NULL && strcmp(a, b) == 0) continue;
             snprintf(reason_out, ENI_REASON_MAX, "%.60s differs: %s has %.150s, rank %d has %.150s", key,
-                     whose, a == NULL ? "none" : a, seat->peer.rank, b == NULL ? "none" : b);
+                     whose, a == NULL ? "none" : a, connection->peer.rank, b == NULL ? "none" : b);
             return false;
         }
     return true;
@@ -96,9 +97,10 @@ static bool compare(const eni_key_value *ours, size_t nours, const eni_seat *sea
 
 static bool compare_all(eni_leader *leader, char reason_out[ENI_REASON_MAX])
 {
-    const eni_seat *first = leader->mates[0].seat;
+    const eni_connection *first = leader->members[0].connection;
     for (int32_t r = 1; r < leader->config.nranks; r++)
-        if (!compare(first->key_values, first->nkey_values, leader->mates[r].seat, "rank 0", reason_out))
+        if (!compare(first->key_values, first->nkey_values, leader->members[r].connection, "rank 0",
+                     reason_out))
             return false;
     return true;
 }
@@ -123,7 +125,7 @@ static eni_message leader_message(const eni_leader *leader, uint32_t type)
     return m;
 }
 
-static void put_peers(eni_leader *leader, eni_seat *seat)
+static void put_peers(eni_leader *leader, eni_connection *connection)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         const eni_peer *peer = &leader->peers[r];
@@ -131,46 +133,46 @@ static void put_peers(eni_leader *leader, eni_seat *seat)
         set_text(m.host, sizeof m.host, peer->host);
         set_text(m.host_id, sizeof m.host_id, peer->host_id);
         m.member_data = (eni_key_value_list){peer->member_data, peer->nmember_data, {NULL, 0}};
-        eni_seat_put(seat, &m);
+        eni_connection_put(connection, &m);
     }
 }
 
 /* PEER for every rank unless it knows them, then WELCOME. */
-static void welcome(eni_leader *leader, eni_mate *mate)
+static void welcome(eni_leader *leader, eni_leader_member *member)
 {
-    eni_seat *seat = mate->seat;
-    if (seat->incarnation == 0 && seat->server == 0) put_peers(leader, seat);
+    eni_connection *connection = member->connection;
+    if (connection->incarnation == 0 && connection->server == 0) put_peers(leader, connection);
     eni_message m = leader_message(leader, ENI_CTL_WELCOME);
-    m.to = eni_mate_number(leader, mate);
-    seat->stage = SEAT_ACTIVE;
-    seat->heard_ns = leader->moved_ns = eni_now_ns();
-    mate->stage = MATE_HERE;
-    mate->told = mate->done = seat->done;
-    mate->has_wait = mate->has_paused = false;
-    eni_seat_put(seat, &m);
-    eni_leader_tell_stop(leader, mate);
+    m.to = eni_leader_member_number(leader, member);
+    connection->stage = CONNECTION_ACTIVE;
+    connection->heard_ns = leader->moved_ns = eni_now_ns();
+    member->stage = MEMBER_HERE;
+    member->told = member->done = connection->done;
+    member->has_wait = member->has_paused = false;
+    eni_connection_put(connection, &m);
+    eni_leader_tell_stop(leader, member);
 }
 
-static void put_serve(eni_leader *leader, eni_mate *mate)
+static void put_serve(eni_leader *leader, eni_leader_member *member)
 {
-    if (mate->seat->incarnation == 0) put_peers(leader, mate->seat);
+    if (member->connection->incarnation == 0) put_peers(leader, member->connection);
     eni_message m = leader_message(leader, ENI_CTL_SERVE);
     m.key_values = (eni_key_value_list){leader->world.key_values, leader->world.nkey_values, {NULL, 0}};
-    eni_seat_put(mate->seat, &m);
+    eni_connection_put(member->connection, &m);
 }
 
 /* The leader's own member data, then those of servers 1, 2, .. */
 static en_status merge_member_data(eni_leader *leader)
 {
     size_t n = leader->terms.nmember_data, at = n;
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        n += leader->mates[i].nmember_data;
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        n += leader->members[i].nmember_data;
     eni_key_value *all = eni_alloc_array(n + 1, sizeof *all);
     if (all == NULL) return EN_ENOMEM;
     if (at > 0) memcpy(all, leader->terms.member_data, at * sizeof *all);
-    for (int32_t i = leader->config.nranks; i < leader->nmates; at += leader->mates[i++].nmember_data)
-        if (leader->mates[i].nmember_data > 0)
-            memcpy(all + at, leader->mates[i].member_data, leader->mates[i].nmember_data * sizeof *all);
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; at += leader->members[i++].nmember_data)
+        if (leader->members[i].nmember_data > 0)
+            memcpy(all + at, leader->members[i].member_data, leader->members[i].nmember_data * sizeof *all);
     eni_free(leader->member_data);
     leader->member_data = all;
     leader->world.leader.member_data = all;
@@ -186,17 +188,18 @@ static void run(eni_leader *leader)
         return;
     }
     leader->stage = LEADER_RUNNING;
-    for (int32_t i = 0; i < leader->nmates; i++) {
-        eni_mate *mate = &leader->mates[i];
-        if (mate->seat != NULL && mate->seat->stage == SEAT_JOINED) welcome(leader, mate);
+    for (int32_t i = 0; i < leader->nmembers; i++) {
+        eni_leader_member *member = &leader->members[i];
+        if (member->connection != NULL && member->connection->stage == CONNECTION_JOINED)
+            welcome(leader, member);
     }
     eni_debug("leader", "%d ranks are in", leader->config.nranks);
 }
 
 static bool all_ready(const eni_leader *leader)
 {
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        if (!leader->mates[i].is_ready) return false;
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        if (!leader->members[i].is_ready) return false;
     return true;
 }
 
@@ -205,56 +208,58 @@ static void open_servers(eni_leader *leader)
     int64_t deadline_ns = eni_now_ns() + serve_ns;
     leader->stage = LEADER_SERVING;
     if (leader->join_deadline_ns < deadline_ns) leader->join_deadline_ns = deadline_ns;
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        if (leader->mates[i].seat != NULL) put_serve(leader, &leader->mates[i]);
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        if (leader->members[i].connection != NULL) put_serve(leader, &leader->members[i]);
     if (all_ready(leader)) run(leader);
 }
 
 /* A server's shards are open: the last one lets everybody in; one that came back tells everybody where. */
-void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *m)
+void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *m)
 {
-    eni_mate *mate = eni_leader_mate(leader, seat);
+    eni_leader_member *member = eni_leader_member_of(leader, connection);
     const eni_key_value *member_data;
-    if (mate == NULL || seat->server == 0 || mate->is_ready) {
-        eni_leader_lost(leader, seat, "it sent a message that was not due");
+    if (member == NULL || connection->server == 0 || member->is_ready) {
+        eni_leader_lost(leader, connection, "it sent a message that was not due");
         return;
     }
     if (eni_key_values_take(&m->member_data, &member_data) != EN_OK) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    eni_free((void *)(uintptr_t)mate->member_data);
-    mate->member_data = member_data;
-    mate->nmember_data = m->member_data.n;
-    mate->is_ready = true;
+    eni_free((void *)(uintptr_t)member->member_data);
+    member->member_data = member_data;
+    member->nmember_data = m->member_data.n;
+    member->is_ready = true;
     if (leader->stage == LEADER_SERVING && all_ready(leader)) run(leader);
-    if (leader->stage != LEADER_RUNNING || seat->stage != SEAT_JOINED) return;
+    if (leader->stage != LEADER_RUNNING || connection->stage != CONNECTION_JOINED) return;
     if (merge_member_data(leader) != EN_OK) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    welcome(leader, mate);
+    welcome(leader, member);
     eni_message renewed = leader_message(leader, ENI_CTL_RENEWED);
     for (int32_t r = 0; r < leader->config.nranks; r++)
-        if (eni_mate_lives(&leader->mates[r])) eni_mate_put(&leader->mates[r], &renewed);
+        if (eni_leader_member_lives(&leader->members[r]))
+            eni_leader_member_put(&leader->members[r], &renewed);
 }
 
 /* ---- a first life ---- */
 
-/* Gives the ranks that asked for none the free ones, in seat order, and everyone his place. */
+/* Gives the ranks that asked for none the free ones, in connection order, and everyone his place. */
 static void assign_ranks(eni_leader *leader)
 {
     int32_t rank = 0;
-    for (size_t i = 0; i < leader->nseats; i++) {
-        eni_seat *seat = &leader->seats[i];
-        if (seat->stage != SEAT_JOINED) continue;
-        if (seat->peer.rank == ENI_RANK_NONE) {
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
+        if (connection->stage != CONNECTION_JOINED) continue;
+        if (connection->peer.rank == ENI_RANK_NONE) {
             while (find_joined(leader, rank) != NULL)
                 rank++;
-            seat->peer.rank = rank;
+            connection->peer.rank = rank;
         }
-        int32_t place = seat->server > 0 ? leader->config.nranks + seat->server - 1 : seat->peer.rank;
-        leader->mates[place].seat = seat;
+        int32_t place =
+            connection->server > 0 ? leader->config.nranks + connection->server - 1 : connection->peer.rank;
+        leader->members[place].connection = connection;
     }
 }
 
@@ -262,12 +267,12 @@ static void assign_ranks(eni_leader *leader)
 static void make_world(eni_leader *leader)
 {
     const eni_leader_config *config = &leader->config;
-    for (int32_t i = 0; i < leader->nmates; i++) {
-        eni_seat *seat = leader->mates[i].seat;
-        leader->peers[i] = seat->peer;
-        seat->is_in_world = true;
+    for (int32_t i = 0; i < leader->nmembers; i++) {
+        eni_connection *connection = leader->members[i].connection;
+        leader->peers[i] = connection->peer;
+        connection->is_in_world = true;
     }
-    eni_seat *first = leader->mates[0].seat;
+    eni_connection *first = leader->members[0].connection;
     leader->world = (eni_world_info){.rank = config->rank,
                                      .nranks = config->nranks,
                                      .nservers = config->nservers,
@@ -346,12 +351,12 @@ static en_status copy_world(eni_leader *leader, const eni_revived *revived)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         EN_TRY(eni_peer_copy(&leader->peers[r], &revived->peers[r]));
-        eni_mate *mate = &leader->mates[r];
-        mate->claims = revived->rank[r].claim_number;
-        mate->claim_index = revived->rank[r].claim_index;
-        mate->missing_ns = leader->started_ns;
-        if (revived->rank[r].has_said_bye) mate->stage = MATE_GONE;
-        if (revived->rank[r].has_left) mate->stage = MATE_LOST;
+        eni_leader_member *member = &leader->members[r];
+        member->claims = revived->rank[r].claim_number;
+        member->claim_index = revived->rank[r].claim_index;
+        member->missing_ns = leader->started_ns;
+        if (revived->rank[r].has_said_bye) member->stage = MEMBER_GONE;
+        if (revived->rank[r].has_left) member->stage = MEMBER_LOST;
     }
     return eni_key_values_copy(revived->key_values, revived->nkey_values, &leader->world.key_values);
 }
@@ -383,21 +388,22 @@ en_status eni_leader_revive(eni_leader *leader)
 }
 
 /* A member that has come back, or a rank that came back while servers are still missing. */
-static void seat_mate(eni_leader *leader, eni_seat *seat)
+static void connection_member(eni_leader *leader, eni_connection *connection)
 {
-    int32_t place = seat->server > 0 ? leader->config.nranks + seat->server - 1 : seat->peer.rank;
-    eni_mate *mate = &leader->mates[place];
-    mate->seat = seat;
-    mate->step = -1;
-    mate->phase[0] = '\0';
-    if (seat->server > 0) { /* perhaps another process than before; a rank is always the same one */
+    int32_t place =
+        connection->server > 0 ? leader->config.nranks + connection->server - 1 : connection->peer.rank;
+    eni_leader_member *member = &leader->members[place];
+    member->connection = connection;
+    member->step = -1;
+    member->phase[0] = '\0';
+    if (connection->server > 0) { /* perhaps another process than before; a rank is always the same one */
         eni_peer_fini(&leader->peers[place]);
-        leader->peers[place] = seat->peer;
-        seat->is_in_world = true;
-        mate->is_ready = false;
-        put_serve(leader, mate);
+        leader->peers[place] = connection->peer;
+        connection->is_in_world = true;
+        member->is_ready = false;
+        put_serve(leader, member);
     } else if (leader->stage == LEADER_RUNNING) {
-        welcome(leader, mate);
+        welcome(leader, member);
         eni_leader_check_end(leader); /* others may have said goodbye, and waited for this one */
     }
 }
@@ -406,23 +412,23 @@ static void seat_mate(eni_leader *leader, eni_seat *seat)
 
 /* What holds for every JOIN, in the order in which it may be told to an unauthenticated peer: the token
  * first. */
-static bool check_numbers(eni_leader *leader, eni_seat *seat, const eni_message *join)
+static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     int32_t nranks = leader->config.nranks;
     if (!eni_token_equal(&join->token, &leader->config.token) && !eni_mutant("no-token-at-join"))
-        refuse(seat, EN_EDENIED,
+        refuse(connection, EN_EDENIED,
                "the job token is not this run's: it was started by someone else, or is an old one");
     else if (join->nranks != nranks)
-        refuse(seat, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
+        refuse(connection, EN_EINVAL, "a %s was told --world-size=%d, the leader %d",
                join->server > 0 ? "server" : "worker", join->nranks, nranks);
     else if (join->server == 0 && join->rank >= nranks)
-        refuse(seat, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d", join->rank,
-               nranks, nranks - 1);
+        refuse(connection, EN_EINVAL, "rank %d does not exist in a world of %d: ranks are 0 to %d",
+               join->rank, nranks, nranks - 1);
     else if (join->server > 0 && join->nservers != servers_expected(leader) + 1)
-        refuse(seat, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server, join->nservers,
-               servers_expected(leader) + 1);
+        refuse(connection, EN_EINVAL, "psd %d was told --servers=%d, the leader %d", join->server,
+               join->nservers, servers_expected(leader) + 1);
     else if (join->server > servers_expected(leader))
-        refuse(seat, EN_EINVAL, "psd %d does not exist among %d servers", join->server,
+        refuse(connection, EN_EINVAL, "psd %d does not exist among %d servers", join->server,
                servers_expected(leader) + 1);
     else
         return true;
@@ -430,103 +436,106 @@ static bool check_numbers(eni_leader *leader, eni_seat *seat, const eni_message 
 }
 
 /* A process that comes while the run goes on: it must be one that is missing, and the one that it was. */
-static bool check_return(eni_leader *leader, eni_seat *seat, const eni_message *join)
+static bool check_return(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     int32_t nranks = leader->config.nranks;
     char who[32], reason[ENI_REASON_MAX];
     if (join->server == 0 && (join->incarnation == 0 || join->rank < 0)) {
-        refuse(seat, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
         return false;
     }
-    const eni_mate *mate = &leader->mates[join->server > 0 ? nranks + join->server - 1 : join->rank];
-    eni_peer_name(eni_mate_number(leader, mate), who);
-    if (mate->stage == MATE_GONE && join->incarnation == leader->world.incarnation) {
-        eni_seat_put(seat,
-                     &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
-        eni_seat_leave(seat);
+    const eni_leader_member *member =
+        &leader->members[join->server > 0 ? nranks + join->server - 1 : join->rank];
+    eni_peer_name(eni_leader_member_number(leader, member), who);
+    if (member->stage == MEMBER_GONE && join->incarnation == leader->world.incarnation) {
+        eni_connection_put(
+            connection, &(eni_message){.type = ENI_CTL_BYE}); /* its goodbye was written down, not answered */
+        eni_connection_leave(connection);
         return false;
     }
     if (join->incarnation != 0 && join->incarnation != leader->world.incarnation)
-        refuse(seat, EN_EINVAL, "%s comes back from another run or another life of it", who);
-    else if (mate->stage != MATE_MISSING || mate->seat != NULL)
-        refuse(seat, EN_EINVAL, "%s cannot join again: it is here, has left, or was lost", who);
-    else if (join->server == 0 && join->number > mate->claims)
-        refuse(seat, EN_EMISMATCH,
+        refuse(connection, EN_EINVAL, "%s comes back from another run or another life of it", who);
+    else if (member->stage != MEMBER_MISSING || member->connection != NULL)
+        refuse(connection, EN_EINVAL, "%s cannot join again: it is here, has left, or was lost", who);
+    else if (join->server == 0 && join->number > member->claims)
+        refuse(connection, EN_EMISMATCH,
                "%s was given micro-batches that the restarted psd does not know of: its journal is older",
                who);
     else if (join->server == 0 &&
-             !compare(leader->world.key_values, leader->world.nkey_values, seat, "psd", reason))
-        eni_leader_refuse(seat, EN_EMISMATCH, reason);
+             !compare(leader->world.key_values, leader->world.nkey_values, connection, "psd", reason))
+        eni_leader_refuse(connection, EN_EMISMATCH, reason);
     else
         return true;
     return false;
 }
 
-static bool check_place(eni_leader *leader, eni_seat *seat, const eni_message *join)
+static bool check_place(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     int32_t nranks = leader->config.nranks;
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
-        return check_return(leader, seat, join);
-    const eni_seat *other = NULL;
+        return check_return(leader, connection, join);
+    const eni_connection *other = NULL;
     if (join->server > 0)
         other = find_joined(leader, -1 - join->server);
     else if (join->rank >= 0)
         other = find_joined(leader, join->rank);
     if (leader->stage != LEADER_JOINING)
-        refuse(seat, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
+        refuse(connection, EN_EINVAL, "the run has all its %d ranks and has begun", nranks);
     else if (other != NULL && join->server > 0)
-        refuse(seat, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s", join->server,
+        refuse(connection, EN_EINVAL, "psd %d is already here: pid %" PRId64 " on host %s", join->server,
                other->peer.pid, other->peer.host);
     else if (other != NULL)
-        refuse(seat, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s", join->rank,
+        refuse(connection, EN_EINVAL, "rank %d is already here: pid %" PRId64 " on host %s", join->rank,
                other->peer.pid, other->peer.host);
     else if (join->server == 0 && count_joined(leader, false) == nranks)
-        refuse(seat, EN_EINVAL, "all %d ranks are already here", nranks);
+        refuse(connection, EN_EINVAL, "all %d ranks are already here", nranks);
     else
         return true;
     return false;
 }
 
 /* So that it can name us when we end before WELCOME. */
-static void introduce(const eni_leader *leader, eni_seat *seat)
+static void introduce(const eni_leader *leader, eni_connection *connection)
 {
     eni_message m = {
         .type = ENI_CTL_LEADER, .rank = leader->config.rank, .pid = getpid(), .born = leader->born};
     snprintf(m.host, sizeof m.host, "%s", leader->config.host);
     snprintf(m.host_id, sizeof m.host_id, "%s", leader->config.host_id);
-    eni_seat_put(seat, &m);
+    eni_connection_put(connection, &m);
 }
 
-/* What it said of itself, copied; the checks may need it, and free it with the seat. */
-static en_status take_join(eni_seat *seat, const eni_message *join)
+/* What it said of itself, copied; the checks may need it, and free it with the connection. */
+static en_status take_join(eni_connection *connection, const eni_message *join)
 {
-    if (eni_peer_init(&seat->peer, join) != EN_OK) return EN_ENOMEM;
-    if (eni_key_values_take(&join->key_values, &seat->key_values) != EN_OK) return EN_ENOMEM;
-    seat->nkey_values = join->key_values.n;
-    seat->server = join->server;
-    seat->incarnation = join->incarnation;
-    seat->claims = join->number;
-    seat->claim_index = join->index;
-    seat->done = join->done;
-    seat->peer.rank = join->rank >= 0 ? join->rank : ENI_RANK_NONE;
-    if (join->server > 0) seat->peer.rank = -1 - join->server;
+    if (eni_peer_init(&connection->peer, join) != EN_OK) return EN_ENOMEM;
+    if (eni_key_values_take(&join->key_values, &connection->key_values) != EN_OK) return EN_ENOMEM;
+    connection->nkey_values = join->key_values.n;
+    connection->server = join->server;
+    connection->incarnation = join->incarnation;
+    connection->claims = join->number;
+    connection->claim_index = join->index;
+    connection->done = join->done;
+    connection->peer.rank = join->rank >= 0 ? join->rank : ENI_RANK_NONE;
+    if (join->server > 0) connection->peer.rank = -1 - join->server;
     return EN_OK;
 }
 
-void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join)
+void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
-    if (!check_numbers(leader, seat, join)) return;
-    if (take_join(seat, join) != EN_OK) {
-        refuse(seat, EN_ENOMEM, "the leader is out of memory");
+    if (!check_numbers(leader, connection, join)) return;
+    if (take_join(connection, join) != EN_OK) {
+        refuse(connection, EN_ENOMEM, "the leader is out of memory");
         return;
     }
-    if (!check_place(leader, seat, join)) return;
-    seat->stage = SEAT_JOINED;
+    if (!check_place(leader, connection, join)) return;
+    connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
-        seat->process_fd = eni_process_watch(join->pid, join->born);
-    introduce(leader, seat);
-    eni_debug("leader", "rank %d joined: pid %" PRId64 " on host %s", seat->peer.rank, join->pid, join->host);
-    if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING) seat_mate(leader, seat);
+        connection->process_fd = eni_process_watch(join->pid, join->born);
+    introduce(leader, connection);
+    eni_debug("leader", "rank %d joined: pid %" PRId64 " on host %s", connection->peer.rank, join->pid,
+              join->host);
+    if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)
+        connection_member(leader, connection);
 }
 
 /* ---- while not all are there ---- */
@@ -535,8 +544,9 @@ void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX])
 {
     int32_t nranks = leader->config.nranks, named = 0, anonymous = 0;
     int32_t servers = servers_expected(leader);
-    for (size_t i = 0; i < leader->nseats; i++)
-        anonymous += leader->seats[i].stage == SEAT_JOINED && leader->seats[i].peer.rank == ENI_RANK_NONE;
+    for (size_t i = 0; i < leader->nconnections; i++)
+        anonymous += leader->connections[i].stage == CONNECTION_JOINED &&
+                     leader->connections[i].peer.rank == ENI_RANK_NONE;
     size_t at = (size_t)snprintf(text_out, ENI_REASON_MAX, "have %d of %d ranks", count_joined(leader, false),
                                  nranks);
     for (int32_t r = 0; r < nranks && anonymous == 0 && at < ENI_REASON_MAX - 128; r++)

@@ -7,7 +7,7 @@
  *     leader_join.c    who may come in, and come back: compare, open, let in
  *     leader_end.c     goodbyes, the early end, deaths: who died first
  *     leader_gather.c  blobs of all for all
- *     leader_seat.c    say something to a member, close a connection, write down, end the run
+ *     leader_connection.c    say something to a member, close a connection, write down, end the run
  *
  * Each calls only those below it.
  *
@@ -24,23 +24,23 @@
 #include "runtime/control/message.h"
 
 /* The life of a connection. */
-typedef enum eni_seat_stage {
-    SEAT_FREE,
-    SEAT_NEW,    /* connected, has not shown the token */
-    SEAT_JOINED, /* token, world size and rank are right; waits for the others */
-    SEAT_ACTIVE, /* welcomed */
-    SEAT_LEAVING /* told goodbye or no: closes when all is sent and the other side has closed */
-} eni_seat_stage;
+typedef enum eni_connection_stage {
+    CONNECTION_FREE,
+    CONNECTION_NEW,    /* connected, has not shown the token */
+    CONNECTION_JOINED, /* token, world size and rank are right; waits for the others */
+    CONNECTION_ACTIVE, /* welcomed */
+    CONNECTION_LEAVING /* told goodbye or no: closes when all is sent and the other side has closed */
+} eni_connection_stage;
 
-typedef struct eni_seat {
-    eni_seat_stage stage;
+typedef struct eni_connection {
+    eni_connection_stage stage;
     eni_log_limit *refusals; /* the leader's */
     eni_link link;
     en_status stream; /* EN_OK while the connection can be read */
     bool is_write_closed; /* sending failed: read on, a goodbye may still be there to be read */
     bool is_half_closed;
     bool is_in_world;           /* peer and key-values belong to the leader now */
-    int64_t heard_ns, leave_ns; /* last bytes; when a leaving seat is closed at the latest */
+    int64_t heard_ns, leave_ns; /* last bytes; when a leaving connection is closed at the latest */
     int process_fd;             /* readable when its process has ended; -1: it cannot be watched */
     int64_t ended_ns;           /* when that was seen; 0: it has not ended */
     int32_t server;             /* 0: a worker's */
@@ -49,7 +49,7 @@ typedef struct eni_seat {
     size_t nkey_values;
     uint64_t incarnation;               /* of its JOIN: 0 for a first life */
     uint64_t claims, claim_index, done; /* of its JOIN */
-} eni_seat;
+} eni_connection;
 
 /* A blob kept for gather `number`; 0: none. */
 typedef struct eni_slot {
@@ -59,18 +59,18 @@ typedef struct eni_slot {
     char tag[ENI_TAG_MAX];
 } eni_slot;
 
-typedef enum eni_mate_stage {
-    MATE_MISSING, /* has not joined, or not joined again */
-    MATE_HERE,
-    MATE_BYE, /* has said it, and waits for the answer */
-    MATE_GONE,
-    MATE_LOST
-} eni_mate_stage;
+typedef enum eni_member_stage {
+    MEMBER_MISSING, /* has not joined, or not joined again */
+    MEMBER_HERE,
+    MEMBER_BYE, /* has said it, and waits for the answer */
+    MEMBER_GONE,
+    MEMBER_LOST
+} eni_member_stage;
 
 /* A rank, or a server k >= 1, whoever holds its connection. */
-typedef struct eni_mate {
-    eni_mate_stage stage;
-    eni_seat *seat;     /* NULL: not connected */
+typedef struct eni_leader_member {
+    eni_member_stage stage;
+    eni_connection *connection; /* NULL: not connected */
     int64_t missing_ns; /* MISSING: since when */
     int64_t step;       /* as of the last heartbeat, like the next ones */
     uint32_t op, waits;
@@ -87,7 +87,7 @@ typedef struct eni_mate {
     size_t nmember_data;
     bool is_ready;
     eni_slot added; /* a server's word to the gather that is open */
-} eni_mate;
+} eni_leader_member;
 
 typedef enum eni_leader_stage {
     LEADER_JOINING,
@@ -109,16 +109,16 @@ struct eni_leader {
 
     eni_leader_stage stage;
     int64_t started_ns, join_deadline_ns, next_beat_ns, end_ns, abort_ns, looked_ns, next_notice_ns;
-    eni_seat *seats;
-    size_t nseats;
+    eni_connection *connections;
+    size_t nconnections;
     bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
     eni_log_limit refusals;
     struct pollfd *polled;
     struct eni_door *door;
     eni_world_info world; /* valid until stop: on_world may keep it */
-    eni_peer *peers;      /* (nmates) ranks, then servers 1 .. */
-    eni_mate *mates;      /* (nmates) */
-    int32_t nmates;
+    eni_peer *peers;      /* (nmembers) ranks, then servers 1 .. */
+    eni_leader_member *members; /* (nmembers) */
+    int32_t nmembers;
     eni_terms terms;
     bool needs_first;   /* terms.goes_on */
     eni_key_value *member_data; /* terms.member_data and what the servers added */
@@ -138,20 +138,20 @@ struct eni_leader {
     eni_death death;
 };
 
-static inline int32_t eni_mate_number(const eni_leader *leader, const eni_mate *mate)
+static inline int32_t eni_leader_member_number(const eni_leader *leader, const eni_leader_member *member)
 {
-    int32_t i = (int32_t)(mate - leader->mates);
+    int32_t i = (int32_t)(member - leader->members);
     return i < leader->config.nranks ? i : -2 - (i - leader->config.nranks);
 }
 
-static inline bool eni_mate_is_here(const eni_mate *mate)
+static inline bool eni_leader_member_is_here(const eni_leader_member *member)
 {
-    return mate->stage == MATE_HERE && mate->seat != NULL;
+    return member->stage == MEMBER_HERE && member->connection != NULL;
 }
 
-static inline bool eni_mate_lives(const eni_mate *mate)
+static inline bool eni_leader_member_lives(const eni_leader_member *member)
 {
-    return mate->stage <= MATE_BYE;
+    return member->stage <= MEMBER_BYE;
 }
 
 /* How long somebody who may come back is waited for. */
@@ -160,13 +160,14 @@ static inline int64_t eni_leader_back_ns(const eni_leader *leader)
     return leader->config.server_timeout_ns > 0 ? leader->config.server_timeout_ns : leader->config.join_ns;
 }
 
-/* leader_seat.c */
-void eni_seat_put(eni_seat *seat, const eni_message *message); /* what went wrong shows when it is read */
-void eni_seat_leave(eni_seat *seat);                           /* close it once all is sent */
-void eni_seat_free(eni_seat *seat);
-/* The connected mate of a welcomed seat; NULL. */
-eni_mate *eni_leader_mate(eni_leader *leader, const eni_seat *seat);
-void eni_mate_put(eni_mate *mate, const eni_message *message); /* if it is connected */
+/* leader_connection.c */
+void eni_connection_put(eni_connection *connection,
+                        const eni_message *message);   /* what went wrong shows when it is read */
+void eni_connection_leave(eni_connection *connection); /* close it once all is sent */
+void eni_connection_free(eni_connection *connection);
+/* The connected member of a welcomed connection; NULL. */
+eni_leader_member *eni_leader_member_of(eni_leader *leader, const eni_connection *connection);
+void eni_leader_member_put(eni_leader_member *member, const eni_message *message); /* if it is connected */
 /* Whether this process' own member will log what all members hear. */
 bool eni_leader_has_own_member(const eni_leader *leader);
 /* Ends the run: every member hears status and reason; nothing else is served any more. `finish` logs it. */
@@ -177,37 +178,39 @@ en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank
                            uint64_t value);
 
 /* leader_gather.c. The first two: NULL, or how the message broke the protocol. */
-const char *eni_leader_gather(eni_leader *leader, eni_mate *mate, const eni_message *message);
-const char *eni_leader_added(eni_leader *leader, eni_mate *mate, const eni_message *message);
+const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, const eni_message *message);
+const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *message);
 void eni_leader_try_gather(eni_leader *leader);
-const eni_slot *eni_mate_slot(const eni_mate *mate, uint64_t number); /* NULL: not here */
+const eni_slot *eni_leader_member_slot(const eni_leader_member *member, uint64_t number); /* NULL: not here */
 void eni_slot_fini(eni_slot *slot);
 
 /* leader_end.c */
 void eni_leader_check_end(eni_leader *leader); /* after a goodbye, a DONE or a loss */
 void eni_leader_begin_stop(eni_leader *leader, const char *why);
 void eni_leader_check_paused(eni_leader *leader);
-void eni_leader_tell_stop(eni_leader *leader, eni_mate *mate); /* to one who has just come back */
-void eni_leader_lost(eni_leader *leader, eni_seat *seat, const char *cause);
-void eni_leader_seat_broke(eni_leader *leader, eni_seat *seat, const char *cause); /* or may it come back? */
-void eni_leader_gave_up(eni_leader *leader, eni_seat *seat, const char *reason);
+void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member); /* to one who has just come back */
+void eni_leader_lost(eni_leader *leader, eni_connection *connection, const char *cause);
+void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
+                                 const char *cause); /* or may it come back? */
+void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const char *reason);
 void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 
 /* leader_join.c */
-void eni_leader_join(eni_leader *leader, eni_seat *seat, const eni_message *join);
-void eni_leader_refuse(eni_seat *seat, en_status status, const char *reason);
-void eni_leader_ready(eni_leader *leader, eni_seat *seat, const eni_message *message);
+void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
+void eni_leader_refuse(eni_connection *connection, en_status status, const char *reason);
+void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
 en_status eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
 /* "have 2 of 3 ranks, missing rank 2" */
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
 
 /* leader_wait.c */
-void eni_leader_waiting(eni_leader *leader, eni_seat *seat, eni_mate *mate, const eni_message *message);
+void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
+                        const eni_message *message);
 void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
 
 /* leader_run.c */
-void eni_leader_serve(eni_leader *leader, eni_seat *seat, const eni_message *message);
+void eni_leader_serve(eni_leader *leader, eni_connection *connection, const eni_message *message);
 void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
 
 /* leader_door.c */

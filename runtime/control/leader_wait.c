@@ -51,54 +51,56 @@ static void say_place(sentence *s, const eni_message *wait)
 
 /* ---- explaining ---- */
 
-/* Whether the mate has still to come to where somebody waits. */
-static bool is_behind(const eni_mate *mate, const eni_message *wait)
+/* Whether the member has still to come to where somebody waits. */
+static bool is_behind(const eni_leader_member *member, const eni_message *wait)
 {
-    if (mate->stage == MATE_GONE || mate->stage == MATE_LOST) return false;
-    if (is_gather(wait)) return mate->told < wait->op && eni_mate_slot(mate, wait->op) == NULL;
-    if (mate->stage != MATE_HERE) return mate->stage == MATE_MISSING;
-    return mate->step < wait->step || (mate->step == wait->step && mate->op < wait->op);
+    if (member->stage == MEMBER_GONE || member->stage == MEMBER_LOST) return false;
+    if (is_gather(wait)) return member->told < wait->op && eni_leader_member_slot(member, wait->op) == NULL;
+    if (member->stage != MEMBER_HERE) return member->stage == MEMBER_MISSING;
+    return member->step < wait->step || (member->step == wait->step && member->op < wait->op);
 }
 
-static void say_state(const eni_leader *leader, sentence *s, const eni_mate *mate, int64_t now_ns,
+static void say_state(const eni_leader *leader, sentence *s, const eni_leader_member *member, int64_t now_ns,
                       int64_t asked_step)
 {
-    if (mate->stage == MATE_MISSING || mate->seat == NULL) {
+    if (member->stage == MEMBER_MISSING || member->connection == NULL) {
         say(s, "not back yet");
         return;
     }
-    const eni_peer *peer = &mate->seat->peer;
-    int64_t silent_ns = now_ns - mate->seat->heard_ns;
+    const eni_peer *peer = &member->connection->peer;
+    int64_t silent_ns = now_ns - member->connection->heard_ns;
     bool is_stopped = strcmp(peer->host_id, leader->config.host_id) == 0 &&
                       eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED;
     if (is_stopped)
         say(s, "stopped (SIGSTOP or Ctrl-Z)");
     else if (silent_ns > leader->config.peer_timeout_ns / 2)
         say(s, "silent for %.1f s", (double)silent_ns / 1e9);
-    else if (mate->has_wait) {
+    else if (member->has_wait) {
         say(s, "alive, itself waiting in ");
-        say_place(s, &mate->wait);
+        say_place(s, &member->wait);
         return;
     } else
-        say(s, "alive, %s %s", mate->waits ? "waiting in" : "in", mate->phase[0] ? mate->phase : "its start");
-    if (mate->step >= 0 && mate->step != asked_step && !is_stopped) say(s, " of step %" PRId64, mate->step);
+        say(s, "alive, %s %s", member->waits ? "waiting in" : "in",
+            member->phase[0] ? member->phase : "its start");
+    if (member->step >= 0 && member->step != asked_step && !is_stopped)
+        say(s, " of step %" PRId64, member->step);
 }
 
-static void say_mate(const eni_leader *leader, sentence *s, const eni_mate *mate, int64_t now_ns,
-                     int64_t asked_step)
+static void say_member(const eni_leader *leader, sentence *s, const eni_leader_member *member, int64_t now_ns,
+                       int64_t asked_step)
 {
-    const eni_peer *peer = &leader->peers[mate - leader->mates];
+    const eni_peer *peer = &leader->peers[member - leader->members];
     char who[32];
-    eni_peer_name(eni_mate_number(leader, mate), who);
+    eni_peer_name(eni_leader_member_number(leader, member), who);
     say(s, "%s (host %.60s, pid %" PRId64 "): ", who, peer->host == NULL ? "" : peer->host, peer->pid);
-    say_state(leader, s, mate, now_ns, asked_step);
+    say_state(leader, s, member, now_ns, asked_step);
 }
 
 /* Nobody is behind: then it is a server's answer that is due, or bytes are on their way. */
 static void say_nobody(const eni_leader *leader, sentence *s, const eni_message *wait)
 {
-    for (int32_t i = leader->config.nranks; i < leader->nmates; i++)
-        if (leader->mates[i].stage == MATE_MISSING) {
+    for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
+        if (leader->members[i].stage == MEMBER_MISSING) {
             say(s, " for psd %d, which is not back yet", 1 + i - leader->config.nranks);
             return;
         }
@@ -115,16 +117,16 @@ static void explain(const eni_leader *leader, const eni_message *wait, sentence 
     int32_t nranks = leader->config.nranks, behind = 0, there = 0;
     int64_t now_ns = eni_now_ns();
     for (int32_t r = 0; r < nranks; r++) {
-        behind += is_behind(&leader->mates[r], wait);
-        there += !is_behind(&leader->mates[r], wait) && leader->mates[r].stage != MATE_LOST;
+        behind += is_behind(&leader->members[r], wait);
+        there += !is_behind(&leader->members[r], wait) && leader->members[r].stage != MEMBER_LOST;
     }
     say_place(s, wait);
     say(s, ": %d of %d ranks; waiting %.1f s", there, nranks, (double)wait->waited_ns / 1e9);
     if (behind == 0) say_nobody(leader, s, wait);
     for (int32_t r = 0, named = 0; r < nranks && named < NAMED_AT_MOST; r++) {
-        if (!is_behind(&leader->mates[r], wait)) continue;
+        if (!is_behind(&leader->members[r], wait)) continue;
         say(s, "%s", named++ == 0 ? " for " : "; ");
-        say_mate(leader, s, &leader->mates[r], now_ns, wait->step);
+        say_member(leader, s, &leader->members[r], now_ns, wait->step);
     }
     if (behind > NAMED_AT_MOST) say(s, "; and %d more", behind - NAMED_AT_MOST);
 }
@@ -142,19 +144,20 @@ static void explain_join(const eni_leader *leader, const eni_message *wait, sent
         left > 0 ? left : 0);
 }
 
-void eni_leader_waiting(eni_leader *leader, eni_seat *seat, eni_mate *mate, const eni_message *m)
+void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
+                        const eni_message *m)
 {
     sentence s = {.at = 0};
-    if (leader->stage == LEADER_RUNNING && mate != NULL && seat->stage == SEAT_ACTIVE) {
-        mate->wait = *m;
-        mate->has_wait = mate->waits != ENI_WAITS_NOT;
+    if (leader->stage == LEADER_RUNNING && member != NULL && connection->stage == CONNECTION_ACTIVE) {
+        member->wait = *m;
+        member->has_wait = member->waits != ENI_WAITS_NOT;
         explain(leader, m, &s);
     } else {
         explain_join(leader, m, &s);
     }
     eni_message notice = {.type = ENI_CTL_NOTICE};
     memcpy(notice.reason, s.text, sizeof notice.reason);
-    eni_seat_put(seat, &notice);
+    eni_connection_put(connection, &notice);
 }
 
 /* ---- a wait that cannot end ---- */
@@ -169,25 +172,25 @@ static bool same_place(const eni_message *a, const eni_message *b)
  * is being chosen, a network is emulated, or bytes still flow (a rank counts them as moves). */
 static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_out)
 {
-    const eni_mate *first = NULL;
+    const eni_leader_member *first = NULL;
     *is_split_out = false;
     if (now_ns - leader->moved_ns < leader->config.deadlock_ns) return false;
-    for (int32_t i = 0; i < leader->nmates; i++) {
-        const eni_mate *mate = &leader->mates[i];
+    for (int32_t i = 0; i < leader->nmembers; i++) {
+        const eni_leader_member *member = &leader->members[i];
         if (i >= leader->config.nranks) {
-            if (mate->stage != MATE_HERE) return false;
+            if (member->stage != MEMBER_HERE) return false;
             continue;
         }
-        if (mate->stage == MATE_LOST) continue;
-        if (mate->stage == MATE_BYE || mate->stage == MATE_GONE) {
+        if (member->stage == MEMBER_LOST) continue;
+        if (member->stage == MEMBER_BYE || member->stage == MEMBER_GONE) {
             *is_split_out = true;
             continue;
         }
-        bool is_stuck = mate->stage == MATE_HERE && mate->waits == ENI_WAITS && mate->has_wait &&
-                        now_ns - mate->seat->heard_ns < leader->config.peer_timeout_ns / 2;
+        bool is_stuck = member->stage == MEMBER_HERE && member->waits == ENI_WAITS && member->has_wait &&
+                        now_ns - member->connection->heard_ns < leader->config.peer_timeout_ns / 2;
         if (!is_stuck) return false;
-        if (first == NULL) first = mate;
-        *is_split_out = *is_split_out || !same_place(&first->wait, &mate->wait);
+        if (first == NULL) first = member;
+        *is_split_out = *is_split_out || !same_place(&first->wait, &member->wait);
     }
     return first != NULL;
 }
@@ -200,12 +203,12 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
     if (!all_stuck(leader, now_ns, &is_split) || !is_split) return;
     say(&s, "all wait and nobody can go on, an exchange was skipped:");
     for (int32_t r = 0, named = 0; r < leader->config.nranks; r++) {
-        const eni_mate *mate = &leader->mates[r];
-        if (mate->stage == MATE_LOST) continue;
+        const eni_leader_member *member = &leader->members[r];
+        if (member->stage == MEMBER_LOST) continue;
         say(&s, "%s rank %d ", named++ == 0 ? "" : ",", r);
-        if (mate->stage == MATE_HERE) {
+        if (member->stage == MEMBER_HERE) {
             say(&s, "in ");
-            say_place(&s, &mate->wait);
+            say_place(&s, &member->wait);
         } else
             say(&s, "has left");
     }

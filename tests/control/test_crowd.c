@@ -1,5 +1,5 @@
-/* test_crowd.c - connections that say nothing take every seat at the leader, again and again; the members
- * come in all the same. */
+/* test_crowd.c - connections that say nothing take every connection at the leader, again and again; the
+ * members come in all the same. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "crew.h"
 #include "runtime/net/tcp.h"
 
-enum { CROWD = 300 }; /* the leader has 64 seats for unauthenticated peers */
+enum { CROWD = 300 }; /* the leader has 64 connections for unauthenticated peers */
 
 static void silent_unauthenticated_do_not_keep_members_out(void **state)
 {

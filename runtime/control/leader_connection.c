@@ -1,0 +1,99 @@
+/* leader_connection.c - what all files of the leader need: say something to a member, close its connection,
+ * write an entry of the journal, end the run for all. The other files of the leader call this one; it calls
+ * none of them. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "runtime/control/leader_state.h"
+
+static const int64_t linger_ns = ENI_SECOND;      /* how long a leaving connection may take to close */
+static const int64_t goodbye_ns = 2 * ENI_SECOND; /* how long all may take together when the run has ended */
+
+/* ---- one connection ---- */
+
+void eni_connection_put(eni_connection *connection, const eni_message *message)
+{
+    if (connection->stream != EN_OK || connection->is_write_closed) return;
+    connection->stream = eni_message_put(&connection->link, message);
+    connection->is_write_closed = eni_link_flush(&connection->link) != EN_OK;
+}
+
+void eni_connection_leave(eni_connection *connection)
+{
+    connection->stage = CONNECTION_LEAVING;
+    connection->leave_ns = eni_now_ns() + linger_ns;
+}
+
+void eni_connection_free(eni_connection *connection)
+{
+    eni_link_fini(&connection->link);
+    if (connection->process_fd >= 0) close(connection->process_fd);
+    if (!connection->is_in_world) eni_peer_fini(&connection->peer);
+    eni_free((void *)(uintptr_t)connection->key_values);
+    *connection = (eni_connection){.link.fd = -1, .process_fd = -1};
+}
+
+/* ---- members ---- */
+
+eni_leader_member *eni_leader_member_of(eni_leader *leader, const eni_connection *connection)
+{
+    for (int32_t i = 0; i < leader->nmembers; i++)
+        if (leader->members[i].connection == connection) return &leader->members[i];
+    return NULL;
+}
+
+void eni_leader_member_put(eni_leader_member *member, const eni_message *message)
+{
+    if (member->connection != NULL) eni_connection_put(member->connection, message);
+}
+
+bool eni_leader_has_own_member(const eni_leader *leader)
+{
+    for (size_t i = 0; i < leader->nconnections && leader->config.rank >= 0; i++) {
+        const eni_connection *connection = &leader->connections[i];
+        if (connection->stage != CONNECTION_JOINED && connection->stage != CONNECTION_ACTIVE) continue;
+        if (connection->peer.pid == getpid() && connection->peer.born == leader->born) return true;
+    }
+    return false;
+}
+
+/* ---- the run ends ---- */
+
+/* Sends the last message to everyone who can still hear it and stops serving. */
+void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last)
+{
+    pthread_mutex_lock(&leader->lock);
+    leader->status = status;
+    snprintf(leader->reason, sizeof leader->reason, "%s", reason);
+    pthread_mutex_unlock(&leader->lock);
+    leader->stage = LEADER_ENDING;
+    leader->end_ns = eni_now_ns() + goodbye_ns;
+    for (size_t i = 0; i < leader->nconnections; i++) {
+        eni_connection *connection = &leader->connections[i];
+        if (connection->stage != CONNECTION_JOINED && connection->stage != CONNECTION_ACTIVE) continue;
+        if (last != NULL) eni_connection_put(connection, last);
+        eni_connection_leave(connection);
+    }
+}
+
+void eni_leader_finish(eni_leader *leader, en_status status, const char *reason)
+{
+    if (leader->stage == LEADER_ENDING) return;
+    eni_message ended = {.type = ENI_CTL_ENDED, .status = (uint32_t)status};
+    snprintf(ended.reason, sizeof ended.reason, "%s", reason);
+    if (!eni_leader_has_own_member(leader)) eni_error("leader", "the run ends: %s", reason);
+    eni_leader_end(leader, status, reason, &ended);
+}
+
+en_status eni_leader_write(eni_leader *leader, eni_entry_kind kind, int32_t rank, uint64_t number,
+                           uint64_t value)
+{
+    const eni_leader_config *config = &leader->config;
+    eni_entry entry = {.kind = kind, .rank = rank, .number = number, .value = value};
+    en_status st = config->journal == NULL ? EN_OK : config->journal(config->user, &entry);
+    if (st != EN_OK) eni_leader_finish(leader, st, "the leader cannot write its journal");
+    return st;
+}
