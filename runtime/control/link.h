@@ -7,7 +7,6 @@
 #include "entrain/status.h"
 #include "runtime/control/control.h"
 #include "runtime/net/pack.h"
-#include "runtime/net/unpack.h"
 
 #define ENI_FRAME_MAX (ENI_BLOB_MAX + 4096u) /* a blob and what stands around it */
 

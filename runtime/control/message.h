@@ -57,7 +57,7 @@ typedef struct eni_key_value_list {
     eni_span raw;
 } eni_key_value_list;
 
-/* Which fields count depends on the type: see fields() in message.c. */
+/* Which fields count depends on the type: see the table in message.c. */
 typedef struct eni_message {
     uint32_t type;
     eni_token token;

@@ -1,16 +1,49 @@
-/* wire.c - see wire.h. The header is one array of HEADER_FIELDS elements, in the order of encode below. */
+/* wire.c - the header as one msgpack array: magic, version, and the fields of the table below, which writes
+ * and reads them in its order. */
 #include "runtime/net/wire.h"
 
 #include "entrain/strategy.h"
 #include "runtime/net/pack.h"
-#include "runtime/net/unpack.h"
 
 enum {
-    HEADER_FIELDS = 28,
     RANK_MAX = 65535,
     FLAGS_ALL =
         ENI_FLAG_SHM | ENI_FLAG_CRC | ENI_FLAG_REPEAT | ENI_FLAG_DATA | ENI_FLAG_REPLAY | ENI_FLAG_MAPPED,
 };
+
+#define UINT(name, max, why)     ENI_FIELD(ENI_FIELD_UINT, eni_header, name, 0, max, why)
+#define INT(name, min, max, why) ENI_FIELD(ENI_FIELD_INT, eni_header, name, min, max, why)
+
+static const eni_field fields[] = {
+    UINT(type, ENI_MSG_TYPES - 1, "the type is unknown"),
+    UINT(flags, FLAGS_ALL, "a flag is unknown"),
+    UINT(epoch, UINT32_MAX, "the epoch is out of range"),
+    INT(rank, -1, RANK_MAX, "the rank is out of range"),
+    UINT(bucket, UINT32_MAX, "the bucket is out of range"),
+    UINT(shard, UINT32_MAX, "the shard is out of range"),
+    UINT(kind, 255, "the kind is out of range"),
+    UINT(what, EN_WEIGHTS, "what it carries is unknown"),
+    UINT(dtype, ENI_DTYPE_F32, "the dtype is unknown"),
+    UINT(codec, ENI_CODEC_NONE, "the codec is unknown"),
+    UINT(incarnation, UINT64_MAX, "the incarnation is out of range"),
+    UINT(seq, UINT64_MAX, "the sequence number is out of range"),
+    UINT(base_version, UINT64_MAX, "the base version is out of range"),
+    UINT(version, UINT64_MAX, "the version is out of range"),
+    UINT(stable, UINT64_MAX, "the stable sequence number is out of range"),
+    UINT(nsamples, UINT64_MAX, "the number of samples is out of range"),
+    UINT(covered, UINT64_MAX, "the number of covered samples is out of range"),
+    UINT(count, ENI_BUCKET_MAX / sizeof(float), "the element count is over the limit"),
+    UINT(bytes, ENI_BUCKET_MAX, "the payload is over the limit"),
+    UINT(step, UINT64_MAX, "the step is out of range"),
+    INT(deliver_ns, 0, INT64_MAX, "the delivery time is negative"),
+    UINT(crc, UINT32_MAX, "the checksum is out of range"),
+    UINT(slot, UINT32_MAX, "the slot is out of range"),
+    UINT(into, UINT32_MAX, "the slot of the answer is out of range"),
+    UINT(status, 255, "the status is out of range"),
+    ENI_FIELD(ENI_FIELD_TEXT, eni_header, text, 0, 0, "the text is too long"),
+};
+
+enum { NFIELDS = sizeof fields / sizeof *fields, HEADER_FIELDS = 2 + NFIELDS };
 
 size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX])
 {
@@ -18,32 +51,8 @@ size_t eni_header_encode(const eni_header *header, uint8_t buffer[ENI_HEADER_MAX
     eni_pack_array(&pack, HEADER_FIELDS);
     eni_pack_uint(&pack, ENI_WIRE_MAGIC);
     eni_pack_uint(&pack, ENI_WIRE_VERSION);
-    eni_pack_uint(&pack, header->type);
-    eni_pack_uint(&pack, header->flags);
-    eni_pack_uint(&pack, header->epoch);
-    eni_pack_int(&pack, header->rank);
-    eni_pack_uint(&pack, header->bucket);
-    eni_pack_uint(&pack, header->shard);
-    eni_pack_uint(&pack, header->kind);
-    eni_pack_uint(&pack, header->what);
-    eni_pack_uint(&pack, header->dtype);
-    eni_pack_uint(&pack, header->codec);
-    eni_pack_uint(&pack, header->incarnation);
-    eni_pack_uint(&pack, header->seq);
-    eni_pack_uint(&pack, header->base_version);
-    eni_pack_uint(&pack, header->version);
-    eni_pack_uint(&pack, header->stable);
-    eni_pack_uint(&pack, header->nsamples);
-    eni_pack_uint(&pack, header->covered);
-    eni_pack_uint(&pack, header->count);
-    eni_pack_uint(&pack, header->bytes);
-    eni_pack_uint(&pack, header->step);
-    eni_pack_int(&pack, header->deliver_ns);
-    eni_pack_uint(&pack, header->crc);
-    eni_pack_uint(&pack, header->slot);
-    eni_pack_uint(&pack, header->into);
-    eni_pack_uint(&pack, header->status);
-    eni_pack_str(&pack, header->text);
+    for (int i = 0; i < NFIELDS; i++)
+        eni_field_put(&pack, &fields[i], header);
     return pack.bytes;
 }
 
@@ -56,36 +65,6 @@ static void decode_preamble(eni_cursor *in)
     if (eni_unpack_uint(in, UINT32_MAX, "the version is not a number") != ENI_WIRE_VERSION)
         eni_cursor_refuse(in, "it was made by another version of the protocol");
     if (n != HEADER_FIELDS) eni_cursor_refuse(in, "it has not the fields of this version");
-}
-
-static void decode_fields(eni_cursor *in, eni_header *h)
-{
-    h->type = (uint32_t)eni_unpack_uint(in, ENI_MSG_TYPES - 1, "the type is unknown");
-    h->flags = (uint32_t)eni_unpack_uint(in, FLAGS_ALL, "a flag is unknown");
-    h->epoch = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the epoch is out of range");
-    h->rank = (int32_t)eni_unpack_int(in, -1, RANK_MAX, "the rank is out of range");
-    h->bucket = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the bucket is out of range");
-    h->shard = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the shard is out of range");
-    h->kind = (uint32_t)eni_unpack_uint(in, 255, "the kind is out of range");
-    h->what = (uint32_t)eni_unpack_uint(in, EN_WEIGHTS, "what it carries is unknown");
-    h->dtype = (uint32_t)eni_unpack_uint(in, ENI_DTYPE_F32, "the dtype is unknown");
-    h->codec = (uint32_t)eni_unpack_uint(in, ENI_CODEC_NONE, "the codec is unknown");
-    h->incarnation = eni_unpack_uint(in, UINT64_MAX, "the incarnation is out of range");
-    h->seq = eni_unpack_uint(in, UINT64_MAX, "the sequence number is out of range");
-    h->base_version = eni_unpack_uint(in, UINT64_MAX, "the base version is out of range");
-    h->version = eni_unpack_uint(in, UINT64_MAX, "the version is out of range");
-    h->stable = eni_unpack_uint(in, UINT64_MAX, "the stable sequence number is out of range");
-    h->nsamples = eni_unpack_uint(in, UINT64_MAX, "the number of samples is out of range");
-    h->covered = eni_unpack_uint(in, UINT64_MAX, "the number of covered samples is out of range");
-    h->count = eni_unpack_uint(in, ENI_BUCKET_MAX / sizeof(float), "the element count is over the limit");
-    h->bytes = eni_unpack_uint(in, ENI_BUCKET_MAX, "the payload is over the limit");
-    h->step = eni_unpack_uint(in, UINT64_MAX, "the step is out of range");
-    h->deliver_ns = eni_unpack_int(in, 0, INT64_MAX, "the delivery time is negative");
-    h->crc = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the checksum is out of range");
-    h->slot = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the slot is out of range");
-    h->into = (uint32_t)eni_unpack_uint(in, UINT32_MAX, "the slot of the answer is out of range");
-    h->status = (uint32_t)eni_unpack_uint(in, 255, "the status is out of range");
-    eni_unpack_text(in, h->text, sizeof h->text, "the text is too long");
 }
 
 /* What must hold between the fields. */
@@ -103,7 +82,8 @@ en_status eni_header_decode(const uint8_t *bytes, size_t length, eni_header *hea
     eni_cursor in = eni_cursor_make(bytes, length);
     if (length > ENI_HEADER_MAX) eni_cursor_refuse(&in, "the header is over the limit");
     decode_preamble(&in);
-    decode_fields(&in, &header);
+    for (int i = 0; i < NFIELDS; i++)
+        eni_field_get(&in, &fields[i], &header);
     check_fields(&in, &header);
     if (!eni_cursor_finish(&in)) {
         if (why_out != NULL) *why_out = in.why;
