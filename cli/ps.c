@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "config/env.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -16,16 +17,16 @@
 #include "report/table.h"
 #include "runtime/control/runs.h"
 
-enum { COLUMNS = 9, ANSWER_S = 2, END_S = 10 };
+enum { COLUMNS = 9, END_S = 10 };
 
-static const char *fact(const eni_run *run, const char *key)
+static const char *fact(const eni_run_status *run, const char *key)
 {
     const char *value = eni_key_value_find(run->attributes, run->nattributes, key);
     return value == NULL || value[0] == 0 ? "-" : value;
 }
 
 /* What the user calls the run: who started it, or who leads it where it was started by hand. */
-static int64_t number_of(const eni_run *run)
+static int64_t number_of(const eni_run_status *run)
 {
     const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
     const int64_t pid = launcher == NULL ? 0 : atoll(launcher);
@@ -34,7 +35,7 @@ static int64_t number_of(const eni_run *run)
 
 /* ---- ps ---- */
 
-static int64_t furthest_step(const eni_run *run)
+static int64_t furthest_step(const eni_run_status *run)
 {
     int64_t step = -1;
     for (size_t i = 0; i < run->nrank; i++)
@@ -42,7 +43,7 @@ static int64_t furthest_step(const eni_run *run)
     return step;
 }
 
-static double share_done(const eni_run *run)
+static double share_done(const eni_run_status *run)
 {
     const double budget = (double)run->budget;
     if (budget <= 0) return 0;
@@ -60,12 +61,16 @@ static void format_time(int64_t elapsed_ns, char *text, size_t bytes)
         snprintf(text, bytes, "%" PRId64 ":%02" PRId64 ":%02" PRId64, s / 3600, s / 60 % 60, s % 60);
 }
 
-static void format_step(const eni_run *run, char *text, size_t bytes)
+static void format_step(const eni_run_status *run, char *text, size_t bytes)
 {
     static const char *const stages[] = {
         [ENI_RUN_JOINING] = "joining", [ENI_RUN_STOPPING] = "stopping", [ENI_RUN_ENDING] = "ending"};
     const int64_t step = furthest_step(run);
-    if (run->stage != ENI_RUN_RUNNING)
+    if (run->is_stopped)
+        snprintf(text, bytes, "stopped"); /* SIGSTOP, Ctrl-Z: what else the row says is from before */
+    else if (eni_run_silent_ns(run, eni_now_ns()) > 0)
+        snprintf(text, bytes, "no answer");
+    else if (run->stage != ENI_RUN_RUNNING)
         snprintf(text, bytes, "%s", stages[run->stage]);
     else if (step < 0)
         snprintf(text, bytes, "-");
@@ -73,7 +78,7 @@ static void format_step(const eni_run *run, char *text, size_t bytes)
         eni_table_grouped((double)step, ",", text, bytes);
 }
 
-static void fill_row(const eni_run *run, char (*cell)[ENI_TABLE_TEXT])
+static void fill_row(const eni_run_status *run, char (*cell)[ENI_TABLE_TEXT])
 {
     snprintf(cell[0], ENI_TABLE_TEXT, "%" PRId64, number_of(run));
     snprintf(cell[1], ENI_TABLE_TEXT, "%s", fact(run, "strategy"));
@@ -82,8 +87,15 @@ static void fill_row(const eni_run *run, char (*cell)[ENI_TABLE_TEXT])
     format_step(run, cell[4], ENI_TABLE_TEXT);
     eni_table_grouped((double)run->samples, ",", cell[5], ENI_TABLE_TEXT);
     snprintf(cell[6], ENI_TABLE_TEXT, "%.0f %%", share_done(run));
-    format_time(run->elapsed_ns, cell[7], ENI_TABLE_TEXT);
+    format_time(eni_now_ns() - run->started_ns, cell[7], ENI_TABLE_TEXT);
     snprintf(cell[8], ENI_TABLE_TEXT, "%s", fact(run, "out"));
+}
+
+static en_status list(eni_run_status **runs_out, size_t *n_out)
+{
+    char folder[256];
+    EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
+    return eni_runs_list(folder, runs_out, n_out);
 }
 
 en_status eni_command_ps(const eni_command_context *context)
@@ -91,10 +103,10 @@ en_status eni_command_ps(const eni_command_context *context)
     static const eni_column columns[COLUMNS] = {{"RUN", true},     {"STRATEGY", false}, {"MODEL", false},
                                                 {"WORKERS", true}, {"STEP", true},      {"SAMPLES", true},
                                                 {"%", true},       {"TIME", true},      {"OUT", false}};
-    eni_run *runs;
+    eni_run_status *runs;
     size_t n;
     (void)context;
-    EN_TRY(eni_runs_list(eni_now_ns() + ANSWER_S * ENI_SECOND, &runs, &n));
+    EN_TRY(list(&runs, &n));
     char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(n * COLUMNS + 1, sizeof *cells);
     if (cells == NULL) {
         eni_runs_free(runs, n);
@@ -111,7 +123,7 @@ en_status eni_command_ps(const eni_command_context *context)
 /* ---- stop ---- */
 
 /* By the number that ps shows, or that of the leader. */
-static const eni_run *find_run(const eni_run *runs, size_t n, const char *word)
+static const eni_run_status *find_run(const eni_run_status *runs, size_t n, const char *word)
 {
     char *end;
     const long long number = strtoll(word, &end, 10);
@@ -135,16 +147,23 @@ static int wait_for_end(const int *pidfd, int64_t deadline_ns)
     return 1;
 }
 
-static en_status stop_run(const eni_run *run)
+static en_status stop_run(const eni_run_status *run)
 {
     const int64_t begin = eni_now_ns(), number = number_of(run);
     const int pidfd[2] = {(int)syscall(SYS_pidfd_open, (pid_t)run->pid, 0),
                           number == run->pid ? -1 : (int)syscall(SYS_pidfd_open, (pid_t)number, 0)};
-    en_status st = eni_runs_stop(run, "entrain stop", begin + ANSWER_S * ENI_SECOND);
+    en_status st = eni_runs_stop(run);
     if (st == EN_ENOENT) st = EN_OK; /* it has ended meanwhile */
     if (st == EN_OK && !wait_for_end(pidfd, begin + END_S * ENI_SECOND)) {
-        eni_error("stop", "run %" PRId64 " has heard it and goes on after %d s; kill -9 %" PRId64 " ends it",
-                  number, END_S, number);
+        if (run->is_stopped)
+            eni_error("stop",
+                      "run %" PRId64 ": its leader, pid %" PRId64
+                      ", is stopped (SIGSTOP or Ctrl-Z): kill -CONT "
+                      "%" PRId64 " lets it end",
+                      number, run->pid, run->pid);
+        else
+            eni_error("stop", "run %" PRId64 " was told and goes on after %d s; kill -9 %" PRId64 " ends it",
+                      number, END_S, number);
         st = EN_ETIMEOUT;
     }
     if (st == EN_OK)
@@ -158,10 +177,10 @@ static en_status stop_run(const eni_run *run)
 en_status eni_command_stop(const eni_command_context *context)
 {
     const char *word = context->config->args.item[0];
-    eni_run *runs;
+    eni_run_status *runs;
     size_t n;
-    EN_TRY(eni_runs_list(eni_now_ns() + ANSWER_S * ENI_SECOND, &runs, &n));
-    const eni_run *run = find_run(runs, n, word);
+    EN_TRY(list(&runs, &n));
+    const eni_run_status *run = find_run(runs, n, word);
     en_status st = EN_EINVAL;
     if (run != NULL)
         st = stop_run(run);

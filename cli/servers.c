@@ -14,10 +14,12 @@
 
 #include "cli/cause.h"
 #include "cli/nodes.h"
+#include "config/env.h"
 #include "config/folders.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/control/runs.h"
 
 enum { LAST_MS = 2000 }; /* a psd that is alone ends by itself within this time, or is ended */
 
@@ -118,8 +120,19 @@ en_status eni_servers_open(eni_launcher *l)
     return EN_EIO;
 }
 
+/* The file for `entrain ps` of a psd or rank 0 that was killed. */
+static void remove_status_files(void)
+{
+    char folder[256];
+    eni_run_status *runs;
+    size_t n;
+    if (eni_env_runtime_dir(folder, sizeof folder) == EN_OK && eni_runs_list(folder, &runs, &n) == EN_OK)
+        eni_runs_free(runs, n);
+}
+
 void eni_servers_close(eni_launcher *l)
 {
+    remove_status_files();
     if (l->state[0] == 0) return;
     empty_folder(l->state);
     rmdir(l->state);

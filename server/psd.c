@@ -306,7 +306,8 @@ static int64_t server_timeout(const eni_psd *p)
 static en_status start_leader(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char launcher[24], out[1024];
+    char launcher[24], out[1024], folder[256];
+    const bool has_folder = eni_env_runtime_dir(folder, sizeof folder) == EN_OK;
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
     const eni_key_value attributes[] = {
@@ -329,6 +330,7 @@ static en_status start_leader(eni_psd *p)
         .journal = log_entry,
         .server_timeout_ns = server_timeout(p),
         .revived = p->past ? &p->revived : NULL,
+        .status_folder = has_folder ? folder : NULL,
         .attributes = attributes,
         .nattributes = sizeof attributes / sizeof *attributes,
         .user = p,

@@ -47,7 +47,8 @@ static en_status choose_token(eni_worker *w)
 static en_status start_leader(eni_worker *w, const eni_address *listen)
 {
     const eni_config *c = w->config;
-    char launcher[24], out[1024];
+    char launcher[24], out[1024], folder[256];
+    const bool has_folder = eni_env_runtime_dir(folder, sizeof folder) == EN_OK;
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
     const eni_key_value attributes[] = {{"strategy", w->strategy->name},
@@ -66,6 +67,7 @@ static en_status start_leader(eni_worker *w, const eni_address *listen)
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .budget = w->plan.micro_batches - w->first_micro,
+                                .status_folder = has_folder ? folder : NULL,
                                 .attributes = attributes,
                                 .nattributes = sizeof attributes / sizeof *attributes};
     return eni_leader_start(&config, &w->leader);

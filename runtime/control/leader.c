@@ -21,7 +21,7 @@
 #include "runtime/net/process.h"
 
 /* What poll(2) looks at: these, then socket and process of each connection. */
-enum { POLL_WAKE, POLL_LISTEN, POLL_DOOR, POLL_CONNECTIONS = POLL_DOOR + 1 + ENI_DOOR_CALLERS };
+enum { POLL_WAKE, POLL_LISTEN, POLL_CONNECTIONS };
 enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
 static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
@@ -173,7 +173,6 @@ static void wait_events(eni_leader *leader)
     bool is_full;
     const bool has_room = next_connection(leader, &is_full) != NULL || is_full;
     set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listen_fd : -1, POLLIN, 0};
-    eni_door_poll(leader->door, &set[POLL_DOOR]);
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
         short events = POLLIN;
@@ -232,11 +231,11 @@ static void round_once(eni_leader *leader)
     read_all(leader, now_ns);
     serve_all(leader, now_ns);
     accept_all(leader);
-    eni_door_serve(leader, &leader->polled[POLL_DOOR], now_ns);
     check_asked(leader);
     if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
         eni_leader_tick_join(leader, now_ns);
     if (leader->stage == LEADER_RUNNING) eni_leader_tick_run(leader, now_ns);
+    eni_leader_status_tick(leader, now_ns);
 }
 
 static void *run(void *argument)
@@ -275,7 +274,7 @@ static void leader_free(eni_leader *leader)
         member_fini(&leader->members[i]);
     for (int32_t i = 0; i < leader->nmembers && leader->peers != NULL; i++)
         eni_peer_fini(&leader->peers[i]);
-    eni_door_close(leader->door);
+    eni_leader_status_close(leader->status_file);
     if (leader->listen_fd >= 0) close(leader->listen_fd);
     if (leader->wake_fd >= 0) close(leader->wake_fd);
     if (leader->over_fd >= 0) close(leader->over_fd);
@@ -363,7 +362,7 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     pthread_mutex_init(&leader->lock, NULL);
     EN_TRY_GOTO(allocate(leader, config), free_leader);
     EN_TRY_GOTO(open_listener(leader, config), free_leader);
-    eni_door_open(leader);
+    eni_leader_status_open(leader);
     if (pthread_create(&leader->thread, NULL, run, leader) != 0) {
         eni_error("leader", "cannot start a thread");
         if (config->listen_fd >= 0) leader->listen_fd = -1; /* not taken over after all */

@@ -86,7 +86,9 @@ typedef struct eni_leader_config {
                                    other servers); on_world is called at the start, with epoch + 1 */
     const char *ask_tag;        /* the gather for which other servers are asked for a blob; NULL: "result" */
 
-    /* For `entrain ps`, copied: "strategy", "out", "launcher" (pid), "model", .. NULL: no status socket. */
+    /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied, what
+     * the leader does not know: "strategy", "out", "launcher" (pid), "model", .. */
+    const char *status_folder;
     const eni_key_value *attributes;
     size_t nattributes;
 
@@ -136,7 +138,7 @@ en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
 uint64_t eni_leader_claimed(const eni_leader *leader);
 uint64_t eni_leader_samples(const eni_leader *leader);
 
-/* The early end in good order of member.h, asked for by the leader's process or by `entrain stop`. Before
+/* The early end in good order of member.h, asked for by the leader's process, which `entrain stop` sends a SIGTERM. Before
  * the ranks are in it ends the run at once. Returns at once. */
 void eni_leader_stop_run(eni_leader *leader, const char *why);
 

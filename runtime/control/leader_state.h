@@ -1,7 +1,7 @@
 /* leader_state.h - what the leader's files share:
  *
  *     leader.c         life, calls, and one round of the loop
- *     leader_door.c    `entrain ps`
+ *     leader_status.c  the file for `entrain ps`
  *     leader_run.c     what members say after WELCOME; heartbeats, claims
  *     leader_wait.c    who waits for whom; a wait that cannot end
  *     leader_join.c    who may come in, and come back: compare, open, let in
@@ -98,7 +98,7 @@ typedef enum eni_leader_stage {
 
 typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_stage;
 
-struct eni_door; /* leader_door.c */
+struct eni_leader_status; /* leader_status.c */
 
 struct eni_leader {
     eni_leader_config config; /* host, host_id and attributes are our own copies */
@@ -114,7 +114,7 @@ struct eni_leader {
     bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
     eni_log_limit refusals;
     struct pollfd *polled;
-    struct eni_door *door;
+    struct eni_leader_status *status_file; /* NULL: none */
     eni_world_info world; /* valid until stop: on_world may keep it */
     eni_peer *peers;      /* (nmembers) ranks, then servers 1 .. */
     eni_leader_member *members; /* (nmembers) */
@@ -213,11 +213,9 @@ void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
 void eni_leader_serve(eni_leader *leader, eni_connection *connection, const eni_message *message);
 void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
 
-/* leader_door.c */
-enum { ENI_DOOR_CALLERS = 4 };
-void eni_door_open(eni_leader *leader); /* without it the run goes on */
-void eni_door_close(struct eni_door *door);
-void eni_door_poll(const struct eni_door *door, struct pollfd set[1 + ENI_DOOR_CALLERS]);
-void eni_door_serve(eni_leader *leader, const struct pollfd set[1 + ENI_DOOR_CALLERS], int64_t now_ns);
+/* leader_status.c */
+void eni_leader_status_open(eni_leader *leader); /* without it the run goes on */
+void eni_leader_status_tick(eni_leader *leader, int64_t now_ns);
+void eni_leader_status_close(struct eni_leader_status *status);
 
 #endif

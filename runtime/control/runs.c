@@ -1,190 +1,368 @@
-/* runs.c - see runs.h. The names are found in /proc/net/unix, which lists abstract sockets of this network
- * namespace with an '@'. */
+/* runs.c - the files by which runs are seen from outside (runs.h): what is in one, how its leader writes it,
+ * how others list them, and how a run is told to end.
+ *
+ * A file is 8 bytes of magic and version, the time of writing, and msgpack: one array of the run's fields,
+ * one of its attributes, and one for each rank. */
 #include "runtime/control/runs.h"
 
+#include <dirent.h>
 #include <errno.h>
-#include <poll.h>
-#include <stddef.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "runtime/control/runs_wire.h"
-#include "runtime/net/tcp.h"
+#include "runtime/control/message.h"
 
-enum { RUNS_MAX = 1024 };
-static const int64_t one_run_ns = 500 * ENI_MILLI; /* a leader that is stopped must not hide the others */
+enum {
+    ATTRIBUTES_MAX = 64,
+    FILE_MAX = 4 << 20,
+    LEADERS_OF_A_PROCESS = 100,
+    RUNS_MAX = 1024,
+    PATH_BYTES = 512
+};
+static const int64_t refresh_ns = ENI_SECOND, silent_ns = 5 * ENI_SECOND;
+static const char magic[8] = "ENTrun1", prefix[] = "status-";
 
-/* ---- one connection ---- */
+/* ---- what is in a file ---- */
 
-/* A listener whose queue is full would block: it is asked again until the deadline. */
-static en_status call(const char *name, int64_t deadline_ns, int *fd_out)
+#define UINT(record, name, max, why)     ENI_FIELD(ENI_FIELD_UINT, record, name, 0, max, why)
+#define INT(record, name, min, max, why) ENI_FIELD(ENI_FIELD_INT, record, name, min, max, why)
+#define TEXT(record, name, why)          ENI_FIELD(ENI_FIELD_TEXT, record, name, 0, 0, why)
+
+static const eni_field run_fields[] = {
+    INT(eni_run_status, pid, 1, INT32_MAX, "the process id is out of range"),
+    UINT(eni_run_status, born, UINT64_MAX, "the time of birth is out of range"),
+    UINT(eni_run_status, pid_namespace, UINT64_MAX, "the namespace is out of range"),
+    UINT(eni_run_status, stage, ENI_RUN_ENDING, "the stage is unknown"),
+    INT(eni_run_status, nranks, 1, ENI_RANKS_MAX, "the world size is out of range"),
+    INT(eni_run_status, nservers, 0, ENI_SERVERS_MAX, "the number of servers is out of range"),
+    INT(eni_run_status, started_ns, 0, INT64_MAX, "the time is out of range"),
+    UINT(eni_run_status, samples, UINT64_MAX, "the number of samples is out of range"),
+    UINT(eni_run_status, claimed, UINT64_MAX, "the number of claims is out of range"),
+    UINT(eni_run_status, budget, UINT64_MAX, "the budget is out of range"),
+    UINT(eni_run_status, nrank, ENI_RANKS_MAX + ENI_SERVERS_MAX, "the number of ranks is out of range"),
+};
+
+static const eni_field rank_fields[] = {
+    INT(eni_run_rank, rank, ENI_RANK_NONE, ENI_RANKS_MAX - 1, "the rank is out of range"),
+    UINT(eni_run_rank, state, ENI_RANK_GONE, "the state is unknown"),
+    INT(eni_run_rank, pid, 0, INT64_MAX, "the process id is out of range"),
+    UINT(eni_run_rank, born, UINT64_MAX, "the time of birth is out of range"),
+    INT(eni_run_rank, step, -1, INT64_MAX, "the step is out of range"),
+    TEXT(eni_run_rank, host, "the host's name is too long"),
+    TEXT(eni_run_rank, phase, "the phase is too long"),
+};
+
+enum { NRUN = sizeof run_fields / sizeof *run_fields, NRANK = sizeof rank_fields / sizeof *rank_fields };
+
+static void put_record(eni_pack *out, const eni_field *fields, uint32_t n, const void *record)
 {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    size_t n = strlen(name);
-    if (n > sizeof to.sun_path - 1) return EN_ENOENT;
-    memcpy(to.sun_path + 1, name, n);
-    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return EN_EIO;
-    en_status st = EN_OK;
-    while (connect(fd, (struct sockaddr *)&to, bytes) != 0 && st == EN_OK) {
-        st = errno == EAGAIN ? EN_OK : EN_ENOENT;
-        if (st == EN_OK && eni_now_ns() > deadline_ns) st = EN_ETIMEOUT;
-        if (st == EN_OK) eni_sleep_until(eni_now_ns() + 5 * ENI_MILLI);
-    }
-    if (st == EN_OK && !eni_runs_is_own_user(fd)) st = EN_ENOENT;
-    if (st == EN_OK)
-        *fd_out = fd;
-    else
-        close(fd);
-    return st;
+    eni_pack_array(out, n);
+    for (uint32_t i = 0; i < n; i++)
+        eni_field_put(out, &fields[i], record);
 }
 
-static en_status receive(int fd, int64_t deadline_ns, uint8_t *memory, size_t *length_out)
+static void get_record(eni_cursor *in, const eni_field *fields, uint32_t n, void *record)
 {
-    for (;;) {
-        ssize_t n = recv(fd, memory, ENI_RUNS_MESSAGE_MAX, 0);
-        if (n > 0) {
-            *length_out = (size_t)n;
-            return EN_OK;
-        }
-        if (n == 0 || (errno != EAGAIN && errno != EINTR)) return EN_EIO;
-        EN_TRY(eni_tcp_wait(fd, POLLIN, deadline_ns, -1));
-    }
+    eni_unpack_array(in, n, n);
+    for (uint32_t i = 0; i < n; i++)
+        eni_field_get(in, &fields[i], record);
 }
 
-/* ---- status ---- */
-
-static void run_fini(eni_run *run)
+/* All but magic and time. */
+static void put_status(eni_pack *out, const eni_run_status *run)
 {
-    eni_free(run->attributes);
-    eni_free(run->rank);
-    *run = (eni_run){0};
+    put_record(out, run_fields, NRUN, run);
+    eni_pack_array(out, (uint32_t)run->nattributes * 2);
+    for (size_t i = 0; i < run->nattributes; i++) {
+        eni_pack_text(out, run->attributes[i].key);
+        eni_pack_text(out, run->attributes[i].value);
+    }
+    for (size_t i = 0; i < run->nrank; i++)
+        put_record(out, rank_fields, NRANK, &run->rank[i]);
 }
 
-static en_status read_ranks(int fd, int64_t deadline_ns, eni_run *run)
+static en_status get_attributes(eni_cursor *in, eni_run_status *run)
 {
-    uint8_t memory[ENI_RUNS_MESSAGE_MAX];
-    size_t length;
-    run->rank = eni_alloc_array(run->nrank, sizeof *run->rank);
-    if (run->rank == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < run->nrank; i++) {
-        EN_TRY(receive(fd, deadline_ns, memory, &length));
-        EN_TRY(eni_runs_get_rank(memory, length, &run->rank[i]));
-    }
+    char text[ENI_REASON_MAX];
+    const uint32_t n = eni_unpack_array(in, 0, 2 * ATTRIBUTES_MAX);
+    const uint8_t *begin = in->at;
+    for (uint32_t i = 0; i < n; i++)
+        eni_unpack_text(in, text, sizeof text, "a fact is too long");
+    if (n % 2 != 0) eni_cursor_refuse(in, "a key without a value");
+    if (in->why != NULL) return EN_EPROTO;
+    eni_key_value_list list = {NULL, n / 2, {begin, (size_t)(in->at - begin)}};
+    EN_TRY(eni_key_values_take(&list, &run->attributes));
+    run->nattributes = n / 2;
     return EN_OK;
 }
 
-static en_status ask(const char *name, int64_t deadline_ns, eni_run *run)
+static void run_fini(eni_run_status *run)
 {
-    static const uint8_t question[] = {0x91, ENI_RUNS_STATUS};
-    uint8_t memory[ENI_RUNS_MESSAGE_MAX];
-    size_t length;
-    int fd;
-    *run = (eni_run){0};
-    EN_TRY(call(name, deadline_ns, &fd));
-    en_status st = send(fd, question, sizeof question, MSG_NOSIGNAL) < 0 ? EN_EIO : EN_OK;
-    if (st == EN_OK) st = receive(fd, deadline_ns, memory, &length);
-    if (st == EN_OK) st = eni_runs_get_run(memory, length, run);
-    if (st == EN_OK) st = read_ranks(fd, deadline_ns, run);
-    close(fd);
-    snprintf(run->name, sizeof run->name, "%s", name);
-    if (st != EN_OK) run_fini(run);
+    eni_free((void *)(uintptr_t)run->attributes);
+    eni_free(run->rank);
+    *run = (eni_run_status){0};
+}
+
+en_status eni_run_status_read(const uint8_t *bytes, size_t length, eni_run_status *run_out)
+{
+    eni_run_status run = {0};
+    const size_t head = sizeof magic + sizeof run.written_ns;
+    if (length < head || memcmp(bytes, magic, sizeof magic) != 0) return EN_EPROTO;
+    memcpy(&run.written_ns, bytes + sizeof magic, sizeof run.written_ns);
+    eni_cursor in = eni_cursor_make(bytes + head, length - head);
+    get_record(&in, run_fields, NRUN, &run);
+    const size_t nrank = run.nrank; /* of ranks that follow: each takes a byte at least */
+    if (nrank > (size_t)(in.end - in.at)) eni_cursor_refuse(&in, "ranks are missing");
+    en_status st = get_attributes(&in, &run);
+    if (st == EN_OK && (run.rank = eni_alloc_array(nrank, sizeof *run.rank)) == NULL) st = EN_ENOMEM;
+    for (size_t i = 0; st == EN_OK && i < nrank; i++)
+        get_record(&in, rank_fields, NRANK, &run.rank[i]);
+    if (st == EN_OK && !eni_cursor_finish(&in)) st = EN_EPROTO;
+    if (st == EN_OK)
+        *run_out = run;
+    else
+        run_fini(&run);
     return st;
+}
+
+/* ---- the leader's side ---- */
+
+struct eni_run_writer {
+    char path[PATH_BYTES], temporary[PATH_BYTES];
+    uint64_t pid_namespace;
+    int64_t written_ns;
+    eni_pack last; /* what was written, without the time */
+    bool has_warned;
+};
+
+static uint64_t pid_namespace(void)
+{
+    struct stat about;
+    return stat("/proc/self/ns/pid", &about) == 0 ? (uint64_t)about.st_ino : 0;
+}
+
+static bool write_all(int fd, const void *data, size_t bytes)
+{
+    for (const uint8_t *at = data; bytes > 0;) {
+        const ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Not synchronised: after a crash of the machine there is no run. */
+static bool write_temporary(eni_run_writer *w, int64_t now_ns)
+{
+    unlink(w->temporary);
+    const int fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool is_done = fd >= 0 && write_all(fd, magic, sizeof magic) && write_all(fd, &now_ns, sizeof now_ns) &&
+                   write_all(fd, w->last.data, w->last.bytes);
+    if (fd >= 0 && close(fd) != 0) is_done = false;
+    return is_done;
+}
+
+/* Takes the first free name: a link, unlike a rename, fails where there is one. */
+static bool make_file(eni_run_writer *w, const char *folder)
+{
+    for (int i = 0; i < LEADERS_OF_A_PROCESS; i++) {
+        char suffix[16] = "";
+        if (i > 0) snprintf(suffix, sizeof suffix, ".%d", i);
+        const int n = snprintf(w->path, sizeof w->path, "%s/%s%d%s", folder, prefix, (int)getpid(), suffix);
+        const int m =
+            snprintf(w->temporary, sizeof w->temporary, "%s/.%s%d%s", folder, prefix, (int)getpid(), suffix);
+        errno = ENAMETOOLONG;
+        if (n >= (int)sizeof w->path || m >= (int)sizeof w->temporary) return false;
+        if (!write_temporary(w, w->written_ns)) return false;
+        const bool is_ours = link(w->temporary, w->path) == 0;
+        const int error = errno;
+        unlink(w->temporary);
+        errno = error;
+        if (is_ours || error != EEXIST) return is_ours;
+    }
+    return false;
+}
+
+/* Removes what killed leaders left. */
+static void clear_up(const char *folder)
+{
+    eni_run_status *runs;
+    size_t n;
+    if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n);
+}
+
+eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *run)
+{
+    char why[ENI_PRIVATE_WHY];
+    eni_run_writer *w = eni_alloc(sizeof *w);
+    if (w == NULL) return NULL;
+    eni_run_status with = *run;
+    with.pid_namespace = w->pid_namespace = pid_namespace();
+    put_status(&w->last, &with);
+    w->written_ns = eni_now_ns();
+    const bool is_safe = eni_private_folder(folder, why) == EN_OK;
+    if (is_safe) clear_up(folder);
+    if (is_safe && !w->last.is_failed && make_file(w, folder)) return w;
+    eni_warn("leader", "`entrain ps` will not see this run: %s", is_safe ? strerror(errno) : why);
+    eni_pack_fini(&w->last);
+    eni_free(w);
+    return NULL;
+}
+
+void eni_run_writer_put(eni_run_writer *w, const eni_run_status *run)
+{
+    const int64_t now_ns = eni_now_ns();
+    eni_pack now = {0};
+    eni_run_status with = *run;
+    with.pid_namespace = w->pid_namespace;
+    put_status(&now, &with);
+    const bool is_same = now.bytes == w->last.bytes && memcmp(now.data, w->last.data, now.bytes) == 0;
+    if (now.is_failed || (is_same && now_ns - w->written_ns < refresh_ns)) {
+        eni_pack_fini(&now);
+        return;
+    }
+    eni_pack_fini(&w->last);
+    w->last = now;
+    w->written_ns = now_ns;
+    if (write_temporary(w, now_ns) && rename(w->temporary, w->path) == 0) return;
+    if (!w->has_warned) eni_warn("leader", "cannot write %s: %s", w->path, strerror(errno));
+    w->has_warned = true;
+}
+
+void eni_run_writer_close(eni_run_writer *w)
+{
+    if (w == NULL) return;
+    unlink(w->path);
+    unlink(w->temporary);
+    eni_pack_fini(&w->last);
+    eni_free(w);
+}
+
+/* ---- list ---- */
+
+static uint8_t *read_file(int folder, const char *name, size_t *length_out)
+{
+    struct stat about;
+    uint8_t *bytes = NULL;
+    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == geteuid() &&
+        about.st_size <= FILE_MAX)
+        bytes = eni_alloc((size_t)about.st_size);
+    if (bytes != NULL && read(fd, bytes, (size_t)about.st_size) != about.st_size) {
+        eni_free(bytes);
+        bytes = NULL;
+    }
+    close(fd);
+    *length_out = bytes == NULL ? 0 : (size_t)about.st_size;
+    return bytes;
+}
+
+/* What a leader cannot say of others, or of itself: who is stopped. */
+static void look_at_processes(eni_run_status *run, eni_process_state leader)
+{
+    run->is_stopped = leader == ENI_PROCESS_STOPPED;
+    for (size_t i = 0; i < run->nrank; i++) {
+        eni_run_rank *r = &run->rank[i];
+        if (r->state == ENI_RANK_MISSING || r->state == ENI_RANK_GONE) continue;
+        if (eni_process_look(r->pid, r->born) == ENI_PROCESS_STOPPED) r->state = ENI_RANK_STOPPED;
+    }
+}
+
+/* Whether the file tells of a run that goes on. */
+static bool look_at_file(int folder, const char *name, eni_run_status *run_out)
+{
+    size_t length;
+    uint8_t *bytes = read_file(folder, name, &length);
+    const en_status st = bytes == NULL ? EN_EIO : eni_run_status_read(bytes, length, run_out);
+    eni_free(bytes);
+    if (st != EN_OK) return false;
+    const bool is_of_here = run_out->pid_namespace == pid_namespace();
+    const eni_process_state leader =
+        is_of_here ? eni_process_look(run_out->pid, run_out->born) : ENI_PROCESS_ENDED;
+    if (leader != ENI_PROCESS_ENDED) {
+        look_at_processes(run_out, leader);
+        return true;
+    }
+    if (is_of_here) unlinkat(folder, name, 0);
+    run_fini(run_out);
+    return false;
+}
+
+/* A file that a killed leader had not yet renamed: ".status-PID". */
+static void remove_temporary(int folder, const char *name)
+{
+    const long pid = atol(name + sizeof prefix);
+    if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(folder, name, 0);
 }
 
 static int by_pid(const void *a, const void *b)
 {
-    const eni_run *x = a, *y = b;
-    return x->pid != y->pid ? (x->pid > y->pid) - (x->pid < y->pid) : strcmp(x->name, y->name);
+    const eni_run_status *x = a, *y = b;
+    return x->pid != y->pid ? (x->pid > y->pid) - (x->pid < y->pid)
+                            : (x->started_ns > y->started_ns) - (x->started_ns < y->started_ns);
 }
 
-/* A name appears once for the listener and once for every connection that it has accepted. */
-static bool is_listed(const eni_run *runs, size_t n, const char *name)
+en_status eni_runs_list(const char *folder, eni_run_status **runs_out, size_t *n_out)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(runs[i].name, name) == 0) return true;
-    return false;
-}
-
-/* All names at once, before anybody is asked: the list changes with every connection, and a line may be
- * missed when it does so between two reads. */
-static en_status read_names(eni_run *runs, size_t *n_out)
-{
-    char line[512];
+    struct stat about;
     size_t n = 0;
-    FILE *file = fopen("/proc/net/unix", "re");
-    if (file == NULL) {
-        eni_error("runs", "cannot read /proc/net/unix: %s", strerror(errno));
-        return EN_EIO;
-    }
-    while (n < RUNS_MAX && fgets(line, sizeof line, file) != NULL) {
-        char *name = strstr(line, "@" ENI_RUNS_NAME);
-        if (name == NULL) continue;
-        name++;
-        name[strcspn(name, "\n")] = '\0';
-        if (strlen(name) >= sizeof runs->name || is_listed(runs, n, name)) continue;
-        memcpy(runs[n++].name, name, strlen(name) + 1);
-    }
-    fclose(file);
-    *n_out = n;
-    return EN_OK;
-}
-
-en_status eni_runs_list(int64_t deadline_ns, eni_run **runs_out, size_t *n_out)
-{
-    size_t nnames, n = 0;
-    eni_run *runs = eni_alloc_array(RUNS_MAX, sizeof *runs);
+    eni_run_status *runs = eni_alloc_array(RUNS_MAX, sizeof *runs);
     if (runs == NULL) return EN_ENOMEM;
-    const en_status st = read_names(runs, &nnames);
-    if (st != EN_OK) {
-        eni_free(runs);
-        return st;
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool is_ours = fd >= 0 && fstat(fd, &about) == 0 && about.st_uid == geteuid();
+    DIR *dir = is_ours ? fdopendir(fd) : NULL;
+    for (const struct dirent *e; dir != NULL && n < RUNS_MAX && (e = readdir(dir)) != NULL;) {
+        if (strncmp(e->d_name, prefix, sizeof prefix - 1) == 0 && look_at_file(fd, e->d_name, &runs[n])) n++;
+        if (e->d_name[0] == '.' && strncmp(e->d_name + 1, prefix, sizeof prefix - 1) == 0)
+            remove_temporary(fd, e->d_name);
     }
-    for (size_t i = 0; i < nnames; i++) {
-        char name[sizeof runs->name];
-        memcpy(name, runs[i].name, sizeof name);
-        int64_t until_ns = eni_now_ns() + one_run_ns;
-        if (ask(name, until_ns < deadline_ns ? until_ns : deadline_ns, &runs[n]) == EN_OK) n++;
-    }
+    if (dir != NULL)
+        closedir(dir);
+    else if (fd >= 0)
+        close(fd);
     qsort(runs, n, sizeof *runs, by_pid);
     *runs_out = runs;
     *n_out = n;
     return EN_OK;
 }
 
-void eni_runs_free(eni_run *runs, size_t n)
+void eni_runs_free(eni_run_status *runs, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         run_fini(&runs[i]);
     eni_free(runs);
 }
 
+int64_t eni_run_silent_ns(const eni_run_status *run, int64_t now_ns)
+{
+    const int64_t ns = now_ns - run->written_ns;
+    return run->is_stopped || ns > silent_ns ? ns : 0;
+}
+
 /* ---- stop ---- */
 
-en_status eni_runs_stop(const eni_run *run, const char *why, int64_t deadline_ns)
+en_status eni_runs_stop(const eni_run_status *run)
 {
-    uint8_t memory[ENI_RUNS_MESSAGE_MAX];
-    size_t length;
-    int fd;
-    eni_pack out = eni_pack_over(memory, sizeof memory);
-    eni_pack_array(&out, 2);
-    eni_pack_uint(&out, ENI_RUNS_STOP);
-    eni_pack_str(&out, why);
-    if (out.is_failed || strlen(why) >= ENI_REASON_MAX) return EN_EINVAL;
-    EN_TRY(call(run->name, deadline_ns, &fd));
-    en_status st = send(fd, out.data, out.bytes, MSG_NOSIGNAL) < 0 ? EN_EIO : EN_OK;
-    if (st == EN_OK) st = receive(fd, deadline_ns, memory, &length);
+    const int fd = eni_process_watch(run->pid, run->born);
+    if (fd < 0) return EN_ENOENT;
+    const long rc = syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0);
+    const int error = errno;
     close(fd);
-    if (st != EN_OK)
-        eni_error("runs", "the run of pid %lld did not answer: %s", (long long)run->pid, en_status_str(st));
-    return st;
+    if (rc == 0) return EN_OK;
+    if (error == ESRCH) return EN_ENOENT;
+    eni_error("runs", "cannot tell pid %lld to end: %s", (long long)run->pid, strerror(error));
+    return EN_EDENIED;
 }

@@ -64,9 +64,26 @@ en_status eni_token_path(const char *directory, uint16_t port, char *path_out, s
     return EN_EINVAL;
 }
 
-/* Makes the directory of `path` if it is not there, and refuses one where others could plant a token. */
+en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY])
+{
+    struct stat about;
+    const bool is_there = (mkdir(folder, 0700) == 0 || errno == EEXIST) && lstat(folder, &about) == 0;
+    if (!is_there)
+        snprintf(why_out, ENI_PRIVATE_WHY, "cannot make the directory %.200s: %s", folder, strerror(errno));
+    else if (S_ISDIR(about.st_mode) && about.st_uid == geteuid() && (about.st_mode & 022) == 0)
+        return EN_OK;
+    else
+        snprintf(
+            why_out, ENI_PRIVATE_WHY,
+            "will not write into %.200s: it must be a directory of user %u that nobody else can write to",
+            folder, (unsigned)geteuid());
+    return is_there ? EN_EDENIED : EN_EIO;
+}
+
+/* Refuses a path in whose directory others could plant a token. */
 static en_status safe_directory(const char *path)
 {
+    char why[ENI_PRIVATE_WHY];
     char directory[PATH_BYTES];
     const char *slash = strrchr(path, '/');
     size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
@@ -76,22 +93,9 @@ static en_status safe_directory(const char *path)
     }
     memcpy(directory, bytes == 0 ? "/" : path, bytes == 0 ? 1 : bytes);
     directory[bytes == 0 ? 1 : bytes] = '\0';
-    struct stat about;
-    if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
-        eni_error("token", "cannot make the directory %s: %s", directory, strerror(errno));
-        return EN_EIO;
-    }
-    if (lstat(directory, &about) != 0) {
-        eni_error("token", "cannot look at %s: %s", directory, strerror(errno));
-        return EN_EIO;
-    }
-    bool is_ours = S_ISDIR(about.st_mode) && about.st_uid == geteuid() && (about.st_mode & 022) == 0;
-    if (is_ours) return EN_OK;
-    eni_error(
-        "token",
-        "will not put the job token into %s: it must be a directory of user %u that nobody else can write to",
-        directory, (unsigned)geteuid());
-    return EN_EDENIED;
+    const en_status st = eni_private_folder(directory, why);
+    if (st != EN_OK) eni_error("token", "the job token: %s", why);
+    return st;
 }
 
 static en_status write_all(int fd, const char *text, size_t bytes)

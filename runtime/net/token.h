@@ -34,6 +34,11 @@ bool eni_token_equal(const eni_token *a, const eni_token *b);
  * leader's. EN_EINVAL when it does not fit. */
 en_status eni_token_path(const char *directory, uint16_t port, char *path_out, size_t path_bytes);
 
+/* Makes a folder with mode 0700 if it is not there. Not EN_OK: why_out has a sentence, nothing is logged;
+ * EN_EDENIED: it is another user's, or others may write there. */
+#define ENI_PRIVATE_WHY 400u
+en_status eni_private_folder(const char *folder, char why_out[ENI_PRIVATE_WHY]);
+
 /* Writes a new file with mode 0600, by rename, so that a reader sees all of it or nothing. A missing
  * directory is made with mode 0700; one of another owner, or that others may write, is refused with
  * EN_EDENIED. */

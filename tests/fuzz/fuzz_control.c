@@ -1,13 +1,12 @@
 /* fuzz_control.c - bytes of any kind as a control message, with its key-values copied out: what is accepted
- * must encode and decode to itself. The same bytes also as a question to and an answer of the status socket.
- */
+ * must encode and decode to itself. The same bytes also as the file of a run. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "runtime/control/message.h"
-#include "runtime/control/runs_wire.h"
+#include "runtime/control/runs.h"
 #include "tests/fuzz/must.h"
 #include "tests/fuzz/mutate.h"
 
@@ -27,14 +26,19 @@ static const eni_key_value *take(eni_key_value_list *list)
     return key_values;
 }
 
-static void read_as_runs(const uint8_t *data, size_t bytes)
+static void read_as_status(const uint8_t *data, size_t bytes)
 {
-    char why[ENI_REASON_MAX];
-    eni_run run;
-    eni_run_rank rank;
-    must(eni_runs_get_question(data, bytes, why) <= ENI_RUNS_STOP);
-    if (eni_runs_get_run(data, bytes, &run) == EN_OK) eni_free(run.attributes);
-    (void)eni_runs_get_rank(data, bytes, &rank);
+    static const char head[16] = "ENTrun1"; /* and the time of writing */
+    uint8_t *file = malloc(sizeof head + bytes);
+    eni_run_status run;
+    must(file != NULL);
+    memcpy(file, head, sizeof head);
+    if (bytes > 0) memcpy(file + sizeof head, data, bytes);
+    if (eni_run_status_read(file, sizeof head + bytes, &run) == EN_OK) {
+        eni_free((void *)(uintptr_t)run.attributes);
+        eni_free(run.rank);
+    }
+    free(file);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -44,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     eni_link first, second;
     const char *why = NULL;
     eni_log_set_level(-1);
-    read_as_runs(data, bytes);
+    read_as_status(data, bytes);
     if (eni_message_get(data, bytes, &message, &why) != EN_OK) {
         must(why != NULL);
         return 0;

@@ -9,8 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/clock.h"
-
 static void begin(job *j, const char *strategy, int n)
 {
     memset(j, 0, sizeof *j);
@@ -81,7 +79,7 @@ int job_clear(void **state)
 
 /* ---- from outside ---- */
 
-static int is_ours(const job *j, const eni_run *run)
+static int is_ours(const job *j, const eni_run_status *run)
 {
     const char *launcher = eni_key_value_find(run->attributes, run->nattributes, "launcher");
     if (j->is_run) return launcher != NULL && atoi(launcher) == j->run.pid;
@@ -98,14 +96,15 @@ static int has_phase(const char *phases, const char *phase)
     return 0;
 }
 
-/* What its leader says of a rank; 0: nothing now. Other runs of this user may be stopped, and each of them
- * costs half a second before ours is asked. */
+/* What its leader says of a rank; 0: nothing now. */
 static int ask(const job *j, int rank, eni_run_rank *rank_out)
 {
-    eni_run *runs;
+    eni_run_status *runs;
     size_t n;
     int found = 0;
-    if (eni_runs_list(eni_now_ns() + 10 * ENI_SECOND, &runs, &n) != EN_OK) return 0;
+    char folder[256];
+    snprintf(folder, sizeof folder, "%s/entrain", system_folder());
+    if (eni_runs_list(folder, &runs, &n) != EN_OK) return 0;
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; is_ours(j, &runs[i]) && k < runs[i].nrank; k++) {
             if (runs[i].rank[k].rank != rank) continue;

@@ -147,7 +147,7 @@ int files_left(const char *name)
     snprintf(path, sizeof path, "%s/%s", system_folder(), name);
     DIR *dir = opendir(path);
     for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;)
-        n += e->d_name[0] != '.';
+        n += e->d_name[0] != '.' && strncmp(e->d_name, "status-", 7) != 0;
     if (dir != NULL) closedir(dir);
     return n;
 }

@@ -79,6 +79,10 @@ static void test_by_hand(void **state)
     job_wait(&j, 1, -1, NULL, 1, STARTS_WITHIN);
     ps_line(j.psd.pid, line);
     expect_words(line, (const char *[]){"ps-sync", "toy", " 2 ", NULL});
+    process_kill(&j.psd, SIGSTOP);
+    ps_line(j.psd.pid, line);
+    expect_words(line, (const char *[]){"ps-sync", " stopped ", NULL});
+    process_kill(&j.psd, SIGCONT);
     stop(j.psd.pid, 0);
     for (int who = JOB_PSD; who < 2; who++) {
         process *p = job_process(&j, who);

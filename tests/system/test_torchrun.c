@@ -116,7 +116,7 @@ static void test_restart(void **state)
     fprintf(file, "#!/bin/sh\n"
                   "if [ $RANK = 0 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then\n"
                   "  WORLD_SIZE=3 \"$@\" & # waits for a rank that never comes\n"
-                  "  until [ -n \"$(ls $XDG_RUNTIME_DIR/entrain 2>/dev/null)\" ]; do :; done\n"
+                  "  until [ -n \"$(ls $XDG_RUNTIME_DIR/entrain/token-* 2>/dev/null)\" ]; do :; done\n"
                   "  kill -9 $!; exit 9\n"
                   "fi\n"
                   "exec \"$@\"\n");
