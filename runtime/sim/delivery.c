@@ -21,10 +21,10 @@ typedef struct message {
     uint64_t seq, base_version, nsamples, covered, version;
     float *in;              /* where the answer goes */
     uint64_t request;       /* ticket */
-    int is_finished_notice; /* no call: the rank calls no more */
-    int has_payload;
-    int payload_is_lent; /* the store reads it still */
-    int is_answered;
+    bool is_finished_notice; /* no call: the rank calls no more */
+    bool has_payload;
+    bool payload_is_lent; /* the store reads it still */
+    bool is_answered;
     en_status status;
     float payload[];
 } message;
@@ -44,7 +44,7 @@ static void maybe_free(message *p)
 static void release_payload(void *owner)
 {
     message *p = owner;
-    p->payload_is_lent = 0;
+    p->payload_is_lent = false;
     maybe_free(p);
 }
 
@@ -70,7 +70,7 @@ static void answer_arrived(void *sim_, void *answer_)
         if (a->version > part->base_version) part->base_version = a->version;
     }
     eni_rank_part_done(p->rank, p->request, a->status);
-    p->is_answered = 1;
+    p->is_answered = true;
     maybe_free(p);
     eni_sim_free(sim, a);
     sim->in_flight--;
@@ -94,10 +94,10 @@ static void reply(eni_sim_store *store, const eni_store_action *action)
         return;
     }
     message *p = (message *)(uintptr_t)action->ticket;
-    if (!p) return; /* the answer to INIT */
+    if (p == NULL) return; /* the answer to INIT */
     const uint64_t count = action->data && action->type == ENI_STORE_REPLY ? action->count : 0;
     answer *a = eni_sim_alloc(sim, sizeof *a + count * sizeof(float));
-    if (!a) {
+    if (a == NULL) {
         eni_sim_fail(sim, EN_ENOMEM);
         return;
     }
@@ -232,7 +232,7 @@ static void send(message *p)
 
 /* ---- the call ------------------------------------------------------------------------------------------ */
 
-int eni_delivery_is_client(const eni_rank *rank)
+bool eni_delivery_is_client(const eni_rank *rank)
 {
     const uint32_t flags = rank->sim->config->strategy->flags;
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
@@ -241,7 +241,7 @@ int eni_delivery_is_client(const eni_rank *rank)
 static eni_partition_client *partition_of(eni_rank *rank, int32_t store, uint32_t bucket)
 {
     eni_partition_client **row = &rank->parts[store];
-    if (!*row) *row = eni_alloc_array(rank->sim->buckets->n, sizeof **row);
+    if (*row == NULL) *row = eni_alloc_array(rank->sim->buckets->n, sizeof **row);
     return *row ? &(*row)[bucket] : NULL;
 }
 
@@ -263,7 +263,7 @@ static en_status send_part(eni_rank *rank, int32_t store, const message *like, c
     eni_partition_client *part = partition_of(rank, store, like->bucket);
     const uint64_t bytes = out ? like->count * sizeof(float) : 0;
     message *p = part ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
-    if (!p) return EN_ENOMEM;
+    if (p == NULL) return EN_ENOMEM;
     *p = *like;
     p->store = &rank->sim->stores[store];
     p->has_payload = out != NULL;
@@ -316,13 +316,13 @@ void eni_delivery_finished(eni_rank *rank)
     }
     for (int32_t k = 0; k < sim->nstores; k++) {
         message *p = eni_sim_alloc(sim, sizeof *p);
-        if (!p) {
+        if (p == NULL) {
             eni_sim_fail(sim, EN_ENOMEM);
             return;
         }
         p->rank = rank;
         p->store = &sim->stores[k];
-        p->is_finished_notice = 1;
+        p->is_finished_notice = true;
         send(p);
     }
 }

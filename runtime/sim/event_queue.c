@@ -1,3 +1,4 @@
+/* event_queue.c - a binary heap in an array that doubles: post moves an event up, take moves the last one down. */
 #include "runtime/sim/event_queue.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@ void eni_event_queue_fini(eni_event_queue *queue)
     memset(queue, 0, sizeof *queue);
 }
 
-static int is_before(const eni_event_queue_entry *a, const eni_event_queue_entry *b)
+static bool is_before(const eni_event_queue_entry *a, const eni_event_queue_entry *b)
 {
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->seq < b->seq;
 }
@@ -25,7 +26,7 @@ static en_status grow(eni_event_queue *queue)
 {
     const uint64_t room = queue->room ? 2 * queue->room : 1024;
     eni_event_queue_entry *heap = realloc(queue->heap, room * sizeof *heap);
-    if (!heap) {
+    if (heap == NULL) {
         eni_error("event queue", "out of memory with %llu events ahead", (unsigned long long)queue->n);
         return EN_ENOMEM;
     }
@@ -47,9 +48,9 @@ en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns, void (*hap
     return EN_OK;
 }
 
-int eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out)
+bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out)
 {
-    if (queue->n == 0) return 0;
+    if (queue->n == 0) return false;
     *entry_out = queue->heap[0];
     queue->now_ns = entry_out->at_ns;
     const eni_event_queue_entry last = queue->heap[--queue->n];
@@ -61,5 +62,5 @@ int eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_ou
         i = child;
     }
     if (queue->n) queue->heap[i] = last;
-    return 1;
+    return true;
 }

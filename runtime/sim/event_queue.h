@@ -5,6 +5,7 @@
 #ifndef SIM_EVENT_QUEUE_H
 #define SIM_EVENT_QUEUE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "entrain/status.h"
@@ -32,7 +33,7 @@ void eni_event_queue_fini(eni_event_queue *queue);
 en_status eni_event_queue_post(eni_event_queue *queue, int64_t at_ns, void (*happen)(void *user, void *subject),
                           void *user, void *subject);
 
-/* Takes the next entry and sets the clock to its time; 0 when there is none. */
-int eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out);
+/* Takes the next entry and sets the clock to its time; false when there is none. */
+bool eni_event_queue_take(eni_event_queue *queue, eni_event_queue_entry *entry_out);
 
 #endif

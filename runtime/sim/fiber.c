@@ -1,3 +1,5 @@
+/* fiber.c - fibers by ucontext(3): each has a mapped stack above a guard page; resume and leave swap contexts, and tell
+ * the sanitizers of it. */
 #include "runtime/sim/fiber.h"
 
 #include <errno.h>
@@ -37,7 +39,7 @@ struct eni_fiber {
     void *user;
     char *memory; /* guard page, then the stack */
     size_t bytes, page;
-    int has_ended;
+    bool has_ended;
     void *tsan_self, *tsan_scheduler;
     void *asan_self;                 /* the fiber's fake stack while it is left */
     const void *asan_scheduler_base; /* the scheduler's stack, learnt at the first switch */
@@ -74,7 +76,7 @@ static void confirm_switch(void *fake, const void **base_out, size_t *bytes_out)
 
 /* ---- the switches -------------------------------------------------------------------------------------- */
 
-static void leave(eni_fiber *f, int for_good)
+static void leave(eni_fiber *f, bool for_good)
 {
     announce_switch(for_good ? NULL : &f->asan_self, f->asan_scheduler_base, f->asan_scheduler_bytes,
                     f->tsan_scheduler);
@@ -88,8 +90,8 @@ static void enter(unsigned high, unsigned low)
     eni_fiber *f = (eni_fiber *)((uintptr_t)high << 32 | low);
     confirm_switch(NULL, &f->asan_scheduler_base, &f->asan_scheduler_bytes);
     f->body(f->user);
-    f->has_ended = 1;
-    leave(f, 1);
+    f->has_ended = true;
+    leave(f, true);
 }
 
 void eni_fiber_resume(eni_fiber *fiber)
@@ -106,10 +108,10 @@ void eni_fiber_resume(eni_fiber *fiber)
 
 void eni_fiber_leave(eni_fiber *fiber)
 {
-    leave(fiber, 0);
+    leave(fiber, false);
 }
 
-int eni_fiber_has_ended(const eni_fiber *fiber)
+bool eni_fiber_has_ended(const eni_fiber *fiber)
 {
     return fiber->has_ended;
 }
@@ -119,7 +121,7 @@ int eni_fiber_has_ended(const eni_fiber *fiber)
 en_status eni_fiber_new(void (*body)(void *user), void *user, size_t stack_bytes, eni_fiber **fiber_out)
 {
     eni_fiber *f = eni_alloc(sizeof *f);
-    if (!f) return EN_ENOMEM;
+    if (f == NULL) return EN_ENOMEM;
     f->body = body;
     f->user = user;
     f->page = (size_t)sysconf(_SC_PAGESIZE);
@@ -147,7 +149,7 @@ en_status eni_fiber_new(void (*body)(void *user), void *user, size_t stack_bytes
 
 void eni_fiber_free(eni_fiber *fiber)
 {
-    if (!fiber) return;
+    if (fiber == NULL) return;
 #ifdef HAS_TSAN
     if (fiber->tsan_self) __tsan_destroy_fiber(fiber->tsan_self);
 #endif

@@ -6,6 +6,7 @@
 #ifndef SIM_FIBER_H
 #define SIM_FIBER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "entrain/status.h"
@@ -22,8 +23,8 @@ void eni_fiber_resume(eni_fiber *fiber);
 /* Within the fiber: back to the scheduler; returns with the next resume. */
 void eni_fiber_leave(eni_fiber *fiber);
 
-/* 1 once body has returned. */
-int eni_fiber_has_ended(const eni_fiber *fiber);
+/* Whether body has returned. */
+bool eni_fiber_has_ended(const eni_fiber *fiber);
 
 /* Scheduler: gives the stack back, also of a fiber that has not ended: what its body held is lost. NULL is
  * fine. */

@@ -1,3 +1,5 @@
+/* network.c - two clocks per node, when each direction of its link is idle again; a message reserves one of the sender's
+ * and one of the receiver's. */
 #include "runtime/sim/network.h"
 
 #include "core/memory.h"

@@ -1,3 +1,4 @@
+/* quadratic.c - the noisy quadratic: gradients in closed form, noise by the counter-based generator. */
 #include "runtime/sim/quadratic.h"
 
 #include <string.h>
@@ -52,7 +53,7 @@ en_status eni_quadratic_init(eni_quadratic *quadratic, uint64_t count, uint64_t 
     q->samples = 8;
     q->last_batch = UINT64_MAX;
     q->init = eni_alloc_array(count, sizeof *q->init);
-    if (!q->init) return EN_ENOMEM;
+    if (q->init == NULL) return EN_ENOMEM;
     /* A large tensor in front, one line, and the rest. */
     const uint64_t first = count / 2 / ENI_LINE_FLOATS * ENI_LINE_FLOATS, second = first + ENI_LINE_FLOATS;
     q->tensors[0] = (eni_tensor_entry){.name = "a", .offset = 0, .count = first, .rows = 1, .cols = first};

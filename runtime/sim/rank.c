@@ -49,7 +49,7 @@ static en_status wait(void *user, eni_operation *op)
     }
     eni_pending *pending = eni_rank_slot_of(rank, op->ticket);
     if (pending == NULL) return EN_OK;
-    pending->is_told = 1;
+    pending->is_told = true;
     op->waited_ns = rank->sim->queue.now_ns - begin;
     op->samples = pending->samples;
     if (op->kind == ENI_OPERATION_CALL) op->version = version_of(rank, op->bucket);
@@ -96,7 +96,7 @@ static en_status open_host(eni_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const uint32_t flags = sim->config->strategy->flags;
-    const int meets_at_servers = (flags & EN_LEADERS_ARE_CLIENTS) != 0;
+    const bool meets_at_servers = (flags & EN_LEADERS_ARE_CLIENTS) != 0;
     const eni_transport transport = {.user = rank,
                                      .has_world = sim->nranks > 1 && !meets_at_servers,
                                      .has_local = rank->world.nlocal > 1 && meets_at_servers,
@@ -129,7 +129,7 @@ static en_status open_host(eni_rank *rank)
 
 /* Takes this step's micro-batches; none when the budget is used up. A rank of a fixed assignment that has
  * none in the last round still takes part in it, with 0 samples: the others may need it. */
-static int assign(eni_rank *rank)
+static bool assign(eni_rank *rank)
 {
     eni_sim *sim = rank->sim;
     const uint64_t total = sim->config->micro_batches, per_step = sim->config->accumulate;
@@ -137,15 +137,15 @@ static int assign(eni_rank *rank)
     if (sim->claims) {
         rank->first_batch = sim->next_batch;
         sim->next_batch += per_step;
-        if (rank->first_batch >= total) return 0;
+        if (rank->first_batch >= total) return false;
     } else {
         const uint64_t round = rank->step * ranks * per_step;
-        if (round >= total) return 0;
+        if (round >= total) return false;
         rank->first_batch = round + self * per_step;
     }
     const uint64_t left = rank->first_batch < total ? total - rank->first_batch : 0;
     rank->nbatches = left < per_step ? left : per_step;
-    return 1;
+    return true;
 }
 
 /* Noise of mean 1, a function of (seed, rank, step). */
@@ -170,7 +170,7 @@ static int64_t compute_ns(const eni_rank *rank)
 
 static void ask_for_gradient(eni_rank *rank)
 {
-    rank->wants_gradient = 1;
+    rank->wants_gradient = true;
     eni_fiber_leave(rank->fiber);
 }
 

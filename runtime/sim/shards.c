@@ -35,9 +35,9 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
 /* An empty core. */
 static en_status new_core(eni_sim *sim, int32_t index)
 {
-    const int is_shard = index < sim->nshards;
+    const bool is_shard = index < sim->nshards;
     uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
-    if (!counts) return EN_ENOMEM;
+    if (counts == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < sim->buckets->n; b++)
         counts[b] = sim->buckets->bucket[b].hi - sim->buckets->bucket[b].lo;
     const eni_store_config config = {.strategy = sim->config->strategy,
@@ -61,7 +61,7 @@ static en_status new_core(eni_sim *sim, int32_t index)
 
 static en_status open_store(eni_sim *sim, int32_t index)
 {
-    const int is_shard = index < sim->nshards;
+    const bool is_shard = index < sim->nshards;
     eni_sim_store *store = &sim->stores[index];
     *store = (eni_sim_store){.sim = sim,
                              .node = is_shard ? sim->nranks + index : index - sim->nshards,
@@ -87,7 +87,7 @@ en_status eni_shards_open(eni_sim *sim)
     en_status st = sim->stores ? EN_OK : EN_ENOMEM;
     for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
         sim->ranks[i].parts = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].parts);
-        if (!sim->ranks[i].parts) st = EN_ENOMEM;
+        if (sim->ranks[i].parts == NULL) st = EN_ENOMEM;
     }
     for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
         st = open_store(sim, k);
@@ -121,7 +121,7 @@ void eni_shards_collect(const eni_sim *sim, float *flat_out)
         for (int32_t k = 0; k < sim->nshards; k++) {
             const eni_store *core = sim->stores[k].core; /* NULL: the run ended while it was down */
             const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
-            if (!weights) continue;
+            if (weights == NULL) continue;
             memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, sim->nshards), weights,
                    eni_store_count(sim->stores[k].core, b) * sizeof(float));
         }

@@ -19,13 +19,13 @@ enum {
 
 /* ---- set-up -------------------------------------------------------------------------------------------- */
 
-static int has_store(const eni_sim_config *c)
+static bool has_store(const eni_sim_config *c)
 {
     return (c->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS)) != 0;
 }
 
 /* Nobody else averages its gradients. */
-static int is_alone(const eni_sim_config *c)
+static bool is_alone(const eni_sim_config *c)
 {
     return c->nranks == 1 && !has_store(c);
 }
@@ -48,7 +48,7 @@ static en_status check(const eni_sim_config *c)
         why = "fault injection is for strategies with a store on servers";
     else if (c->compute.mean_ns < 0 || c->network.latency_ns < 0 || c->network.bytes_per_s < 0)
         why = "a time or a rate is negative";
-    if (!why) return EN_OK;
+    if (why == NULL) return EN_OK;
     eni_error("sim", "cannot run %d ranks, %d shards, local_size %d, accumulate %" PRIu64 ": %s", c->nranks,
               c->nshards, c->local_size, c->accumulate, why);
     return EN_EINVAL;
@@ -63,7 +63,7 @@ static eni_sim_config resolve(const eni_sim_config *given)
     if (c.accumulate == 0) c.accumulate = 1;
     if (c.bucket_cap_bytes == 0) c.bucket_cap_bytes = DEFAULT_CAP;
     if (c.max_events == 0) c.max_events = DEFAULT_MAX_EVENTS;
-    if (!c.optimizer) c.optimizer = eni_optimizer_find("sgd");
+    if (c.optimizer == NULL) c.optimizer = eni_optimizer_find("sgd");
     return c;
 }
 
@@ -94,7 +94,7 @@ static en_status open_rank(eni_sim *sim, int32_t index)
 
 static en_status start_rank(eni_sim *sim, int32_t index)
 {
-    sim->ranks[index].is_running = 1;
+    sim->ranks[index].is_running = true;
     sim->nrunning++;
     return eni_event_queue_post(&sim->queue, 0, eni_rank_resume, sim, &sim->ranks[index]);
 }
@@ -109,25 +109,27 @@ static en_status open_world(eni_sim *sim)
     sim->claims = c->assign == ENI_SIM_CLAIM ||
                   (c->assign == ENI_SIM_AUTO && has_store(c) && !(flags & EN_SYNCHRONOUS));
     sim->options = c->options;
-    if (!sim->options) {
+    if (sim->options == NULL) {
         EN_TRY(eni_options_new(c->strategy, NULL, &sim->own_options));
         sim->options = sim->own_options;
     }
     EN_TRY(eni_buckets_new(c->problem->tensors, c->problem->ntensors, c->problem->count, c->bucket_cap_bytes,
                            &sim->buckets));
     EN_TRY(eni_network_init(&sim->network, &c->network, sim->nranks + c->nshards));
-    EN_TRY(eni_event_trace_init(&sim->events, c));
+    sim->events = (eni_event_trace){eni_digest_new(), c->trace, c->trace_user};
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
     sim->scratch = new_flat(sim);
     sim->group_free_ns = eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->group_free_ns);
-    if (!sim->ranks || !sim->result->rank || !sim->scratch || !sim->group_free_ns) return EN_ENOMEM;
+    if (sim->events.digest == NULL || sim->ranks == NULL || sim->result->rank == NULL ||
+        sim->scratch == NULL || sim->group_free_ns == NULL)
+        return EN_ENOMEM;
     sim->result->nranks = sim->nranks;
     if (is_alone(c)) {
         sim->micro = eni_alloc_array(c->accumulate, sizeof *sim->micro);
         for (uint64_t i = 0; sim->micro && i < c->accumulate; i++)
-            if (!(sim->micro[i] = new_flat(sim))) return EN_ENOMEM;
-        if (!sim->micro) return EN_ENOMEM;
+            if ((sim->micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
+        if (sim->micro == NULL) return EN_ENOMEM;
     }
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
@@ -180,7 +182,7 @@ static void close_world(eni_sim *sim)
     eni_options_free(sim->own_options);
 }
 
-static int is_over(const eni_sim *sim)
+static bool is_over(const eni_sim *sim)
 {
     return sim->faults ? sim->faults->is_over(sim) : sim->nrunning == 0 && sim->in_flight == 0;
 }
@@ -240,13 +242,13 @@ static en_status sum_up(eni_sim *sim)
     eni_sim_result *out = sim->result;
     out->virtual_ns = sim->queue.now_ns;
     for (int32_t k = 0; k < sim->nstores; k++) {
-        if (!sim->stores[k].core) continue; /* the run ended while it was down */
+        if (sim->stores[k].core == NULL) continue; /* the run ended while it was down */
         const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
         out->updates += totals->updates + totals->touches;
         for (int32_t r = 0; r < sim->nranks; r++)
             EN_TRY(add_client(out, r, eni_store_client(sim->stores[k].core, r)));
     }
-    out->has_equal_ranks = 1;
+    out->has_equal_ranks = true;
     for (int32_t r = 0; r < sim->nranks; r++) {
         const eni_sim_rank_result *rank = &out->rank[r];
         out->pushes += rank->pushes;
@@ -258,7 +260,7 @@ static en_status sum_up(eni_sim *sim)
         if (rank->clocks_ahead > out->clocks_ahead) out->clocks_ahead = rank->clocks_ahead;
         EN_TRY(eni_histogram_merge(&out->staleness, &rank->staleness));
         if (memcmp(sim->ranks[r].param, sim->ranks[0].param, sim->buckets->count * sizeof(float)) != 0)
-            out->has_equal_ranks = 0;
+            out->has_equal_ranks = false;
     }
     return EN_OK;
 }
@@ -311,7 +313,7 @@ en_status eni_sim_run(const eni_sim_config *config, eni_sim_result *result_out)
     collect(&sim);
     if (st == EN_OK) st = summed;
 close_world:
-    eni_event_trace_take(&sim.events, result_out->log_sha256);
+    if (sim.events.digest != NULL) eni_digest_take(sim.events.digest, result_out->log_sha256);
     close_world(&sim);
     return st;
 }

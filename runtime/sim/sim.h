@@ -16,6 +16,7 @@
 #ifndef SIM_SIM_H
 #define SIM_SIM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/digest.h"
@@ -123,8 +124,8 @@ typedef struct eni_sim_result {
     uint64_t clocks_ahead;
     uint64_t sent, recv;
     eni_histogram staleness;
-    int has_equal_ranks; /* every rank's param has the same bytes */
-    int has_theory;
+    bool has_equal_ranks; /* every rank's param has the same bytes */
+    bool has_theory;
     en_theory theory; /* what rank 0's strategy promises */
     int32_t nranks;
     eni_sim_rank_result *rank; /* (nranks) */

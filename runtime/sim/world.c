@@ -18,7 +18,7 @@ struct eni_sim_block {
 void *eni_sim_alloc(eni_sim *sim, size_t bytes)
 {
     eni_sim_block *block = eni_alloc(sizeof *block + bytes);
-    if (!block) return NULL;
+    if (block == NULL) return NULL;
     block->next = sim->blocks;
     if (block->next) block->next->previous = block;
     sim->blocks = block;
@@ -40,6 +40,23 @@ void eni_sim_free_all(eni_sim *sim)
 {
     while (sim->blocks)
         eni_sim_free(sim, sim->blocks->memory);
+}
+
+/* ---- the event trace ----------------------------------------------------------------------------------- */
+
+void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event)
+{
+    /* Field by field: a struct may have padding. */
+    const uint64_t words[] = {(uint64_t)event->at_ns,
+                              event->type,
+                              (uint64_t)(int64_t)event->rank,
+                              (uint64_t)(int64_t)event->peer,
+                              event->bucket,
+                              event->clock,
+                              event->version,
+                              event->base};
+    eni_digest_add(events->digest, words, sizeof words);
+    if (events->trace != NULL) events->trace(events->trace_user, event);
 }
 
 /* ---- a rank goes on ------------------------------------------------------------------------------------ */
@@ -82,11 +99,11 @@ void eni_rank_resume(void *sim_, void *rank_)
     do {
         eni_fiber_resume(rank->fiber);
         if (!rank->wants_gradient) break;
-        rank->wants_gradient = 0;
+        rank->wants_gradient = false;
         compute_gradient(rank);
     } while (1);
     if (!eni_fiber_has_ended(rank->fiber)) return;
-    rank->is_running = 0;
+    rank->is_running = false;
     sim->nrunning--;
     if (rank->status != EN_OK) eni_sim_fail(sim, rank->status);
 }

@@ -3,7 +3,7 @@
  *     sim.c        set-up, the loop, the result
  *     rank.c       a rank's steps, on its fiber, and the transport of its host (runtime/host)
  *     exchange.c   collectives among ranks            delivery.c   calls to stores and their answers
- *     shards.c     the stores themselves              event_queue, fiber, network, event_trace: their parts
+ *     shards.c     the stores themselves              event_queue, fiber, network: their parts
  *     world.c      what all of them need of a run and its ranks
  *
  * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
@@ -13,7 +13,6 @@
 
 #include "runtime/host/host.h"
 #include "runtime/sim/event_queue.h"
-#include "runtime/sim/event_trace.h"
 #include "runtime/sim/fiber.h"
 #include "runtime/sim/network.h"
 #include "runtime/sim/sim.h"
@@ -27,7 +26,7 @@ typedef struct eni_rank eni_rank;
 typedef struct eni_pending {
     uint32_t generation;
     uint32_t parts;    /* still to come; 0: done */
-    int is_told;       /* and waited for */
+    bool is_told;      /* and waited for */
     en_status status;  /* the first that is not EN_OK */
     uint64_t samples;  /* eni_operation */
     const char *doing; /* for the report of who is stuck */
@@ -48,18 +47,18 @@ struct eni_rank {
     float *param, *grad; /* (count) in it */
     eni_host *host;      /* opened on the fiber */
     en_status status;    /* what its body returned */
-    int is_running;
-    int is_dead; /* by a fault: the fiber is not to be resumed */
+    bool is_running;
+    bool is_dead; /* by a fault: the fiber is not to be resumed */
 
     uint64_t step;
     uint64_t first_batch, nbatches; /* micro-batches of this step; none: nothing is left for this rank */
-    int wants_gradient;
+    bool wants_gradient;
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: for none */
 
     eni_pending *pending;
     uint32_t npending;
-    uint64_t coll_calls[2];  /* per group: the next collective's number */
+    uint64_t coll_calls[2];       /* per group: the next collective's number */
     eni_partition_client **parts; /* (stores) rows of (nbuckets), made when first called */
     eni_sim_rank_result *result;
 };
@@ -78,6 +77,14 @@ typedef struct eni_sendrecv eni_sendrecv;
 typedef struct eni_sim_block eni_sim_block;
 typedef struct eni_sim_faults eni_sim_faults;
 typedef struct eni_fault_state eni_fault_state; /* faults/faults_impl.h */
+
+/* The event log of a run: hashed always, shown to the caller if wanted. Two runs with one hash did the same
+ * things at the same times in the same order. */
+typedef struct eni_event_trace {
+    eni_digest *digest;
+    void (*trace)(void *user, const eni_sim_event *event);
+    void *trace_user;
+} eni_event_trace;
 
 struct eni_sim {
     const eni_sim_config *config;
@@ -102,7 +109,7 @@ struct eni_sim {
     const eni_sim_faults *faults; /* NULL: nothing fails, or the stores are not open yet */
     eni_fault_state *fault_state; /* theirs */
 
-    int claims;
+    bool claims;
     uint64_t next_batch;      /* CLAIM: the next of the global order */
     uint64_t *samples_before; /* (nsamples_before) of each micro-batch: in those before it; grown on demand */
     uint64_t nsamples_before;
@@ -146,6 +153,8 @@ static inline void eni_sim_fail(eni_sim *sim, en_status status)
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
 void eni_sim_free(eni_sim *sim, void *memory);
 void eni_sim_free_all(eni_sim *sim);
+
+void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event);
 
 /* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
 void eni_rank_resume(void *sim, void *rank);
@@ -203,7 +212,7 @@ void eni_delivery_timer_due(void *sim, void *store);
 void eni_delivery_finished(eni_rank *rank);
 
 /* 1 if this rank is a client of the stores. */
-int eni_delivery_is_client(const eni_rank *rank);
+bool eni_delivery_is_client(const eni_rank *rank);
 
 /* ---- shards.c ------------------------------------------------------------------------------------------ */
 

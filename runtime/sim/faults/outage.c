@@ -215,8 +215,8 @@ void eni_faults_rank_dies(void *sim_, void *rank_)
     if (!rank->is_running) return;
     sim->fault_state->figures->rank_deaths++;
     eni_envoy_die(sim, rank->world.rank);
-    rank->is_running = 0;
-    rank->is_dead = 1;
+    rank->is_running = false;
+    rank->is_dead = true;
     sim->nrunning--;
     if (rank->waiting) { /* nothing will wake it */
         eni_fiber_free(rank->fiber);
