@@ -17,7 +17,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/client) echo "core ops runtime/net runtime/control runtime/spec runtime/collective" ;;
     runtime/host) echo "core ops runtime/net runtime/spec runtime/collective runtime/client" ;;
     runtime/sim) echo "core ops runtime/collective runtime/spec runtime/store runtime/host" ;;
-    runtime/sim/faults) echo "core ops runtime/spec runtime/store runtime/sim" ;;
+    runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
     worker) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core config" ;;

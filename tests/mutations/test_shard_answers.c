@@ -1,11 +1,12 @@
-/* test_shard_answers.c - two things that a shard's answers must be: of one version, though others push while
- * they are sent; and to questions of this life of psd. */
+/* test_shard_answers.c - three things that a shard's answers must be: of one version, though others push
+ * while they are sent; to questions of this incarnation of psd; and no promise beyond what is on disk. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -91,7 +92,8 @@ static void expect(rig *r, int c, uint32_t type)
     eni_packet_release(&packet);
 }
 
-static rig *open_rig(void)
+/* `state`: where the shard's states go, or NULL. */
+static rig *open_rig_with(const eni_state *state)
 {
     static const uint8_t everybody[WORLD] = {1, 1};
     rig *r = calloc(1, sizeof *r);
@@ -114,6 +116,8 @@ static rig *open_rig(void)
                                      .incarnation = 1,
                                      .token = r->token,
                                      .arenas = r->arenas,
+                                    .state = state,
+                                    .state_every = 1000,
                                      .on_failure = never};
     assert_int_equal(eni_shard_start(&config, &r->shard, &r->address), EN_OK);
     for (int c = 0; c < WORLD; c++) {
@@ -129,6 +133,11 @@ static rig *open_rig(void)
     say(r, 0, &init);
     expect(r, 0, ENI_MSG_REPLY);
     return r;
+}
+
+static rig *open_rig(void)
+{
+    return open_rig_with(NULL);
 }
 
 static void close_rig(rig *r)
@@ -191,8 +200,8 @@ static void an_answer_is_of_one_version(void **state)
     close_rig(r);
 }
 
-/* It was sent to the life of psd before, and comes over a connection that this one believes. */
-static void a_call_of_an_earlier_life_is_refused(void **state)
+/* It was sent to the previous incarnation of psd, and comes over a connection that this one believes. */
+static void a_call_of_an_earlier_incarnation_is_refused(void **state)
 {
     (void)state;
     rig *r = open_rig();
@@ -209,11 +218,33 @@ static void a_call_of_an_earlier_life_is_refused(void **state)
     close_rig(r);
 }
 
+/* What has been taken in is not yet what survives psd. */
+static void an_answer_promises_what_is_on_disk(void **state)
+{
+    char folder[] = "/tmp/entrain-test-XXXXXX";
+    eni_state *disk;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(eni_state_open(folder, &disk), EN_OK);
+    rig *r = open_rig_with(disk);
+    push(r, 0, 1, 0);
+    eni_packet packet = hear(r, 0);
+    assert_int_equal(packet.header.type, ENI_MSG_REPLY);
+    assert_int_equal(packet.header.seq, 1);
+    assert_int_equal(packet.header.stable, 0);
+    eni_packet_release(&packet);
+    close_rig(r);
+    eni_state_clear(disk);
+    eni_state_close(disk);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_of_one_version),
-        cmocka_unit_test(a_call_of_an_earlier_life_is_refused),
+        cmocka_unit_test(a_call_of_an_earlier_incarnation_is_refused),
+        cmocka_unit_test(an_answer_promises_what_is_on_disk),
     };
     eni_log_set_level(ENI_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,18 +1,13 @@
 /* faults.h - faults for the virtual host: messages are lost, doubled, delayed and out of order, links are
  * cut one way or both, stores and ranks die and come back. All of it drawn from one seed.
  *
- * With faults, calls go through an envoy, which does what a worker's client does on real transport:
- *
- *     a call is resent with its seq until it is answered        the store answers a repeat, never applies it
- *     an answered call is retained until a reply says `stable`  a saved store has it
- *     a store that came back has a new epoch: retained calls are replayed one by one in order, their
- *     base_version clamped (is_replay), answers already had ignored, beginning with the last stable one; then
- *     new calls; FINISHED is said again
+ * The ranks' calls are made by the client that workers run (runtime/client/client_step.h): it sends again
+ * what is not answered, keeps what no saved state has, and replays it to a store that came back.
  *
  * A store is saved (runtime/store/store_save.h) at random moments; a state counts once its write is over. One
  * that dies comes back from its last such state. A rank that dies is LEFT, and JOINED again with a new
  * incarnation; only strategies that claim their data allow that. The leader's words (epochs, members) are
- * late, never lost. */
+ * delayed, never lost. */
 #ifndef FAULTS_FAULTS_H
 #define FAULTS_FAULTS_H
 
@@ -37,7 +32,8 @@ typedef struct eni_news {
 
 /* What went on, for reports. */
 typedef struct eni_fault_stats {
-    uint64_t messages, dropped, doubled, delayed, cut, stale; /* messages; stale: of an older life, refused */
+    uint64_t messages, dropped, doubled, delayed, cut,
+        stale; /* messages; stale: of an earlier incarnation, refused */
     uint64_t resends, replays, saves, store_deaths, rank_deaths;
     uint64_t applied; /* samples, over all partitions */
 } eni_fault_stats;
@@ -48,7 +44,7 @@ typedef struct eni_fault_plan {
     int64_t limit_ns; /* not finished so long after the faults end: EN_ETIMEOUT */
     double drop, twice, slow;
     int64_t slow_ns;                         /* the most that a slow message is delayed */
-    int64_t resend_ns;                       /* how long an envoy waits for an answer */
+    int64_t resend_ns;                       /* how long a client waits for an answer */
     int64_t save_ns;                         /* a store is saved about so often */
     int64_t write_ns;                        /* the most that writing it takes */
     int64_t outage_ns;                       /* the most that a link, a store or a rank is away */

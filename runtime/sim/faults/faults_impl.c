@@ -1,5 +1,5 @@
 /* faults_impl.c - what the files of this folder share and which calls none of them: draws from the seed,
- * events for the queue, news for who listens, members for a store. */
+ * events for the queue, members for a store. */
 #include "runtime/sim/faults/faults_impl.h"
 
 uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below)
@@ -24,20 +24,9 @@ int eni_faults_is_quiet(const eni_sim *sim)
 
 void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject)
 {
-    const en_status st = eni_event_queue_post(&sim->queue, sim->queue.now_ns + delay_ns, happen, sim, subject);
+    const en_status st =
+        eni_event_queue_post(&sim->queue, sim->queue.now_ns + delay_ns, happen, sim, subject);
     if (st != EN_OK) eni_sim_fail(sim, st);
-}
-
-void eni_faults_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained)
-{
-    const eni_fault_plan *plan = sim->fault_state->plan;
-    eni_news news = {.type = type, .rank = envoy->rank, .store = envoy->store, .bucket = envoy->bucket};
-    if (retained) {
-        news.seq = retained->letter->seq;
-        news.nsamples = retained->letter->nsamples;
-        news.micro_batch = retained->micro_batch;
-    }
-    if (plan->news) plan->news(plan->user, &news);
 }
 
 en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member)

@@ -3,71 +3,32 @@
  *     fault_test.c   one strategy under faults
  *     faults.c       which faults, when
  *     outage.c       stores and ranks that die and return
- *     envoy.c        messages that get lost, and what a worker's client does about it
- *     faults_impl.c  draws, queue, news
+ *     messages.c     messages that get lost, and the clients that send them
+ *     faults_impl.c  draws, queue, members
  */
 #ifndef FAULTS_FAULTS_IMPL_H
 #define FAULTS_FAULTS_IMPL_H
 
 #include "core/rng.h"
+#include "runtime/client/client_step.h"
 #include "runtime/sim/faults/faults.h"
 #include "runtime/sim/world.h"
 
-/* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.
- */
-typedef enum eni_letter_type {
-    ENI_LETTER_CALL = 1, /* to a store */
-    ENI_LETTER_FINISHED,
-    ENI_LETTER_REPLY, /* to a rank */
-    ENI_LETTER_REFUSED,
-    ENI_LETTER_GOODBYE
-} eni_letter_type;
-
-typedef struct eni_letter {
-    eni_letter_type type;
-    eni_sim *sim;
-    int32_t store, rank;
-    uint32_t epoch; /* of the store's life, as the sender knows it */
-    uint64_t incarnation;
-    uint32_t bucket, kind, what;
-    int is_replay;
-    uint64_t seq, base_version, nsamples, covered; /* CALL */
-    uint64_t version, stable;                      /* REPLY */
-    en_status status;                              /* REFUSED */
-    char text[192];
-    uint64_t count; /* of data */
-    float data[];
-} eni_letter;
-
-/* A call that is not both answered and stable. */
-typedef struct eni_retained {
-    struct eni_retained *next;
-    eni_letter *letter; /* what is sent, again and again */
-    uint32_t base_epoch;
-    uint64_t micro_batch;
-    int is_answered;
+/* The call in flight on a partition. */
+typedef struct eni_fault_call {
     float *in;
-    en_req request;
-} eni_retained;
+    uint64_t request, micro_batch, nsamples;
+    uint64_t attempt; /* counts sends: an alarm of an earlier one is void */
+} eni_fault_call;
 
-/* The client of one incarnation of a rank on one partition. */
-typedef struct eni_envoy {
+/* The client of one incarnation of a rank: the one that workers run. */
+typedef struct eni_fault_client {
     eni_sim *sim;
-    int32_t rank, store;
-    uint32_t bucket, epoch, base_epoch;
-    uint64_t incarnation, seq, base_version, stable;
-    eni_retained *first, *last; /* by seq */
-    eni_retained *current;      /* whose answer is awaited; NULL: idle */
-    uint64_t attempt;           /* counts sends: an alarm of an earlier one is void */
-    int is_dead;
-} eni_envoy;
-
-/* What a rank knows of one store: its life, and whether FINISHED was said and answered by GOODBYE. */
-typedef struct eni_finished_notice {
-    uint32_t epoch;
-    int is_due, is_said;
-    uint64_t attempt;
-} eni_finished_notice;
+    int is_open;
+    eni_client_state state;
+    eni_fault_call *call;       /* (buckets, stores) */
+    uint64_t *finished_attempt; /* (stores) */
+} eni_fault_client;
 
 /* A saved state and what it promises. */
 typedef struct eni_snapshot {
@@ -75,6 +36,7 @@ typedef struct eni_snapshot {
     size_t n, room;
     uint64_t *seq;            /* (ranks, buckets) the last calls that it has taken in */
     uint64_t *incarnation;    /* (ranks) whose */
+    uint64_t *finished;       /* (ranks) the incarnation that has finished; 0: none */
     uint64_t behind, counted; /* the second account of staleness */
 } eni_snapshot;
 
@@ -83,6 +45,7 @@ typedef struct eni_fault_store {
     int is_down, is_writing;
     uint64_t write; /* counts saves: the end of one that a death cut short is void */
     eni_snapshot pending, safe;
+    uint64_t *finished;       /* (ranks) as in a snapshot, of the live store */
     uint64_t behind, counted; /* staleness of the live store, counted here */
 } eni_fault_store;
 
@@ -102,10 +65,10 @@ struct eni_fault_state {
     const eni_fault_plan *plan;
     eni_rng_key key;
     uint64_t draws;
-    eni_fault_store *fault;  /* (stores) */
-    eni_presence_of *member; /* (ranks) */
-    eni_envoy **envoy;       /* (ranks, stores, buckets) */
-    eni_finished_notice *finished; /* (ranks, stores) */
+    eni_fault_store *fault;   /* (stores) */
+    eni_presence_of *member;  /* (ranks) */
+    eni_fault_client *client; /* (ranks) */
+    eni_client_actions actions;
     eni_cut *cut;
     eni_fault_stats *figures;
 };
@@ -115,7 +78,6 @@ uint64_t eni_faults_draw(eni_fault_state *state, uint64_t below);
 int64_t eni_faults_draw_ns(eni_fault_state *state, int64_t below);
 int eni_faults_happens(eni_fault_state *state, double share);
 int eni_faults_is_quiet(const eni_sim *sim);
-void eni_faults_tell(eni_sim *sim, int type, const eni_envoy *envoy, const eni_retained *retained);
 void eni_faults_post(eni_sim *sim, int64_t delay_ns, void (*happen)(void *, void *), void *subject);
 /* A MEMBER event into one store. */
 en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarnation, uint32_t member);
@@ -134,17 +96,18 @@ void eni_faults_save(void *sim, void *saving);
 void eni_faults_store_dies(void *sim, void *store);
 void eni_faults_rank_dies(void *sim, void *rank);
 
-/* ---- envoy.c */
-en_status eni_envoy_call(eni_rank *rank, const eni_sim_call *call);
-void eni_envoy_finished(eni_rank *rank);
+/* ---- messages.c */
+en_status eni_faults_call(eni_rank *rank, const eni_sim_call *call);
+void eni_faults_finished(eni_rank *rank);
 /* An answer of a store goes on its way. */
-void eni_envoy_reply(eni_sim_store *store, const eni_store_action *action);
-eni_finished_notice *eni_envoy_finished_notice(const eni_sim *sim, int32_t rank, int32_t store);
+void eni_faults_reply(eni_sim_store *store, const eni_store_action *action);
 /* The store of a new epoch is there: everything that it may not have is sent again. */
-void eni_envoy_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
-/* Its rank died. */
-void eni_envoy_die(eni_sim *sim, int32_t rank);
+void eni_faults_new_epoch(eni_sim *sim, int32_t rank, int32_t store, uint32_t epoch);
+/* The client of the rank's incarnation; and its end, without or with what that means to who listens. */
+en_status eni_faults_open_client(eni_sim *sim, int32_t rank);
+void eni_faults_close_client(eni_sim *sim, int32_t rank);
+void eni_faults_client_dies(eni_sim *sim, int32_t rank);
 /* 1 if every call of the rank is answered and, once it has finished, every store has heard so. */
-int eni_envoy_is_done(const eni_sim *sim, int32_t rank);
+int eni_faults_is_done(const eni_sim *sim, int32_t rank);
 
 #endif

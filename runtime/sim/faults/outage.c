@@ -36,6 +36,7 @@ en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
         for (uint32_t b = 0; b < n; b++)
             kept->seq[(uint64_t)r * n + b] = eni_store_seq(core, r, b);
     }
+    memcpy(kept->finished, fault->finished, (size_t)sim->nranks * sizeof *kept->finished);
     kept->behind = fault->behind;
     kept->counted = fault->counted;
     return EN_OK;
@@ -79,7 +80,7 @@ void eni_faults_save(void *sim_, void *saving_)
 
 /* ---- the death of a store ------------------------------------------------------------------------------ */
 
-/* A word of the leader: a store is there in a new life. */
+/* A word of the leader: another incarnation of a store is there. */
 typedef struct word {
     int32_t rank, store;
     uint32_t epoch;
@@ -90,7 +91,7 @@ static void word_arrives(void *sim_, void *word_)
     eni_sim *sim = sim_;
     const word w = *(word *)word_;
     eni_sim_free(sim, word_);
-    eni_envoy_new_epoch(sim, w.rank, w.store, w.epoch);
+    eni_faults_new_epoch(sim, w.rank, w.store, w.epoch);
 }
 
 static en_status tell_ranks(eni_sim *sim, int32_t k)
@@ -116,6 +117,7 @@ static en_status revive(eni_sim *sim, int32_t k)
     EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->queue.now_ns));
     fault->is_down = 0;
     fault->epoch++;
+    memcpy(fault->finished, fault->safe.finished, (size_t)sim->nranks * sizeof *fault->finished);
     fault->behind = fault->safe.behind;
     fault->counted = fault->safe.counted;
     store->timer_ns = eni_store_timer(store->core);
@@ -150,8 +152,6 @@ void eni_faults_store_dies(void *sim_, void *store_)
     store->timer_ns = INT64_MAX;
     eni_store_free(store->core);
     store->core = NULL;
-    for (int32_t r = 0; r < sim->nranks; r++) /* the run does not end without it */
-        eni_envoy_finished_notice(sim, r, k)->is_said = 0;
     eni_faults_post(sim, 1 + eni_faults_draw_ns(w, w->plan->outage_ns), store_returns, store);
 }
 
@@ -191,11 +191,9 @@ static void rank_returns(void *sim_, void *rank_)
     }
     sim->fault_state->member[r].incarnation++;
     sim->fault_state->member[r].clock = least_clock(sim, r);
-    for (int32_t k = 0; k < sim->nstores; k++)
-        *eni_envoy_finished_notice(sim, r, k) =
-            (eni_finished_notice){.epoch = sim->fault_state->fault[k].epoch};
     member_everywhere(sim, r, EN_MEMBER_JOINED);
-    const en_status st = eni_sim_restart_rank(sim, r);
+    en_status st = eni_faults_open_client(sim, r);
+    if (st == EN_OK) st = eni_sim_restart_rank(sim, r);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -214,7 +212,7 @@ void eni_faults_rank_dies(void *sim_, void *rank_)
     eni_rank *rank = rank_;
     if (!rank->is_running) return;
     sim->fault_state->figures->rank_deaths++;
-    eni_envoy_die(sim, rank->world.rank);
+    eni_faults_client_dies(sim, rank->world.rank);
     rank->is_running = false;
     rank->is_dead = true;
     sim->nrunning--;
