@@ -34,13 +34,13 @@ typedef struct bench {
     en_schema schema;
     eni_compute compute;
     eni_buckets *buckets;
-    float *param, *grad, *x, *slot; /* host memory; on a GPU pinned, but for the slots */
+    float *param, *grad, *x, *slot; /* host memory; on a GPU registered, but for the slots */
     void *target;
     struct {
         float *param, *grad, *x;
         void *target;
     } there;           /* addresses of the device: the same on host devices */
-    en_mark **marks;   /* (buckets) on a GPU: the gradient has arrived */
+    en_event **events; /* (buckets) on a GPU: the gradient has arrived */
     uint32_t complete; /* buckets whose gradient is there, in this backward */
     int64_t begin_ns;
     double ready[ENI_COST_BUCKETS]; /* seconds after the begin, summed over the rounds */
@@ -81,7 +81,7 @@ static en_status take(const bench *b, uint64_t count, float **host_out, float **
     if (*host_out == NULL) return EN_ENOMEM;
     *there_out = *host_out;
     if (ops->gpu == NULL) return EN_OK;
-    EN_TRY(ops->gpu->pin(ctx, *host_out, count * sizeof(float)));
+    EN_TRY(ops->gpu->register_memory(ctx, *host_out, count * sizeof(float)));
     EN_TRY(ops->alloc(ctx, count * sizeof(float), &there));
     *there_out = there;
     return EN_OK;
@@ -107,10 +107,10 @@ static en_status take_vectors(bench *b)
     if (ops->gpu == NULL) return EN_OK;
     EN_TRY(ops->copy(b->compute.device.ctx, b->there.x, b->x, n * in * sizeof(float), EN_COPY_IN));
     EN_TRY(ops->copy(b->compute.device.ctx, b->there.target, b->target, n * out * sizeof(float), EN_COPY_IN));
-    b->marks = eni_alloc_array(b->buckets->n, sizeof *b->marks);
-    if (b->marks == NULL) return EN_ENOMEM;
+    b->events = eni_alloc_array(b->buckets->n, sizeof *b->events);
+    if (b->events == NULL) return EN_ENOMEM;
     for (uint32_t i = 0; i < b->buckets->n; i++)
-        EN_TRY(ops->gpu->mark_new(b->compute.device.ctx, &b->marks[i]));
+        EN_TRY(ops->gpu->event_new(b->compute.device.ctx, &b->events[i]));
     return EN_OK;
 }
 
@@ -137,12 +137,12 @@ static en_status send_out(bench *b, uint32_t bucket)
 {
     const en_gpu *gpu = b->compute.device.ops->gpu;
     const uint64_t lo = b->buckets->bucket[bucket].lo, hi = b->buckets->bucket[bucket].hi;
-    en_mark *mark = b->marks[bucket];
-    EN_TRY(gpu->mark(mark, EN_QUEUE_COMPUTE));
-    EN_TRY(gpu->after(b->compute.device.ctx, EN_QUEUE_EXCHANGE, mark));
-    EN_TRY(gpu->copy(b->compute.device.ctx, EN_QUEUE_EXCHANGE, b->grad + lo, b->there.grad + lo,
+    en_event *event = b->events[bucket];
+    EN_TRY(gpu->event_record(event, EN_STREAM_COMPUTE));
+    EN_TRY(gpu->wait_event(b->compute.device.ctx, EN_STREAM_EXCHANGE, event));
+    EN_TRY(gpu->copy(b->compute.device.ctx, EN_STREAM_EXCHANGE, b->grad + lo, b->there.grad + lo,
                      (hi - lo) * sizeof(float), EN_COPY_OUT));
-    return gpu->mark(mark, EN_QUEUE_EXCHANGE);
+    return gpu->event_record(event, EN_STREAM_EXCHANGE);
 }
 
 /* They arrive in the order in which they left. Who started this process ends it when it takes too long. */
@@ -151,7 +151,7 @@ static en_status await_buckets(bench *b)
     const en_gpu *gpu = b->compute.device.ops->gpu;
     for (uint32_t i = 0; i < b->buckets->n; i++) {
         en_status st;
-        while ((st = gpu->poll(b->marks[i])) == EN_ETIMEOUT)
+        while ((st = gpu->poll(b->events[i])) == EN_ETIMEOUT)
             sched_yield();
         EN_TRY(st);
         note_ready(b, i);
@@ -165,7 +165,7 @@ static en_status on_ready(void *user, uint32_t first, uint32_t n)
     bench *b = user;
     (void)n;
     for (; b->complete < b->buckets->n && b->buckets->bucket[b->complete].first >= first; b->complete++) {
-        if (b->marks != NULL)
+        if (b->events != NULL)
             EN_TRY(send_out(b, b->complete));
         else
             note_ready(b, b->complete);
@@ -181,12 +181,12 @@ static en_status one_batch(bench *b, double *seconds_out)
     en_score score;
     b->complete = 0;
     b->begin_ns = eni_now_ns();
-    if (b->marks != NULL)
+    if (b->events != NULL)
         EN_TRY(device->ops->copy(device->ctx, b->there.param, b->param, b->schema.count * sizeof(float),
                                  EN_COPY_IN));
     EN_TRY(en_model_forward(model, b->there.param, &batch));
     EN_TRY(en_model_backward(model, b->there.param, b->there.grad, on_ready, b));
-    if (b->marks != NULL) EN_TRY(await_buckets(b));
+    if (b->events != NULL) EN_TRY(await_buckets(b));
     EN_TRY(en_model_result(model, &score));
     *seconds_out = (double)(eni_now_ns() - b->begin_ns) * 1e-9;
     return EN_OK;

@@ -24,7 +24,7 @@ enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 typedef struct buffer {
     eni_batch batch;
     void *memory; /* what follows lies in it */
-    bool is_pinned;
+    bool is_registered;
     float *x; /* (B, H, W, C) */
     int32_t *labels;
     float *targets;
@@ -120,8 +120,8 @@ static en_status check_options(const eni_loader_options *o)
                   (unsigned long long)o->dataset->split[ENI_TRAIN].count);
         return EN_EINVAL;
     }
-    if (o->hold < 0 || o->hold > HOLD_MAX || (o->pin == NULL) != (o->unpin == NULL)) {
-        eni_error("loader", "%d batches held: 1 to %d are, and who pins unpins", o->hold, HOLD_MAX);
+    if (o->hold < 0 || o->hold > HOLD_MAX || (o->register_memory == NULL) != (o->unregister_memory == NULL)) {
+        eni_error("loader", "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold, HOLD_MAX);
         return EN_EINVAL;
     }
     if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
@@ -146,7 +146,7 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, buffer *slot)
     }
     x_bytes = eni_round_up(x_bytes, ENI_LINE);
     bytes = x_bytes + target_bytes;
-    slot->memory = o->pin != NULL ? eni_alloc_pages(bytes) : eni_alloc(bytes);
+    slot->memory = o->register_memory != NULL ? eni_alloc_pages(bytes) : eni_alloc(bytes);
     if (slot->memory == NULL) return EN_ENOMEM;
     slot->x = slot->memory;
     void *target = (char *)slot->memory + x_bytes;
@@ -154,9 +154,9 @@ static en_status take_buffer(eni_loader *loader, uint64_t rows, buffer *slot)
         slot->labels = target;
     else
         slot->targets = target;
-    if (o->pin == NULL) return EN_OK;
-    EN_TRY(o->pin(o->pin_user, slot->memory, bytes));
-    slot->is_pinned = true;
+    if (o->register_memory == NULL) return EN_OK;
+    EN_TRY(o->register_memory(o->pin_user, slot->memory, bytes));
+    slot->is_registered = true;
     return EN_OK;
 }
 
@@ -271,7 +271,7 @@ void eni_loader_stop(eni_loader *loader)
     pthread_mutex_destroy(&loader->mutex);
     for (uint64_t i = 0; i < loader->nslots; i++) {
         buffer *slot = &loader->slots[i];
-        if (slot->is_pinned) loader->options.unpin(loader->options.pin_user, slot->memory);
+        if (slot->is_registered) loader->options.unregister_memory(loader->options.pin_user, slot->memory);
         eni_free(slot->memory);
     }
     eni_free(loader->indices);

@@ -3,8 +3,8 @@
  *     loader thread:  which micro-batch is next -> indices -> gather, normalise into a free buffer
  *     consumer:       eni_loader_next: waits for the oldest ready buffer, gives back the one it had
  *
- * For a GPU the buffers are pinned, and the consumer holds two batches: one is copied to the device while the
- * copy of the other may still be under way (`hold`):
+ * For a GPU the buffers are registered, and the consumer holds two batches: one is copied to the device while
+ * the copy of the other may still be under way (`hold`):
  *
  *     next: b0, its copy begins | next: b1, its copy begins | b0's mark is reached | next: b2, b0 goes back
  *
@@ -28,10 +28,10 @@
  * and is what eni_loader_next then returns. */
 typedef en_status (*eni_loader_claim)(void *user, uint64_t *micro_batch_out);
 
-/* Makes a buffer reachable for a device, and undoes it: gpu.h's pin and unpin. Called for each buffer, on
- * whole pages, by eni_loader_start and eni_loader_stop on their caller's thread, so both on the thread that
- * owns the device's context; stop comes before the context is closed. What pin returns other than EN_OK ends
- * start. */
+/* Makes a buffer reachable for a device, and undoes it: gpu.h's register_memory and unregister_memory. Called
+ * for each buffer, on whole pages, by eni_loader_start and eni_loader_stop on their caller's thread, so both
+ * on the thread that owns the device's context; stop comes before the context is closed. What register_memory
+ * returns other than EN_OK ends start. */
 typedef en_status (*eni_loader_pin)(void *user, void *memory, uint64_t bytes);
 typedef void (*eni_loader_unpin)(void *user, void *memory);
 
@@ -44,9 +44,9 @@ typedef struct eni_loader_options {
     uint64_t first, stride; /* fixed assignment: m = first, first + stride, ..; rank and W; solo: 0 and 1 */
     eni_loader_claim claim; /* not NULL: claims instead; empty micro-batches are skipped */
     void *user;
-    int hold;           /* batches that are valid at once in the consumer's hands; 0: 1 */
-    eni_loader_pin pin; /* NULL: ordinary memory */
-    eni_loader_unpin unpin;
+    int hold;                       /* batches that are valid at once in the consumer's hands; 0: 1 */
+    eni_loader_pin register_memory; /* NULL: ordinary memory */
+    eni_loader_unpin unregister_memory;
     void *pin_user;
 } eni_loader_options;
 

@@ -20,12 +20,12 @@ struct eni_evaluation {
     eni_set set;
     uint64_t target_at, pair_at, slot_bytes; /* in a slot: x, target, the two numbers of its batch */
     int nslots;
-    int is_pinned;
+    int is_registered;
     unsigned char *host;  /* (nslots) slots */
     unsigned char *batch; /* device memory of x and target; `host` on host devices */
     float *param;         /* device memory for the weights, or NULL */
-    en_mark *mark;        /* behind the batch that is under way; NULL on host devices */
-    int is_marked;
+    en_event *event;      /* behind the batch that is under way; NULL on host devices */
+    int has_event;
     const float *pending; /* its two numbers, or NULL: none is under way */
     uint64_t pending_n;
 };
@@ -37,16 +37,16 @@ static en_status ask_alive(const eni_set *set)
     return set->alive != NULL ? set->alive(set->alive_user) : EN_OK;
 }
 
-/* Until the device has come to the mark; `asks` whether the run is alive meanwhile. en_device.sync would wait
- * for the other queues as well, and would not ask. */
+/* Until the device has come to the event; `asks` whether the run is alive meanwhile. en_device.sync would
+ * wait for the other streams as well, and would not ask. */
 static en_status await(const eni_evaluation *e, int asks)
 {
     const struct timespec nap = {0, NAP_NS};
     const int seconds = asks ? TIMEOUT_S : TIMEOUT_AT_CLOSE_S;
     const int64_t begin = eni_now_ns(), deadline = begin + seconds * ENI_SECOND;
     en_status st;
-    if (!e->is_marked) return EN_OK;
-    for (int spins = 0; (st = e->device.ops->gpu->poll(e->mark)) == EN_ETIMEOUT; spins++) {
+    if (!e->has_event) return EN_OK;
+    for (int spins = 0; (st = e->device.ops->gpu->poll(e->event)) == EN_ETIMEOUT; spins++) {
         if (spins < SPINS) continue;
         if (asks) EN_TRY(ask_alive(&e->set));
         if ((!asks || e->set.alive == NULL) && eni_now_ns() > deadline) {
@@ -63,11 +63,11 @@ static en_status await(const eni_evaluation *e, int asks)
     return st;
 }
 
-static en_status set_mark(eni_evaluation *e)
+static en_status set_event(eni_evaluation *e)
 {
-    if (e->mark == NULL) return EN_OK;
-    e->is_marked = 1;
-    return e->device.ops->gpu->mark(e->mark, EN_QUEUE_COMPUTE);
+    if (e->event == NULL) return EN_OK;
+    e->has_event = 1;
+    return e->device.ops->gpu->event_record(e->event, EN_STREAM_COMPUTE);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
@@ -92,8 +92,8 @@ static en_status take_host(eni_evaluation *e)
     e->host = eni_alloc_pages(total);
     if (e->host == NULL) return EN_ENOMEM;
     if (ops->gpu == NULL) return EN_OK;
-    EN_TRY(ops->gpu->pin(e->device.ctx, e->host, total));
-    e->is_pinned = 1;
+    EN_TRY(ops->gpu->register_memory(e->device.ctx, e->host, total));
+    e->is_registered = 1;
     return EN_OK;
 }
 
@@ -105,7 +105,7 @@ static en_status take_memory(eni_evaluation *e, int takes_host_param)
     if (ops->gpu == NULL) return EN_OK;
     e->batch = NULL;
     EN_TRY(ops->alloc(e->device.ctx, e->pair_at, (void **)&e->batch));
-    EN_TRY(ops->gpu->mark_new(e->device.ctx, &e->mark));
+    EN_TRY(ops->gpu->event_new(e->device.ctx, &e->event));
     if (!takes_host_param) return EN_OK;
     return ops->alloc(e->device.ctx, e->schema->count * sizeof *e->param, (void **)&e->param);
 }
@@ -134,10 +134,10 @@ void eni_evaluation_close(eni_evaluation *e)
     if (await(e, 0) == EN_ETIMEOUT) return;
     const en_device *ops = e->device.ops;
     if (ops->gpu != NULL) {
-        ops->gpu->mark_free(e->mark);
+        ops->gpu->event_free(e->event);
         ops->free(e->device.ctx, e->batch);
         ops->free(e->device.ctx, e->param);
-        if (e->is_pinned) ops->gpu->unpin(e->device.ctx, e->host);
+        if (e->is_registered) ops->gpu->unregister_memory(e->device.ctx, e->host);
     }
     eni_free(e->host);
     eni_free(e);
@@ -145,7 +145,7 @@ void eni_evaluation_close(eni_evaluation *e)
 
 /* ---- evaluating -------------------------------------------------------------------------------------- */
 
-/* Host memory that is not pinned goes through the slots, a piece at a time. */
+/* Host memory that is not registered goes through the slots, a piece at a time. */
 static en_status bring_param(eni_evaluation *e, const float *param)
 {
     const en_device *ops = e->device.ops;
@@ -154,7 +154,7 @@ static en_status bring_param(eni_evaluation *e, const float *param)
         const uint64_t bytes = (count - lo < most ? count - lo : most) * sizeof *param;
         memcpy(e->host, param + lo, bytes);
         EN_TRY(ops->copy(e->device.ctx, e->param + lo, e->host, bytes, EN_COPY_IN));
-        EN_TRY(set_mark(e));
+        EN_TRY(set_event(e));
         EN_TRY(await(e, 1));
     }
     return EN_OK;
@@ -174,7 +174,7 @@ static en_status enqueue(eni_evaluation *e, const float *param, unsigned char *s
         .n = (int64_t)n, .x = (const float *)(void *)e->batch, .target = e->batch + e->target_at};
     EN_TRY(eni_model_forward_only(e->model, param, &batch));
     EN_TRY(en_model_fetch(e->model, pair));
-    EN_TRY(set_mark(e));
+    EN_TRY(set_event(e));
     e->pending = pair;
     e->pending_n = n;
     return EN_OK;

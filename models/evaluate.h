@@ -2,8 +2,8 @@
  *
  *     host device   fill | forward | fill | forward | ..
  *
- *     GPU, host     fill | fill           | fill           | fill      two pinned buffers take turns: the
- *          queue           [copy, forward]  [copy, forward]  ..       next batch is made meanwhile
+ *     GPU, host     fill | fill           | fill           | fill      two registered buffers take turns: the
+ *          stream           [copy, forward]  [copy, forward]  ..       next batch is made meanwhile
  *
  * Same sums in the same order on both. */
 #ifndef MODELS_EVALUATE_H

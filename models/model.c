@@ -17,7 +17,7 @@ struct en_model {
     en_ctx *ctx;
     uint32_t dtype;
     const float *loss_scale; /* device address, or NULL */
-    float *pair; /* for en_model_result: whole pages; pinned where the device has its own memory */
+    float *pair; /* for en_model_result: whole pages; registered where the device has its own memory */
     eni_prepared sizes[EN_MODEL_SIZES]; /* n is 0 where none is */
     uint64_t uses;
     const eni_prepared *last; /* of the last forward or evaluate, or NULL */
@@ -51,7 +51,8 @@ en_status en_model_new(const en_schema *schema, const en_device *device, en_ctx 
         .schema = schema, .device = device, .ctx = ctx, .dtype = o.dtype, .loss_scale = o.loss_scale};
     model->pair = eni_alloc_pages(2 * sizeof *model->pair);
     st = model->pair != NULL ? EN_OK : EN_ENOMEM;
-    if (st == EN_OK && device->gpu != NULL) st = device->gpu->pin(ctx, model->pair, 2 * sizeof *model->pair);
+    if (st == EN_OK && device->gpu != NULL)
+        st = device->gpu->register_memory(ctx, model->pair, 2 * sizeof *model->pair);
     if (st != EN_OK) goto free_model;
     *model_out = model;
     return EN_OK;
@@ -67,7 +68,7 @@ void en_model_free(en_model *model)
     if (model == NULL) return;
     for (int i = 0; i < EN_MODEL_SIZES; i++)
         eni_prepared_fini(&model->sizes[i], model->device, model->ctx);
-    if (model->device->gpu != NULL) model->device->gpu->unpin(model->ctx, model->pair);
+    if (model->device->gpu != NULL) model->device->gpu->unregister_memory(model->ctx, model->pair);
     eni_free(model->pair);
     eni_free(model);
 }

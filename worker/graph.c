@@ -54,7 +54,7 @@ int eni_graphs_is_due(eni_worker *w, int is_full_batch)
     return 0;
 }
 
-/* The record ends in any case: what follows is done and not recorded. */
+/* The capture ends in any case: what follows is done and not captured. */
 static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user)
 {
     eni_graphs *g = w->graphs;
@@ -63,7 +63,7 @@ static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *us
     const en_status put_in = enqueue(user);
     const en_status ended = g->gpu->capture_end(w->device.ctx, &g->graph[buffer]);
     if (put_in == EN_OK && ended == EN_OK) {
-        eni_debug("graph", "input buffer %d: the step was recorded in %.1f ms", buffer,
+        eni_debug("graph", "input buffer %d: the step was captured in %.1f ms", buffer,
                   (double)(eni_now_ns() - begin) * 1e-6);
         return EN_OK;
     }
@@ -80,9 +80,9 @@ en_status eni_graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void
     if (g->graph[buffer] == NULL) {
         const en_status st = record(w, buffer, enqueue, user);
         if (st == EN_EUNSUPPORTED) {
-            g->why_not = "the device cannot record this step";
+            g->why_not = "the device cannot capture this step";
             eni_info("graph",
-                     "rank %d: the device cannot record a step of this model: its calls are made one by one",
+                     "rank %d: the device cannot capture a step of this model: its calls are made one by one",
                      w->world.rank);
             return EN_OK;
         }

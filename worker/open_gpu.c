@@ -12,9 +12,9 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "models/evaluate.h"
-#include "worker/feed.h"
 #include "worker/gpus.h"
 #include "worker/graph.h"
+#include "worker/prefetch.h"
 #include "worker/scaler.h"
 #include "worker/scores.h"
 #include "worker/step.h"
@@ -91,47 +91,47 @@ en_status eni_gpu_open(eni_worker *w)
 
 /* ---- batches ---- */
 
-static en_status pin(void *user, void *memory, uint64_t bytes)
+static en_status register_memory(void *user, void *memory, uint64_t bytes)
 {
     const eni_device *d = user;
-    return d->ops->gpu->pin(d->ctx, memory, bytes);
+    return d->ops->gpu->register_memory(d->ctx, memory, bytes);
 }
 
-static void unpin(void *user, void *memory)
+static void unregister_memory(void *user, void *memory)
 {
     const eni_device *d = user;
-    d->ops->gpu->unpin(d->ctx, memory);
+    d->ops->gpu->unregister_memory(d->ctx, memory);
 }
 
-static en_status await(void *user, en_mark *mark)
+static en_status await(void *user, en_event *event)
 {
-    return eni_gpu_wait(user, mark, "a batch to be copied");
+    return eni_gpu_wait(user, event, "a batch to be copied");
 }
 
 void eni_gpu_loader(eni_worker *w, eni_loader_options *options)
 {
     if (w->device.ops->gpu == NULL) return;
     options->hold = 2;
-    options->pin = pin;
-    options->unpin = unpin;
+    options->register_memory = register_memory;
+    options->unregister_memory = unregister_memory;
     options->pin_user = &w->device;
 }
 
-en_status eni_gpu_open_feed(eni_worker *w)
+en_status eni_gpu_open_prefetch(eni_worker *w)
 {
     const eni_dataset *d = w->dataset;
     const uint64_t count = d->split[ENI_TRAIN].count;
     if (w->device.ops->gpu == NULL) return EN_OK;
-    const eni_feed_config config = {.device = w->device.ops,
-                                    .ctx = w->device.ctx,
-                                    .loader = w->loader,
-                                    .rows = w->plan.batch < count ? w->plan.batch : count,
-                                    .sample_bytes = d->sample_floats * sizeof(float),
-                                    .target_bytes =
-                                        sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
-                                    .await = await,
-                                    .user = w};
-    return eni_feed_open(&config, &w->feed);
+    const eni_prefetch_config config = {.device = w->device.ops,
+                                        .ctx = w->device.ctx,
+                                        .loader = w->loader,
+                                        .rows = w->plan.batch < count ? w->plan.batch : count,
+                                        .sample_bytes = d->sample_floats * sizeof(float),
+                                        .target_bytes =
+                                            sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
+                                        .await = await,
+                                        .user = w};
+    return eni_prefetch_open(&config, &w->prefetch);
 }
 
 /* ---- the end ---- */
@@ -140,7 +140,7 @@ void eni_gpu_close(eni_worker *w)
 {
     if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
     eni_vectors_settle(w);
-    eni_graphs_close(w); /* they hold the group's communicator, and marks of the vectors */
+    eni_graphs_close(w); /* they hold the group's communicator, and events of the vectors */
     eni_vectors_close(w);
     eni_scores_close(w);
     eni_scaler_close(w);
@@ -148,5 +148,5 @@ void eni_gpu_close(eni_worker *w)
     if (w->is_stuck) return;
     for (int s = 0; s < ENI_SPLITS; s++)
         eni_evaluation_close(w->evaluation[s]);
-    eni_feed_close(w->feed);
+    eni_prefetch_close(w->prefetch);
 }

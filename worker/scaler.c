@@ -14,9 +14,9 @@ struct eni_scaler {
     int64_t nmicros;
     float *there;             /* on the device */
     uint32_t *flags_there;    /* (nmicros) */
-    volatile float *here;     /* pinned: what goes there next */
-    volatile uint32_t *flags; /* (nmicros) pinned: what came from there */
-    en_mark *mark;
+    volatile float *here;     /* registered: what goes there next */
+    volatile uint32_t *flags; /* (nmicros) registered: what came from there */
+    en_event *event;
 };
 
 int eni_scale_step(eni_scale *s, int has_overflown)
@@ -40,7 +40,7 @@ static en_status send_scale(eni_worker *w)
 {
     eni_scaler *s = w->scaler;
     *s->here = s->scale.scale;
-    return s->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, s->there, (const void *)(uintptr_t)s->here,
+    return s->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, s->there, (const void *)(uintptr_t)s->here,
                         sizeof *s->there, EN_COPY_IN);
 }
 
@@ -59,7 +59,7 @@ en_status eni_scaler_open(eni_worker *w)
     if (s->here == NULL || s->flags == NULL) return EN_ENOMEM;
     EN_TRY(w->device.ops->alloc(w->device.ctx, sizeof *s->there, (void **)&s->there));
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&s->flags_there));
-    EN_TRY(s->gpu->mark_new(w->device.ctx, &s->mark));
+    EN_TRY(s->gpu->event_new(w->device.ctx, &s->event));
     return send_scale(w);
 }
 
@@ -71,7 +71,7 @@ void eni_scaler_close(eni_worker *w)
     w->device.ops->free(w->device.ctx, s->flags_there);
     eni_gpu_host_free(w, (void *)(uintptr_t)s->here);
     eni_gpu_host_free(w, (void *)(uintptr_t)s->flags);
-    s->gpu->mark_free(s->mark);
+    s->gpu->event_free(s->event);
     eni_free(s);
     w->scaler = NULL;
 }
@@ -99,8 +99,8 @@ en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts)
     if (s == NULL || facts->scale <= 0) return EN_OK;
     s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};
     w->tally.overflown = facts->samples;
-    EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE)); /* the first one has been sent */
-    EN_TRY(eni_gpu_wait(w, s->mark, "the flag that says whether fp16 overflowed"));
+    EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE)); /* the first one has been sent */
+    EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     return send_scale(w);
 }
 
@@ -114,9 +114,9 @@ en_status eni_scaler_check(eni_worker *w, int64_t micro, const float *grad)
 {
     eni_scaler *s = w->scaler;
     uint32_t *flag = s->flags_there + micro;
-    EN_TRY(s->gpu->zero(w->device.ctx, EN_QUEUE_COMPUTE, flag, sizeof *flag));
-    EN_TRY(s->gpu->check_finite(w->device.ctx, EN_QUEUE_COMPUTE, grad, w->schema.count, flag));
-    return s->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, (void *)(uintptr_t)(s->flags + micro), flag,
+    EN_TRY(s->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, flag, sizeof *flag));
+    EN_TRY(s->gpu->check_finite(w->device.ctx, EN_STREAM_COMPUTE, grad, w->schema.count, flag));
+    return s->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, (void *)(uintptr_t)(s->flags + micro), flag,
                         sizeof *flag, EN_COPY_OUT);
 }
 
@@ -132,8 +132,8 @@ en_status eni_scaler_await(eni_worker *w)
 {
     eni_scaler *s = w->scaler;
     int has_overflown = 0;
-    EN_TRY(s->gpu->mark(s->mark, EN_QUEUE_COMPUTE));
-    EN_TRY(eni_gpu_wait(w, s->mark, "the flag that says whether fp16 overflowed"));
+    EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE));
+    EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     for (int64_t i = 0; i < s->nmicros; i++)
         has_overflown |= s->flags[i] != 0;
     const int has_changed = eni_scale_step(&s->scale, has_overflown);

@@ -6,10 +6,10 @@
 #include "worker/vectors.h"
 
 typedef struct score_set {
-    float (*pair)[2];   /* (accumulate) pinned: mean loss, hits */
+    float (*pair)[2];   /* (accumulate) registered: mean loss, hits */
     uint64_t *nsamples; /* (accumulate) behind each */
     int n;
-    en_mark *mark;
+    en_event *event;
 } score_set;
 
 struct eni_scores {
@@ -31,7 +31,7 @@ en_status eni_scores_open(eni_worker *w)
         set->nsamples = eni_alloc_array(n, sizeof *set->nsamples);
         set->pair = eni_gpu_host_alloc(w, n * sizeof *set->pair);
         if (set->pair == NULL || set->nsamples == NULL) return EN_ENOMEM;
-        EN_TRY(scores->gpu->mark_new(w->device.ctx, &set->mark));
+        EN_TRY(scores->gpu->event_new(w->device.ctx, &set->event));
     }
     return EN_OK;
 }
@@ -43,7 +43,7 @@ void eni_scores_close(eni_worker *w)
     for (int i = 0; i < 2; i++) {
         eni_gpu_host_free(w, scores->set[i].pair);
         eni_free(scores->set[i].nsamples);
-        scores->gpu->mark_free(scores->set[i].mark);
+        scores->gpu->event_free(scores->set[i].event);
     }
     eni_free(scores);
     w->scores = NULL;
@@ -64,12 +64,12 @@ float *eni_scores_pair(eni_scores *scores, uint64_t nsamples)
 
 en_status eni_scores_end(eni_scores *scores)
 {
-    return scores->gpu->mark(scores->set[scores->at].mark, EN_QUEUE_COMPUTE);
+    return scores->gpu->event_record(scores->set[scores->at].event, EN_STREAM_COMPUTE);
 }
 
 int eni_scores_are_there(const eni_worker *w, int set)
 {
-    return w->scores->gpu->poll(w->scores->set[set].mark) == EN_OK;
+    return w->scores->gpu->poll(w->scores->set[set].event) == EN_OK;
 }
 
 en_status eni_scores_read(eni_worker *w, int at, double *loss_out, uint64_t *correct_out)
@@ -77,7 +77,7 @@ en_status eni_scores_read(eni_worker *w, int at, double *loss_out, uint64_t *cor
     const score_set *set = &w->scores->set[at];
     *loss_out = 0;
     *correct_out = 0;
-    EN_TRY(eni_gpu_wait(w, set->mark, "its loss"));
+    EN_TRY(eni_gpu_wait(w, set->event, "its loss"));
     for (int i = 0; i < set->n; i++) {
         *loss_out += (double)set->pair[i][0] * (double)set->nsamples[i];
         *correct_out += (uint64_t)set->pair[i][1];

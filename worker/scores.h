@@ -1,8 +1,8 @@
 /* scores.h - loss and hits of a step on a GPU, read when they have come: a step later, so that the GPU never
  * waits for the host.
  *
- *     COMPUTE   forward 0 | backward 0 | fetch -> set 0 | mark 0   forward 1 | .. fetch -> set 1 | mark 1
- *     host                                                               '- waits for mark 0, reads set 0
+ *     COMPUTE   forward 0 | backward 0 | fetch -> set 0 | event 0   forward 1 | .. fetch -> set 1 | event 1
+ *     host                                                               '- waits for event 0, reads set 0
  *
  * Two sets, used in turns; a set has a pair of numbers for each micro-batch. Compute thread only. */
 #ifndef WORKER_SCORES_H

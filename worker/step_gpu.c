@@ -1,8 +1,8 @@
-/* step_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's queues, call by call
- * or as a record (graph.h); then the host does what is its own:
+/* step_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by call
+ * or as a capture (graph.h); then the host does what is its own:
  *
- *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: feed.h)
- *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
+ *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch:
+ * prefetch.h) the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
  * before the flag is known. */
@@ -12,21 +12,21 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "worker/feed.h"
 #include "worker/graph.h"
+#include "worker/prefetch.h"
 #include "worker/scaler.h"
 #include "worker/scores.h"
 #include "worker/step.h"
 #include "worker/vectors.h"
 
-/* One micro-batch on its way into the queues. */
+/* One micro-batch on its way into the streams. */
 typedef struct work {
     eni_step_run *run;
     const eni_batch *batch;
     int64_t micro;
     float *pair;       /* where its loss goes */
     uint32_t complete; /* buckets whose gradient is in COMPUTE */
-    int is_recorded;   /* the hooks of the strategy follow later */
+    int is_captured;   /* the hooks of the strategy follow later */
 } work;
 
 static int is_staged(const eni_worker *w)
@@ -40,8 +40,8 @@ static int is_alone(const eni_worker *w)
     return w->world.nranks == 1 && !eni_worker_has_store(w);
 }
 
-/* The strategy's calls are the same in every step and enqueue only: they may be part of the record. */
-static int is_strategy_recorded(const eni_worker *w)
+/* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
+static int is_strategy_captured(const eni_worker *w)
 {
     const eni_gpu_steps *steps = eni_vectors_steps(w);
     return steps != NULL && eni_gpu_steps_way(steps) != ENI_GPU_SHARED && w->scaler == NULL &&
@@ -69,12 +69,13 @@ en_status eni_lag_open(eni_worker *w)
 void eni_lag_close(eni_worker *w)
 {
     for (int i = 0; i < 2 && !w->is_stuck && w->lag[i] != NULL; i++)
-        w->device.ops->gpu->mark_free(w->lag[i]);
+        w->device.ops->gpu->event_free(w->lag[i]);
 }
 
-static en_status lag_mark(eni_worker *w, int is_end)
+static en_status lag_event(eni_worker *w, int is_end)
 {
-    return w->lag[is_end] == NULL ? EN_OK : w->device.ops->gpu->mark(w->lag[is_end], EN_QUEUE_COMPUTE);
+    return w->lag[is_end] == NULL ? EN_OK
+                                  : w->device.ops->gpu->event_record(w->lag[is_end], EN_STREAM_COMPUTE);
 }
 
 /* ---- putting in ---- */
@@ -85,8 +86,8 @@ static en_status let_go(work *k, uint32_t bucket)
     eni_worker *w = k->run->w;
     if (is_staged(w)) return is_alone(w) ? EN_OK : eni_vectors_send_out(w, bucket);
     if (w->scaler != NULL || w->accumulate > 1) return EN_OK; /* not before all of the step is known */
-    if (k->is_recorded)
-        return is_strategy_recorded(w) ? eni_gpu_steps_submit(eni_vectors_steps(w), bucket) : EN_OK;
+    if (k->is_captured)
+        return is_strategy_captured(w) ? eni_gpu_steps_submit(eni_vectors_steps(w), bucket) : EN_OK;
     k->run->submitted++;
     return eni_host_submit(w->strategy_host, bucket);
 }
@@ -126,37 +127,38 @@ static en_status put_in(work *k)
     return is_staged(w) && is_alone(w) ? eni_vectors_send_micro(w, k->micro) : EN_OK;
 }
 
-/* What of the step a record has: all of it, up to the weights of the next. */
-static en_status put_in_recorded(void *user)
+/* What of the step a capture has: all of it, up to the weights of the next. */
+static en_status put_in_captured(void *user)
 {
     work *k = user;
     eni_worker *w = k->run->w;
-    k->is_recorded = 1;
-    if (is_strategy_recorded(w)) eni_gpu_steps_replay(eni_vectors_steps(w), 0);
+    k->is_captured = 1;
+    if (is_strategy_captured(w)) eni_gpu_steps_replay(eni_vectors_steps(w), 0);
     EN_TRY(put_in(k));
-    for (uint32_t b = 0; is_strategy_recorded(w) && b < w->buckets->n; b++)
+    for (uint32_t b = 0; is_strategy_captured(w) && b < w->buckets->n; b++)
         EN_TRY(eni_gpu_steps_wait(eni_vectors_steps(w), b));
     return eni_vectors_join(w);
 }
 
-/* Forward and backward of one micro-batch into the queues; `is_due`: as a record, if the device can. */
+/* Forward and backward of one micro-batch into the streams; `is_due`: as a capture, if the device can. */
 static en_status compute(work *k, int is_due)
 {
     eni_step_run *run = k->run;
     eni_worker *w = run->w;
-    eni_gpu_steps *steps = is_strategy_recorded(w) ? eni_vectors_steps(w) : NULL;
+    eni_gpu_steps *steps = is_strategy_captured(w) ? eni_vectors_steps(w) : NULL;
     int is_launched = 0;
     eni_member_note(w->member, (int64_t)run->step, "forward");
     run->nsamples += k->batch->micro.count;
     k->pair = eni_scores_pair(w->scores, k->batch->micro.count);
     eni_step_compute_begins(run);
-    if (k->micro == 0) EN_TRY(lag_mark(w, 0));
-    if (is_due) EN_TRY(eni_graphs_launch(w, eni_feed_buffer(w->feed), put_in_recorded, k, &is_launched));
+    if (k->micro == 0) EN_TRY(lag_event(w, 0));
+    if (is_due)
+        EN_TRY(eni_graphs_launch(w, eni_prefetch_buffer(w->prefetch), put_in_captured, k, &is_launched));
     if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
-    k->is_recorded = 0;
+    k->is_captured = 0;
     if (!is_launched) EN_TRY(put_in(k));
-    EN_TRY(lag_mark(w, 1));
-    EN_TRY(eni_feed_done(w->feed));
+    EN_TRY(lag_event(w, 1));
+    EN_TRY(eni_prefetch_done(w->prefetch));
     eni_step_compute_ends(run, "enqueue");
     return EN_OK;
 }
@@ -171,7 +173,7 @@ static en_status lag(eni_step_run *run, int64_t begin_ns)
     uint64_t correct;
     int64_t took;
     if (w->lag[0] == NULL || run->nsamples == 0) return EN_OK;
-    EN_TRY(eni_scores_read(w, run->set, &loss, &correct)); /* behind both marks */
+    EN_TRY(eni_scores_read(w, run->set, &loss, &correct)); /* behind both events */
     EN_TRY(w->device.ops->gpu->elapsed(w->lag[0], w->lag[1], &took));
     eni_straggler_took(&w->straggler, begin_ns, took);
     eni_step_compute_ends(run, "straggler");
@@ -219,7 +221,7 @@ static en_status drop_overflown(eni_step_run *run, uint64_t *samples, int is_sen
 
 /* ---- a step ---- */
 
-/* With a full batch on every rank: a record may hold a collective, and NCCL wants each recorded by all ranks
+/* With a full batch on every rank: a capture may hold a collective, and NCCL wants each captured by all ranks
  * or by none. So no rank may decide by its own batch alone. */
 static int is_full_step(const eni_worker *w, const eni_batch *batch)
 {
@@ -236,7 +238,7 @@ static en_status gradient_of_rank(eni_step_run *run, const eni_batch *batch)
     const int is_due = n > 0 && eni_graphs_is_due(w, is_full_step(w, batch));
     const int is_sent_out = n > 0 && is_staged(w);
     if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
-        eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_recorded(w));
+        eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_captured(w));
     if (w->scaler == NULL) EN_TRY(eni_step_begin(run, &n, 1));
     const int64_t begin_ns = eni_now_ns();
     if (n > 0)
@@ -244,7 +246,7 @@ static en_status gradient_of_rank(eni_step_run *run, const eni_batch *batch)
     else
         EN_TRY(eni_vectors_zero_grad(w, 0)); /* for strategies that step locally all the same */
     EN_TRY(eni_scores_end(w->scores));
-    EN_TRY(eni_feed_ahead(w->feed));
+    EN_TRY(eni_prefetch_ahead(w->prefetch));
     EN_TRY(lag(run, begin_ns));
     if (w->scaler != NULL) {
         if (n > 0) EN_TRY(drop_overflown(run, &n, is_sent_out));
@@ -264,7 +266,7 @@ static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *bat
         work k = {.run = run, .batch = batch, .micro = i};
         samples[i] = batch->micro.count;
         if (samples[i] > 0) EN_TRY(compute(&k, 0));
-        EN_TRY(eni_feed_ahead(w->feed));
+        EN_TRY(eni_prefetch_ahead(w->prefetch));
     }
     EN_TRY(eni_scores_end(w->scores));
     EN_TRY(lag(run, begin_ns));
@@ -282,8 +284,8 @@ static en_status gradient_of_one_process(eni_step_run *run, const eni_batch *bat
 en_status eni_step_on_gpu(eni_step_run *run, const eni_batch *batch)
 {
     eni_worker *w = run->w;
-    /* a record writes where it did when it was made: by the input buffer */
-    w->score_set = w->accumulate > 1 ? 1 - w->score_set : eni_feed_buffer(w->feed);
+    /* a capture writes where it did when it was made: by the input buffer */
+    w->score_set = w->accumulate > 1 ? 1 - w->score_set : eni_prefetch_buffer(w->prefetch);
     run->set = w->score_set;
     eni_scores_begin(w->scores, run->set);
     eni_scaler_begin(w->scaler);

@@ -15,7 +15,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
-#include "worker/feed.h"
+#include "worker/prefetch.h"
 #include "worker/save.h"
 #include "worker/scores.h"
 #include "worker/step.h"
@@ -128,7 +128,7 @@ en_status eni_step_next_batch(eni_step_run *run, const eni_batch **batch_out)
     en_status st;
     do {
         const int64_t until = eni_now_ns() + ENI_SECOND / 2;
-        st = w->feed != NULL ? eni_feed_next(w->feed, until, batch_out) : eni_loader_next(w->loader, until, batch_out);
+        st = w->prefetch != NULL ? eni_prefetch_next(w->prefetch, until, batch_out) : eni_loader_next(w->loader, until, batch_out);
         if (st == EN_ETIMEOUT) EN_TRY(eni_worker_alive(w));
     } while (st == EN_ETIMEOUT);
     int64_t end = eni_now_ns();

@@ -32,20 +32,20 @@ eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
     return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
 }
 
-static en_status wait_alone(eni_worker *w, en_mark *mark, const char *what)
+static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
 {
     eni_gpu_steps *steps = eni_vectors_steps(w);
     const eni_alive alive = {eni_worker_alive, w, -1};
     const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
-    return steps != NULL ? eni_gpu_steps_await(steps, mark, what)
-                         : eni_gpu_await(w->device.ops->gpu, mark, &alive, &timeout, what);
+    return steps != NULL ? eni_gpu_steps_await(steps, event, what)
+                         : eni_gpu_await(w->device.ops->gpu, event, &alive, &timeout, what);
 }
 
-en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what)
+en_status eni_gpu_wait(eni_worker *w, en_event *event, const char *what)
 {
-    if (!is_group(w)) return wait_alone(w, mark, what);
+    if (!is_group(w)) return wait_alone(w, event, what);
     eni_member_wait_device(w->member, "NCCL", "all gradients", w->schema.count * sizeof(float), 1);
-    const en_status st = wait_alone(w, mark, what);
+    const en_status st = wait_alone(w, event, what);
     eni_member_wait_end(w->member);
     return st;
 }
@@ -56,7 +56,7 @@ void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes)
 {
     void *memory = eni_alloc_pages(bytes);
     if (memory == NULL) return NULL;
-    if (w->device.ops->gpu->pin(w->device.ctx, memory, bytes) == EN_OK) return memory;
+    if (w->device.ops->gpu->register_memory(w->device.ctx, memory, bytes) == EN_OK) return memory;
     eni_free(memory);
     return NULL;
 }
@@ -64,7 +64,7 @@ void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes)
 void eni_gpu_host_free(eni_worker *w, void *memory)
 {
     if (memory == NULL) return;
-    if (!w->is_stuck) w->device.ops->gpu->unpin(w->device.ctx, memory);
+    if (!w->is_stuck) w->device.ops->gpu->unregister_memory(w->device.ctx, memory);
     if (!w->is_stuck) eni_free(memory); /* what a stuck GPU may still write stays */
 }
 
@@ -92,15 +92,15 @@ static int is_staged(const eni_worker *w)
 
 /* ---- life ---- */
 
-static en_status new_marks(eni_worker *w, eni_vectors *v)
+static en_status new_events(eni_worker *w, eni_vectors *v)
 {
-    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->computed));
-    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->left));
-    EN_TRY(v->gpu->mark_new(w->device.ctx, &v->taken));
+    EN_TRY(v->gpu->event_new(w->device.ctx, &v->computed));
+    EN_TRY(v->gpu->event_new(w->device.ctx, &v->left));
+    EN_TRY(v->gpu->event_new(w->device.ctx, &v->taken));
     v->arrived = eni_alloc_array(v->nbuckets, sizeof *v->arrived);
     if (v->arrived == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < v->nbuckets; b++)
-        EN_TRY(v->gpu->mark_new(w->device.ctx, &v->arrived[b]));
+        EN_TRY(v->gpu->event_new(w->device.ctx, &v->arrived[b]));
     return EN_OK;
 }
 
@@ -113,7 +113,7 @@ static en_status open_staged(eni_worker *w, eni_vectors *v)
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->param));
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->grads[0]));
     for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
-        EN_TRY(v->gpu->pin(w->device.ctx, w->micro_grads[i], bytes));
+        EN_TRY(v->gpu->register_memory(w->device.ctx, w->micro_grads[i], bytes));
     return EN_OK;
 }
 
@@ -126,7 +126,7 @@ en_status eni_vectors_open(eni_worker *w)
     v->gpu = w->device.ops->gpu;
     v->nslots = w->optimizer->slots(&w->hyper);
     v->nbuckets = w->buckets->n;
-    EN_TRY(new_marks(w, v));
+    EN_TRY(new_events(w, v));
     return w->gpu.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : eni_vectors_open_on_gpu(w, v);
 }
 
@@ -134,8 +134,8 @@ static en_status pin_slot(eni_worker *w, uint32_t slot)
 {
     eni_vectors *v = w->vectors;
     void *memory = eni_arena_at(w->arena, slot, 0);
-    EN_TRY(v->gpu->pin(w->device.ctx, memory, w->schema.count * sizeof(float)));
-    v->pinned[v->npinned++] = memory;
+    EN_TRY(v->gpu->register_memory(w->device.ctx, memory, w->schema.count * sizeof(float)));
+    v->registered[v->nregistered++] = memory;
     return EN_OK;
 }
 
@@ -160,15 +160,15 @@ static en_status is_early(void *deadline_ns)
     return eni_now_ns() < *(const int64_t *)deadline_ns ? EN_OK : EN_ETIMEOUT;
 }
 
-/* What was put into the queues may still read and write what is about to go. */
+/* What was put into the streams may still read and write what is about to go. */
 static int has_settled(const eni_vectors *v)
 {
-    en_mark *const marks[EN_QUEUES] = {v->computed, v->left, v->taken};
+    en_event *const events[EN_STREAMS] = {v->computed, v->left, v->taken};
     int64_t deadline = eni_now_ns() + 2 * ENI_SECOND;
     const eni_alive alive = {is_early, &deadline, -1};
-    for (int q = 0; q < EN_QUEUES; q++) {
-        if (marks[q] == NULL) return 1; /* nothing can be under way yet */
-        if (v->gpu->mark(marks[q], q) == EN_OK && eni_gpu_await(v->gpu, marks[q], &alive, NULL, "") == EN_ETIMEOUT)
+    for (int q = 0; q < EN_STREAMS; q++) {
+        if (events[q] == NULL) return 1; /* nothing can be under way yet */
+        if (v->gpu->event_record(events[q], q) == EN_OK && eni_gpu_await(v->gpu, events[q], &alive, NULL, "") == EN_ETIMEOUT)
             return 0;
     }
     return 1;
@@ -189,10 +189,10 @@ void eni_vectors_close(eni_worker *w)
     if (v == NULL || w->is_stuck) return;
     if (v->group != NULL) v->gpu->group_close(v->group);
     eni_vectors_close_on_gpu(w, v);
-    for (int i = 0; i < v->npinned; i++)
-        v->gpu->unpin(w->device.ctx, v->pinned[i]);
+    for (int i = 0; i < v->nregistered; i++)
+        v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
     for (int64_t i = 0; is_staged(w) && w->micro_grads != NULL && i < w->accumulate; i++)
-        if (w->micro_grads[i] != NULL) v->gpu->unpin(w->device.ctx, w->micro_grads[i]);
+        if (w->micro_grads[i] != NULL) v->gpu->unregister_memory(w->device.ctx, w->micro_grads[i]);
     if (!v->is_guest) {
         w->device.ops->free(w->device.ctx, v->param);
         for (int i = 0; i < ENI_MAX_SLOTS; i++)
@@ -202,11 +202,11 @@ void eni_vectors_close(eni_worker *w)
         w->device.ops->free(w->device.ctx, v->grads[i]);
     eni_free(v->grads);
     for (uint32_t b = 0; v->arrived != NULL && b < v->nbuckets; b++)
-        v->gpu->mark_free(v->arrived[b]);
+        v->gpu->event_free(v->arrived[b]);
     eni_free(v->arrived);
-    v->gpu->mark_free(v->computed);
-    v->gpu->mark_free(v->left);
-    v->gpu->mark_free(v->taken);
+    v->gpu->event_free(v->computed);
+    v->gpu->event_free(v->left);
+    v->gpu->event_free(v->taken);
     eni_free(v);
     w->vectors = NULL;
 }
@@ -235,7 +235,7 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
     const uint64_t bytes = w->schema.count * sizeof(float);
     if (w->vectors == NULL || is_staged(w)) memset(eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), 0, bytes);
     if (w->vectors == NULL) return EN_OK;
-    return w->vectors->gpu->zero(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, micro), bytes);
+    return w->vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
 }
 
 /* ---- gradients go out ---- */
@@ -244,8 +244,8 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 static en_status exchange_behind_compute(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
-    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
-    return v->gpu->after(w->device.ctx, EN_QUEUE_EXCHANGE, v->computed);
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
+    return v->gpu->wait_event(w->device.ctx, EN_STREAM_EXCHANGE, v->computed);
 }
 
 en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
@@ -254,9 +254,9 @@ en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
     const eni_bucket_range *range = &w->buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
     EN_TRY(exchange_behind_compute(w));
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, eni_arena_at(w->arena, ENI_SLOT_GRAD, range->lo),
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, eni_arena_at(w->arena, ENI_SLOT_GRAD, range->lo),
                         eni_vectors_grad(w, 0) + range->lo, bytes, EN_COPY_OUT));
-    return v->gpu->mark(v->arrived[bucket], EN_QUEUE_EXCHANGE);
+    return v->gpu->event_record(v->arrived[bucket], EN_STREAM_EXCHANGE);
 }
 
 en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
@@ -271,8 +271,8 @@ en_status eni_vectors_join(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
     if (!is_staged(w)) return EN_OK;
-    EN_TRY(v->gpu->mark(v->left, EN_QUEUE_EXCHANGE));
-    return v->gpu->after(w->device.ctx, EN_QUEUE_COMPUTE, v->left);
+    EN_TRY(v->gpu->event_record(v->left, EN_STREAM_EXCHANGE));
+    return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->left);
 }
 
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
@@ -281,7 +281,7 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
     const uint64_t bytes = w->schema.count * sizeof(float);
     if (!is_staged(w)) return EN_OK;
     EN_TRY(exchange_behind_compute(w));
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
                         EN_COPY_OUT));
     v->copied += bytes;
     return eni_vectors_join(w);
@@ -300,7 +300,7 @@ static en_status take_in(eni_worker *w, uint32_t bucket)
     const eni_bucket_range *range = &w->buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
     v->copied += bytes;
-    return v->gpu->copy(w->device.ctx, EN_QUEUE_EXCHANGE, v->param + range->lo,
+    return v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, v->param + range->lo,
                         eni_arena_at(w->arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
 }
 
@@ -308,8 +308,8 @@ static en_status take_in(eni_worker *w, uint32_t bucket)
 static en_status have_taken(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
-    EN_TRY(v->gpu->mark(v->taken, EN_QUEUE_EXCHANGE));
-    return v->gpu->after(w->device.ctx, EN_QUEUE_COMPUTE, v->taken);
+    EN_TRY(v->gpu->event_record(v->taken, EN_STREAM_EXCHANGE));
+    return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->taken);
 }
 
 static en_status take_in_all(eni_worker *w)
@@ -353,10 +353,10 @@ static en_status copy_all(eni_worker *w, int direction, int and_slots)
         float *there = i < 0 ? v->param : v->slot[i];
         float *here = eni_arena_at(w->arena, i < 0 ? ENI_SLOT_PARAM : first + (uint32_t)i, 0);
         const int is_in = direction == EN_COPY_IN;
-        EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, is_in ? there : here, is_in ? here : there,
+        EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, is_in ? there : here, is_in ? here : there,
                             bytes, direction));
     }
-    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 
@@ -385,8 +385,8 @@ en_status eni_vectors_send_grad(eni_worker *w)
     eni_vectors *v = w->vectors;
     float *here = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
     if (v == NULL) return EN_OK;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
-    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     EN_TRY(eni_gpu_wait(w, v->computed, "a copy of its vectors"));
     if (is_staged(w)) memset(here, 0, bytes);
     return EN_OK;
@@ -395,9 +395,9 @@ en_status eni_vectors_send_grad(eni_worker *w)
 en_status eni_vectors_fetch_param(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_QUEUE_COMPUTE, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), v->param,
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), v->param,
                         w->schema.count * sizeof(float), EN_COPY_OUT));
-    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE));
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 

@@ -2,7 +2,7 @@
  *
  *     on the host   the device computes in the arena itself: w->vectors is NULL, nothing here does anything
  *
- *     staged        the model has weights and gradient on the GPU, the strategy in the arena, pinned: a
+ *     staged        the model has weights and gradient on the GPU, the strategy in the arena, registered: a
  *                   finished bucket's gradient is copied out while backward runs; its new weights are
  *                   copied in, and the next forward begins behind them
  *
@@ -10,7 +10,7 @@
  *                   somebody asks: a snapshot, a checkpoint, the end
  *
  * Which of the three: collective/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
- * because who reads it cannot wait for a mark of this GPU; on the GPU that is the business of the steps:
+ * because who reads it cannot wait for an event of this GPU; on the GPU that is the business of the steps:
  *
  *     staged        send_out(b) | await(b) | submit(b) ... finish: finish_bucket(b), its weights in
  *     on the GPU                             submit(b) ... finish
@@ -28,7 +28,7 @@ typedef struct eni_vectors eni_vectors;
 /* Before the strategy is opened: takes device memory, meets the other ranks' GPUs. Nothing on host devices.
  */
 en_status eni_vectors_open(eni_worker *w);
-/* Once all that the arena holds is in place and it is mapped as it will be: pins it, and sends it. */
+/* Once all that the arena holds is in place and it is mapped as it will be: registers it, and sends it. */
 en_status eni_vectors_start(eni_worker *w);
 /* After the last step of a run that ends well: nobody reads another's memory any more or waits for another's
  * GPU, so that all may go. */
@@ -57,7 +57,7 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro);
  * the strategy finds it. */
 en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket);
 en_status eni_vectors_await(eni_worker *w, uint32_t bucket);
-/* In a recorded step, at its end: what was put into EXCHANGE comes back to COMPUTE. */
+/* In a captured step, at its end: what was put into EXCHANGE comes back to COMPUTE. */
 en_status eni_vectors_join(eni_worker *w);
 
 /* Staged, in a world of one: the same for the whole gradient of one of its micro-batches, to be averaged on
@@ -85,11 +85,11 @@ en_status eni_vectors_fetch_param(eni_worker *w);
 /* Bytes that were copied out and in for the exchange. */
 uint64_t eni_vectors_copied(const eni_worker *w);
 
-/* Blocks until the device has reached the mark, as long as the run, and the group of GPUs, is alive. `what` is
+/* Blocks until the device has reached the event, as long as the run, and the group of GPUs, is alive. `what` is
  * what this rank needs it for ("a gradient"). A GPU that has not answered for five minutes ends the run, with
  * EN_EIO and a sentence; but in a group, where it may wait for another rank's: there long waits are explained
  * as those of collectives are (member.h). */
-en_status eni_gpu_wait(eni_worker *w, en_mark *mark, const char *what);
+en_status eni_gpu_wait(eni_worker *w, en_event *event, const char *what);
 /* The same in numbers, for others who wait. */
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w);
 

@@ -131,7 +131,7 @@ en_status eni_vectors_leave(eni_worker *w)
 {
     eni_vectors *v = w->vectors;
     if (v == NULL || !eni_worker_is_on_gpu(w) || w->gpu.way == ENI_GPU_ALONE) return EN_OK;
-    EN_TRY(v->gpu->mark(v->computed, EN_QUEUE_COMPUTE)); /* behind the last collective */
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE)); /* behind the last collective */
     EN_TRY(eni_gpu_wait(w, v->computed, "its last step"));
     give_all_back(w, v);
     return eni_member_gather(w->member, "GPUs are done", NULL, 0, NULL, INT64_MAX);

@@ -20,13 +20,13 @@ struct eni_vectors {
     en_group *group;
 
     /* the host's side of a copy */
-    void *pinned[2 + ENI_MAX_SLOTS]; /* of the arena */
-    int npinned;
+    void *registered[2 + ENI_MAX_SLOTS]; /* of the arena */
+    int nregistered;
 
-    en_mark *computed; /* in COMPUTE: what a copy begins behind */
-    en_mark *left;     /* in EXCHANGE: gradients have left; and, elsewhere, all that was asked for is done */
-    en_mark *taken;    /* in EXCHANGE: new weights have come in */
-    en_mark **arrived; /* (nbuckets) a gradient is where the strategy finds it */
+    en_event *computed; /* in COMPUTE: what a copy begins behind */
+    en_event *left;     /* in EXCHANGE: gradients have left; and, elsewhere, all that was asked for is done */
+    en_event *taken;    /* in EXCHANGE: new weights have come in */
+    en_event **arrived; /* (nbuckets) a gradient is where the strategy finds it */
     uint64_t copied;
 };
 

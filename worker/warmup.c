@@ -46,7 +46,7 @@ typedef struct scratch {
     void *target; /* int32 or float */
     float *grad;
     void *there[3]; /* on a GPU: the same three */
-    en_mark *done;  /* on a GPU */
+    en_event *done; /* on a GPU */
 } scratch;
 
 static uint64_t target_floats(const eni_worker *w)
@@ -71,7 +71,7 @@ static en_status open_on_gpu(scratch *s, const uint64_t bytes[3])
         EN_TRY(d->ops->alloc(d->ctx, bytes[i], &s->there[i]));
     for (int i = 0; i < 2; i++)
         EN_TRY(d->ops->copy(d->ctx, s->there[i], here[i], bytes[i], EN_COPY_IN));
-    return d->ops->gpu->mark_new(d->ctx, &s->done);
+    return d->ops->gpu->event_new(d->ctx, &s->done);
 }
 
 static en_status open_scratch(scratch *s, uint64_t n)
@@ -94,7 +94,7 @@ static void close_scratch(scratch *s, en_status st)
     const eni_device *d = &s->w->device;
     for (int i = 0; i < 3 && st == EN_OK; i++)
         if (s->there[i] != NULL) d->ops->free(d->ctx, s->there[i]);
-    if (s->done != NULL) d->ops->gpu->mark_free(s->done);
+    if (s->done != NULL) d->ops->gpu->event_free(s->done);
     eni_free(s->grad);
     eni_free(s->target);
     eni_free(s->x);
@@ -113,7 +113,7 @@ static en_status pass(scratch *s, uint64_t n)
     EN_TRY(en_model_forward(w->model, param, &input));
     EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, NULL, NULL));
     if (!is_there) return EN_OK;
-    EN_TRY(w->device.ops->gpu->mark(s->done, EN_QUEUE_COMPUTE));
+    EN_TRY(w->device.ops->gpu->event_record(s->done, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, s->done, "the warm-up");
 }
 

@@ -235,7 +235,7 @@ static en_status start_loader(eni_worker *w)
     if (w->is_claiming) options.claim = claim;
     eni_gpu_loader(w, &options);
     EN_TRY(eni_loader_start(&options, &w->loader));
-    return eni_gpu_open_feed(w);
+    return eni_gpu_open_prefetch(w);
 }
 
 static void open_straggler(eni_worker *w)

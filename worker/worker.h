@@ -9,7 +9,7 @@
  *     local_group.c  collectives inside one of several hosts
  *     warmup.h    computes before the clock begins
  *     train.c     the steps: read this first
- *     step_gpu.c  the same on a GPU; vectors.h, feed.h, scores.h, graph.h, scaler.h
+ *     step_gpu.c  the same on a GPU; vectors.h, prefetch.h, scores.h, graph.h, scaler.h
  *     share.c     the data set, once a host
  *     startup.c   how long the first step took to come
  *     check.c     `entrain check` in place of training
@@ -147,12 +147,12 @@ typedef struct eni_worker {
     struct eni_gpus *gpus;       /* gpus.h */
     eni_gpu_choice gpu;          /* where vectors lie */
     struct eni_vectors *vectors; /* vectors.h */
-    struct eni_feed *feed;       /* feed.h */
+    struct eni_prefetch *prefetch;       /* prefetch.h */
     struct eni_scores *scores;   /* scores.h */
     struct eni_graphs *graphs;   /* graph.h */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluate.h, by set; rank 0 of a run on GPUs */
     struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
-    en_mark *lag[2];             /* of a slow rank: step.h */
+    en_event *lag[2];             /* of a slow rank: step.h */
     int score_set;               /* of the step in progress */
     uint64_t step;               /* in progress */
     int is_stuck;                /* it does not answer: what it may still write is not freed */
@@ -229,7 +229,7 @@ void eni_local_group_close(eni_worker *worker);
  * that the GPU reaches. */
 en_status eni_gpu_open(eni_worker *worker);
 void eni_gpu_loader(eni_worker *worker, eni_loader_options *options);
-en_status eni_gpu_open_feed(eni_worker *worker);
+en_status eni_gpu_open_prefetch(eni_worker *worker);
 void eni_gpu_close(eni_worker *worker);
 
 /* exchange.c: --allreduce as ENI_COLL_*, and why the command forbids shared memory; NULL: it does not. */

@@ -17,7 +17,7 @@
  *
  * A plan is for exactly the extents of its op: a smaller last batch, or evaluation with a larger one, is a
  * second plan. The three run calls never allocate and never change the plan; they are enqueued in call
- * order, as copy and zero are, on a GPU in EN_QUEUE_COMPUTE (gpu.h; on host devices: done when they return).
+ * order, as copy and zero are, on a GPU in EN_STREAM_COMPUTE (gpu.h; on host devices: done when they return).
  *
  * Layouts. Activations are (N, H, W, C). Weights, biases and their gradients have PyTorch's shapes and order
  * (convolution (O, I, KH, KW), linear (O, I)), because the flat vector is what is exchanged and saved;
@@ -220,17 +220,17 @@ typedef struct en_device {
     /* One line for people: library, version, instruction set, threads. Valid until close. */
     const char *(*describe)(en_ctx *);
 
-    /* Zeroed for every queue, on `align` bytes; bytes 0 gives a valid address. free takes NULL, and may wait
+    /* Zeroed for every stream, on `align` bytes; bytes 0 gives a valid address. free takes NULL, and may wait
      * until nothing uses the memory. */
     en_status (*alloc)(en_ctx *, uint64_t bytes, void **memory_out);
     void (*free)(en_ctx *, void *memory);
-    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is pinned (gpu.h) is
-     * read or written when the copy's turn comes: leave it alone until a mark behind it is reached. Other
+    /* Enqueued like an operation; the areas never overlap. On a GPU, host memory that is registered (gpu.h) is
+     * read or written when the copy's turn comes: leave it alone until an event behind it is reached. Other
      * host memory is read during the call, and with EN_COPY_OUT holds the data after sync; not while work is
-     * recorded. */
+     * captured. */
     en_status (*copy)(en_ctx *, void *dst, const void *src, uint64_t bytes, int direction);
     en_status (*zero)(en_ctx *, void *dst, uint64_t bytes);
-    /* Blocks until all that was enqueued is done, in every queue and without a deadline: not for where a
+    /* Blocks until all that was enqueued is done, in every stream and without a deadline: not for where a
      * collective of GPUs may be under way. Reports an error of any of it. Host devices: at once. */
     en_status (*sync)(en_ctx *);
 

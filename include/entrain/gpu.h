@@ -1,29 +1,29 @@
-/* gpu.h - what a device offers whose memory is not the host's: queues, marks, memory that both sides reach,
+/* gpu.h - what a device offers whose memory is not the host's: streams, events, memory that both sides reach,
  * arithmetic on flat vectors, graphs, memory of other processes, and collectives among GPUs.
  *
  * The table hangs at en_device.gpu and is NULL on host devices, where everything is done on return.
  *
- * Queues. A context has three; each does its work in the order in which it was put in, and they run side by
+ * Streams. A context has three; each does its work in the order in which it was put in, and they run side by
  * side:
  *
- *     EN_QUEUE_FEED      batches come in                        [batch t+1]
- *     EN_QUEUE_COMPUTE   forward, backward       [ forward t | backward t: b0  b1  b2 ]  [ forward t+1
- *     EN_QUEUE_EXCHANGE  gradients go out, weights come in,            [b0][b1][b2]
+ *     EN_STREAM_PREFETCH  batches come in                        [batch t+1]
+ *     EN_STREAM_COMPUTE   forward, backward       [ forward t | backward t: b0  b1  b2 ]  [ forward t+1
+ *     EN_STREAM_EXCHANGE  gradients go out, weights come in,            [b0][b1][b2]
  *                        collectives, steps; first when both could run
  *
- * The only order between queues is a mark: mark(m, COMPUTE), then after(EXCHANGE, m): what is put into
- * EXCHANGE from now on begins when all that was in COMPUTE before the mark is done. The host looks with
+ * The only order between streams is an event: event_record(e, COMPUTE), then wait_event(EXCHANGE, e): what is
+ * put into EXCHANGE from now on begins when all that was in COMPUTE before the event is done. The host looks with
  * poll(): nothing in this table blocks, but for what says so. Who waits owns the deadline.
  *
- * Host memory. copy() takes host memory that is pinned, and nothing else: other memory would make it block,
- * or read it later than the caller thinks. It is read or written until a mark behind the copy is reached.
- * What is pinned must stay mapped as it is until unpin().
+ * Host memory. copy() takes host memory that is registered, and nothing else: other memory would make it
+ * block, or read it later than the caller thinks. It is read or written until an event behind the copy is
+ * reached. What is registered must stay mapped as it is until unregister_memory().
  *
  * Errors. A device that has failed stays failed: every later call with a status returns EN_EIO, logged once
- * with the library's own name of the error. What frees, unpins, aborts and closes may still be called.
+ * with the library's own name of the error. What frees, unregisters, aborts and closes may still be called.
  *
- * Life. Before the context is closed its marks, graphs, groups and imported memory are freed. A graph keeps
- * the addresses of what was recorded: plans, memory, marks, rates and groups are freed after it.
+ * Life. Before the context is closed its events, graphs, groups and imported memory are freed. A graph keeps
+ * the addresses of what was captured: plans, memory, events, rates and groups are freed after it.
  *
  * Threads: a context belongs to one thread at a time, with one exception: group_abort may be called from any.
  *
@@ -42,10 +42,10 @@ extern "C" {
 struct en_ctx;
 struct en_device_host;
 
-enum { EN_QUEUE_COMPUTE = 0, EN_QUEUE_FEED = 1, EN_QUEUE_EXCHANGE = 2, EN_QUEUES = 3 };
+enum { EN_STREAM_COMPUTE = 0, EN_STREAM_PREFETCH = 1, EN_STREAM_EXCHANGE = 2, EN_STREAMS = 3 };
 
-typedef struct en_mark en_mark;   /* a point in a queue */
-typedef struct en_graph en_graph; /* a recorded piece of work */
+typedef struct en_event en_event; /* a point in a stream */
+typedef struct en_graph en_graph; /* a captured piece of work */
 typedef struct en_group en_group; /* this rank's part in a collective of several GPUs */
 
 /* ---- what there is ----------------------------------------------------------------------------------- */
@@ -126,45 +126,45 @@ typedef struct en_gpu {
      * driver does not tell (nothing is logged). */
     en_status (*users)(int32_t index, en_gpu_user *users_out, int max, int *n_out);
 
-    /* Queues and marks. mark(): may be done again with the same mark; it then stands for the later point.
-     * poll: EN_OK once it is reached (a mark that was never set is), EN_ETIMEOUT before. after() a mark of
-     * another context: EN_EINVAL. */
-    en_status (*mark_new)(struct en_ctx *, en_mark **mark_out);
-    void (*mark_free)(en_mark *); /* NULL is fine */
-    en_status (*mark)(en_mark *, int queue);
-    en_status (*after)(struct en_ctx *, int queue, en_mark *);
-    en_status (*poll)(en_mark *);
+    /* Streams and events. event_record(): may be done again with the same event; it then stands for the later point.
+     * poll: EN_OK once it is reached (an event that was never set is), EN_ETIMEOUT before. wait_event() for
+     * one of another context: EN_EINVAL. */
+    en_status (*event_new)(struct en_ctx *, en_event **event_out);
+    void (*event_free)(en_event *); /* NULL is fine */
+    en_status (*event_record)(en_event *, int stream);
+    en_status (*wait_event)(struct en_ctx *, int stream, en_event *);
+    en_status (*poll)(en_event *);
 
-    /* As en_device.copy and zero, in any queue; the host's side is pinned. */
-    en_status (*copy)(struct en_ctx *, int queue, void *dst, const void *src, uint64_t bytes, int direction);
-    en_status (*zero)(struct en_ctx *, int queue, void *dst, uint64_t bytes);
+    /* As en_device.copy and zero, in any stream; the host's side is registered. */
+    en_status (*copy)(struct en_ctx *, int stream, void *dst, const void *src, uint64_t bytes, int direction);
+    en_status (*zero)(struct en_ctx *, int stream, void *dst, uint64_t bytes);
 
     /* Makes host memory reachable for the device. Page edges are the library's business: ranges that share a
-     * page may be pinned both. Each pin has its unpin, by the same address. EN_EUNSUPPORTED, logged: this
-     * memory cannot be. */
-    en_status (*pin)(struct en_ctx *, void *memory, uint64_t bytes);
-    void (*unpin)(struct en_ctx *, void *memory);
+     * page may both be registered. Each call has its unregister_memory, by the same address.
+     * EN_EUNSUPPORTED, logged: this memory cannot be. */
+    en_status (*register_memory)(struct en_ctx *, void *memory, uint64_t bytes);
+    void (*unregister_memory)(struct en_ctx *, void *memory);
 
-    en_status (*mean_step)(struct en_ctx *, int queue, const en_gpu_step *);
+    en_status (*mean_step)(struct en_ctx *, int stream, const en_gpu_step *);
     /* y = a * x + b * y on (count); b == 0 overwrites y whatever it held: the bits of eni_lin. */
-    en_status (*lin)(struct en_ctx *, int queue, float *y, float a, const float *x, float b, uint64_t count);
+    en_status (*lin)(struct en_ctx *, int stream, float *y, float a, const float *x, float b, uint64_t count);
     /* Sets *flag (device memory) to 1 if an element of v (count) is not finite; else leaves it. */
-    en_status (*check_finite)(struct en_ctx *, int queue, const float *v, uint64_t count, uint32_t *flag);
+    en_status (*check_finite)(struct en_ctx *, int stream, const float *v, uint64_t count, uint32_t *flag);
 
-    /* Graphs. Between the two calls what is put into COMPUTE, and into queues that were ordered after it, is
-     * recorded and not done; all of them must have been ordered before COMPUTE again at the end. launch puts
+    /* Graphs. Between the two calls what is put into COMPUTE, and into streams that were ordered after it, is
+     * captured and not done; all of them must have been ordered before COMPUTE again at the end. launch puts
      * the whole into COMPUTE.
      *
-     * A mark that is set inside stands for the latest launch: poll() answers for that one, and after()
+     * An event that is set inside stands for the latest launch: poll() answers for that one, and wait_event()
      * outside orders behind the whole launch. (Until the first launch it is as if never set.) poll() may be
-     * late, by the rest of the launch, for a mark that was never polled before it was recorded. Inside,
-     * after() takes marks that were set inside. A mark may be set in several graphs, and outside of them in
-     * between.
+     * late, by the rest of the launch, for an event that was never polled before it was captured. Inside,
+     * wait_event() takes events that were set inside. An event may be set in several graphs, and outside of them
+     * in between.
      *
-     * Meanwhile no plan is made, no memory taken, freed, pinned, unpinned, exported or opened, and nothing
-     * polled or waited for; and numbers of a call (lin's a and b, a count) are recorded as they are. What
-     * cannot be recorded returns EN_EUNSUPPORTED, logged as a warning once, and so does capture_end, which is
-     * to be called all the same: nothing was done, and the device is well. */
+     * Meanwhile no plan is made, no memory taken, freed, registered, unregistered, exported or opened, and
+     * nothing polled or waited for; and numbers of a call (lin's a and b, a count) are captured as they are.
+     * What cannot be captured returns EN_EUNSUPPORTED, logged as a warning once, and so does capture_end,
+     * which is to be called all the same: nothing was done, and the device is well. */
     en_status (*capture_begin)(struct en_ctx *);
     en_status (*capture_end)(struct en_ctx *, en_graph **graph_out);
     en_status (*launch)(en_graph *);
@@ -192,17 +192,17 @@ typedef struct en_gpu {
     en_status (*group_broadcast)(en_group *, float *data, uint64_t count);
     /* EN_OK while all is well; EN_EPEER, EN_EIO (logged) once it is not. Ask it in every wait. */
     en_status (*group_poll)(en_group *);
-    /* Ends what is under way, so that queues go on; results are undefined, other calls return EN_EPEER, and
+    /* Ends what is under way, so that streams go on; results are undefined, other calls return EN_EPEER, and
      * group_close is left to be called. From any thread, in bounded time, but not beside group_close: the
      * owner takes the pointer away from the others first. */
     void (*group_abort)(en_group *);
     void (*group_close)(en_group *);    /* NULL is fine; aborts what is under way */
     const char *(*group_version)(void); /* "NCCL 2.28.9"; "" where there is none */
 
-    /* A mark that also knows when it was reached, for work that is not recorded; and the device's time
+    /* An event that also knows when it was reached, for work that is not captured; and the device's time
      * from one to the other, both set and reached (else EN_ETIMEOUT). */
-    en_status (*timer_new)(struct en_ctx *, en_mark **mark_out);
-    en_status (*elapsed)(en_mark *begin, en_mark *end, int64_t *ns_out);
+    en_status (*timer_new)(struct en_ctx *, en_event **event_out);
+    en_status (*elapsed)(en_event *begin, en_event *end, int64_t *ns_out);
 } en_gpu;
 
 #ifdef __cplusplus

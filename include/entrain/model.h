@@ -27,15 +27,16 @@
  *
  * On a device whose memory is not the host's (EN_DEVICE_HOST unset) the first two enqueue and return, and
  * en_model_result waits for all of it. Who does not want to wait takes en_model_fetch and looks behind a
- * mark:
+ * event:
  *
- *     forward | backward | fetch -> pair[t % 2] | mark        the host reads pair[t % 2] in step t + 1
+ *     forward | backward | fetch -> pair[t % 2] | event        the host reads pair[t % 2] in step t + 1
  *
- * Recorded work. Once a size is prepared, forward, backward and fetch of it only enqueue: they take no
+ * Captured work. Once a size is prepared, forward, backward and fetch of it only enqueue: they take no
  * memory, plan nothing and wait for nothing, so they may stand between capture_begin and capture_end (gpu.h).
- * What is recorded holds the addresses of that call: param, grad, batch, pair, loss_scale and the activations
+ * What is captured holds the addresses of that call: param, grad, batch, pair, loss_scale and the activations
  * of the size, which is to be prepared with EN_MODEL_KEEP so that they stay. Launching it later is no call of
- * the model: en_model_result and en_model_backward go by the last call, so the fetch belongs into the record.
+ * the model: en_model_result and en_model_backward go by the last call, so the fetch belongs into the
+ * capture.
  *
  * A model belongs to one thread at a time, the one of its context. */
 #ifndef ENTRAIN_MODEL_H
@@ -186,7 +187,7 @@ en_status en_model_backward(en_model *model, const float *param, float *grad, en
                             void *user);
 
 /* Enqueues the copy of two numbers of the last forward to the host: mean loss, correct predictions. `pair` is
- * pinned, and written once the device gets there: set a mark behind this call and read them when it is
+ * registered, and written once the device gets there: set an event behind this call and read them when it is
  * reached. On host devices any memory, written on return. Any time before the next forward or evaluate. */
 en_status en_model_fetch(en_model *model, float pair[2]);
 

@@ -1,6 +1,6 @@
 /* flatten.c - (N, H, W, C) to (N, C * H * W) in PyTorch's order, and back: a small transpose per image. */
-#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 /* (rows, cols) to (cols, rows). Writes run along memory, reads jump: a small image stays in the cache. */
 ENI_MULTIVERSION static void transpose(float *restrict to, const float *restrict from, int64_t rows,
@@ -13,16 +13,16 @@ ENI_MULTIVERSION static void transpose(float *restrict to, const float *restrict
 
 static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t places = plan->op.x.h * plan->op.x.w, channels = plan->op.x.c;
-    for (int64_t at = from * places * channels; from < to; from++, at += places * channels)
-        transpose((float *)args->y + at, (const float *)args->x + at, places, channels);
+    const int64_t pixels = plan->op.x.h * plan->op.x.w, channels = plan->op.x.c;
+    for (int64_t at = from * pixels * channels; from < to; from++, at += pixels * channels)
+        transpose((float *)args->y + at, (const float *)args->x + at, pixels, channels);
 }
 
 static void backward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
-    const int64_t places = plan->op.x.h * plan->op.x.w, channels = plan->op.x.c;
-    for (int64_t at = from * places * channels; from < to; from++, at += places * channels)
-        transpose((float *)args->dx + at, (const float *)args->dy + at, channels, places);
+    const int64_t pixels = plan->op.x.h * plan->op.x.w, channels = plan->op.x.c;
+    for (int64_t at = from * pixels * channels; from < to; from++, at += pixels * channels)
+        transpose((float *)args->dx + at, (const float *)args->dy + at, channels, pixels);
 }
 
 static en_status flatten_forward(en_plan *plan, const en_args *args)

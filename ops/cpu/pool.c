@@ -5,8 +5,8 @@
  * take the reference loops. */
 #include <string.h>
 
-#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 enum {
     NOWHERE = 255, /* as in ops/ref/pool.c: the relu let nothing through */
@@ -21,101 +21,102 @@ int eni_cpu_pool_fits(const en_op *op)
            op->pad_h == 0 && op->pad_w == 0 && op->x.c <= BLOCK;
 }
 
-/* The value and the place of the larger of two. Of equals the first wins; a value that is not a number wins
- * over those before it, as in PyTorch. Two selects each: gcc turns that, and nothing
- * shorter, into vectors. */
+/* The value and the position of the larger of two. Of equals the first wins; a value that is not a number
+ * wins over those before it, as in PyTorch. Two selects each: gcc turns that, and nothing shorter, into
+ * vectors. */
 static inline float larger(float first, float second)
 {
     const float value = second > first ? second : first;
     return second != second ? second : value;
 }
 
-static inline int32_t place_of_larger(float first, float second, int32_t first_place, int32_t second_place)
+static inline int32_t position_of_larger(float first, float second, int32_t first_position,
+                                         int32_t second_position)
 {
-    const int32_t place = second > first ? second_place : first_place;
-    return second != second ? second_place : place;
+    const int32_t position = second > first ? second_position : first_position;
+    return second != second ? second_position : position;
 }
 
 /* One output pixel: v0 v1 above v2 v3, (c) each. `relu` is a constant where this is inlined. */
-static INLINE void pixel_forward(float *restrict y, int32_t *restrict place, const float *restrict v0,
+static INLINE void pixel_forward(float *restrict y, int32_t *restrict position, const float *restrict v0,
                                  const float *restrict v1, const float *restrict v2, const float *restrict v3,
                                  int64_t c, int relu)
 {
     for (int64_t k = 0; k < c; k++) {
         const float upper = larger(v0[k], v1[k]), lower = larger(v2[k], v3[k]);
-        const int32_t upper_place = place_of_larger(v0[k], v1[k], 0, 1);
-        const int32_t lower_place = place_of_larger(v2[k], v3[k], 2, 3);
+        const int32_t upper_position = position_of_larger(v0[k], v1[k], 0, 1);
+        const int32_t lower_position = position_of_larger(v2[k], v3[k], 2, 3);
         const float best = larger(upper, lower);
-        const int32_t at = place_of_larger(upper, lower, upper_place, lower_place);
+        const int32_t at = position_of_larger(upper, lower, upper_position, lower_position);
         y[k] = relu && best <= 0.0f ? 0.0f : best;
-        place[k] = relu && best <= 0.0f ? NOWHERE : at;
+        position[k] = relu && best <= 0.0f ? NOWHERE : at;
     }
 }
 
-/* `w` output pixels, (w, c), from two stretches of input, (2w, c). Places are found in 32 bits and narrowed
- * at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
-static INLINE void block_forward(float *y, uint8_t *place, const float *top, const float *bottom, int64_t w,
-                                 int64_t c, int relu)
+/* `w` output pixels, (w, c), from two stretches of input, (2w, c). Positions are found in 32 bits and
+ * narrowed at the end, because vectors do not mix element sizes well. w * c <= BLOCK. */
+static INLINE void block_forward(float *y, uint8_t *position, const float *top, const float *bottom,
+                                 int64_t w, int64_t c, int relu)
 {
     int32_t wide[BLOCK];
     for (int64_t q = 0; q < w; q++, y += c, top += 2 * c, bottom += 2 * c)
         pixel_forward(y, wide + q * c, top, top + c, bottom, bottom + c, c, relu);
     for (int64_t k = 0; k < w * c; k++)
-        place[k] = (uint8_t)wide[k];
+        position[k] = (uint8_t)wide[k];
 }
 
-ENI_MULTIVERSION_SHORT static void block_max(float *y, uint8_t *place, const float *top, const float *bottom,
-                                             int64_t w, int64_t c)
+ENI_MULTIVERSION_SHORT static void block_max(float *y, uint8_t *position, const float *top,
+                                             const float *bottom, int64_t w, int64_t c)
 {
-    block_forward(y, place, top, bottom, w, c, 0);
+    block_forward(y, position, top, bottom, w, c, 0);
 }
 
-ENI_MULTIVERSION_SHORT static void block_relu_max(float *y, uint8_t *place, const float *top,
+ENI_MULTIVERSION_SHORT static void block_relu_max(float *y, uint8_t *position, const float *top,
                                                   const float *bottom, int64_t w, int64_t c)
 {
-    block_forward(y, place, top, bottom, w, c, 1);
+    block_forward(y, position, top, bottom, w, c, 1);
 }
 
-/* The gradient of an output pixel, (c), goes to one place of its window; the others get 0. */
+/* The gradient of an output pixel, (c), goes to one position of its window; the others get 0. */
 static INLINE void pixel_backward(float *restrict dx0, float *restrict dx1, float *restrict dx2,
                                   float *restrict dx3, const float *restrict dy,
-                                  const int32_t *restrict place, int64_t c)
+                                  const int32_t *restrict position, int64_t c)
 {
     for (int64_t k = 0; k < c; k++) {
-        dx0[k] = place[k] == 0 ? dy[k] : 0.0f;
-        dx1[k] = place[k] == 1 ? dy[k] : 0.0f;
-        dx2[k] = place[k] == 2 ? dy[k] : 0.0f;
-        dx3[k] = place[k] == 3 ? dy[k] : 0.0f;
+        dx0[k] = position[k] == 0 ? dy[k] : 0.0f;
+        dx1[k] = position[k] == 1 ? dy[k] : 0.0f;
+        dx2[k] = position[k] == 2 ? dy[k] : 0.0f;
+        dx3[k] = position[k] == 3 ? dy[k] : 0.0f;
     }
 }
 
 /* The way back of block_forward. */
 ENI_MULTIVERSION_SHORT static void block_backward(float *top, float *bottom, const float *dy,
-                                                  const uint8_t *place, int64_t w, int64_t c)
+                                                  const uint8_t *position, int64_t w, int64_t c)
 {
     int32_t wide[BLOCK];
     for (int64_t k = 0; k < w * c; k++)
-        wide[k] = place[k];
+        wide[k] = position[k];
     for (int64_t q = 0; q < w; q++, top += 2 * c, bottom += 2 * c, dy += c)
         pixel_backward(top, top + c, bottom, bottom + c, dy, wide + q * c, c);
 }
 
-/* Output rows [from, to) of all images, counted through. Evaluation has no use for the places: they go to
+/* Output rows [from, to) of all images, counted through. Evaluation has no use for the positions: they go to
  * the workspace. */
 static void forward_part(const en_plan *plan, const en_args *args, int64_t from, int64_t to)
 {
     const en_extent x = plan->op.x, y = plan->y;
     const int64_t in = x.w * x.c, out = y.w * y.c, step = BLOCK / y.c;
-    uint8_t *places = plan->op.flags & EN_OP_FORWARD_ONLY ? args->workspace : args->saved;
+    uint8_t *positions = plan->op.flags & EN_OP_FORWARD_ONLY ? args->workspace : args->saved;
     for (int64_t row = from; row < to; row++) {
         const float *top = (const float *)args->x + (row / y.h * x.h + row % y.h * 2) * in;
         for (int64_t q = 0; q < y.w; q += step) {
             const int64_t w = y.w - q < step ? y.w - q : step, at = row * out + q * y.c;
             const float *corner = top + 2 * q * x.c;
             if (plan->op.kind == EN_OP_RELU_MAXPOOL)
-                block_relu_max((float *)args->y + at, places + at, corner, corner + in, w, y.c);
+                block_relu_max((float *)args->y + at, positions + at, corner, corner + in, w, y.c);
             else
-                block_max((float *)args->y + at, places + at, corner, corner + in, w, y.c);
+                block_max((float *)args->y + at, positions + at, corner, corner + in, w, y.c);
         }
     }
 }
@@ -125,12 +126,12 @@ static void backward_part(const en_plan *plan, const en_args *args, int64_t from
     const en_extent x = plan->op.x, y = plan->y;
     const int64_t in = x.w * x.c, out = y.w * y.c, step = BLOCK / y.c;
     const float *dy = args->dy;
-    const uint8_t *places = args->saved;
+    const uint8_t *positions = args->saved;
     for (int64_t row = from; row < to; row++) {
         float *top = (float *)args->dx + (row / y.h * x.h + row % y.h * 2) * in, *bottom = top + in;
         for (int64_t q = 0; q < y.w; q += step) {
             const int64_t w = y.w - q < step ? y.w - q : step, at = row * out + q * y.c;
-            block_backward(top + 2 * q * x.c, bottom + 2 * q * x.c, dy + at, places + at, w, y.c);
+            block_backward(top + 2 * q * x.c, bottom + 2 * q * x.c, dy + at, positions + at, w, y.c);
         }
         if (x.w % 2 == 1) { /* what no window covers: the last column, the last row */
             memset(bottom - x.c, 0, (size_t)x.c * sizeof *top);
@@ -154,11 +155,11 @@ static en_status pool_backward_data(en_plan *plan, const en_args *args)
 
 static en_status pool_prepare(en_plan *plan)
 {
-    const uint64_t places = (uint64_t)en_extent_count(plan->y);
+    const uint64_t positions = (uint64_t)en_extent_count(plan->y);
     if (plan->op.flags & EN_OP_FORWARD_ONLY)
-        plan->info.workspace_bytes = places;
+        plan->info.workspace_bytes = positions;
     else
-        plan->info.saved_bytes = places;
+        plan->info.saved_bytes = positions;
     return EN_OK;
 }
 

@@ -3,9 +3,9 @@
  *
  *     device.c     the table; a context's life; memory
  *     context.c    below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
- *     queues.c     queues, marks (tick.cu), copies
- *     pins.c bounce.c   host memory that the GPU reaches, and the way of memory that it does not
- *     graph.c      recorded work
+ *     streams.c     streams, events (tick.cu), copies
+ *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
+ *     graph.c      captured work
  *     share.c      memory of other processes
  *     facts.c      which GPUs there are, their links, who uses them (nvml.c)
  *     gpu.c        the table of gpu.h
@@ -33,26 +33,26 @@ extern "C" {
 
 enum { ENI_CUDA_ALIGN = 256 };
 
-typedef struct eni_cuda_marks eni_cuda_marks;   /* what marks in graphs need: queues.c */
-typedef struct eni_cuda_pins eni_cuda_pins;     /* which host memory is page-locked: pins.c */
-typedef struct eni_cuda_bounce eni_cuda_bounce; /* the way of memory that is not: bounce.c */
+typedef struct eni_cuda_events eni_cuda_events;         /* what events in graphs need: streams.c */
+typedef struct eni_cuda_registered eni_cuda_registered; /* which host memory is page-locked: registered.c */
+typedef struct eni_cuda_staging eni_cuda_staging;       /* the way of memory that is not: staging.c */
 
 struct en_ctx {
     int index;      /* cudaSetDevice before anything else: a process may hold contexts on several GPUs */
     uint32_t flags; /* EN_OPEN_* */
-    cudaStream_t queue[EN_QUEUES];
+    cudaStream_t stream[EN_STREAMS];
     cublasLtHandle_t blas;
-    cudnnHandle_t dnn; /* bound to queue[EN_QUEUE_COMPUTE] */
+    cudnnHandle_t dnn; /* bound to stream[EN_STREAM_COMPUTE] */
     int cores;         /* multiprocessors: how wide a kernel's grid may become */
     int is_hung;       /* it did not answer in time: nothing is freed that it may still reach */
     int has_failed;    /* a device error was logged: see eni_cuda_check */
     int is_capturing;
     int is_capture_broken; /* something in it failed: it will not become a graph */
-    uint32_t captured;     /* bit q: queue q is in the capture */
-    uint64_t capture;      /* number of the capture that is under way, or was last: marks know theirs */
-    eni_cuda_marks *marks;
-    eni_cuda_pins *pins;
-    eni_cuda_bounce *bounce;
+    uint32_t captured;     /* bit q: stream q is in the capture */
+    uint64_t capture;      /* number of the capture that is under way, or was last: events know theirs */
+    eni_cuda_events *events;
+    eni_cuda_registered *registered;
+    eni_cuda_staging *staging;
     char name[88]; /* "cuda:0 (NVIDIA H100 80GB HBM3)": for errors */
     char description[256];
 };
@@ -92,7 +92,7 @@ en_status eni_cuda_backward_data(en_plan *plan, const en_args *args);
 
 /* EN_OK, or logs what failed with the library's name for it ("forward of conv2d: CUDA error 700, an illegal
  * memory access was encountered, on cuda:0 (NVIDIA H100)") and returns EN_EIO, or EN_ENOMEM. After a first
- * error nothing more is logged, and all calls fail. While work is recorded it is the recording that fails,
+ * error nothing more is logged, and all calls fail. While work is captured it is the capture that fails,
  * not the device: EN_EUNSUPPORTED, and so says eni_cuda_capture_end. context.c. */
 en_status eni_cuda_check(en_ctx *ctx, cudaError_t error, const char *doing);
 en_status eni_cuda_check_dnn(en_ctx *ctx, cudnnStatus_t status, const char *doing);
@@ -106,61 +106,61 @@ void eni_cuda_say(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* The stream that the run calls use. */
 static inline cudaStream_t eni_cuda_stream(const en_plan *plan)
 {
-    return plan->ctx->queue[EN_QUEUE_COMPUTE];
+    return plan->ctx->stream[EN_STREAM_COMPUTE];
 }
 
 /* Makes the calling thread speak to this context's GPU. Cheap where it does so already. context.c. */
 en_status eni_cuda_select(en_ctx *ctx);
 
-/* bounce.c: copies from and to host memory that is not page-locked, through memory that is. What is to go out
- * arrives at eni_cuda_bounce_drain, which waits for COMPUTE. */
-en_status eni_cuda_bounce_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
-en_status eni_cuda_bounce_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
-en_status eni_cuda_bounce_drain(en_ctx *ctx);
-void eni_cuda_bounce_close(en_ctx *ctx);
+/* staging.c: copies from and to host memory that is not page-locked, through memory that is. What is to go
+ * out arrives at eni_cuda_staging_drain, which waits for COMPUTE. */
+en_status eni_cuda_staging_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
+en_status eni_cuda_staging_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes);
+en_status eni_cuda_staging_drain(en_ctx *ctx);
+void eni_cuda_staging_close(en_ctx *ctx);
 
-/* pins.c: how many bytes from `memory` on, at most `bytes`, lie in one registration. A copy must not cross
- * from one into the next. */
-uint64_t eni_cuda_pinned_part(const en_ctx *ctx, const void *memory, uint64_t bytes);
-en_status eni_cuda_pin(en_ctx *ctx, void *memory, uint64_t bytes);
-void eni_cuda_unpin(en_ctx *ctx, void *memory);
-void eni_cuda_pins_close(en_ctx *ctx);
+/* registered.c: how many bytes from `memory` on, at most `bytes`, lie in one registration. A copy must not
+ * cross from one into the next. */
+uint64_t eni_cuda_registered_part(const en_ctx *ctx, const void *memory, uint64_t bytes);
+en_status eni_cuda_register_memory(en_ctx *ctx, void *memory, uint64_t bytes);
+void eni_cuda_unregister_memory(en_ctx *ctx, void *memory);
+void eni_cuda_registered_close(en_ctx *ctx);
 
-/* queues.c */
-en_status eni_cuda_queue_copy(en_ctx *ctx, int queue, void *dst, const void *src, uint64_t bytes,
-                              int direction);
-en_status eni_cuda_queue_zero(en_ctx *ctx, int queue, void *dst, uint64_t bytes);
-en_status eni_cuda_mark_new(en_ctx *ctx, en_mark **mark_out);
-en_status eni_cuda_timer_new(en_ctx *ctx, en_mark **mark_out);
-en_status eni_cuda_elapsed(en_mark *begin, en_mark *end, int64_t *ns_out);
-void eni_cuda_mark_free(en_mark *mark);
-en_status eni_cuda_mark(en_mark *mark, int queue);
-en_status eni_cuda_after(en_ctx *ctx, int queue, en_mark *mark);
-en_status eni_cuda_poll(en_mark *mark);
+/* streams.c */
+en_status eni_cuda_stream_copy(en_ctx *ctx, int stream, void *dst, const void *src, uint64_t bytes,
+                               int direction);
+en_status eni_cuda_stream_zero(en_ctx *ctx, int stream, void *dst, uint64_t bytes);
+en_status eni_cuda_event_new(en_ctx *ctx, en_event **event_out);
+en_status eni_cuda_timer_new(en_ctx *ctx, en_event **event_out);
+en_status eni_cuda_elapsed(en_event *begin, en_event *end, int64_t *ns_out);
+void eni_cuda_event_free(en_event *event);
+en_status eni_cuda_event_record(en_event *event, int stream);
+en_status eni_cuda_wait_event(en_ctx *ctx, int stream, en_event *event);
+en_status eni_cuda_poll(en_event *event);
 /* Blocks until the stream has done all that it has, for five minutes at most; errors as eni_cuda_check. In
  * place of cudaStreamSynchronize, which waits for ever for a GPU that hangs. */
 en_status eni_cuda_finish(en_ctx *ctx, cudaStream_t stream, const char *doing);
 
-en_status eni_cuda_marks_open(en_ctx *ctx);
-void eni_cuda_marks_close(en_ctx *ctx);
-void eni_cuda_marks_begin(en_ctx *ctx); /* a capture begins */
-/* The marks that were set in the capture that has just ended, each as often as it was set: the caller's from
+en_status eni_cuda_events_open(en_ctx *ctx);
+void eni_cuda_events_close(en_ctx *ctx);
+void eni_cuda_events_begin(en_ctx *ctx); /* a capture begins */
+/* The events that were set in the capture that has just ended, each as often as it was set: the caller's from
  * now on, freed with eni_free. A launch of the graph tells them so. */
 typedef struct eni_cuda_set {
-    en_mark *mark;
+    en_event *event;
     int is_ticked;
 } eni_cuda_set;
-eni_cuda_set *eni_cuda_marks_take(en_ctx *ctx, int *n_out);
-void eni_cuda_marks_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
+eni_cuda_set *eni_cuda_events_take(en_ctx *ctx, int *n_out);
+void eni_cuda_events_launched(const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* The graph with this event is about to be freed. */
-void eni_cuda_marks_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);
+void eni_cuda_events_let_go(en_ctx *ctx, const eni_cuda_set *set, int n, cudaEvent_t behind);
 /* tick.cu: *word += 1, seen by the host. */
 en_status eni_cuda_tick(en_ctx *ctx, cudaStream_t stream, uint32_t *word);
 
 /* flat.cu */
-en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *step);
-en_status eni_cuda_lin(en_ctx *ctx, int queue, float *y, float a, const float *x, float b, uint64_t count);
-en_status eni_cuda_check_finite(en_ctx *ctx, int queue, const float *v, uint64_t count, uint32_t *flag);
+en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *step);
+en_status eni_cuda_lin(en_ctx *ctx, int stream, float *y, float a, const float *x, float b, uint64_t count);
+en_status eni_cuda_check_finite(en_ctx *ctx, int stream, const float *v, uint64_t count, uint32_t *flag);
 
 /* graph.c */
 en_status eni_cuda_capture_begin(en_ctx *ctx);

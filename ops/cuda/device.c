@@ -17,15 +17,15 @@
 enum { BLOCK_BYTES = 2 << 20 };
 
 /* EXCHANGE goes first where both could run: who finishes an exchange late holds up the other ranks. */
-static en_status open_queues(en_ctx *ctx)
+static en_status open_streams(en_ctx *ctx)
 {
     int least = 0, greatest = 0;
     EN_TRY(eni_cuda_check(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities"));
-    for (int q = 0; q < EN_QUEUES; q++) {
-        const int priority = q == EN_QUEUE_EXCHANGE ? greatest : least;
+    for (int q = 0; q < EN_STREAMS; q++) {
+        const int priority = q == EN_STREAM_EXCHANGE ? greatest : least;
         EN_TRY(eni_cuda_check(ctx,
-                              cudaStreamCreateWithPriority(&ctx->queue[q], cudaStreamNonBlocking, priority),
-                              "opening a queue"));
+                              cudaStreamCreateWithPriority(&ctx->stream[q], cudaStreamNonBlocking, priority),
+                              "opening a stream"));
     }
     return EN_OK;
 }
@@ -34,7 +34,7 @@ static en_status open_libraries(en_ctx *ctx)
 {
     EN_TRY(eni_cuda_check_blas(ctx, cublasLtCreate(&ctx->blas), "opening cuBLASLt"));
     EN_TRY(eni_cuda_check_dnn(ctx, cudnnCreate(&ctx->dnn), "opening cuDNN"));
-    return eni_cuda_check_dnn(ctx, cudnnSetStream(ctx->dnn, ctx->queue[EN_QUEUE_COMPUTE]), "opening cuDNN");
+    return eni_cuda_check_dnn(ctx, cudnnSetStream(ctx->dnn, ctx->stream[EN_STREAM_COMPUTE]), "opening cuDNN");
 }
 
 /* The first call that takes memory on the GPU: a driver makes its own context here, which can fail for want
@@ -76,15 +76,15 @@ static void cuda_close(en_ctx *ctx)
 {
     if (!ctx || ctx->is_hung) return; /* what a GPU that hangs may still reach ends with the process */
     (void)cudaSetDevice(ctx->index);
-    for (int q = 0; q < EN_QUEUES; q++)
-        if (ctx->queue[q]) (void)cudaStreamSynchronize(ctx->queue[q]);
+    for (int q = 0; q < EN_STREAMS; q++)
+        if (ctx->stream[q]) (void)cudaStreamSynchronize(ctx->stream[q]);
     if (ctx->dnn) (void)cudnnDestroy(ctx->dnn);
     if (ctx->blas) (void)cublasLtDestroy(ctx->blas);
-    eni_cuda_bounce_close(ctx);
-    eni_cuda_pins_close(ctx);
-    eni_cuda_marks_close(ctx);
-    for (int q = 0; q < EN_QUEUES; q++)
-        if (ctx->queue[q]) (void)cudaStreamDestroy(ctx->queue[q]);
+    eni_cuda_staging_close(ctx);
+    eni_cuda_registered_close(ctx);
+    eni_cuda_events_close(ctx);
+    for (int q = 0; q < EN_STREAMS; q++)
+        if (ctx->stream[q]) (void)cudaStreamDestroy(ctx->stream[q]);
     (void)cudaGetLastError();
     eni_free(ctx);
 }
@@ -115,8 +115,8 @@ static en_status cuda_open(const en_device_config *config, en_ctx **ctx_out)
     describe(ctx, &facts);
     en_status st = EN_OK;
     EN_TRY_GOTO(open_gpu(ctx), close);
-    EN_TRY_GOTO(open_queues(ctx), close);
-    EN_TRY_GOTO(eni_cuda_marks_open(ctx), close);
+    EN_TRY_GOTO(open_streams(ctx), close);
+    EN_TRY_GOTO(eni_cuda_events_open(ctx), close);
     EN_TRY_GOTO(open_libraries(ctx), close);
     *ctx_out = ctx;
     return EN_OK;
@@ -149,13 +149,13 @@ static void cuda_free(en_ctx *ctx, void *memory)
     (void)eni_cuda_check(ctx, cudaFree(memory), "giving memory back");
 }
 
-/* Zeroed before it is given out, and not merely behind what is in COMPUTE: any queue may use it next. */
+/* Zeroed before it is given out, and not merely behind what is in COMPUTE: any stream may use it next. */
 static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 {
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing)
         return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported, "memory was asked for",
-                             "recording");
+                             "capturing");
     void *memory = NULL;
     bytes = bytes == 0 ? ENI_CUDA_ALIGN : bytes >= EN_GPU_EXPORT_MIN ? eni_round_up(bytes, BLOCK_BYTES) : bytes;
     const cudaError_t error = cudaMalloc(&memory, bytes);
@@ -165,7 +165,7 @@ static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
         return EN_ENOMEM;
     }
     EN_TRY(eni_cuda_check(ctx, error, "taking memory"));
-    const cudaStream_t stream = ctx->queue[EN_QUEUE_FEED];
+    const cudaStream_t stream = ctx->stream[EN_STREAM_PREFETCH];
     en_status st = eni_cuda_check(ctx, cudaMemsetAsync(memory, 0, bytes, stream), "zeroing memory");
     if (st == EN_OK) st = eni_cuda_finish(ctx, stream, "zeroing memory");
     if (st != EN_OK) {
@@ -176,10 +176,10 @@ static en_status cuda_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
     return EN_OK;
 }
 
-static int is_pinned(const en_ctx *ctx, const char *memory, uint64_t bytes)
+static int is_registered(const en_ctx *ctx, const char *memory, uint64_t bytes)
 {
     while (bytes > 0) {
-        const uint64_t part = eni_cuda_pinned_part(ctx, memory, bytes);
+        const uint64_t part = eni_cuda_registered_part(ctx, memory, bytes);
         if (part == 0) return 0;
         memory += part;
         bytes -= part;
@@ -191,23 +191,23 @@ static int is_pinned(const en_ctx *ctx, const char *memory, uint64_t bytes)
 static en_status cuda_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
 {
     const void *host = direction == EN_COPY_IN ? src : dst;
-    if (direction == EN_COPY_ON || is_pinned(ctx, host, bytes))
-        return eni_cuda_queue_copy(ctx, EN_QUEUE_COMPUTE, dst, src, bytes, direction);
-    return direction == EN_COPY_IN ? eni_cuda_bounce_in(ctx, dst, src, bytes)
-                                   : eni_cuda_bounce_out(ctx, dst, src, bytes);
+    if (direction == EN_COPY_ON || is_registered(ctx, host, bytes))
+        return eni_cuda_stream_copy(ctx, EN_STREAM_COMPUTE, dst, src, bytes, direction);
+    return direction == EN_COPY_IN ? eni_cuda_staging_in(ctx, dst, src, bytes)
+                                   : eni_cuda_staging_out(ctx, dst, src, bytes);
 }
 
 static en_status cuda_zero(en_ctx *ctx, void *dst, uint64_t bytes)
 {
-    return eni_cuda_queue_zero(ctx, EN_QUEUE_COMPUTE, dst, bytes);
+    return eni_cuda_stream_zero(ctx, EN_STREAM_COMPUTE, dst, bytes);
 }
 
 static en_status cuda_sync(en_ctx *ctx)
 {
     EN_TRY(eni_cuda_select(ctx));
-    EN_TRY(eni_cuda_bounce_drain(ctx));
-    for (int q = 0; q < EN_QUEUES; q++)
-        EN_TRY(eni_cuda_finish(ctx, ctx->queue[q], "waiting for the GPU"));
+    EN_TRY(eni_cuda_staging_drain(ctx));
+    for (int q = 0; q < EN_STREAMS; q++)
+        EN_TRY(eni_cuda_finish(ctx, ctx->stream[q], "waiting for the GPU"));
     return EN_OK;
 }
 

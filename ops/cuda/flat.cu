@@ -192,7 +192,7 @@ unsigned grid_of(const en_ctx *ctx, uint64_t count, int width)
 
 } // namespace
 
-en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *given)
+en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *given)
 {
     if (given->size < sizeof *given || given->nsources < 1 || given->nsources > EN_GPU_SOURCES ||
         !given->rates || (given->w && (!given->optimizer || strcmp(given->optimizer, "sgd") != 0))) {
@@ -215,27 +215,27 @@ en_status eni_cuda_mean_step(en_ctx *ctx, int queue, const en_gpu_step *given)
     step.count = given->count;
     step.rates = given->rates;
     step.total = given->total;
-    const cudaStream_t stream = ctx->queue[queue];
-    if (is_wide) return ENI_LAUNCH(ctx, mean_step<4>, grid_of(ctx, step.count, 4), THREADS, stream, step);
-    return ENI_LAUNCH(ctx, mean_step<1>, grid_of(ctx, step.count, 1), THREADS, stream, step);
+    const cudaStream_t handle = ctx->stream[stream];
+    if (is_wide) return ENI_LAUNCH(ctx, mean_step<4>, grid_of(ctx, step.count, 4), THREADS, handle, step);
+    return ENI_LAUNCH(ctx, mean_step<1>, grid_of(ctx, step.count, 1), THREADS, handle, step);
 }
 
-en_status eni_cuda_lin(en_ctx *ctx, int queue, float *y, float a, const float *x, float b, uint64_t count)
+en_status eni_cuda_lin(en_ctx *ctx, int stream, float *y, float a, const float *x, float b, uint64_t count)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(ctx));
-    const cudaStream_t stream = ctx->queue[queue];
+    const cudaStream_t handle = ctx->stream[stream];
     if (on_16(x) && on_16(y))
-        return ENI_LAUNCH(ctx, lin<4>, grid_of(ctx, count, 4), THREADS, stream, y, a, x, b, count);
-    return ENI_LAUNCH(ctx, lin<1>, grid_of(ctx, count, 1), THREADS, stream, y, a, x, b, count);
+        return ENI_LAUNCH(ctx, lin<4>, grid_of(ctx, count, 4), THREADS, handle, y, a, x, b, count);
+    return ENI_LAUNCH(ctx, lin<1>, grid_of(ctx, count, 1), THREADS, handle, y, a, x, b, count);
 }
 
-en_status eni_cuda_check_finite(en_ctx *ctx, int queue, const float *v, uint64_t count, uint32_t *flag)
+en_status eni_cuda_check_finite(en_ctx *ctx, int stream, const float *v, uint64_t count, uint32_t *flag)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(ctx));
-    const cudaStream_t stream = ctx->queue[queue];
+    const cudaStream_t handle = ctx->stream[stream];
     if (on_16(v))
-        return ENI_LAUNCH(ctx, check_finite<4>, grid_of(ctx, count, 4), THREADS, stream, v, count, flag);
-    return ENI_LAUNCH(ctx, check_finite<1>, grid_of(ctx, count, 1), THREADS, stream, v, count, flag);
+        return ENI_LAUNCH(ctx, check_finite<4>, grid_of(ctx, count, 4), THREADS, handle, v, count, flag);
+    return ENI_LAUNCH(ctx, check_finite<1>, grid_of(ctx, count, 1), THREADS, handle, v, count, flag);
 }

@@ -1,7 +1,7 @@
-/* graph.c - work that is recorded once and launched many times: a step of a small network is thirty kernels
- * of a few microseconds each, which takes longer to put into a queue than to do.
+/* graph.c - work that is captured once and launched many times: a step of a small network is thirty kernels
+ * of a few microseconds each, which takes longer to put into a stream than to do.
  *
- * The recording is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
+ * The capture is of this thread alone (thread-local capture): the loader's threads may go on calling CUDA.
  */
 #include "core/log.h"
 #include "core/memory.h"
@@ -11,8 +11,8 @@
 struct en_graph {
     en_ctx *ctx; /* borrowed; outlives us */
     cudaGraphExec_t exec;
-    eni_cuda_set *marks; /* (nmarks) borrowed: those that a launch sets; they outlive us */
-    int nmarks;
+    eni_cuda_set *events; /* (nevents) borrowed: those that a launch sets; they outlive us */
+    int nevents;
     cudaEvent_t launched; /* behind the latest launch */
 };
 
@@ -20,37 +20,37 @@ en_status eni_cuda_capture_begin(en_ctx *ctx)
 {
     EN_TRY(eni_cuda_select(ctx));
     if (ctx->is_capturing) {
-        eni_error("cuda", "a recording was to begin inside of another");
+        eni_error("cuda", "a capture was to begin inside of another");
         return EN_EBUG;
     }
     EN_TRY(eni_cuda_check(
-        ctx, cudaStreamBeginCapture(ctx->queue[EN_QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal),
-        "recording"));
+        ctx, cudaStreamBeginCapture(ctx->stream[EN_STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal),
+        "capturing"));
     ctx->is_capturing = 1;
     ctx->is_capture_broken = 0;
-    eni_cuda_marks_begin(ctx);
-    ctx->captured = 1u << EN_QUEUE_COMPUTE;
+    eni_cuda_events_begin(ctx);
+    ctx->captured = 1u << EN_STREAM_COMPUTE;
     ctx->capture++;
     return EN_OK;
 }
 
-/* What breaks a recording is no failure of the device: it goes on without. Said once. */
+/* What breaks a capture is no failure of the device: it goes on without. Said once. */
 static en_status refuse(en_ctx *ctx, cudaError_t error)
 {
     (void)cudaGetLastError();
     if (!ctx->is_capture_broken)
-        eni_warn("cuda", "recording on %s failed: CUDA error %d, %s", ctx->name, (int)error,
-                 error == cudaErrorStreamCaptureUnjoined ? "a queue was not ordered before COMPUTE again"
+        eni_warn("cuda", "capturing on %s failed: CUDA error %d, %s", ctx->name, (int)error,
+                 error == cudaErrorStreamCaptureUnjoined ? "a stream was not ordered before COMPUTE again"
                                                          : cudaGetErrorString(error));
     return EN_EUNSUPPORTED;
 }
 
 /* Uploaded now, so that the first launch is not the one that pays. */
-static cudaError_t prepare(en_graph *graph, cudaGraph_t recorded)
+static cudaError_t prepare(en_graph *graph, cudaGraph_t captured)
 {
     cudaError_t error = cudaEventCreateWithFlags(&graph->launched, cudaEventDisableTiming);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&graph->exec, recorded, 0);
-    if (error == cudaSuccess) error = cudaGraphUpload(graph->exec, graph->ctx->queue[EN_QUEUE_COMPUTE]);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&graph->exec, captured, 0);
+    if (error == cudaSuccess) error = cudaGraphUpload(graph->exec, graph->ctx->stream[EN_STREAM_COMPUTE]);
     return error;
 }
 
@@ -59,8 +59,8 @@ static en_graph *new_graph(en_ctx *ctx)
     en_graph *graph = eni_alloc(sizeof *graph);
     if (!graph) return NULL;
     graph->ctx = ctx;
-    graph->marks = eni_cuda_marks_take(ctx, &graph->nmarks);
-    if (graph->marks) return graph;
+    graph->events = eni_cuda_events_take(ctx, &graph->nevents);
+    if (graph->events) return graph;
     eni_free(graph);
     return NULL;
 }
@@ -68,20 +68,20 @@ static en_graph *new_graph(en_ctx *ctx)
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 {
     if (!ctx->is_capturing) {
-        eni_error("cuda", "a recording was to end that did not begin");
+        eni_error("cuda", "a capture was to end that did not begin");
         return EN_EBUG;
     }
     (void)cudaSetDevice(ctx->index);
-    cudaGraph_t recorded = NULL;
-    cudaError_t error = cudaStreamEndCapture(ctx->queue[EN_QUEUE_COMPUTE], &recorded);
+    cudaGraph_t captured = NULL;
+    cudaError_t error = cudaStreamEndCapture(ctx->stream[EN_STREAM_COMPUTE], &captured);
     ctx->is_capturing = 0;
     if (error != cudaSuccess || ctx->is_capture_broken) {
-        if (recorded) (void)cudaGraphDestroy(recorded);
+        if (captured) (void)cudaGraphDestroy(captured);
         return refuse(ctx, error);
     }
     en_graph *graph = new_graph(ctx);
-    if (graph) error = prepare(graph, recorded);
-    (void)cudaGraphDestroy(recorded);
+    if (graph) error = prepare(graph, captured);
+    (void)cudaGraphDestroy(captured);
     if (!graph) return EN_ENOMEM;
     if (error != cudaSuccess) {
         eni_cuda_graph_free(graph);
@@ -94,20 +94,20 @@ en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out)
 en_status eni_cuda_launch(en_graph *graph)
 {
     en_ctx *ctx = graph->ctx;
-    const cudaStream_t stream = ctx->queue[EN_QUEUE_COMPUTE];
+    const cudaStream_t stream = ctx->stream[EN_STREAM_COMPUTE];
     EN_TRY(eni_cuda_select(ctx));
-    EN_TRY(eni_cuda_check(ctx, cudaGraphLaunch(graph->exec, stream), "launching recorded work"));
-    eni_cuda_marks_launched(graph->marks, graph->nmarks, graph->launched);
-    return eni_cuda_check(ctx, cudaEventRecord(graph->launched, stream), "launching recorded work");
+    EN_TRY(eni_cuda_check(ctx, cudaGraphLaunch(graph->exec, stream), "launching captured work"));
+    eni_cuda_events_launched(graph->events, graph->nevents, graph->launched);
+    return eni_cuda_check(ctx, cudaEventRecord(graph->launched, stream), "launching captured work");
 }
 
 void eni_cuda_graph_free(en_graph *graph)
 {
     if (!graph) return;
     (void)cudaSetDevice(graph->ctx->index);
-    eni_cuda_marks_let_go(graph->ctx, graph->marks, graph->nmarks, graph->launched);
+    eni_cuda_events_let_go(graph->ctx, graph->events, graph->nevents, graph->launched);
     if (graph->exec) (void)cudaGraphExecDestroy(graph->exec);
     if (graph->launched) (void)cudaEventDestroy(graph->launched);
-    eni_free(graph->marks);
+    eni_free(graph->events);
     eni_free(graph);
 }

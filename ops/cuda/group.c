@@ -3,7 +3,7 @@
  * NCCL has no timeout: a rank whose peer died waits forever, in a kernel that never ends. So communicators
  * are of the non-blocking kind: each call returns at once, and until the communicator says that it is done we
  * ask it and the caller's `alive` in turns. Once somebody says that the run is over, ncclCommAbort ends the
- * kernels, and the queues go on.
+ * kernels, and the streams go on.
  *
  *     compute thread     open .. sum sum sum ..  close          `lock` holds the communicator while a call of
  *     any thread                       abort                     NCCL's is under way: abort frees it
@@ -175,7 +175,7 @@ en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
     const eni_nccl *nccl = &group->nccl;
-    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
+    const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
     ncclRedOp_t op = ncclSum;
     pthread_mutex_lock(&group->lock);
     en_status st = group->comm ? say(group, make_op(group, scale, &op), "adding up") : EN_EPEER;
@@ -192,7 +192,7 @@ en_status eni_cuda_group_broadcast(en_group *group, float *data, uint64_t count)
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
-    const cudaStream_t stream = group->ctx->queue[EN_QUEUE_EXCHANGE];
+    const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
     pthread_mutex_lock(&group->lock);
     const en_status st =
         group->comm ? say(group, group->nccl.broadcast(data, data, count, ncclFloat, 0, group->comm, stream),
@@ -259,7 +259,7 @@ void eni_cuda_group_abort(en_group *group)
 static int finalize(en_group *group)
 {
     if (!group->comm || group->has_failed || group->ctx->has_failed) return 0;
-    if (cudaStreamQuery(group->ctx->queue[EN_QUEUE_EXCHANGE]) != cudaSuccess) {
+    if (cudaStreamQuery(group->ctx->stream[EN_STREAM_EXCHANGE]) != cudaSuccess) {
         (void)cudaGetLastError();
         return 0;
     }

@@ -54,25 +54,25 @@ __global__ void add_parts(loss_pair *parts, uint32_t nparts, float count, float 
     report(block_sum(sum), count, NULL, y);
 }
 
-/* Place of the largest x of a row; of equals the first. All lanes get it. */
-template <typename T> static __device__ int place_of_largest(const T *row, uint32_t classes)
+/* Position of the largest x of a row; of equals the first. All lanes get it. */
+template <typename T> static __device__ int position_of_largest(const T *row, uint32_t classes)
 {
     float best = -INFINITY;
-    int place = 0x7fffffff;
+    int position = 0x7fffffff;
     for (uint32_t k = threadIdx.x % ENI_WARP; k < classes; k += ENI_WARP)
-        if (place == 0x7fffffff || to_float(row[k]) > best) {
+        if (position == 0x7fffffff || to_float(row[k]) > best) {
             best = to_float(row[k]);
-            place = (int)k;
+            position = (int)k;
         }
     for (int step = ENI_WARP / 2; step > 0; step /= 2) {
         const float other = __shfl_xor_sync(0xffffffffu, best, step);
-        const int other_place = __shfl_xor_sync(0xffffffffu, place, step);
-        if (other > best || (other == best && other_place < place)) {
+        const int other_position = __shfl_xor_sync(0xffffffffu, position, step);
+        if (other > best || (other == best && other_position < position)) {
             best = other;
-            place = other_place;
+            position = other_position;
         }
     }
-    return place;
+    return position;
 }
 
 /* What is not a label makes the loss show it. */
@@ -88,7 +88,7 @@ __global__ void nll_forward(const float *x, const int32_t *target, uint32_t samp
     loss_pair sum = {0.0f, 0.0f};
     for (uint32_t n = blockIdx.x * WARPS + threadIdx.x / ENI_WARP; n < samples; n += gridDim.x * WARPS) {
         const float *row = x + (size_t)n * classes;
-        const int is_correct = place_of_largest(row, classes) == target[n];
+        const int is_correct = position_of_largest(row, classes) == target[n];
         if (threadIdx.x % ENI_WARP != 0) continue;
         sum.loss -= at_label(row, target[n], classes);
         sum.correct += is_correct ? 1.0f : 0.0f;
@@ -125,7 +125,7 @@ __global__ void cross_entropy_forward(const T *x, const int32_t *target, float *
         }
         total = warp_sum(total);
         at = label >= 0 && (uint32_t)label < classes ? warp_sum(at) : NAN;
-        const int is_correct = place_of_largest(row, classes) == label;
+        const int is_correct = position_of_largest(row, classes) == label;
         for (uint32_t k = lane; saved && k < classes; k += ENI_WARP) {
             const float p = expf(to_float(row[k]) - largest) / total;
             saved[(size_t)n * classes + k] = (p - ((int32_t)k == label ? 1.0f : 0.0f)) / (float)samples;

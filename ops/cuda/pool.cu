@@ -1,4 +1,4 @@
-/* pool.cu - the largest value of each window, with or without relu; a byte per output says which place of the
+/* pool.cu - the largest value of each window, with or without relu; a byte per output says which position of the
  * window it was (ops/ref/pool.c). A thread has up to four neighbouring channels of one pixel:
  *
  *     forward    one output pixel: reads its window
@@ -20,10 +20,10 @@ __global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uin
     const int top = (int)(p * s.stride_h) - (int)s.pad_h, left = (int)(q * s.stride_w) - (int)s.pad_w;
     const int kh = K ? K : (int)s.kernel_h, kw = K ? K : (int)s.kernel_w;
     float best[V];
-    uint8_t place[V];
+    uint8_t position[V];
     for (int k = 0; k < V; k++) {
         best[k] = -INFINITY;
-        place[k] = NOWHERE;
+        position[k] = NOWHERE;
     }
     for (int r = 0; r < kh; r++)
         for (int t = 0; t < kw; t++) {
@@ -33,20 +33,20 @@ __global__ void pool_forward(const T *x, T *y, uint8_t *saved, eni_window s, uin
                 ((const eni_pack<T, V> *)x)[((n * s.h + (uint32_t)row) * s.w + (uint32_t)col) * s.packs + c];
             for (int k = 0; k < V; k++) {
                 const float value = to_float(v.at[k]);
-                if (place[k] != NOWHERE && !(value > best[k]) && value == value) continue;
+                if (position[k] != NOWHERE && !(value > best[k]) && value == value) continue;
                 best[k] = value;
-                place[k] = (uint8_t)(r * kw + t);
+                position[k] = (uint8_t)(r * kw + t);
             }
         }
     eni_pack<T, V> to;
-    eni_pack<uint8_t, V> places;
+    eni_pack<uint8_t, V> positions;
     for (int k = 0; k < V; k++) {
         const int is_cut = RELU && best[k] <= 0.0f;
         from_float(is_cut ? 0.0f : best[k], &to.at[k]);
-        places.at[k] = is_cut ? (uint8_t)NOWHERE : place[k];
+        positions.at[k] = is_cut ? (uint8_t)NOWHERE : position[k];
     }
     ((eni_pack<T, V> *)y)[i] = to;
-    if (saved) ((eni_pack<uint8_t, V> *)saved)[i] = places;
+    if (saved) ((eni_pack<uint8_t, V> *)saved)[i] = positions;
 }
 
 template <typename T, int V>
@@ -66,10 +66,10 @@ __global__ void pool_backward(const T *dy, const uint8_t *saved, T *dx, eni_wind
         for (uint32_t q = first_q; q < s.out_w && q * s.stride_w <= col; q++) {
             const uint32_t at = ((n * s.out_h + p) * s.out_w + q) * s.packs + c;
             const uint32_t here = (row - p * s.stride_h) * s.kernel_w + col - q * s.stride_w;
-            const eni_pack<uint8_t, V> places = ((const eni_pack<uint8_t, V> *)saved)[at];
+            const eni_pack<uint8_t, V> positions = ((const eni_pack<uint8_t, V> *)saved)[at];
             const eni_pack<T, V> d = ((const eni_pack<T, V> *)dy)[at];
             for (int k = 0; k < V; k++)
-                if (places.at[k] == here) sum[k] += to_float(d.at[k]);
+                if (positions.at[k] == here) sum[k] += to_float(d.at[k]);
         }
     eni_pack<T, V> to;
     for (int k = 0; k < V; k++)

@@ -1,4 +1,4 @@
-// tick.cu - the kernel of a mark in a graph (queues.c): it counts, in a word that the host reads.
+// tick.cu - the kernel of an event in a graph (streams.c): it counts, in a word that the host reads.
 #include "ops/cuda/launch.h"
 
 namespace

@@ -17,7 +17,7 @@ static __host__ __device__ uint32_t count_of(weights_shape s)
 }
 
 /* Where an element of (O, taps, I) lies in (O, I, taps). */
-static __device__ uint32_t flat_place(weights_shape s, uint32_t i)
+static __device__ uint32_t flat_index(weights_shape s, uint32_t i)
 {
     if (s.taps == 1 || s.in == 1) return i;
     const uint32_t c = i % s.in, t = i / s.in % s.taps, o = i / s.in / s.taps;
@@ -29,7 +29,7 @@ __global__ void weights_in(const float *w, const float *b, T *w_to, T *b_to, wei
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, count = count_of(s);
     if (i < count)
-        from_float(w[flat_place(s, i)], w_to + i);
+        from_float(w[flat_index(s, i)], w_to + i);
     else if (b && i - count < s.out)
         from_float(b[i - count], b_to + (i - count));
 }
@@ -42,7 +42,7 @@ __global__ void weights_out(const T *dw_from, float *dw, uint32_t dw_blocks, con
     const float scale = scale_of(loss_scale);
     if (blockIdx.x < dw_blocks) {
         const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < count_of(s)) dw[flat_place(s, i)] = to_float(dw_from[i]) / scale;
+        if (i < count_of(s)) dw[flat_index(s, i)] = to_float(dw_from[i]) / scale;
         return;
     }
     const uint32_t o = ((blockIdx.x - dw_blocks) * blockDim.x + threadIdx.x) / ENI_WARP;

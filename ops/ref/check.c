@@ -30,7 +30,7 @@ en_status eni_ref_check_sense(const en_op *op, const char *device)
     }
     const int pools = op->kind == EN_OP_MAXPOOL || op->kind == EN_OP_RELU_MAXPOOL;
     if (pools && op->kernel_h * op->kernel_w > 255) {
-        eni_error(device, "a pooling window of %lld x %lld: at most 255 places fit the byte that is saved",
+        eni_error(device, "a pooling window of %lld x %lld: at most 255 positions fit the byte that is saved",
                   (long long)op->kernel_h, (long long)op->kernel_w);
         return EN_EUNSUPPORTED;
     }

@@ -1,4 +1,4 @@
-/* pool.c - the largest value of each window; a byte per output says which place of the window it was. */
+/* pool.c - the largest value of each window; a byte per output says which position of the window it was. */
 #include <math.h>
 #include <string.h>
 
@@ -6,23 +6,23 @@
 
 enum { NOWHERE = 255 }; /* with relu: no value was positive, no input gets the gradient */
 
-/* One window: the largest value and its place (row by row). As in PyTorch the first of equals wins, and a
+/* One window: the largest value and its position (row by row). As in PyTorch the first of equals wins, and a
  * value that is not a number wins over those before it. */
 static float window_max(const en_op *op, const float *image, int64_t p, int64_t q, int64_t c,
-                        uint8_t *place_out)
+                        uint8_t *position_out)
 {
     float best = -INFINITY;
-    int64_t place = -1;
+    int64_t position = -1;
     for (int64_t r = 0; r < op->kernel_h; r++)
         for (int64_t s = 0; s < op->kernel_w; s++) {
             const int64_t row = p * op->stride_h + r - op->pad_h, col = q * op->stride_w + s - op->pad_w;
             if (row < 0 || row >= op->x.h || col < 0 || col >= op->x.w) continue;
             const float value = image[(row * op->x.w + col) * op->x.c + c];
-            if (place >= 0 && !(value > best) && value == value) continue;
+            if (position >= 0 && !(value > best) && value == value) continue;
             best = value;
-            place = r * op->kernel_w + s;
+            position = r * op->kernel_w + s;
         }
-    *place_out = (uint8_t)place;
+    *position_out = (uint8_t)position;
     return best;
 }
 
@@ -36,14 +36,14 @@ static en_status pool_forward(const en_op *op, const en_args *args)
         for (int64_t p = 0; p < y.h; p++)
             for (int64_t q = 0; q < y.w; q++)
                 for (int64_t c = 0; c < y.c; c++) {
-                    uint8_t place;
-                    float value = window_max(op, image, p, q, c, &place);
+                    uint8_t position;
+                    float value = window_max(op, image, p, q, c, &position);
                     if (op->kind == EN_OP_RELU_MAXPOOL && value <= 0.0f) {
                         value = 0.0f;
-                        place = NOWHERE;
+                        position = NOWHERE;
                     }
                     *to++ = value;
-                    if (saved) *saved++ = place;
+                    if (saved) *saved++ = position;
                 }
     }
     return EN_OK;

@@ -17,7 +17,7 @@
 
 enum {
     ENI_VECTORS_ON_HOST = 0, /* the device is the host */
-    ENI_VECTORS_STAGED = 1,  /* the strategy works on pinned host memory; gradients come, weights go */
+    ENI_VECTORS_STAGED = 1,  /* the strategy works on registered host memory; gradients come, weights go */
     ENI_VECTORS_ON_GPU = 2   /* they stay there: gpu_steps.h */
 };
 

@@ -1,7 +1,7 @@
 /* gpu_steps.c - see gpu_steps.h.
  *
  * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
- * They come through a ring of pinned slots: the host may be eight steps ahead of the GPU before it waits. */
+ * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
 #include "runtime/collective/gpu_steps.h"
 
 #include <sched.h>
@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 
-enum { PINNED_SLOTS = 8 };
+enum { REGISTERED_SLOTS = 8 };
 
 /* What one step's kernels read. */
 typedef struct numbers {
@@ -29,16 +29,16 @@ struct eni_gpu_steps {
     int nrates;    /* ngrads where sums begin anywhere (ENI_SUM_RING), else 1 */
     size_t bytes;  /* of numbers */
     numbers *there;
-    uint8_t *pinned; /* (PINNED_SLOTS) x bytes */
-    int is_pinned;
-    en_mark *copied[PINNED_SLOTS];
+    uint8_t *registered; /* (REGISTERED_SLOTS) x bytes */
+    int is_registered;
+    en_event *copied[REGISTERED_SLOTS];
     uint64_t ncopied;
-    en_mark **ready, **done; /* (n) a bucket's gradient is complete, its weights are stepped */
+    en_event **ready, **done; /* (n) a bucket's gradient is complete, its weights are stepped */
 
     /* of the step in progress */
     eni_hyper hyper;
     uint64_t samples[EN_GPU_SOURCES];
-    int has_total, has_counted; /* GROUP: total is known; its sum is in the queue */
+    int has_total, has_counted; /* GROUP: total is known; its sum is in the stream */
     int is_replayed;
     en_status status; /* the first failure; nothing is enqueued any more */
 };
@@ -69,26 +69,26 @@ static en_status open_numbers(eni_gpu_steps *s)
     s->nrates = c->way == ENI_GPU_ALONE && c->sum_order == ENI_SUM_RING ? c->ngrads : 1;
     s->bytes =
         (sizeof(numbers) + (size_t)s->nrates * sizeof(en_gpu_rates) + ENI_LINE - 1) / ENI_LINE * ENI_LINE;
-    s->pinned = eni_alloc_pages(PINNED_SLOTS * s->bytes);
-    if (s->pinned == NULL) return EN_ENOMEM;
+    s->registered = eni_alloc_pages(REGISTERED_SLOTS * s->bytes);
+    if (s->registered == NULL) return EN_ENOMEM;
     EN_TRY(c->device->alloc(c->ctx, s->bytes, (void **)&s->there));
-    EN_TRY(s->gpu->pin(c->ctx, s->pinned, PINNED_SLOTS * s->bytes));
-    s->is_pinned = 1;
+    EN_TRY(s->gpu->register_memory(c->ctx, s->registered, REGISTERED_SLOTS * s->bytes));
+    s->is_registered = 1;
     return EN_OK;
 }
 
-static en_status open_marks(eni_gpu_steps *s)
+static en_status open_events(eni_gpu_steps *s)
 {
     const uint32_t n = s->config.buckets->n;
     s->ready = eni_alloc_array(n, sizeof(*s->ready));
     s->done = eni_alloc_array(n, sizeof(*s->done));
     if (s->ready == NULL || s->done == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
-        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->ready[b]));
-        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->done[b]));
+        EN_TRY(s->gpu->event_new(s->config.ctx, &s->ready[b]));
+        EN_TRY(s->gpu->event_new(s->config.ctx, &s->done[b]));
     }
-    for (int i = 0; i < PINNED_SLOTS; i++)
-        EN_TRY(s->gpu->mark_new(s->config.ctx, &s->copied[i]));
+    for (int i = 0; i < REGISTERED_SLOTS; i++)
+        EN_TRY(s->gpu->event_new(s->config.ctx, &s->copied[i]));
     return EN_OK;
 }
 
@@ -105,7 +105,7 @@ en_status eni_gpu_steps_open(const eni_gpu_steps_config *config, eni_gpu_steps *
         s->grads[i] = config->grads[i];
     s->config.grads = s->grads;
     if (st == EN_OK) st = open_numbers(s);
-    if (st == EN_OK) st = open_marks(s);
+    if (st == EN_OK) st = open_events(s);
     if (st == EN_OK)
         *steps_out = s;
     else
@@ -113,21 +113,21 @@ en_status eni_gpu_steps_open(const eni_gpu_steps_config *config, eni_gpu_steps *
     return st;
 }
 
-static void free_marks(const eni_gpu_steps *s, en_mark **marks, uint32_t n)
+static void free_events(const eni_gpu_steps *s, en_event **events, uint32_t n)
 {
-    for (uint32_t i = 0; marks != NULL && i < n; i++)
-        s->gpu->mark_free(marks[i]);
+    for (uint32_t i = 0; events != NULL && i < n; i++)
+        s->gpu->event_free(events[i]);
 }
 
 void eni_gpu_steps_close(eni_gpu_steps *s)
 {
     if (s == NULL) return;
-    free_marks(s, s->copied, PINNED_SLOTS);
-    free_marks(s, s->ready, s->config.buckets->n);
-    free_marks(s, s->done, s->config.buckets->n);
-    if (s->is_pinned) s->gpu->unpin(s->config.ctx, s->pinned);
+    free_events(s, s->copied, REGISTERED_SLOTS);
+    free_events(s, s->ready, s->config.buckets->n);
+    free_events(s, s->done, s->config.buckets->n);
+    if (s->is_registered) s->gpu->unregister_memory(s->config.ctx, s->registered);
     s->config.device->free(s->config.ctx, s->there);
-    eni_free(s->pinned);
+    eni_free(s->registered);
     eni_free(s->ready);
     eni_free(s->done);
     eni_free(s->grads);
@@ -154,12 +154,12 @@ static void pause_for(int64_t waited_ns)
     nanosleep(&rest, NULL);
 }
 
-en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
+en_status eni_gpu_await(const en_gpu *gpu, en_event *event, const eni_alive *alive,
                         const eni_gpu_timeout *timeout, const char *what)
 {
     const int64_t most = timeout != NULL && timeout->ns > 0 ? timeout->ns : INT64_MAX;
-    en_status st = gpu->poll(mark);
-    for (const int64_t begin = eni_now_ns(); st == EN_ETIMEOUT; st = gpu->poll(mark)) {
+    en_status st = gpu->poll(event);
+    for (const int64_t begin = eni_now_ns(); st == EN_ETIMEOUT; st = gpu->poll(event)) {
         const int64_t waited = eni_now_ns() - begin;
         EN_TRY(eni_alive_status(alive));
         if (waited > most) {
@@ -187,10 +187,10 @@ static en_status is_group_alive(void *user)
     return s->config.group == NULL ? EN_OK : s->gpu->group_poll(s->config.group);
 }
 
-en_status eni_gpu_steps_await(eni_gpu_steps *s, en_mark *mark, const char *what)
+en_status eni_gpu_steps_await(eni_gpu_steps *s, en_event *event, const char *what)
 {
     const eni_alive alive = {.status = is_group_alive, .user = s, .fd = -1};
-    const en_status st = eni_gpu_await(s->gpu, mark, &alive, &s->config.timeout, what);
+    const en_status st = eni_gpu_await(s->gpu, event, &alive, &s->config.timeout, what);
     return st == EN_OK ? EN_OK : fail(s, st);
 }
 
@@ -224,23 +224,23 @@ static void set_scales(const eni_gpu_steps *s, int first, en_gpu_rates *rates)
     if (n > 0) rates->inv = inverse(total);
 }
 
-/* The next pinned slot, once what it had is on the device; zeroed. */
+/* The next registered slot, once what it had is on the device; zeroed. */
 static en_status next_slot(eni_gpu_steps *s, numbers **slot_out)
 {
-    const uint64_t i = s->ncopied % PINNED_SLOTS;
+    const uint64_t i = s->ncopied % REGISTERED_SLOTS;
     EN_TRY(eni_gpu_steps_await(s, s->copied[i], "the rates of an earlier step to arrive"));
-    *slot_out = (numbers *)(void *)(s->pinned + i * s->bytes);
+    *slot_out = (numbers *)(void *)(s->registered + i * s->bytes);
     memset(*slot_out, 0, s->bytes);
     return EN_OK;
 }
 
-static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int queue)
+static en_status copy_slot(eni_gpu_steps *s, const numbers *slot, int stream)
 {
-    EN_TRY(s->gpu->copy(s->config.ctx, queue, s->there, slot, s->bytes, EN_COPY_IN));
-    return s->gpu->mark(s->copied[s->ncopied++ % PINNED_SLOTS], queue);
+    EN_TRY(s->gpu->copy(s->config.ctx, stream, s->there, slot, s->bytes, EN_COPY_IN));
+    return s->gpu->event_record(s->copied[s->ncopied++ % REGISTERED_SLOTS], stream);
 }
 
-/* What a graph has recorded fits a step only if the same gradients count. */
+/* What a graph has captured fits a step only if the same gradients count. */
 static en_status check_replay(const eni_gpu_steps *s)
 {
     int is_full = s->config.way != ENI_GPU_GROUP || s->has_total;
@@ -273,7 +273,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *s, const eni_hyper *hyper, const ui
         slot->rates[0].scale[0] = 1;
         slot->rates[0].inv = total > 0 ? inverse(total) : 1;
     }
-    return copy_slot(s, slot, EN_QUEUE_COMPUTE);
+    return copy_slot(s, slot, EN_STREAM_COMPUTE);
 }
 
 void eni_gpu_steps_replay(eni_gpu_steps *s, int is_replayed)
@@ -298,7 +298,7 @@ static en_status enqueue(eni_gpu_steps *s, const float *const *source, int n, co
                         .total = total};
     for (int i = 0; i < c->nslots; i++)
         step.slot[i] = c->slot[i] + at;
-    return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_QUEUE_EXCHANGE, &step);
+    return count == 0 ? EN_OK : s->gpu->mean_step(c->ctx, EN_STREAM_EXCHANGE, &step);
 }
 
 /* The part [lo, hi) of a bucket, whose sum begins with gradient `first`. Where none has samples it stays. */
@@ -333,7 +333,7 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
         EN_TRY(s->gpu->group_sum(s->config.group, &s->there->total, 1, NULL));
     s->has_counted = 1;
     if (s->samples[0] == 0) /* it may hold what is not finite, and that times 0 is no 0 */
-        EN_TRY(s->gpu->zero(s->config.ctx, EN_QUEUE_EXCHANGE, grad, count * sizeof *grad));
+        EN_TRY(s->gpu->zero(s->config.ctx, EN_STREAM_EXCHANGE, grad, count * sizeof *grad));
     EN_TRY(s->gpu->group_sum(s->config.group, grad, count, &s->there->weight));
     return enqueue(s, source, 1, s->there->rates, s->has_total ? NULL : &s->there->total, range->lo, count);
 }
@@ -341,11 +341,11 @@ static en_status step_group(eni_gpu_steps *s, const eni_bucket_range *range)
 static en_status submit(eni_gpu_steps *s, uint32_t bucket)
 {
     const eni_bucket_range *range = &s->config.buckets->bucket[bucket];
-    EN_TRY(s->gpu->mark(s->ready[bucket], EN_QUEUE_COMPUTE));
+    EN_TRY(s->gpu->event_record(s->ready[bucket], EN_STREAM_COMPUTE));
     if (s->config.way == ENI_GPU_SHARED) return EN_OK;
-    EN_TRY(s->gpu->after(s->config.ctx, EN_QUEUE_EXCHANGE, s->ready[bucket]));
+    EN_TRY(s->gpu->wait_event(s->config.ctx, EN_STREAM_EXCHANGE, s->ready[bucket]));
     EN_TRY(s->config.way == ENI_GPU_ALONE ? step_alone(s, range) : step_group(s, range));
-    return s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE);
+    return s->gpu->event_record(s->done[bucket], EN_STREAM_EXCHANGE);
 }
 
 en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
@@ -353,13 +353,13 @@ en_status eni_gpu_steps_submit(eni_gpu_steps *s, uint32_t bucket)
     EN_TRY(s->status);
     if (s->is_replayed) return EN_OK;
     const en_status st = submit(s, bucket);
-    /* what cannot be recorded was not done: the step is put in again, without a record */
+    /* what cannot be captured was not done: the step is put in again, without a capture */
     return st == EN_OK || st == EN_EUNSUPPORTED ? st : fail(s, st);
 }
 
 en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 {
-    return s->is_replayed ? EN_OK : s->gpu->after(s->config.ctx, EN_QUEUE_COMPUTE, s->done[bucket]);
+    return s->is_replayed ? EN_OK : s->gpu->wait_event(s->config.ctx, EN_STREAM_COMPUTE, s->done[bucket]);
 }
 
 /* ---- shared ---- */
@@ -374,14 +374,14 @@ en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
 static en_status send_numbers(eni_gpu_steps *s, const eni_sources *from)
 {
     numbers *slot;
-    const uint64_t last = (s->ncopied + PINNED_SLOTS - 1) % PINNED_SLOTS;
+    const uint64_t last = (s->ncopied + REGISTERED_SLOTS - 1) % REGISTERED_SLOTS;
     EN_TRY(next_slot(s, &slot));
     set_rates(&slot->rates[0], &s->hyper);
     for (int k = 0; k < from->n; k++)
         slot->rates[0].scale[k] = from->scale[k];
     slot->rates[0].inv = from->inv;
-    if (s->ncopied > 0 && memcmp(s->pinned + last * s->bytes, slot, s->bytes) == 0) return EN_OK;
-    return copy_slot(s, slot, EN_QUEUE_EXCHANGE);
+    if (s->ncopied > 0 && memcmp(s->registered + last * s->bytes, slot, s->bytes) == 0) return EN_OK;
+    return copy_slot(s, slot, EN_STREAM_EXCHANGE);
 }
 
 static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t hi, const eni_sources *from)
@@ -392,7 +392,7 @@ static en_status take(eni_gpu_steps *s, uint32_t bucket, uint64_t lo, uint64_t h
     for (int k = 0; k < from->n; k++)
         source[k] = s->grads[from->rank[k]] + at;
     EN_TRY(enqueue(s, source, from->n, s->there->rates, NULL, at, hi - lo));
-    EN_TRY(s->gpu->mark(s->done[bucket], EN_QUEUE_EXCHANGE));
+    EN_TRY(s->gpu->event_record(s->done[bucket], EN_STREAM_EXCHANGE));
     return eni_gpu_steps_await(s, s->done[bucket], "the step of its slice of the weights");
 }
 

@@ -1,5 +1,5 @@
 /* gpu_steps.h - mean_step where gradients and weights lie on a GPU: the mean over all ranks and the
- * optimizer's step are put into the GPU's EXCHANGE queue behind the gradient, and the next forward behind
+ * optimizer's step are put into the GPU's EXCHANGE stream behind the gradient, and the next forward behind
  * them. Where the host need not wait it does not.
  *
  * Three ways to the same mean:
@@ -13,7 +13,7 @@
  *
  *     ALONE, GROUP   COMPUTE   rates | forward, backward b0 . b1 .            | forward ..
  *                    EXCHANGE                             '-> mean b0, step '-> mean b1, step -'
- *     SHARED         host      polls b0's mark, tells the others; once all have told: take, polls, is done
+ *     SHARED         host      polls b0's event, tells the others; once all have told: take, polls, is done
  *
  * ALONE and SHARED add in the order of ops/mean.h: the bits of eni_mean and the optimizer, and so of psd.
  * NCCL adds in an order of its own; with two ranks there is only one. A step in which nobody has samples
@@ -81,7 +81,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *steps, const eni_hyper *hyper, cons
 /* While `is_replayed`, submit and wait count and enqueue nothing: the step is in a graph that is launched by
  * somebody else (worker/graph.h). ALONE, GROUP: only for steps whose total is known and in which every
  * gradient has samples: begin says EN_EBUG, logged, of another. SHARED: submit is then called only for a
- * bucket whose gradient is there (its caller has waited for the graph's own mark), and the others hear of it
+ * bucket whose gradient is there (its caller has waited for the graph's own event), and the others hear of it
  * at once. */
 void eni_gpu_steps_replay(eni_gpu_steps *steps, int is_replayed);
 
@@ -103,15 +103,15 @@ void eni_gpu_steps_take(eni_gpu_steps *steps, uint32_t bucket, uint64_t lo, uint
                         const eni_sources *from);
 en_status eni_gpu_steps_status(const eni_gpu_steps *steps);
 
-/* Blocks until a mark of this context is reached, for whoever must wait behind what the steps have enqueued:
+/* Blocks until an event of this context is reached, for whoever must wait behind what the steps have enqueued:
  * NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the group has
- * been aborted, so that the queues run dry, and the device's sync returns; EN_EIO when the timeout is over.
+ * been aborted, so that the streams run dry, and the device's sync returns; EN_EIO when the timeout is over.
  */
-en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_mark *mark, const char *what);
+en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_event *event, const char *what);
 
-/* The same where there is no group: polls until the mark is reached, alive says otherwise or timeout (NULL:
+/* The same where there is no group: polls until the event is reached, alive says otherwise or timeout (NULL:
  * for ever) is over: EN_EIO, told. It yields, then sleeps for ever longer, up to 0.2 ms. */
-en_status eni_gpu_await(const en_gpu *gpu, en_mark *mark, const eni_alive *alive,
+en_status eni_gpu_await(const en_gpu *gpu, en_event *event, const eni_alive *alive,
                         const eni_gpu_timeout *timeout, const char *what);
 
 #endif

@@ -1,12 +1,12 @@
 /* host_gpu.c - mean_step, and step in a world of one, where the vectors lie on a GPU (gpu_steps.h).
  *
- * ALONE, GROUP: submit puts the step into the GPU's queues, wait orders the next forward behind it: the host
+ * ALONE, GROUP: submit puts the step into the GPU's streams, wait orders the next forward behind it: the host
  * goes on at once. SHARED: the others may read a gradient only when the GPU has computed it, and only the
- * host can tell them. So a request is offered, in the order of submit, once its mark is reached: looked at in
- * every submit, waited for in wait.
+ * host can tell them. So a request is offered, in the order of submit, once its event is reached: looked at
+ * in every submit, waited for in wait.
  *
- *     submit b0   mark b0
- *     submit b1   mark b1; b0 is there: offer it
+ *     submit b0   event b0
+ *     submit b1   event b1; b0 is there: offer it
  *     wait b0     b1 is there: offer it; all have offered b0: take (this rank's slice is stepped), all have
  *     wait b1     all have offered b1: take, all have */
 #include "runtime/host/host_state.h"

@@ -1,4 +1,4 @@
-/* test_gpu_steps.c - mean and step in the queues of a GPU: the bits of eni_mean and the optimizer, for one
+/* test_gpu_steps.c - mean and step in the streams of a GPU: the bits of eni_mean and the optimizer, for one
  * rank with several micro-batches, for ranks with a GPU each and for ranks that share one; weights that a
  * forward reads are those of its step; and a dead rank ends the others' waits. Ranks are processes.
  *
@@ -24,7 +24,7 @@
 #include "runtime/host/host.h"
 #include "tests/collective/group_fixture.h"
 
-/* More steps than pinned slots; one bucket of several slices and a ragged one, one smaller than a line a
+/* More steps than registered slots; one bucket of several slices and a ragged one, one smaller than a line a
  * rank. */
 enum {
     MAX_RANKS = 4,
@@ -56,7 +56,7 @@ typedef struct trial {
     shared *shared;
     int way, kind, order, ngrads;
     int is_counted;  /* GROUP: no rank is told the samples of all */
-    int is_recorded; /* steps 0 and 1 as they are, 2 recorded, the others replayed; everybody has samples */
+    int is_captured; /* steps 0 and 1 as they are, 2 captured, the others replayed; everybody has samples */
     int is_awaited;  /* SHARED: the caller waits for gradients, as behind a graph */
     int dies;        /* rank 1 dies before this step; 0: nobody */
     uint32_t epoch;
@@ -107,7 +107,7 @@ static const en_strategy alone = {.abi = EN_STRATEGY_ABI,
 
 static uint64_t samples_of(const trial *t, int rank, int step)
 {
-    if (t->is_recorded) return 8 + (uint64_t)(rank + step) % 3;
+    if (t->is_captured) return 8 + (uint64_t)(rank + step) % 3;
     return step == 2 ? 0 : (uint64_t)((rank + step) % 3) * 8; /* now and then none, once nobody has any */
 }
 
@@ -155,7 +155,7 @@ typedef struct rig {
     const en_device *dev;
     const en_gpu *gpu;
     en_ctx *ctx;
-    en_mark *mark;
+    en_event *event;
     en_group *group;
     eni_arena *own_arena;
     eni_coll *coll;
@@ -165,8 +165,8 @@ typedef struct rig {
     eni_host *host;
     int nslots, ngrads, nown;
     float *param, *slot, *grads[MAX_RANKS], *own[MAX_RANKS];
-    float *in;   /* (STEPS, nown, COUNT) pinned */
-    float *seen; /* (STEPS + 1, COUNT) pinned: what a forward would read */
+    float *in;   /* (STEPS, nown, COUNT) registered */
+    float *seen; /* (STEPS + 1, COUNT) registered: what a forward would read */
 } rig;
 
 static uint64_t bytes_of(const rig *r)
@@ -181,16 +181,16 @@ static int open_device(rig *r, int rank, int index)
         .size = sizeof config, .index = index, .threads = 1, .host = eni_device_host()};
     r->gpu = r->dev->gpu;
     CLUSTER_CHECK(r->dev->open(&config, &r->ctx) == EN_OK);
-    CLUSTER_CHECK(r->gpu->mark_new(r->ctx, &r->mark) == EN_OK);
+    CLUSTER_CHECK(r->gpu->event_new(r->ctx, &r->event) == EN_OK);
     CLUSTER_CHECK(eni_buckets_new(tensors, 2, COUNT, 20100, &r->buckets) == EN_OK &&
                   r->buckets->n == NBUCKETS);
     return 0;
 }
 
-static int alloc_pinned(rig *r, int rank, size_t vectors, float **out)
+static int alloc_registered(rig *r, int rank, size_t vectors, float **out)
 {
     *out = eni_alloc_pages(vectors * bytes_of(r));
-    CLUSTER_CHECK(*out != NULL && r->gpu->pin(r->ctx, *out, vectors * bytes_of(r)) == EN_OK);
+    CLUSTER_CHECK(*out != NULL && r->gpu->register_memory(r->ctx, *out, vectors * bytes_of(r)) == EN_OK);
     return 0;
 }
 
@@ -245,8 +245,8 @@ static int open_vectors(rig *r, int rank, int n, cluster_board *board, const tri
         CLUSTER_CHECK(r->dev->alloc(r->ctx, bytes_of(r), (void **)&r->param) == EN_OK);
         CLUSTER_CHECK(r->dev->alloc(r->ctx, bytes_of(r), (void **)&r->slot) == EN_OK);
     }
-    if (alloc_pinned(r, rank, (size_t)(STEPS * r->nown), &r->in) != 0) return 1;
-    if (alloc_pinned(r, rank, STEPS + 1, &r->seen) != 0) return 1;
+    if (alloc_registered(r, rank, (size_t)(STEPS * r->nown), &r->in) != 0) return 1;
+    if (alloc_registered(r, rank, STEPS + 1, &r->seen) != 0) return 1;
     for (int s = 0; s < STEPS; s++)
         for (int i = 0; i < r->nown * COUNT; i++)
             r->in[s * r->nown * COUNT + i] = grad_value(t, rank + i / COUNT, s, i % COUNT);
@@ -296,15 +296,15 @@ static int open_host(rig *r, int rank, int n, cluster_board *board, const trial 
 
 static int copy_in(rig *r, int rank, float *dst, const float *src)
 {
-    CLUSTER_CHECK(r->gpu->copy(r->ctx, EN_QUEUE_COMPUTE, dst, src, bytes_of(r), EN_COPY_IN) == EN_OK);
+    CLUSTER_CHECK(r->gpu->copy(r->ctx, EN_STREAM_COMPUTE, dst, src, bytes_of(r), EN_COPY_IN) == EN_OK);
     return 0;
 }
 
 /* Waits until COMPUTE has done all that it has. */
 static en_status drain(rig *r)
 {
-    const en_status st = r->gpu->mark(r->mark, EN_QUEUE_COMPUTE);
-    return st == EN_OK ? eni_gpu_steps_await(r->steps, r->mark, "all of it") : st;
+    const en_status st = r->gpu->event_record(r->event, EN_STREAM_COMPUTE);
+    return st == EN_OK ? eni_gpu_steps_await(r->steps, r->event, "all of it") : st;
 }
 
 static int send_start(rig *r, int rank, const float *start)
@@ -332,9 +332,9 @@ static void rig_close(rig *r, int rank)
         r->dev->free(r->ctx, r->own[i]);
     r->dev->free(r->ctx, r->param);
     r->dev->free(r->ctx, r->slot);
-    r->gpu->unpin(r->ctx, r->in);
-    r->gpu->unpin(r->ctx, r->seen);
-    r->gpu->mark_free(r->mark);
+    r->gpu->unregister_memory(r->ctx, r->in);
+    r->gpu->unregister_memory(r->ctx, r->seen);
+    r->gpu->event_free(r->event);
     r->dev->close(r->ctx);
     eni_free(r->in);
     eni_free(r->seen);
@@ -358,14 +358,15 @@ static en_status begin_step(rig *r, int rank, int n, int s, const trial *t)
     return eni_host_begin(r->host, (uint64_t)s, own, 0);
 }
 
-/* Forward reads the weights, backward writes the gradients bucket by bucket: `from` and `seen` are pinned. */
+/* Forward reads the weights, backward writes the gradients bucket by bucket: `from` and `seen` are
+ * registered. */
 static en_status enqueue_step(rig *r, const float *from, float *seen, int is_awaited)
 {
-    en_status st = r->gpu->copy(r->ctx, EN_QUEUE_COMPUTE, seen, r->param, bytes_of(r), EN_COPY_OUT);
+    en_status st = r->gpu->copy(r->ctx, EN_STREAM_COMPUTE, seen, r->param, bytes_of(r), EN_COPY_OUT);
     for (uint32_t b = 0; b < NBUCKETS && st == EN_OK; b++) {
         const eni_bucket_range *range = &r->buckets->bucket[b];
         for (int i = 0; i < r->nown && st == EN_OK; i++)
-            st = r->gpu->copy(r->ctx, EN_QUEUE_COMPUTE, r->own[i] + range->lo, from + i * COUNT + range->lo,
+            st = r->gpu->copy(r->ctx, EN_STREAM_COMPUTE, r->own[i] + range->lo, from + i * COUNT + range->lo,
                               (range->hi - range->lo) * sizeof(float), EN_COPY_IN);
         if (st == EN_OK && !is_awaited) st = eni_host_submit(r->host, b);
     }
@@ -384,7 +385,7 @@ static en_status plain_step(rig *r, int rank, int n, int s, const trial *t)
 
 /* The graph reads the gradients of step 2 and writes what it saw of step 2: they are changed between
  * launches. */
-static int recorded_steps(rig *r, int rank, int n, const trial *t)
+static int captured_steps(rig *r, int rank, int n, const trial *t)
 {
     enum { RECORDED = 2 };
     static float saw[STEPS][COUNT];
@@ -444,7 +445,7 @@ static int trains(int rank, int n, cluster_board *board, void *user)
     if ((rank == 0 || !is_shared) && send_start(&r, rank, w[0]) != 0) return 1;
     if (meet(&r, rank) != 0) return 1;
     if (t->is_awaited) eni_gpu_steps_replay(r.steps, 1);
-    for (int s = 0; s < (t->is_recorded ? 2 : STEPS); s++) {
+    for (int s = 0; s < (t->is_captured ? 2 : STEPS); s++) {
         if (t->dies == s && s > 0 && rank == 1) raise(SIGKILL);
         const int64_t begin = eni_now_ns();
         en_status st = plain_step(&r, rank, n, s, t);
@@ -457,8 +458,8 @@ static int trains(int rank, int n, cluster_board *board, void *user)
         CLUSTER_CHECK(s < t->dies || t->dies == 0);
         CLUSTER_CHECK(st == EN_OK);
     }
-    if (t->is_recorded && recorded_steps(&r, rank, n, t) != 0) return 1;
-    CLUSTER_CHECK(r.gpu->copy(r.ctx, EN_QUEUE_COMPUTE, r.seen + STEPS * COUNT, r.param, bytes_of(&r),
+    if (t->is_captured && captured_steps(&r, rank, n, t) != 0) return 1;
+    CLUSTER_CHECK(r.gpu->copy(r.ctx, EN_STREAM_COMPUTE, r.seen + STEPS * COUNT, r.param, bytes_of(&r),
                               EN_COPY_OUT) == EN_OK);
     CLUSTER_CHECK(drain(&r) == EN_OK);
     if (compare(&r, rank, w, t) != 0) return 1;
@@ -537,10 +538,10 @@ static void test_alone_replayed(void **state)
 {
     (void)state;
     for (int kind = 0; kind < NKINDS; kind++)
-        assert_int_equal(run((trial){.way = ENI_GPU_ALONE, .kind = kind, .ngrads = 2, .is_recorded = 1}, 1),
+        assert_int_equal(run((trial){.way = ENI_GPU_ALONE, .kind = kind, .ngrads = 2, .is_captured = 1}, 1),
                          0);
     assert_int_equal(
-        run((trial){.way = ENI_GPU_ALONE, .kind = 1, .ngrads = 3, .order = ENI_SUM_RING, .is_recorded = 1},
+        run((trial){.way = ENI_GPU_ALONE, .kind = 1, .ngrads = 3, .order = ENI_SUM_RING, .is_captured = 1},
             1),
         0);
 }
@@ -579,8 +580,8 @@ static void test_group(void **state)
 static void test_group_replayed(void **state)
 {
     (void)state;
-    assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_recorded = 1}, 1), 0);
-    if (has_gpus(2)) assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_recorded = 1}, 2), 0);
+    assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_captured = 1}, 1), 0);
+    if (has_gpus(2)) assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 2, .is_captured = 1}, 2), 0);
 }
 
 static void test_group_death(void **state)
@@ -590,7 +591,7 @@ static void test_group_death(void **state)
     assert_int_equal(run((trial){.way = ENI_GPU_GROUP, .kind = 1, .dies = 3}, 3), 1);
 }
 
-/* A step that the device cannot record may be put in after all. */
+/* A step that the device cannot capture may be put in after all. */
 static int break_record(rig *r, int rank)
 {
     const en_gpu *gpu = r->gpu;

@@ -301,18 +301,18 @@ static void held_batches_stay(void **state)
 
 enum { PINS = 8 };
 
-typedef struct pins {
+typedef struct registers {
     struct {
         const char *memory;
         uint64_t bytes;
     } at[PINS];
     int n, all, limit;
     pthread_t owner;
-} pins;
+} registers;
 
-static en_status pin(void *user, void *memory, uint64_t bytes)
+static en_status register_memory(void *user, void *memory, uint64_t bytes)
 {
-    pins *p = user;
+    registers *p = user;
     assert_true(pthread_equal(p->owner, pthread_self()));
     assert_int_equal((uintptr_t)memory % 4096, 0);
     if (p->n == p->limit) return EN_EUNSUPPORTED;
@@ -322,18 +322,18 @@ static en_status pin(void *user, void *memory, uint64_t bytes)
     return EN_OK;
 }
 
-static void unpin(void *user, void *memory)
+static void unregister_memory(void *user, void *memory)
 {
-    pins *p = user;
+    registers *p = user;
     int i = 0;
     assert_true(pthread_equal(p->owner, pthread_self()));
     while (i < p->n && p->at[i].memory != memory)
         i++;
-    assert_true(i < p->n); /* pinned, and not unpinned yet */
+    assert_true(i < p->n); /* registered, and not unregistered yet */
     p->at[i] = p->at[--p->n];
 }
 
-static int is_pinned(const pins *p, const void *from, uint64_t bytes)
+static int is_registered(const registers *p, const void *from, uint64_t bytes)
 {
     for (int i = 0; i < p->n; i++)
         if ((const char *)from >= p->at[i].memory &&
@@ -342,11 +342,11 @@ static int is_pinned(const pins *p, const void *from, uint64_t bytes)
     return 0;
 }
 
-static void every_buffer_is_pinned(void **state)
+static void every_buffer_is_registered(void **state)
 {
     (void)state;
     eni_plan plan = plan_of(1, 8, 1);
-    pins p = {.limit = PINS, .owner = pthread_self()};
+    registers p = {.limit = PINS, .owner = pthread_self()};
     const eni_batch *batch;
     eni_loader *loader;
     eni_loader_options options = {.dataset = set,
@@ -356,21 +356,21 @@ static void every_buffer_is_pinned(void **state)
                                   .depth = 2,
                                   .stride = 1,
                                   .hold = 2,
-                                  .pin = pin,
-                                  .unpin = unpin,
+                                  .register_memory = register_memory,
+                                  .unregister_memory = unregister_memory,
                                   .pin_user = &p};
     assert_int_equal(eni_loader_start(&options, &loader), EN_OK);
     assert_int_equal(p.n, 4);
     while (eni_loader_next(loader, soon(), &batch) == EN_OK) {
         check_batch(batch);
-        assert_true(is_pinned(&p, batch->x, batch->micro.count * 16 * sizeof *batch->x));
-        assert_true(is_pinned(&p, batch->labels, batch->micro.count * sizeof *batch->labels));
+        assert_true(is_registered(&p, batch->x, batch->micro.count * 16 * sizeof *batch->x));
+        assert_true(is_registered(&p, batch->labels, batch->micro.count * sizeof *batch->labels));
     }
     eni_loader_stop(loader);
     assert_int_equal(p.n, 0);
     assert_int_equal(p.all, 4);
 
-    p.limit = 2; /* what cannot be pinned ends the start, and what was pinned is given back */
+    p.limit = 2; /* what cannot be registered ends the start, and what was registered is given back */
     assert_int_equal(eni_loader_start(&options, &loader), EN_EUNSUPPORTED);
     assert_int_equal(p.n, 0);
     assert_int_equal(p.all, 6);
@@ -386,7 +386,7 @@ int main(void)
         cmocka_unit_test(deadlines_and_aborts_end_a_wait),
         cmocka_unit_test(stop_ends_a_full_loader),
         cmocka_unit_test(held_batches_stay),
-        cmocka_unit_test(every_buffer_is_pinned),
+        cmocka_unit_test(every_buffer_is_registered),
     };
     return cmocka_run_group_tests(tests, open_set, close_set);
 }

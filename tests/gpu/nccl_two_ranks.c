@@ -8,7 +8,7 @@
  *
  * NCCL looks for two ranks with the same host and the same GPU. With a host id of its own per process it
  * takes them for two machines, and they talk through sockets: the slowest way that it has, but with real
- * sums, call by call and recorded. (Where there are as many GPUs as ranks, each has its own, and nothing of
+ * sums, call by call and captured. (Where there are as many GPUs as ranks, each has its own, and nothing of
  * this is needed.) An experiment: "refused" is no fault of ours, and the exit code is 77.
  * Numbers are small integers, so sums are exact in any order. */
 #include <errno.h>
@@ -42,9 +42,9 @@ typedef struct rank {
     const en_device *device;
     en_ctx *ctx;
     en_group *group;
-    en_mark *mark, *fork, *join;
-    float *data;   /* (COUNT) on the GPU */
-    float *pinned; /* (COUNT) */
+    en_event *event, *fork, *join;
+    float *data;       /* (COUNT) on the GPU */
+    float *registered; /* (COUNT) */
     int64_t deadline_ns;
 } rank;
 
@@ -82,8 +82,8 @@ static en_status agree_on_id(rank *r)
 static en_status settle(rank *r)
 {
     en_status st;
-    EN_TRY(r->device->gpu->mark(r->mark, EN_QUEUE_EXCHANGE));
-    while ((st = r->device->gpu->poll(r->mark)) == EN_ETIMEOUT) {
+    EN_TRY(r->device->gpu->event_record(r->event, EN_STREAM_EXCHANGE));
+    while ((st = r->device->gpu->poll(r->event)) == EN_ETIMEOUT) {
         EN_TRY(r->device->gpu->group_poll(r->group));
         EN_TRY(alive(r));
     }
@@ -93,8 +93,8 @@ static en_status settle(rank *r)
 static en_status put(rank *r, float factor)
 {
     for (int i = 0; i < COUNT; i++)
-        r->pinned[i] = factor * (float)(i % 97);
-    EN_TRY(r->device->gpu->copy(r->ctx, EN_QUEUE_EXCHANGE, r->data, r->pinned, COUNT * sizeof(float),
+        r->registered[i] = factor * (float)(i % 97);
+    EN_TRY(r->device->gpu->copy(r->ctx, EN_STREAM_EXCHANGE, r->data, r->registered, COUNT * sizeof(float),
                                 EN_COPY_IN));
     return settle(r);
 }
@@ -102,23 +102,23 @@ static en_status put(rank *r, float factor)
 /* How many elements differ from factor * (i % 97). */
 static en_status count_wrong(rank *r, float factor, int *wrong_out)
 {
-    EN_TRY(r->device->gpu->copy(r->ctx, EN_QUEUE_EXCHANGE, r->pinned, r->data, COUNT * sizeof(float),
+    EN_TRY(r->device->gpu->copy(r->ctx, EN_STREAM_EXCHANGE, r->registered, r->data, COUNT * sizeof(float),
                                 EN_COPY_OUT));
     EN_TRY(settle(r));
     *wrong_out = 0;
     for (int i = 0; i < COUNT; i++)
-        *wrong_out += r->pinned[i] != factor * (float)(i % 97);
+        *wrong_out += r->registered[i] != factor * (float)(i % 97);
     return EN_OK;
 }
 
 static en_status put_recorded_sum(rank *r)
 {
     const en_gpu *gpu = r->device->gpu;
-    EN_TRY(gpu->mark(r->fork, EN_QUEUE_COMPUTE));
-    EN_TRY(gpu->after(r->ctx, EN_QUEUE_EXCHANGE, r->fork));
+    EN_TRY(gpu->event_record(r->fork, EN_STREAM_COMPUTE));
+    EN_TRY(gpu->wait_event(r->ctx, EN_STREAM_EXCHANGE, r->fork));
     EN_TRY(gpu->group_sum(r->group, r->data, COUNT, NULL));
-    EN_TRY(gpu->mark(r->join, EN_QUEUE_EXCHANGE));
-    return gpu->after(r->ctx, EN_QUEUE_COMPUTE, r->join);
+    EN_TRY(gpu->event_record(r->join, EN_STREAM_EXCHANGE));
+    return gpu->wait_event(r->ctx, EN_STREAM_COMPUTE, r->join);
 }
 
 /* A sum as a step has it, launched three times: each multiplies by the number of ranks. */
@@ -131,9 +131,9 @@ static en_status launch_sums(rank *r, en_graph *graph)
         EN_TRY(r->device->gpu->launch(graph));
         if (i > 0) factor *= (float)r->n;
     }
-    EN_TRY(r->device->gpu->after(r->ctx, EN_QUEUE_EXCHANGE, r->join)); /* behind the whole launch */
+    EN_TRY(r->device->gpu->wait_event(r->ctx, EN_STREAM_EXCHANGE, r->join)); /* behind the whole launch */
     EN_TRY(count_wrong(r, factor, &wrong));
-    if (wrong > 0) eni_error("nccl", "rank %d: %d of %d recorded sums are wrong", r->number, wrong, COUNT);
+    if (wrong > 0) eni_error("nccl", "rank %d: %d of %d captured sums are wrong", r->number, wrong, COUNT);
     return wrong > 0 ? EN_EIO : EN_OK;
 }
 
@@ -190,12 +190,13 @@ static en_status open_all(rank *r, const char *plugins)
                                      .host = eni_device_host()};
     EN_TRY(r->device->open(&config, &r->ctx));
     EN_TRY(r->device->alloc(r->ctx, COUNT * sizeof(float), (void **)&r->data));
-    EN_TRY(r->device->gpu->mark_new(r->ctx, &r->mark));
-    EN_TRY(r->device->gpu->mark_new(r->ctx, &r->fork));
-    EN_TRY(r->device->gpu->mark_new(r->ctx, &r->join));
-    r->pinned = mmap(NULL, COUNT * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (r->pinned == MAP_FAILED) return EN_ENOMEM;
-    return r->device->gpu->pin(r->ctx, r->pinned, COUNT * sizeof(float));
+    EN_TRY(r->device->gpu->event_new(r->ctx, &r->event));
+    EN_TRY(r->device->gpu->event_new(r->ctx, &r->fork));
+    EN_TRY(r->device->gpu->event_new(r->ctx, &r->join));
+    r->registered =
+        mmap(NULL, COUNT * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (r->registered == MAP_FAILED) return EN_ENOMEM;
+    return r->device->gpu->register_memory(r->ctx, r->registered, COUNT * sizeof(float));
 }
 
 /* 0, 1, or REFUSED. */
@@ -215,10 +216,10 @@ static int run_rank(rank *r, const char *plugins)
     fflush(stdout);
     r->device->gpu->group_close(r->group);
     if (st != EN_OK) return 1; /* what is under way may still use the rest */
-    r->device->gpu->unpin(r->ctx, r->pinned);
-    r->device->gpu->mark_free(r->mark);
-    r->device->gpu->mark_free(r->fork);
-    r->device->gpu->mark_free(r->join);
+    r->device->gpu->unregister_memory(r->ctx, r->registered);
+    r->device->gpu->event_free(r->event);
+    r->device->gpu->event_free(r->fork);
+    r->device->gpu->event_free(r->join);
     r->device->free(r->ctx, r->data);
     r->device->close(r->ctx);
     return 0;

@@ -14,7 +14,7 @@
 enum { ALIGN = 256, WORK = 4096, PINS = 64 };
 static const size_t reserved = (size_t)8 << 30; /* addresses; pages come as they are touched */
 
-enum { FORWARD, WEIGHTS, DATA, COPY, ZERO, MARK };
+enum { FORWARD, WEIGHTS, DATA, COPY, ZERO, EVENT };
 
 typedef struct work {
     int kind;
@@ -23,10 +23,10 @@ typedef struct work {
     void *dst;
     const void *src;
     uint64_t bytes;
-    en_mark *mark;
+    en_event *event;
 } work;
 
-struct en_mark {
+struct en_event {
     int pending, asked; /* set and not reached; polled since */
 };
 
@@ -39,12 +39,12 @@ struct en_ctx {
     en_ctx *inner; /* ref's */
     unsigned char *memory;
     size_t used;
-    work list[WORK], recorded[WORK];
-    int n, nrecorded, is_recording;
+    work list[WORK], captured[WORK];
+    int n, ncaptured, is_capturing;
     struct {
         const unsigned char *at;
         uint64_t bytes;
-    } pins[PINS];
+    } registers[PINS];
     far_counts counts;
 };
 
@@ -61,14 +61,14 @@ static en_status do_work(const work *w)
     case DATA: return ref->backward_data(w->plan, &w->args);
     case COPY: memcpy(w->dst, w->src, w->bytes); return EN_OK;
     case ZERO: memset(w->dst, 0, w->bytes); return EN_OK;
-    default: w->mark->pending--; return EN_OK;
+    default: w->event->pending--; return EN_OK;
     }
 }
 
 static en_status do_all(void)
 {
     en_status st = EN_OK;
-    if (far.is_recording) fail_msg("waiting while work is recorded");
+    if (far.is_capturing) fail_msg("waiting while work is captured");
     mprotect(far.memory, reserved, PROT_READ | PROT_WRITE);
     for (int i = 0; i < far.n && st == EN_OK; i++)
         st = do_work(&far.list[i]);
@@ -79,11 +79,11 @@ static en_status do_all(void)
 
 static en_status put(work w)
 {
-    work *list = far.is_recording ? far.recorded : far.list;
-    int *n = far.is_recording ? &far.nrecorded : &far.n;
+    work *list = far.is_capturing ? far.captured : far.list;
+    int *n = far.is_capturing ? &far.ncaptured : &far.n;
     assert_true(*n < WORK);
     list[(*n)++] = w;
-    if (w.kind == MARK && !far.is_recording) w.mark->pending++;
+    if (w.kind == EVENT && !far.is_capturing) w.event->pending++;
     return EN_OK;
 }
 
@@ -93,12 +93,12 @@ static int is_far(const void *memory, uint64_t bytes)
     return at >= far.memory && at + bytes <= far.memory + far.used;
 }
 
-static int is_pinned(const void *memory, uint64_t bytes)
+static int is_registered(const void *memory, uint64_t bytes)
 {
     const unsigned char *at = memory;
     for (int i = 0; i < PINS; i++)
-        if (far.pins[i].at != NULL && at >= far.pins[i].at &&
-            at + bytes <= far.pins[i].at + far.pins[i].bytes)
+        if (far.registers[i].at != NULL && at >= far.registers[i].at &&
+            at + bytes <= far.registers[i].at + far.registers[i].bytes)
             return 1;
     return 0;
 }
@@ -128,7 +128,7 @@ static const char *far_describe(en_ctx *ctx)
 
 static en_status far_alloc(en_ctx *ctx, uint64_t bytes, void **memory_out)
 {
-    if (ctx->is_recording) fail_msg("memory is taken while work is recorded");
+    if (ctx->is_capturing) fail_msg("memory is taken while work is captured");
     *memory_out = ctx->memory + ctx->used;
     ctx->used += (bytes + ALIGN) / ALIGN * ALIGN;
     assert_true(ctx->used <= reserved);
@@ -148,8 +148,8 @@ static void far_free(en_ctx *ctx, void *memory)
 static en_status far_copy(en_ctx *ctx, void *dst, const void *src, uint64_t bytes, int direction)
 {
     (void)ctx;
-    assert_true(direction == EN_COPY_OUT ? is_pinned(dst, bytes) : is_far(dst, bytes));
-    assert_true(direction == EN_COPY_IN ? is_pinned(src, bytes) : is_far(src, bytes));
+    assert_true(direction == EN_COPY_OUT ? is_registered(dst, bytes) : is_far(dst, bytes));
+    assert_true(direction == EN_COPY_IN ? is_registered(src, bytes) : is_far(src, bytes));
     return put((work){.kind = COPY, .dst = dst, .src = src, .bytes = bytes});
 }
 
@@ -168,7 +168,7 @@ static en_status far_sync(en_ctx *ctx)
 
 static en_status far_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out)
 {
-    if (ctx->is_recording) fail_msg("an operation is planned while work is recorded");
+    if (ctx->is_capturing) fail_msg("an operation is planned while work is captured");
     ctx->counts.plans++;
     ctx->counts.live_plans++;
     return eni_ref_device()->plan(ctx->inner, op, plan_out);
@@ -216,74 +216,74 @@ static en_status far_data(en_plan *plan, const en_args *args)
 
 /* ---- the table of a GPU ------------------------------------------------------------------------------ */
 
-static en_status mark_new(en_ctx *ctx, en_mark **mark_out)
+static en_status event_new(en_ctx *ctx, en_event **event_out)
 {
-    *mark_out = calloc(1, sizeof **mark_out);
-    ctx->counts.live_marks++;
-    return *mark_out != NULL ? EN_OK : EN_ENOMEM;
+    *event_out = calloc(1, sizeof **event_out);
+    ctx->counts.live_events++;
+    return *event_out != NULL ? EN_OK : EN_ENOMEM;
 }
 
-static void mark_free(en_mark *mark)
+static void event_free(en_event *event)
 {
-    if (mark == NULL) return;
-    far.counts.live_marks--;
-    free(mark);
+    if (event == NULL) return;
+    far.counts.live_events--;
+    free(event);
 }
 
-static en_status set_mark(en_mark *mark, int queue)
+static en_status set_event(en_event *event, int stream)
 {
-    assert_int_equal(queue, EN_QUEUE_COMPUTE); /* there is one */
-    mark->asked = 0;
-    return put((work){.kind = MARK, .mark = mark});
+    assert_int_equal(stream, EN_STREAM_COMPUTE); /* there is one */
+    event->asked = 0;
+    return put((work){.kind = EVENT, .event = event});
 }
 
-static en_status poll_mark(en_mark *mark)
+static en_status poll_event(en_event *event)
 {
-    if (mark->pending == 0) return EN_OK;
-    if (mark->asked++ == 0) return EN_ETIMEOUT;
+    if (event->pending == 0) return EN_OK;
+    if (event->asked++ == 0) return EN_ETIMEOUT;
     return do_all();
 }
 
-static en_status pin(en_ctx *ctx, void *memory, uint64_t bytes)
+static en_status register_memory(en_ctx *ctx, void *memory, uint64_t bytes)
 {
     int i = 0;
-    if (ctx->is_recording) fail_msg("memory is pinned while work is recorded");
-    while (i < PINS && ctx->pins[i].at != NULL)
+    if (ctx->is_capturing) fail_msg("memory is registered while work is captured");
+    while (i < PINS && ctx->registers[i].at != NULL)
         i++;
     assert_true(i < PINS);
-    ctx->pins[i].at = memory;
-    ctx->pins[i].bytes = bytes;
-    ctx->counts.live_pins++;
+    ctx->registers[i].at = memory;
+    ctx->registers[i].bytes = bytes;
+    ctx->counts.live_registered++;
     return EN_OK;
 }
 
-static void unpin(en_ctx *ctx, void *memory)
+static void unregister_memory(en_ctx *ctx, void *memory)
 {
     int i = 0;
-    while (i < PINS && ctx->pins[i].at != memory)
+    while (i < PINS && ctx->registers[i].at != memory)
         i++;
     assert_true(i < PINS);
     assert_int_equal(ctx->n, 0); /* nothing may be under way that could read it */
-    ctx->pins[i].at = NULL;
-    ctx->counts.live_pins--;
+    ctx->registers[i].at = NULL;
+    ctx->counts.live_registered--;
 }
 
 static en_status capture_begin(en_ctx *ctx)
 {
-    assert_false(ctx->is_recording);
-    ctx->is_recording = 1;
-    ctx->nrecorded = 0;
+    assert_false(ctx->is_capturing);
+    ctx->is_capturing = 1;
+    ctx->ncaptured = 0;
     return EN_OK;
 }
 
 static en_status capture_end(en_ctx *ctx, en_graph **graph_out)
 {
-    assert_true(ctx->is_recording);
-    ctx->is_recording = 0;
+    assert_true(ctx->is_capturing);
+    ctx->is_capturing = 0;
     en_graph *graph = calloc(1, sizeof *graph);
-    graph->n = ctx->nrecorded;
+    graph->n = ctx->ncaptured;
     graph->list = malloc((size_t)graph->n * sizeof *graph->list);
-    memcpy(graph->list, ctx->recorded, (size_t)graph->n * sizeof *graph->list);
+    memcpy(graph->list, ctx->captured, (size_t)graph->n * sizeof *graph->list);
     *graph_out = graph;
     return EN_OK;
 }
@@ -303,12 +303,12 @@ static void graph_free(en_graph *graph)
 
 static const en_gpu gpu = {
     .size = sizeof gpu,
-    .mark_new = mark_new,
-    .mark_free = mark_free,
-    .mark = set_mark,
-    .poll = poll_mark,
-    .pin = pin,
-    .unpin = unpin,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = set_event,
+    .poll = poll_event,
+    .register_memory = register_memory,
+    .unregister_memory = unregister_memory,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .launch = launch,

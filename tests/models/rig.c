@@ -77,23 +77,23 @@ static void reserve(void **memory, uint64_t *bytes, uint64_t wanted, rig *r)
     if (bytes != NULL) *bytes = wanted;
 }
 
-static void reserve_pinned(rig *r, uint64_t bytes)
+static void reserve_registered(rig *r, uint64_t bytes)
 {
     const en_gpu *gpu = r->device.ops->gpu;
-    if (r->there.pinned_bytes >= bytes) return;
-    if (r->there.pinned != NULL) gpu->unpin(r->device.ctx, r->there.pinned);
-    eni_free(r->there.pinned);
-    r->there.pinned = eni_alloc_pages(bytes);
-    r->there.pinned_bytes = bytes;
-    assert_non_null(r->there.pinned);
-    assert_int_equal(gpu->pin(r->device.ctx, r->there.pinned, bytes), EN_OK);
+    if (r->there.registered_bytes >= bytes) return;
+    if (r->there.registered != NULL) gpu->unregister_memory(r->device.ctx, r->there.registered);
+    eni_free(r->there.registered);
+    r->there.registered = eni_alloc_pages(bytes);
+    r->there.registered_bytes = bytes;
+    assert_non_null(r->there.registered);
+    assert_int_equal(gpu->register_memory(r->device.ctx, r->there.registered, bytes), EN_OK);
 }
 
 static void send(rig *r, void *dst, const void *src, uint64_t bytes)
 {
-    reserve_pinned(r, bytes);
-    memcpy(r->there.pinned, src, bytes);
-    assert_int_equal(r->device.ops->copy(r->device.ctx, dst, r->there.pinned, bytes, EN_COPY_IN), EN_OK);
+    reserve_registered(r, bytes);
+    memcpy(r->there.registered, src, bytes);
+    assert_int_equal(r->device.ops->copy(r->device.ctx, dst, r->there.registered, bytes, EN_COPY_IN), EN_OK);
     assert_int_equal(r->device.ops->sync(r->device.ctx), EN_OK);
 }
 
@@ -146,9 +146,9 @@ void rig_close(rig *r)
     void *const memory[] = {r->there.param, r->there.grad, r->there.loss_scale, r->there.x, r->there.target};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
         ops->free(r->device.ctx, memory[i]);
-    if (r->there.pinned != NULL) ops->gpu->unpin(r->device.ctx, r->there.pinned);
+    if (r->there.registered != NULL) ops->gpu->unregister_memory(r->device.ctx, r->there.registered);
     eni_device_close(&r->device);
-    eni_free(r->there.pinned);
+    eni_free(r->there.registered);
     eni_free(r->param);
     eni_free(r->grad);
 }
@@ -235,11 +235,11 @@ void rig_fetch_grad(rig *r)
 {
     const uint64_t bytes = r->schema.count * sizeof(float);
     if (r->device.ops->gpu == NULL) return;
-    reserve_pinned(r, bytes);
-    assert_int_equal(r->device.ops->copy(r->device.ctx, r->there.pinned, r->there.grad, bytes, EN_COPY_OUT),
-                     EN_OK);
+    reserve_registered(r, bytes);
+    assert_int_equal(
+        r->device.ops->copy(r->device.ctx, r->there.registered, r->there.grad, bytes, EN_COPY_OUT), EN_OK);
     assert_int_equal(r->device.ops->sync(r->device.ctx), EN_OK);
-    memcpy(r->grad, r->there.pinned, bytes);
+    memcpy(r->grad, r->there.registered, bytes);
 }
 
 void rig_forward(rig *r, const en_batch *batch)

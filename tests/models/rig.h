@@ -20,8 +20,8 @@ typedef struct rig {
     float *param, *grad; /* (schema.count), host memory */
     struct {             /* where the device's memory is not the host's */
         float *param, *grad, *loss_scale;
-        void *x, *target, *pinned;
-        uint64_t x_bytes, target_bytes, pinned_bytes;
+        void *x, *target, *registered;
+        uint64_t x_bytes, target_bytes, registered_bytes;
     } there;
 } rig;
 

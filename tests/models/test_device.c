@@ -1,5 +1,5 @@
 /* test_device.c - a model on a device whose memory is not the host's, or may not be: results that are read
- * late, recorded steps, evaluation of a whole set, types, and the scale of the loss. */
+ * late, captured steps, evaluation of a whole set, types, and the scale of the loss. */
 #include "rig.h"
 
 #include <math.h>
@@ -24,21 +24,21 @@ static int is_host(const rig *r)
     return r->device.ops->gpu == NULL;
 }
 
-/* Until the device has come to the mark, which lies behind what was enqueued. */
-static void wait_for(const rig *r, en_mark *mark)
+/* Until the device has come to the event, which lies behind what was enqueued. */
+static void wait_for(const rig *r, en_event *event)
 {
     const int64_t deadline = eni_now_ns() + 60 * ENI_SECOND;
     en_status st = EN_OK;
     if (is_host(r)) return;
-    assert_int_equal(r->device.ops->gpu->mark(mark, EN_QUEUE_COMPUTE), EN_OK);
-    while ((st = r->device.ops->gpu->poll(mark)) == EN_ETIMEOUT)
+    assert_int_equal(r->device.ops->gpu->event_record(event, EN_STREAM_COMPUTE), EN_OK);
+    while ((st = r->device.ops->gpu->poll(event)) == EN_ETIMEOUT)
         assert_true(eni_now_ns() < deadline);
     assert_int_equal(st, EN_OK);
 }
 
-/* A mark, and pairs of numbers in pinned memory. */
+/* An event, and pairs of numbers in registered memory. */
 typedef struct late {
-    en_mark *mark;
+    en_event *event;
     float *pairs;
 } late;
 
@@ -46,15 +46,15 @@ static void late_open(late *l, const rig *r)
 {
     *l = (late){.pairs = eni_alloc_pages(64)};
     if (is_host(r)) return;
-    assert_int_equal(r->device.ops->gpu->pin(r->device.ctx, l->pairs, 64), EN_OK);
-    assert_int_equal(r->device.ops->gpu->mark_new(r->device.ctx, &l->mark), EN_OK);
+    assert_int_equal(r->device.ops->gpu->register_memory(r->device.ctx, l->pairs, 64), EN_OK);
+    assert_int_equal(r->device.ops->gpu->event_new(r->device.ctx, &l->event), EN_OK);
 }
 
 static void late_close(late *l, const rig *r)
 {
     if (!is_host(r)) {
-        r->device.ops->gpu->mark_free(l->mark);
-        r->device.ops->gpu->unpin(r->device.ctx, l->pairs);
+        r->device.ops->gpu->event_free(l->event);
+        r->device.ops->gpu->unregister_memory(r->device.ctx, l->pairs);
     }
     eni_free(l->pairs);
 }
@@ -83,7 +83,7 @@ static void results_can_be_read_late(void **state)
         assert_int_equal(rig_backward(&r, NULL, NULL), EN_OK);
         batch_free(&batch);
     }
-    wait_for(&r, l.mark);
+    wait_for(&r, l.event);
     for (int i = 0; i < 2; i++) {
         assert_true((double)l.pairs[2 * i] == want[i].loss);
         assert_int_equal((int)l.pairs[2 * i + 1], want[i].correct);
@@ -92,7 +92,7 @@ static void results_can_be_read_late(void **state)
     rig_close(&r);
 }
 
-/* ---- recorded steps ---------------------------------------------------------------------------------- */
+/* ---- captured steps ---------------------------------------------------------------------------------- */
 
 static void enqueue_step(rig *r, const en_batch *there, float *pair)
 {
@@ -142,7 +142,7 @@ static void a_recorded_step_gives_the_bits_of_an_eager_one(void **state)
                          EN_OK);
         (void)rig_send_batch(&r, &batch);
         assert_int_equal(gpu->launch(graph), EN_OK);
-        wait_for(&r, l.mark);
+        wait_for(&r, l.event);
         rig_fetch_grad(&r);
         assert_true(l.pairs[0] == loss[i]);
         assert_memory_equal(r.grad, want + (uint64_t)i * r.schema.count, r.schema.count * sizeof *want);
@@ -177,7 +177,7 @@ static void kept_sizes_stay(void **state)
     rig_close(&r);
     assert_int_equal(far_count().live_plans, 0);
     assert_int_equal(far_count().live_allocations, 0);
-    assert_int_equal(far_count().live_pins, 0);
+    assert_int_equal(far_count().live_registered, 0);
 }
 
 /* ---- evaluation -------------------------------------------------------------------------------------- */
@@ -286,7 +286,7 @@ static void evaluation_takes_its_memory_at_once(void **state)
     const far_counts before = far_count();
     assert_int_equal(eni_evaluation_open(r.model, &set, 1, &e), EN_OK);
     const far_counts opened = far_count();
-    assert_true(opened.allocations > before.allocations && opened.live_pins > before.live_pins);
+    assert_true(opened.allocations > before.allocations && opened.live_registered > before.live_registered);
     assert_int_equal(eni_evaluation_run(e, r.param, &score), EN_OK);
     const far_counts used = far_count();
     assert_memory_equal(&used, &opened, sizeof used);
@@ -295,8 +295,8 @@ static void evaluation_takes_its_memory_at_once(void **state)
     eni_evaluation_close(e);
     const far_counts after = far_count();
     assert_int_equal(after.live_allocations, before.live_allocations);
-    assert_int_equal(after.live_pins, before.live_pins);
-    assert_int_equal(after.live_marks, before.live_marks);
+    assert_int_equal(after.live_registered, before.live_registered);
+    assert_int_equal(after.live_events, before.live_events);
     batch_free(&s.all);
     rig_close(&r);
 }
@@ -446,7 +446,7 @@ static void a_scale_is_divided_out(void **state)
     }
 }
 
-/* Recorded work reads the scale of the launch, as it does the weights. */
+/* Captured work reads the scale of the launch, as it does the weights. */
 static void a_recorded_step_reads_the_scale_of_its_launch(void **state)
 {
     (void)state;
@@ -474,7 +474,7 @@ static void a_recorded_step_reads_the_scale_of_its_launch(void **state)
         assert_int_equal(
             r.device.ops->copy(r.device.ctx, r.there.loss_scale, scale, sizeof *scale, EN_COPY_IN), EN_OK);
         assert_int_equal(gpu->launch(graph), EN_OK);
-        wait_for(&r, l.mark);
+        wait_for(&r, l.event);
         rig_fetch_grad(&r);
         assert_true((double)l.pairs[0] == loss);
         int is_finite = 1;

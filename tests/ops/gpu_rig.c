@@ -153,16 +153,16 @@ float *gpu_put(gpu_rig *rig, const float *values, uint64_t count)
 
 void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count)
 {
-    GPU_OK(rig->ops->sync(rig->ctx)); /* the copy is in COMPUTE, and what it reads may come from another queue */
+    GPU_OK(rig->ops->sync(rig->ctx)); /* the copy is in COMPUTE, and what it reads may come from another stream */
     GPU_OK(rig->ops->copy(rig->ctx, values, memory, count * sizeof *values, EN_COPY_OUT));
     GPU_OK(rig->ops->sync(rig->ctx));
 }
 
-void gpu_await(gpu_rig *rig, en_mark *mark)
+void gpu_await(gpu_rig *rig, en_event *event)
 {
     const int64_t deadline = eni_now_ns() + 60 * ENI_SECOND;
     en_status st;
-    while ((st = rig->gpu->poll(mark)) == EN_ETIMEOUT && eni_now_ns() < deadline) {
+    while ((st = rig->gpu->poll(event)) == EN_ETIMEOUT && eni_now_ns() < deadline) {
     }
     GPU_OK(st);
 }

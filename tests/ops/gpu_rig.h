@@ -34,8 +34,8 @@ int gpu_is_simulated(const gpu_rig *rig);
 float *gpu_put(gpu_rig *rig, const float *values, uint64_t count);
 void gpu_get(gpu_rig *rig, float *values, const float *memory, uint64_t count);
 
-/* Polls until the mark is reached; fails after a minute. */
-void gpu_await(gpu_rig *rig, en_mark *mark);
+/* Polls until the event is reached; fails after a minute. */
+void gpu_await(gpu_rig *rig, en_event *event);
 
 /* Values in (-1, 1) that depend on `seed` alone. */
 void gpu_fill(float *values, uint64_t count, uint64_t seed);

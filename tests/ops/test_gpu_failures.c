@@ -77,31 +77,31 @@ static int fail_in_the_middle(void *user, int rank)
     (void)user, (void)rank;
     const float values[100] = {1};
     float got[100];
-    en_mark *mark;
+    en_event *event;
     void *memory;
     setenv("FAKE_GPU_FAIL_AT", "3", 1);
     gpu_rig_open(&rig, 0, 0);
     eni_log_set_sink(count_errors, NULL);
     float *x = gpu_put(&rig, values, 100);
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &mark));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &event));
     en_status st = EN_OK;
     for (int i = 0; i < 10 && st == EN_OK; i++) {
-        st = rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, x, 1.0f, x, 1.0f, 100);
-        if (st == EN_OK) st = rig.gpu->mark(mark, EN_QUEUE_COMPUTE);
-        while (st == EN_OK && (st = rig.gpu->poll(mark)) == EN_ETIMEOUT)
+        st = rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, x, 1.0f, x, 1.0f, 100);
+        if (st == EN_OK) st = rig.gpu->event_record(event, EN_STREAM_COMPUTE);
+        while (st == EN_OK && (st = rig.gpu->poll(event)) == EN_ETIMEOUT)
             st = EN_OK;
     }
     GPU_REQUIRE(st == EN_EIO);
-    GPU_REQUIRE(rig.gpu->poll(mark) == EN_EIO);
-    GPU_REQUIRE(rig.gpu->mark(mark, EN_QUEUE_FEED) == EN_EIO);
-    GPU_REQUIRE(rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, x, 1.0f, x, 1.0f, 100) == EN_EIO);
+    GPU_REQUIRE(rig.gpu->poll(event) == EN_EIO);
+    GPU_REQUIRE(rig.gpu->event_record(event, EN_STREAM_PREFETCH) == EN_EIO);
+    GPU_REQUIRE(rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, x, 1.0f, x, 1.0f, 100) == EN_EIO);
     GPU_REQUIRE(rig.ops->copy(rig.ctx, got, x, sizeof got, EN_COPY_OUT) == EN_EIO);
     GPU_REQUIRE(rig.ops->alloc(rig.ctx, 100, &memory) == EN_EIO);
     GPU_REQUIRE(rig.ops->sync(rig.ctx) == EN_EIO);
     GPU_REQUIRE(rig.gpu->capture_begin(rig.ctx) == EN_EIO);
     GPU_REQUIRE(nerrors == 1);
     rig.ops->free(rig.ctx, x);
-    rig.gpu->mark_free(mark);
+    rig.gpu->event_free(event);
     gpu_rig_close(&rig);
     GPU_REQUIRE(nerrors == 1);
     return 0;

@@ -100,7 +100,7 @@ static void step_on_gpu(const trial *t)
                               .count = t->count,
                               .rates = v.gpu_rates,
                               .total = t->has_total ? v.gpu_total : NULL};
-    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step));
+    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step));
     memset(source, 0, sizeof source); /* it was read during the call */
 }
 
@@ -216,7 +216,7 @@ static void what_is_left_out_is_not_read(void **state)
     const float *source[] = {a, b};
     const en_gpu_step step = {
         .size = sizeof step, .nsources = 2, .source = source, .mean = a, .count = 4, .rates = v.gpu_rates};
-    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step));
+    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step));
     gpu_get(&rig, got, a, 4);
     assert_memory_equal(got, good, sizeof got);
     rig.ops->free(rig.ctx, a);
@@ -236,7 +236,7 @@ static void lin_is_that_of_the_host(void **state)
                 gpu_fill(y, MOST + 8, c + 2);
                 if (b == 0) y[offset] = NAN;
                 float *gx = gpu_put(&rig, x, MOST), *gy = gpu_put(&rig, y, MOST + 8);
-                GPU_OK(rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, gy + offset, 0.3f, gx, b_of[b], counts[c]));
+                GPU_OK(rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, gy + offset, 0.3f, gx, b_of[b], counts[c]));
                 eni_lin(y + offset, 0.3f, x, b_of[b], counts[c]);
                 gpu_get(&rig, got, gy, MOST + 8);
                 assert_memory_equal(got, y, sizeof got);
@@ -251,7 +251,7 @@ static uint32_t look(float *memory, uint64_t offset, uint64_t count, uint32_t be
     uint32_t after = 77;
     GPU_OK(rig.ops->alloc(rig.ctx, sizeof after, &flag));
     GPU_OK(rig.ops->copy(rig.ctx, flag, &before, sizeof before, EN_COPY_IN));
-    GPU_OK(rig.gpu->check_finite(rig.ctx, EN_QUEUE_COMPUTE, memory + offset, count, flag));
+    GPU_OK(rig.gpu->check_finite(rig.ctx, EN_STREAM_COMPUTE, memory + offset, count, flag));
     GPU_OK(rig.ops->copy(rig.ctx, &after, flag, sizeof after, EN_COPY_OUT));
     GPU_OK(rig.ops->sync(rig.ctx));
     rig.ops->free(rig.ctx, flag);
@@ -292,16 +292,16 @@ static void what_it_does_not_know_is_refused(void **state)
                         .w = v.gpu_w,
                         .count = 4,
                         .rates = v.gpu_rates};
-    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step), EN_EUNSUPPORTED);
+    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
     assert_non_null(strstr(gpu_last_error(), "adam"));
     step.optimizer = "sgd";
     step.nsources = EN_GPU_SOURCES + 1;
-    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step), EN_EUNSUPPORTED);
+    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
     step.nsources = 0;
-    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step), EN_EUNSUPPORTED);
+    assert_int_equal(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step), EN_EUNSUPPORTED);
     step.nsources = 1;
     step.count = 0; /* nothing to do is fine */
-    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_QUEUE_COMPUTE, &step));
+    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_COMPUTE, &step));
     GPU_OK(rig.ops->sync(rig.ctx));
 }
 

@@ -1,5 +1,5 @@
-/* test_gpu_graph.c - work that is recorded once: launches read the rates of the day, marks inside stand for
- * the latest launch, and what cannot be recorded is refused without harm. */
+/* test_gpu_graph.c - work that is captured once: launches read the rates of the day, events inside stand for
+ * the latest launch, and what cannot be captured is refused without harm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,19 +22,19 @@ static gpu_rig rig;
 /* A step as the worker records it: COMPUTE makes a gradient from x, EXCHANGE steps w with it and copies both
  * out. */
 typedef struct step {
-    float *in, *out_g, *out_w; /* pinned */
-    en_gpu_rates *rates;       /* pinned; gpu_rates is what the graph reads */
+    float *in, *out_g, *out_w; /* registered */
+    en_gpu_rates *rates;       /* registered; gpu_rates is what the graph reads */
     float *x, *g, *w, *m;
     en_gpu_rates *gpu_rates;
-    en_mark *computed, *stepped, *sent;
+    en_event *computed, *stepped, *sent;
 } step;
 
 static step s;
 
-static void *pinned(uint64_t bytes)
+static void *registered(uint64_t bytes)
 {
     void *memory = gpu_pages(bytes);
-    GPU_OK(rig.gpu->pin(rig.ctx, memory, bytes));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, memory, bytes));
     return memory;
 }
 
@@ -56,15 +56,15 @@ static void put_step(void)
                                    .slot = {s.m},
                                    .count = COUNT,
                                    .rates = s.gpu_rates};
-    GPU_OK(rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, s.g, 3.0f, s.x, 0.25f, COUNT));
-    GPU_OK(rig.gpu->mark(s.computed, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, s.computed));
-    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_EXCHANGE, s.out_g, s.g, BYTES, EN_COPY_OUT));
-    GPU_OK(rig.gpu->mark(s.sent, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_QUEUE_EXCHANGE, &mean_step));
-    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_EXCHANGE, s.out_w, s.w, BYTES, EN_COPY_OUT));
-    GPU_OK(rig.gpu->mark(s.stepped, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, s.stepped));
+    GPU_OK(rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, s.g, 3.0f, s.x, 0.25f, COUNT));
+    GPU_OK(rig.gpu->event_record(s.computed, EN_STREAM_COMPUTE));
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_EXCHANGE, s.computed));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_EXCHANGE, s.out_g, s.g, BYTES, EN_COPY_OUT));
+    GPU_OK(rig.gpu->event_record(s.sent, EN_STREAM_EXCHANGE));
+    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_EXCHANGE, &mean_step));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_EXCHANGE, s.out_w, s.w, BYTES, EN_COPY_OUT));
+    GPU_OK(rig.gpu->event_record(s.stepped, EN_STREAM_EXCHANGE));
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, s.stepped));
 }
 
 /* What it must come to. */
@@ -85,7 +85,7 @@ static void step_on_host(const en_gpu_rates *rates)
     eni_optimizer_find("sgd")->step(want.w, slots, mean, COUNT, &hyper);
 }
 
-static void feed(int round)
+static void prefetch(int round)
 {
     gpu_fill(s.in, COUNT, (uint64_t)round);
     *s.rates = (en_gpu_rates){.lr = 0.1f / (float)(round + 1),
@@ -94,8 +94,8 @@ static void feed(int round)
                               .nesterov = round % 4 == 1,
                               .inv = 1.0f / (float)(round + 5),
                               .scale = {(float)(round + 5)}};
-    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, s.x, s.in, BYTES, EN_COPY_IN));
-    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, s.gpu_rates, s.rates, sizeof *s.rates, EN_COPY_IN));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, s.x, s.in, BYTES, EN_COPY_IN));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, s.gpu_rates, s.rates, sizeof *s.rates, EN_COPY_IN));
 }
 
 static void reset(void)
@@ -117,19 +117,19 @@ static en_graph *record(void)
     return graph;
 }
 
-/* The marks of one round, polled right after the launch: `sent` must not answer for the launch before. */
+/* The events of one round, polled right after the launch: `sent` must not answer for the launch before. */
 static void check_round(int round)
 {
     memset(s.out_g, 0xff, BYTES);
     memset(s.out_w, 0xff, BYTES);
-    feed(round);
+    prefetch(round);
 }
 
 static void launch_rounds(void)
 {
     reset();
     en_graph *graph = record();
-    assert_int_equal(rig.gpu->poll(s.sent), EN_OK); /* recorded, and not done: nothing to wait for */
+    assert_int_equal(rig.gpu->poll(s.sent), EN_OK); /* captured, and not done: nothing to wait for */
     for (int round = 0; round < 12; round++) {
         check_round(round);
         GPU_OK(rig.gpu->launch(graph));
@@ -142,15 +142,15 @@ static void launch_rounds(void)
     rig.gpu->graph_free(graph);
 }
 
-/* Recorded while nobody has polled the marks, and once somebody has: these two are recorded differently. */
-static void launches_read_what_is_new_and_marks_stand_for_them(void **state)
+/* Captured while nobody has polled the events, and once somebody has: these two are captured differently. */
+static void launches_read_what_is_new_and_events_stand_for_them(void **state)
 {
     (void)state;
     launch_rounds();
     launch_rounds();
 }
 
-/* Two graphs, one for each input buffer, set the same marks; and steps without a graph in between. */
+/* Two graphs, one for each input buffer, set the same events; and steps without a graph in between. */
 static void graphs_and_plain_steps_take_turns(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void graphs_and_plain_steps_take_turns(void **state)
     rig.gpu->graph_free(graphs[1]);
 }
 
-/* Several launches may be under way: a mark is reached when the last of them is. */
+/* Several launches may be under way: an event is reached when the last of them is. */
 static void launches_that_are_under_way_add_up(void **state)
 {
     (void)state;
@@ -186,81 +186,81 @@ static void launches_that_are_under_way_add_up(void **state)
     gpu_await(&rig, s.stepped);
     assert_memory_equal(s.out_w, want.w, BYTES);
     rig.gpu->graph_free(graph);
-    assert_int_equal(rig.gpu->poll(s.stepped), EN_OK); /* the mark outlives the graph */
+    assert_int_equal(rig.gpu->poll(s.stepped), EN_OK); /* the event outlives the graph */
 }
 
-/* FEED is ordered behind a mark that is inside of the graph, also when the graph is gone. */
-static void queues_outside_wait_for_marks_inside(void **state)
+/* PREFETCH is ordered behind an event that is inside of the graph, also when the graph is gone. */
+static void streams_outside_wait_for_events_inside(void **state)
 {
     (void)state;
-    float *copy = pinned(BYTES);
+    float *copy = registered(BYTES);
     for (int is_freed = 0; is_freed < 2; is_freed++) {
         reset();
         en_graph *graph = record();
-        en_mark *copied;
-        GPU_OK(rig.gpu->mark_new(rig.ctx, &copied));
+        en_event *copied;
+        GPU_OK(rig.gpu->event_new(rig.ctx, &copied));
         for (int round = 0; round < 4; round++) {
             memset(copy, 0, BYTES);
-            feed(round);
+            prefetch(round);
             GPU_OK(rig.gpu->launch(graph));
             if (is_freed && round == 3) {
                 rig.gpu->graph_free(graph);
                 graph = NULL;
             }
-            GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_FEED, s.stepped));
-            GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_FEED, copy, s.w, BYTES, EN_COPY_OUT));
-            GPU_OK(rig.gpu->mark(copied, EN_QUEUE_FEED));
+            GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_PREFETCH, s.stepped));
+            GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_PREFETCH, copy, s.w, BYTES, EN_COPY_OUT));
+            GPU_OK(rig.gpu->event_record(copied, EN_STREAM_PREFETCH));
             gpu_await(&rig, copied);
             step_on_host(s.rates);
             assert_memory_equal(copy, want.w, BYTES);
         }
-        rig.gpu->mark_free(copied);
+        rig.gpu->event_free(copied);
         rig.gpu->graph_free(graph);
     }
-    rig.gpu->unpin(rig.ctx, copy);
+    rig.gpu->unregister_memory(rig.ctx, copy);
     munmap(copy, BYTES);
 }
 
-/* Copies x to `out` and marks. */
-static en_graph *record_copy(float *out, en_mark *mark)
+/* Copies x to `out` and records the event. */
+static en_graph *record_copy(float *out, en_event *event)
 {
     en_graph *graph = NULL;
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
-    GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, out, s.x, BYTES, EN_COPY_OUT));
-    GPU_OK(rig.gpu->mark(mark, EN_QUEUE_COMPUTE));
+    GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, out, s.x, BYTES, EN_COPY_OUT));
+    GPU_OK(rig.gpu->event_record(event, EN_STREAM_COMPUTE));
     GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
     return graph;
 }
 
-/* A mark and its graph are freed while the launch is under way: its tick, when it comes, is not that of the
+/* An event and its graph are freed while the launch is under way: its tick, when it comes, is not that of the
  * next. */
-static void a_new_mark_does_not_inherit(void **state)
+static void a_new_event_does_not_inherit(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
-        en_mark *old, *new;
-        GPU_OK(rig.gpu->mark_new(rig.ctx, &old));
+        en_event *old, *new;
+        GPU_OK(rig.gpu->event_new(rig.ctx, &old));
         assert_int_equal(rig.gpu->poll(old), EN_OK); /* else it has no tick */
         en_graph *graph = record_copy(s.out_w, old);
         GPU_OK(rig.gpu->launch(graph));
         rig.gpu->graph_free(graph);
-        rig.gpu->mark_free(old);
+        rig.gpu->event_free(old);
 
-        GPU_OK(rig.gpu->mark_new(rig.ctx, &new));
+        GPU_OK(rig.gpu->event_new(rig.ctx, &new));
         assert_int_equal(rig.gpu->poll(new), EN_OK);
         graph = record_copy(s.out_g, new);
         memset(s.out_g, 0, BYTES);
-        feed(i);
+        prefetch(i);
         GPU_OK(rig.gpu->launch(graph));
         gpu_await(&rig, new);
         assert_memory_equal(s.out_g, s.in, BYTES);
         GPU_OK(rig.ops->sync(rig.ctx));
         rig.gpu->graph_free(graph);
-        rig.gpu->mark_free(new);
+        rig.gpu->event_free(new);
     }
 }
 
-/* ---- what cannot be recorded --------------------------------------------------------------------------- */
+/* ---- what cannot be captured --------------------------------------------------------------------------- */
 
 static void take_memory(void)
 {
@@ -268,22 +268,22 @@ static void take_memory(void)
     assert_int_not_equal(rig.ops->alloc(rig.ctx, 100, &memory), EN_OK);
 }
 
-static void copy_what_is_not_pinned(void)
+static void copy_what_is_not_registered(void)
 {
     char text[100] = {0};
     assert_int_not_equal(rig.ops->copy(rig.ctx, s.x, text, sizeof text, EN_COPY_IN), EN_OK);
 }
 
-static void leave_a_queue_alone(void)
+static void leave_a_stream_alone(void)
 {
-    GPU_OK(rig.gpu->mark(s.computed, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, s.computed));
-    GPU_OK(rig.gpu->zero(rig.ctx, EN_QUEUE_EXCHANGE, s.g, BYTES));
+    GPU_OK(rig.gpu->event_record(s.computed, EN_STREAM_COMPUTE));
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_EXCHANGE, s.computed));
+    GPU_OK(rig.gpu->zero(rig.ctx, EN_STREAM_EXCHANGE, s.g, BYTES));
 }
 
 static void wait_for_the_past(void)
 {
-    assert_int_not_equal(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, s.stepped), EN_OK);
+    assert_int_not_equal(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, s.stepped), EN_OK);
 }
 
 static void poll_meanwhile(void)
@@ -298,29 +298,29 @@ static void what_cannot_be_recorded_is_refused_without_harm(void **state)
         const char *name;
         void (*wrong)(void);
     } wrongs[] = {{"memory", take_memory},
-                  {"a copy of memory that is not pinned", copy_what_is_not_pinned},
-                  {"a queue that does not come back", leave_a_queue_alone},
-                  {"a mark from before", wait_for_the_past},
+                  {"a copy of memory that is not registered", copy_what_is_not_registered},
+                  {"a stream that does not come back", leave_a_stream_alone},
+                  {"an event from before", wait_for_the_past},
                   {"a poll", poll_meanwhile}};
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         en_graph *graph = NULL;
         reset();
-        GPU_OK(rig.gpu->mark(s.stepped, EN_QUEUE_COMPUTE));
+        GPU_OK(rig.gpu->event_record(s.stepped, EN_STREAM_COMPUTE));
         GPU_OK(rig.gpu->capture_begin(rig.ctx));
-        GPU_OK(rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, s.w, 2.0f, s.w, 1.0f, COUNT));
+        GPU_OK(rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, s.w, 2.0f, s.w, 1.0f, COUNT));
         wrongs[i].wrong();
         if (rig.gpu->capture_end(rig.ctx, &graph) != EN_EUNSUPPORTED || graph)
-            fail_msg("%s was recorded", wrongs[i].name);
+            fail_msg("%s was captured", wrongs[i].name);
         gpu_get(&rig, s.out_w, s.w, COUNT);
         assert_memory_equal(s.out_w, want.w, BYTES); /* nothing of it was done */
-        feed(1);
+        prefetch(1);
         put_step(); /* and all goes on */
         gpu_await(&rig, s.stepped);
         step_on_host(s.rates);
         assert_memory_equal(s.out_w, want.w, BYTES);
         reset();
         graph = record();
-        feed(2);
+        prefetch(2);
         GPU_OK(rig.gpu->launch(graph));
         gpu_await(&rig, s.stepped);
         step_on_host(s.rates);
@@ -336,7 +336,7 @@ static void a_recording_has_one_beginning_and_one_end(void **state)
     assert_int_equal(rig.gpu->capture_end(rig.ctx, &graph), EN_EBUG);
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
     assert_int_equal(rig.gpu->capture_begin(rig.ctx), EN_EBUG);
-    GPU_OK(rig.gpu->zero(rig.ctx, EN_QUEUE_COMPUTE, s.g, BYTES));
+    GPU_OK(rig.gpu->zero(rig.ctx, EN_STREAM_COMPUTE, s.g, BYTES));
     GPU_OK(rig.gpu->capture_end(rig.ctx, &graph));
     GPU_OK(rig.gpu->launch(graph));
     GPU_OK(rig.ops->sync(rig.ctx));
@@ -348,21 +348,22 @@ static int open_all(void **state)
 {
     (void)state;
     gpu_rig_open(&rig, 0, 0);
-    s.in = pinned(BYTES), s.out_g = pinned(BYTES), s.out_w = pinned(BYTES), s.rates = pinned(sizeof *s.rates);
+    s.in = registered(BYTES), s.out_g = registered(BYTES), s.out_w = registered(BYTES),
+    s.rates = registered(sizeof *s.rates);
     s.x = take(BYTES), s.g = take(BYTES), s.w = take(BYTES), s.m = take(BYTES);
     s.gpu_rates = take(sizeof *s.gpu_rates);
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &s.computed));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &s.sent));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &s.stepped));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &s.computed));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &s.sent));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &s.stepped));
     return 0;
 }
 
 static int close_all(void **state)
 {
     (void)state;
-    rig.gpu->mark_free(s.computed);
-    rig.gpu->mark_free(s.sent);
-    rig.gpu->mark_free(s.stepped);
+    rig.gpu->event_free(s.computed);
+    rig.gpu->event_free(s.sent);
+    rig.gpu->event_free(s.stepped);
     gpu_rig_close(&rig);
     return 0;
 }
@@ -373,11 +374,11 @@ int main(int argc, char **argv)
     const int code = gpu_rig_find(&rig, argc, argv, &ngpus);
     if (code != 0) return code;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launches_read_what_is_new_and_marks_stand_for_them),
+        cmocka_unit_test(launches_read_what_is_new_and_events_stand_for_them),
         cmocka_unit_test(graphs_and_plain_steps_take_turns),
         cmocka_unit_test(launches_that_are_under_way_add_up),
-        cmocka_unit_test(queues_outside_wait_for_marks_inside),
-        cmocka_unit_test(a_new_mark_does_not_inherit),
+        cmocka_unit_test(streams_outside_wait_for_events_inside),
+        cmocka_unit_test(a_new_event_does_not_inherit),
         cmocka_unit_test(what_cannot_be_recorded_is_refused_without_harm),
         cmocka_unit_test(a_recording_has_one_beginning_and_one_end),
     };

@@ -119,48 +119,48 @@ static int add_up(void *user, int rank)
     return 0;
 }
 
-typedef struct recorded {
+typedef struct captured {
     en_group *group;
     en_graph *graph;
-    en_mark *ready, *done;
+    en_event *ready, *done;
     float *data, *scale; /* (COUNT), (1): on the GPU */
-} recorded;
+} captured;
 
-/* A sum in EXCHANGE, between two marks. */
-static void record_sum(recorded *r)
+/* A sum in EXCHANGE, between two events. */
+static void record_sum(captured *r)
 {
     GPU_OK(rig.gpu->capture_begin(rig.ctx));
-    GPU_OK(rig.gpu->mark(r->ready, EN_QUEUE_COMPUTE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, r->ready));
+    GPU_OK(rig.gpu->event_record(r->ready, EN_STREAM_COMPUTE));
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_EXCHANGE, r->ready));
     GPU_OK(rig.gpu->group_sum(r->group, r->data, COUNT, r->scale));
-    GPU_OK(rig.gpu->mark(r->done, EN_QUEUE_EXCHANGE));
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, r->done));
+    GPU_OK(rig.gpu->event_record(r->done, EN_STREAM_EXCHANGE));
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, r->done));
     GPU_OK(rig.gpu->capture_end(rig.ctx, &r->graph));
 }
 
-static void recorded_open(recorded *r, int rank, int nranks)
+static void captured_open(captured *r, int rank, int nranks)
 {
     const float zero = 0;
     float all[COUNT] = {0};
-    *r = (recorded){0};
+    *r = (captured){0};
     gpu_rig_open(&rig, rank, 0);
     GPU_OK(open_group(rank, nranks, &r->group));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &r->ready));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &r->done));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &r->ready));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &r->done));
     r->data = gpu_put(&rig, all, COUNT);
     r->scale = gpu_put(&rig, &zero, 1);
-    GPU_OK(rig.gpu->group_sum(r->group, r->data, COUNT, r->scale)); /* connected before it is recorded */
+    GPU_OK(rig.gpu->group_sum(r->group, r->data, COUNT, r->scale)); /* connected before it is captured */
     GPU_OK(rig.ops->sync(rig.ctx));
     record_sum(r);
 }
 
 /* The graph first: it holds the group's communicator. */
-static void recorded_close(recorded *r)
+static void captured_close(captured *r)
 {
     rig.gpu->graph_free(r->graph);
     rig.gpu->group_close(r->group);
-    rig.gpu->mark_free(r->ready);
-    rig.gpu->mark_free(r->done);
+    rig.gpu->event_free(r->ready);
+    rig.gpu->event_free(r->done);
     gpu_rig_close(&rig);
 }
 
@@ -168,8 +168,8 @@ static void recorded_close(recorded *r)
 static int replay(void *user, int rank)
 {
     const int nranks = *(const int *)user;
-    recorded r;
-    recorded_open(&r, rank, nranks);
+    captured r;
+    captured_open(&r, rank, nranks);
     for (int round = 0; round < 4; round++) {
         const float *with = round % 2 ? scales : others;
         send_scale(r.scale, &with[rank]);
@@ -178,7 +178,7 @@ static int replay(void *user, int rank)
         gpu_await(&rig, r.done);
         expect_sum(r.data, nranks, with);
     }
-    recorded_close(&r);
+    captured_close(&r);
     return 0;
 }
 
@@ -246,25 +246,25 @@ static void lose_rank_1(int rank)
 }
 
 /* Rank 1 dies instead of adding up. Rank 0 hears of it (as the worker does, from its launcher), and another
- * thread aborts: the queue goes on and everything closes. */
+ * thread aborts: the stream goes on and everything closes. */
 static int lose_a_peer(void *user, int rank)
 {
     const int nranks = *(const int *)user;
     float values[COUNT] = {0};
     en_group *group = NULL;
-    en_mark *done;
+    en_event *done;
     pthread_t thread;
     gpu_rig_open(&rig, rank, 0);
     GPU_OK(open_group(rank, nranks, &group));
     float *data = gpu_put(&rig, values, COUNT);
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &done));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &done));
     put_values(data, rank);
     GPU_OK(rig.gpu->group_sum(group, data, COUNT, NULL));
     expect_sum(data, nranks, ones);
     lose_rank_1(rank);
     const en_status st = rig.gpu->group_sum(group, data, COUNT, NULL); /* may hear of it already */
     GPU_REQUIRE(st == EN_OK || st == EN_EPEER);
-    GPU_OK(rig.gpu->mark(done, EN_QUEUE_EXCHANGE));
+    GPU_OK(rig.gpu->event_record(done, EN_STREAM_EXCHANGE));
     const int64_t begin = eni_now_ns();
     pthread_create(&thread, NULL, abort_it, group);
     pthread_join(thread, NULL);
@@ -275,7 +275,7 @@ static int lose_a_peer(void *user, int rank)
     rig.gpu->group_abort(group); /* twice is fine */
     rig.gpu->group_close(group);
     put_values(data, 0); /* the GPU is well */
-    rig.gpu->mark_free(done);
+    rig.gpu->event_free(done);
     gpu_rig_close(&rig);
     return 0;
 }
@@ -284,14 +284,14 @@ static int lose_a_peer(void *user, int rank)
  * that a graph could use, but that must not hold up who aborts. */
 static int lose_a_peer_in_a_graph(void *user, int rank)
 {
-    recorded r;
-    recorded_open(&r, rank, *(const int *)user);
-    lose_rank_1(rank); /* recording is such a call, too */
+    captured r;
+    captured_open(&r, rank, *(const int *)user);
+    lose_rank_1(rank); /* capture is such a call, too */
     const int64_t begin = eni_now_ns();
     GPU_OK(rig.gpu->launch(r.graph));
     rig.gpu->group_abort(r.group);
-    gpu_await(&rig, r.done); /* the queue goes on */
-    recorded_close(&r);
+    gpu_await(&rig, r.done); /* the stream goes on */
+    captured_close(&r);
     GPU_REQUIRE(eni_now_ns() - begin < 10 * ENI_SECOND);
     return 0;
 }

@@ -279,8 +279,8 @@ static void look_at_results(gpu_trial *t)
         gpu_trial_look(t, results[i]);
 }
 
-/* Nothing that an operation does when it runs is forbidden in a recording. */
-static void same_bits_recorded(const en_op *op)
+/* Nothing that an operation does when it runs is forbidden in a capture. */
+static void same_bits_captured(const en_op *op)
 {
     gpu_trial a, b;
     en_graph *graph = NULL;
@@ -306,7 +306,7 @@ static void same_bits_recorded(const en_op *op)
 static void a_recording_gives_the_same_bits(void **state)
 {
     (void)state;
-    for_all(same_bits_recorded, 0);
+    for_all(same_bits_captured, 0);
 }
 
 static void forward_only(const en_op *op)

@@ -81,7 +81,7 @@ static int exchange(void *user, int rank)
                               .mean = (float *)vector[0] + lo,
                               .count = hi - lo,
                               .rates = rates_at};
-    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_QUEUE_EXCHANGE, &step));
+    GPU_OK(rig.gpu->mean_step(rig.ctx, EN_STREAM_EXCHANGE, &step));
     GPU_OK(rig.ops->sync(rig.ctx));
     meet(2);
 

@@ -1,11 +1,11 @@
-/* pins.c - host memory that the GPU reaches.
+/* registered.c - host memory that the GPU reaches.
  *
- * CUDA registers whole pages, and a page once; callers pin what they have, and two of them may share a page.
- * So what is registered are runs of pages, and a run stays for as long as any range that was pinned touches
- * it:
+ * CUDA registers whole pages, and a page once; callers register what they have, and two of them may
+ * share a page. So what is registered are runs of pages, and a run stays for as long as any range that was
+ * registered touches it:
  *
  *     pages     |     |     |     |     |     |
- *     pinned      [ A       ] [  B    ]              B shares a page with A
+ *     registered  [ A       ] [  B    ]              B shares a page with A
  *     runs      [    run of A     ][ B's ]           each registered by one call, both held by B
  *
  * A copy must stay within one run: CUDA refuses one that begins in one registration and ends in the next. */
@@ -26,7 +26,7 @@ typedef struct range {
     uintptr_t lo, hi;
 } range;
 
-struct eni_cuda_pins {
+struct eni_cuda_registered {
     run *runs;
     range *ranges;
     int nruns, nranges, run_room, range_room;
@@ -37,11 +37,11 @@ static int touches(const run *r, const range *p)
     return p->lo < r->hi && r->lo < p->hi;
 }
 
-uint64_t eni_cuda_pinned_part(const en_ctx *ctx, const void *memory, uint64_t bytes)
+uint64_t eni_cuda_registered_part(const en_ctx *ctx, const void *memory, uint64_t bytes)
 {
     const uintptr_t at = (uintptr_t)memory;
-    for (int i = 0; ctx->pins && i < ctx->pins->nruns; i++) {
-        const run *r = &ctx->pins->runs[i];
+    for (int i = 0; ctx->registered && i < ctx->registered->nruns; i++) {
+        const run *r = &ctx->registered->runs[i];
         if (at >= r->lo && at < r->hi) return r->hi - at < bytes ? r->hi - at : bytes;
     }
     return 0;
@@ -61,23 +61,23 @@ static en_status grow(void **array, int used, int *room, size_t size)
     return EN_OK;
 }
 
-static void drop_run(eni_cuda_pins *pins, int i)
+static void drop_run(eni_cuda_registered *held, int i)
 {
-    if (cudaHostUnregister((void *)pins->runs[i].lo) != cudaSuccess)
+    if (cudaHostUnregister((void *)held->runs[i].lo) != cudaSuccess)
         (void)cudaGetLastError(); /* the device has failed, which somebody has said; the pages end with us */
-    pins->runs[i] = pins->runs[--pins->nruns];
+    held->runs[i] = held->runs[--held->nruns];
 }
 
-static void drop_unused(eni_cuda_pins *pins)
+static void drop_unused(eni_cuda_registered *held)
 {
-    for (int i = pins->nruns - 1; i >= 0; i--)
-        if (pins->runs[i].users == 0) drop_run(pins, i);
+    for (int i = held->nruns - 1; i >= 0; i--)
+        if (held->runs[i].users == 0) drop_run(held, i);
 }
 
 static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
 {
-    eni_cuda_pins *pins = ctx->pins;
-    EN_TRY(grow((void **)&pins->runs, pins->nruns, &pins->run_room, sizeof *pins->runs));
+    eni_cuda_registered *held = ctx->registered;
+    EN_TRY(grow((void **)&held->runs, held->nruns, &held->run_room, sizeof *held->runs));
     const cudaError_t error = cudaHostRegister((void *)lo, hi - lo, cudaHostRegisterPortable);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -85,7 +85,7 @@ static en_status register_run(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
                   (unsigned long long)((hi - lo) >> 10), ctx->name, (int)error, cudaGetErrorString(error));
         return EN_EUNSUPPORTED;
     }
-    pins->runs[pins->nruns++] = (run){lo, hi, 0};
+    held->runs[held->nruns++] = (run){lo, hi, 0};
     return EN_OK;
 }
 
@@ -94,8 +94,8 @@ static en_status register_gaps(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
 {
     while (lo < hi) {
         uintptr_t next = hi, skip = 0;
-        for (int i = 0; i < ctx->pins->nruns; i++) {
-            const run *r = &ctx->pins->runs[i];
+        for (int i = 0; i < ctx->registered->nruns; i++) {
+            const run *r = &ctx->registered->runs[i];
             if (r->lo <= lo && lo < r->hi) skip = r->hi;
             if (r->lo > lo && r->lo < next) next = r->lo;
         }
@@ -105,49 +105,49 @@ static en_status register_gaps(en_ctx *ctx, uintptr_t lo, uintptr_t hi)
     return EN_OK;
 }
 
-en_status eni_cuda_pin(en_ctx *ctx, void *memory, uint64_t bytes)
+en_status eni_cuda_register_memory(en_ctx *ctx, void *memory, uint64_t bytes)
 {
     if (bytes == 0) return EN_OK;
     EN_TRY(eni_cuda_select(ctx));
-    if (!ctx->pins && !(ctx->pins = eni_alloc(sizeof *ctx->pins))) return EN_ENOMEM;
-    eni_cuda_pins *pins = ctx->pins;
-    EN_TRY(grow((void **)&pins->ranges, pins->nranges, &pins->range_room, sizeof *pins->ranges));
+    if (!ctx->registered && !(ctx->registered = eni_alloc(sizeof *ctx->registered))) return EN_ENOMEM;
+    eni_cuda_registered *held = ctx->registered;
+    EN_TRY(grow((void **)&held->ranges, held->nranges, &held->range_room, sizeof *held->ranges));
 
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)memory;
     const en_status st = register_gaps(ctx, at / page * page, (at + bytes + page - 1) / page * page);
     if (st != EN_OK) {
-        drop_unused(pins);
+        drop_unused(held);
         return st;
     }
-    const range pinned = {at, at + bytes};
-    for (int i = 0; i < pins->nruns; i++)
-        pins->runs[i].users += touches(&pins->runs[i], &pinned);
-    pins->ranges[pins->nranges++] = pinned;
+    const range registered = {at, at + bytes};
+    for (int i = 0; i < held->nruns; i++)
+        held->runs[i].users += touches(&held->runs[i], &registered);
+    held->ranges[held->nranges++] = registered;
     return EN_OK;
 }
 
-void eni_cuda_unpin(en_ctx *ctx, void *memory)
+void eni_cuda_unregister_memory(en_ctx *ctx, void *memory)
 {
-    eni_cuda_pins *pins = ctx->pins;
-    for (int i = 0; pins && i < pins->nranges; i++) {
-        if (pins->ranges[i].lo != (uintptr_t)memory) continue;
-        for (int k = 0; k < pins->nruns; k++)
-            pins->runs[k].users -= touches(&pins->runs[k], &pins->ranges[i]);
-        pins->ranges[i] = pins->ranges[--pins->nranges];
+    eni_cuda_registered *held = ctx->registered;
+    for (int i = 0; held && i < held->nranges; i++) {
+        if (held->ranges[i].lo != (uintptr_t)memory) continue;
+        for (int k = 0; k < held->nruns; k++)
+            held->runs[k].users -= touches(&held->runs[k], &held->ranges[i]);
+        held->ranges[i] = held->ranges[--held->nranges];
         if (ctx->is_hung) return;
         (void)eni_cuda_select(ctx);
-        drop_unused(pins);
+        drop_unused(held);
         return;
     }
 }
 
-void eni_cuda_pins_close(en_ctx *ctx)
+void eni_cuda_registered_close(en_ctx *ctx)
 {
-    if (!ctx->pins) return;
-    while (ctx->pins->nruns > 0)
-        drop_run(ctx->pins, 0);
-    eni_free(ctx->pins->runs);
-    eni_free(ctx->pins->ranges);
-    eni_free(ctx->pins);
-    ctx->pins = NULL;
+    if (!ctx->registered) return;
+    while (ctx->registered->nruns > 0)
+        drop_run(ctx->registered, 0);
+    eni_free(ctx->registered->runs);
+    eni_free(ctx->registered->ranges);
+    eni_free(ctx->registered);
+    ctx->registered = NULL;
 }

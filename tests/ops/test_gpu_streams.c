@@ -1,5 +1,5 @@
-/* test_gpu_queues.c - order between queues by marks and nothing else, memory that the GPU reaches, and copies
- * of memory that it does not. */
+/* test_gpu_streams.c - order between streams by events and nothing else, memory that the GPU reaches, and
+ * copies of memory that it does not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,78 +24,78 @@ static void *take(uint64_t bytes)
     return memory;
 }
 
-/* FEED brings x, COMPUTE works on it, EXCHANGE takes the result away, round after round in the same memory:
- * one mark that is missing or not waited for is a wrong number. */
-static void work_goes_from_queue_to_queue(void **state)
+/* PREFETCH brings x, COMPUTE works on it, EXCHANGE takes the result away, round after round in the same
+ * memory: one event that is missing or not waited for is a wrong number. */
+static void work_goes_from_stream_to_stream(void **state)
 {
     (void)state;
     enum { COUNT = 5000, ROUNDS = 20 };
     const uint64_t bytes = COUNT * sizeof(float);
     float *in = gpu_pages(bytes), *out = gpu_pages(bytes), want[COUNT];
-    GPU_OK(rig.gpu->pin(rig.ctx, in, bytes));
-    GPU_OK(rig.gpu->pin(rig.ctx, out, bytes));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, in, bytes));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, out, bytes));
     float *x = take(bytes), *y = take(bytes);
-    en_mark *fed, *computed, *left;
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &fed));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &computed));
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &left));
+    en_event *fed, *computed, *left;
+    GPU_OK(rig.gpu->event_new(rig.ctx, &fed));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &computed));
+    GPU_OK(rig.gpu->event_new(rig.ctx, &left));
     memset(want, 0, sizeof want);
     for (int round = 0; round < ROUNDS; round++) {
         gpu_fill(in, COUNT, (uint64_t)round);
         eni_lin(want, 0.5f, in, 1.0f, COUNT);
-        GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_FEED, computed)); /* x was read */
-        GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_FEED, x, in, bytes, EN_COPY_IN));
-        GPU_OK(rig.gpu->mark(fed, EN_QUEUE_FEED));
-        GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, fed));
-        GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_COMPUTE, left)); /* y was taken away */
-        GPU_OK(rig.gpu->lin(rig.ctx, EN_QUEUE_COMPUTE, y, 0.5f, x, 1.0f, COUNT));
-        GPU_OK(rig.gpu->mark(computed, EN_QUEUE_COMPUTE));
-        GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_EXCHANGE, computed));
-        GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_EXCHANGE, out, y, bytes, EN_COPY_OUT));
-        GPU_OK(rig.gpu->mark(left, EN_QUEUE_EXCHANGE));
+        GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_PREFETCH, computed)); /* x was read */
+        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_PREFETCH, x, in, bytes, EN_COPY_IN));
+        GPU_OK(rig.gpu->event_record(fed, EN_STREAM_PREFETCH));
+        GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, fed));
+        GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_COMPUTE, left)); /* y was taken away */
+        GPU_OK(rig.gpu->lin(rig.ctx, EN_STREAM_COMPUTE, y, 0.5f, x, 1.0f, COUNT));
+        GPU_OK(rig.gpu->event_record(computed, EN_STREAM_COMPUTE));
+        GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_EXCHANGE, computed));
+        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_EXCHANGE, out, y, bytes, EN_COPY_OUT));
+        GPU_OK(rig.gpu->event_record(left, EN_STREAM_EXCHANGE));
         gpu_await(&rig, left);
         assert_memory_equal(out, want, bytes);
         memset(out, 0xff, bytes);
     }
-    rig.gpu->mark_free(fed);
-    rig.gpu->mark_free(computed);
-    rig.gpu->mark_free(left);
-    rig.gpu->mark_free(NULL);
-    rig.gpu->unpin(rig.ctx, in);
-    rig.gpu->unpin(rig.ctx, out);
+    rig.gpu->event_free(fed);
+    rig.gpu->event_free(computed);
+    rig.gpu->event_free(left);
+    rig.gpu->event_free(NULL);
+    rig.gpu->unregister_memory(rig.ctx, in);
+    rig.gpu->unregister_memory(rig.ctx, out);
     rig.ops->free(rig.ctx, x);
     rig.ops->free(rig.ctx, y);
     munmap(in, bytes);
     munmap(out, bytes);
 }
 
-static void a_mark_that_was_never_set_is_reached(void **state)
+static void a_event_that_was_never_set_is_reached(void **state)
 {
     (void)state;
-    en_mark *mark;
-    GPU_OK(rig.gpu->mark_new(rig.ctx, &mark));
-    assert_int_equal(rig.gpu->poll(mark), EN_OK);
-    GPU_OK(rig.gpu->after(rig.ctx, EN_QUEUE_FEED, mark));
-    rig.gpu->mark_free(mark);
+    en_event *event;
+    GPU_OK(rig.gpu->event_new(rig.ctx, &event));
+    assert_int_equal(rig.gpu->poll(event), EN_OK);
+    GPU_OK(rig.gpu->wait_event(rig.ctx, EN_STREAM_PREFETCH, event));
+    rig.gpu->event_free(event);
 }
 
-static void a_mark_of_another_context_is_refused(void **state)
+static void a_event_of_another_context_is_refused(void **state)
 {
     (void)state;
     gpu_rig other = rig;
-    en_mark *mark;
+    en_event *event;
     gpu_rig_open(&other, 0, 0);
-    GPU_OK(other.gpu->mark_new(other.ctx, &mark));
-    assert_int_equal(rig.gpu->after(rig.ctx, EN_QUEUE_FEED, mark), EN_EINVAL);
-    other.gpu->mark_free(mark);
+    GPU_OK(other.gpu->event_new(other.ctx, &event));
+    assert_int_equal(rig.gpu->wait_event(rig.ctx, EN_STREAM_PREFETCH, event), EN_EINVAL);
+    other.gpu->event_free(event);
     gpu_rig_close(&other);
 }
 
-/* Copies `bytes` of what is pinned to the GPU and back, by COMPUTE. */
+/* Copies `bytes` of what is registered to the GPU and back, by COMPUTE. */
 static en_status round_trip(char *host, uint64_t bytes, void *memory)
 {
-    en_status st = rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, memory, host, bytes, EN_COPY_IN);
-    if (st == EN_OK) st = rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, host, memory, bytes, EN_COPY_OUT);
+    en_status st = rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, memory, host, bytes, EN_COPY_IN);
+    if (st == EN_OK) st = rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, host, memory, bytes, EN_COPY_OUT);
     GPU_OK(rig.ops->sync(rig.ctx));
     return st;
 }
@@ -103,7 +103,7 @@ static en_status round_trip(char *host, uint64_t bytes, void *memory)
 /*   page   |  0  |  1  |  2  |  3  |
  *   A        [ . . . . )
  *   B                [ . . . . ]          shares page 1 with A */
-static void ranges_that_share_a_page_are_pinned_both(void **state)
+static void ranges_that_share_a_page_are_registered_both(void **state)
 {
     (void)state;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), a = 100, b = page + page / 2, end = 4 * page - 7;
@@ -111,23 +111,24 @@ static void ranges_that_share_a_page_are_pinned_both(void **state)
     void *memory = take(4 * page);
     for (uint64_t i = 0; i < 4 * page; i++)
         host[i] = (char)(i * 7);
-    GPU_OK(rig.gpu->pin(rig.ctx, host + a, b - a));
-    GPU_OK(rig.gpu->pin(rig.ctx, host + b, end - b));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host + a, b - a));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host + b, end - b));
     assert_int_equal(round_trip(host + a, end - a, memory), EN_OK); /* across both in one copy */
-    rig.gpu->unpin(rig.ctx, host + a);
+    rig.gpu->unregister_memory(rig.ctx, host + a);
     assert_int_equal(round_trip(host + b, end - b, memory), EN_OK); /* the shared page stays */
-    GPU_OK(rig.gpu->pin(rig.ctx, host + a, b - a));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host + a, b - a));
     assert_int_equal(round_trip(host + a, end - a, memory), EN_OK);
-    rig.gpu->unpin(rig.ctx, host + b);
+    rig.gpu->unregister_memory(rig.ctx, host + b);
     assert_int_equal(round_trip(host + a, b - a, memory), EN_OK);
-    assert_int_equal(round_trip(host + a, end - a, memory), EN_EINVAL); /* its end is not pinned any more */
+    assert_int_equal(round_trip(host + a, end - a, memory),
+                     EN_EINVAL); /* its end is not registered any more */
     assert_non_null(strstr(gpu_last_error(), "page-locked"));
-    rig.gpu->unpin(rig.ctx, host + a);
+    rig.gpu->unregister_memory(rig.ctx, host + a);
     assert_int_equal(round_trip(host + a, 1, memory), EN_EINVAL);
     for (uint64_t i = 0; i < 4 * page; i++)
         assert_int_equal(host[i], (char)(i * 7));
-    GPU_OK(rig.gpu->pin(rig.ctx, host, 0));
-    rig.gpu->unpin(rig.ctx, host + 3); /* was never pinned */
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host, 0));
+    rig.gpu->unregister_memory(rig.ctx, host + 3); /* was never registered */
     rig.ops->free(rig.ctx, memory);
     munmap(host, 4 * page);
 }
@@ -140,18 +141,18 @@ static void a_range_may_lie_around_another(void **state)
     char *host = gpu_pages(all);
     void *memory = take(all);
     memset(host, 3, all);
-    GPU_OK(rig.gpu->pin(rig.ctx, host + 2 * page, page));
-    GPU_OK(rig.gpu->pin(rig.ctx, host, all));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host + 2 * page, page));
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host, all));
     assert_int_equal(round_trip(host, all, memory), EN_OK);
-    rig.gpu->unpin(rig.ctx, host + 2 * page);
+    rig.gpu->unregister_memory(rig.ctx, host + 2 * page);
     assert_int_equal(round_trip(host, all, memory), EN_OK);
-    rig.gpu->unpin(rig.ctx, host);
+    rig.gpu->unregister_memory(rig.ctx, host);
     assert_int_equal(round_trip(host + 2 * page, 1, memory), EN_EINVAL);
     rig.ops->free(rig.ctx, memory);
     munmap(host, all);
 }
 
-/* As a run pins an arena of many buckets, in any order. */
+/* As a run registers an arena of many buckets, in any order. */
 static void many_ranges_come_and_go(void **state)
 {
     (void)state;
@@ -161,10 +162,10 @@ static void many_ranges_come_and_go(void **state)
     void *memory = take(all);
     memset(host, 5, all);
     for (uint64_t i = 0; i < RANGES; i++)
-        GPU_OK(rig.gpu->pin(rig.ctx, host + i * 37 % RANGES * piece, piece));
+        GPU_OK(rig.gpu->register_memory(rig.ctx, host + i * 37 % RANGES * piece, piece));
     assert_int_equal(round_trip(host, all, memory), EN_OK);
     for (uint64_t i = 0; i < RANGES; i++) {
-        rig.gpu->unpin(rig.ctx, host + i * piece);
+        rig.gpu->unregister_memory(rig.ctx, host + i * piece);
         if (i + 1 < RANGES)
             assert_int_equal(round_trip(host + (i + 1) * piece, all - (i + 1) * piece, memory), EN_OK);
     }
@@ -175,7 +176,7 @@ static void many_ranges_come_and_go(void **state)
 
 /* More than the page-locked area holds, in odd pieces, and the host's memory is changed right after each
  * call. */
-static void memory_that_is_not_pinned_is_copied_too(void **state)
+static void memory_that_is_not_registered_is_copied_too(void **state)
 {
     (void)state;
     const uint64_t sizes[] = {1, 63, 64, 65, 1000003, (4u << 20) - 1, (9u << 20) + 5};
@@ -218,29 +219,29 @@ static void many_small_results_arrive_at_one_sync(void **state)
     rig.ops->free(rig.ctx, memory);
 }
 
-static void memory_is_zeroed_for_every_queue(void **state)
+static void memory_is_zeroed_for_every_stream(void **state)
 {
     (void)state;
     enum { BYTES = 3 << 20 };
     char *host = gpu_pages(BYTES);
-    GPU_OK(rig.gpu->pin(rig.ctx, host, BYTES));
-    for (int q = 0; q < EN_QUEUES; q++) {
+    GPU_OK(rig.gpu->register_memory(rig.ctx, host, BYTES));
+    for (int q = 0; q < EN_STREAMS; q++) {
         char *memory = take(BYTES);
         assert_int_equal((uintptr_t)memory % rig.ops->align, 0);
         memset(host, 9, BYTES);
-        en_mark *mark;
-        GPU_OK(rig.gpu->mark_new(rig.ctx, &mark));
+        en_event *event;
+        GPU_OK(rig.gpu->event_new(rig.ctx, &event));
         GPU_OK(rig.gpu->copy(rig.ctx, q, host, memory, BYTES, EN_COPY_OUT));
-        GPU_OK(rig.gpu->mark(mark, q));
-        gpu_await(&rig, mark);
+        GPU_OK(rig.gpu->event_record(event, q));
+        gpu_await(&rig, event);
         for (int i = 0; i < BYTES; i++)
-            if (host[i] != 0) fail_msg("queue %d: byte %d is %d", q, i, host[i]);
+            if (host[i] != 0) fail_msg("stream %d: byte %d is %d", q, i, host[i]);
         GPU_OK(rig.ops->copy(rig.ctx, memory, host, BYTES, EN_COPY_IN));
         GPU_OK(rig.ops->sync(rig.ctx));
-        rig.gpu->mark_free(mark);
+        rig.gpu->event_free(event);
         rig.ops->free(rig.ctx, memory);
     }
-    rig.gpu->unpin(rig.ctx, host);
+    rig.gpu->unregister_memory(rig.ctx, host);
     munmap(host, BYTES);
     void *empty = take(0);
     assert_non_null(empty);
@@ -326,15 +327,15 @@ int main(int argc, char **argv)
     const int code = gpu_rig_find(&rig, argc, argv, &ngpus);
     if (code != 0) return code;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_goes_from_queue_to_queue),
-        cmocka_unit_test(a_mark_that_was_never_set_is_reached),
-        cmocka_unit_test(a_mark_of_another_context_is_refused),
-        cmocka_unit_test(ranges_that_share_a_page_are_pinned_both),
+        cmocka_unit_test(work_goes_from_stream_to_stream),
+        cmocka_unit_test(a_event_that_was_never_set_is_reached),
+        cmocka_unit_test(a_event_of_another_context_is_refused),
+        cmocka_unit_test(ranges_that_share_a_page_are_registered_both),
         cmocka_unit_test(a_range_may_lie_around_another),
         cmocka_unit_test(many_ranges_come_and_go),
-        cmocka_unit_test(memory_that_is_not_pinned_is_copied_too),
+        cmocka_unit_test(memory_that_is_not_registered_is_copied_too),
         cmocka_unit_test(many_small_results_arrive_at_one_sync),
-        cmocka_unit_test(memory_is_zeroed_for_every_queue),
+        cmocka_unit_test(memory_is_zeroed_for_every_stream),
         cmocka_unit_test(too_much_is_said_and_is_not_the_end),
         cmocka_unit_test(facts_are_those_of_a_gpu),
         cmocka_unit_test(users_are_told),

@@ -1,6 +1,6 @@
-/* test_feed.c - batches on their way to a GPU, on the simulated one, which does everything as late as it may
- * and in an order of its own: what is computed reads exactly the batch that was handed out, however far the
- * host is ahead. */
+/* test_prefetch.c - batches on their way to a GPU, on the simulated one, which does everything as late as it
+ * may and in an order of its own: what is computed reads exactly the batch that was handed out, however far
+ * the host is ahead. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "data/sampler.h"
 #include "tests/ops/gpu_rig.h"
-#include "worker/feed.h"
+#include "worker/prefetch.h"
 
 enum { N = 101, BATCH = 8, SAMPLE = 16, SEED = 3 };
 
@@ -26,22 +26,22 @@ static int64_t soon(void)
     return eni_now_ns() + 20 * ENI_SECOND;
 }
 
-static en_status await(void *user, en_mark *mark)
+static en_status await(void *user, en_event *event)
 {
-    gpu_await(user, mark);
+    gpu_await(user, event);
     return EN_OK;
 }
 
-static en_status pin(void *user, void *memory, uint64_t bytes)
+static en_status register_memory(void *user, void *memory, uint64_t bytes)
 {
     gpu_rig *r = user;
-    return r->gpu->pin(r->ctx, memory, bytes);
+    return r->gpu->register_memory(r->ctx, memory, bytes);
 }
 
-static void unpin(void *user, void *memory)
+static void unregister_memory(void *user, void *memory)
 {
     gpu_rig *r = user;
-    r->gpu->unpin(r->ctx, memory);
+    r->gpu->unregister_memory(r->ctx, memory);
 }
 
 /* A run of one rank of `world`, and what "computing" has read: x and labels of all its steps, on the device.
@@ -49,7 +49,7 @@ static void unpin(void *user, void *memory)
 typedef struct course {
     eni_plan plan;
     eni_loader *loader;
-    eni_feed *feed;
+    eni_prefetch *prefetch;
     float *x;
     int32_t *labels;
     uint64_t nsamples, nbatches, nempty;
@@ -68,19 +68,19 @@ static void begin(course *c, uint64_t world, uint64_t rank, uint64_t batch, uint
                                        .first = rank,
                                        .stride = world,
                                        .hold = 2,
-                                       .pin = pin,
-                                       .unpin = unpin,
+                                       .register_memory = register_memory,
+                                       .unregister_memory = unregister_memory,
                                        .pin_user = &rig};
     assert_int_equal(eni_loader_start(&loader, &c->loader), EN_OK);
-    const eni_feed_config feed = {.device = rig.ops,
-                                  .ctx = rig.ctx,
-                                  .loader = c->loader,
-                                  .rows = batch,
-                                  .sample_bytes = SAMPLE * sizeof(float),
-                                  .target_bytes = sizeof(int32_t),
-                                  .await = await,
-                                  .user = &rig};
-    assert_int_equal(eni_feed_open(&feed, &c->feed), EN_OK);
+    const eni_prefetch_config prefetch = {.device = rig.ops,
+                                          .ctx = rig.ctx,
+                                          .loader = c->loader,
+                                          .rows = batch,
+                                          .sample_bytes = SAMPLE * sizeof(float),
+                                          .target_bytes = sizeof(int32_t),
+                                          .await = await,
+                                          .user = &rig};
+    assert_int_equal(eni_prefetch_open(&prefetch, &c->prefetch), EN_OK);
     GPU_OK(rig.ops->alloc(rig.ctx, N * epochs * SAMPLE * sizeof(float), (void **)&c->x));
     GPU_OK(rig.ops->alloc(rig.ctx, N * epochs * sizeof(int32_t), (void **)&c->labels));
 }
@@ -88,7 +88,7 @@ static void begin(course *c, uint64_t world, uint64_t rank, uint64_t batch, uint
 static void end(course *c)
 {
     GPU_OK(rig.ops->sync(rig.ctx));
-    eni_feed_close(c->feed);
+    eni_prefetch_close(c->prefetch);
     eni_loader_stop(c->loader);
     rig.ops->free(rig.ctx, c->x);
     rig.ops->free(rig.ctx, c->labels);
@@ -98,16 +98,16 @@ static void end(course *c)
 static en_status step(course *c)
 {
     const eni_batch *b;
-    const en_status st = eni_feed_next(c->feed, soon(), &b);
+    const en_status st = eni_prefetch_next(c->prefetch, soon(), &b);
     if (st != EN_OK) return st;
     const uint64_t n = b->micro.count;
-    assert_int_equal(eni_feed_buffer(c->feed), c->nbatches % 2);
+    assert_int_equal(eni_prefetch_buffer(c->prefetch), c->nbatches % 2);
     if (n > 0) {
-        GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, c->x + c->nsamples * SAMPLE, b->x,
+        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, c->x + c->nsamples * SAMPLE, b->x,
                              n * SAMPLE * sizeof(float), EN_COPY_ON));
-        GPU_OK(rig.gpu->copy(rig.ctx, EN_QUEUE_COMPUTE, c->labels + c->nsamples, b->labels,
+        GPU_OK(rig.gpu->copy(rig.ctx, EN_STREAM_COMPUTE, c->labels + c->nsamples, b->labels,
                              n * sizeof(int32_t), EN_COPY_ON));
-        GPU_OK(eni_feed_done(c->feed));
+        GPU_OK(eni_prefetch_done(c->prefetch));
     }
     c->nsamples += n;
     c->nbatches++;
@@ -153,7 +153,7 @@ static void test_each_step_reads_its_batch(void **state)
         begin(&c, 1, 0, BATCH, 3);
         while ((st = step(&c)) == EN_OK)
             for (int i = 0; i < asks; i++)
-                GPU_OK(eni_feed_ahead(c.feed));
+                GPU_OK(eni_prefetch_ahead(c.prefetch));
         assert_int_equal(st, EN_ESTOP);
         assert_int_equal(c.nsamples, 3 * N);
         check(&c, 0, 1);
@@ -170,7 +170,7 @@ static void test_a_rank_without_samples(void **state)
     en_status st;
     begin(&c, 4, 3, 5, 2);
     while ((st = step(&c)) == EN_OK)
-        GPU_OK(eni_feed_ahead(c.feed));
+        GPU_OK(eni_prefetch_ahead(c.prefetch));
     assert_int_equal(st, EN_ESTOP);
     assert_int_equal(c.nempty, 2);
     check(&c, 3, 4);
@@ -187,7 +187,7 @@ static void test_the_end_waits_for_its_turn(void **state)
     for (uint64_t i = 0; i < n; i++) {
         GPU_OK(step(&c));
         for (int asked = 0; asked < 1000; asked++) /* after the last batch it may hear of the end here */
-            GPU_OK(eni_feed_ahead(c.feed));
+            GPU_OK(eni_prefetch_ahead(c.prefetch));
     }
     assert_int_equal(step(&c), EN_ESTOP);
     assert_int_equal(step(&c), EN_ESTOP);

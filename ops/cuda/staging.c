@@ -1,0 +1,112 @@
+/* staging.c - copies from and to host memory that is not page-locked, which CUDA would make wait, or read
+ * later than the caller thinks. They go through a page-locked area that is filled from front to back:
+ *
+ *     [ in: copied here at the call | out: lands here, is handed on at drain | ..          free ]
+ *
+ * When it is full, or at a sync, COMPUTE is waited for, what came out is handed on, and it is empty again.
+ * For what is not in the step: a checkpoint, an evaluation, a first set of weights. */
+#include <string.h>
+
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "ops/cuda/cuda.h"
+
+enum { STAGING_BYTES = 4 << 20, STAGING_OUTS = 256, STAGING_STEP = 64 };
+
+struct eni_cuda_staging {
+    char *memory; /* (STAGING_BYTES), page-locked */
+    uint64_t used;
+    int nouts;
+    struct out {
+        void *dst;
+        uint64_t at, bytes;
+    } out[STAGING_OUTS]; /* under way */
+};
+
+static en_status open_staging(en_ctx *ctx)
+{
+    EN_TRY(eni_cuda_select(ctx));
+    if (ctx->is_capturing)
+        return eni_cuda_fail(ctx, "CUDA", (int)cudaErrorStreamCaptureUnsupported,
+                             "its host memory is not page-locked", "capturing a copy");
+    if (ctx->staging) return EN_OK;
+    eni_cuda_staging *staging = eni_alloc(sizeof *staging);
+    if (!staging) return EN_ENOMEM;
+    const cudaError_t error = cudaHostAlloc((void **)&staging->memory, STAGING_BYTES, cudaHostAllocDefault);
+    if (error != cudaSuccess) {
+        eni_free(staging);
+        return eni_cuda_check(ctx, error, "taking page-locked memory");
+    }
+    ctx->staging = staging;
+    return EN_OK;
+}
+
+en_status eni_cuda_staging_drain(en_ctx *ctx)
+{
+    eni_cuda_staging *staging = ctx->staging;
+    if (!staging || staging->used == 0) return EN_OK;
+    const en_status st = eni_cuda_finish(ctx, ctx->stream[EN_STREAM_COMPUTE], "waiting for a copy");
+    for (int i = 0; st == EN_OK && i < staging->nouts; i++)
+        memcpy(staging->out[i].dst, staging->memory + staging->out[i].at, staging->out[i].bytes);
+    staging->used = 0;
+    staging->nouts = 0;
+    return st;
+}
+
+/* Takes up to `bytes` of the area: how many, 1 at least. */
+static en_status take(en_ctx *ctx, uint64_t bytes, char **at_out, uint64_t *part_out)
+{
+    if (ctx->staging->used == STAGING_BYTES || ctx->staging->nouts == STAGING_OUTS)
+        EN_TRY(eni_cuda_staging_drain(ctx));
+    eni_cuda_staging *staging = ctx->staging;
+    const uint64_t room = STAGING_BYTES - staging->used;
+    *part_out = bytes < room ? bytes : room;
+    *at_out = staging->memory + staging->used;
+    staging->used += eni_round_up(*part_out, STAGING_STEP);
+    return EN_OK;
+}
+
+en_status eni_cuda_staging_in(en_ctx *ctx, void *dst, const void *src, uint64_t bytes)
+{
+    EN_TRY(open_staging(ctx));
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t part;
+        char *at;
+        EN_TRY(take(ctx, bytes - done, &at, &part));
+        memcpy(at, (const char *)src + done, part);
+        EN_TRY(eni_cuda_check(ctx,
+                              cudaMemcpyAsync((char *)dst + done, at, part, cudaMemcpyHostToDevice,
+                                              ctx->stream[EN_STREAM_COMPUTE]),
+                              "copying to the GPU"));
+        done += part;
+    }
+    return EN_OK;
+}
+
+en_status eni_cuda_staging_out(en_ctx *ctx, void *dst, const void *src, uint64_t bytes)
+{
+    EN_TRY(open_staging(ctx));
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t part;
+        char *at;
+        EN_TRY(take(ctx, bytes - done, &at, &part));
+        EN_TRY(eni_cuda_check(ctx,
+                              cudaMemcpyAsync(at, (const char *)src + done, part, cudaMemcpyDeviceToHost,
+                                              ctx->stream[EN_STREAM_COMPUTE]),
+                              "copying from the GPU"));
+        eni_cuda_staging *staging = ctx->staging;
+        staging->out[staging->nouts++] =
+            (struct out){(char *)dst + done, (uint64_t)(at - staging->memory), part};
+        done += part;
+    }
+    return EN_OK;
+}
+
+void eni_cuda_staging_close(en_ctx *ctx)
+{
+    if (!ctx->staging) return;
+    (void)cudaFreeHost(ctx->staging->memory);
+    eni_free(ctx->staging);
+    ctx->staging = NULL;
+}
