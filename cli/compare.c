@@ -102,11 +102,9 @@ static en_status check_folder_is_new(const comparison *c, const char *text)
 
 /* `solo` beside W workers is one process that takes the micro-batches of all W and averages them, with the
  * threads of one worker: then its bytes are theirs. */
-static void make_baseline(int64_t workers, eni_config *run)
+static void make_baseline(const en_strategy *strategy, int64_t workers, eni_config *run)
 {
-    char word[ENI_STRATEGY_WORD_MAX];
-    const char *options;
-    if (eni_plugin_split(run->strategy, word, &options) != EN_OK || strcmp(word, "solo") != 0) return;
+    if ((strategy->flags & EN_ALONE) == 0) return;
     int64_t share = eni_host_info_cores() / workers;
     if (run->threads == 0) run->threads = share > 0 ? share : 1;
     if (!eni_config_is_given(run, "accumulate")) run->accumulate = workers;
@@ -114,7 +112,7 @@ static void make_baseline(int64_t workers, eni_config *run)
 }
 
 /* Before the first arm trains, for all. */
-static en_status check_strategy(const comparison *c, const eni_config *run)
+static en_status check_strategy(const comparison *c, eni_config *run)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *given;
@@ -122,6 +120,7 @@ static en_status check_strategy(const comparison *c, const eni_config *run)
     eni_options *options;
     EN_TRY(eni_plugin_split(run->strategy, word, &given));
     EN_TRY(eni_plugin_find(c->context->plugin_dir, word, &strategy));
+    make_baseline(strategy, c->base.workers, run);
     EN_TRY(eni_options_new(strategy, given, &options));
     eni_options_free(options);
     return eni_servers_check(run, strategy);
@@ -143,7 +142,6 @@ static en_status add_arm(comparison *c, const char *text)
     }
     EN_TRY(check_folder_is_new(c, text));
     EN_TRY(eni_config_arm(&c->base, text, &c->arm[c->narms]));
-    make_baseline(c->base.workers, &c->arm[c->narms]);
     c->arm[c->narms].quiet = true; /* the live lines speak */
     if (!eni_config_is_given(&c->arm[c->narms], "log-level")) c->arm[c->narms].log_level = ENI_LEVEL_WARN;
     c->label[c->narms++] = text;

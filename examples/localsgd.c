@@ -30,13 +30,13 @@ static en_status localsgd_open(en_host *host, void *state)
 }
 
 /* The bucket's gradient is complete: step alone, and start the averaging if it is time. */
-static en_status localsgd_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status localsgd_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const localsgd *self = state;
     en_status status = host->step(host, bucket);
-    bucket->req[0] = 0;
+    req[0] = 0;
     if (status == EN_OK && (bucket->step + 1) % self->period == 0)
-        bucket->req[0] = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param);
+        req[0] = host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, bucket, bucket->param);
     return status;
 }
 

@@ -34,21 +34,21 @@ static const en_option hierarchical_options[] = {
 
 /* The push is of what the reduction makes of the gradient, and leaves as soon as it is there: operations on a
  * vector are done in the order of call. */
-static en_status hierarchical_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status hierarchical_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
-    bucket->req[1] = 0;
+    req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
+    req[1] = 0;
     if (host->world->local_rank == 0)
-        bucket->req[1] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param);
+        req[1] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static en_status hierarchical_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status hierarchical_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    en_status status = host->wait(host, bucket->req[0]);
-    if (status == EN_OK) status = host->wait(host, bucket->req[1]);
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
     if (status != EN_OK) return status;
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
@@ -74,7 +74,7 @@ static int is_stale(en_store *store)
     return store->num(store, "bound") >= 0;
 }
 
-static en_status hierarchical_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status hierarchical_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
@@ -82,7 +82,7 @@ static en_status hierarchical_push(en_store *store, void *state, en_partition *p
     return store->step(store, part);
 }
 
-static int hierarchical_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int hierarchical_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     if (!is_stale(store)) return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
@@ -91,7 +91,8 @@ static int hierarchical_pull(en_store *store, void *state, en_partition *part, e
 }
 
 /* A host that finished or left may have been the one that the others waited for. */
-static void hierarchical_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
+static void hierarchical_member(en_store *store, void *state, const en_partition *part, int32_t who,
+                                int event)
 {
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;

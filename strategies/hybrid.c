@@ -271,8 +271,10 @@ static en_status hybrid_open(en_host *host, void *state)
     return EN_EINVAL;
 }
 
-static en_status hybrid_plan(en_host *host, void *state, en_bucket *bucket)
+static en_status hybrid_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
+    (void)hi;
+    (void)lo;
     hybrid *self = state;
     const en_param *param = largest(bucket);
     if (bucket->id >= BUCKETS_MAX) {
@@ -298,23 +300,17 @@ static en_status hybrid_before_step(en_host *host, void *state, uint64_t step)
 }
 
 /* What a checkpoint brought back was decided for its own buckets. */
-static en_status hybrid_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status hybrid_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const hybrid *self = state;
     if (bucket->id >= self->nbuckets || bucket->count != self->bucket[bucket->id].count) {
         host->log(host, 0, "the checkpoint has other buckets than this run: give the same --bucket-cap-mb");
         return EN_EINVAL;
     }
-    bucket->req[0] = self->bucket[bucket->id].way == BY_SERVER
-                         ? host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param)
-                         : host->mean_step(host, bucket);
+    req[0] = self->bucket[bucket->id].way == BY_SERVER
+                 ? host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param, 0)
+                 : host->mean_step(host, bucket);
     return EN_OK;
-}
-
-static en_status hybrid_finish(en_host *host, void *state, en_bucket *bucket)
-{
-    (void)state;
-    return host->wait(host, bucket->req[0]);
 }
 
 /* All ranks have all of it: the server knows only what went to it. */
@@ -343,7 +339,7 @@ static void hybrid_theory(en_host *host, void *state, en_theory *theory_out)
 
 /* ---- store half: that of ps-sync ----------------------------------------------------------------------- */
 
-static en_status hybrid_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status hybrid_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
@@ -351,14 +347,14 @@ static en_status hybrid_push(en_store *store, void *state, en_partition *part, e
     return store->step(store, part);
 }
 
-static int hybrid_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int hybrid_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;
 }
 
-static void hybrid_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
+static void hybrid_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
     (void)state;
     if (event == EN_MEMBER_JOINED || part->pending == 0 || part->pending < part->nclients) return;
@@ -382,7 +378,6 @@ static const en_strategy hybrid_table = {
     .plan = hybrid_plan,
     .before_step = hybrid_before_step,
     .submit = hybrid_submit,
-    .finish = hybrid_finish,
     .eval = hybrid_eval,
     .theory = hybrid_theory,
     .on_push = hybrid_push,

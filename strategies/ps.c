@@ -22,17 +22,11 @@ enum { PUSH = 1 };
 
 /* ---- worker half: the same for all three --------------------------------------------------------------- */
 
-static en_status ps_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status ps_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param);
+    req[0] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
-}
-
-static en_status ps_finish(en_host *host, void *state, en_bucket *bucket)
-{
-    (void)state;
-    return host->wait(host, bucket->req[0]);
 }
 
 /* Gradients out, weights in: the model once each way, whatever the number of workers. */
@@ -45,7 +39,7 @@ static void promise(en_theory *theory_out, double max_clocks_behind, double stal
 
 /* ---- ps-sync: one step on the mean of everyone (Li'14, sec. 3.4, "sequential"; Valiant'90, BSP) -------- */
 
-static en_status sync_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status sync_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
@@ -54,7 +48,7 @@ static en_status sync_push(en_store *store, void *state, en_partition *part, en_
 }
 
 /* The weights that a push was computed on are answered with newer ones only. */
-static int sync_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int sync_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -62,7 +56,7 @@ static int sync_pull(en_store *store, void *state, en_partition *part, en_msg *m
 }
 
 /* A worker that finished or left may have been the one that the others waited for. */
-static void sync_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
+static void sync_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
     (void)state;
     (void)who;
@@ -81,14 +75,14 @@ static void sync_theory(en_host *host, void *state, en_theory *theory_out)
 
 /* ---- ps-async: every gradient is a step (Dean'12, Downpour SGD, sec. 4.1; Recht'11, Hogwild) ----------- */
 
-static en_status async_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status async_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
     return status == EN_OK ? store->step(store, part) : status;
 }
 
-static int async_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int async_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -120,7 +114,7 @@ static const en_option ssp_options[] = {
 
 /* A clock counts pushes, this one included: a worker with clock c is answered, and so begins step c, once
  * the slowest has pushed c - bound times. */
-static int ssp_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int ssp_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     if (msg->clock <= part->min_clock) return EN_REPLY_WEIGHTS;
@@ -144,7 +138,6 @@ static const en_strategy ssp = {
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = ssp_options,
     .submit = ps_submit,
-    .finish = ps_finish,
     .theory = ssp_theory,
     .on_push = async_push,
     .on_pull = ssp_pull,
@@ -159,7 +152,6 @@ static const en_strategy ps_async = {
     .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .next = &ssp,
     .submit = ps_submit,
-    .finish = ps_finish,
     .theory = async_theory,
     .on_push = async_push,
     .on_pull = async_pull,
@@ -174,7 +166,6 @@ static const en_strategy ps_sync = {
     .flags = EN_STORE_ON_SERVERS | EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC | EN_PUSH_READ_ONLY | EN_ROUNDS,
     .next = &ps_async,
     .submit = ps_submit,
-    .finish = ps_finish,
     .theory = sync_theory,
     .on_push = sync_push,
     .on_pull = sync_pull,

@@ -10,17 +10,11 @@
 #include "entrain/strategy.h"
 
 /* Starts while backward still computes the gradients of earlier layers. */
-static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = host->mean_step(host, bucket);
     return EN_OK;
-}
-
-static en_status ring_finish(en_host *host, void *state, en_bucket *bucket)
-{
-    (void)state;
-    return host->wait(host, bucket->req[0]);
 }
 
 static void ring_theory(en_host *host, void *state, en_theory *theory_out)
@@ -39,7 +33,6 @@ static const en_strategy ring = {
     .paper = "Patarasu & Yuan'09, bandwidth optimal all-reduce; Sergeev'18 (Horovod), sec. 3",
     .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC | EN_SHARED_PARAMS,
     .submit = ring_submit,
-    .finish = ring_finish,
     .theory = ring_theory,
 };
 

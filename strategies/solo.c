@@ -4,8 +4,9 @@
  * other and hands this strategy their mean, so solo ends with the same bytes as ring and ps-sync. */
 #include "entrain/strategy.h"
 
-static en_status solo_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status solo_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
+    (void)req;
     (void)state;
     return host->step(host, bucket);
 }
@@ -25,7 +26,7 @@ static const en_strategy solo = {
     .name = "solo",
     .help = "one worker trains alone",
     .paper = "Robbins & Monro'51, a stochastic approximation method",
-    .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC,
+    .flags = EN_SYNCHRONOUS | EN_REPLICATED | EN_STATIC | EN_ALONE,
     .submit = solo_submit,
     .theory = solo_theory,
 };

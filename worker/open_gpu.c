@@ -38,7 +38,7 @@ static en_status choose_vectors(eni_worker *w)
                                   [ENI_BACKEND_NCCL] = ENI_GPU_BACKEND_NCCL};
     const eni_config *c = w->config;
     const eni_gpu_facts_of_run facts = {.strategy_flags = w->strategy->flags,
-                                        .is_solo = strcmp(w->strategy->name, "solo") == 0,
+                                        .is_solo = (w->strategy->flags & EN_ALONE) != 0,
                                         .has_store = eni_worker_has_store(w),
                                         .accumulate = (int)w->accumulate,
                                         .backend = backend[c->backend],

@@ -42,11 +42,11 @@ static en_status find_strategy(eni_worker *w)
     const char *given;
     EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
     EN_TRY(eni_plugin_find(w->plugin_dir, word, &w->strategy));
-    if (strcmp(w->strategy->name, "solo") == 0 && w->world.nranks > 1) {
+    if (w->strategy->flags & EN_ALONE && w->world.nranks > 1) {
         eni_error("worker",
-                  "solo trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
+                  "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
                   "micro-batches of all",
-                  w->world.nranks, w->world.nranks);
+                  w->strategy->name, w->world.nranks, w->world.nranks);
         return EN_EINVAL;
     }
     return eni_options_new(w->strategy, given, &w->options);

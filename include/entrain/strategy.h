@@ -10,20 +10,25 @@
  * the rank's compute thread (in virtual time: its fiber), one at a time. Host operations return a request
  * at once and the host progresses them; only wait() waits.
  *
- * Store half. It runs in psd, one thread per shard, or with EN_STORE_ON_RANKS in every worker. Its
- * unit is the partition (bucket x shard). Hooks never block, see host memory, and are pure: no clock but the
- * host's, no random numbers but the host's, no I/O.
+ * Store half. It runs in psd, one thread per shard, or with EN_STORE_ON_RANKS beside every worker. Its unit
+ * is the partition (bucket x shard). Hooks see host memory and never block.
  *
  * The plugin owns no clock, no random generator, no thread, no socket and no file: the host lends them. So
  * one binary runs on sockets, on a GPU and in virtual time, and a run can be replayed. Contents of vectors
  * change only through host calls, in call order; a strategy holds handles, never tensor pointers.
  *
- * Deadlines belong to the host too (--peer-timeout, by heartbeat). Three statuses are not errors of the
- * strategy and are passed up unchanged: EN_EPEER (a peer died), EN_EMEMBER (the world changed: the step is
- * done again), EN_ESTOP (the sample budget is used up).
+ * Whatever a hook is handed is the host's. Partitions and messages are valid inside the hook; buckets, the
+ * world and texts for the run. Vectors hold float32, counts are in elements, times in nanoseconds.
  *
- * Growth: `abi` is the major version, `size` the minor: tables and structs only grow at their end, and a
- * reader never touches a field beyond the size that the writer stated. */
+ * Errors. A hook returns EN_OK, or why the run ends: the host names hook, rank, step and bucket. A call that
+ * breaks the contract is logged, does nothing, and its hook fails with EN_EBUG; one that asks for what this
+ * host does not serve (a group, a word): the same with EN_EINVAL. EN_EPEER (a peer died) and EN_EINTR (the run
+ * was asked to end) come from the host, are no errors of the strategy, and are passed up unchanged. Deadlines
+ * are the host's too (--peer-timeout).
+ *
+ * Growth: `abi` is the major version, `size` the minor. Signatures stay; tables and structs grow at their end
+ * only, and nobody reads beyond the size that the writer stated: there a hook is NULL, a field 0. What
+ * changed is in docs/write-a-strategy.md. */
 #ifndef ENTRAIN_STRATEGY_H
 #define ENTRAIN_STRATEGY_H
 
@@ -36,26 +41,28 @@
 extern "C" {
 #endif
 
-#define EN_STRATEGY_ABI 1u
+#define EN_STRATEGY_ABI 2u
 
-typedef uint32_t en_vec; /* names one bucket-sized vector on the rank's device; 0: none. The same value after
-                            save and load, and in a copied (simulated) rank */
+typedef uint32_t en_vec; /* names one bucket-sized vector of this rank, for the run and beyond; 0: none */
 typedef uint64_t en_req; /* names an operation in progress; 0: already done */
 
-/* What an exchange carries. Codecs touch the first two only. */
+enum { EN_REQS = 4 }; /* requests that the host keeps for a strategy per bucket and step */
+
+/* What an exchange carries. Codecs may touch the first two. A mean of EN_GRAD is weighted by the ranks'
+ * nsamples; one of EN_DELTA (what some steps did to the weights) or EN_WEIGHTS counts each rank once. */
 enum { EN_GRAD = 1, EN_DELTA = 2, EN_WEIGHTS = 3 };
 
-/* Collective operations. "Reduce" is the mean over ranks, added in rank order and weighted by the ranks'
- * nsamples (for EN_WEIGHTS: unweighted). */
+/* Collective operations. "Reduce" is the mean over the group, added in rank order. */
 enum { EN_ALLREDUCE = 1, EN_REDUCE_SCATTER = 2, EN_ALLGATHER = 3, EN_REDUCE = 4, EN_BCAST = 5 };
 
-enum { EN_WORLD = 0, EN_LOCAL = 1 }; /* all active ranks; the ranks of this host */
-enum { EN_SERVERS = -1 };            /* call(): the psd shards; a rank >= 0 is the store inside that worker */
+/* Who takes part: all active ranks; the ranks of this host; a group of --groups (no host has one yet). */
+enum { EN_WORLD = 0, EN_LOCAL = 1, EN_GROUP = 2 };
+enum { EN_SERVERS = -1 }; /* call(): the psd shards; a rank >= 0 is the store inside that worker */
 
 /* Strategy flags. */
 enum {
     EN_STORE_ON_SERVERS = 1,    /* needs psd */
-    EN_STORE_ON_RANKS = 2,      /* every worker runs a shard with the store half */
+    EN_STORE_ON_RANKS = 2,      /* every worker runs the store half too */
     EN_LEADERS_ARE_CLIENTS = 4, /* only local rank 0 of each host is a client of the servers */
     EN_REPLICATED = 8,          /* param is equal on all ranks after finish: one copy per host would do */
     EN_STATIC = 16,             /* the same host calls every step: a CUDA graph may contain them */
@@ -63,13 +70,13 @@ enum {
                                    learning rate scales with the world (--lr-scale) */
     EN_PUSH_READ_ONLY = 64,     /* the store half never writes msg->data: the host may hand it memory that is
                                    not its own, and saves a copy */
-    EN_SHARED_PARAMS = 128,     /* param and the optimizer's state change only through mean_step, and [lo, hi)
-                              stays [0, count): so the ranks of a host may map one copy of both. lin, step,
-                              coll, sendrecv and call must not write param */
-    EN_ROUNDS = 256 /* a partition's weights change only when every active client has pushed to it, calls
-                       are answered with weights, and only call() writes param, between a bucket's
-                       submit and the end of its finish, and none sends it: so a client may map the
-                       store's own weights in place of a copy */
+    EN_SHARED_PARAMS = 128, /* param and the optimizer's state change only through mean_step, and plan leaves
+                               its range: the ranks of a host may map one copy of both. lin, step, coll,
+                               sendrecv and call must not write param */
+    EN_ROUNDS = 256, /* a partition's weights change only when every active client has pushed to it, calls
+                        are answered with weights, only call() writes param, from submit to finish,
+                        and none sends it: a client may map the store's own weights */
+    EN_ALONE = 512   /* for a world of one rank: the host refuses any other */
 };
 
 /* The model that the paper evaluates. The host snapshots it and evaluates off the clock. */
@@ -99,19 +106,18 @@ typedef struct en_param {
 } en_param;
 
 /* A contiguous range of the flat parameter vector. Frozen before step 0; the same buckets in the same order
- * on every rank. Starts on 64 bytes (256 on a GPU). Owned by the host. */
+ * on every rank. Starts on 64 bytes (256 on a GPU). */
 typedef struct en_bucket {
     uint32_t size;
     uint32_t id; /* 0, 1, .. in the order of submit: the model's last layers first */
     uint32_t nparams;
     const en_param *params;
-    uint64_t count;    /* elements */
-    uint64_t lo, hi;   /* the range whose optimizer step this rank takes; plan() may narrow [0, count) */
-    uint64_t step;     /* this rank's step: set by the host before submit */
+    uint64_t count;  /* elements */
+    uint64_t lo, hi; /* the range whose optimizer step this rank takes: [0, count), or what plan made of it */
+    uint64_t step;   /* this rank's step: set by the host before submit */
     uint64_t nsamples; /* samples behind grad; 0: this rank had no batch, grad's contents do not count */
     en_vec param;      /* weights */
     en_vec grad;       /* gradient of the mean loss over nsamples */
-    en_req req[3];     /* the strategy's: requests of this bucket in progress */
 } en_bucket;
 
 /* A named option, declared by the strategy, checked by the host: --strategy=ssp:bound=3. */
@@ -124,8 +130,7 @@ typedef struct en_option {
     const char *text;       /* default of a text option */
 } en_option;
 
-/* What the paper promises, in units of the model's bytes, per step and rank. The host prints it beside what
- * it measured. */
+/* What the paper promises, in models (of bytes) per step and rank; printed beside what was measured. */
 typedef struct en_theory {
     uint32_t size;
     double sent, recv;        /* payload */
@@ -148,45 +153,44 @@ struct en_host {
     int64_t (*now_ns)(en_host *); /* monotonic; virtual time on the virtual host */
     void (*log)(en_host *, int level /* 0 error .. 4 trace */, const char *fmt, ...);
 
-    /* A named vector of the bucket's length, zeroed; only in open and plan; in the checkpoint under this
-     * name. 0 when there is no room (logged). The same order of calls on all ranks. */
+    /* A named vector of the bucket's length, zeroed; in the checkpoint under this name. A new name in open
+     * and plan only, alike on all ranks; a known one at any time. 0, logged: no room, or too late. */
     en_vec (*vec)(en_host *, const char *name, const en_bucket *like);
     /* Optimizer state i of the bucket, or 0; [lo, hi) only. */
     en_vec (*slot)(en_host *, const en_bucket *, int i);
 
     /* y = a*x + b*y; b == 0 ignores y's old contents. Both of one bucket. Ordered after earlier calls. */
     en_status (*lin)(en_host *, en_vec y, double a, en_vec x, double b);
-    /* One optimizer step on [lo, hi) of bucket->param with bucket->grad as the mean gradient. If it is known
-     * that no sample is behind it (this rank's own, nsamples 0; a mean of ranks of which none has samples),
-     * weights and optimizer state stay as they are; the step is counted. Whatever else the strategy has put
-     * into grad is stepped. */
-    en_status (*step)(en_host *, en_bucket *);
+    /* One optimizer step on [lo, hi) of bucket->param with bucket->grad as the mean gradient. Where no sample
+     * is behind it (nsamples 0; a mean of ranks of which none has samples) nothing moves, and the step is
+     * counted; whatever else the strategy has put into grad is stepped. */
+    en_status (*step)(en_host *, const en_bucket *);
     double (*lr)(en_host *); /* the rate step() would take now */
 
-    /* Seconds of one operation on this bucket, probed before step 0; rank 0's figure on all ranks. op 0:
-     * call. The first question measures (some 20 ms, all ranks together): ask in open or plan, alike on all
-     * ranks. NAN: this host cannot tell, or the run has no such operation. */
+    /* Seconds of one operation (0: call) on this bucket, rank 0's figure on all ranks. The first question
+     * measures (some 20 ms): ask in open or plan, alike on all ranks. NAN: this host cannot tell. */
     double (*cost)(en_host *, int op, const en_bucket *);
-    /* Bytes this rank sends for a collective, per byte of the vector, with the algorithm in use
-     * (ring and direct all-reduce: 2(n-1)/n; naive: n-1). For theory(). */
+    /* Bytes this rank sends for a collective, per byte of the vector, with the algorithm in use. */
     double (*coll_bytes)(en_host *, int op, int group);
 
-    /* All-reduce of grad, then the optimizer step, in one pass where the host can. As with step, nothing
-     * moves where no rank has samples. */
-    en_req (*mean_step)(en_host *, en_bucket *);
+    /* The next four start an operation and return. All-reduce of grad, then the optimizer step, in one pass
+     * where the host can. As with step, nothing moves where no rank has samples. */
+    en_req (*mean_step)(en_host *, const en_bucket *);
     /* A collective in place on inout. EN_REDUCE_SCATTER and EN_ALLGATHER work on the ranks' [lo, hi). All
      * ranks of the group make the same calls in the same order. */
-    en_req (*coll)(en_host *, int op, int group, int what, en_bucket *, en_vec inout);
-    /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. */
-    en_req (*sendrecv)(en_host *, int to, en_vec out, int from, en_vec in, en_bucket *);
-    /* One round trip with a store: sends `out` (0: nothing, a pure pull), receives into `in`. `kind` is the
-     * strategy's own word for the message, 1 .. 255. */
-    en_req (*call)(en_host *, int dest, uint32_t kind, int what, en_bucket *, en_vec out, en_vec in);
+    en_req (*coll)(en_host *, int op, int group, int what, const en_bucket *, en_vec inout);
+    /* Sends `out` to rank `to` and receives `in` from rank `from`; both sides call it. EN_WORLD only yet. */
+    en_req (*sendrecv)(en_host *, int group, int what, const en_bucket *, int to, en_vec out, int from,
+                       en_vec in);
+    /* One round trip with a store: sends `out` (0: nothing, a pure pull), receives into `in`. `kind`, 1 ..
+     * 255, is the strategy's own; `word` becomes msg->word: 0, no host carries another yet. */
+    en_req (*call)(en_host *, int dest, uint32_t kind, int what, const en_bucket *, en_vec out, en_vec in,
+                   uint64_t word);
 
     /* CPU: blocks until done. CUDA: orders the stream. Virtual time: switches the fiber. 0 is done. */
     en_status (*wait)(en_host *, en_req);
-
-    const void *(*extension)(en_host *, const char *id); /* NULL: this host does not have it */
+    /* The word of a call's answer, after its wait; 0 where there is none. */
+    uint64_t (*answer)(en_host *, en_req);
 };
 
 /* ---- the store, as the store half sees it -------------------------------------------------------------- */
@@ -204,13 +208,14 @@ typedef struct en_partition {
 
 typedef struct en_msg {
     uint32_t size;
-    uint32_t kind; /* as given to call() */
+    uint32_t kind; /* this, what and word: as given to call() */
     int32_t src;   /* client: rank */
     uint32_t what;
     uint64_t clock;        /* messages of this client to this partition so far, this one included */
     uint64_t base_version; /* the partition's version that this client last received */
-    uint64_t nsamples;     /* behind the gradient of the client's step, or of its group: the weight in the mean */
-    float *data; /* (count) the payload, the hook may edit it; NULL for a pure pull */
+    uint64_t nsamples; /* behind the gradient of the client's step, or of its group: the weight in the mean */
+    float *data;       /* (count) the payload, the hook may edit it; NULL for a pure pull */
+    uint64_t word;
 } en_msg;
 
 typedef struct en_store en_store;
@@ -221,28 +226,29 @@ struct en_store {
     uint64_t (*rand)(en_store *);
     int64_t (*now_ns)(en_store *);
     void (*log)(en_store *, int level, const char *fmt, ...);
-    /* Stages weight * data for the next step of this partition. Inside on_push only, at most once per message. */
-    en_status (*absorb)(en_store *, en_partition *, const en_msg *, double weight);
-    /* Mean of what is staged, added in (rank, clock) order and weighted by nsamples; one optimizer step;
+    /* Stages weight * data for the partition's next step. In on_push only, at most once per message. */
+    en_status (*absorb)(en_store *, const en_partition *, const en_msg *, double weight);
+    /* Mean of what is staged, added in (rank, clock) order, EN_GRAD weighted by nsamples; one optimizer step;
      * version + 1; nothing stays staged. Where nothing staged has samples, weights and optimizer state stay
      * as they are. A mean that is not finite is dropped: EN_ENONFINITE. */
-    en_status (*step)(en_store *, en_partition *);
+    en_status (*step)(en_store *, const en_partition *);
     /* The hook wrote part->w: version + 1. */
-    void (*touch)(en_store *, en_partition *);
-    /* Vector i < peer_vecs that the partition keeps for client src: (count), the initial weights at first. */
-    float *(*peer)(en_store *, en_partition *, int32_t src, int i);
+    void (*touch)(en_store *, const en_partition *);
+    /* Vector i < peer_vecs kept for client src: (count), the initial weights at first. NULL: no memory. */
+    float *(*peer)(en_store *, const en_partition *, int32_t src, int i);
     /* on_timer is called once after delay_ns; a new timer replaces the partition's old one. */
-    void (*timer)(en_store *, en_partition *, int64_t delay_ns);
+    void (*timer)(en_store *, const en_partition *, int64_t delay_ns);
+    /* The word of the answer to this message, from on_push or on_pull: 0, no host carries another yet. */
+    en_status (*answer)(en_store *, const en_msg *, uint64_t word);
 };
-
-/* Events of on_member. */
-enum { EN_MEMBER_JOINED = 1, EN_MEMBER_FINISHED = 2, EN_MEMBER_LEFT = 3 };
 
 /* ---- the strategy -------------------------------------------------------------------------------------- */
 
-/* A hook that is NULL has a default: open, plan, before_step, after_step, on_world: nothing; finish: wait
- * for req[0..2]; eval: EN_EVAL_PARAM (with a store: EN_EVAL_STORE); theory: nothing promised; on_push:
- * absorb with weight 1 and step; on_pull: EN_REPLY_WEIGHTS. submit has none. */
+enum { EN_MEMBER_JOINED = 1, EN_MEMBER_FINISHED = 2, EN_MEMBER_LEFT = 3 }; /* events of on_member */
+
+/* A hook that is NULL has a default: open, plan, before_step, after_step: nothing; finish: wait for all of
+ * req; eval: EN_EVAL_PARAM (with a store: EN_EVAL_STORE); theory: nothing promised; on_push: absorb with
+ * weight 1 and step; on_pull: EN_REPLY_WEIGHTS. submit has none. */
 typedef struct en_strategy en_strategy;
 struct en_strategy {
     uint32_t abi, size;
@@ -258,36 +264,31 @@ struct en_strategy {
 
     /* Worker half. `state` points at `state` bytes. */
     en_status (*open)(en_host *, void *state);
-    en_status (*plan)(en_host *, void *state, en_bucket *); /* each bucket, before step 0 */
+    /* Each bucket, before step 0: [*lo, *hi), what this rank shall step of it, is [0, count): narrow it. */
+    en_status (*plan)(en_host *, void *state, const en_bucket *, uint64_t *lo, uint64_t *hi);
     en_status (*before_step)(en_host *, void *state, uint64_t step);
-    /* During backward: starts, never waits. Backward reads neither grad nor param of this bucket any more, so
-     * a strategy that steps locally may do so here. */
-    en_status (*submit)(en_host *, void *state, en_bucket *);
-    en_status (*finish)(en_host *, void *state, en_bucket *); /* in submit order */
+    /* During backward, which is done with this bucket's grad and param: starts, or steps, but never waits.
+     * `req` has EN_REQS requests, all 0; finish gets what is put there. */
+    en_status (*submit)(en_host *, void *state, const en_bucket *, en_req *req);
+    en_status (*finish)(en_host *, void *state, const en_bucket *, const en_req *req); /* in submit order */
     en_status (*after_step)(en_host *, void *state, uint64_t step);
-    en_status (*on_world)(en_host *, void *state, const en_world *);
-    int (*eval)(en_host *, void *state, const en_bucket *,
-                en_vec *vec_out); /* EN_EVAL_*, same for all buckets */
+    /* EN_EVAL_*, the same for all buckets. */
+    int (*eval)(en_host *, void *state, const en_bucket *, en_vec *vec_out);
     void (*theory)(en_host *, void *state, en_theory *theory_out);
 
-    /* Store half. `state` points at this partition's `partition_state` bytes. */
-    en_status (*on_push)(en_store *, void *state, en_partition *,
-                         en_msg *); /* neither absorb nor touch: dropped */
-    int (*on_pull)(en_store *, void *state, en_partition *,
-                   en_msg *); /* right after on_push, and again while held */
-    void (*on_timer)(en_store *, void *state, en_partition *);
-    void (*on_member)(en_store *, void *state, en_partition *, int32_t who, int event);
+    /* Store half. `state` points at this partition's `partition_state` bytes. A message that on_push neither
+     * absorbs nor touches for is dropped; on_pull comes right after it, and again while held. */
+    en_status (*on_push)(en_store *, void *state, const en_partition *, const en_msg *);
+    int (*on_pull)(en_store *, void *state, const en_partition *, const en_msg *);
+    void (*on_timer)(en_store *, void *state, const en_partition *);
+    void (*on_member)(en_store *, void *state, const en_partition *, int32_t who, int event);
 };
 
 /* The one symbol that a plugin exports. Returns NULL if it cannot serve that ABI. */
 #define EN_STRATEGY_ENTRY "en_strategy_entry"
 typedef const en_strategy *(*en_strategy_entry_fn)(uint32_t host_abi);
 
-#if defined(__GNUC__)
 #define EN_EXPORT __attribute__((visibility("default")))
-#else
-#define EN_EXPORT
-#endif
 EN_EXPORT const en_strategy *en_strategy_entry(uint32_t host_abi);
 
 #ifdef __cplusplus

@@ -128,7 +128,7 @@ typedef void (*eni_coll_on_reduced)(void *user, uint64_t lo, uint64_t hi, const 
 typedef struct eni_coll_op {
     int op;          /* EN_ALLREDUCE, EN_REDUCE_SCATTER, EN_ALLGATHER, EN_REDUCE (to 0), EN_BCAST (from 0),
                         ENI_COLL_SENDRECV, ENI_COLL_BARRIER, ENI_COLL_MEAN_STEP (direct only) */
-    int what;        /* EN_GRAD, EN_DELTA: the mean is weighted by nsamples; EN_WEIGHTS: it is not */
+    int what;        /* EN_GRAD: the mean is weighted by nsamples; EN_DELTA, EN_WEIGHTS: it is not */
     uint32_t bucket; /* whose vector it is; for messages and traces */
     uint64_t step;   /* of training, the same on all ranks; 0 outside of steps */
     uint32_t slot;   /* works in place on [offset, offset + count) of this slot */

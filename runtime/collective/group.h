@@ -52,7 +52,7 @@ static inline float *eni_group_vector(const eni_coll *coll, const eni_coll_op *o
 /* What this rank's contribution weighs: its samples, or 1 where the mean is unweighted. */
 static inline uint64_t eni_group_weight(const eni_coll_op *op)
 {
-    return op->what == EN_WEIGHTS ? 1 : op->nsamples;
+    return op->what == EN_GRAD ? op->nsamples : 1;
 }
 
 /* What all contributions to operation seq weigh together: before it is done. */

@@ -13,7 +13,7 @@ static en_status open_buckets(eni_host *host)
 {
     uint32_t n = host->config.buckets->n;
     host->buckets = eni_alloc_array(n, sizeof *host->buckets);
-    host->given = eni_alloc_array(n, sizeof *host->given);
+    host->reqs = eni_alloc_array(n, sizeof *host->reqs);
     host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
     host->is_called = eni_alloc_array(n, sizeof *host->is_called);
     host->is_empty = eni_alloc_array(n, sizeof *host->is_empty);
@@ -21,7 +21,7 @@ static en_status open_buckets(eni_host *host)
     host->uncovered = eni_alloc_array(n, sizeof *host->uncovered);
     host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
     host->calling = eni_alloc_array(n, sizeof *host->calling);
-    if (host->buckets == NULL || host->given == NULL || host->steps_taken == NULL ||
+    if (host->buckets == NULL || host->reqs == NULL || host->steps_taken == NULL ||
         host->is_called == NULL || host->is_empty == NULL || host->grad_samples == NULL ||
         host->uncovered == NULL || host->is_stepping == NULL || host->calling == NULL)
         return EN_ENOMEM;
@@ -29,7 +29,6 @@ static en_status open_buckets(eni_host *host)
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
         host->buckets[b].param = eni_vec_of(ENI_SLOT_PARAM, b);
         host->buckets[b].grad = eni_vec_of(ENI_SLOT_GRAD, b);
-        host->given[b] = host->buckets[b];
     }
     return EN_OK;
 }
@@ -97,7 +96,7 @@ void eni_host_close(eni_host *host)
     eni_free(host->is_empty);
     eni_free(host->is_called);
     eni_free(host->steps_taken);
-    eni_free(host->given);
+    eni_free(host->reqs);
     eni_free(host->buckets);
     eni_free(host->state);
     eni_free(host);
@@ -143,8 +142,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         host->is_empty[b] = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
-        memset(host->buckets[b].req, 0, sizeof host->buckets[b].req);
-        host->given[b] = host->buckets[b];
+        memset(host->reqs[b], 0, sizeof host->reqs[b]);
     }
     if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
     return eni_hook_before_step(host);

@@ -159,7 +159,7 @@ en_status eni_host_gpu_wait(eni_host *host, eni_request *r)
     return EN_OK;
 }
 
-en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket)
+en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
 {
     const eni_hyper hyper = eni_host_rates(host, bucket->id);
     if (host->config.coll != NULL || bucket->lo != 0 || bucket->hi != bucket->count) {

@@ -9,29 +9,25 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
 {
     host->hook = hook;
     host->hook_bucket = bucket;
-    host->has_misused = 0;
+    host->verdict = EN_OK;
 }
 
 /* What the hook has left behind, and how it ended. */
 static en_status end_hook(eni_host *host, en_status st)
 {
     char place[160];
-    const en_bucket *bucket = host->hook_bucket;
-    if (!host->has_misused && bucket != NULL && !eni_host_is_as_given(host, bucket))
-        eni_host_misuse(host,
-                        "changed its bucket, of which only req (in plan lo and hi too) is the strategy's");
-    if (!host->has_misused && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
+    if (host->verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
                                        : "which is no status");
     eni_host_place(host, place, sizeof place);
     host->hook = NULL;
     host->hook_bucket = NULL;
-    if (host->has_misused) return EN_EBUG;
-    /* A death, a signal and a new membership have a line of their own: the strategy is not to blame. Nor is
+    if (host->verdict != EN_OK) return host->verdict;
+    /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
      * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
      * cause. */
-    const int is_said = st == EN_EPEER || st == EN_EINTR || st == EN_EMEMBER || eni_host_gpu_has_failed(host);
+    const int is_said = st == EN_EPEER || st == EN_EINTR || eni_host_gpu_has_failed(host);
     if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
     return st;
 }
@@ -48,18 +44,18 @@ en_status eni_hook_open(eni_host *host)
 en_status eni_hook_plan(eni_host *host, uint32_t b)
 {
     const en_strategy *s = host->config.strategy;
-    en_bucket *bucket = &host->buckets[b], *given = &host->given[b];
+    en_bucket *bucket = &host->buckets[b];
+    uint64_t lo = 0, hi = bucket->count;
     if (s->plan == NULL) return EN_OK;
     begin_hook(host, "plan", bucket);
-    const en_status st = s->plan(&host->table, host->state, bucket);
-    if (bucket->lo > bucket->hi || bucket->hi > given->count)
+    const en_status st = s->plan(&host->table, host->state, bucket, &lo, &hi);
+    if (lo > hi || hi > bucket->count)
         eni_host_misuse(host, "gave it the range %llu to %llu of %llu elements; keep lo <= hi <= count",
-                        (unsigned long long)bucket->lo, (unsigned long long)bucket->hi,
-                        (unsigned long long)given->count);
-    if (s->flags & EN_SHARED_PARAMS && (bucket->lo != 0 || bucket->hi != given->count))
+                        (unsigned long long)lo, (unsigned long long)hi, (unsigned long long)bucket->count);
+    else if (s->flags & EN_SHARED_PARAMS && (lo != 0 || hi != bucket->count))
         eni_host_misuse(host, "narrowed its range; with EN_SHARED_PARAMS the host divides the step");
-    given->lo = bucket->lo;
-    given->hi = bucket->hi;
+    bucket->lo = lo;
+    bucket->hi = hi;
     return end_hook(host, st);
 }
 
@@ -74,23 +70,24 @@ en_status eni_hook_before_step(eni_host *host)
 en_status eni_hook_submit(eni_host *host, uint32_t b)
 {
     begin_hook(host, "submit", &host->buckets[b]);
-    return end_hook(host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b]));
+    return end_hook(
+        host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b], host->reqs[b]));
 }
 
-static en_status wait_for_all(eni_host *host, const en_bucket *bucket)
+static en_status wait_for_all(eni_host *host, const en_req *req)
 {
-    for (int i = 0; i < 3; i++)
-        EN_TRY(host->table.wait(&host->table, bucket->req[i]));
+    for (int i = 0; i < EN_REQS; i++)
+        EN_TRY(host->table.wait(&host->table, req[i]));
     return EN_OK;
 }
 
 en_status eni_hook_finish(eni_host *host, uint32_t b)
 {
     const en_strategy *s = host->config.strategy;
-    en_bucket *bucket = &host->buckets[b];
-    begin_hook(host, "finish", bucket);
-    return end_hook(host, s->finish != NULL ? s->finish(&host->table, host->state, bucket)
-                                            : wait_for_all(host, bucket));
+    begin_hook(host, "finish", &host->buckets[b]);
+    return end_hook(host, s->finish != NULL
+                              ? s->finish(&host->table, host->state, &host->buckets[b], host->reqs[b])
+                              : wait_for_all(host, host->reqs[b]));
 }
 
 en_status eni_hook_after_step(eni_host *host)

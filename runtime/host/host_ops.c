@@ -36,9 +36,15 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
     eni_host *host = host_of(table);
     uint32_t slot;
     if (!eni_host_knows(host, "vec", like)) return 0;
-    if (!host->is_planning || name == NULL || name[0] == 0 || strlen(name) >= ENI_HOST_NAME) {
-        eni_error("host", "%s asked for the vector \"%.60s\": only in open and plan, by 1 to %d characters",
+    if (name == NULL || name[0] == 0 || strlen(name) >= ENI_HOST_NAME) {
+        eni_error("host", "%s asked for the vector \"%.60s\": a name has 1 to %d characters",
                   host->config.strategy->name, name == NULL ? "(NULL)" : name, ENI_HOST_NAME - 1);
+        return 0;
+    }
+    if (eni_host_has_slot(host, name, &slot)) return eni_vec_of(slot, like->id);
+    if (!host->is_planning) {
+        eni_error("host", "%s asked for the new vector \"%s\" in a step: only in open and plan",
+                  host->config.strategy->name, name);
         return 0;
     }
     if (!eni_host_find_slot(host, name, &slot)) {
@@ -122,12 +128,6 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
     return host->transport.cost(host->transport.user, op, bucket->count * sizeof(float));
 }
 
-static const void *host_extension(en_host *table, const char *id)
-{
-    (void)table, (void)id;
-    return NULL;
-}
-
 /* ---- arithmetic ---- */
 
 /* The strategy writes into a vector: what it makes of grad may stand for anybody's samples. */
@@ -171,7 +171,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
 }
 
 /* A mean of no samples moves nothing, but the step counts: replicas and stores count alike. */
-static en_status take_step(eni_host *host, en_bucket *bucket)
+static en_status take_step(eni_host *host, const en_bucket *bucket)
 {
     int64_t begin = eni_host_now(host);
     const eni_hyper hyper = eni_host_rates(host, bucket->id);
@@ -190,7 +190,7 @@ static en_status take_step(eni_host *host, en_bucket *bucket)
     return EN_OK;
 }
 
-static en_status host_step(en_host *table, en_bucket *bucket)
+static en_status host_step(en_host *table, const en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "step", bucket)) return EN_EBUG;
@@ -206,7 +206,7 @@ static void request_free(eni_host *host, eni_request *r)
     host->nrequests--;
 }
 
-static eni_request *request_new(eni_host *host, eni_request_kind kind, en_bucket *bucket)
+static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_bucket *bucket)
 {
     const en_req id = host->next_request++;
     const uint64_t at = (id - host->requests_base) % ENI_HOST_REQUESTS;
@@ -297,7 +297,7 @@ static void fuse(eni_host *host, eni_request *r)
 /* ---- collectives ---- */
 
 /* A request that could not start is remembered as one whose wait says why. */
-static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, en_bucket *bucket, int then_step)
+static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const en_bucket *bucket, int then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -307,7 +307,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, en_bu
                                         [ENI_COLL_BARRIER] = "barrier"};
     r->op = (eni_operation){.kind = ENI_OPERATION_COLL, .group = group, .coll = *op};
     r->then_step = then_step;
-    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what != EN_WEIGHTS && eni_coll_is_reduction(op);
+    r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
         host->is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
@@ -338,7 +338,7 @@ static int find_group(eni_host *host, int group)
     return NONE;
 }
 
-static en_req host_mean_step(en_host *table, en_bucket *bucket)
+static en_req host_mean_step(en_host *table, const en_bucket *bucket)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "mean_step", bucket)) return REQUEST_REFUSED;
@@ -358,10 +358,11 @@ static en_req host_mean_step(en_host *table, en_bucket *bucket)
     return start_coll(host, group, &op, bucket, 1);
 }
 
-static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *bucket, en_vec inout)
+static en_req host_coll(en_host *table, int op, int group, int what, const en_bucket *bucket, en_vec inout)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "coll", bucket)) return REQUEST_REFUSED;
+    if (!eni_host_knows(host, "coll", bucket) || !eni_host_serves(host, "coll", group, what, 0))
+        return REQUEST_REFUSED;
     const int who = find_group(host, group);
     if (who == NONE || !is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
     if (who == ALONE) return 0;
@@ -369,7 +370,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, en_bucket *
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
         host->writes_param = 1; /* a copy of another rank's is no own */
-    if (slot == ENI_SLOT_GRAD && what != EN_WEIGHTS && (op == EN_ALLREDUCE || op == EN_REDUCE))
+    if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
         host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
     const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     return start_coll(host, who, &in_place, bucket, 0);
@@ -384,27 +385,33 @@ static int may_send(eni_host *host, const char *operation, en_vec v)
     return 0;
 }
 
-static en_req host_sendrecv(en_host *table, int to, en_vec out, int from, en_vec in, en_bucket *bucket)
+static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket *bucket, int to, en_vec out, int from, en_vec in)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "sendrecv", bucket)) return REQUEST_REFUSED;
-    const int group = find_group(host, EN_WORLD);
-    if (group == NONE || !eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
+    if (!eni_host_knows(host, "sendrecv", bucket) || !eni_host_serves(host, "sendrecv", group, what, 0))
+        return REQUEST_REFUSED;
+    if (group != EN_WORLD) {
+        eni_host_misuse(host, "called sendrecv for EN_LOCAL, and only ranks of EN_WORLD exchange vectors");
+        host->verdict = EN_EINVAL;
+        return REQUEST_REFUSED;
+    }
+    const int who = find_group(host, EN_WORLD);
+    if (who == NONE || !eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
         !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
     note_write(host, in);
-    if (group == ALONE && to == 0 && from == 0)
+    if (who == ALONE && to == 0 && from == 0)
         return host_lin(table, in, 1, out, 0) == EN_OK ? 0 : REQUEST_REFUSED;
-    if (group == ALONE) {
+    if (who == ALONE) {
         eni_host_misuse(host, "called sendrecv with ranks %d and %d of a world of one", to, from);
         return REQUEST_REFUSED;
     }
-    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, EN_WEIGHTS, bucket, out);
+    eni_coll_op op = eni_host_bucket_op(host, ENI_COLL_SENDRECV, what, bucket, out);
     op.to = to;
     op.from = from;
     op.slot_in = eni_vec_slot(in);
-    return start_coll(host, group, &op, bucket, 0);
+    return start_coll(host, who, &op, bucket, 0);
 }
 
 /* ---- calls to the store ---- */
@@ -502,12 +509,12 @@ static int may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bu
     return 0;
 }
 
-static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bucket *bucket, en_vec out,
-                        en_vec in)
+static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const en_bucket *bucket, en_vec out,
+                        en_vec in, uint64_t word)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call") ||
-        !may_call(host, dest, kind, bucket))
+        !eni_host_serves(host, "call", EN_WORLD, what, word) || !may_call(host, dest, kind, bucket))
         return REQUEST_REFUSED;
     if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
         (in != 0 && (!is_vector_of(host, "call", bucket, in) || !may_write(host, "call", in))))
@@ -529,7 +536,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, en_bu
         r->op.covered = host->uncovered[bucket->id];
         host->uncovered[bucket->id] = 0;
     }
-    r->is_grad = what != EN_WEIGHTS && out == bucket->grad;
+    r->is_grad = what == EN_GRAD && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
     if (!delay_call(host, r)) send_call(host, r);
     return r->id;
@@ -586,7 +593,7 @@ static en_status host_wait(en_host *table, en_req req)
     if (req == 0) return EN_OK;
     if (req == REQUEST_REFUSED) {
         EN_TRY(host->config.alive_status(host->config.alive_user));
-        return EN_EBUG;
+        return host->verdict != EN_OK ? host->verdict : EN_EBUG;
     }
     if (req >= host->next_request) {
         eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
@@ -600,6 +607,13 @@ static en_status host_wait(en_host *table, en_req req)
     if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
     request_free(host, r);
     return st;
+}
+
+/* Nothing carries a word yet: every answer's is 0. */
+static uint64_t host_answer(en_host *table, en_req req)
+{
+    (void)table, (void)req;
+    return 0;
 }
 
 /* ---- the table ---- */
@@ -624,5 +638,5 @@ const en_host eni_host_operations = {
     .sendrecv = host_sendrecv,
     .call = host_call,
     .wait = host_wait,
-    .extension = host_extension,
+    .answer = host_answer,
 };

@@ -34,44 +34,53 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...)
     va_end(args);
     eni_host_place(host, place, sizeof place);
     eni_error("host", "%s %s", place, text);
-    host->has_misused = 1;
+    host->verdict = EN_EBUG;
 }
 
-/* Sums, steps and messages are cut by these: a hook may read them, and write req; plan also narrows the
- * range. */
-int eni_host_is_as_given(const eni_host *host, const en_bucket *now)
+int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
 {
-    const en_bucket *given = &host->given[now - host->buckets];
-    if (!host->is_planning && (now->lo != given->lo || now->hi != given->hi)) return 0;
-    return now->size == given->size && now->id == given->id && now->nparams == given->nparams &&
-           now->params == given->params && now->count == given->count && now->step == given->step &&
-           now->nsamples == given->nsamples && now->param == given->param && now->grad == given->grad;
+    char why[160] = "";
+    if (group == EN_GROUP)
+        snprintf(why, sizeof why, "for EN_GROUP, and this run has no groups: take EN_WORLD or EN_LOCAL");
+    else if (group != EN_WORLD && group != EN_LOCAL)
+        snprintf(why, sizeof why, "for group %d; EN_WORLD and EN_LOCAL are there", group);
+    else if (what < EN_GRAD || what > EN_WEIGHTS)
+        snprintf(why, sizeof why, "with %d for what it carries; EN_GRAD, EN_DELTA and EN_WEIGHTS are there",
+                 what);
+    else if (word != 0)
+        snprintf(why, sizeof why, "with the word %llu, which nothing carries yet: give 0",
+                 (unsigned long long)word);
+    if (why[0] == 0) return 1;
+    eni_host_misuse(host, "called %s %s", operation, why);
+    host->verdict = EN_EINVAL;
+    return 0;
 }
 
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket)
 {
     const uintptr_t from = (uintptr_t)bucket - (uintptr_t)host->buckets; /* wraps for what lies before */
     const size_t size = sizeof *bucket;
-    if (from % size != 0 || from / size >= host->config.buckets->n) {
-        eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
-                        operation);
-        return 0;
-    }
-    if (eni_host_is_as_given(host, bucket)) return 1;
-    eni_host_misuse(host, "changed bucket %u, of which only req is the strategy's, and called %s with it",
-                    (unsigned)(from / size), operation);
+    if (from % size == 0 && from / size < host->config.buckets->n) return 1;
+    eni_host_misuse(host, "called %s with a bucket that is not the host's; pass on the hook's own",
+                    operation);
     return 0;
 }
 
 /* ---- vectors and rates ---- */
 
-int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
+int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out)
 {
     for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
         if (strcmp(host->slot_names[s], name) == 0) {
             *slot_out = s;
             return 1;
         }
+    return 0;
+}
+
+int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
+{
+    if (eni_host_has_slot(host, name, slot_out)) return 1;
     if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
         return 0;
     snprintf(host->slot_names[host->nslots_used], ENI_HOST_NAME, "%s", name);

@@ -28,7 +28,7 @@ typedef struct eni_request {
     en_req id;
     const char *what;  /* "all-reduce", "push-pull": for people */
     eni_operation op;  /* what the transport carries; REQ_GPU, SHARED: once is_offered */
-    en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
+    const en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
     en_req after;      /* a late REQ_CALL: the collective on its vector */
     int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there */
     int is_complete;   /* the transport was waited for */
@@ -47,10 +47,10 @@ struct eni_host {
     eni_host_config config;
     eni_transport transport;
     en_bucket *buckets;           /* (n) */
-    en_bucket *given;             /* (n) what the strategy must leave as it is in them: all but req */
+    en_req (*reqs)[EN_REQS];      /* (n) the strategy's */
     const char *hook;             /* that runs; NULL: none */
     const en_bucket *hook_bucket; /* of that hook, or NULL */
-    int has_misused;              /* that hook: it has been said */
+    en_status verdict;            /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
     void *state;                  /* of the strategy */
     uint32_t nslots_used;
     char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
@@ -137,13 +137,15 @@ void eni_host_place(const eni_host *host, char *text, size_t bytes);
  * .."), and makes it fail. */
 void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* 1 if the strategy has left of the bucket (one of the host's) what it must leave. */
-int eni_host_is_as_given(const eni_host *host, const en_bucket *now);
-
-/* 1 if `bucket` is one of the host's own and as it was given; else misuse of `operation`. */
+/* 1 if `bucket` is one of the host's own; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* The arena slot of a name, taken if it is new; 0 when there is no room. */
+/* 1 if an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in one
+ * logged sentence. */
+int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word);
+
+/* The arena slot of a name; 0: it is new. find takes one for it; 0: no room. */
+int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out);
 int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out);
 
 /* A collective on the vector of a bucket, in place. */
@@ -179,7 +181,7 @@ int eni_host_gpu_may(eni_host *host, const char *operation);
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r);
 en_status eni_host_gpu_wait(eni_host *host, eni_request *r);
-en_status eni_host_gpu_step(eni_host *host, en_bucket *bucket);
+en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket);
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket);
 void eni_host_gpu_offer(eni_host *host);
 

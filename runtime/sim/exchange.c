@@ -46,7 +46,7 @@ static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64
     uint64_t weight[ENI_MEAN_MAX];
     for (int32_t i = 0; i < c->n; i++) {
         from[i] = c->entries[i].data + lo;
-        weight[i] = c->what == EN_WEIGHTS ? 1 : c->entries[i].op.nsamples;
+        weight[i] = c->what == EN_GRAD ? c->entries[i].op.nsamples : 1;
     }
     eni_mean_ranks(dst, from, weight, c->n, sim->config->sum_order, c->count, lo, hi);
 }

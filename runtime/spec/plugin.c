@@ -18,7 +18,7 @@
 enum {
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
-                  EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS
+                  EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE
 };
 
 /* ---- words ------------------------------------------------------------------------------------------- */

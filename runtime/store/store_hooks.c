@@ -1,6 +1,6 @@
 /* store_hooks.c - the strategy's store half: calls its hooks, answers what they ask (the en_store table), and
- * holds them to the contract: what a hook may not write is put back, and what it may not do fails it in one
- * line with its place. */
+ * holds them to the contract: what a hook may not do fails it in one line with its place. What it may not
+ * write is const (entrain/strategy.h). */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    store->has_misused = 1;
+    store->verdict = EN_EBUG;
     if (store->hook == NULL) {
         eni_error("store", "%s, outside of a hook, %s", store->config.strategy->name, text);
         return;
@@ -33,44 +33,10 @@ __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const
               (unsigned long long)part->pub.version, store->hook_client, text);
 }
 
-/* What cuts copies and sums. */
-static int same_partition(const en_partition *a, const en_partition *b)
-{
-    return a->size == b->size && a->bucket == b->bucket && a->shard == b->shard &&
-           a->nclients == b->nclients && a->count == b->count && a->min_clock == b->min_clock && a->w == b->w;
-}
-
-static int same_message(const en_msg *a, const en_msg *b)
-{
-    return a->size == b->size && a->kind == b->kind && a->src == b->src && a->what == b->what &&
-           a->clock == b->clock && a->base_version == b->base_version && a->nsamples == b->nsamples &&
-           a->data == b->data;
-}
-
-/* Puts back what is not the strategy's, before the store relies on it. 0, said, if there was anything. */
-static int is_untouched(eni_store *store)
-{
-    en_partition *part = &store->hook_part->pub;
-    eni_call *call = store->hook_call;
-    const int has_partition = !same_partition(part, &store->hook_given),
-              has_msg = call && !same_message(&call->msg, &store->hook_msg);
-    if (has_partition) {
-        store->hook_given.pending = part->pending; /* these two move with absorb, step and touch */
-        store->hook_given.version = part->version;
-        *part = store->hook_given;
-        misuse(store, "changed its partition; only what w points at is the strategy's");
-    }
-    if (has_msg) {
-        call->msg = store->hook_msg;
-        misuse(store, "changed its message; only what data points at is the strategy's");
-    }
-    return !has_partition && !has_msg;
-}
-
 /* 1 if `part` is the one whose hook runs; else misuse of `operation`. */
 static int knows(eni_store *store, const char *operation, const en_partition *part)
 {
-    if (store->hook != NULL && part == &store->hook_part->pub) return is_untouched(store);
+    if (store->hook != NULL && part == &store->hook_part->pub) return 1;
     misuse(store, "called %s with a partition that is not the hook's", operation);
     return 0;
 }
@@ -126,7 +92,7 @@ static void table_log(en_store *table, int level, const char *fmt, ...)
     eni_log(level, table_store(table)->config.strategy->name, "%s", text);
 }
 
-static en_status table_absorb(en_store *table, en_partition *part, const en_msg *msg, double weight)
+static en_status table_absorb(en_store *table, const en_partition *part, const en_msg *msg, double weight)
 {
     eni_store *store = table_store(table);
     eni_call *call = store->current;
@@ -136,25 +102,25 @@ static en_status table_absorb(en_store *table, en_partition *part, const en_msg 
                weight);
         return EN_EBUG;
     }
-    return eni_partition_stage(store, (eni_partition *)part, call, weight);
+    return eni_partition_stage(store, store->hook_part, call, weight);
 }
 
-static en_status table_step(en_store *table, en_partition *part)
+static en_status table_step(en_store *table, const en_partition *part)
 {
     eni_store *store = table_store(table);
-    return knows(store, "step", part) ? eni_partition_step(store, (eni_partition *)part) : EN_EBUG;
+    return knows(store, "step", part) ? eni_partition_step(store, store->hook_part) : EN_EBUG;
 }
 
-static void table_touch(en_store *table, en_partition *part)
+static void table_touch(en_store *table, const en_partition *part)
 {
     eni_store *store = table_store(table);
     if (!knows(store, "touch", part)) return;
-    part->version++;
+    store->hook_part->pub.version++;
     store->stats.touches++;
     store->did_touch = 1;
 }
 
-static float *table_peer(en_store *table, en_partition *pub, int32_t src, int i)
+static float *table_peer(en_store *table, const en_partition *pub, int32_t src, int i)
 {
     eni_store *store = table_store(table);
     const uint32_t vecs = store->config.strategy->peer_vecs;
@@ -164,24 +130,37 @@ static float *table_peer(en_store *table, en_partition *pub, int32_t src, int i)
                store->config.world);
         return NULL;
     }
-    eni_dedupe *dedupe = &((eni_partition *)pub)->dedupe[src];
+    eni_dedupe *dedupe = &store->hook_part->dedupe[src];
     if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return NULL;
     if (!dedupe->peer[i]) {
         dedupe->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (dedupe->peer[i])
-            memcpy(dedupe->peer[i], ((eni_partition *)pub)->first, pub->count * sizeof(float));
+        if (dedupe->peer[i]) memcpy(dedupe->peer[i], store->hook_part->first, pub->count * sizeof(float));
     }
     return dedupe->peer[i];
 }
 
-static void table_timer(en_store *table, en_partition *pub, int64_t delay_ns)
+static void table_timer(en_store *table, const en_partition *pub, int64_t delay_ns)
 {
     eni_store *store = table_store(table);
-    eni_partition *part = (eni_partition *)pub;
+    eni_partition *part = store->hook_part;
     if (!knows(store, "timer", pub)) return;
     if (delay_ns < 0) delay_ns = 0;
     part->has_timer = store->has_timers = 1;
     part->timer_ns = delay_ns < INT64_MAX - store->now_ns ? store->now_ns + delay_ns : INT64_MAX - 1;
+}
+
+static en_status table_answer(en_store *table, const en_msg *msg, uint64_t word)
+{
+    eni_store *store = table_store(table);
+    if (store->hook_call == NULL || msg != &store->hook_call->msg) {
+        misuse(store, "called answer without its message: it belongs into on_push and on_pull");
+        return EN_EBUG;
+    }
+    if (word == 0) return EN_OK;
+    misuse(store, "called answer with the word %llu, which nothing carries yet: give 0",
+           (unsigned long long)word);
+    store->verdict = EN_EINVAL;
+    return EN_EINVAL;
 }
 
 void eni_store_fill_table(eni_store *store)
@@ -199,6 +178,7 @@ void eni_store_fill_table(eni_store *store)
         .touch = table_touch,
         .peer = table_peer,
         .timer = table_timer,
+        .answer = table_answer,
     };
 }
 
@@ -213,19 +193,16 @@ static en_status begin_hook(eni_store *store, const char *hook, eni_partition *p
     store->hook_part = part;
     store->hook_call = call;
     store->hook_client = client;
-    store->hook_given = part->pub;
-    if (call) store->hook_msg = call->msg;
-    store->has_misused = 0;
+    store->verdict = EN_OK;
     return EN_OK;
 }
 
-/* EN_EBUG after misuse; partition and message are as they were. */
 static en_status end_hook(eni_store *store)
 {
-    is_untouched(store);
     store->hook = NULL;
     store->hook_part = NULL;
-    return store->has_misused ? EN_EBUG : EN_OK;
+    store->hook_call = NULL;
+    return store->verdict;
 }
 
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call)

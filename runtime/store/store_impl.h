@@ -107,11 +107,9 @@ struct eni_store {
     int did_touch;       /* in that hook */
     const char *hook;    /* that runs; NULL: none */
     eni_partition *hook_part; /* of that hook */
-    eni_call *hook_call; /* whose message it has; NULL: none */
-    en_partition hook_given; /* what both were when it began */
-    en_msg hook_msg;
+    eni_call *hook_call;      /* whose message it has; NULL: none */
     int32_t hook_client; /* whose message or membership; -1: nobody's */
-    int has_misused;     /* that hook: it has been said */
+    en_status verdict;   /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
     eni_call *idle;      /* recycled calls */
     eni_call *retired;   /* done with, but an action of the last step may point into their payload */
     float **pool;        /* buffers of max_count for detached payloads */

@@ -84,7 +84,6 @@ en_status eni_partition_own(eni_store *store, eni_partition *part)
     spare->next = part->buffer;
     part->buffer = spare;
     part->pub.w = spare->data;
-    if (store->hook_part == part) store->hook_given.w = spare->data; /* it is not the hook that moved it */
     store->stats.moved++;
     return EN_OK;
 }
@@ -181,6 +180,12 @@ static en_status room_for_sources(eni_store *store, uint32_t n)
     return eni_store_grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
 }
 
+/* What a contribution weighs in the mean: deltas and weights count each client once. */
+static uint64_t weight_of(const eni_call *call)
+{
+    return call->msg.what == EN_DELTA || call->msg.what == EN_WEIGHTS ? 1 : call->msg.nsamples;
+}
+
 /* Elements [lo, hi) of the partition, summed from the first contribution of rank `rank` on, around. */
 static void mean_range(eni_store *store, const eni_partition *part, int32_t rank, float inv, uint64_t lo,
                        uint64_t hi)
@@ -190,19 +195,19 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
         start++;
     for (uint32_t k = 0; k < part->nstaged; k++) {
         const eni_call *call = part->staged[(start + k) % part->nstaged];
-        if (call->msg.nsamples == 0) continue;
+        if (weight_of(call) == 0) continue;
         store->source[n] = call->msg.data + lo;
         store->scale[n++] =
-            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)call->msg.nsamples));
+            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)weight_of(call)));
     }
     eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean = the mean of what is staged, over at least one sample; the bits of eni_mean_ranks. */
-static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t samples)
+/* store->mean = the mean of what is staged, which weighs something; the bits of eni_mean_ranks. */
+static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
-    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)part->nstaged : (float)samples);
+    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)part->nstaged : (float)weight);
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, part, 0, inv, 0, count);
         return;
@@ -240,19 +245,21 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
 en_status eni_partition_step(eni_store *store, eni_partition *part)
 {
     if (part->nstaged == 0) return EN_OK;
-    uint64_t samples = 0;
-    for (uint32_t i = 0; i < part->nstaged; i++)
+    uint64_t samples = 0, weight = 0;
+    for (uint32_t i = 0; i < part->nstaged; i++) {
         samples += part->staged[i]->msg.nsamples;
-    if (samples > 0) EN_TRY(room_for_sources(store, part->nstaged));
-    if (samples > 0) mean_of_staged(store, part, samples);
-    const int is_finite = samples == 0 || eni_all_finite(store->mean, part->pub.count);
+        weight += weight_of(part->staged[i]);
+    }
+    if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
+    if (weight > 0) mean_of_staged(store, part, weight);
+    const int is_finite = weight == 0 || eni_all_finite(store->mean, part->pub.count);
     EN_TRY(count_staged(store, part, is_finite));
     if (!is_finite) {
         store->stats.nonfinite++;
         unstage_all(store, part, EN_ENONFINITE);
         return EN_ENONFINITE;
     }
-    if (samples > 0) EN_TRY(apply_mean(store, part));
+    if (weight > 0) EN_TRY(apply_mean(store, part));
     part->steps++;
     part->samples += samples;
     part->pub.version++;

@@ -68,27 +68,27 @@ static const char *folder;
 
 static struct {
     en_host *table;
-    en_bucket *bucket;
+    const en_bucket *bucket;
 } probe;
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)state;
+    (void)state, (void)lo, (void)hi;
     probe.table = host;
     probe.bucket = bucket;
     return EN_OK;
 }
 
-static en_status submit_mean(en_host *host, void *state, en_bucket *bucket)
+static en_status submit_mean(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = host->mean_step(host, bucket);
     return EN_OK;
 }
 
-static en_status submit_step(en_host *host, void *state, en_bucket *bucket)
+static en_status submit_step(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)state;
+    (void)state, (void)req;
     return host->step(host, bucket);
 }
 
@@ -618,7 +618,7 @@ static int misuse(int rank, int n, cluster_board *board, void *user)
         return 1;
     en_host *h = probe.table;
     CLUSTER_CHECK(h->lin(h, probe.bucket->param, 1, probe.bucket->grad, 1) == EN_EBUG);
-    CLUSTER_CHECK(h->wait(h, h->call(h, EN_SERVERS, 1, EN_GRAD, probe.bucket, 0, 0)) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->call(h, EN_SERVERS, 1, EN_GRAD, probe.bucket, 0, 0, 0)) == EN_EBUG);
     CLUSTER_CHECK(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, probe.bucket, probe.bucket->grad) == 0);
     /* who does not tell of micro-batches has one */
     eni_gpu_steps_replay(r.steps, 1);

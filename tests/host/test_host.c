@@ -20,7 +20,7 @@
 static struct probe {
     char calls[512]; /* "open plan0 plan1 .." */
     en_host *table;  /* as open got it */
-    en_bucket *bucket[2];
+    const en_bucket *bucket[2];
     en_vec x[2], y[2], again, late, long_name, extra[8];
     uint64_t narrow;        /* plan narrows bucket 1 to [narrow, count - narrow) */
     int vectors;            /* extra ones to ask for */
@@ -44,7 +44,7 @@ static en_status fake_open(en_host *host, void *state)
     return probe.open;
 }
 
-static en_status fake_plan(en_host *host, void *state, en_bucket *bucket)
+static en_status fake_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
     (void)state;
     note("plan", (int)bucket->id);
@@ -61,8 +61,8 @@ static en_status fake_plan(en_host *host, void *state, en_bucket *bucket)
         probe.long_name =
             host->vec(host, "a name that is far longer than any that a checkpoint would hold", bucket);
     } else if (probe.narrow > 0) {
-        bucket->lo = probe.narrow;
-        bucket->hi = bucket->count - probe.narrow;
+        *lo = probe.narrow;
+        *hi = bucket->count - probe.narrow;
     }
     return EN_OK;
 }
@@ -74,20 +74,20 @@ static en_status fake_before(en_host *host, void *state, uint64_t step)
     return EN_OK;
 }
 
-static en_status fake_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status fake_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
     note("submit", (int)bucket->id);
     if (probe.submit != EN_OK) return probe.submit;
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = host->mean_step(host, bucket);
     return EN_OK;
 }
 
-static en_status fake_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status fake_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
     note("finish", (int)bucket->id);
-    return host->wait(host, bucket->req[0]);
+    return host->wait(host, req[0]);
 }
 
 static en_status fake_after(en_host *host, void *state, uint64_t step)
@@ -414,7 +414,6 @@ static void test_small_services(void **state)
     assert_int_equal(h->abi, EN_STRATEGY_ABI);
     assert_int_equal(h->size, sizeof(en_host));
     assert_int_equal(h->world->nranks, 1);
-    assert_null(h->extension(h, "no-such"));
     assert_true(isnan(h->cost(h, 0, probe.bucket[0])));
     assert_true(h->coll_bytes(h, EN_ALLREDUCE, EN_WORLD) == 0);
     assert_true(h->now_ns(h) > 0);
@@ -432,21 +431,21 @@ static void test_requests(void **state)
 {
     (void)state;
     en_host *h = open_host();
-    en_bucket *bucket = probe.bucket[0];
+    const en_bucket *bucket = probe.bucket[0];
     assert_int_equal(h->wait(h, 0), EN_OK);
     assert_int_equal(h->wait(h, 12345), EN_EBUG); /* there never was one */
     /* alone, a collective is the identity and done at once */
     fill(ENI_SLOT_GRAD, 1);
     assert_int_equal(h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, bucket->grad), 0);
-    assert_int_equal(h->sendrecv(h, 0, bucket->grad, 0, bucket->param, bucket), 0);
+    assert_int_equal(h->sendrecv(h, EN_WORLD, EN_WEIGHTS, bucket, 0, bucket->grad, 0, bucket->param), 0);
     assert_true(*at(ENI_SLOT_GRAD, 64) == 1 + 0.64f);
     /* no servers, no store in a worker: refused, and wait says so rather than wait */
     world.errors = 0;
-    en_req req = h->call(h, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    en_req req = h->call(h, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     assert_int_equal(world.errors, 1);
     assert_non_null(strstr(world.said, "none"));
     assert_int_equal(h->wait(h, req), EN_EBUG);
-    assert_int_equal(h->wait(h, h->call(h, 0, 1, EN_GRAD, bucket, bucket->grad, bucket->param)), EN_EBUG);
+    assert_int_equal(h->wait(h, h->call(h, 0, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 0)), EN_EBUG);
     world.alive = EN_EPEER; /* a death explains more than the bug that it may have caused */
     assert_int_equal(h->wait(h, req), EN_EPEER);
 }

@@ -15,7 +15,8 @@
 
 enum { COUNT = 64 };
 
-typedef en_status (*misdeed)(en_host *, en_bucket *);
+typedef en_status (*misdeed)(en_host *, const en_bucket *);
+static uint64_t plan_hi;
 static misdeed in_plan, in_submit, in_finish;
 static en_status returned;
 
@@ -30,21 +31,23 @@ static void listen_to(void *user, int level, const char *subsystem, const char *
     snprintf(said, sizeof said, "%s", text);
 }
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
     (void)state;
+    if (bucket->id == 1 && plan_hi > 0) *hi = plan_hi;
+    (void)lo;
     return in_plan != NULL && bucket->id == 1 ? in_plan(host, bucket) : EN_OK;
 }
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)state;
+    (void)state, (void)req;
     return in_submit != NULL && bucket->id == 1 ? in_submit(host, bucket) : EN_OK;
 }
 
-static en_status finish(en_host *host, void *state, en_bucket *bucket)
+static en_status finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
-    (void)state;
+    (void)state, (void)req;
     return in_finish != NULL && bucket->id == 1 ? in_finish(host, bucket) : EN_OK;
 }
 
@@ -100,95 +103,83 @@ static en_status run_step(void)
 
 /* ---- misdeeds: all of them say that they went well ---- */
 
-static en_status rewrite_id(en_host *host, en_bucket *bucket)
+static en_status no_group(en_host *host, const en_bucket *bucket)
 {
-    bucket->id = 0;
-    host->step(host, bucket);
+    host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
-static en_status rewrite_id_far(en_host *host, en_bucket *bucket)
+static en_status other_group(en_host *host, const en_bucket *bucket)
 {
-    bucket->id = 1u << 30;
-    host->mean_step(host, bucket);
+    host->coll(host, EN_ALLREDUCE, 7, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
-static en_status rewrite_param(en_host *host, en_bucket *bucket)
+static en_status local_sendrecv(en_host *host, const en_bucket *bucket)
 {
-    (void)host;
-    bucket->param = 0;
+    host->sendrecv(host, EN_LOCAL, EN_WEIGHTS, bucket, 0, bucket->grad, 0, bucket->param);
     return EN_OK;
 }
 
-static en_status rewrite_grad(en_host *host, en_bucket *bucket)
+static en_status carries_nothing(en_host *host, const en_bucket *bucket)
 {
-    bucket->grad = UINT32_MAX;
-    host->step(host, bucket);
+    host->sendrecv(host, EN_WORLD, 0, bucket, 0, bucket->grad, 0, bucket->param);
     return EN_OK;
 }
 
-static en_status rewrite_range(en_host *host, en_bucket *bucket)
+static en_status word(en_host *host, const en_bucket *bucket)
 {
-    (void)host;
-    bucket->hi = UINT64_MAX;
+    host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 77);
     return EN_OK;
 }
 
-static en_status rewrite_samples(en_host *host, en_bucket *bucket)
-{
-    (void)host;
-    bucket->nsamples = 1000;
-    return EN_OK;
-}
-
-static en_status foreign_bucket(en_host *host, en_bucket *bucket)
+static en_status foreign_bucket(en_host *host, const en_bucket *bucket)
 {
     en_bucket copy = *bucket;
     host->step(host, &copy);
     return EN_OK;
 }
 
-static en_status no_bucket(en_host *host, en_bucket *bucket)
+static en_status no_bucket(en_host *host, const en_bucket *bucket)
 {
     (void)bucket;
-    host->call(host, EN_SERVERS, 1, EN_GRAD, NULL, 1, 1);
+    host->call(host, EN_SERVERS, 1, EN_GRAD, NULL, 1, 1, 0);
     return EN_OK;
 }
 
-static en_status unknown_request(en_host *host, en_bucket *bucket)
+static en_status unknown_request(en_host *host, const en_bucket *bucket)
 {
     (void)bucket;
     host->wait(host, 4711);
     return EN_OK;
 }
 
-static en_status store_of_a_ring(en_host *host, en_bucket *bucket)
+static en_status store_of_a_ring(en_host *host, const en_bucket *bucket)
 {
-    host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static en_status kind_0(en_host *host, en_bucket *bucket)
+static en_status kind_0(en_host *host, const en_bucket *bucket)
 {
-    host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, bucket->grad, bucket->param);
+    host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static en_status foreign_vector(en_host *host, en_bucket *bucket)
+static en_status foreign_vector(en_host *host, const en_bucket *bucket)
 {
     host->lin(host, bucket->grad, 1, bucket->param + 0x00ff0000u, 0);
     return EN_OK;
 }
 
-static en_status vector_like_none(en_host *host, en_bucket *bucket)
+static en_status vector_like_none(en_host *host, const en_bucket *bucket)
 {
     (void)bucket;
     host->vec(host, "x", NULL);
     return EN_OK;
 }
 
-static en_status no_key(en_host *host, en_bucket *bucket)
+static en_status no_key(en_host *host, const en_bucket *bucket)
 {
     (void)bucket;
     host->num(host, NULL);
@@ -196,21 +187,27 @@ static en_status no_key(en_host *host, en_bucket *bucket)
     return EN_OK;
 }
 
-static en_status return_it(en_host *host, en_bucket *bucket)
+static en_status return_it(en_host *host, const en_bucket *bucket)
 {
     (void)host, (void)bucket;
     return returned;
 }
 
-static void expect_misuse(const char *what, en_status st, const char *hook, const char *place,
-                          const char *words)
+static void expect_refusal(const char *what, en_status st, en_status wanted, const char *hook,
+                           const char *place, const char *words)
 {
     char begin[128];
     snprintf(begin, sizeof begin, "%s of bad (rank 2%s, bucket 1)", hook, place);
-    if (st != EN_EBUG || errors < 1 || strncmp(said, begin, strlen(begin)) != 0 ||
+    if (st != wanted || errors < 1 || strncmp(said, begin, strlen(begin)) != 0 ||
         strstr(said, words) == NULL)
         fail_msg("%s: status %d, %d errors; \"%s ..%s\" expected in \"%s\"", what, st, errors, begin, words,
                  said);
+}
+
+static void expect_misuse(const char *what, en_status st, const char *hook, const char *place,
+                          const char *words)
+{
+    expect_refusal(what, st, EN_EBUG, hook, place, words);
 }
 
 static void test_misuse_is_named(void **state)
@@ -220,13 +217,7 @@ static void test_misuse_is_named(void **state)
         const char *name;
         misdeed misdeed;
         const char *words;
-    } cases[] = {{"id", rewrite_id, "changed"},
-                 {"far id", rewrite_id_far, "changed bucket 1"},
-                 {"param", rewrite_param, "changed"},
-                 {"grad", rewrite_grad, "changed"},
-                 {"range", rewrite_range, "changed"},
-                 {"samples", rewrite_samples, "changed"},
-                 {"copy", foreign_bucket, "not the host's"},
+    } cases[] = {{"copy", foreign_bucket, "not the host's"},
                  {"no bucket", no_bucket, "call with a bucket that is not"},
                  {"request", unknown_request, "4711"},
                  {"store", store_of_a_ring, "this run has none"},
@@ -242,13 +233,34 @@ static void test_misuse_is_named(void **state)
         expect_misuse(cases[i].name, run_step(), "finish", ", step 7", cases[i].words);
         in_finish = NULL;
     }
-    in_plan = rewrite_id_far;
-    expect_misuse("id in plan", run_step(), "plan", "", "changed");
-    in_plan = rewrite_range;
+    in_plan = return_it; /* EN_OK */
+    plan_hi = UINT64_MAX;
     expect_misuse("range in plan", run_step(), "plan", "", "keep lo <= hi <= count");
+    plan_hi = 0;
     in_plan = vector_like_none;
     expect_misuse("like in plan", run_step(), "plan", "", "vec with");
     in_plan = NULL;
+}
+
+/* What version 2 names and no host has yet: one sentence, and the hook fails with EN_EINVAL. */
+static void test_what_is_not_there_yet_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        misdeed misdeed;
+        const char *words;
+    } cases[] = {{"group", no_group, "called coll for EN_GROUP, and this run has no groups"},
+                 {"group 7", other_group, "called coll for group 7"},
+                 {"sendrecv", local_sendrecv, "called sendrecv for EN_LOCAL"},
+                 {"what", carries_nothing, "called sendrecv with 0 for what it carries"},
+                 {"word", word, "called call with the word 77, which nothing carries yet"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        in_submit = cases[i].misdeed;
+        expect_refusal(cases[i].name, run_step(), EN_EINVAL, "submit", ", step 7", cases[i].words);
+        assert_int_equal(errors, 1);
+    }
+    in_submit = NULL;
 }
 
 static void test_failures_are_named_once(void **state)
@@ -278,6 +290,7 @@ int main(void)
 {
     eni_log_set_sink(listen_to, NULL);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_misuse_is_named),
+                                       cmocka_unit_test(test_what_is_not_there_yet_is_refused),
                                        cmocka_unit_test(test_failures_are_named_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,20 +12,20 @@
 
 enum { COUNT = 64 };
 
-static uint64_t lo, hi;
+static uint64_t low, high;
 static int errors;
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)host, (void)state;
-    bucket->lo = lo;
-    bucket->hi = hi;
+    (void)host, (void)state, (void)bucket;
+    *lo = low;
+    *hi = high;
     return EN_OK;
 }
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)host, (void)state, (void)bucket;
+    (void)host, (void)state, (void)bucket, (void)req;
     return EN_OK;
 }
 
@@ -56,8 +56,8 @@ static en_status open_with(uint64_t from, uint64_t to)
     eni_buckets *buckets;
     eni_options *options;
     eni_host *host = NULL;
-    lo = from;
-    hi = to;
+    low = from;
+    high = to;
     errors = 0;
     assert_int_equal(eni_arena_open(COUNT, 8, 0, &arena), EN_OK);
     assert_int_equal(eni_buckets_new(tensors, 1, COUNT, 4 * COUNT, &buckets), EN_OK);

@@ -25,23 +25,24 @@ static const eni_tensor_entry tensors[] = {{"a", 0, 64, 8, 8, ENI_TENSOR_WEIGHT}
 
 static struct rank_view {
     en_host *table;
-    en_bucket *bucket[2];
+    const en_bucket *bucket[2];
+    en_req req[2];
     en_vec inbox[2];
 } view;
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)state;
+    (void)state, (void)lo, (void)hi;
     view.table = host;
     view.bucket[bucket->id] = bucket;
     view.inbox[bucket->id] = host->vec(host, "inbox", bucket);
     return view.inbox[bucket->id] == 0 ? EN_ENOMEM : EN_OK;
 }
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = view.req[bucket->id] = host->mean_step(host, bucket);
     return EN_OK;
 }
 
@@ -163,7 +164,7 @@ static int steps_on_nothing(int rank, int n, cluster_board *board, void *user)
     (void)n;
     if (rank_open(&me, rank, board, fixture) != 0) return 1;
     en_host *h = view.table;
-    en_bucket *b = view.bucket[0];
+    const en_bucket *b = view.bucket[0];
     const uint64_t at = 64; /* where it begins */
     float *param = eni_arena_at(fixture->arenas[rank], ENI_SLOT_PARAM, at);
     fixture_fill(eni_arena_at(fixture->arenas[rank], ENI_SLOT_GRAD, 0), rank, 0, COUNT);
@@ -193,11 +194,12 @@ static int moves(int rank, int n, cluster_board *board, void *user)
     struct rank me;
     if (rank_open(&me, rank, board, fixture) != 0) return 1;
     en_host *h = view.table;
-    en_bucket *bucket = view.bucket[1]; /* elements [0, 64) */
+    const en_bucket *bucket = view.bucket[1]; /* elements [0, 64) */
     float *grad = eni_arena_at(fixture->arenas[rank], ENI_SLOT_GRAD, 0);
     fixture_fill(grad, rank, 0, COUNT);
     int left = (rank + n - 1) % n;
-    en_req sendrecv = h->sendrecv(h, (rank + 1) % n, bucket->grad, left, view.inbox[1], bucket);
+    en_req sendrecv =
+        h->sendrecv(h, EN_WORLD, EN_WEIGHTS, bucket, (rank + 1) % n, bucket->grad, left, view.inbox[1]);
     CLUSTER_CHECK(h->wait(h, sendrecv) == EN_OK);
     CLUSTER_CHECK(h->wait(h, sendrecv) == EN_OK); /* again is fine */
     CLUSTER_CHECK(h->lin(h, bucket->param, 1, view.inbox[1], 0) == EN_OK);
@@ -225,16 +227,22 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     int errors = 0;
     if (rank_open(&me, rank, board, user) != 0) return 1;
     en_host *h = view.table;
-    en_bucket *b = view.bucket[0];
+    const en_bucket *b = view.bucket[0];
     const en_vec foreign = view.bucket[1]->grad;
     eni_log_set_sink(keep_quiet, &errors);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, 0)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, foreign)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_GRAD, b, UINT32_MAX)) == EN_EBUG);
-    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, 0, b->grad, 0, UINT32_MAX, b)) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, EN_WORLD, EN_WEIGHTS, b, 0, b->grad, 0, UINT32_MAX)) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, 77, EN_WORLD, EN_GRAD, b, b->grad)) == EN_EINVAL);
-    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, n, b->grad, 0, view.inbox[0], b)) == EN_EINVAL);
-    CLUSTER_CHECK(errors == 6);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, EN_WORLD, EN_WEIGHTS, b, n, b->grad, 0, view.inbox[0])) ==
+                  EN_EINVAL);
+    CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_GROUP, EN_GRAD, b, b->grad)) == EN_EINVAL);
+    CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, 4, b, b->grad)) == EN_EINVAL);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, EN_LOCAL, EN_WEIGHTS, b, 0, b->grad, 0, view.inbox[0])) ==
+                  EN_EINVAL);
+    CLUSTER_CHECK(h->wait(h, h->call(h, EN_SERVERS, 1, EN_GRAD, b, b->grad, b->param, 7)) == EN_EINVAL);
+    CLUSTER_CHECK(errors == 10);
     eni_log_set_sink(NULL, NULL);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_ALLREDUCE, EN_WORLD, EN_WEIGHTS, b, b->grad)) == EN_OK);
     rank_close(&me);
@@ -254,9 +262,9 @@ static int dies(int rank, int n, cluster_board *board, void *user)
     if (rank == 2 && cluster_await(&board->word[0], (uint64_t)n)) raise(SIGKILL);
     CLUSTER_CHECK(eni_host_begin(me.host, 1, 8, 0) == EN_OK);
     CLUSTER_CHECK(eni_host_submit(me.host, 0) == EN_OK);
-    CLUSTER_CHECK(view.table->wait(view.table, view.bucket[0]->req[0]) == EN_EPEER);
+    CLUSTER_CHECK(view.table->wait(view.table, view.req[0]) == EN_EPEER);
     CLUSTER_CHECK(eni_host_submit(me.host, 1) == EN_OK);
-    CLUSTER_CHECK(view.table->wait(view.table, view.bucket[1]->req[0]) == EN_EPEER);
+    CLUSTER_CHECK(view.table->wait(view.table, view.req[1]) == EN_EPEER);
     rank_close(&me);
     return 0;
 }

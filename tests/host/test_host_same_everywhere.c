@@ -101,7 +101,7 @@ static en_status rec_lin(en_host *h, en_vec y, double a, en_vec x, double b)
     return st;
 }
 
-static en_status rec_step(en_host *h, en_bucket *b)
+static en_status rec_step(en_host *h, const en_bucket *b)
 {
     const en_status st = of(h)->real->step(of(h)->real, b);
     note(h, "step %u at %.9g: %d\n", b->id, of(h)->real->lr(of(h)->real), st);
@@ -125,30 +125,33 @@ static double rec_coll_bytes(en_host *h, int op, int group)
     return bytes;
 }
 
-static en_req rec_mean_step(en_host *h, en_bucket *b)
+static en_req rec_mean_step(en_host *h, const en_bucket *b)
 {
     const en_req r = of(h)->real->mean_step(of(h)->real, b);
     note(h, "mean_step %u: %llu\n", b->id, (unsigned long long)r);
     return r;
 }
 
-static en_req rec_coll(en_host *h, int op, int group, int what, en_bucket *b, en_vec inout)
+static en_req rec_coll(en_host *h, int op, int group, int what, const en_bucket *b, en_vec inout)
 {
     const en_req r = of(h)->real->coll(of(h)->real, op, group, what, b, inout);
     note(h, "coll %d %d %d of %u on %u: %llu\n", op, group, what, b->id, inout, (unsigned long long)r);
     return r;
 }
 
-static en_req rec_sendrecv(en_host *h, int to, en_vec out, int from, en_vec in, en_bucket *b)
+static en_req rec_sendrecv(en_host *h, int group, int what, const en_bucket *b, int to, en_vec out, int from,
+                           en_vec in)
 {
-    const en_req r = of(h)->real->sendrecv(of(h)->real, to, out, from, in, b);
-    note(h, "sendrecv %d %u %d %u of %u: %llu\n", to, out, from, in, b->id, (unsigned long long)r);
+    const en_req r = of(h)->real->sendrecv(of(h)->real, group, what, b, to, out, from, in);
+    note(h, "sendrecv %d %d %d %u %d %u of %u: %llu\n", group, what, to, out, from, in, b->id,
+         (unsigned long long)r);
     return r;
 }
 
-static en_req rec_call(en_host *h, int dest, uint32_t kind, int what, en_bucket *b, en_vec out, en_vec in)
+static en_req rec_call(en_host *h, int dest, uint32_t kind, int what, const en_bucket *b, en_vec out,
+                       en_vec in, uint64_t word)
 {
-    const en_req r = of(h)->real->call(of(h)->real, dest, kind, what, b, out, in);
+    const en_req r = of(h)->real->call(of(h)->real, dest, kind, what, b, out, in, word);
     note(h, "call %d %u %d of %u, %u %u: %llu\n", dest, kind, what, b->id, out, in, (unsigned long long)r);
     return r;
 }
@@ -160,9 +163,9 @@ static en_status rec_wait(en_host *h, en_req r)
     return st;
 }
 
-static const void *rec_extension(en_host *h, const char *id)
+static uint64_t rec_answer(en_host *h, en_req r)
 {
-    return of(h)->real->extension(of(h)->real, id);
+    return of(h)->real->answer(of(h)->real, r);
 }
 
 static en_status rec_open(en_host *h, void *state)
@@ -170,10 +173,10 @@ static en_status rec_open(en_host *h, void *state)
     return real->open(record_for(h), state);
 }
 
-static en_status rec_plan(en_host *h, void *state, en_bucket *b)
+static en_status rec_plan(en_host *h, void *state, const en_bucket *b, uint64_t *lo, uint64_t *hi)
 {
-    const en_status st = real->plan(record_for(h), state, b);
-    note(record_for(h), "plan %u: %llu %llu\n", b->id, (unsigned long long)b->lo, (unsigned long long)b->hi);
+    const en_status st = real->plan(record_for(h), state, b, lo, hi);
+    note(record_for(h), "plan %u: %llu %llu\n", b->id, (unsigned long long)*lo, (unsigned long long)*hi);
     return st;
 }
 
@@ -182,16 +185,16 @@ static en_status rec_before(en_host *h, void *state, uint64_t step)
     return real->before_step(record_for(h), state, step);
 }
 
-static en_status rec_submit(en_host *h, void *state, en_bucket *b)
+static en_status rec_submit(en_host *h, void *state, const en_bucket *b, en_req *req)
 {
     note(record_for(h), "submit %u of step %llu: %llu samples, rate %.9g\n", b->id,
          (unsigned long long)b->step, (unsigned long long)b->nsamples, h->lr(h));
-    return real->submit(record_for(h), state, b);
+    return real->submit(record_for(h), state, b, req);
 }
 
-static en_status rec_finish(en_host *h, void *state, en_bucket *b)
+static en_status rec_finish(en_host *h, void *state, const en_bucket *b, const en_req *req)
 {
-    return real->finish(record_for(h), state, b);
+    return real->finish(record_for(h), state, b, req);
 }
 
 static en_status rec_after(en_host *h, void *state, uint64_t step)
@@ -244,7 +247,7 @@ static void wrap(const en_strategy *strategy)
                                        .sendrecv = rec_sendrecv,
                                        .call = rec_call,
                                        .wait = rec_wait,
-                                       .extension = rec_extension};
+                                       .answer = rec_answer};
 }
 
 /* ---- sockets and shared memory ---------------------------------------------------------------------------
@@ -675,33 +678,37 @@ enum {
     FOREIGN_VECTOR,
     TWO_BUCKETS,
     NO_REQUEST,
-    CHANGED,
+    NO_GROUP,
+    A_WORD,
     TWO_CALLS,
     MISDEEDS
 };
 
-static en_status rude_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status rude_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
     en_vec grad = bucket->grad, foreign = bucket->id == 0 ? grad + 1 : grad - 1;
     switch (misdeed) {
     case KIND_0:
-        host->wait(host, host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, grad, bucket->param));
+        host->wait(host, host->call(host, EN_SERVERS, 0, EN_GRAD, bucket, grad, bucket->param, 0));
         break;
     case NO_STORE:
-        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param));
+        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 0));
         break;
-    case FAR_RANK: return host->wait(host, host->sendrecv(host, 99, grad, 99, bucket->param, bucket));
+    case FAR_RANK:
+        return host->wait(host,
+                          host->sendrecv(host, EN_WORLD, EN_WEIGHTS, bucket, 99, grad, 99, bucket->param));
     case NO_OPERATION: return host->wait(host, host->coll(host, 77, EN_WORLD, EN_GRAD, bucket, grad));
     case FOREIGN_VECTOR:
         host->wait(host, host->coll(host, EN_ALLREDUCE, EN_WORLD, EN_GRAD, bucket, foreign));
         break;
     case TWO_BUCKETS: host->lin(host, grad, 1, foreign, 0); break;
     case NO_REQUEST: host->wait(host, 12345); break;
-    case CHANGED: bucket->count++; break;
+    case NO_GROUP: host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, grad); break;
+    case A_WORD: host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 77); break;
     default:
-        bucket->req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param);
-        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param));
+        req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 0);
+        host->wait(host, host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, grad, bucket->param, 0));
     }
     return EN_OK;
 }

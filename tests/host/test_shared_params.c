@@ -28,25 +28,25 @@ static const eni_hyper kinds[NKINDS] = {
 
 static struct rank_view {
     en_host *table;
-    en_bucket *bucket[2];
+    const en_bucket *bucket[2];
     en_vec own;
     int narrows;
 } view;
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
     (void)state;
     view.table = host;
     view.bucket[bucket->id] = bucket;
     view.own = host->vec(host, "own", bucket);
-    if (view.narrows) bucket->lo = bucket->hi;
+    if (view.narrows) *lo = *hi;
     return EN_OK;
 }
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = host->mean_step(host, bucket);
     return EN_OK;
 }
 
@@ -203,13 +203,13 @@ static int errs(int rank, int n, cluster_board *board, void *user)
     if (rank_open(&me, rank, n, board, user, 1) != 0) return 1;
     CLUSTER_CHECK(eni_host_share_params(me.host) == EN_OK);
     en_host *h = view.table;
-    en_bucket *b = view.bucket[1];
+    const en_bucket *b = view.bucket[1];
     eni_log_set_sink(keep_quiet, &errors);
     CLUSTER_CHECK(h->step(h, b) == EN_EBUG);
     CLUSTER_CHECK(h->lin(h, b->param, 1, b->grad, 0) == EN_EBUG);
     CLUSTER_CHECK(h->lin(h, h->slot(h, b, 0), 1, b->grad, 0) == EN_EBUG);
     CLUSTER_CHECK(h->wait(h, h->coll(h, EN_BCAST, EN_WORLD, EN_WEIGHTS, b, b->param)) == EN_EBUG);
-    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, 0, b->grad, 0, b->param, b)) == EN_EBUG);
+    CLUSTER_CHECK(h->wait(h, h->sendrecv(h, EN_WORLD, EN_WEIGHTS, b, 0, b->grad, 0, b->param)) == EN_EBUG);
     CLUSTER_CHECK(errors == 5);
     CLUSTER_CHECK(h->lin(h, view.own, 1, b->param, 0) == EN_OK); /* reading is fine */
     eni_host_close(me.host);

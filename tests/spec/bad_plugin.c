@@ -14,9 +14,9 @@ enum {
     SAME_OPTION
 };
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)host;
+    (void)host, (void)req;
     (void)state;
     (void)bucket;
     return EN_OK;

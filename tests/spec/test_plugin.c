@@ -136,7 +136,7 @@ static void files_that_are_none(void **state)
     REFUSES("/nonexistent/mine.so", EN_ENOENT, "/nonexistent/mine.so", "No such file");
     REFUSES(EN_SOURCE_DIR "/examples/localsgd.c", EN_EFORMAT, "not a shared object", "2f 2a 20 6c",
             "cc -shared");
-    REFUSES(BAD "1.so", EN_EVERSION, "bad1.so", "ABI 99", "host 1", "build it again");
+    REFUSES(BAD "1.so", EN_EVERSION, "bad1.so", "ABI 99", "host 2", "build it again");
     REFUSES(BAD "2.so", EN_EVERSION, "24 bytes", "sizeof(en_strategy)");
     REFUSES(BAD "3.so", EN_EINVAL, "'My Strategy'", "a-z, 0-9 and '-'");
     REFUSES(BAD "4.so", EN_EINVAL, "submit");
@@ -145,7 +145,7 @@ static void files_that_are_none(void **state)
     REFUSES(BAD "7.so", EN_EVERSION, "0x40000000");
     REFUSES(BAD "8.so", EN_EINVAL, "option period", "default outside of its range");
     REFUSES(BAD "10.so", EN_EINVAL, "option period", "declared twice");
-    REFUSES(BAD "9.so", EN_EVERSION, "does not serve strategy ABI 1");
+    REFUSES(BAD "9.so", EN_EVERSION, "does not serve strategy ABI 2");
 }
 
 int main(void)

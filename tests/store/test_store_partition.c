@@ -161,7 +161,7 @@ static void a_mean_that_is_not_finite_changes_nothing(void **state)
 /* ---- borrowed payloads --------------------------------------------------------------------------------- */
 
 /* n-softsync with two gradients per step: a push is answered while its gradient is still staged. */
-static en_status pair_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status pair_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);

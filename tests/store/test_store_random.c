@@ -11,7 +11,7 @@ enum { WORLD = 4, COUNT = 40, EVENTS = 400, SEEDS = 60 };
 static uint32_t quorum = 2; /* of the test in progress */
 static uint64_t bound = 3;
 
-static en_status any_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status any_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     const uint32_t wanted = quorum < part->nclients ? quorum : part->nclients;
@@ -19,7 +19,7 @@ static en_status any_push(en_store *store, void *state, en_partition *part, en_m
     return status != EN_OK || part->pending < wanted ? status : store->step(store, part);
 }
 
-static int any_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int any_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;

@@ -7,14 +7,14 @@ enum { COUNT = 4 };
 static const uint64_t count = COUNT;
 
 /* Two clients a step, nobody waits: a push is answered while it is staged. */
-static en_status pair_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status pair_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
     return status != EN_OK || part->pending < 2 ? status : store->step(store, part);
 }
 
-static int at_once(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int at_once(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;

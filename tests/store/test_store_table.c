@@ -13,7 +13,7 @@ typedef struct seen {
     int64_t now_ns;
 } seen;
 
-static en_status kind_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status kind_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     seen *s = state;
     s->now_ns = store->now_ns(store);
@@ -35,7 +35,7 @@ static en_status kind_push(en_store *store, void *state, en_partition *part, en_
     }
 }
 
-static int kind_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int kind_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     const seen *s = state;
     (void)store;
@@ -44,7 +44,7 @@ static int kind_pull(en_store *store, void *state, en_partition *part, en_msg *m
     return msg->kind == AVERAGE || msg->kind == REMEMBER ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
 }
 
-static void kind_timer(en_store *store, void *state, en_partition *part)
+static void kind_timer(en_store *store, void *state, const en_partition *part)
 {
     seen *s = state;
     if (++s->timers == 1) store->timer(store, part, 0); /* once more, but not within this event */

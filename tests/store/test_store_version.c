@@ -111,7 +111,7 @@ static void the_sums_are_the_same(void **state)
 }
 
 /* A strategy of its own that moves the weights by hand. */
-static en_status by_hand(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status by_hand(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state, (void)msg;
     for (uint64_t i = 0; i < part->count; i++)

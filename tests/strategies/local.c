@@ -27,17 +27,16 @@ static int is_due(en_host *host, const en_bucket *bucket)
 /* ---- easgd: weights there, weights that were drawn half way to the centre back ---------------------------
  */
 
-static en_status easgd_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status easgd_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const en_status status = host->step(host, bucket);
     (void)state;
     if (status == EN_OK && is_due(host, bucket))
-        bucket->req[0] =
-            host->call(host, EN_SERVERS, EXCHANGE, EN_WEIGHTS, bucket, bucket->param, bucket->param);
+        req[0] = host->call(host, EN_SERVERS, EXCHANGE, EN_WEIGHTS, bucket, bucket->param, bucket->param, 0);
     return status;
 }
 
-static en_status easgd_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status easgd_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     for (uint64_t i = 0; i < part->count; i++) {
@@ -49,7 +48,7 @@ static en_status easgd_push(en_store *store, void *state, en_partition *part, en
     return EN_OK;
 }
 
-static int easgd_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int easgd_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store, (void)state, (void)part;
     return msg->kind == EXCHANGE ? EN_REPLY_DATA : EN_REPLY_WEIGHTS;
@@ -62,34 +61,36 @@ typedef struct downpour {
     en_vec sum[BUCKETS_MAX];
 } downpour;
 
-static en_status downpour_plan(en_host *host, void *state, en_bucket *bucket)
+static en_status downpour_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo,
+                               uint64_t *hi)
 {
+    (void)hi, (void)lo;
     downpour *self = state;
     if (bucket->id >= BUCKETS_MAX) return EN_EUNSUPPORTED;
     self->sum[bucket->id] = host->vec(host, "sum", bucket);
     return self->sum[bucket->id] != 0 ? EN_OK : EN_ENOMEM;
 }
 
-static en_status downpour_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status downpour_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const downpour *self = state;
     const en_vec sum = self->sum[bucket->id];
     en_status status = host->lin(host, sum, 1, bucket->grad, 1);
     if (status == EN_OK) status = host->step(host, bucket);
     if (status == EN_OK && is_due(host, bucket))
-        bucket->req[0] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, sum, bucket->param);
+        req[0] = host->call(host, EN_SERVERS, PUSH, EN_GRAD, bucket, sum, bucket->param, 0);
     return status;
 }
 
-static en_status downpour_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status downpour_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     const downpour *self = state;
-    const en_status status = host->wait(host, bucket->req[0]);
+    const en_status status = host->wait(host, req[0]);
     if (status != EN_OK || !is_due(host, bucket)) return status;
     return host->lin(host, self->sum[bucket->id], 0, bucket->grad, 0);
 }
 
-static en_status downpour_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status downpour_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     const uint64_t drop = (uint64_t)store->num(store, "drop");
     (void)state;

@@ -6,34 +6,28 @@
 
 enum { GRADIENT = 1, EXCHANGE = 2, BUCKETS_MAX = 64 };
 
-static en_status wait_first(en_host *host, void *state, en_bucket *bucket)
-{
-    (void)state;
-    return host->wait(host, bucket->req[0]);
-}
-
 /* ---- zero1: reduce-scatter, step on a slice, all-gather (Rajbhandari'20, ZeRO stage 1) ----------------- */
 
-static en_status zero1_plan(en_host *host, void *state, en_bucket *bucket)
+static en_status zero1_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
     (void)state;
     const uint64_t n = (uint64_t)host->world->nranks, rank = (uint64_t)host->world->rank;
-    bucket->lo = bucket->count * rank / n;
-    bucket->hi = bucket->count * (rank + 1) / n;
+    *lo = bucket->count * rank / n;
+    *hi = bucket->count * (rank + 1) / n;
     return EN_OK;
 }
 
-static en_status zero1_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status zero1_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->coll(host, EN_REDUCE_SCATTER, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    req[0] = host->coll(host, EN_REDUCE_SCATTER, EN_WORLD, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
-static en_status zero1_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status zero1_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    en_status status = host->wait(host, bucket->req[0]);
+    en_status status = host->wait(host, req[0]);
     if (status == EN_OK) status = host->step(host, bucket);
     if (status != EN_OK) return status;
     return host->wait(host, host->coll(host, EN_ALLGATHER, EN_WORLD, EN_WEIGHTS, bucket, bucket->param));
@@ -41,32 +35,32 @@ static en_status zero1_finish(en_host *host, void *state, en_bucket *bucket)
 
 /* ---- hier: reduce within a machine, its leader talks to the server, broadcast back --------------------- */
 
-static en_status hier_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status hier_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
+    req[0] = host->coll(host, EN_REDUCE, EN_LOCAL, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
-static en_status hier_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status hier_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    en_status status = host->wait(host, bucket->req[0]);
+    en_status status = host->wait(host, req[0]);
     if (status == EN_OK && host->world->local_rank == 0)
         status = host->wait(
-            host, host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param));
+            host, host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param, 0));
     if (status != EN_OK) return status;
     return host->wait(host, host->coll(host, EN_BCAST, EN_LOCAL, EN_WEIGHTS, bucket, bucket->param));
 }
 
-static en_status round_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status round_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
     return status == EN_OK && part->pending >= part->nclients ? store->step(store, part) : status;
 }
 
-static int round_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int round_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -79,8 +73,9 @@ typedef struct gossip {
     en_vec left[BUCKETS_MAX], right[BUCKETS_MAX];
 } gossip;
 
-static en_status gossip_plan(en_host *host, void *state, en_bucket *bucket)
+static en_status gossip_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
+    (void)lo, (void)hi;
     gossip *self = state;
     if (bucket->id >= BUCKETS_MAX) return EN_EUNSUPPORTED;
     self->left[bucket->id] = host->vec(host, "left", bucket);
@@ -88,21 +83,23 @@ static en_status gossip_plan(en_host *host, void *state, en_bucket *bucket)
     return self->right[bucket->id] ? EN_OK : EN_ENOMEM;
 }
 
-static en_status gossip_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status gossip_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const gossip *self = state;
     const int n = host->world->nranks, rank = host->world->rank;
     const int right = (rank + 1) % n, left = (rank + n - 1) % n;
-    bucket->req[0] = host->sendrecv(host, right, bucket->param, left, self->left[bucket->id], bucket);
-    bucket->req[1] = host->sendrecv(host, left, bucket->param, right, self->right[bucket->id], bucket);
+    req[0] = host->sendrecv(host, EN_WORLD, EN_WEIGHTS, bucket, right, bucket->param, left,
+                            self->left[bucket->id]);
+    req[1] = host->sendrecv(host, EN_WORLD, EN_WEIGHTS, bucket, left, bucket->param, right,
+                            self->right[bucket->id]);
     return EN_OK;
 }
 
-static en_status gossip_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status gossip_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     const gossip *self = state;
-    en_status status = host->wait(host, bucket->req[0]);
-    if (status == EN_OK) status = host->wait(host, bucket->req[1]);
+    en_status status = host->wait(host, req[0]);
+    if (status == EN_OK) status = host->wait(host, req[1]);
     if (status == EN_OK) status = host->lin(host, bucket->param, 0.25, self->left[bucket->id], 0.5);
     if (status == EN_OK) status = host->lin(host, bucket->param, 0.25, self->right[bucket->id], 1);
     return status == EN_OK ? host->step(host, bucket) : status;
@@ -131,24 +128,24 @@ static en_status visit_before_step(en_host *host, void *state, uint64_t step)
     return EN_OK;
 }
 
-static en_status visit_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status visit_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     const visit *self = state;
     const int rank = host->world->rank;
-    bucket->req[0] =
-        rank % 2 ? host->call(host, rank, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param)
-                 : host->call(host, self->peer, EXCHANGE, EN_WEIGHTS, bucket, bucket->param, bucket->param);
+    req[0] = rank % 2 ? host->call(host, rank, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param, 0)
+                      : host->call(host, self->peer, EXCHANGE, EN_WEIGHTS, bucket, bucket->param,
+                                   bucket->param, 0);
     return EN_OK;
 }
 
-static en_status visit_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status visit_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    en_status status = host->wait(host, bucket->req[0]);
+    en_status status = host->wait(host, req[0]);
     return status == EN_OK && host->world->rank % 2 == 0 ? host->step(host, bucket) : status;
 }
 
-static en_status visit_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status visit_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     if (msg->kind == GRADIENT) {
@@ -161,7 +158,7 @@ static en_status visit_push(en_store *store, void *state, en_partition *part, en
     return EN_OK;
 }
 
-static int visit_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int visit_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -175,7 +172,7 @@ typedef struct late {
     uint64_t rung;
 } late;
 
-static en_status late_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status late_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
@@ -183,7 +180,7 @@ static en_status late_push(en_store *store, void *state, en_partition *part, en_
     return status;
 }
 
-static void late_timer(en_store *store, void *state, en_partition *part)
+static void late_timer(en_store *store, void *state, const en_partition *part)
 {
     late *self = state;
     self->rung++;
@@ -192,14 +189,14 @@ static void late_timer(en_store *store, void *state, en_partition *part)
 
 /* ---- stuck: never answers; mixed: ranks disagree about the collective ---------------------------------- */
 
-static en_status push_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status push_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param);
+    req[0] = host->call(host, EN_SERVERS, GRADIENT, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static int never_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int never_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -208,17 +205,17 @@ static int never_pull(en_store *store, void *state, en_partition *part, en_msg *
     return EN_HOLD;
 }
 
-static en_status mixed_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status mixed_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
     const int op = host->world->rank == 0 ? EN_ALLREDUCE : EN_BCAST;
-    bucket->req[0] = host->coll(host, op, EN_WORLD, EN_GRAD, bucket, bucket->grad);
+    req[0] = host->coll(host, op, EN_WORLD, EN_GRAD, bucket, bucket->grad);
     return EN_OK;
 }
 
-static en_status failing_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status failing_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
-    (void)state;
+    (void)state, (void)req;
     return host->world->rank == 1 && bucket->step == 3 ? EN_EPEER : EN_OK;
 }
 
@@ -241,21 +238,21 @@ static int has_quorum(en_store *store, const en_partition *part)
     return part->pending > 0 && (part->pending >= wanted || part->pending >= part->nclients);
 }
 
-static en_status quorum_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status quorum_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     en_status status = store->absorb(store, part, msg, 1);
     return status == EN_OK && has_quorum(store, part) ? store->step(store, part) : status;
 }
 
-static void quorum_member(en_store *store, void *state, en_partition *part, int32_t who, int event)
+static void quorum_member(en_store *store, void *state, const en_partition *part, int32_t who, int event)
 {
     (void)state;
     if (event == EN_MEMBER_JOINED || !has_quorum(store, part)) return;
     if (store->step(store, part) != EN_OK) store->log(store, 0, "no step after worker %d ended", who);
 }
 
-static int at_once(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int at_once(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store;
     (void)state;
@@ -269,14 +266,14 @@ static int at_once(en_store *store, void *state, en_partition *part, en_msg *msg
 /* Partitions drop for themselves: two ranks may each be late where the other waits. So a round also has a
  * limit.
  */
-static en_status backup_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status backup_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     if (msg->base_version < part->version) return EN_OK;
     store->timer(store, part, 2000000);
     return quorum_push(store, state, part, msg);
 }
 
-static void backup_timer(en_store *store, void *state, en_partition *part)
+static void backup_timer(en_store *store, void *state, const en_partition *part)
 {
     (void)state;
     if (part->pending > 0) store->step(store, part);
@@ -289,7 +286,7 @@ typedef struct moody {
     uint64_t pushes;
 } moody;
 
-static en_status moody_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status moody_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     moody *self = state;
     float *peer = store->peer(store, part, msg->src, (int)(store->rand(store) % 2));
@@ -305,7 +302,7 @@ static en_status moody_push(en_store *store, void *state, en_partition *part, en
     return EN_OK;
 }
 
-static int moody_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int moody_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     if (part->min_clock != UINT64_MAX && msg->clock > part->min_clock + 2) return EN_HOLD;
@@ -318,15 +315,13 @@ static int moody_pull(en_store *store, void *state, en_partition *part, en_msg *
 
 static const en_strategy moody_table = {HEAD("moody"),         .flags = EN_STORE_ON_SERVERS,
                                         .peer_vecs = 2,        .partition_state = sizeof(moody),
-                                        .submit = push_submit, .finish = wait_first,
-                                        .on_push = moody_push, .on_pull = moody_pull,
-                                        .on_timer = late_timer};
+                                        .submit = push_submit, .on_push = moody_push,
+                                        .on_pull = moody_pull, .on_timer = late_timer};
 static const en_strategy backup = {HEAD("backup"),
                                    .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
                                    .options = quorum_options,
                                    .next = &moody_table,
                                    .submit = push_submit,
-                                   .finish = wait_first,
                                    .on_push = backup_push,
                                    .on_pull = round_pull,
                                    .on_timer = backup_timer,
@@ -334,17 +329,16 @@ static const en_strategy backup = {HEAD("backup"),
 static const en_strategy softsync = {
     HEAD("softsync"),          .flags = EN_STORE_ON_SERVERS | EN_PUSH_READ_ONLY,
     .options = quorum_options, .next = &backup,
-    .submit = push_submit,     .finish = wait_first,
-    .on_push = quorum_push,    .on_pull = at_once,
-    .on_member = quorum_member};
+    .submit = push_submit,     .on_push = quorum_push,
+    .on_pull = at_once,        .on_member = quorum_member};
 static const en_strategy failing = {HEAD("failing"), .next = &softsync, .submit = failing_submit};
 static const en_strategy mixed = {HEAD("mixed"), .next = &failing, .submit = mixed_submit};
-static const en_strategy stuck = {HEAD("stuck"),         .flags = EN_STORE_ON_SERVERS, .next = &mixed,
-                                  .submit = push_submit, .finish = wait_first,         .on_pull = never_pull};
+static const en_strategy stuck = {HEAD("stuck"), .flags = EN_STORE_ON_SERVERS, .next = &mixed,
+                                  .submit = push_submit, .on_pull = never_pull};
 static const en_strategy late_table = {
-    HEAD("late"),         .flags = EN_STORE_ON_SERVERS, .partition_state = sizeof(late),
-    .next = &stuck,       .submit = push_submit,        .finish = wait_first,
-    .on_push = late_push, .on_pull = round_pull,        .on_timer = late_timer};
+    HEAD("late"),          .flags = EN_STORE_ON_SERVERS, .partition_state = sizeof(late),
+    .next = &stuck,        .submit = push_submit,        .on_push = late_push,
+    .on_pull = round_pull, .on_timer = late_timer};
 static const en_strategy visit_table = {HEAD("visit"),
                                         .flags = EN_STORE_ON_RANKS,
                                         .state = sizeof(visit),

@@ -1,30 +1,30 @@
 /* costs_plugin.c - ps-sync that asks what its buckets would cost, for test_costs.c. */
 #include "entrain/strategy.h"
 
-static en_status plan(en_host *host, void *state, en_bucket *bucket)
+static en_status plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
 {
-    (void)state;
+    (void)state, (void)lo, (void)hi;
     const double call = host->cost(host, 0, bucket), allreduce = host->cost(host, EN_ALLREDUCE, bucket);
     host->log(host, 2, "rank %d bucket %u call %.9g all-reduce %.9g end", (int)host->world->rank, bucket->id,
               call, allreduce);
     return EN_OK;
 }
 
-static en_status submit(en_host *host, void *state, en_bucket *bucket)
+static en_status submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static en_status on_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status on_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     const en_status st = store->absorb(store, part, msg, 1);
     return st != EN_OK || part->pending < part->nclients ? st : store->step(store, part);
 }
 
-static int on_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int on_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)store, (void)state;
     return part->version > msg->base_version ? EN_REPLY_WEIGHTS : EN_HOLD;

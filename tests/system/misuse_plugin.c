@@ -10,14 +10,14 @@ enum {
     EVAL_99,
     FOREIGN_VECTOR,
     STOP,
-    REWRITE_ID,
-    REWRITE_GRAD,
+    GROUP,
+    WORD,
     NO_BUCKET,
     NO_KEY,
     TWICE,
     FAIL
 };
-enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, REWRITE_COUNT, REWRITE_SOURCE, SAY_STOP, WRONG_ANSWER };
+enum { PEER = 1, ABSORB_TWICE, STEP_NOWHERE, ANSWER_WORD, ANSWER_COPY, SAY_STOP, WRONG_ANSWER };
 enum { EXIT = 20, LEAVE, ALL_LEAVE }; /* in both halves: exit(0), _exit(0), and that on all ranks */
 
 static const en_option options[] = {
@@ -28,11 +28,11 @@ static int deed_of(en_host *host, const en_bucket *bucket)
     return host->world->rank == 1 && bucket->id == 0 && bucket->step == 2 ? (int)host->num(host, "deed") : 0;
 }
 
-static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status ring_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
     const int deed = deed_of(host, bucket);
-    bucket->req[0] = host->mean_step(host, bucket);
+    req[0] = host->mean_step(host, bucket);
     if ((int)host->num(host, "deed") == ALL_LEAVE && bucket->step == 2) _exit(0);
     switch (deed) {
     case EXIT: exit(0);
@@ -40,8 +40,8 @@ static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
     case UNKNOWN_REQUEST: host->wait(host, 123456); break;
     case FOREIGN_VECTOR: host->lin(host, bucket->grad, 1, bucket->grad + (90u << 16), 1); break;
     case STOP: return EN_ESTOP;
-    case REWRITE_ID: bucket->id = 77777; break;
-    case REWRITE_GRAD: bucket->grad = 4000000000u; break;
+    case GROUP: host->coll(host, EN_ALLREDUCE, EN_GROUP, EN_GRAD, bucket, bucket->grad); break;
+    case WORD: host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 77); break;
     case NO_BUCKET: host->step(host, 0); break;
     case NO_KEY: host->num(host, 0); break;
     case FAIL: return EN_EUNSUPPORTED;
@@ -50,11 +50,11 @@ static en_status ring_submit(en_host *host, void *state, en_bucket *bucket)
     return EN_OK;
 }
 
-static en_status ring_finish(en_host *host, void *state, en_bucket *bucket)
+static en_status ring_finish(en_host *host, void *state, const en_bucket *bucket, const en_req *req)
 {
     (void)state;
-    en_status st = host->wait(host, bucket->req[0]);
-    if (deed_of(host, bucket) == TWICE && st == EN_OK) st = host->wait(host, bucket->req[0]); /* allowed */
+    en_status st = host->wait(host, req[0]);
+    if (deed_of(host, bucket) == TWICE && st == EN_OK) st = host->wait(host, req[0]); /* allowed */
     return st;
 }
 
@@ -64,14 +64,14 @@ static int ring_eval(en_host *host, void *state, const en_bucket *bucket, en_vec
     return (int)host->num(host, "deed") == EVAL_99 ? 99 : EN_EVAL_PARAM;
 }
 
-static en_status store_submit(en_host *host, void *state, en_bucket *bucket)
+static en_status store_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
 {
     (void)state;
-    bucket->req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param);
+    req[0] = host->call(host, EN_SERVERS, 1, EN_GRAD, bucket, bucket->grad, bucket->param, 0);
     return EN_OK;
 }
 
-static en_status store_push(en_store *store, void *state, en_partition *part, en_msg *msg)
+static en_status store_push(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state;
     const int deed = msg->src == 1 && msg->clock == 2 ? (int)store->num(store, "deed") : 0;
@@ -79,8 +79,8 @@ static en_status store_push(en_store *store, void *state, en_partition *part, en
     case PEER: store->peer(store, part, 1000, 0); break;
     case ABSORB_TWICE: store->absorb(store, part, msg, 1); break;
     case STEP_NOWHERE: store->step(store, 0); break;
-    case REWRITE_COUNT: part->count = 1u << 30; break;
-    case REWRITE_SOURCE: msg->src = 5000; break;
+    case ANSWER_WORD: store->answer(store, msg, 77); break;
+    case ANSWER_COPY: store->answer(store, &(en_msg){.src = 5000}, 0); break;
     case SAY_STOP: return EN_ESTOP;
     case EXIT: exit(0);
     case LEAVE: _exit(0);
@@ -90,7 +90,7 @@ static en_status store_push(en_store *store, void *state, en_partition *part, en
     return st == EN_OK ? store->step(store, part) : EN_OK;
 }
 
-static int store_pull(en_store *store, void *state, en_partition *part, en_msg *msg)
+static int store_pull(en_store *store, void *state, const en_partition *part, const en_msg *msg)
 {
     (void)state, (void)part;
     return msg->clock == 2 && (int)store->num(store, "deed") == WRONG_ANSWER ? 99 : EN_REPLY_WEIGHTS;

@@ -37,8 +37,8 @@ static void test_in_a_worker(void **state)
         {2, "eval of misuse (rank", "returned 99"},
         {3, "submit of misuse (rank 1, step 2, bucket 0)", "lin"},
         {4, "submit of misuse (rank 1, step 2, bucket 0)", "only the host may say"},
-        {5, "submit of misuse (rank 1, step 2, bucket 0)", "changed"},
-        {6, "submit of misuse (rank 1, step 2, bucket 0)", "changed"},
+        {5, "submit of misuse (rank 1, step 2, bucket 0)", "for EN_GROUP"},
+        {6, "submit of misuse (rank 1, step 2, bucket 0)", "the word 77"},
         {7, "submit of misuse (rank 1, step 2, bucket 0)", "not the host's"},
         {8, "submit of misuse (rank 1, step 2, bucket 0)", "without a key"},
         {10, "submit of misuse (rank 1, step 2, bucket 0) failed: 14", "cannot do that"}};
@@ -57,8 +57,8 @@ static void test_in_psd(void **state)
         {1, "on_push of misuse-store (shard 0, bucket 0", "peer vector 0 of client 1000"},
         {2, "on_push of misuse-store (shard 0, bucket 0", "once"},
         {3, "on_push of misuse-store (shard 0, bucket 0", "step with a partition"},
-        {4, "on_push of misuse-store (shard 0, bucket 0", "changed its partition"},
-        {5, "on_push of misuse-store (shard 0, bucket 0", "changed its message"},
+        {4, "on_push of misuse-store (shard 0, bucket 0", "the word 77"},
+        {5, "on_push of misuse-store (shard 0, bucket 0", "without its message"},
         {6, "on_push of misuse-store (shard 0, bucket 0", "only the host may say"},
         {7, "on_pull of misuse-store (shard 0, bucket 0", "returned 99"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
