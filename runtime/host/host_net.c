@@ -21,7 +21,7 @@ static en_status start(void *user, eni_operation *op)
                            op->covered, op->step);
 }
 
-static int test(void *user, const eni_operation *op)
+static bool test(void *user, const eni_operation *op)
 {
     const eni_host *host = user;
     return op->kind == ENI_OPERATION_COLL && eni_coll_test(group_of(host, op), op->ticket);

@@ -6,6 +6,7 @@
 #ifndef HOST_TRANSPORT_H
 #define HOST_TRANSPORT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/collective/coll.h"
@@ -34,12 +35,12 @@ typedef struct eni_operation {
 
 typedef struct eni_transport {
     void *user;
-    int has_world,
-        has_local;       /* collectives of all ranks; of this host's where hosts meet at the servers only */
-    int is_client;       /* this rank may call the servers */
-    int has_rank_stores; /* and those inside ranks */
+    bool has_world;       /* collectives of all ranks */
+    bool has_local;       /* of this host's, where hosts meet at the servers only */
+    bool is_client;       /* this rank may call the servers */
+    bool has_rank_stores; /* and those inside ranks */
     en_status (*start)(void *user, eni_operation *operation);
-    int (*test)(void *user, const eni_operation *operation); /* 1: wait would not block. Makes progress */
+    bool (*test)(void *user, const eni_operation *operation); /* true: wait would not block. Makes progress */
     en_status (*wait)(void *user, eni_operation *operation);
     int64_t (*now_ns)(void *user);
     /* Seconds of an operation (0: call, else EN_ALLREDUCE ..) on `bytes` bytes, as en_host.cost has it. */

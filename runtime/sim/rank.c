@@ -33,7 +33,7 @@ static en_status start(void *user, eni_operation *op)
     return eni_delivery_call(rank, op, &op->ticket);
 }
 
-static int test(void *user, const eni_operation *op)
+static bool test(void *user, const eni_operation *op)
 {
     return eni_rank_pending(user, op->ticket) == NULL;
 }
