@@ -11,10 +11,10 @@
 #include "cli/commands.h"
 #include "cli/sim.h"
 #include "config/folders.h"
+#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "core/edit_distance.h"
 
 typedef struct command {
     const char *name;

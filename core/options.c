@@ -7,10 +7,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "core/edit_distance.h"
 
 typedef struct value {
     const en_option *option;

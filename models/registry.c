@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "core/log.h"
 #include "core/edit_distance.h"
+#include "core/log.h"
 #include "models/layer.h"
 #include "models/networks.h"
 

@@ -17,7 +17,7 @@
 en_status eni_weights_save(const char *path, const en_schema *schema, const float *flat);
 
 /* Overwrites all of `flat` (schema->count; padding becomes 0) from `path`. The file must hold exactly the
- * schema's tensors, finite; of a checkpoint (worker/checkpoint.h) the weights are taken. On failure `flat` is
+ * schema's tensors, finite; of a checkpoint (rank/checkpoint.h) the weights are taken. On failure `flat` is
  * untouched. EN_ENOENT, EN_EIO, EN_EFORMAT (not a safetensors file that we accept), EN_EMISMATCH (another
  * network: the tensor and both shapes are named), EN_ENONFINITE. */
 en_status eni_weights_load(const char *path, const en_schema *schema, float *flat);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "ops/multiversion.h"
 #include "ops/mean.h"
+#include "ops/multiversion.h"
 
 /* SGD as ops/optimizer.c has it, case by case, in the same order of operations. */
 enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };

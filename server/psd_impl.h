@@ -7,8 +7,8 @@
 
 #include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
-#include "server/state.h"
 #include "server/shard.h"
+#include "server/state.h"
 
 /* One run. Whoever opens the shards (the leader's thread; of psd 1 and up the member's) fills the lower half;
  * main reads it after that thread has ended. */

@@ -17,8 +17,8 @@
 #include "runtime/net/token.h"
 #include "runtime/store/store.h"
 #include "server/arenas.h"
-#include "server/state.h"
 #include "server/setup.h"
+#include "server/state.h"
 
 typedef struct eni_shard eni_shard;
 

@@ -19,7 +19,8 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/sim) echo "core ops runtime/collective runtime/spec runtime/store runtime/host" ;;
     runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
-    worker) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    rank) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    worker) echo "rank core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core config" ;;
     cli) echo "report core ops config models data runtime" ;;
     *) echo "*" ;;
@@ -40,7 +41,7 @@ vendor() { # header -> the folders that may include it
 bad=0
 offence() { echo "$1"; bad=1; }
 for folder in core config models data ops ops/ref ops/cpu ops/cuda runtime/net runtime/control runtime/spec \
-    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server worker report cli strategies; do
+    runtime/collective runtime/store runtime/client runtime/host runtime/sim runtime/sim/faults server rank worker report cli strategies; do
     for file in "$folder"/*.c "$folder"/*.h "$folder"/*.cu "$folder"/*.cuh; do
         [ -e "$file" ] || continue
         for path in $(sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$file"); do

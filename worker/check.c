@@ -14,17 +14,17 @@
 
 static void fill(const eni_worker *w, uint32_t slot, float value)
 {
-    float *v = eni_arena_at(w->arena, slot, 0);
-    for (uint64_t i = 0; i < w->schema.count; i++)
+    float *v = eni_arena_at(w->rank.exchange.arena, slot, 0);
+    for (uint64_t i = 0; i < w->rank.job.schema.count; i++)
         v[i] = value;
 }
 
 /* Every element of every bucket must be `expected`; the first that is not is named. */
 static en_status expect(const eni_worker *w, uint32_t slot, float expected, const char *what)
 {
-    for (uint32_t b = 0; b < w->buckets->n; b++)
-        for (uint64_t i = w->buckets->bucket[b].lo; i < w->buckets->bucket[b].hi; i++) {
-            float value = *eni_arena_at(w->arena, slot, i);
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++)
+        for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
+            float value = *eni_arena_at(w->rank.exchange.arena, slot, i);
             if (fabsf(value - expected) <= 1e-5f * fabsf(expected)) continue;
             eni_error("check", "%s: element %" PRIu64 " is %g and should be %g", what, i, (double)value,
                       (double)expected);
@@ -36,11 +36,11 @@ static en_status expect(const eni_worker *w, uint32_t slot, float expected, cons
 /* Rank r brings r + 1: the mean is (n + 1) / 2. */
 static en_status try_all_reduce(eni_worker *w, double *us_out)
 {
-    float mean = (float)(w->world.nranks + 1) / 2;
-    fill(w, ENI_SLOT_EVAL, (float)(w->world.rank + 1));
+    float mean = (float)(w->rank.world.nranks + 1) / 2;
+    fill(w, ENI_SLOT_EVAL, (float)(w->rank.world.rank + 1));
     int64_t begin = eni_now_ns();
-    for (uint32_t b = 0; b < w->buckets->n; b++) {
-        const eni_bucket_range *range = &w->buckets->bucket[b];
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
+        const eni_bucket_range *range = &w->rank.job.buckets->bucket[b];
         eni_coll_op op = {.op = EN_ALLREDUCE,
                           .what = EN_WEIGHTS,
                           .bucket = b,
@@ -48,7 +48,7 @@ static en_status try_all_reduce(eni_worker *w, double *us_out)
                           .offset = range->lo,
                           .count = range->hi - range->lo,
                           .nsamples = 1};
-        EN_TRY(eni_coll_run(w->coll, &op));
+        EN_TRY(eni_coll_run(w->rank.exchange.coll, &op));
     }
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     return expect(w, ENI_SLOT_EVAL, mean, "the all-reduce");
@@ -69,13 +69,13 @@ static en_status send_out(eni_worker *w, uint32_t bucket)
 /* Every weight in `slot` is what a step with the mean gradient makes of it. */
 static en_status expect_step(const eni_worker *w, const float *before, uint32_t slot)
 {
-    const float change = (float)w->schedule.base * (float)(w->world.nranks + 1) / 2;
-    const float *param = eni_arena_at(w->arena, slot, 0);
-    for (uint32_t b = 0; b < w->buckets->n; b++)
-        for (uint64_t i = w->buckets->bucket[b].lo; i < w->buckets->bucket[b].hi; i++) {
+    const float change = (float)w->rank.job.schedule.base * (float)(w->rank.world.nranks + 1) / 2;
+    const float *param = eni_arena_at(w->rank.exchange.arena, slot, 0);
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++)
+        for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
             const float expected = before[i] - change;
             if (fabsf(param[i] - expected) <= 1e-5f * (1 + fabsf(expected))) continue;
-            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g", w->strategy->name,
+            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g", w->rank.job.strategy->name,
                       i, (double)before[i], (double)param[i], (double)expected);
             return EN_EPROTO;
         }
@@ -86,18 +86,18 @@ static en_status expect_step(const eni_worker *w, const float *before, uint32_t 
  * gradient. */
 static en_status try_step(eni_worker *w, double *us_out)
 {
-    const float *before = eni_arena_at(w->arena, ENI_SLOT_EVAL, 0);
-    memcpy(eni_arena_at(w->arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->arena, ENI_SLOT_PARAM, 0),
-           w->schema.count * sizeof(float));
-    fill(w, ENI_SLOT_GRAD, (float)(w->world.rank + 1));
+    const float *before = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0);
+    memcpy(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0),
+           w->rank.job.schema.count * sizeof(float));
+    fill(w, ENI_SLOT_GRAD, (float)(w->rank.world.rank + 1));
     EN_TRY(eni_vectors_send_grad(w));
     int64_t begin = eni_now_ns();
-    if (eni_worker_is_on_gpu(w) && w->world.nranks > 1)
-        eni_host_note_samples(w->strategy_host, 0, (uint64_t)w->world.nranks);
-    EN_TRY(eni_host_begin(w->strategy_host, 0, 1, 0));
-    for (uint32_t b = 0; b < w->buckets->n; b++) {
+    if (eni_vectors_are_on_gpu(w) && w->rank.world.nranks > 1)
+        eni_host_note_samples(w->rank.exchange.host, 0, (uint64_t)w->rank.world.nranks);
+    EN_TRY(eni_host_begin(w->rank.exchange.host, 0, 1, 0));
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
         if (is_staged(w)) EN_TRY(send_out(w, b));
-        EN_TRY(eni_host_submit(w->strategy_host, b));
+        EN_TRY(eni_host_submit(w->rank.exchange.host, b));
     }
     EN_TRY(eni_vectors_finish(w));
     EN_TRY(eni_vectors_bring(w, 0));
@@ -114,7 +114,7 @@ static void tell(const eni_worker *w, const char *what, const eni_cost_curve *cu
     for (int i = 0; i < curve->n; i++) {
         int n = snprintf(line, sizeof line, "cost %s %.0f %.9g\n", what, curve->point[i].bytes,
                          curve->point[i].seconds);
-        ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
+        ssize_t ignored = write((int)w->rank.config->result_fd, line, (size_t)n);
         (void)ignored;
     }
 }
@@ -125,8 +125,8 @@ static en_status tell_costs(eni_worker *w)
 {
     eni_costs costs;
     fill(w, ENI_SLOT_GRAD, 0);
-    EN_TRY(eni_exchange_measure(w, &costs));
-    if (w->world.rank != 0 || w->config->result_fd < 0) return EN_OK;
+    EN_TRY(eni_exchange_measure(&w->rank, &costs));
+    if (w->rank.world.rank != 0 || w->rank.config->result_fd < 0) return EN_OK;
     tell(w, "call", &costs.call);
     tell(w, "allreduce", &costs.allreduce);
     return EN_OK;
@@ -139,7 +139,7 @@ static void tell_gpu(const eni_worker *w, double step_us, char *text, size_t byt
         [ENI_GPU_ALONE] = "alone", [ENI_GPU_GROUP] = "NCCL", [ENI_GPU_SHARED] = "CUDA IPC"};
     const eni_gpu_choice *choice = eni_vectors_choice(w);
     if (choice == NULL) return;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpus);
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
     snprintf(text, bytes, "; cuda:%d %.40s (%.12s), %s: step ok, %.0f us (%.150s)", (int)facts->index,
              facts->name, facts->uuid, is_staged(w) ? "staged" : ways[choice->way], step_us, choice->why);
 }
@@ -148,22 +148,22 @@ en_status eni_check(eni_worker *w)
 {
     double reduce_us = 0, step_us = 0;
     char text[960];
-    if (w->coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
+    if (w->rank.exchange.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
-    if (w->config->probe) EN_TRY(tell_costs(w));
-    if (w->client != NULL) EN_TRY(eni_client_finished(w->client));
+    if (w->rank.config->probe) EN_TRY(tell_costs(w));
+    if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(),
-                                w->world.nranks, w->world.rank, w->host, w->mesh.address);
-    if (w->coll != NULL)
+                                w->rank.world.nranks, w->rank.world.rank, w->rank.host, w->rank.mesh.address);
+    if (w->rank.exchange.coll != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
-                              eni_coll_algorithm_name(w->choice.algorithm),
-                              w->choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp", reduce_us);
-    if (w->client != NULL)
+                              eni_coll_algorithm_name(w->rank.exchange.choice.algorithm),
+                              w->rank.exchange.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp", reduce_us);
+    if (w->rank.exchange.client != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; push-pull (%s): sum ok, %.0f us",
-                              eni_client_is_shared(w->client) ? "shared memory" : "tcp", step_us);
+                              eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp", step_us);
     tell_gpu(w, step_us, text + n, sizeof text - n);
-    if (!w->config->probe) puts(text); /* who measures has said so already */
+    if (!w->rank.config->probe) puts(text); /* who measures has said so already */
     fflush(stdout);
-    EN_TRY(eni_member_gather(w->member, "trained", NULL, 0, NULL, INT64_MAX));
-    return eni_member_gather(w->member, "result", NULL, 0, NULL, INT64_MAX);
+    EN_TRY(eni_member_gather(w->rank.member, "trained", NULL, 0, NULL, INT64_MAX));
+    return eni_member_gather(w->rank.member, "result", NULL, 0, NULL, INT64_MAX);
 }

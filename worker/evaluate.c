@@ -17,17 +17,12 @@ typedef struct eni_judge {
     en_model *model;
 } eni_judge;
 
-int eni_evaluate_curve_set(const eni_worker *w)
-{
-    return w->dataset->split[ENI_HOLDOUT].count > 0 ? ENI_HOLDOUT : ENI_TEST;
-}
-
 /* Many points may wait at the end: nobody who wants to end waits for them. */
 static en_status may_evaluate(void *worker)
 {
     eni_worker *w = worker;
-    if (w->is_concluding && eni_ending_is_asked(w->ending)) return EN_EINTR;
-    return eni_worker_alive(w);
+    if (w->rank.records.is_concluding && eni_ending_is_asked(w->rank.ending)) return EN_EINTR;
+    return eni_rank_alive(&w->rank);
 }
 
 static eni_set set_of(eni_worker *w, int split)
@@ -35,13 +30,13 @@ static eni_set set_of(eni_worker *w, int split)
     const eni_dataset *d = w->dataset;
     const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return (eni_set){.count = d->split[split].count,
-                     .batch = (uint64_t)w->config->eval_batch_size,
+                     .batch = (uint64_t)w->rank.config->eval_batch_size,
                      .sample_bytes = d->sample_floats * sizeof(float),
                      .fill = split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
                      .user = w->dataset,
                      .alive = may_evaluate,
                      .alive_user = w,
-                     .timeout_ns = w->gpus == NULL ? 0 : timeout.ns,
+                     .timeout_ns = w->gpu.gpus == NULL ? 0 : timeout.ns,
                      .tell = timeout.tell,
                      .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (size_t)d->targets)};
 }
@@ -53,7 +48,7 @@ static en_status open_on_gpu(eni_worker *w, int split)
     if (set.count == 0) return EN_OK;
     EN_TRY(en_model_prepare(w->model, (int64_t)(set.count < set.batch ? set.count : set.batch), EN_MODEL_EVALUATE));
     if (set.count > set.batch && rest != 0) EN_TRY(en_model_prepare(w->model, (int64_t)rest, EN_MODEL_EVALUATE));
-    return eni_evaluation_open(w->model, &set, 1, &w->evaluation[split]);
+    return eni_evaluation_open(w->model, &set, 1, &w->gpu.evaluation[split]);
 }
 
 en_status eni_evaluate_open(eni_worker *w)
@@ -65,14 +60,15 @@ en_status eni_evaluate_open(eni_worker *w)
 
 static en_status open_judge(eni_worker *w)
 {
-    const en_device_config config = {
-        .size = sizeof config, .threads = eni_host_info_cores(), .host = eni_device_host()};
+    const en_device_config config = {.size = sizeof config,
+                                     .threads = eni_host_info_cores(),
+                                     .host = eni_device_host()};
     if (w->judge != NULL || w->device.ops->gpu != NULL || config.threads <= w->threads) return EN_OK;
     w->judge = eni_alloc(sizeof *w->judge);
     if (w->judge == NULL) return EN_ENOMEM;
     w->judge->device.ops = w->device.ops;
     EN_TRY(w->device.ops->open(&config, &w->judge->device.ctx));
-    return en_model_new(&w->schema, w->judge->device.ops, w->judge->device.ctx, NULL, &w->judge->model);
+    return en_model_new(&w->rank.job.schema, w->judge->device.ops, w->judge->device.ctx, NULL, &w->judge->model);
 }
 
 void eni_evaluate_close(eni_worker *w)
@@ -84,27 +80,19 @@ void eni_evaluate_close(eni_worker *w)
     w->judge = NULL;
 }
 
-static en_status evaluate(eni_worker *w, int split, const float *flat, double *loss_out, double *accuracy_out)
+en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out, double *accuracy_out)
 {
+    eni_worker *w = worker;
+    const int split = on == ENI_JUDGED_TEST || w->rank.trainer.about.holdout == 0 ? ENI_TEST : ENI_HOLDOUT;
     const eni_set set = set_of(w, split);
     eni_set_score score;
-    if (w->evaluation[split] != NULL) {
-        EN_TRY(eni_evaluation_run(w->evaluation[split], flat, &score));
+    if (w->gpu.evaluation[split] != NULL) {
+        EN_TRY(eni_evaluation_run(w->gpu.evaluation[split], flat, &score));
     } else {
         EN_TRY(open_judge(w));
         EN_TRY(eni_model_evaluate_set(w->judge != NULL ? w->judge->model : w->model, flat, &set, &score));
     }
     *loss_out = score.loss;
-    *accuracy_out = w->dataset->classes > 0 ? score.accuracy : NAN; /* a regression has none */
+    *accuracy_out = w->rank.trainer.about.has_accuracy ? score.accuracy : NAN; /* a regression has none */
     return EN_OK;
-}
-
-en_status eni_evaluate_curve(void *worker, const float *flat, double *loss_out, double *accuracy_out)
-{
-    return evaluate(worker, eni_evaluate_curve_set(worker), flat, loss_out, accuracy_out);
-}
-
-en_status eni_evaluate_test(void *worker, const float *flat, double *loss_out, double *accuracy_out)
-{
-    return evaluate(worker, ENI_TEST, flat, loss_out, accuracy_out);
 }

@@ -1,5 +1,6 @@
 /* graph.c - see graph.h. */
 #include "worker/graph.h"
+#include "worker/vectors.h"
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -18,10 +19,10 @@ struct eni_graphs {
 
 static const char *obstacle(const eni_worker *w)
 {
-    if (!w->config->graph) return "--no-graph";
-    if (w->config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
-    if (w->accumulate > 1) return "--accumulate"; /* a gradient of its own for each micro-batch */
-    if (!eni_worker_is_on_gpu(w) && w->world.nranks == 1 && !eni_worker_has_store(w))
+    if (!w->rank.config->graph) return "--no-graph";
+    if (w->rank.config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
+    if (w->rank.job.accumulate > 1) return "--accumulate"; /* a gradient of its own for each micro-batch */
+    if (!eni_vectors_are_on_gpu(w) && w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank))
         return "the host averages its gradient"; /* staged, as with --accumulate */
     return "";
 }
@@ -29,25 +30,25 @@ static const char *obstacle(const eni_worker *w)
 en_status eni_graphs_open(eni_worker *w)
 {
     if (w->device.ops->gpu == NULL) return EN_OK;
-    w->graphs = eni_alloc(sizeof *w->graphs);
-    if (w->graphs == NULL) return EN_ENOMEM;
-    w->graphs->gpu = w->device.ops->gpu;
-    w->graphs->why_not = obstacle(w);
+    w->gpu.graphs = eni_alloc(sizeof *w->gpu.graphs);
+    if (w->gpu.graphs == NULL) return EN_ENOMEM;
+    w->gpu.graphs->gpu = w->device.ops->gpu;
+    w->gpu.graphs->why_not = obstacle(w);
     return EN_OK;
 }
 
 void eni_graphs_close(eni_worker *w)
 {
-    if (w->graphs == NULL || w->is_stuck) return;
+    if (w->gpu.graphs == NULL || w->gpu.is_stuck) return;
     for (int i = 0; i < 2; i++)
-        w->graphs->gpu->graph_free(w->graphs->graph[i]);
-    eni_free(w->graphs);
-    w->graphs = NULL;
+        w->gpu.graphs->gpu->graph_free(w->gpu.graphs->graph[i]);
+    eni_free(w->gpu.graphs);
+    w->gpu.graphs = NULL;
 }
 
 int eni_graphs_is_due(eni_worker *w, int is_full_batch)
 {
-    eni_graphs *g = w->graphs;
+    eni_graphs *g = w->gpu.graphs;
     if (!is_full_batch || g->why_not[0] != 0) return 0;
     if (g->neager == EAGER_STEPS) return 1;
     g->neager++;
@@ -57,7 +58,7 @@ int eni_graphs_is_due(eni_worker *w, int is_full_batch)
 /* The capture ends in any case: what follows is done and not captured. */
 static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user)
 {
-    eni_graphs *g = w->graphs;
+    eni_graphs *g = w->gpu.graphs;
     const int64_t begin = eni_now_ns();
     EN_TRY(g->gpu->capture_begin(w->device.ctx));
     const en_status put_in = enqueue(user);
@@ -75,7 +76,7 @@ static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *us
 en_status eni_graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user,
                             int *is_launched_out)
 {
-    eni_graphs *g = w->graphs;
+    eni_graphs *g = w->gpu.graphs;
     *is_launched_out = 0;
     if (g->graph[buffer] == NULL) {
         const en_status st = record(w, buffer, enqueue, user);
@@ -83,7 +84,7 @@ en_status eni_graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void
             g->why_not = "the device cannot capture this step";
             eni_info("graph",
                      "rank %d: the device cannot capture a step of this model: its calls are made one by one",
-                     w->world.rank);
+                     w->rank.world.rank);
             return EN_OK;
         }
         EN_TRY(st);
@@ -96,10 +97,10 @@ en_status eni_graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void
 
 uint64_t eni_graphs_count(const eni_worker *w)
 {
-    return w->graphs == NULL ? 0 : w->graphs->nlaunched;
+    return w->gpu.graphs == NULL ? 0 : w->gpu.graphs->nlaunched;
 }
 
 const char *eni_graphs_why_not(const eni_worker *w)
 {
-    return w->graphs == NULL ? "" : w->graphs->why_not;
+    return w->gpu.graphs == NULL ? "" : w->gpu.graphs->why_not;
 }

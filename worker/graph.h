@@ -14,7 +14,7 @@
 
 typedef struct eni_graphs eni_graphs;
 
-en_status eni_graphs_open(eni_worker *w); /* w->graphs; nothing on host devices */
+en_status eni_graphs_open(eni_worker *w); /* w->gpu.graphs; nothing on host devices */
 void eni_graphs_close(eni_worker *w);
 
 /* Once a step: 1 if it is to be launched: then eni_graphs_launch does it. */

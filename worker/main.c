@@ -29,7 +29,7 @@ static void leave_at_once(void *user, int code)
 {
     const eni_worker *worker = user;
     eni_worker_abandon(user, code);
-    eni_end_write((int)worker->config->result_fd);
+    eni_end_write((int)worker->rank.config->result_fd);
     _exit(code);
 }
 
@@ -39,13 +39,13 @@ static void tell_exit(void *user, int code)
     const eni_worker *w = user;
     char text[ENI_REASON_MAX];
     const char *phase = "";
-    eni_death death = {.rank = w->world.rank, .pid = getpid(), .step = -1};
-    if (w->member != NULL) eni_member_where(w->member, &death.step, &phase);
+    eni_death death = {.rank = w->rank.world.rank, .pid = getpid(), .step = -1};
+    if (w->rank.member != NULL) eni_member_where(w->rank.member, &death.step, &phase);
     snprintf(death.phase, sizeof death.phase, "%s", phase);
-    snprintf(death.host, sizeof death.host, "%s", w->host);
+    snprintf(death.host, sizeof death.host, "%s", w->rank.host);
     snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
-    if (w->config->result_fd >= 0) {
-        eni_failure_write((int)w->config->result_fd, &death);
+    if (w->rank.config->result_fd >= 0) {
+        eni_failure_write((int)w->rank.config->result_fd, &death);
     } else {
         eni_death_text(&death, text);
         eni_error("worker", "%s", text);
@@ -63,15 +63,15 @@ static int run(eni_worker *worker)
 {
     const int signal_fd = eni_signals_open();
     const eni_ending_config config = {.signal_fd = signal_fd,
-                                      .report_fd = (int)worker->config->result_fd,
+                                      .report_fd = (int)worker->rank.config->result_fd,
                                       .leave_at_once = leave_at_once,
                                       .user = worker};
-    if (eni_ending_start(&config, &worker->ending) != EN_OK) return 1;
+    if (eni_ending_start(&config, &worker->rank.ending) != EN_OK) return 1;
     eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, worker);
     const en_status st = eni_worker_run(worker);
     eni_exit_is_due(watch);
-    const int code = st == EN_EINTR ? 128 + eni_ending_signal(worker->ending) : eni_signals_exit_code(st, -1);
-    eni_ending_stop(worker->ending);
+    const int code = st == EN_EINTR ? 128 + eni_ending_signal(worker->rank.ending) : eni_signals_exit_code(st, -1);
+    eni_ending_stop(worker->rank.ending);
     close(signal_fd);
     return code;
 }
@@ -98,10 +98,10 @@ int main(int argc, char **argv)
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
         eni_worker worker = {
-            .config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins};
+            .rank = {.config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins}};
         code = run(&worker);
         eni_end_write((int)config.result_fd);
-        if (worker.is_stuck) leave_stuck(code);
+        if (worker.gpu.is_stuck) leave_stuck(code);
     }
     eni_config_fini(&config);
     return code;

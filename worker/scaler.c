@@ -38,7 +38,7 @@ int eni_scale_step(eni_scale *s, int has_overflown)
 /* The copy reads `here` when it gets there: it is not changed before the flags of a later step have come. */
 static en_status send_scale(eni_worker *w)
 {
-    eni_scaler *s = w->scaler;
+    eni_scaler *s = w->gpu.scaler;
     *s->here = s->scale.scale;
     return s->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, s->there, (const void *)(uintptr_t)s->here,
                         sizeof *s->there, EN_COPY_IN);
@@ -46,12 +46,12 @@ static en_status send_scale(eni_worker *w)
 
 en_status eni_scaler_open(eni_worker *w)
 {
-    if (w->config->precision != ENI_PRECISION_FP16) return EN_OK;
+    if (w->rank.config->precision != ENI_PRECISION_FP16) return EN_OK;
     eni_scaler *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;
-    w->scaler = s;
+    w->gpu.scaler = s;
     s->gpu = w->device.ops->gpu;
-    s->nmicros = w->accumulate;
+    s->nmicros = w->rank.job.accumulate;
     s->scale.scale = ENI_SCALE_FIRST;
     const uint64_t bytes = (uint64_t)s->nmicros * sizeof *s->flags;
     s->here = eni_gpu_host_alloc(w, sizeof *s->here);
@@ -65,15 +65,15 @@ en_status eni_scaler_open(eni_worker *w)
 
 void eni_scaler_close(eni_worker *w)
 {
-    eni_scaler *s = w->scaler;
-    if (s == NULL || w->is_stuck) return;
+    eni_scaler *s = w->gpu.scaler;
+    if (s == NULL || w->gpu.is_stuck) return;
     w->device.ops->free(w->device.ctx, s->there);
     w->device.ops->free(w->device.ctx, s->flags_there);
     eni_gpu_host_free(w, (void *)(uintptr_t)s->here);
     eni_gpu_host_free(w, (void *)(uintptr_t)s->flags);
     s->gpu->event_free(s->event);
     eni_free(s);
-    w->scaler = NULL;
+    w->gpu.scaler = NULL;
 }
 
 const float *eni_scaler_address(const eni_scaler *s)
@@ -88,17 +88,17 @@ const eni_scale *eni_scaler_scale(const eni_scaler *s)
 
 eni_scale_facts eni_scaler_facts(const eni_worker *w)
 {
-    if (w->scaler == NULL) return (eni_scale_facts){0};
-    const eni_scale *s = &w->scaler->scale;
-    return (eni_scale_facts){(double)s->scale, s->good, s->overflows, w->tally.overflown};
+    if (w->gpu.scaler == NULL) return (eni_scale_facts){0};
+    const eni_scale *s = &w->gpu.scaler->scale;
+    return (eni_scale_facts){(double)s->scale, s->good, s->overflows, w->gpu.overflown};
 }
 
 en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts)
 {
-    eni_scaler *s = w->scaler;
+    eni_scaler *s = w->gpu.scaler;
     if (s == NULL || facts->scale <= 0) return EN_OK;
     s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};
-    w->tally.overflown = facts->samples;
+    w->gpu.overflown = facts->samples;
     EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE)); /* the first one has been sent */
     EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));
     return send_scale(w);
@@ -112,25 +112,25 @@ void eni_scaler_begin(eni_scaler *s)
 
 en_status eni_scaler_check(eni_worker *w, int64_t micro, const float *grad)
 {
-    eni_scaler *s = w->scaler;
+    eni_scaler *s = w->gpu.scaler;
     uint32_t *flag = s->flags_there + micro;
     EN_TRY(s->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, flag, sizeof *flag));
-    EN_TRY(s->gpu->check_finite(w->device.ctx, EN_STREAM_COMPUTE, grad, w->schema.count, flag));
+    EN_TRY(s->gpu->check_finite(w->device.ctx, EN_STREAM_COMPUTE, grad, w->rank.job.schema.count, flag));
     return s->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, (void *)(uintptr_t)(s->flags + micro), flag,
                         sizeof *flag, EN_COPY_OUT);
 }
 
 static void tell_first(const eni_worker *w)
 {
-    const eni_scale *s = &w->scaler->scale;
+    const eni_scale *s = &w->gpu.scaler->scale;
     eni_log(s->overflows == 1 ? ENI_LOG_INFO : ENI_LOG_DEBUG, "scaler",
             "rank %d: a gradient was too large for fp16 and is left out; the loss scale is %g from here on",
-            w->world.rank, (double)s->scale);
+            w->rank.world.rank, (double)s->scale);
 }
 
 en_status eni_scaler_await(eni_worker *w)
 {
-    eni_scaler *s = w->scaler;
+    eni_scaler *s = w->gpu.scaler;
     int has_overflown = 0;
     EN_TRY(s->gpu->event_record(s->event, EN_STREAM_COMPUTE));
     EN_TRY(eni_gpu_wait(w, s->event, "the flag that says whether fp16 overflowed"));

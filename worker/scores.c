@@ -21,10 +21,10 @@ struct eni_scores {
 en_status eni_scores_open(eni_worker *w)
 {
     if (w->device.ops->gpu == NULL) return EN_OK;
-    const uint64_t n = (uint64_t)w->accumulate;
+    const uint64_t n = (uint64_t)w->rank.job.accumulate;
     eni_scores *scores = eni_alloc(sizeof *scores);
     if (scores == NULL) return EN_ENOMEM;
-    w->scores = scores;
+    w->gpu.scores = scores;
     scores->gpu = w->device.ops->gpu;
     for (int i = 0; i < 2; i++) {
         score_set *set = &scores->set[i];
@@ -38,15 +38,15 @@ en_status eni_scores_open(eni_worker *w)
 
 void eni_scores_close(eni_worker *w)
 {
-    eni_scores *scores = w->scores;
-    if (scores == NULL || w->is_stuck) return;
+    eni_scores *scores = w->gpu.scores;
+    if (scores == NULL || w->gpu.is_stuck) return;
     for (int i = 0; i < 2; i++) {
         eni_gpu_host_free(w, scores->set[i].pair);
         eni_free(scores->set[i].nsamples);
         scores->gpu->event_free(scores->set[i].event);
     }
     eni_free(scores);
-    w->scores = NULL;
+    w->gpu.scores = NULL;
 }
 
 void eni_scores_begin(eni_scores *scores, int set)
@@ -69,12 +69,12 @@ en_status eni_scores_end(eni_scores *scores)
 
 int eni_scores_are_there(const eni_worker *w, int set)
 {
-    return w->scores->gpu->poll(w->scores->set[set].event) == EN_OK;
+    return w->gpu.scores->gpu->poll(w->gpu.scores->set[set].event) == EN_OK;
 }
 
 en_status eni_scores_read(eni_worker *w, int at, double *loss_out, uint64_t *correct_out)
 {
-    const score_set *set = &w->scores->set[at];
+    const score_set *set = &w->gpu.scores->set[at];
     *loss_out = 0;
     *correct_out = 0;
     EN_TRY(eni_gpu_wait(w, set->event, "its loss"));

@@ -12,7 +12,7 @@
 
 typedef struct eni_scores eni_scores;
 
-en_status eni_scores_open(eni_worker *w); /* w->scores; nothing on host devices */
+en_status eni_scores_open(eni_worker *w); /* w->gpu.scores; nothing on host devices */
 void eni_scores_close(eni_worker *w);
 
 /* Where the model puts the numbers of a micro-batch of `nsamples` in this step (en_model_fetch). */

@@ -74,20 +74,18 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
  * looks at it, not by a clock, which runs on while this process itself is stopped. */
 static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
 {
-    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
+    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->rank.config->peer_timeout_ns;
     int64_t pid, stopped_ns = 0;
     en_status st;
     do {
-        st = eni_fdpass_ask(name, eni_now_ns() + LOOK_NS, w->abort_fd, set_fd_out, &pid);
+        st = eni_fdpass_ask(name, eni_now_ns() + LOOK_NS, w->rank.abort_fd, set_fd_out, &pid);
         if (st != EN_ETIMEOUT) return st;
         const int is_stopped = eni_process_look(pid, eni_process_born(pid)) == ENI_PROCESS_STOPPED;
         stopped_ns = is_stopped ? stopped_ns + LOOK_NS : 0;
     } while (stopped_ns < peer_timeout && eni_now_ns() < until);
     if (stopped_ns < peer_timeout) {
-        eni_warn("share",
-                 "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
-                 "this rank reads it for itself",
-                 (long long)pid, TIMEOUT_S);
+        eni_warn("share", "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
+                          "this rank reads it for itself", (long long)pid, TIMEOUT_S);
         return st;
     }
     eni_error("share", "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
@@ -102,7 +100,7 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
     eni_data_options lent = *options;
     lent.lent_fd = &set_fd;
     en_status st = wait_for_first(w, name, &set_fd);
-    if (st == EN_EPEER) return eni_ending_is_asked(w->ending) ? EN_EINTR : EN_ENOENT;
+    if (st == EN_EPEER) return eni_ending_is_asked(w->rank.ending) ? EN_EINTR : EN_ENOENT;
     EN_TRY(st);
     st = eni_dataset_open(&lent, &w->dataset);
     close(set_fd);
@@ -111,10 +109,10 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
 
 en_status eni_share_open(eni_worker *w, const eni_data_options *options)
 {
-    const eni_config *c = w->config;
+    const eni_config *c = w->rank.config;
     char scope[512], identity[ENI_DIGEST_HEX], name[ENI_FDPASS_NAME];
     /* Of this run, as far as the command names it: others may be stopped, or late. */
-    snprintf(scope, sizeof scope, "%s %.200s %.200s", w->version, c->server != NULL ? c->server : "",
+    snprintf(scope, sizeof scope, "%s %.200s %.200s", w->rank.version, c->server != NULL ? c->server : "",
              c->rendezvous != NULL ? c->rendezvous : "");
     eni_dataset_identity(options, scope, identity);
     snprintf(name, sizeof name, "entrain-data-%.32s", identity);

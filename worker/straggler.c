@@ -105,3 +105,14 @@ double eni_straggler_factor(const eni_straggler *s)
 {
     return s->took_ns > 0 ? (double)s->wall_ns / (double)s->took_ns : 0;
 }
+
+void eni_straggler_report(const eni_straggler *s, json_t *report)
+{
+    json_object_set_new(report, "straggler_slept_ns", json_integer((json_int_t)s->slept_ns));
+    json_object_set_new(report, "straggler_pieces", json_integer((json_int_t)s->npieces));
+    json_object_set_new(report, "straggler_late", json_integer((json_int_t)s->nlate));
+    if (s->factor <= 1) return;
+    const double factor = eni_straggler_factor(s);
+    json_object_set_new(report, "straggler_asked", json_real(s->factor));
+    json_object_set_new(report, "straggler_factor", factor > 0 ? json_real(factor) : json_null());
+}

@@ -12,6 +12,7 @@
 #ifndef WORKER_STRAGGLER_H
 #define WORKER_STRAGGLER_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,5 +58,8 @@ void eni_straggler_took(eni_straggler *straggler, int64_t begin_ns, int64_t took
 
 /* Wall time of its pieces over the time that they take awake; 0: there were none. */
 double eni_straggler_factor(const eni_straggler *straggler);
+
+/* Into a rank's report of itself. */
+void eni_straggler_report(const eni_straggler *straggler, json_t *report);
 
 #endif

@@ -1,5 +1,6 @@
-/* vectors.c - see vectors.h. */
-#include "worker/vectors_state.h"
+/* vectors.c - where a rank's weights and gradients are on a GPU: the wait for it, who shares what, and the copies
+ * between it and the arena. */
+#include "worker/vectors.h"
 
 #include <string.h>
 
@@ -9,33 +10,58 @@
 #include "core/try.h"
 #include "worker/gpus.h"
 
+struct eni_vectors {
+    const en_gpu *gpu;
+    int nslots; /* of the optimizer */
+    uint32_t nbuckets;
+
+    /* device memory: own, or, SHARED, rank 0's */
+    float *param, *slot[ENI_MAX_SLOTS];
+    float **grads; /* (ngrads) ALONE: by micro-batch; SHARED: by rank */
+    int ngrads;
+    int is_guest; /* param and slots are rank 0's */
+
+    eni_gpu_steps *steps;
+    en_group *group;
+
+    /* the host's side of a copy */
+    void *registered[2 + ENI_MAX_SLOTS]; /* of the arena */
+    int nregistered;
+
+    en_event *computed; /* in COMPUTE: what a copy begins behind */
+    en_event *left;     /* in EXCHANGE: gradients have left; and, elsewhere, all that was asked for is done */
+    en_event *taken;    /* in EXCHANGE: new weights have come in */
+    en_event **arrived; /* (nbuckets) a gradient is where the strategy finds it */
+    uint64_t copied;
+};
+
 /* ---- waiting for a GPU ---- */
 
 static int is_group(const eni_worker *w)
 {
-    return eni_worker_is_on_gpu(w) && w->gpu.way == ENI_GPU_GROUP;
+    return eni_vectors_are_on_gpu(w) && w->gpu.choice.way == ENI_GPU_GROUP;
 }
 
 static void tell_late(void *user, const char *what)
 {
     const eni_worker *w = user;
-    const en_gpu_facts *facts = eni_gpus_facts(w->gpus);
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
     eni_error("gpu",
               "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
               "nvidia-smi and the kernel's log (Xid) say of it",
-              (int)facts->index, facts->name, w->world.rank, (double)w->config->gpu_timeout_ns * 1e-9,
-              (unsigned long long)w->step, what);
+              (int)facts->index, facts->name, w->rank.world.rank, (double)w->rank.config->gpu_timeout_ns * 1e-9,
+              (unsigned long long)w->rank.step, what);
 }
 
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
 {
-    return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
+    return (eni_gpu_timeout){is_group(w) ? 0 : w->rank.config->gpu_timeout_ns, tell_late, w};
 }
 
 static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
 {
     eni_gpu_steps *steps = eni_vectors_steps(w);
-    const eni_alive alive = {eni_worker_alive, w, -1};
+    const eni_alive alive = {eni_rank_alive, &w->rank, -1};
     const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return steps != NULL ? eni_gpu_steps_await(steps, event, what)
                          : eni_gpu_await(w->device.ops->gpu, event, &alive, &timeout, what);
@@ -44,9 +70,9 @@ static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
 en_status eni_gpu_wait(eni_worker *w, en_event *event, const char *what)
 {
     if (!is_group(w)) return wait_alone(w, event, what);
-    eni_member_wait_device(w->member, "NCCL", "all gradients", w->schema.count * sizeof(float), 1);
+    eni_member_wait_device(w->rank.member, "NCCL", "all gradients", w->rank.job.schema.count * sizeof(float), 1);
     const en_status st = wait_alone(w, event, what);
-    eni_member_wait_end(w->member);
+    eni_member_wait_end(w->rank.member);
     return st;
 }
 
@@ -64,30 +90,201 @@ void *eni_gpu_host_alloc(eni_worker *w, uint64_t bytes)
 void eni_gpu_host_free(eni_worker *w, void *memory)
 {
     if (memory == NULL) return;
-    if (!w->is_stuck) w->device.ops->gpu->unregister_memory(w->device.ctx, memory);
-    if (!w->is_stuck) eni_free(memory); /* what a stuck GPU may still write stays */
+    if (!w->gpu.is_stuck) w->device.ops->gpu->unregister_memory(w->device.ctx, memory);
+    if (!w->gpu.is_stuck) eni_free(memory); /* what a stuck GPU may still write stays */
 }
 
 /* ---- which ---- */
 
+bool eni_vectors_are_on_gpu(const eni_worker *w)
+{
+    return w->gpu.choice.vectors == ENI_VECTORS_ON_GPU;
+}
+
 int eni_vectors_where(const eni_worker *w)
 {
-    return w->vectors == NULL ? ENI_VECTORS_ON_HOST : w->gpu.vectors;
+    return w->gpu.vectors == NULL ? ENI_VECTORS_ON_HOST : w->gpu.choice.vectors;
 }
 
 const eni_gpu_choice *eni_vectors_choice(const eni_worker *w)
 {
-    return w->vectors == NULL ? NULL : &w->gpu;
+    return w->gpu.vectors == NULL ? NULL : &w->gpu.choice;
 }
 
 eni_gpu_steps *eni_vectors_steps(const eni_worker *w)
 {
-    return w->vectors == NULL ? NULL : w->vectors->steps;
+    return w->gpu.vectors == NULL ? NULL : w->gpu.vectors->steps;
 }
 
 static int is_staged(const eni_worker *w)
 {
     return eni_vectors_where(w) == ENI_VECTORS_STAGED;
+}
+
+/* ---- vectors that stay on the GPU ---- */
+
+/* Who reaches whose:
+ *
+ *     ALONE    own weights, one gradient per micro-batch
+ *     GROUP    own weights, own gradient; NCCL adds the gradients up. Rank 0's id opens the group
+ *     SHARED   rank 0's weights and optimizer slots on all ranks, and everybody's gradients, by handles
+ *              (CUDA IPC) that are gathered */
+
+
+static en_status take(const eni_worker *w, float **vector_out)
+{
+    uint64_t bytes = w->rank.job.schema.count * sizeof(float);
+    if (w->gpu.choice.way == ENI_GPU_SHARED && bytes < EN_GPU_EXPORT_MIN) bytes = EN_GPU_EXPORT_MIN;
+    return w->device.ops->alloc(w->device.ctx, bytes, (void **)vector_out);
+}
+
+static en_status take_own(eni_worker *w, eni_vectors *v)
+{
+    const int is_shared = w->gpu.choice.way == ENI_GPU_SHARED;
+    v->ngrads = is_shared ? w->rank.world.nranks : w->gpu.choice.way == ENI_GPU_ALONE ? (int)w->rank.job.accumulate : 1;
+    v->is_guest = is_shared && w->rank.world.rank > 0;
+    v->grads = eni_alloc_array((size_t)v->ngrads, sizeof *v->grads);
+    if (v->grads == NULL) return EN_ENOMEM;
+    for (int i = 0; i < v->ngrads; i++)
+        if (!is_shared || i == w->rank.world.rank) EN_TRY(take(w, &v->grads[i]));
+    if (v->is_guest) return EN_OK;
+    EN_TRY(take(w, &v->param));
+    for (int i = 0; i < v->nslots; i++)
+        EN_TRY(take(w, &v->slot[i]));
+    return EN_OK;
+}
+
+static en_status open_group(eni_worker *w, eni_vectors *v)
+{
+    uint8_t id[EN_GPU_GROUP_ID] = {0};
+    eni_blobs blobs = {0};
+    const int is_first = w->rank.world.rank == 0;
+    if (is_first) EN_TRY(v->gpu->group_id(eni_device_host(), id));
+    EN_TRY(eni_member_gather(w->rank.member, "group of GPUs", id, is_first ? sizeof id : 0, &blobs,
+                             eni_now_ns() + w->rank.config->join_timeout_ns));
+    en_status st = blobs.blob[0].bytes == sizeof id ? EN_OK : EN_EPROTO;
+    if (st == EN_OK) memcpy(id, blobs.blob[0].data, sizeof id);
+    eni_blobs_fini(&blobs);
+    EN_TRY(st);
+    eni_member_wait_begin(w->rank.member, "group", "GPUs", 0, 1);
+    st =
+        v->gpu->group_open(w->device.ctx, id, w->rank.world.rank, w->rank.world.nranks, eni_rank_alive, &w->rank, &v->group);
+    eni_member_wait_end(w->rank.member);
+    return st;
+}
+
+/* What a rank lets the others reach. */
+typedef struct lent {
+    uint8_t grad[EN_GPU_HANDLE];
+    uint8_t param[EN_GPU_HANDLE], slot[ENI_MAX_SLOTS][EN_GPU_HANDLE]; /* rank 0's */
+} lent;
+
+static en_status lend(eni_worker *w, eni_vectors *v, lent *own)
+{
+    EN_TRY(v->gpu->export_memory(w->device.ctx, v->grads[w->rank.world.rank], own->grad));
+    if (v->is_guest) return EN_OK;
+    EN_TRY(v->gpu->export_memory(w->device.ctx, v->param, own->param));
+    for (int i = 0; i < v->nslots; i++)
+        EN_TRY(v->gpu->export_memory(w->device.ctx, v->slot[i], own->slot[i]));
+    return EN_OK;
+}
+
+static en_status borrow(eni_worker *w, eni_vectors *v, const lent *theirs, int rank)
+{
+    EN_TRY(v->gpu->import_memory(w->device.ctx, theirs->grad, (void **)&v->grads[rank]));
+    if (rank != 0) return EN_OK;
+    EN_TRY(v->gpu->import_memory(w->device.ctx, theirs->param, (void **)&v->param));
+    for (int i = 0; i < v->nslots; i++)
+        EN_TRY(v->gpu->import_memory(w->device.ctx, theirs->slot[i], (void **)&v->slot[i]));
+    return EN_OK;
+}
+
+/* Sharing was tried before it was chosen (gpus.h), so it works, or the machine has run out of something. */
+static en_status reach_others(eni_worker *w, eni_vectors *v)
+{
+    lent own = {0}, theirs;
+    eni_blobs blobs = {0};
+    en_status st = lend(w, v, &own);
+    if (st == EN_OK)
+        st = eni_member_gather(w->rank.member, "memory of GPUs", &own, sizeof own, &blobs,
+                               eni_now_ns() + w->rank.config->join_timeout_ns);
+    for (int r = 0; r < w->rank.world.nranks && st == EN_OK; r++) {
+        if (r == w->rank.world.rank) continue;
+        if (blobs.blob[r].bytes != sizeof theirs) st = EN_EPROTO;
+        if (st != EN_OK) break;
+        memcpy(&theirs, blobs.blob[r].data, sizeof theirs);
+        st = borrow(w, v, &theirs, r);
+    }
+    eni_blobs_fini(&blobs);
+    if (st != EN_OK && st != EN_EINTR && st != EN_EPEER)
+        eni_error("gpu", "rank %d cannot share its GPU's memory: %s; --backend=host goes through the host",
+                  w->rank.world.rank, en_status_str(st));
+    return st;
+}
+
+/* What was imported; own memory stays. */
+static void give_back(eni_worker *w, float **vector)
+{
+    if (*vector != NULL) w->device.ops->gpu->release_memory(w->device.ctx, *vector);
+    *vector = NULL;
+}
+
+static void give_all_back(eni_worker *w, eni_vectors *v)
+{
+    if (!eni_vectors_are_on_gpu(w) || w->gpu.choice.way != ENI_GPU_SHARED) return;
+    for (int r = 0; v->grads != NULL && r < v->ngrads; r++)
+        if (r != w->rank.world.rank) give_back(w, &v->grads[r]);
+    if (!v->is_guest) return;
+    give_back(w, &v->param);
+    for (int i = 0; i < v->nslots; i++)
+        give_back(w, &v->slot[i]);
+}
+
+en_status eni_vectors_leave(eni_worker *w)
+{
+    eni_vectors *v = w->gpu.vectors;
+    if (v == NULL || !eni_vectors_are_on_gpu(w) || w->gpu.choice.way == ENI_GPU_ALONE) return EN_OK;
+    EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE)); /* behind the last collective */
+    EN_TRY(eni_gpu_wait(w, v->computed, "its last step"));
+    give_all_back(w, v);
+    return eni_member_gather(w->rank.member, "GPUs are done", NULL, 0, NULL, INT64_MAX);
+}
+
+static en_status open_on_gpu(eni_worker *w, eni_vectors *v)
+{
+    EN_TRY(take_own(w, v));
+    if (w->gpu.choice.way == ENI_GPU_GROUP) EN_TRY(open_group(w, v));
+    if (w->gpu.choice.way == ENI_GPU_SHARED) EN_TRY(reach_others(w, v));
+    eni_gpu_steps_config config = {.way = w->gpu.choice.way,
+                                   .rank = w->rank.world.rank,
+                                   .nranks = w->rank.world.nranks,
+                                   .device = w->device.ops,
+                                   .ctx = w->device.ctx,
+                                   .buckets = w->rank.job.buckets,
+                                   .optimizer = w->rank.job.optimizer,
+                                   .sum_order = (eni_sum_order)w->rank.config->sum_order,
+                                   .nslots = v->nslots,
+                                   .param = v->param,
+                                   .grads = v->grads,
+                                   .ngrads = v->ngrads,
+                                   .group = v->group,
+                                   .alive = {eni_rank_alive, &w->rank, -1},
+                                   .timeout = eni_gpu_timeout_of(w)};
+    memcpy(config.slot, v->slot, sizeof config.slot);
+    return eni_gpu_steps_open(&config, &v->steps);
+}
+
+void eni_vectors_abort(const eni_worker *w)
+{
+    const eni_vectors *v = w->gpu.vectors;
+    if (v != NULL && v->group != NULL) v->gpu->group_abort(v->group);
+}
+
+static void close_on_gpu(eni_worker *w, eni_vectors *v)
+{
+    eni_gpu_steps_close(v->steps);
+    v->steps = NULL;
+    give_all_back(w, v); /* after a death; else they have it already */
 }
 
 /* ---- life ---- */
@@ -106,13 +303,13 @@ static en_status new_events(eni_worker *w, eni_vectors *v)
 
 static en_status open_staged(eni_worker *w, eni_vectors *v)
 {
-    const uint64_t bytes = w->schema.count * sizeof(float);
+    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     v->grads = eni_alloc_array(1, sizeof *v->grads);
     if (v->grads == NULL) return EN_ENOMEM;
     v->ngrads = 1;
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->param));
     EN_TRY(w->device.ops->alloc(w->device.ctx, bytes, (void **)&v->grads[0]));
-    for (int64_t i = 0; w->micro_grads != NULL && i < w->accumulate; i++)
+    for (int64_t i = 0; w->micro_grads != NULL && i < w->rank.job.accumulate; i++)
         EN_TRY(v->gpu->register_memory(w->device.ctx, w->micro_grads[i], bytes));
     return EN_OK;
 }
@@ -122,32 +319,32 @@ en_status eni_vectors_open(eni_worker *w)
     if (w->device.ops->gpu == NULL) return EN_OK;
     eni_vectors *v = eni_alloc(sizeof *v);
     if (v == NULL) return EN_ENOMEM;
-    w->vectors = v;
+    w->gpu.vectors = v;
     v->gpu = w->device.ops->gpu;
-    v->nslots = w->optimizer->slots(&w->hyper);
-    v->nbuckets = w->buckets->n;
+    v->nslots = w->rank.job.optimizer->slots(&w->rank.job.hyper);
+    v->nbuckets = w->rank.job.buckets->n;
     EN_TRY(new_events(w, v));
-    return w->gpu.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : eni_vectors_open_on_gpu(w, v);
+    return w->gpu.choice.vectors == ENI_VECTORS_STAGED ? open_staged(w, v) : open_on_gpu(w, v);
 }
 
 static en_status pin_slot(eni_worker *w, uint32_t slot)
 {
-    eni_vectors *v = w->vectors;
-    void *memory = eni_arena_at(w->arena, slot, 0);
-    EN_TRY(v->gpu->register_memory(w->device.ctx, memory, w->schema.count * sizeof(float)));
+    eni_vectors *v = w->gpu.vectors;
+    void *memory = eni_arena_at(w->rank.exchange.arena, slot, 0);
+    EN_TRY(v->gpu->register_memory(w->device.ctx, memory, w->rank.job.schema.count * sizeof(float)));
     v->registered[v->nregistered++] = memory;
     return EN_OK;
 }
 
 en_status eni_vectors_start(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     uint32_t first;
     if (v == NULL) return EN_OK;
     EN_TRY(pin_slot(w, ENI_SLOT_PARAM));
     EN_TRY(pin_slot(w, ENI_SLOT_GRAD));
     if (!is_staged(w)) {
-        eni_host_optimizer_slots(w->strategy_host, &first);
+        eni_host_optimizer_slots(w->rank.exchange.host, &first);
         for (int i = 0; i < v->nslots; i++)
             EN_TRY(pin_slot(w, first + (uint32_t)i));
     }
@@ -176,22 +373,22 @@ static int has_settled(const eni_vectors *v)
 
 void eni_vectors_settle(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     if (v == NULL) return;
-    w->is_stuck = !has_settled(v); /* what waited for a peer who is gone has been aborted (give_up) */
-    if (w->is_stuck)
+    w->gpu.is_stuck = !has_settled(v); /* what waited for a peer who is gone has been aborted (give_up) */
+    if (w->gpu.is_stuck)
         eni_warn("gpu", "the GPU does not answer: its memory is given back when the process ends");
 }
 
 void eni_vectors_close(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
-    if (v == NULL || w->is_stuck) return;
+    eni_vectors *v = w->gpu.vectors;
+    if (v == NULL || w->gpu.is_stuck) return;
     if (v->group != NULL) v->gpu->group_close(v->group);
-    eni_vectors_close_on_gpu(w, v);
+    close_on_gpu(w, v);
     for (int i = 0; i < v->nregistered; i++)
         v->gpu->unregister_memory(w->device.ctx, v->registered[i]);
-    for (int64_t i = 0; is_staged(w) && w->micro_grads != NULL && i < w->accumulate; i++)
+    for (int64_t i = 0; is_staged(w) && w->micro_grads != NULL && i < w->rank.job.accumulate; i++)
         if (w->micro_grads[i] != NULL) v->gpu->unregister_memory(w->device.ctx, w->micro_grads[i]);
     if (!v->is_guest) {
         w->device.ops->free(w->device.ctx, v->param);
@@ -208,7 +405,7 @@ void eni_vectors_close(eni_worker *w)
     v->gpu->event_free(v->left);
     v->gpu->event_free(v->taken);
     eni_free(v);
-    w->vectors = NULL;
+    w->gpu.vectors = NULL;
 }
 
 /* ---- addresses ---- */
@@ -216,26 +413,26 @@ void eni_vectors_close(eni_worker *w)
 static int own_grad(const eni_worker *w, int64_t micro)
 {
     if (is_staged(w)) return 0;
-    return w->gpu.way == ENI_GPU_SHARED ? w->world.rank : (int)micro;
+    return w->gpu.choice.way == ENI_GPU_SHARED ? w->rank.world.rank : (int)micro;
 }
 
 const float *eni_vectors_param(const eni_worker *w)
 {
-    return w->vectors == NULL ? eni_arena_at(w->arena, ENI_SLOT_PARAM, 0) : w->vectors->param;
+    return w->gpu.vectors == NULL ? eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0) : w->gpu.vectors->param;
 }
 
 float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 {
-    if (w->vectors != NULL) return w->vectors->grads[own_grad(w, micro)];
-    return w->micro_grads != NULL ? w->micro_grads[micro] : eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
+    if (w->gpu.vectors != NULL) return w->gpu.vectors->grads[own_grad(w, micro)];
+    return w->micro_grads != NULL ? w->micro_grads[micro] : eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
 }
 
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 {
-    const uint64_t bytes = w->schema.count * sizeof(float);
-    if (w->vectors == NULL || is_staged(w)) memset(eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), 0, bytes);
-    if (w->vectors == NULL) return EN_OK;
-    return w->vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
+    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
+    if (w->gpu.vectors == NULL || is_staged(w)) memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
+    if (w->gpu.vectors == NULL) return EN_OK;
+    return w->gpu.vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
 }
 
 /* ---- gradients go out ---- */
@@ -243,33 +440,33 @@ en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 /* What is put into EXCHANGE from now on begins behind what is in COMPUTE. */
 static en_status exchange_behind_compute(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     return v->gpu->wait_event(w->device.ctx, EN_STREAM_EXCHANGE, v->computed);
 }
 
 en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
 {
-    eni_vectors *v = w->vectors;
-    const eni_bucket_range *range = &w->buckets->bucket[bucket];
+    eni_vectors *v = w->gpu.vectors;
+    const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
     EN_TRY(exchange_behind_compute(w));
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, eni_arena_at(w->arena, ENI_SLOT_GRAD, range->lo),
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, range->lo),
                         eni_vectors_grad(w, 0) + range->lo, bytes, EN_COPY_OUT));
     return v->gpu->event_record(v->arrived[bucket], EN_STREAM_EXCHANGE);
 }
 
 en_status eni_vectors_await(eni_worker *w, uint32_t bucket)
 {
-    const eni_bucket_range *range = &w->buckets->bucket[bucket];
-    EN_TRY(eni_gpu_wait(w, w->vectors->arrived[bucket], "a gradient"));
-    w->vectors->copied += (range->hi - range->lo) * sizeof(float);
+    const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
+    EN_TRY(eni_gpu_wait(w, w->gpu.vectors->arrived[bucket], "a gradient"));
+    w->gpu.vectors->copied += (range->hi - range->lo) * sizeof(float);
     return EN_OK;
 }
 
 en_status eni_vectors_join(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     if (!is_staged(w)) return EN_OK;
     EN_TRY(v->gpu->event_record(v->left, EN_STREAM_EXCHANGE));
     return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->left);
@@ -277,8 +474,8 @@ en_status eni_vectors_join(eni_worker *w)
 
 en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
 {
-    eni_vectors *v = w->vectors;
-    const uint64_t bytes = w->schema.count * sizeof(float);
+    eni_vectors *v = w->gpu.vectors;
+    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     if (!is_staged(w)) return EN_OK;
     EN_TRY(exchange_behind_compute(w));
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, w->micro_grads[micro], v->grads[0], bytes,
@@ -289,32 +486,32 @@ en_status eni_vectors_send_micro(eni_worker *w, int64_t micro)
 
 en_status eni_vectors_await_micros(eni_worker *w)
 {
-    return is_staged(w) ? eni_gpu_wait(w, w->vectors->left, "the gradients of its micro-batches") : EN_OK;
+    return is_staged(w) ? eni_gpu_wait(w, w->gpu.vectors->left, "the gradients of its micro-batches") : EN_OK;
 }
 
 /* ---- weights come in ---- */
 
 static en_status take_in(eni_worker *w, uint32_t bucket)
 {
-    eni_vectors *v = w->vectors;
-    const eni_bucket_range *range = &w->buckets->bucket[bucket];
+    eni_vectors *v = w->gpu.vectors;
+    const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
     v->copied += bytes;
     return v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, v->param + range->lo,
-                        eni_arena_at(w->arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
+                        eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, range->lo), bytes, EN_COPY_IN);
 }
 
 /* What is put into COMPUTE from now on begins behind them. */
 static en_status have_taken(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     EN_TRY(v->gpu->event_record(v->taken, EN_STREAM_EXCHANGE));
     return v->gpu->wait_event(w->device.ctx, EN_STREAM_COMPUTE, v->taken);
 }
 
 static en_status take_in_all(eni_worker *w)
 {
-    for (uint32_t b = 0; b < w->buckets->n; b++)
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++)
         EN_TRY(take_in(w, b));
     return have_taken(w);
 }
@@ -322,22 +519,22 @@ static en_status take_in_all(eni_worker *w)
 /* Bucket by bucket, each while the next is waited for. What after_step may change, nobody has before it. */
 en_status eni_vectors_finish(eni_worker *w)
 {
-    const int is_late = w->strategy->after_step != NULL;
-    if (!is_staged(w)) return eni_host_finish(w->strategy_host);
-    for (uint32_t b = 0; b < w->buckets->n; b++) {
-        EN_TRY(eni_host_finish_bucket(w->strategy_host, b));
+    const int is_late = w->rank.job.strategy->after_step != NULL;
+    if (!is_staged(w)) return eni_host_finish(w->rank.exchange.host);
+    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
+        EN_TRY(eni_host_finish_bucket(w->rank.exchange.host, b));
         if (!is_late) EN_TRY(take_in(w, b));
     }
-    EN_TRY(eni_host_end(w->strategy_host));
+    EN_TRY(eni_host_end(w->rank.exchange.host));
     if (is_late) return take_in_all(w);
     EN_TRY(have_taken(w));
     /* before_step may write what is being read */
-    return w->strategy->before_step != NULL ? eni_gpu_wait(w, w->vectors->taken, "its weights to arrive") : EN_OK;
+    return w->rank.job.strategy->before_step != NULL ? eni_gpu_wait(w, w->gpu.vectors->taken, "its weights to arrive") : EN_OK;
 }
 
 en_status eni_vectors_begun(eni_worker *w)
 {
-    return is_staged(w) && w->strategy->before_step != NULL ? take_in_all(w) : EN_OK;
+    return is_staged(w) && w->rank.job.strategy->before_step != NULL ? take_in_all(w) : EN_OK;
 }
 
 /* ---- all of it, now and then ---- */
@@ -345,13 +542,13 @@ en_status eni_vectors_begun(eni_worker *w)
 /* Every vector of this rank, as `direction` says; in COMPUTE, which is behind all steps. */
 static en_status copy_all(eni_worker *w, int direction, int and_slots)
 {
-    eni_vectors *v = w->vectors;
-    const uint64_t bytes = w->schema.count * sizeof(float);
+    eni_vectors *v = w->gpu.vectors;
+    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
     uint32_t first;
-    eni_host_optimizer_slots(w->strategy_host, &first);
+    eni_host_optimizer_slots(w->rank.exchange.host, &first);
     for (int i = -1; i < (and_slots ? v->nslots : 0); i++) {
         float *there = i < 0 ? v->param : v->slot[i];
-        float *here = eni_arena_at(w->arena, i < 0 ? ENI_SLOT_PARAM : first + (uint32_t)i, 0);
+        float *here = eni_arena_at(w->rank.exchange.arena, i < 0 ? ENI_SLOT_PARAM : first + (uint32_t)i, 0);
         const int is_in = direction == EN_COPY_IN;
         EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, is_in ? there : here, is_in ? here : there,
                             bytes, direction));
@@ -362,28 +559,28 @@ static en_status copy_all(eni_worker *w, int direction, int and_slots)
 
 en_status eni_vectors_bring(eni_worker *w, int and_slots)
 {
-    return eni_worker_is_on_gpu(w) ? copy_all(w, EN_COPY_OUT, and_slots) : EN_OK;
+    return eni_vectors_are_on_gpu(w) ? copy_all(w, EN_COPY_OUT, and_slots) : EN_OK;
 }
 
 en_status eni_vectors_send(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
+    eni_vectors *v = w->gpu.vectors;
     if (v == NULL) return EN_OK;
     if (is_staged(w)) {
         EN_TRY(take_in_all(w));
         return eni_gpu_wait(w, v->taken, "its weights to arrive");
     }
     if (!v->is_guest) EN_TRY(copy_all(w, EN_COPY_IN, 1));
-    if (w->gpu.way != ENI_GPU_SHARED) return EN_OK;
+    if (w->gpu.choice.way != ENI_GPU_SHARED) return EN_OK;
     /* the others compute with rank 0's: not before they are there */
-    return eni_member_gather(w->member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
+    return eni_member_gather(w->rank.member, "weights on the GPU", NULL, 0, NULL, INT64_MAX);
 }
 
 en_status eni_vectors_send_grad(eni_worker *w)
 {
-    const uint64_t bytes = w->schema.count * sizeof(float);
-    eni_vectors *v = w->vectors;
-    float *here = eni_arena_at(w->arena, ENI_SLOT_GRAD, 0);
+    const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
+    eni_vectors *v = w->gpu.vectors;
+    float *here = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
     if (v == NULL) return EN_OK;
     EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, 0), here, bytes, EN_COPY_IN));
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
@@ -394,14 +591,14 @@ en_status eni_vectors_send_grad(eni_worker *w)
 
 en_status eni_vectors_fetch_param(eni_worker *w)
 {
-    eni_vectors *v = w->vectors;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_arena_at(w->arena, ENI_SLOT_GRAD, 0), v->param,
-                        w->schema.count * sizeof(float), EN_COPY_OUT));
+    eni_vectors *v = w->gpu.vectors;
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), v->param,
+                        w->rank.job.schema.count * sizeof(float), EN_COPY_OUT));
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 
 uint64_t eni_vectors_copied(const eni_worker *w)
 {
-    return w->vectors == NULL ? 0 : w->vectors->copied;
+    return w->gpu.vectors == NULL ? 0 : w->gpu.vectors->copied;
 }

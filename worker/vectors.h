@@ -1,6 +1,6 @@
 /* vectors.h - where a rank's weights and gradients are, and how they get to where they are needed.
  *
- *     on the host   the device computes in the arena itself: w->vectors is NULL, nothing here does anything
+ *     on the host   the device computes in the arena itself: w->gpu.vectors is NULL, nothing here does anything
  *
  *     staged        the model has weights and gradient on the GPU, the strategy in the arena, registered: a
  *                   finished bucket's gradient is copied out while backward runs; its new weights are
@@ -36,11 +36,13 @@ en_status eni_vectors_leave(eni_worker *w);
 /* What waits on the GPU for a peer who is gone goes on. */
 void eni_vectors_abort(const eni_worker *w);
 /* Before anything on the GPU is closed: waits for what is under way, but not for ever. A GPU that does not
- * answer keeps its memory until the process ends (w->is_stuck). */
+ * answer keeps its memory until the process ends (w->gpu.is_stuck). */
 void eni_vectors_settle(eni_worker *w);
 /* Safe on a worker that has none. */
 void eni_vectors_close(eni_worker *w);
 
+/* Weights and gradients stay on a GPU. */
+bool eni_vectors_are_on_gpu(const eni_worker *w);
 /* ENI_VECTORS_ON_HOST ..; the choice, or NULL on the host; the steps, or NULL unless ON_GPU. */
 int eni_vectors_where(const eni_worker *w);
 const eni_gpu_choice *eni_vectors_choice(const eni_worker *w);

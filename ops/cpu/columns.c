@@ -15,8 +15,8 @@
 
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 enum {
     LANES = 16,              /* floats of a register */

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "core/try.h"
-#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 static en_status linear_forward(en_plan *plan, const en_args *args)
 {

@@ -1,6 +1,6 @@
 /* relu.c - max(x, 0), alone and fused to the layer before it; see ops/ref/relu.c for the values. */
-#include "ops/multiversion.h"
 #include "ops/cpu/cpu.h"
+#include "ops/multiversion.h"
 
 enum { GRAIN = 4096 }; /* elements below which a second thread does not pay */
 

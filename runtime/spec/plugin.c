@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/edit_distance.h"
 #include "core/elf_file.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/try.h"
-#include "core/edit_distance.h"
 
 enum {
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */

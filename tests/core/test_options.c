@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/options.h"
-#include "core/edit_distance.h"
 
 static const en_option table[] = {
     {.size = sizeof(en_option), .type = EN_OPT_INT, .key = "bound", .help = "b", .value = 3, .max = INFINITY},

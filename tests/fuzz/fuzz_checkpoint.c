@@ -7,9 +7,9 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "models/registry.h"
+#include "rank/checkpoint.h"
 #include "tests/fuzz/must.h"
 #include "tests/fuzz/mutate.h"
-#include "worker/checkpoint.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

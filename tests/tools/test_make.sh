@@ -17,7 +17,7 @@ compiled() { # TARGET: what its objects are, by the folder of their source; noth
 }
 
 mkdir "$work/tree" && cp -r "$top/CMakeLists.txt" "$top/Makefile" "$work/tree" || exit 2
-for folder in bench cli cmake config core data examples include models ops report runtime server strategies tests tools worker; do
+for folder in bench cli cmake config core data examples include models ops rank report runtime server strategies tests tools worker; do
     ln -s "$top/$folder" "$work/tree/$folder" || exit 2
 done
 configure "$work/tree"
@@ -25,7 +25,7 @@ configure "$work/tree"
 case $1 in
 product)
     said=$(compiled all)
-    [ "$said" = "cli config core data examples models ops report runtime server strategies worker " ] || bad "make compiles: $said"
+    [ "$said" = "cli config core data examples models ops rank report runtime server strategies worker " ] || bad "make compiles: $said"
     said=$(compiled tests)
     case $said in *tests*) ;; *) bad "make tests compiles: $said" ;; esac ;;
 moved)

@@ -1,0 +1,642 @@
+/* checkpoint.c - a checkpoint as one safetensors file: its facts as JSON text in the metadata, its vectors as tensors;
+ * then the folder that holds several. */
+#include "rank/checkpoint.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/memory.h"
+#include "core/try.h"
+#include "ops/mean.h"
+#include "runtime/control/control.h"
+
+enum { TENSOR_NAME = ENI_CHECKPOINT_NAME + EN_MAX_TENSOR_NAME + 2 };
+#define VECTORS_MAX 4096 /* flat vectors that a file may hold: more is no checkpoint of ours */
+
+void eni_checkpoint_fini(eni_checkpoint *c)
+{
+    for (uint32_t i = 0; i < c->nhistory; i++)
+        eni_free(c->history[i]);
+    for (uint32_t i = 0; i < c->nranks; i++)
+        eni_free(c->ranks[i].state);
+    for (uint32_t i = 0; i < c->nimages; i++)
+        eni_free(c->images[i].flat);
+    eni_free(c->history);
+    eni_free(c->stretches);
+    eni_free(c->ranks);
+    eni_free(c->images);
+    *c = (eni_checkpoint){0};
+}
+
+const eni_image *eni_checkpoint_find(const eni_checkpoint *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->nimages; i++)
+        if (strcmp(c->images[i].name, name) == 0) return &c->images[i];
+    return NULL;
+}
+
+eni_image *eni_checkpoint_add(eni_checkpoint *c, const en_schema *schema, const char *name)
+{
+    eni_image *grown = eni_alloc_array((size_t)c->nimages + 1, sizeof *grown);
+    float *flat = eni_alloc_array(schema->count, sizeof *flat);
+    if (grown == NULL || flat == NULL) {
+        eni_free(grown);
+        eni_free(flat);
+        return NULL;
+    }
+    if (c->nimages > 0) memcpy(grown, c->images, c->nimages * sizeof *grown);
+    eni_free(c->images);
+    c->images = grown;
+    eni_image *image = &grown[c->nimages++];
+    snprintf(image->name, sizeof image->name, "%s", name);
+    image->flat = flat;
+    return image;
+}
+
+enum { HISTORY_MAX = 1000, STATE_MAX = 1 << 20 };
+
+/* ---- the facts, as JSON text --------------------------------------------------------------------------- */
+
+static void set_int(json_t *object, const char *key, uint64_t value)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void set_text(json_t *object, const char *key, const char *value)
+{
+    json_object_set_new(object, key, json_string(value));
+}
+
+static json_t *rank_json(const eni_rank_facts *rank)
+{
+    json_t *o = json_object();
+    set_int(o, "steps", rank->steps);
+    set_int(o, "samples", rank->samples);
+    set_int(o, "last_samples", rank->last_samples);
+    set_int(o, "last_correct", rank->last_correct);
+    json_object_set_new(o, "last_loss", isfinite(rank->last_loss) ? json_real(rank->last_loss) : json_null());
+    set_int(o, "state", rank->state_bytes);
+    if (rank->scale.scale > 0)
+        json_object_set_new(o, "loss_scale",
+                            json_pack("[f, I, I, I]", rank->scale.scale, (json_int_t)rank->scale.good,
+                                      (json_int_t)rank->scale.overflows, (json_int_t)rank->scale.samples));
+    return o;
+}
+
+static void write_lists(const eni_checkpoint *c, json_t *o)
+{
+    json_t *same = json_object(), *history = json_array(), *vectors = json_array(), *ranks = json_array(),
+           *stretches = json_array();
+    for (uint32_t i = 0; i < c->nfacts; i++)
+        set_text(same, c->facts[i].key, c->facts[i].value);
+    for (uint32_t i = 0; i < c->nhistory; i++)
+        json_array_append_new(history, json_string(c->history[i]));
+    for (uint32_t i = 0; i < c->nimages; i++)
+        json_array_append_new(vectors, json_string(c->images[i].name));
+    for (uint32_t i = 0; i < c->nranks; i++)
+        json_array_append_new(ranks, rank_json(&c->ranks[i]));
+    for (uint32_t i = 0; i < c->nstretches; i++) {
+        const eni_stretch *s = &c->stretches[i];
+        json_array_append_new(stretches, json_pack("[I, I, I, I, I]", (json_int_t)s->lo, (json_int_t)s->hi,
+                                                   (json_int_t)s->version, (json_int_t)s->steps,
+                                                   (json_int_t)s->samples));
+    }
+    json_object_set_new(o, "same", same);
+    json_object_set_new(o, "history", history);
+    json_object_set_new(o, "vectors", vectors);
+    json_object_set_new(o, "stretches", stretches);
+    json_object_set_new(o, "ranks", ranks);
+}
+
+char *eni_checkpoint_facts(const eni_checkpoint *c)
+{
+    json_t *o = json_object();
+    set_int(o, "format", ENI_CHECKPOINT_FORMAT);
+    set_text(o, "version", c->version);
+    set_text(o, "strategy", c->strategy);
+    set_text(o, "options", c->options);
+    set_text(o, "device", c->device);
+    set_int(o, "world", c->world);
+    set_int(o, "accumulate", c->accumulate);
+    set_int(o, "batch", c->batch);
+    set_int(o, "shards", c->shards);
+    set_int(o, "samples", c->samples);
+    set_int(o, "step", c->step);
+    set_int(o, "epoch", c->epoch);
+    set_int(o, "micro", c->micro);
+    set_int(o, "plan_samples", c->plan_samples);
+    set_text(o, "order_sha256", c->order_sha256);
+    set_text(o, "init_sha256", c->init_sha256);
+    set_int(o, "updates", c->updates);
+    set_int(o, "dropped", c->dropped);
+    set_int(o, "train_ns", (uint64_t)c->train_ns);
+    set_int(o, "eval_ns", (uint64_t)c->eval_ns);
+    write_lists(c, o);
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    return text;
+}
+
+/* ---- the facts, back: everything is checked, whoever wrote it ------------------------------------------- */
+
+static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why_out, ENI_ST_WHY, fmt, args);
+    va_end(args);
+    return EN_EFORMAT;
+}
+
+static en_status whole(const json_t *o, const char *key, uint64_t *value_out, char *why_out)
+{
+    const json_t *value = json_object_get(o, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return bad(why_out, "its fact \"%s\" is no whole number", key);
+    *value_out = (uint64_t)json_integer_value(value);
+    return EN_OK;
+}
+
+static en_status text(const json_t *o, const char *key, char *value_out, size_t bytes, char *why_out)
+{
+    const char *value = json_string_value(json_object_get(o, key));
+    if (value == NULL || strlen(value) >= bytes)
+        return bad(why_out, "its fact \"%s\" is no text of at most %zu bytes", key, bytes - 1);
+    memcpy(value_out, value, strlen(value) + 1);
+    return EN_OK;
+}
+
+static en_status list(const json_t *o, const char *key, size_t max, size_t size, void **items_out,
+                      const json_t **list_out, char *why_out)
+{
+    const json_t *found = json_object_get(o, key);
+    if (!json_is_array(found) || json_array_size(found) > max)
+        return bad(why_out, "its fact \"%s\" is no list of at most %zu", key, max);
+    *items_out = eni_alloc_array(json_array_size(found), size);
+    if (*items_out == NULL) return EN_ENOMEM;
+    *list_out = found;
+    return EN_OK;
+}
+
+static en_status take_same(const json_t *o, eni_checkpoint *c, char *why_out)
+{
+    json_t *same = json_object_get(o, "same"), *value;
+    const char *key;
+    if (!json_is_object(same) || json_object_size(same) > ENI_CHECKPOINT_FACTS)
+        return bad(why_out, "its fact \"same\" is no object of at most %d", ENI_CHECKPOINT_FACTS);
+    json_object_foreach(same, key, value)
+    {
+        eni_fact *fact = &c->facts[c->nfacts];
+        if (strlen(key) >= sizeof fact->key) return bad(why_out, "it has a fact of an unknown name");
+        memcpy(fact->key, key, strlen(key) + 1);
+        EN_TRY(text(same, key, fact->value, sizeof fact->value, why_out));
+        c->nfacts++;
+    }
+    return EN_OK;
+}
+
+static en_status take_history(const json_t *o, eni_checkpoint *c, char *why_out)
+{
+    const json_t *found = NULL;
+    size_t i;
+    json_t *item;
+    EN_TRY(list(o, "history", HISTORY_MAX, sizeof *c->history, (void **)&c->history, &found, why_out));
+    json_array_foreach(found, i, item)
+    {
+        if (!json_is_string(item)) return bad(why_out, "its history is no list of texts");
+        if ((c->history[c->nhistory++] = eni_strdup(json_string_value(item))) == NULL) return EN_ENOMEM;
+    }
+    return EN_OK;
+}
+
+static en_status take_stretches(const json_t *o, const en_schema *schema, eni_checkpoint *c, char *why_out)
+{
+    const json_t *found = NULL, *item;
+    uint64_t end = 0;
+    EN_TRY(
+        list(o, "stretches", schema->count, sizeof *c->stretches, (void **)&c->stretches, &found, why_out));
+    for (size_t i = 0; i < json_array_size(found); i++) {
+        uint64_t v[5];
+        item = json_array_get(found, i);
+        if (json_array_size(item) != 5) return bad(why_out, "stretch %zu is no list of five numbers", i);
+        for (size_t k = 0; k < 5; k++) {
+            const json_t *number = json_array_get(item, k);
+            if (!json_is_integer(number) || json_integer_value(number) < 0)
+                return bad(why_out, "stretch %zu is no list of five numbers", i);
+            v[k] = (uint64_t)json_integer_value(number);
+        }
+        if (v[0] < end || v[1] <= v[0] || v[1] > schema->count)
+            return bad(why_out,
+                       "stretch %zu, elements %llu to %llu, is out of order or beyond the %llu of the model",
+                       i, (unsigned long long)v[0], (unsigned long long)v[1],
+                       (unsigned long long)schema->count);
+        end = v[1];
+        c->stretches[c->nstretches++] = (eni_stretch){v[0], v[1], v[2], v[3], v[4]};
+    }
+    return EN_OK;
+}
+
+/* A rank without fp16 has none. */
+static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *why_out)
+{
+    json_int_t good = 0, overflows = 0, samples = 0;
+    int exponent;
+    if (found == NULL) return EN_OK;
+    const int is_read =
+        json_unpack((json_t *)(uintptr_t)found, "[F, I, I, I]", &scale->scale, &good, &overflows, &samples) == 0;
+    if (!is_read || !(scale->scale >= 1 && scale->scale <= 0x1p127) || frexp(scale->scale, &exponent) != 0.5 ||
+        good < 0 || overflows < 0 || samples < 0)
+        return bad(why_out, "a rank's loss scale is none");
+    scale->good = (uint64_t)good;
+    scale->overflows = (uint64_t)overflows;
+    scale->samples = (uint64_t)samples;
+    return EN_OK;
+}
+
+static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
+{
+    uint64_t bytes = 0;
+    const json_t *loss = json_object_get(o, "last_loss");
+    EN_TRY(whole(o, "steps", &rank->steps, why_out));
+    EN_TRY(whole(o, "samples", &rank->samples, why_out));
+    EN_TRY(whole(o, "last_samples", &rank->last_samples, why_out));
+    EN_TRY(whole(o, "last_correct", &rank->last_correct, why_out));
+    EN_TRY(whole(o, "state", &bytes, why_out));
+    EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
+    if (bytes > STATE_MAX) return bad(why_out, "a rank's state has %llu bytes", (unsigned long long)bytes);
+    rank->last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
+    rank->state_bytes = (size_t)bytes;
+    return EN_OK;
+}
+
+static en_status take_ranks(const json_t *o, eni_checkpoint *c, char *why_out)
+{
+    const json_t *found = NULL;
+    EN_TRY(list(o, "ranks", ENI_RANKS_MAX, sizeof *c->ranks, (void **)&c->ranks, &found, why_out));
+    for (size_t i = 0; i < json_array_size(found); i++)
+        EN_TRY(take_rank(json_array_get(found, i), &c->ranks[c->nranks++], why_out));
+    return EN_OK;
+}
+
+/* Names only: the vectors come with the tensors. */
+static en_status take_vectors(const json_t *o, eni_checkpoint *c, char *why_out)
+{
+    const json_t *found = NULL;
+    size_t i;
+    json_t *item;
+    EN_TRY(list(o, "vectors", 1 << 18, sizeof *c->images, (void **)&c->images, &found, why_out));
+    json_array_foreach(found, i, item)
+    {
+        const char *name = json_string_value(item);
+        if (name == NULL || strlen(name) >= ENI_CHECKPOINT_NAME || (i == 0) != (name[0] == 0))
+            return bad(why_out, "vector %zu has no name that a vector may have", i);
+        memcpy(c->images[c->nimages++].name, name, strlen(name) + 1);
+    }
+    return c->nimages > 0 ? EN_OK : bad(why_out, "it has no weights");
+}
+
+static en_status take_scalars(const json_t *o, eni_checkpoint *c, char *why_out)
+{
+    uint64_t train_ns = 0, eval_ns = 0;
+    EN_TRY(text(o, "version", c->version, sizeof c->version, why_out));
+    EN_TRY(text(o, "strategy", c->strategy, sizeof c->strategy, why_out));
+    EN_TRY(text(o, "options", c->options, sizeof c->options, why_out));
+    EN_TRY(text(o, "device", c->device, sizeof c->device, why_out));
+    EN_TRY(text(o, "order_sha256", c->order_sha256, sizeof c->order_sha256, why_out));
+    EN_TRY(text(o, "init_sha256", c->init_sha256, sizeof c->init_sha256, why_out));
+    EN_TRY(whole(o, "world", &c->world, why_out));
+    EN_TRY(whole(o, "accumulate", &c->accumulate, why_out));
+    EN_TRY(whole(o, "batch", &c->batch, why_out));
+    EN_TRY(whole(o, "shards", &c->shards, why_out));
+    EN_TRY(whole(o, "samples", &c->samples, why_out));
+    EN_TRY(whole(o, "step", &c->step, why_out));
+    EN_TRY(whole(o, "epoch", &c->epoch, why_out));
+    EN_TRY(whole(o, "micro", &c->micro, why_out));
+    EN_TRY(whole(o, "plan_samples", &c->plan_samples, why_out));
+    EN_TRY(whole(o, "updates", &c->updates, why_out));
+    EN_TRY(whole(o, "dropped", &c->dropped, why_out));
+    EN_TRY(whole(o, "train_ns", &train_ns, why_out));
+    EN_TRY(whole(o, "eval_ns", &eval_ns, why_out));
+    c->train_ns = (int64_t)train_ns;
+    c->eval_ns = (int64_t)eval_ns;
+    return EN_OK;
+}
+
+/* Said before its sizes are looked at, which would be told as damage. */
+static en_status check_model(const eni_checkpoint *c, const en_schema *schema, char *why_out)
+{
+    for (uint32_t i = 0; i < c->nfacts; i++) {
+        if (strcmp(c->facts[i].key, "model") != 0 || strcmp(c->facts[i].value, schema->network->name) == 0)
+            continue;
+        snprintf(why_out, ENI_ST_WHY, "it is of --model=%s, and this run has %s", c->facts[i].value,
+                 schema->network->name);
+        return EN_EMISMATCH;
+    }
+    return EN_OK;
+}
+
+static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoint *c, char *why_out)
+{
+    uint64_t format = 0;
+    EN_TRY(whole(o, "format", &format, why_out));
+    if (format != ENI_CHECKPOINT_FORMAT) {
+        bad(why_out, "it has format %llu, and this build reads %d", (unsigned long long)format,
+            ENI_CHECKPOINT_FORMAT);
+        return EN_EVERSION;
+    }
+    EN_TRY(take_scalars(o, c, why_out));
+    EN_TRY(take_same(o, c, why_out));
+    EN_TRY(check_model(c, schema, why_out));
+    EN_TRY(take_history(o, c, why_out));
+    EN_TRY(take_stretches(o, schema, c, why_out));
+    EN_TRY(take_ranks(o, c, why_out));
+    return take_vectors(o, c, why_out);
+}
+
+en_status eni_checkpoint_take_facts(const char *facts, const en_schema *schema,
+                                    eni_checkpoint *checkpoint_out, char why_out[ENI_ST_WHY])
+{
+    json_error_t error;
+    eni_checkpoint c = {0};
+    json_t *o = json_loads(facts, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(o)) {
+        json_decref(o);
+        return bad(why_out, "its facts are no JSON object: %s", error.text);
+    }
+    snprintf(why_out, ENI_ST_WHY, "out of memory");
+    en_status st = take_all(o, schema, &c, why_out);
+    json_decref(o);
+    if (st == EN_OK)
+        *checkpoint_out = c;
+    else
+        eni_checkpoint_fini(&c);
+    return st;
+}
+
+/* ---- the file's tensors -------------------------------------------------------------------------------- */
+
+/* "conv1.weight" of image "": itself; of any other: "IMAGE/conv1.weight". */
+static void tensor_name(const eni_image *image, const en_model_tensor *tensor, char name_out[TENSOR_NAME])
+{
+    snprintf(name_out, TENSOR_NAME, "%s%s%s", image->name, image->name[0] != 0 ? "/" : "", tensor->name);
+}
+
+static void state_name(uint32_t rank, char name_out[TENSOR_NAME])
+{
+    snprintf(name_out, TENSOR_NAME, "rank.%u/state", rank);
+}
+
+/* The tensors of a file under construction, with the names that they point at. */
+typedef struct table {
+    eni_st_tensor *tensors;
+    char (*names)[TENSOR_NAME];
+    uint32_t n;
+} table;
+
+static en_status add_image(table *t, const en_schema *schema, const eni_image *image, char *why_out)
+{
+    for (uint32_t i = 0; i < schema->ntensors; i++) {
+        const en_model_tensor *from = &schema->tensors[i];
+        eni_st_tensor *to = &t->tensors[t->n];
+        tensor_name(image, from, t->names[t->n]);
+        if (!eni_all_finite(image->flat + from->offset, from->count)) {
+            snprintf(why_out, ENI_ST_WHY, "tensor %s holds values that are not finite", t->names[t->n]);
+            return EN_ENONFINITE;
+        }
+        *to = (eni_st_tensor){.name = t->names[t->n],
+                              .ndim = from->ndim,
+                              .count = from->count,
+                              .data = image->flat + from->offset};
+        memcpy(to->shape, from->shape, sizeof to->shape);
+        t->n++;
+    }
+    return EN_OK;
+}
+
+/* Bytes come last, so that every float lies on four. */
+static void add_states(table *t, const eni_checkpoint *c)
+{
+    for (uint32_t r = 0; r < c->nranks; r++) {
+        const eni_rank_facts *rank = &c->ranks[r];
+        if (rank->state_bytes == 0) continue;
+        state_name(r, t->names[t->n]);
+        t->tensors[t->n] = (eni_st_tensor){.name = t->names[t->n],
+                                           .dtype = ENI_ST_U8,
+                                           .ndim = 1,
+                                           .shape = {(int64_t)rank->state_bytes},
+                                           .count = rank->state_bytes,
+                                           .data = rank->state};
+        t->n++;
+    }
+}
+
+static en_status fill_table(table *t, const eni_checkpoint *c, const en_schema *schema, char *why_out)
+{
+    size_t room = (size_t)c->nimages * schema->ntensors + c->nranks;
+    t->tensors = eni_alloc_array(room, sizeof *t->tensors);
+    t->names = eni_alloc_array(room, sizeof *t->names);
+    if (t->tensors == NULL || t->names == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < c->nimages; i++)
+        EN_TRY(add_image(t, schema, &c->images[i], why_out));
+    add_states(t, c);
+    return EN_OK;
+}
+
+en_status eni_checkpoint_write(eni_checkpoint *c, const en_schema *schema, const char *dir,
+                               char why_out[ENI_ST_WHY])
+{
+    char path[1024];
+    table t = {0};
+    char *facts = eni_checkpoint_facts(c);
+    snprintf(why_out, ENI_ST_WHY, "out of memory");
+    en_status st = facts == NULL ? EN_ENOMEM : fill_table(&t, c, schema, why_out);
+    if (st == EN_OK) {
+        const eni_st_meta meta[] = {{"format", "pt"}, {"entrain", facts}};
+        eni_checkpoint_path(dir, c->samples, path, sizeof path);
+        st = eni_st_write_sealed(path, t.tensors, t.n, meta, 2, c->digest, why_out);
+    }
+    free(facts); /* jansson's */
+    eni_free(t.tensors);
+    eni_free(t.names);
+    return st;
+}
+
+/* ---- back ---------------------------------------------------------------------------------------------- */
+
+static en_status read_image(const eni_st_file *file, const en_schema *schema, eni_image *image, char *why_out)
+{
+    image->flat = eni_alloc_array(schema->count, sizeof *image->flat);
+    if (image->flat == NULL) return EN_ENOMEM;
+    for (uint32_t i = 0; i < schema->ntensors; i++) {
+        const en_model_tensor *want = &schema->tensors[i];
+        char name[TENSOR_NAME], shape[ENI_ST_SHAPE_TEXT];
+        tensor_name(image, want, name);
+        const eni_st_tensor *found = eni_st_find(file, name);
+        if (found == NULL || found->dtype != ENI_ST_F32 || found->ndim != want->ndim ||
+            memcmp(found->shape, want->shape, want->ndim * sizeof want->shape[0]) != 0) {
+            snprintf(why_out, ENI_ST_WHY, "it has no tensor %s %s, which %s has", name,
+                     eni_st_shape_text(want->shape, want->ndim, shape), schema->network->name);
+            return EN_EMISMATCH;
+        }
+        memcpy(image->flat + want->offset, found->data, want->count * sizeof(float));
+    }
+    return EN_OK;
+}
+
+static en_status read_state(const eni_st_file *file, uint32_t r, eni_rank_facts *rank, char *why_out)
+{
+    char name[TENSOR_NAME];
+    if (rank->state_bytes == 0) return EN_OK;
+    state_name(r, name);
+    const eni_st_tensor *found = eni_st_find(file, name);
+    if (found == NULL || found->dtype != ENI_ST_U8 || found->count != rank->state_bytes) {
+        snprintf(why_out, ENI_ST_WHY, "the state of rank %u is not there as its facts say", r);
+        return EN_EFORMAT;
+    }
+    rank->state = eni_alloc(rank->state_bytes);
+    if (rank->state == NULL) return EN_ENOMEM;
+    memcpy(rank->state, found->data, rank->state_bytes);
+    return EN_OK;
+}
+
+static en_status take_file(const eni_st_file *file, const en_schema *schema, eni_checkpoint *c, char *why_out)
+{
+    const char *facts = eni_st_find_meta(file, "entrain");
+    uint64_t tensors = 0;
+    if (facts == NULL) {
+        snprintf(why_out, ENI_ST_WHY, "it has no facts of a run");
+        return EN_EFORMAT;
+    }
+    EN_TRY(eni_checkpoint_take_facts(facts, schema, c, why_out));
+    snprintf(why_out, ENI_ST_WHY, "out of memory");
+    for (uint32_t i = 0; i < c->nimages; i++, tensors += schema->ntensors)
+        EN_TRY(read_image(file, schema, &c->images[i], why_out));
+    for (uint32_t r = 0; r<c->nranks; r++, tensors += c->ranks[r - 1].state_bytes> 0)
+        EN_TRY(read_state(file, r, &c->ranks[r], why_out));
+    if (tensors == file->ntensors) return EN_OK;
+    snprintf(why_out, ENI_ST_WHY, "it has %u tensors, where %s would have %llu", file->ntensors,
+             schema->network->name, (unsigned long long)tensors);
+    return EN_EMISMATCH;
+}
+
+en_status eni_checkpoint_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
+                               eni_checkpoint *checkpoint_out, char why_out[ENI_ST_WHY])
+{
+    char digest[ENI_DIGEST_HEX];
+    eni_st_file file;
+    eni_checkpoint c = {0};
+    EN_TRY(eni_st_check_seal(data, bytes, digest, why_out));
+    snprintf(why_out, ENI_ST_WHY, "it is sealed, but is no safetensors file that is read here");
+    EN_TRY(eni_st_parse(name, data, bytes, &file));
+    en_status st = take_file(&file, schema, &c, why_out);
+    eni_st_close(&file);
+    if (st == EN_OK) {
+        *checkpoint_out = c;
+        memcpy(checkpoint_out->digest, digest, sizeof digest);
+    } else {
+        eni_checkpoint_fini(&c);
+    }
+    return st;
+}
+
+en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_checkpoint *checkpoint_out,
+                              char why_out[ENI_ST_WHY])
+{
+    unsigned char *bytes;
+    size_t size;
+    uint64_t most = schema->count * sizeof(float) * VECTORS_MAX + ENI_ST_MAX_HEADER;
+    EN_TRY(eni_st_contents(path, most, &bytes, &size, why_out));
+    en_status st = eni_checkpoint_parse(path, bytes, size, schema, checkpoint_out, why_out);
+    eni_free(bytes);
+    return st;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------------------ */
+
+enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
+#define PREFIX "checkpoint-"
+#define SUFFIX ".safetensors"
+
+void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes)
+{
+    snprintf(path_out, bytes, "%s/" PREFIX "%0*" PRIu64 SUFFIX, dir, DIGITS, samples);
+}
+
+/* 1 if `name` is a checkpoint's; its samples. `rest_out` is what follows the number. */
+static int is_ours(const char *name, uint64_t *samples_out, const char **rest_out)
+{
+    char *end;
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0) return 0;
+    const char *digits = name + sizeof PREFIX - 1;
+    if (strspn(digits, "0123456789") < DIGITS) return 0;
+    *samples_out = strtoull(digits, &end, 10);
+    *rest_out = end;
+    return strncmp(end, SUFFIX, sizeof SUFFIX - 1) == 0;
+}
+
+/* Puts one into a list that has the newest first, where the oldest falls out of a full one. */
+static size_t insert(uint64_t *list, size_t n, size_t room, uint64_t samples)
+{
+    size_t at = n < room ? n : room - 1;
+    if (n == room && samples <= list[at]) return n;
+    for (; at > 0 && list[at - 1] < samples; at--)
+        list[at] = list[at - 1];
+    list[at] = samples;
+    return n < room ? n + 1 : n;
+}
+
+size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room)
+{
+    DIR *folder = opendir(dir);
+    size_t n = 0;
+    if (folder == NULL) return 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        const char *rest;
+        uint64_t samples;
+        if (is_ours(entry->d_name, &samples, &rest) && strcmp(rest, SUFFIX) == 0)
+            n = insert(samples_out, n, room, samples);
+    }
+    closedir(folder);
+    return n;
+}
+
+int eni_checkpoint_sweep(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    int swept = 0;
+    if (folder == NULL) return 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        uint64_t samples;
+        const char *rest;
+        size_t length = strlen(entry->d_name);
+        if (!is_ours(entry->d_name, &samples, &rest) || length < 4 ||
+            strcmp(entry->d_name + length - 4, ".tmp") != 0)
+            continue;
+        swept += unlinkat(dirfd(folder), entry->d_name, 0) == 0;
+    }
+    closedir(folder);
+    return swept;
+}
+
+void eni_checkpoint_retire(const char *dir, uint64_t samples)
+{
+    uint64_t *found = eni_alloc_array(LISTED, sizeof *found);
+    char path[1024];
+    int kept = 0;
+    if (found == NULL) return; /* they stay until the next time */
+    size_t n = eni_checkpoint_list(dir, found, LISTED);
+    for (size_t i = 0; i < n; i++) {
+        if (found[i] > samples || kept++ < GENERATIONS) continue;
+        eni_checkpoint_path(dir, found[i], path, sizeof path);
+        unlink(path);
+    }
+    eni_free(found);
+}

@@ -1,0 +1,141 @@
+/* checkpoint.h - one moment of a run as one file: what is in it, how it is written, how it is read.
+ *
+ *     DIR/checkpoint-000000012800.safetensors          the number: global samples applied
+ *
+ *     conv1.weight, conv1.bias, ..                     the weights, as --save writes them
+ *     optimizer.momentum_buffer/conv1.weight, ..       each slot of the optimizer
+ *     rank.1/param/conv1.weight, ..                    weights of a rank, where the ranks' differ
+ *     rank.1/optimizer.momentum_buffer/conv1.weight    slots of a rank, likewise
+ *     rank.1/center/conv1.weight, ..                   a vector that the strategy keeps per rank
+ *     rank.1/state                                     the strategy's state struct of that rank (U8)
+ *     __metadata__: digest, format, entrain            sealed (safetensors.h); the run's facts as JSON text
+ *
+ * Canonical: nothing in it depends on buckets, shards or servers. So another number of them can go on from
+ * it, and another number of workers too, where no rank has state of its own. docs/checkpoints.md says who may
+ * resume what.
+ *
+ * This file knows no worker: contents in, file out, and back. save.c collects contents, resume.c puts them
+ * back. Any thread; blocks on the disk. */
+#ifndef RANK_CHECKPOINT_H
+#define RANK_CHECKPOINT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/digest.h"
+#include "entrain/model.h"
+#include "entrain/status.h"
+#include "models/safetensors.h"
+
+enum { ENI_CHECKPOINT_FORMAT = 1, ENI_CHECKPOINT_NAME = 96, ENI_CHECKPOINT_FACTS = 32 };
+
+/* A fact that the resuming run must share, under the name of the flag that decides it. */
+typedef struct eni_fact {
+    char key[24], value[144];
+} eni_fact;
+
+/* How far one stretch [lo, hi) of the flat vector has come. */
+typedef struct eni_stretch {
+    uint64_t lo, hi;
+    uint64_t version; /* optimizer steps or touches */
+    uint64_t steps;   /* optimizer steps */
+    uint64_t samples; /* applied: the learning rate's argument */
+} eni_stretch;
+
+/* One flat vector, by its name in the file: "" the weights, "optimizer.momentum_buffer", "rank.1/center". */
+typedef struct eni_image {
+    char name[ENI_CHECKPOINT_NAME];
+    float *flat; /* (schema->count) */
+} eni_image;
+
+/* fp16 on a GPU: a rank's loss scale (worker/scaler.h). */
+typedef struct eni_scale_facts {
+    double scale; /* a power of two; 0: there is none */
+    uint64_t good, overflows;
+    uint64_t samples; /* whose gradients did not count */
+} eni_scale_facts;
+
+/* What one rank had done; sums over the whole run so far. */
+typedef struct eni_rank_facts {
+    uint64_t steps, samples;
+    uint64_t last_samples, last_correct; /* of the last epoch */
+    double last_loss;                    /* NaN: diverged */
+    uint8_t *state;                      /* (state_bytes) the strategy's, or NULL */
+    size_t state_bytes;
+    eni_scale_facts scale;
+} eni_rank_facts;
+
+/* Everything of one checkpoint. Zeroed memory is an empty one. */
+typedef struct eni_checkpoint {
+    /* the position */
+    uint64_t samples, step, epoch, micro; /* applied; next step; its epoch; next micro-batch */
+    uint64_t plan_samples;                /* the whole run's budget */
+
+    /* what must match, always; and what must where ranks have state of their own */
+    eni_fact facts[ENI_CHECKPOINT_FACTS];
+    uint32_t nfacts;
+    char version[24], strategy[64], options[256], device[16]; /* device: "cuda, fp16" */
+    uint64_t world, accumulate, batch, shards;
+    char order_sha256[ENI_DIGEST_HEX], init_sha256[ENI_DIGEST_HEX];
+
+    /* what result.json of the resumed run adds to its own */
+    uint64_t updates, dropped; /* dropped: samples that a store threw away */
+    int64_t train_ns, eval_ns;
+    char **history; /* (nhistory) checkpoints that the run was resumed from, the oldest first */
+    uint32_t nhistory;
+
+    eni_stretch *stretches; /* (nstretches) in order, disjoint */
+    uint32_t nstretches;
+    eni_rank_facts *ranks; /* (nranks) = world, where known; else of rank 0 only */
+    uint32_t nranks;
+    eni_image *images; /* (nimages) */
+    uint32_t nimages;
+
+    char digest[ENI_DIGEST_HEX]; /* of the file: set by write and read */
+} eni_checkpoint;
+
+/* Frees what it holds and zeroes it; safe on zeroed memory. */
+void eni_checkpoint_fini(eni_checkpoint *checkpoint);
+
+/* The image of that name, NULL if there is none; and a new one, zeroed, at the end (NULL: out of memory). */
+const eni_image *eni_checkpoint_find(const eni_checkpoint *checkpoint, const char *name);
+eni_image *eni_checkpoint_add(eni_checkpoint *checkpoint, const en_schema *schema, const char *name);
+
+/* Writes it under its name into `dir`: temporary file, sync, rename, sync of the folder. Not logged: why_out
+ * gets one clause ("cannot write /x/y.tmp: No space left on device"). EN_EIO; EN_ENONFINITE: a checkpoint of
+ * a run that has diverged would not be worth resuming; EN_ENOMEM. */
+en_status eni_checkpoint_write(eni_checkpoint *checkpoint, const en_schema *schema, const char *dir,
+                               char why_out[ENI_ST_WHY]);
+
+/* Reads a whole one, or nothing. why_out says what is wrong with the file: EN_ENOENT, EN_EIO, EN_EFORMAT
+ * (damaged, cut off, no checkpoint), EN_EVERSION (a newer format), EN_EMISMATCH (of another network).
+ * Nothing is logged. The caller finis. */
+en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_checkpoint *checkpoint_out,
+                              char why_out[ENI_ST_WHY]);
+
+/* The same from memory; `name` is what why_out calls it. */
+en_status eni_checkpoint_parse(const char *name, const void *data, size_t bytes, const en_schema *schema,
+                               eni_checkpoint *checkpoint_out, char why_out[ENI_ST_WHY]);
+
+/* The facts as the metadata holds them: JSON, freed with free(); NULL when out of memory. And back:
+ * everything is checked, whoever wrote it. */
+char *eni_checkpoint_facts(const eni_checkpoint *checkpoint);
+en_status eni_checkpoint_take_facts(const char *text, const en_schema *schema, eni_checkpoint *checkpoint_out,
+                                    char why_out[ENI_ST_WHY]);
+
+/* ---- the folder ---- */
+
+/* "DIR/checkpoint-000000012800.safetensors" */
+void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes);
+
+/* Samples of the checkpoints in `dir`, the newest first; at most `room` (1 or more) of them. A folder that is not there has none.
+ */
+size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room);
+
+/* Removes what killed writers left (checkpoint-*.tmp); the number of files. */
+int eni_checkpoint_sweep(const char *dir);
+
+/* Removes all but the two newest of those with at most `samples`: call it when that one is durable. */
+void eni_checkpoint_retire(const char *dir, uint64_t samples);
+
+#endif

@@ -1,0 +1,78 @@
+/* curve.h - accuracy over time without making a straggler: weights are copied at step boundaries, on the
+ * clock, and evaluated after training, off it.
+ *
+ *     in memory     the newest copies, up to a byte budget; the oldest leaves for each that does not fit
+ *     OUT/snapshots those, and all of them at a checkpoint: they outlive this process, and a run
+ *                   that goes on from there has its curve from the start. Records of one size:
+ *
+ *                       "ENSNAP1\0" elements samples update t crc32c | weights        (header 48 bytes)
+ *
+ *                   Removed once the curve is written. Without a folder: a file in /tmp that has no name.
+ *
+ * Of K points every ceil(K/12)-th and the last are evaluated, which is the grid, and with a target those that
+ * enclose the moment it was reached (core/reach.h); without a target, all. Owned by the compute thread. */
+#ifndef RANK_CURVE_H
+#define RANK_CURVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/reach.h"
+#include "entrain/status.h"
+
+typedef struct eni_curve eni_curve;
+
+/* Evaluates `flat` on the whole set of the curve: mean loss, share of correct predictions. */
+typedef en_status (*eni_evaluate)(void *user, const float *flat, double *loss_out, double *accuracy_out);
+
+typedef struct eni_point {
+    uint64_t samples, update;
+    double t; /* seconds on the training clock */
+    double loss, accuracy;
+} eni_point;
+
+typedef struct eni_curve_config {
+    const char *dir;  /* eval.jsonl and snapshots are written here; NULL or "": nowhere */
+    const char *set;  /* "test" or "holdout": eval.jsonl has test_loss or holdout_loss */
+    uint64_t count;   /* elements of the flat vector */
+    uint64_t every;   /* global samples between two points; 0: only what is added by force */
+    uint64_t budget;  /* bytes of copies in memory */
+    uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
+    double resumed_t; /* .. and its seconds on the clock, where they matter (lines.h); 0: they do not */
+    double target;    /* fraction; 0: none */
+    eni_evaluate evaluate;
+    void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: nobody listens */
+    void *user;
+} eni_curve_config;
+
+/* What a finished curve says. */
+typedef struct eni_curve_end {
+    eni_point last;
+    eni_reach reach; /* of the target, if there is one */
+    bool is_whole;   /* `reach` is of the whole run; else an earlier run has evaluated its beginning */
+} eni_curve_end;
+
+/* Takes what an earlier run has left up to `resumed`, and forgets the rest. EN_EIO, logged. */
+en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
+
+/* 1 if `samples` global samples call for a new point. */
+int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
+
+/* Copies `flat`; points come in order of samples, and one with the samples of the last takes its place. EN_EIO,
+ * logged: it had to go to the file, and could not. */
+en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat);
+
+/* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
+void eni_curve_skip(eni_curve *curve, uint64_t samples);
+
+/* At a checkpoint: what is in memory goes to the file, which a killed run leaves for the one that goes on. What
+ * cannot be written (a warning says so) stays in memory. */
+void eni_curve_keep(eni_curve *curve);
+
+/* Evaluates what has to be, and writes it. Ends early with what `evaluate` said; what was evaluated by then is
+ * written, and what was kept for a resume stays. */
+en_status eni_curve_finish(eni_curve *curve, eni_curve_end *end_out);
+
+void eni_curve_close(eni_curve *curve); /* NULL is fine */
+
+#endif

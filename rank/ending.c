@@ -1,0 +1,209 @@
+/* ending.c - see ending.h. */
+#include "rank/ending.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "runtime/control/failure.h"
+
+static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
+static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */
+static const int64_t last_loss_ns = 1500 * ENI_MILLI;
+enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
+
+struct eni_ending {
+    eni_ending_config config;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of member */
+    eni_member *member;
+    int wake_fd, over_fd;
+    bool has_signal; /* the thread's: another one would be the user in a hurry */
+    atomic_int is_asked, is_over, has_heard, signal_number, is_stopping;
+    _Atomic int64_t asked_ns, lost_ns; /* INT64_MAX: not yet */
+};
+
+/* ---- what has happened ---- */
+
+static void get_over(eni_ending *e)
+{
+    if (atomic_exchange(&e->is_over, 1)) return;
+    eventfd_write(e->over_fd, 1);
+}
+
+static void ask(eni_ending *e, int signal_number)
+{
+    if (e->asked_ns != INT64_MAX) return;
+    e->asked_ns = eni_now_ns();
+    atomic_store(&e->signal_number, signal_number);
+    atomic_store(&e->is_asked, 1);
+}
+
+static void heed_signal(eni_ending *e)
+{
+    struct signalfd_siginfo info;
+    if (read(e->config.signal_fd, &info, sizeof info) != sizeof info) return;
+    const int number = (int)info.ssi_signo;
+    /* In a terminal all ranks get the signal at once: another's wish may have come before our own. */
+    const bool is_second = e->has_signal;
+    e->has_signal = true;
+    ask(e, number);
+    if (!is_second) atomic_store(&e->signal_number, number);
+    pthread_mutex_lock(&e->lock);
+    if (e->member != NULL && !is_second)
+        eni_member_stop(e->member, number == SIGINT   ? "Ctrl-C"
+                                   : number == SIGHUP ? "its terminal was closed"
+                                                      : "SIGTERM");
+    else
+        get_over(e); /* the ranks have not met, or the user is in a hurry */
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* With the member's lock held. */
+static void heed_member(eni_ending *e)
+{
+    char why[ENI_REASON_MAX];
+    eni_death death;
+    if (eni_member_is_stopping(e->member, why)) ask(e, SIGTERM);
+    if (e->lost_ns != INT64_MAX || eni_member_status(e->member) == EN_OK) return;
+    e->lost_ns = eni_now_ns();
+    if (e->config.report_fd >= 0 && eni_member_death(e->member, &death) == EN_OK)
+        eni_failure_write(e->config.report_fd, &death);
+}
+
+/* ---- the thread ---- */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t last_ns(const eni_ending *e)
+{
+    int64_t last = INT64_MAX;
+    if (atomic_load(&e->has_heard)) return last;
+    if (e->asked_ns != INT64_MAX) last = earlier(last, e->asked_ns + last_stop_ns);
+    if (e->lost_ns != INT64_MAX) last = earlier(last, e->lost_ns + last_loss_ns);
+    return last;
+}
+
+static void look(eni_ending *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->member != NULL) heed_member(e);
+    pthread_mutex_unlock(&e->lock);
+    const int64_t now = eni_now_ns();
+    if (e->asked_ns != INT64_MAX && now >= e->asked_ns + grace_ns) get_over(e);
+    if (now >= last_ns(e))
+        e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_ending_signal(e));
+}
+
+/* The descriptor that says that the run broke; it stays readable, so it is polled until then. */
+static int member_fd(eni_ending *e)
+{
+    pthread_mutex_lock(&e->lock);
+    const int fd = e->member == NULL || e->lost_ns != INT64_MAX || atomic_load(&e->is_over)
+                       ? -1
+                       : eni_member_fd(e->member);
+    pthread_mutex_unlock(&e->lock);
+    return fd;
+}
+
+static void *run_ending(void *argument)
+{
+    eni_ending *e = argument;
+    eventfd_t ignored;
+    while (!atomic_load(&e->is_stopping)) {
+        struct pollfd set[3] = {
+            {e->wake_fd, POLLIN, 0}, {e->config.signal_fd, POLLIN, 0}, {member_fd(e), POLLIN, 0}};
+        poll(set, 3, eni_ms_left(last_ns(e), LOOK_MS));
+        if (set[0].revents != 0) eventfd_read(e->wake_fd, &ignored);
+        if (set[1].revents != 0) heed_signal(e);
+        look(e);
+    }
+    return NULL;
+}
+
+/* ---- life ---- */
+
+en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_out)
+{
+    eni_ending *e = eni_alloc(sizeof *e);
+    if (e == NULL) return EN_ENOMEM;
+    e->config = *config;
+    atomic_store(&e->asked_ns, INT64_MAX);
+    atomic_store(&e->lost_ns, INT64_MAX);
+    atomic_store(&e->signal_number, SIGTERM);
+    pthread_mutex_init(&e->lock, NULL);
+    e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    e->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (e->wake_fd >= 0 && e->over_fd >= 0 && pthread_create(&e->thread, NULL, run_ending, e) == 0) {
+        *ending_out = e;
+        return EN_OK;
+    }
+    eni_error("ending", "cannot start the thread that hears signals: too many threads or open files?");
+    if (e->wake_fd >= 0) close(e->wake_fd);
+    if (e->over_fd >= 0) close(e->over_fd);
+    pthread_mutex_destroy(&e->lock);
+    eni_free(e);
+    return EN_EIO;
+}
+
+void eni_ending_watch(eni_ending *e, eni_member *member)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->member != NULL && member == NULL) heed_member(e); /* the owner may have been faster than we */
+    e->member = member;
+    pthread_mutex_unlock(&e->lock);
+    eventfd_write(e->wake_fd, 1);
+}
+
+int eni_ending_fd(const eni_ending *e)
+{
+    return e->over_fd;
+}
+
+en_status eni_ending_status(const eni_ending *e)
+{
+    return atomic_load_explicit(&e->is_over, memory_order_relaxed) ? EN_EINTR : EN_OK;
+}
+
+bool eni_ending_is_asked(eni_ending *e)
+{
+    char why[ENI_REASON_MAX];
+    if (atomic_load(&e->is_asked)) return true;
+    pthread_mutex_lock(&e->lock);
+    const bool is_stopping = e->member != NULL && eni_member_is_stopping(e->member, why);
+    pthread_mutex_unlock(&e->lock);
+    return is_stopping;
+}
+
+int eni_ending_signal(const eni_ending *e)
+{
+    return atomic_load(&e->signal_number);
+}
+
+void eni_ending_heard(eni_ending *e)
+{
+    atomic_store(&e->has_heard, 1);
+}
+
+void eni_ending_stop(eni_ending *e)
+{
+    if (e == NULL) return;
+    atomic_store(&e->is_stopping, 1);
+    eventfd_write(e->wake_fd, 1);
+    pthread_join(e->thread, NULL);
+    close(e->wake_fd);
+    close(e->over_fd);
+    pthread_mutex_destroy(&e->lock);
+    eni_free(e);
+}

@@ -1,0 +1,503 @@
+/* exchange.c - opens what carries vectors between ranks, and starts everybody from the same weights. */
+#include <string.h>
+#include <unistd.h>
+
+#include "config/units.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "models/weights.h"
+#include "rank/rank.h"
+#include "rank/save.h"
+#include "runtime/client/endpoints.h"
+
+/* ---- the ranks of this host as a group of their own ---- */
+
+/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of another
+ * host then, there is no group of all. */
+
+/* The world as if this host's ranks were all: what mesh.h needs of it. */
+static en_status describe_local(eni_rank *self)
+{
+    eni_local_group *g = &self->exchange.local;
+    const eni_world_info *all = self->info;
+    g->peers = eni_alloc_array((size_t)self->world.nlocal, sizeof *g->peers);
+    if (g->peers == NULL) return EN_ENOMEM;
+    g->info = *all;
+    g->info.nranks = 0;
+    for (int r = 0; r < all->nranks; r++) {
+        if (strcmp(all->peers[r].host_id, all->peers[all->rank].host_id) != 0) continue;
+        if (r == all->rank) g->info.rank = g->info.nranks;
+        g->peers[g->info.nranks++] = all->peers[r];
+    }
+    g->info.peers = g->peers;
+    return EN_OK;
+}
+
+static en_status reach_local(eni_rank *self, int64_t deadline)
+{
+    eni_local_group *g = &self->exchange.local;
+    const size_t n = (size_t)g->info.nranks;
+    const int abort_fd = eni_member_fd(self->member);
+    g->arenas = eni_alloc_array(n, sizeof *g->arenas);
+    if (g->arenas == NULL) return EN_ENOMEM;
+    g->arenas[g->info.rank] = self->exchange.arena;
+    if (g->choice.transport == ENI_OVER_SHM)
+        return eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd, g->arenas);
+    g->sockets = eni_alloc_array(n, sizeof *g->sockets);
+    if (g->sockets == NULL) return EN_ENOMEM;
+    return eni_mesh_sockets(&self->mesh, &g->info, &self->token, deadline, abort_fd, g->sockets);
+}
+
+/* --net emulates what is between hosts: inside one it is not in the way. */
+static en_status open_local_group(eni_rank *self, eni_coll_trace trace, int64_t deadline)
+{
+    eni_local_group *g = &self->exchange.local;
+    if (self->world.nlocal < 2) return EN_OK;
+    const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
+                                  .nranks = self->world.nlocal,
+                                  .nhosts = 1,
+                                  .no_shm =
+                                      self->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+    EN_TRY(eni_coll_choose(&facts, &g->choice));
+    EN_TRY(describe_local(self));
+    EN_TRY(reach_local(self, deadline));
+    const eni_coll_config config = {.rank = g->info.rank,
+                                    .nranks = g->info.nranks,
+                                    .epoch = self->world.epoch,
+                                    .algorithm = g->choice.algorithm,
+                                    .transport = g->choice.transport,
+                                    .sum_order = (eni_sum_order)self->config->sum_order,
+                                    .arenas = g->arenas,
+                                    .area = ENI_AREA_LOCAL,
+                                    .sockets = g->sockets,
+                                    .trace = trace,
+                                    .trace_user = self,
+                                    .alive = {eni_rank_alive, self, eni_member_fd(self->member)}};
+    EN_TRY(eni_coll_open(&config, &g->coll));
+    eni_free(g->sockets); /* the group has them now */
+    g->sockets = NULL;
+    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm),
+              g->choice.why);
+    return EN_OK;
+}
+
+static en_status spread_in_host(eni_rank *self)
+{
+    for (uint32_t b = 0; b < self->job.buckets->n && self->exchange.local.coll != NULL; b++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[b];
+        const eni_coll_op op = {.op = EN_BCAST,
+                                .what = EN_WEIGHTS,
+                                .bucket = b,
+                                .slot = ENI_SLOT_PARAM,
+                                .offset = range->lo,
+                                .count = range->hi - range->lo};
+        EN_TRY(eni_coll_run(self->exchange.local.coll, &op));
+    }
+    return EN_OK;
+}
+
+en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
+{
+    const eni_local_group *g = &self->exchange.local;
+    eni_micro micro;
+    *samples_out = 0;
+    for (int i = 0; i < g->info.nranks; i++) {
+        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank, &micro));
+        *samples_out += micro.count;
+    }
+    return EN_OK;
+}
+
+static void close_local_group(eni_rank *self)
+{
+    eni_local_group *g = &self->exchange.local;
+    eni_coll_close(g->coll);
+    for (int r = 0; g->sockets != NULL && r < g->info.nranks; r++)
+        if (g->sockets[r] >= 0) close(g->sockets[r]);
+    for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
+        if (r != g->info.rank) eni_arena_close(g->arenas[r]);
+    eni_free(g->sockets);
+    eni_free(g->arenas);
+    eni_free(g->peers);
+}
+
+static en_status open_shaper(eni_rank *self)
+{
+    uint64_t rate;
+    int64_t delay;
+    const char *wrong;
+    if (self->config->net == NULL) return EN_OK;
+    if (!eni_net_parse(self->config->net, &rate, &delay, &wrong)) {
+        eni_error("exchange", "--net=%s: cannot read \"%s\"", self->config->net, wrong);
+        return EN_EINVAL;
+    }
+    if (rate == 0 && delay == 0) return EN_OK;
+    self->exchange.shaper = eni_shaper_new(rate, delay);
+    return self->exchange.shaper == NULL ? EN_ENOMEM : EN_OK;
+}
+
+/* ---- collectives ---- */
+
+static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t end_ns, uint32_t bucket,
+                       uint64_t bytes)
+{
+    eni_rank *self = user;
+    eni_trace_span(self->records.trace, ENI_TRACE_COMM, name, begin_ns, end_ns, (int64_t)self->records.stats.steps, (int)bucket,
+                   bytes);
+}
+
+static en_status reach_peers(eni_rank *self, int64_t deadline)
+{
+    size_t n = (size_t)self->world.nranks;
+    int abort_fd = eni_member_fd(self->member);
+    self->exchange.arenas = eni_alloc_array(n, sizeof *self->exchange.arenas);
+    if (self->exchange.arenas == NULL) return EN_ENOMEM;
+    self->exchange.arenas[self->world.rank] = self->exchange.arena;
+    if (self->exchange.choice.transport == ENI_OVER_SHM)
+        return eni_mesh_arenas(&self->mesh, self->info, &self->token, self->exchange.arena, deadline, abort_fd, self->exchange.arenas);
+    self->exchange.sockets = eni_alloc_array(n, sizeof *self->exchange.sockets);
+    if (self->exchange.sockets == NULL) return EN_ENOMEM;
+    return eni_mesh_sockets(&self->mesh, self->info, &self->token, deadline, abort_fd, self->exchange.sockets);
+}
+
+/* All buckets of a step may be under way at once. */
+static en_status check_depth(const eni_rank *self)
+{
+    if (self->job.strategy->flags & EN_STORE_ON_SERVERS || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
+    eni_error("exchange",
+              "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
+              "larger --bucket-cap-mb",
+              self->config->bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
+    return EN_EINVAL;
+}
+
+int eni_exchange_asked(const eni_config *config)
+{
+    static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
+                                [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
+                                [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
+                                [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
+    return asked[config->allreduce];
+}
+
+const char *eni_exchange_no_shm(const eni_config *config)
+{
+    return config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL;
+}
+
+static en_status open_coll(eni_rank *self, int64_t deadline)
+{
+    eni_coll_facts facts = {.asked = eni_exchange_asked(self->config),
+                            .nranks = self->world.nranks,
+                            .nhosts = self->world.nhosts,
+                            .is_shaped = self->exchange.shaper != NULL,
+                            .no_shm = eni_exchange_no_shm(self->config)};
+    EN_TRY(check_depth(self));
+    EN_TRY(eni_coll_choose(&facts, &self->exchange.choice));
+    EN_TRY(reach_peers(self, deadline));
+    eni_coll_config config = {.rank = self->world.rank,
+                              .nranks = self->world.nranks,
+                              .epoch = self->world.epoch,
+                              .algorithm = self->exchange.choice.algorithm,
+                              .transport = self->exchange.choice.transport,
+                              .sum_order = (eni_sum_order)self->config->sum_order,
+                              .arenas = self->exchange.arenas,
+                              .area = ENI_AREA_WORLD,
+                              .sockets = self->exchange.sockets,
+                              .shaper = self->exchange.shaper,
+                              .trace = self->records.trace == NULL ? NULL : trace_coll,
+                              .trace_user = self,
+                              .alive = {eni_rank_alive, self, eni_member_fd(self->member)}};
+    EN_TRY(eni_coll_open(&config, &self->exchange.coll));
+    eni_free(self->exchange.sockets); /* the group has them now */
+    self->exchange.sockets = NULL;
+    /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs was
+     * said when their vectors were placed */
+    const int is_news = facts.asked == ENI_COLL_AUTO && !self->config->check && self->trainer.carrier == NULL;
+    eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG,
+            "exchange", "all-reduce %s: %s", eni_coll_algorithm_name(self->exchange.choice.algorithm), self->exchange.choice.why);
+    return EN_OK;
+}
+
+/* ---- servers ---- */
+
+static eni_client_endpoints endpoints_of(const eni_rank *self, uint32_t epoch)
+{
+    int may_share = self->exchange.shaper == NULL && self->config->transport != ENI_TRANSPORT_TCP;
+    return eni_endpoints_place(self->exchange.endpoints, may_share ? self->host_id : NULL, epoch);
+}
+
+static uint64_t generation(void *user)
+{
+    const eni_rank *self = user;
+    return eni_member_generation(self->member);
+}
+
+/* psd is back, or another server is: in other places. */
+static en_status locate(void *user, eni_client_endpoints *psd_out)
+{
+    eni_rank *self = user;
+    uint32_t epoch;
+    const eni_peer *psd = eni_member_leader(self->member, &epoch);
+    EN_TRY(eni_endpoints_find(psd, self->exchange.endpoints));
+    *psd_out = endpoints_of(self, epoch);
+    return EN_OK;
+}
+
+/* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while that
+ * is written, and those under way. */
+static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
+{
+    const uint64_t every = self->exchange.endpoints->state_every, keep = 2 * every + 8;
+    *keep_out = 0;
+    if (self->config->server_timeout_ns == 0) return EN_OK;
+    if (every == 0) {
+        eni_error("exchange", "--server-timeout: this psd could not come back, it was started without "
+                              "--state=FOLDER (entrain run: --server-restarts=N)");
+        return EN_EINVAL;
+    }
+    *keep_out = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX;
+    return EN_OK;
+}
+
+static en_status open_client(eni_rank *self, int64_t deadline)
+{
+    uint32_t keep;
+    self->exchange.endpoints = eni_alloc(sizeof *self->exchange.endpoints);
+    if (self->exchange.endpoints == NULL) return EN_ENOMEM;
+    EN_TRY(eni_endpoints_find(&self->info->leader, self->exchange.endpoints));
+    EN_TRY(calls_to_keep(self, &keep));
+    EN_TRY(eni_net_open(1, &self->exchange.net));
+    eni_client_config config = {.net = self->exchange.net,
+                                .psd = endpoints_of(self, self->world.epoch),
+                                .arena = self->exchange.arena,
+                                .buckets = self->job.buckets,
+                                .token = &self->token,
+                                .rank = self->world.rank,
+                                .incarnation = self->info->incarnation,
+                                .shaper = self->exchange.shaper,
+                                .alive = eni_rank_alive,
+                                .user = self,
+                                .wake_fd = eni_member_fd(self->member),
+                                .join_deadline_ns = deadline,
+                                .keep = keep,
+                                .generation = generation,
+                                .locate = locate};
+    EN_TRY(eni_client_open(&config, &self->exchange.client));
+    if (!eni_client_is_shared(self->exchange.client)) eni_memory_keep(); /* weights come as messages */
+    return EN_OK;
+}
+
+/* ---- the same start ---- */
+
+/* Every rank's weights become rank 0's. */
+static en_status broadcast_init(eni_rank *self)
+{
+    if (self->exchange.client != NULL && self->world.rank == 0) EN_TRY(eni_resume_store(self));
+    for (uint32_t b = 0; b < self->job.buckets->n; b++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[b];
+        if (self->exchange.client != NULL) {
+            if (self->world.rank == 0) {
+                EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM,
+                                       ENI_SLOT_NONE, 0, 0));
+                EN_TRY(eni_client_wait(self->exchange.client, b));
+            }
+            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE,
+                                   ENI_SLOT_PARAM, 0, 0));
+            EN_TRY(eni_client_wait(self->exchange.client, b));
+        } else if (self->exchange.coll != NULL) {
+            eni_coll_op op = {.op = EN_BCAST,
+                              .what = EN_WEIGHTS,
+                              .bucket = b,
+                              .slot = ENI_SLOT_PARAM,
+                              .offset = range->lo,
+                              .count = range->hi - range->lo};
+            EN_TRY(eni_coll_run(self->exchange.coll, &op));
+        }
+    }
+    return spread_in_host(self);
+}
+
+/* Nobody writes weights here from now on: the store's own may be read in their place. */
+static en_status share_weights(eni_rank *self)
+{
+    int is_mapped = 0;
+    if (self->exchange.client == NULL || !(self->job.strategy->flags & EN_ROUNDS)) return EN_OK;
+    if (!self->trainer.reads_arena) return EN_OK; /* memory that a device reaches stays as it is mapped */
+    EN_TRY(eni_client_map_weights(self->exchange.client, &is_mapped));
+    eni_debug("exchange", "weights are %s", is_mapped ? "read where psd has them" : "copied from psd");
+    return EN_OK;
+}
+
+/* All ranks compare the hash of what they start from: replicas that differ at step 0 never agree again. */
+static en_status check_same_start(eni_rank *self, int64_t deadline)
+{
+    eni_blobs blobs = {0};
+    EN_TRY(eni_weights_digest(&self->job.schema, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0), self->job.init_sha256));
+    EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256, &blobs, deadline));
+    en_status st = EN_OK;
+    for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
+        if (blobs.blob[r].bytes != sizeof self->job.init_sha256 ||
+            memcmp(blobs.blob[r].data, self->job.init_sha256, sizeof self->job.init_sha256) != 0) {
+            eni_error("exchange", "rank %d starts from other weights (%.*s..) than rank %d (%.8s..)", r,
+                      blobs.blob[r].bytes < 8 ? (int)blobs.blob[r].bytes : 8,
+                      (const char *)blobs.blob[r].data, self->world.rank, self->job.init_sha256);
+            st = EN_EMISMATCH;
+        }
+    eni_blobs_fini(&blobs);
+    return st;
+}
+
+/* ---- what an operation takes here, for a strategy that asks ---- */
+
+/* All ranks leave with rank 0's bytes. */
+static en_status share(void *user, void *bytes, size_t length)
+{
+    eni_rank *self = user;
+    eni_blobs blobs = {0};
+    EN_TRY(eni_member_gather(self->member, "costs", bytes, self->world.rank == 0 ? length : 0, &blobs,
+                             eni_now_ns() + self->config->join_timeout_ns));
+    const en_status st = blobs.blob[0].bytes == length ? EN_OK : EN_EPROTO;
+    if (st == EN_OK)
+        memcpy(bytes, blobs.blob[0].data, length);
+    else
+        eni_error("exchange", "rank 0 tells %llu bytes of what an exchange costs, not %zu",
+                  (unsigned long long)blobs.blob[0].bytes, length);
+    eni_blobs_fini(&blobs);
+    return st;
+}
+
+en_status eni_exchange_measure(void *user, eni_costs *costs_out)
+{
+    eni_rank *self = user;
+    const int64_t begin = eni_now_ns();
+    const eni_costs_config config = {.rank = self->world.rank,
+                                     .nranks = self->world.nranks,
+                                     .buckets = self->job.buckets,
+                                     .coll = self->exchange.coll,
+                                     .client = self->exchange.client,
+                                     .optimizer = self->job.optimizer,
+                                     .hyper = self->job.hyper,
+                                     .share = share,
+                                     .user = self};
+    EN_TRY(eni_costs_measure(&config, costs_out));
+    eni_debug("exchange", "what an exchange costs here was measured in %.1f ms",
+              (double)(eni_now_ns() - begin) * 1e-6);
+    return EN_OK;
+}
+
+/* ---- long waits are explained by the control plane ---- */
+
+static void wait_begins(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number)
+{
+    eni_member_wait_begin(user, what, name, bytes, number);
+}
+
+static void wait_ends(void *user)
+{
+    eni_member_wait_end(user);
+}
+
+/* What a mean over all ranks would need is not open. */
+static en_status check_leaders(eni_rank *self)
+{
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    if (!eni_rank_has_leaders(self) || which != EN_EVAL_MEAN || self->world.nranks == 1) return EN_OK;
+    eni_error("exchange", "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
+                          "different hosts never meet: let eval return EN_EVAL_STORE",
+              self->job.strategy->name);
+    return EN_EUNSUPPORTED;
+}
+
+/* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may
+ * be rank 0's by now, and its own memory given back. */
+static void touch_peers(eni_arena **arenas, int n, int own)
+{
+    for (int r = 0; arenas != NULL && r < n; r++)
+        if (r != own && arenas[r] != NULL) eni_arena_touch(arenas[r], ENI_SLOT_GRAD);
+}
+
+static void touch(const eni_rank *self)
+{
+    for (uint32_t s = 0; s < eni_host_slots(self->exchange.host); s++)
+        if (s != ENI_SLOT_INBOX || self->exchange.client != NULL) eni_arena_touch(self->exchange.arena, s);
+    if (self->world.rank == 0) eni_arena_touch(self->exchange.arena, ENI_SLOT_EVAL);
+    touch_peers(self->exchange.arenas, self->world.nranks, self->world.rank);
+    touch_peers(self->exchange.local.arenas, self->exchange.local.info.nranks, self->exchange.local.info.rank);
+}
+
+en_status eni_rank_connect(eni_rank *self)
+{
+    int64_t deadline = eni_now_ns() + self->config->join_timeout_ns;
+    EN_TRY(open_shaper(self));
+    if (eni_rank_has_leaders(self))
+        EN_TRY(open_local_group(self, self->records.trace == NULL ? NULL : trace_coll, deadline));
+    else if (self->world.nranks > 1)
+        EN_TRY(open_coll(self, deadline));
+    if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))
+        EN_TRY(open_client(self, deadline));
+    if (self->world.rank == 0) EN_TRY(eni_resume_weights(self));
+    eni_member_wait_begin(self->member, "broadcast", "weights of rank 0", self->job.schema.count * sizeof(float), 1);
+    en_status st = broadcast_init(self);
+    eni_member_wait_end(self->member);
+    EN_TRY(st);
+    return check_same_start(self, deadline);
+}
+
+en_status eni_rank_start(eni_rank *self)
+{
+    self->exchange.waits = (eni_waits){wait_begins, wait_ends, self->member};
+    eni_host_config config = {.strategy = self->job.strategy,
+                              .options = self->job.options,
+                              .world = self->world,
+                              .seed = (uint64_t)self->config->seed,
+                              .buckets = self->job.buckets,
+                              .arena = self->exchange.arena,
+                              .coll = self->exchange.coll,
+                              .coll_algorithm = self->exchange.choice.algorithm,
+                              .local = self->exchange.local.coll,
+                              .local_algorithm = self->exchange.local.choice.algorithm,
+                              .client = self->exchange.client,
+                              .has_store = eni_rank_has_store(self),
+                              .optimizer = self->job.optimizer,
+                              .hyper = self->job.hyper,
+                              .schedule = self->job.schedule,
+                              .trace = self->records.trace,
+                              .waits = &self->exchange.waits,
+                              .gpu = self->trainer.steps,
+                              .measure = eni_exchange_measure,
+                              .measure_user = self,
+                              .alive_status = eni_rank_alive,
+                              .alive_user = self};
+    EN_TRY(eni_host_open(&config, &self->exchange.host));
+    EN_TRY(check_leaders(self));
+    EN_TRY(eni_resume_state(self));
+    eni_member_wait_begin(self->member, "barrier", "one copy of the weights", 0, 1);
+    const en_status st = eni_host_share_params(self->exchange.host);
+    eni_member_wait_end(self->member);
+    EN_TRY(st);
+    EN_TRY(share_weights(self));
+    touch(self);
+    return EN_OK;
+}
+
+void eni_exchange_close(eni_rank *self)
+{
+    eni_host_close(self->exchange.host);
+    eni_client_close(self->exchange.client);
+    eni_net_close(self->exchange.net);
+    eni_free(self->exchange.endpoints);
+    close_local_group(self);
+    eni_coll_close(self->exchange.coll);
+    for (int r = 0; self->exchange.sockets != NULL && r < self->world.nranks; r++)
+        if (self->exchange.sockets[r] >= 0) close(self->exchange.sockets[r]);
+    for (int r = 0; self->exchange.arenas != NULL && r < self->world.nranks; r++)
+        if (r != self->world.rank) eni_arena_close(self->exchange.arenas[r]);
+    eni_free(self->exchange.sockets);
+    eni_free(self->exchange.arenas);
+    eni_shaper_free(self->exchange.shaper);
+}

@@ -1,0 +1,414 @@
+/* join.c - how a rank gets into a run: where it meets the others, with which token, what it tells them (JOIN).
+ *
+ * Whose word it is: psd at --server when the strategy keeps its store on servers, else rank 0 at --rendezvous, which
+ * starts its leader here. The token comes, in this order, from the launcher's descriptor; with --rendezvous=file://
+ * from that file; from --token-file; or, on one host, from the file that the leader of the same user leaves under its
+ * port. Across hosts one of the first three must be given. It is never an argument. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "config/env.h"
+#include "config/folders.h"
+#include "config/units.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "rank/rank.h"
+#include "runtime/control/file_rendezvous.h"
+#include "runtime/spec/run_spec.h"
+
+/* ---- where a run meets, and with which token ---- */
+
+static int has_servers(const eni_rank *self)
+{
+    return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
+}
+
+static int is_file(const eni_rank *self)
+{
+    return strncmp(self->config->rendezvous, "file://", 7) == 0;
+}
+
+static int leads_everywhere(const eni_rank *self)
+{
+    return self->leader != NULL && eni_address_is_anywhere(eni_leader_address(self->leader));
+}
+
+/* ---- rank 0 ---- */
+
+static en_status choose_token(eni_rank *self)
+{
+    const eni_config *c = self->config;
+    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &self->token);
+    if (c->token_file != NULL && access(c->token_file, F_OK) == 0)
+        return eni_token_read(c->token_file, &self->token);
+    eni_token_make(&self->token);
+    return EN_OK;
+}
+
+static en_status start_leader(eni_rank *self, const eni_address *listen)
+{
+    const eni_config *c = self->config;
+    char launcher[24], out[1024], folder[256];
+    const bool has_folder = eni_env_runtime_dir(folder, sizeof folder) == EN_OK;
+    snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
+    eni_folder_absolute(c->out, out, sizeof out);
+    const eni_key_value attributes[] = {{"strategy", self->job.strategy->name},
+                              {"model", self->trainer.about.model},
+                              {"out", out},
+                              {"launcher", launcher}};
+    eni_leader_config config = {.listen = *listen,
+                                .listen_fd = (int)c->listen_fd,
+                                .is_insecure = c->insecure,
+                                .nranks = self->world.nranks,
+                                .rank = 0,
+                                .host = self->host,
+                                .host_id = self->host_id,
+                                .token = self->token,
+                                .epoch = 1,
+                                .join_ns = c->join_timeout_ns,
+                                .peer_timeout_ns = c->peer_timeout_ns,
+                                .budget = self->job.plan.micro_batches - self->saving.first_micro,
+                                .status_folder = has_folder ? folder : NULL,
+                                .attributes = attributes,
+                                .nattributes = sizeof attributes / sizeof *attributes};
+    return eni_leader_start(&config, &self->leader);
+}
+
+static en_status token_file(const eni_rank *self, uint16_t port, char *path_out, size_t bytes)
+{
+    char dir[256];
+    if (self->config->token_file != NULL) {
+        snprintf(path_out, bytes, "%s", self->config->token_file);
+        return EN_OK;
+    }
+    EN_TRY(eni_env_runtime_dir(dir, sizeof dir));
+    return eni_token_path(dir, port, path_out, bytes);
+}
+
+static en_status leave_token(eni_rank *self, uint16_t port)
+{
+    char path[sizeof self->token_path];
+    if (self->config->token_fd >= 0 || self->world.nranks == 1) return EN_OK;
+    if (self->config->token_file != NULL && access(self->config->token_file, F_OK) == 0)
+        return EN_OK; /* the user's */
+    EN_TRY(token_file(self, port, path, sizeof path));
+    EN_TRY(eni_token_write_held(&self->token, path, &self->token_lock));
+    memcpy(self->token_path, path, sizeof path); /* only now is it ours to remove */
+    return EN_OK;
+}
+
+/* All addresses where other hosts may reach us; without --insecure the loopback only. */
+static en_status lead_by_file(eni_rank *self)
+{
+    eni_address listen = {.host = "127.0.0.1"};
+    eni_file_rendezvous rendezvous = {.pid = getpid()};
+    char path[sizeof self->token_path];
+    EN_TRY(eni_file_rendezvous_parse(self->config->rendezvous, path, sizeof path, &listen.port));
+    EN_TRY(eni_file_rendezvous_check_free(path, self->host_id));
+    if (self->config->insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
+    EN_TRY(start_leader(self, &listen));
+    uint16_t port = eni_leader_address(self->leader)->port;
+    if (self->config->insecure)
+        rendezvous.naddresses = eni_host_info_addresses(rendezvous.address, ENI_FILE_RENDEZVOUS_ADDRESSES - 1);
+    snprintf(rendezvous.address[rendezvous.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
+    for (int i = 0; i < rendezvous.naddresses; i++)
+        rendezvous.address[i].port = port;
+    rendezvous.token = self->token;
+    memcpy(rendezvous.host, self->host, sizeof rendezvous.host);
+    memcpy(rendezvous.host_id, self->host_id, sizeof rendezvous.host_id);
+    EN_TRY(eni_file_rendezvous_write(&rendezvous, path, &self->token_lock)); /* the lock: as for the token */
+    memcpy(self->token_path, path, sizeof path);
+    return EN_OK;
+}
+
+/* A launcher has put ranks on several hosts, and this one is to be found by them. */
+static en_status check_reachable(const eni_rank *self, const eni_address *listen)
+{
+    const eni_config *c = self->config;
+    eni_own_address own;
+    if (!eni_config_is_from_env(c, "local-size") || c->local_size >= self->world.nranks || c->host_id != NULL)
+        return EN_OK;
+    if (!eni_config_is_given(c, "rendezvous")) {
+        eni_error("join",
+                  "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: give "
+                  "--rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
+                  (long long)c->local_size, self->world.nranks);
+        return EN_EINVAL;
+    }
+    if (is_file(self) || self->world.rank != 0 || eni_address_is_anywhere(listen)) return EN_OK;
+    EN_TRY(eni_host_info_address(listen, &own));
+    if (!own.is_loopback) return EN_OK;
+    eni_error(
+        "join",
+        "rank 0 is to listen on %s, which is the loopback of this host (%s): %d of %d ranks are on other "
+        "hosts and cannot reach it; give --rendezvous=tcp://ADDRESS:PORT, or correct /etc/hosts",
+        listen->host, self->host, self->world.nranks - (int)c->local_size, self->world.nranks);
+    return EN_EINVAL;
+}
+
+static en_status lead(eni_rank *self)
+{
+    EN_TRY(choose_token(self));
+    if (is_file(self)) return lead_by_file(self);
+    eni_address listen;
+    EN_TRY(eni_address_parse(self->config->rendezvous, &listen));
+    EN_TRY(check_reachable(self, &listen));
+    /* Alone there is nobody to meet: any free port will do. */
+    if (self->world.nranks == 1 && !eni_config_is_given(self->config, "rendezvous")) listen.port = 0;
+    EN_TRY(start_leader(self, &listen));
+    return leave_token(self, eni_leader_address(self->leader)->port);
+}
+
+/* ---- the others ---- */
+
+/* Either nobody is there yet, or who is there does not mean us. */
+static void say_no_token(int level, const eni_rank *self, const eni_address *leader, const char *path,
+                         int64_t begin_ns)
+{
+    int fd = -1, error = 0;
+    const char *who = has_servers(self) ? "psd" : "rank 0";
+    const double seconds = (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND;
+    if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) == EN_OK) {
+        close(fd);
+        eni_log(level, "join",
+                "no token at %s in %.1f s, though somebody listens at %s:%u: is that %s, started by the same "
+                "user? Else copy its token file here and give --token-file",
+                path, seconds, leader->host, leader->port, who);
+    } else {
+        eni_log(level, "join", "no token at %s in %.1f s, and %s:%u: %s", path, seconds, leader->host,
+                leader->port, eni_tcp_failure(error));
+    }
+}
+
+/* A file under a port says nothing about another host's port. */
+static en_status check_near(const eni_rank *self, const eni_address *leader)
+{
+    eni_own_address own;
+    if (self->config->token_file != NULL) return EN_OK;
+    EN_TRY(eni_host_info_address(leader, &own));
+    if (own.is_remote_here) return EN_OK;
+    eni_error("join",
+              "no token for %s:%u, which is another host: copy the token file of %s here and give "
+              "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
+              leader->host, leader->port, has_servers(self) ? "psd" : "rank 0",
+              has_servers(self) ? "" : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
+    return EN_ENOENT;
+}
+
+/* A member may be started before its leader: the file is looked for until the deadline. */
+static en_status read_token(eni_rank *self, const eni_address *leader, int64_t deadline_ns)
+{
+    char path[512];
+    const int64_t begin = eni_now_ns();
+    const int is_users = self->config->token_file != NULL;
+    int64_t say = begin + 5 * ENI_SECOND;
+    if (self->config->token_fd >= 0) return eni_token_read_fd((int)self->config->token_fd, &self->token);
+    EN_TRY(check_near(self, leader));
+    EN_TRY(token_file(self, leader->port, path, sizeof path));
+    while (access(path, F_OK) != 0 || (!is_users && eni_token_is_stale(path))) {
+        EN_TRY(eni_rank_alive(self));
+        const int64_t now = eni_now_ns();
+        if (now > deadline_ns) {
+            say_no_token(ENI_LOG_ERROR, self, leader, path, begin);
+            return EN_ENOENT;
+        }
+        if (now > say) {
+            say_no_token(ENI_LOG_WARN, self, leader, path, begin);
+            say = now + 30 * ENI_SECOND;
+        }
+        eni_sleep_until(now + 20 * ENI_MILLI);
+    }
+    return eni_token_read(path, &self->token);
+}
+
+static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
+{
+    const eni_config *c = self->config;
+    if (!has_servers(self) && is_file(self)) {
+        char path[sizeof self->token_path];
+        uint16_t port;
+        EN_TRY(eni_file_rendezvous_parse(c->rendezvous, path, sizeof path, &port));
+        return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self, &self->token, leader_out);
+    }
+    if (!has_servers(self)) EN_TRY(check_reachable(self, NULL));
+    EN_TRY(eni_address_parse(has_servers(self) ? c->server : c->rendezvous, leader_out));
+    return read_token(self, leader_out, deadline_ns);
+}
+
+static en_status check_asked(const eni_rank *self)
+{
+    if (has_servers(self) && self->config->server == NULL) {
+        eni_error("join",
+                  "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
+                  "address by --server=tcp://HOST:PORT",
+                  self->job.strategy->name, self->job.strategy->name, self->world.nranks);
+        return EN_EINVAL;
+    }
+    if (has_servers(self) || self->world.rank >= 0) return EN_OK;
+    eni_error("join",
+              "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
+              self->world.nranks, self->world.nranks - 1);
+    return EN_EINVAL;
+}
+
+static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
+{
+    EN_TRY(check_asked(self));
+    if (has_servers(self) || self->world.rank > 0) return follow(self, deadline_ns, leader_out);
+    EN_TRY(lead(self));
+    *leader_out = *eni_leader_address(self->leader);
+    if (leads_everywhere(self)) snprintf(leader_out->host, sizeof leader_out->host, "127.0.0.1");
+    return EN_OK;
+}
+
+/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
+ * text of --data, which is a folder's path on one host. */
+static en_status add_config_key(void *user, const char *key, const char *value)
+{
+    static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
+                                           "lr",        "lr-schedule", "lr-warmup", "lr-step",
+                                           "lr-gamma",  "sum-order",   "data"};
+    for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
+        if (strcmp(key, resolved[i]) == 0) return EN_OK;
+    return eni_run_spec_add(user, key, value);
+}
+
+/* What is trained, by content: a name can stand for different things on two hosts. */
+static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
+{
+    EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
+    EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
+    EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
+    EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", (uint64_t)self->config->checkpoint_every));
+    EN_TRY(eni_run_spec_add(spec, "resume", self->saving.is_resumed ? self->saving.past.digest : "from the start"));
+    return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
+}
+
+static en_status agree(const eni_rank *self, eni_run_spec *spec)
+{
+    const eni_config *c = self->config;
+    uint64_t net_rate = 0;
+    int64_t net_delay = 0;
+    const char *wrong;
+    if (c->net != NULL && !eni_net_parse(c->net, &net_rate, &net_delay, &wrong)) return EN_EINVAL;
+    const eni_run_attributes attributes = {.strategy = self->job.strategy->name,
+                                 .strategy_options = eni_options_canonical(self->job.options),
+                                 .optimizer = self->job.optimizer,
+                                 .hyper = self->job.hyper,
+                                 .schedule = self->job.schedule,
+                                 .sum_order = (eni_sum_order)c->sum_order,
+                                 .seed = (uint64_t)c->seed,
+                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
+                                 .elements = self->job.schema.count,
+                                 .net_bytes_per_s = net_rate,
+                                 .net_delay_ns = net_delay,
+                                 .buckets = self->job.buckets};
+    EN_TRY(eni_run_spec_add_build(spec, self->version));
+    EN_TRY(eni_config_match(c, add_config_key, spec));
+    EN_TRY(add_contents(self, spec));
+    return eni_run_spec_add_run(spec, &attributes);
+}
+
+/* ---- which address the others are told ---- */
+
+/* Ours on the route to the leader. Who leads on all interfaces is reached like the leader (mesh.h). */
+static en_status open_mesh(eni_rank *self, const eni_address *leader)
+{
+    eni_own_address own;
+    if (leads_everywhere(self)) {
+        eni_info("join", "rank 0 on %s: all interfaces (leads at port %u)", self->host, leader->port);
+        return eni_mesh_open("0.0.0.0", leader->host, self->config->insecure, &self->mesh);
+    }
+    EN_TRY(eni_host_info_address(leader, &own));
+    /* On one host, started by us, there is no choice and nothing to tell. */
+    eni_log(own.is_loopback && self->config->token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
+            "rank %d on %s: %s via %s (%s %s:%u%s)", self->world.rank, self->host, own.host, own.interface,
+            self->leader != NULL ? "leads at" : "route to", leader->host, leader->port,
+            self->leader != NULL ? eni_env_rendezvous_note(self->config) : "");
+    return eni_mesh_open(own.host, leader->host, self->config->insecure, &self->mesh);
+}
+
+/* Told now, for all of them, and not by a connection that is refused much later. --host-id is for playing. */
+static en_status check_reach(const eni_rank *self)
+{
+    const eni_peer *own = &self->info->peers[self->info->rank];
+    for (int r = 0; r < self->info->nranks && self->config->host_id == NULL; r++) {
+        const eni_peer *peer = &self->info->peers[r];
+        const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
+        eni_address address;
+        if (data == NULL || strcmp(peer->host_id, own->host_id) == 0) continue;
+        EN_TRY(eni_address_parse(data, &address));
+        if (!eni_address_is_loopback(&address)) continue;
+        eni_error("join",
+                  "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
+                  "with the address of rank 0 that the others use, not with localhost",
+                  r, peer->host, address.host, own->rank, own->host);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* ---- the world as the strategy sees it ---- */
+
+static void describe_world(eni_rank *self)
+{
+    const eni_world_info *info = self->info;
+    en_world world = {.size = sizeof world, .epoch = info->epoch, .rank = info->rank, .nranks = info->nranks};
+    for (int r = 0; r < info->nranks; r++) {
+        int is_first = 1;
+        for (int q = 0; q < r && is_first; q++)
+            is_first = strcmp(info->peers[q].host_id, info->peers[r].host_id) != 0;
+        world.nhosts += is_first;
+        if (strcmp(info->peers[r].host_id, info->peers[info->rank].host_id) == 0) {
+            if (r < info->rank) world.local_rank++;
+            world.nlocal++;
+        }
+    }
+    self->world = world;
+}
+
+en_status eni_rank_join(eni_rank *self)
+{
+    const eni_config *c = self->config;
+    int64_t deadline = eni_now_ns() + c->join_timeout_ns;
+    eni_address leader;
+    char who[ENI_HOST_MAX + 16];
+    eni_host_info_name(self->host);
+    EN_TRY(eni_host_info_id(c->host_id, self->host_id));
+    EN_TRY(rendezvous(self, deadline, &leader));
+    EN_TRY(open_mesh(self, &leader));
+    eni_run_spec *spec = eni_alloc(sizeof *spec);
+    if (spec == NULL) return EN_ENOMEM;
+    en_status st = agree(self, spec);
+    eni_key_value member_data[] = {{"data", self->mesh.address}, {"arena", self->mesh.name}};
+    eni_member_config config = {.leader = leader,
+                                .token = self->token,
+                                .rank = self->world.rank,
+                                .nranks = self->world.nranks,
+                                .host = self->host,
+                                .host_id = self->host_id,
+                                .key_values = spec->key_value,
+                                .nkey_values = spec->n,
+                                .member_data = member_data,
+                                .nmember_data = 2,
+                                .join_deadline_ns = deadline,
+                                .peer_timeout_ns = c->peer_timeout_ns,
+                                .is_slowed = c->net != NULL,
+                                .server_timeout_ns = c->server_timeout_ns,
+                                .abort_fd = self->abort_fd};
+    if (st == EN_OK) st = eni_member_open(&config, &self->member);
+    eni_free(spec);
+    EN_TRY(st);
+    self->info = eni_member_world(self->member);
+    EN_TRY(check_reach(self));
+    describe_world(self);
+    snprintf(who, sizeof who, "%s:%d", self->host, self->world.rank);
+    eni_log_set_who(who);
+    eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s",
+              (int64_t)getpid(), self->world.nranks, self->world.rank, leader.host, leader.port, self->mesh.address);
+    return EN_OK;
+}

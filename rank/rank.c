@@ -1,0 +1,62 @@
+/* rank.c - what the other files of a rank ask it: whether the run may go on, until when to wait, since when it runs. */
+#include "rank/rank.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/try.h"
+
+void eni_rank_init(eni_rank *self)
+{
+    self->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
+    self->token_lock = self->records.out_fd = -1;
+    self->abort_fd = eni_ending_fd(self->ending);
+}
+
+en_status eni_rank_alive(void *rank)
+{
+    const eni_rank *self = rank;
+    EN_TRY(eni_ending_status(self->ending));
+    return self->member == NULL ? EN_OK : eni_member_status(self->member);
+}
+
+int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns)
+{
+    return eni_now_ns() + self->config->server_timeout_ns + timeout_ns;
+}
+
+/* ---- since when ---- */
+
+enum {
+    START_FIELD = 22,
+    STAT_BYTES = 1024
+}; /* proc(5): starttime, in clock ticks since the machine started */
+
+/* When this process started, in nanoseconds since the machine did, on a grid of 10 ms; 0: cannot be told. */
+static int64_t process_start_ns(void)
+{
+    char text[STAT_BYTES];
+    unsigned long long ticks;
+    FILE *file = fopen("/proc/self/stat", "re");
+    if (file == NULL) return 0;
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = 0;
+    const char *at = strrchr(text, ')'); /* the end of field 2, which may hold anything */
+    for (int field = 2; at != NULL && field < START_FIELD; field++)
+        at = strchr(at + 1, ' ');
+    if (at == NULL || sscanf(at, "%llu", &ticks) != 1) return 0;
+    return (int64_t)ticks * (ENI_SECOND / sysconf(_SC_CLK_TCK));
+}
+
+int64_t eni_startup_ns(int64_t begin_ns)
+{
+    struct timespec now;
+    if (begin_ns > 0) return eni_now_ns() - begin_ns;
+    begin_ns = process_start_ns();
+    clock_gettime(CLOCK_BOOTTIME, &now); /* what starttime counts in */
+    return begin_ns == 0 ? 0 : (int64_t)now.tv_sec * ENI_SECOND + now.tv_nsec - begin_ns;
+}

@@ -1,0 +1,247 @@
+/* rank.h - one rank of a run: who it is, what all ranks have agreed to train, how vectors travel, what it records and
+ * saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
+ *
+ *     rank.c        alive, until when, since when
+ *     join.c        token, leader, control connection: who takes part
+ *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
+ *     step.c        one training step: read this first
+ *     save.h        checkpoints, and how a run goes on from one
+ *     result.c      what is reported at the end
+ *     leave.c       how it leaves, in good order or not
+ *     record.h, curve.h, board.h, progress.h    what is recorded on the way
+ *     ending.h      how the user, or a death, ends it
+ *
+ * Opened in stages, since what computes is opened in between:
+ *
+ *     eni_rank_join -> trainer.open -> eni_rank_connect -> trainer.connect -> eni_rank_start -> trainer.start
+ *
+ * One compute thread owns all of it. Other threads are inside their objects: the control connection, ZeroMQ's I/O,
+ * the progress thread of a TCP ring, the thread that writes a checkpoint. */
+#ifndef RANK_RANK_H
+#define RANK_RANK_H
+
+#include "config/config.h"
+#include "core/trace.h"
+#include "data/plan.h"
+#include "entrain/model.h"
+#include "rank/board.h"
+#include "rank/checkpoint.h"
+#include "rank/curve.h"
+#include "rank/ending.h"
+#include "rank/progress.h"
+#include "rank/record.h"
+#include "rank/step.h"
+#include "rank/trainer.h"
+#include "runtime/client/client.h"
+#include "runtime/client/endpoints.h"
+#include "runtime/collective/coll.h"
+#include "runtime/collective/mesh.h"
+#include "runtime/control/leader.h"
+#include "runtime/control/member.h"
+#include "runtime/host/host.h"
+#include "runtime/net/host_info.h"
+
+/* What is trained: the same on all ranks. */
+typedef struct eni_job {
+    const en_strategy *strategy;
+    eni_options *options;
+    en_schema schema;
+    eni_plan plan;
+    eni_buckets *buckets;
+    const eni_optimizer *optimizer;
+    eni_hyper hyper;
+    eni_schedule schedule;
+    int is_claiming; /* the next micro-batch is claimed, not assigned */
+    int64_t accumulate;
+    float *init; /* --init, until the exchange has it; NULL: none */
+    char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
+    char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
+} eni_job;
+
+/* The ranks of this host by themselves. */
+typedef struct eni_local_group {
+    eni_world_info info; /* nranks, rank and peers of this host; nranks 0: there is no such group */
+    eni_peer *peers;     /* (nranks) copies, of which nothing is owned */
+    eni_arena **arenas;  /* (nranks), or NULL */
+    int *sockets;        /* (nranks), or NULL; owned by coll once it is open */
+    eni_coll_choice choice;
+    eni_coll *coll; /* NULL: this rank is alone on its host, or hosts do not matter to the strategy */
+} eni_local_group;
+
+/* How vectors travel. */
+typedef struct eni_exchange {
+    eni_shaper *shaper;
+    eni_arena *arena;
+    eni_arena **arenas; /* (nranks), or NULL */
+    int *sockets;       /* (nranks), or NULL; owned by coll once it is open */
+    eni_coll *coll;
+    eni_coll_choice choice;
+    eni_local_group local;
+    eni_net *net;
+    eni_endpoints *endpoints; /* of the servers, as of now */
+    eni_client *client;
+    eni_waits waits; /* the strategy's, told to the member */
+    eni_host *host;  /* the strategy's */
+} eni_exchange;
+
+/* Sums of this rank over the whole run, for result.json. */
+typedef struct eni_stats {
+    uint64_t steps, samples;             /* computed by this rank */
+    uint64_t last_samples, last_correct; /* of the last epoch */
+    double last_loss;                    /* sum over the samples of the last epoch */
+    int64_t data_ns, compute_ns, send_ns, wait_ns, update_ns, step_ns;
+    int64_t hidden_ns;      /* of compute_ns: an exchange was under way behind it (eni_host_counters) */
+    int64_t clock_begin_ns; /* when all began together; 0: not yet */
+    int64_t clock_end_ns;   /* when the last rank had ended */
+    int64_t train_ns, eval_ns;
+    int64_t startup_ns;   /* eni_startup_ns at the end of this process's first step; 0: there was none */
+    int64_t before_ns;    /* on the training clock of the runs that this one goes on from */
+    uint64_t begin_steps; /* `steps` when this process began; the *_ns are of those since */
+    eni_moved moved;      /* by training steps: without the broadcast of the start and without snapshots */
+    int has_diverged;     /* a loss was not finite: said once */
+} eni_stats;
+
+/* What is written down on the way. */
+typedef struct eni_records {
+    eni_stats stats;
+    eni_late_step late;
+    eni_trace *trace;
+    eni_recorder *recorder;
+    eni_board *board; /* rank 0, with --tensorboard */
+    eni_progress progress;
+    eni_curve *curve;
+    int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
+    int has_result;    /* result.json is written */
+    int is_concluding; /* training is over: what is left to evaluate may be left out */
+} eni_records;
+
+/* Checkpoints: those to come, and the one that this run goes on from. */
+typedef struct eni_saving {
+    struct eni_saver *saver; /* save.h; NULL without --checkpoint-every */
+    eni_checkpoint past;     /* is_resumed: what this run goes on from */
+    char past_path[1024];
+    int is_resumed;
+    uint64_t first_step, first_micro; /* where this process begins */
+    uint64_t carried;                 /* samples of the past that no rank's stats have */
+} eni_saving;
+
+struct eni_rank {
+    const eni_config *config;
+    char **argv;
+    int argc;
+    const char *version;    /* of this program: all ranks' must be equal */
+    const char *plugin_dir; /* strategies and devices */
+    eni_ending *ending;     /* how the user or a death ends it; set before the rank is opened */
+    int abort_fd;           /* of `ending`: readable once every wait is to end */
+
+    /* who takes part */
+    char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
+    eni_token token;
+    char token_path[512]; /* written by us as leader; removed at the end */
+    int token_lock;       /* on it while we live; -1: none */
+    eni_leader *leader;   /* rank 0 of a run without servers */
+    eni_mesh mesh;
+    eni_member *member;
+    const eni_world_info *info;
+    en_world world;
+
+    eni_job job;
+    eni_exchange exchange;
+    eni_trainer trainer;
+    eni_records records;
+    eni_saving saving;
+    uint64_t step; /* in progress */
+    int has_begun; /* training has */
+};
+
+/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host. */
+static inline int eni_rank_has_store(const eni_rank *self)
+{
+    return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
+}
+
+/* Hosts meet at the servers, and ranks inside their host only. */
+static inline int eni_rank_has_leaders(const eni_rank *self)
+{
+    return (self->job.strategy->flags & EN_LEADERS_ARE_CLIENTS) != 0;
+}
+
+/* Nobody to exchange with. */
+static inline int eni_rank_is_alone(const eni_rank *self)
+{
+    return self->world.nranks == 1 && !eni_rank_has_store(self);
+}
+
+/* ---- rank.c ---- */
+
+/* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such from
+ * the control plane. Cheap; any thread; `rank` is the eni_rank. */
+en_status eni_rank_alive(void *rank);
+
+/* By when an answer is due from a leader that answers within `timeout_ns`, once it is back. */
+int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns);
+
+/* Before anything is opened. */
+void eni_rank_init(eni_rank *self);
+
+/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process started, on
+ * a grid of 10 ms, or 0 where /proc does not say. */
+int64_t eni_startup_ns(int64_t begin_ns);
+
+/* ---- join.c ---- */
+
+/* Listens, joins, fills host .. world. What must be equal on all ranks is compared by the leader: EN_EMISMATCH and a
+ * sentence with both values. Blocks until all are there, --join-timeout at most. */
+en_status eni_rank_join(eni_rank *self);
+
+/* ---- exchange.c ---- */
+
+/* --allreduce as ENI_COLL_*, and why the command forbids shared memory; NULL: it does not. */
+int eni_exchange_asked(const eni_config *config);
+const char *eni_exchange_no_shm(const eni_config *config);
+
+/* After the join, with an arena: opens groups and the client, and starts everybody from rank 0's weights. */
+en_status eni_rank_connect(eni_rank *self);
+/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be shared. */
+en_status eni_rank_start(eni_rank *self);
+void eni_exchange_close(eni_rank *self);
+
+/* How many samples a step has on this host (fixed assignment). */
+en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out);
+
+/* What the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or with gradients
+ * that are all zero. `rank` is the eni_rank. */
+en_status eni_exchange_measure(void *rank, eni_costs *costs_out);
+
+enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 }; /* of the arena: a snapshot (step.h) */
+
+/* ---- leave.c ---- */
+
+/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where the user
+ * called it off. Waits for the leader's word for two seconds at most. */
+en_status eni_rank_cause(eni_rank *self, en_status st);
+
+/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in our
+ * threads and sockets goes on. */
+void eni_rank_give_up(eni_rank *self, en_status st);
+
+/* Says goodbye, and as the leader waits for the others'. */
+en_status eni_rank_bye(eni_rank *self);
+
+/* Closes the control connection and what it was reached by. */
+void eni_rank_leave(eni_rank *self);
+
+/* ---- result.c ---- */
+
+/* Gathers everybody's figures; rank 0 writes result.json and prints the last lines. After a wish to end early nothing
+ * is evaluated. */
+en_status eni_result(eni_rank *self);
+
+/* Takes away what an earlier run left in --out: it would pass for ours if we were killed. */
+void eni_result_clear(const eni_rank *self);
+
+/* What rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on other ranks, without
+ * --out, or when there is a result already. Any thread. */
+void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause);
+
+#endif

@@ -1,0 +1,690 @@
+/* result.c - the end of a run: everybody's figures meet at rank 0, which evaluates, saves, and writes
+ * result.json (architecture: "Files in --out"). psd adds its own blob to the gather "result". */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/files.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "data/sampler.h"
+#include "models/weights.h"
+#include "rank/rank.h"
+#include "rank/save.h"
+#include "runtime/net/tcp.h"
+
+static void set_int(json_t *object, const char *key, uint64_t value)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+/* ---- what this rank reports of itself ---- */
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static uint64_t max_rss_bytes(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* "0-1": the cores this process may run on. */
+static void format_cores(char *text, size_t bytes)
+{
+    cpu_set_t set;
+    size_t used = 0;
+    text[0] = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    for (int c = 0; c < CPU_SETSIZE && used + 16 < bytes; c++) {
+        if (!CPU_ISSET(c, &set)) continue;
+        int last = c;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set))
+            last++;
+        used += (size_t)snprintf(text + used, bytes - used, last > c ? "%s%d-%d" : "%s%d", used ? "," : "", c,
+                                 last);
+        c = last;
+    }
+}
+
+static void add_transport(const eni_rank *self, json_t *o)
+{
+    const eni_moved *steps = &self->records.stats.moved;
+    eni_moved all = eni_count_moved(self);
+    eni_tcp_totals kernel = {0};
+    eni_tcp_count(&kernel);
+    set_int(o, "payload_sent", steps->payload_sent);
+    set_int(o, "payload_received", steps->payload_received);
+    /* The weights' way at the start, snapshots, checkpoints. */
+    set_int(o, "payload_beside_steps",
+            all.payload_sent + all.payload_received - steps->payload_sent - steps->payload_received);
+    set_int(o, "wire_bytes", steps->wire);
+    set_int(o, "shm_bytes", steps->shm);
+    set_int(o, "wire_bytes_with_start", all.wire); /* the broadcast and snapshots too: what TCP_INFO sees */
+    set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
+}
+
+static char *report_of_this_rank(const eni_rank *self)
+{
+    const eni_stats *t = &self->records.stats;
+    eni_host_counters host;
+    char role[32], cores[128];
+    snprintf(role, sizeof role, "rank %d", self->world.rank);
+    format_cores(cores, sizeof cores);
+    eni_host_count(self->exchange.host, &host);
+    json_t *o = json_object();
+    json_object_set_new(o, "role", json_string(role));
+    set_int(o, "rank", (uint64_t)self->world.rank);
+    set_int(o, "pid", (uint64_t)getpid());
+    json_object_set_new(o, "host", json_string(self->host));
+    json_object_set_new(o, "cores", json_string(cores));
+    set_int(o, "steps", t->steps - t->begin_steps);
+    set_int(o, "all_steps", t->steps);
+    set_int(o, "samples_computed", t->samples);
+    set_int(o, "data_ns", (uint64_t)t->data_ns);
+    set_int(o, "compute_ns", (uint64_t)t->compute_ns);
+    set_int(o, "send_ns", (uint64_t)t->send_ns);
+    set_int(o, "wait_ns", (uint64_t)t->wait_ns);
+    set_int(o, "update_ns", (uint64_t)t->update_ns);
+    set_int(o, "hidden_ns", (uint64_t)t->hidden_ns);
+    set_int(o, "step_ns", (uint64_t)t->step_ns);
+    set_int(o, "clock_begin_ns", (uint64_t)t->clock_begin_ns);
+    set_int(o, "last_samples", t->last_samples);
+    set_int(o, "last_correct", t->last_correct);
+    json_object_set_new(o, "last_loss", isfinite(t->last_loss) ? json_real(t->last_loss) : json_null());
+    set_int(o, "own_steps", host.steps);
+    json_object_set_new(o, "cpu_seconds", json_real(cpu_seconds()));
+    set_int(o, "max_rss", max_rss_bytes());
+    set_int(o, "data_bytes", self->trainer.about.data_bytes);
+    json_object_set_new(o, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
+    add_transport(self, o);
+    if (self->trainer.ops->report_rank != NULL) self->trainer.ops->report_rank(self->trainer.self, o);
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    return text;
+}
+
+/* What the final model is worth, and what the curve says. */
+typedef struct judgement {
+    double loss, accuracy; /* on the test set; of a regression there is no accuracy */
+    int is_there;
+    eni_curve_end curve;
+} judgement;
+
+/* ---- the run's result ---- */
+
+/* The curve is of the test set: there is no holdout. */
+static bool is_judged_by_test(const eni_rank *self)
+{
+    return self->trainer.about.holdout == 0;
+}
+
+/* Everybody's reports as one array; psd's is last if there is one. */
+static en_status parse_reports(const eni_blobs *blobs, json_t **reports_out)
+{
+    json_t *reports = json_array();
+    for (size_t i = 0; i < blobs->count; i++) {
+        json_error_t error;
+        if (blobs->blob[i].bytes == 0) continue;
+        json_t *report = json_loadb((const char *)blobs->blob[i].data, blobs->blob[i].bytes, 0, &error);
+        if (report == NULL) {
+            eni_error("result", "the report of rank %zu is not JSON: %s", i, error.text);
+            json_decref(reports);
+            return EN_EPROTO;
+        }
+        json_array_append_new(reports, report);
+    }
+    *reports_out = reports;
+    return EN_OK;
+}
+
+static const json_t *psd_report(const json_t *reports)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        const char *role = json_string_value(json_object_get(r, "role"));
+        if (role != NULL && strcmp(role, "psd") == 0) return r;
+    }
+    return NULL;
+}
+
+/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not. */
+static const json_t *store_report(const eni_rank *self, const json_t *reports)
+{
+    const json_t *psd = psd_report(reports);
+    uint32_t slot;
+    int which;
+    if (psd == NULL || json_integer_value(json_object_get(psd, "cells")) > 0) return psd;
+    return eni_host_eval(self->exchange.host, &which, &slot) == EN_OK && which == EN_EVAL_STORE ? psd : NULL;
+}
+
+/* Sum of a field over the workers' reports. */
+static double sum_over_ranks(const json_t *reports, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        if (json_object_get(r, "rank") != NULL) sum += json_number_value(json_object_get(r, key));
+    }
+    return sum;
+}
+
+/* The mean over all workers' samples of a sum that each reports; null when one of them is not finite. */
+static json_t *mean_over_ranks(const json_t *reports, const char *key, double n)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        if (json_is_null(json_object_get(r, key))) return json_null();
+    }
+    return n > 0 ? json_real(sum_over_ranks(reports, key) / n) : json_null();
+}
+
+static double sum_over_all(const json_t *reports, const char *key)
+{
+    double sum = 0;
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r) sum += json_number_value(json_object_get(r, key));
+    return sum;
+}
+
+/* What the checkpoint says of a rank: a store knows only what it was sent since. */
+static uint64_t own_samples_before(const eni_rank *self, int rank)
+{
+    int is_known = self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
+    return is_known ? self->saving.past.ranks[rank].samples : 0;
+}
+
+/* NULL for a rank that was lost. */
+static const json_t *report_of(const json_t *reports, int rank)
+{
+    size_t i;
+    json_t *r;
+    json_array_foreach(reports, i, r)
+    {
+        const json_t *number = json_object_get(r, "rank");
+        if (number != NULL && json_integer_value(number) == rank) return r;
+    }
+    return NULL;
+}
+
+/* Whose gradients fp16 had no room for: computed, and applied nowhere. */
+static double overflown(const json_t *report)
+{
+    return json_number_value(json_object_get(json_object_get(report, "gpu"), "samples_overflown"));
+}
+
+/* What one rank has computed, and what became of it; the rest lies behind its last push. */
+typedef struct share {
+    double computed, applied, dropped;
+} share;
+
+/* A store says itself what the pushes that it applied covered; elsewhere everything computed is applied. Of a
+ * rank that was lost we know what it has pushed. Before a resume everything counts as applied. */
+static share share_of(const eni_rank *self, const json_t *report, const json_t *client, int rank)
+{
+    const double before = (double)own_samples_before(self, rank);
+    share s = {.computed = json_number_value(json_object_get(report, "samples_computed")),
+               .dropped = overflown(report)};
+    if (client == NULL) {
+        s.applied = s.computed - s.dropped;
+        return s;
+    }
+    s.dropped += json_number_value(json_object_get(client, "samples_dropped"));
+    s.applied = json_number_value(json_object_get(client, "samples_applied")) + before;
+    if (before > 0 && !eni_rank_has_leaders(self)) /* a leader's pushes cover its whole host */
+        s.applied = fmin(s.applied, s.computed - s.dropped);
+    if (report == NULL) s.computed = s.applied + s.dropped;
+    return s;
+}
+
+static void add_samples(json_t *o, const share *s, uint64_t carried)
+{
+    set_int(o, "samples_computed", (uint64_t)s->computed + carried);
+    set_int(o, "samples_applied", (uint64_t)s->applied + carried);
+    set_int(o, "samples_dropped", (uint64_t)s->dropped);
+}
+
+static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *result)
+{
+    const json_t *psd = store_report(self, reports), *clients = json_object_get(psd, "per_worker");
+    json_t *list = json_array();
+    share all = {0};
+    for (int r = 0; r < self->world.nranks; r++) {
+        const json_t *report = report_of(reports, r), *client = json_array_get(clients, (size_t)r);
+        const share own = share_of(self, report, client, r);
+        json_t *o = json_object();
+        set_int(o, "rank", (uint64_t)r);
+        set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
+        add_samples(o, &own, 0);
+        all.computed += own.computed;
+        all.applied += own.applied;
+        all.dropped += own.dropped;
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(result, "per_worker", list);
+    add_samples(result, &all, self->saving.carried);
+}
+
+/* Who is not there any more, and what went with them. */
+static void add_lost(const eni_rank *self, json_t *result)
+{
+    const double applied = json_number_value(json_object_get(result, "samples_applied"));
+    json_t *list = json_array();
+    eni_death death;
+    for (int r = 0; r < self->world.nranks; r++)
+        if (eni_member_has_left(self->member, r, &death))
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:I, s:s, s:s}", "rank", r, "step", (json_int_t)death.step,
+                                            "phase", death.phase, "cause", death.cause));
+    if (json_array_size(list) > 0) {
+        json_object_set(result, "lost", list);
+        if (!eni_ending_is_asked(self->ending))
+            set_int(result, "samples_lost", (uint64_t)((double)self->job.plan.samples - applied));
+    }
+    json_decref(list);
+}
+
+static void print_lost(const json_t *result)
+{
+    size_t i;
+    json_t *lost;
+    json_array_foreach(json_object_get(result, "lost"), i, lost) printf(
+        "rank %" JSON_INTEGER_FORMAT " was lost at step %" JSON_INTEGER_FORMAT "\n",
+        json_integer_value(json_object_get(lost, "rank")), json_integer_value(json_object_get(lost, "step")));
+    const json_t *samples = json_object_get(result, "samples_lost");
+    if (samples != NULL)
+        printf("%" JSON_INTEGER_FORMAT " samples were claimed and not applied\n",
+               json_integer_value(samples));
+}
+
+static void print_not_applied(const json_t *result)
+{
+    const json_int_t computed = json_integer_value(json_object_get(result, "samples_computed")),
+                     applied = json_integer_value(json_object_get(result, "samples_applied")),
+                     dropped = json_integer_value(json_object_get(result, "samples_dropped"));
+    if (applied < computed)
+        printf("%" JSON_INTEGER_FORMAT " samples computed, %" JSON_INTEGER_FORMAT
+               " of them applied, %" JSON_INTEGER_FORMAT " dropped, %" JSON_INTEGER_FORMAT
+               " behind the last push of their rank\n",
+               computed, applied, dropped, computed - applied - dropped);
+}
+
+static json_t *zero_staleness(uint64_t steps)
+{
+    return json_pack("{s:f, s:i, s:i, s:i, s:i, s:[[i, I]]}", "mean", 0.0, "p50", 0, "p95", 0, "p99", 0,
+                     "max", 0, "histogram", 0, (json_int_t)steps);
+}
+
+static void add_staleness(const eni_rank *self, const json_t *reports, json_t *result)
+{
+    const json_t *psd = store_report(self, reports);
+    json_t *staleness = json_object_get(psd, "staleness");
+    if (staleness != NULL) {
+        json_object_set(result, "staleness", staleness);
+        if (json_object_get(psd, "staleness_steady") != NULL)
+            json_object_set(result, "staleness_steady", json_object_get(psd, "staleness_steady"));
+        static const char *const keys[] = {"holds", "max_clocks_ahead"};
+        for (size_t i = 0; i < 2; i++)
+            if (json_object_get(psd, keys[i]) != NULL)
+                json_object_set(result, keys[i], json_object_get(psd, keys[i]));
+        return;
+    }
+    json_object_set_new(result, "staleness", zero_staleness(self->records.stats.steps * (uint64_t)self->world.nranks));
+}
+
+static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
+{
+    en_theory theory;
+    eni_host_theory(self->exchange.host, &theory);
+    uint64_t padded = 0, real = 0;
+    for (uint32_t b = 0; b < self->job.buckets->n; b++) {
+        const eni_bucket_range *bucket = &self->job.buckets->bucket[b];
+        padded += bucket->hi - bucket->lo;
+        for (uint32_t i = 0; i < bucket->nparams; i++)
+            real += bucket->params[i].count;
+    }
+    double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
+                   (double)self->records.stats.begin_steps * self->world.nranks;
+    double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
+    set_int(result, "payload_bytes", (uint64_t)payload);
+    const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
+    set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
+    /* Tensors start on 64 bytes; what fills up the one before travels with it, in payload_bytes. */
+    set_int(result, "padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5));
+    set_int(result, "wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes"));
+    set_int(result, "tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes"));
+    set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
+}
+
+static void tell_fact(void *user, const char *group, const char *name, const char *value)
+{
+    json_t *into = user;
+    if (group != NULL && json_object_get(into, group) == NULL) json_object_set_new(into, group, json_object());
+    json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
+}
+
+static void add_environment(const eni_rank *self, json_t *result)
+{
+    json_t *env = json_object(), *emulated = json_array();
+    char text[160];
+    eni_host_info_facts(self->version, tell_fact, env);
+    json_object_set_new(env, "host", json_string(self->host));
+    set_int(env, "cores", (uint64_t)eni_host_info_cores());
+    set_int(env, "memory", eni_host_info_memory());
+    json_object_set_new(env, "device", json_string(self->trainer.about.machine));
+    for (int i = 0; i < self->config->straggler.count; i++) {
+        snprintf(text, sizeof text, "straggler %s", self->config->straggler.item[i]);
+        json_array_append_new(emulated, json_string(text));
+    }
+    if (self->exchange.shaper != NULL) {
+        snprintf(text, sizeof text, "net %s", self->config->net);
+        json_array_append_new(emulated, json_string(text));
+    }
+    json_object_set_new(env, "emulated", emulated);
+    json_object_set_new(result, "environment", env);
+}
+
+static void add_identity(const eni_rank *self, json_t *result)
+{
+    const eni_config *c = self->config;
+    const char *psd_transport = self->exchange.client == NULL ? NULL : eni_client_is_shared(self->exchange.client) ? "shm" : "tcp";
+    const char *carrier = self->trainer.carrier;
+    const char *coll_transport = carrier != NULL                                       ? carrier
+                                 : self->exchange.choice.transport == ENI_OVER_SHM ? "shm"
+                                                                                   : "tcp";
+    const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
+    json_t *argv = json_array();
+    for (int i = 0; i < self->argc; i++)
+        json_array_append_new(argv, json_string(self->argv[i]));
+    set_int(result, "schema", 1);
+    json_object_set_new(result, "argv", argv);
+    json_object_set_new(result, "version", json_string(self->version));
+    json_object_set_new(result, "strategy", json_string(self->job.strategy->name));
+    json_object_set_new(result, "strategy_options", json_string(eni_options_canonical(self->job.options)));
+    set_int(result, "workers", (uint64_t)self->world.nranks);
+    json_object_set_new(result, "model", json_string(self->trainer.about.model));
+    json_object_set_new(result, "data", json_string(self->trainer.about.data));
+    json_object_set_new(result, "data_sha256", json_string(self->job.data_sha256));
+    set_int(result, "holdout", self->trainer.about.holdout);
+    json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
+    set_int(result, "seed", (uint64_t)c->seed);
+    json_object_set_new(result, "budget",
+                        json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps", (json_int_t)c->steps,
+                                  "max_samples", (json_int_t)c->max_samples));
+    json_object_set_new(result, "device", json_string(self->trainer.about.device));
+    set_int(result, "threads", (uint64_t)self->trainer.about.threads);
+    if (self->exchange.coll != NULL && psd_transport == NULL)
+        json_object_set_new(result, "collective",
+                            json_pack("{s:s, s:s, s:s}", "algorithm",
+                                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.choice.algorithm),
+                                      "transport", coll_transport, "why",
+                                      carrier != NULL ? self->trainer.why : self->exchange.choice.why));
+    if (is_nccl)
+        json_object_set_new(json_object_get(result, "collective"), "bytes",
+                            json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
+    json_object_set_new(result, "transport",
+                        json_string(psd_transport != NULL ? psd_transport
+                                    : self->exchange.coll != NULL     ? coll_transport
+                                                          : "none"));
+    set_int(result, "shards", (uint64_t)(self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client)));
+    set_int(result, "buckets", self->job.buckets->n);
+    set_int(result, "batch_size", (uint64_t)c->batch_size);
+    set_int(result, "global_batch_size", self->job.plan.global_batch);
+    set_int(result, "samples_per_update",
+            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch : (uint64_t)c->batch_size);
+    json_object_set_new(result, "lr", json_real(self->job.schedule.base));
+    json_object_set_new(result, "momentum", json_real(c->momentum));
+    json_object_set_new(result, "assign", json_string(self->job.is_claiming ? "claim" : "fixed"));
+}
+
+static void add_checkpoints(const eni_rank *self, json_t *result)
+{
+    uint64_t written, failed;
+    const char *last;
+    json_t *from = json_array();
+    eni_save_count(self, &written, &failed, &last);
+    json_object_set_new(result, "checkpoints",
+                        json_pack("{s:I, s:I, s:s}", "written", (json_int_t)written, "failed",
+                                  (json_int_t)failed, "last", last));
+    for (uint32_t i = 0; i < self->saving.past.nhistory; i++)
+        json_array_append_new(from, json_string(self->saving.past.history[i]));
+    if (self->saving.is_resumed) json_array_append_new(from, json_string(self->saving.past_path));
+    json_object_set_new(result, "resumed_from", from);
+}
+
+static void add_outcome(const eni_rank *self, const json_t *reports, const judgement *last, json_t *result)
+{
+    const eni_stats *t = &self->records.stats;
+    const json_t *psd = store_report(self, reports);
+    double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
+    double computed = json_number_value(json_object_get(result, "samples_computed"));
+    uint64_t updates = t->steps;
+    if (psd != NULL)
+        updates = (uint64_t)json_integer_value(json_object_get(psd, "updates")) + self->saving.past.updates;
+    set_int(result, "steps", t->steps);
+    set_int(result, "updates", updates);
+    json_object_set_new(result, "train_seconds", json_real(seconds));
+    json_object_set_new(result, "eval_seconds", json_real((double)t->eval_ns * 1e-9));
+    json_object_set_new(result, "samples_per_s", json_real(seconds > 0 ? computed / seconds : 0));
+    set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
+    json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
+    set_int(result, "max_rss",
+            (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
+    set_int(result, "data_bytes", self->trainer.about.data_bytes); /* of max_rss, what is the data set */
+    json_object_set_new(result, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
+    json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
+    json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
+    json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
+    json_object_set_new(result, "test_accuracy",
+                        isfinite(last->accuracy) ? json_real(last->accuracy) : json_null());
+    json_object_set_new(result, "init_sha256", json_string(self->job.init_sha256));
+    json_object_set_new(result, "order_sha256", json_string(self->job.order_sha256));
+}
+
+/* When it ran, on the clock of rank 0's host, and what of that it does not count. */
+static void add_clock(const eni_rank *self, json_t *result)
+{
+    const eni_stats *t = &self->records.stats;
+    json_object_set_new(result, "clock",
+                        json_pack("{s:I, s:I, s:[]}", "begin_ns", (json_int_t)t->clock_begin_ns, "end_ns",
+                                  (json_int_t)t->clock_end_ns, "paused"));
+}
+
+/* Every rank that was to be slow, and what came of it. */
+static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *result)
+{
+    json_t *list = json_array();
+    for (int r = 0; r < self->world.nranks; r++) {
+        const json_t *report = report_of(reports, r), *asked = json_object_get(report, "straggler_asked");
+        if (asked == NULL) continue;
+        json_t *o = json_pack("{s:i, s:O}", "rank", r, "factor", asked);
+        json_object_set(o, "factor_measured", json_object_get(report, "straggler_factor"));
+        json_object_set(o, "pieces", json_object_get(report, "straggler_pieces"));
+        json_object_set(o, "late", json_object_get(report, "straggler_late"));
+        json_array_append_new(list, o);
+    }
+    json_object_set_new(result, "stragglers", list);
+}
+
+/* Who finds result.json finds all of it. */
+static en_status write_json(const eni_rank *self, const json_t *result)
+{
+    char path[1024], *text = json_dumps(result, JSON_INDENT(2));
+    snprintf(path, sizeof path, "%s/result.json", self->config->out);
+    const en_status st = eni_file_replace_text("result", path, text);
+    free(text); /* jansson's */
+    return st;
+}
+
+/* 24000 as 24,000. */
+static const char *with_commas(double value, char text_out[32])
+{
+    char digits[24];
+    const int n = snprintf(digits, sizeof digits, "%.0f", value);
+    char *at = text_out;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) *at++ = ',';
+        *at++ = digits[i];
+    }
+    *at = 0;
+    return text_out;
+}
+
+/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it. */
+static void print_reached(const eni_rank *self, const eni_curve_end *curve)
+{
+    char samples[32];
+    const char *set = is_judged_by_test(self) ? "Test set" : "Holdout";
+    if (!curve->is_whole) return;
+    if (isfinite(curve->reach.t))
+        printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->config->target,
+               curve->reach.t, curve->reach.low, curve->reach.high, with_commas(curve->reach.samples, samples));
+    else
+        printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
+               self->config->target, curve->last.accuracy * 100);
+}
+
+static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
+{
+    const eni_about *about = &self->trainer.about;
+    if (self->config->quiet) return;
+    if (!last->is_there)
+        printf("Test set: not evaluated, the run was interrupted\n");
+    else if (about->has_accuracy)
+        printf("Test set: Average loss: %.4f, Accuracy: %.0f/%" PRIu64 " (%.2f%%)\n", last->loss,
+               last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
+    else
+        printf("Test set: Average loss: %.6f%s\n", last->loss,
+               self->config->target > 0 ? "; without classes there is no accuracy, and no target is reached" : "");
+    if (isfinite(last->accuracy) && self->config->target > 0 && about->has_accuracy) print_reached(self, &last->curve);
+    print_lost(result);
+    print_not_applied(result);
+    printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
+           self->job.strategy->name, json_integer_value(json_object_get(result, "updates")),
+           json_real_value(json_object_get(result, "samples_per_s")), (double)self->records.stats.train_ns * 1e-9);
+}
+
+/* Rank 0: the final model is in slot ENI_SLOT_EVAL. */
+static en_status conclude(eni_rank *self, json_t *reports, const judgement *last)
+{
+    const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
+    char params_sha256[ENI_DIGEST_HEX];
+    if (self->config->save != NULL) EN_TRY(eni_weights_save(self->config->save, &self->job.schema, flat));
+    EN_TRY(eni_weights_digest(&self->job.schema, flat, params_sha256));
+    json_t *result = json_object();
+    add_identity(self, result);
+    add_per_worker(self, reports, result);
+    add_lost(self, result);
+    add_outcome(self, reports, last, result);
+    add_clock(self, result);
+    add_stragglers(self, reports, result);
+    json_object_set_new(result, "params_sha256", json_string(params_sha256));
+    add_staleness(self, reports, result);
+    add_bytes(self, reports, result);
+    json_object_set(result, "roles", reports);
+    add_environment(self, result);
+    eni_trainer_report_run(&self->trainer, reports, result);
+    add_checkpoints(self, result);
+    json_object_set_new(result, "exit", json_string(eni_ending_is_asked(self->ending) ? "interrupted" : "ok"));
+    en_status st = self->config->out != NULL ? write_json(self, result) : EN_OK;
+    self->records.has_result = st == EN_OK;
+    if (st == EN_OK) print_last_lines(self, last, result);
+    json_decref(result);
+    return st;
+}
+
+void eni_result_clear(const eni_rank *self)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/result.json", self->config->out);
+    unlink(path);
+}
+
+void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause)
+{
+    if (self->world.rank != 0 || self->config->out == NULL || self->records.curve == NULL || self->records.has_result) return;
+    json_t *result = json_object();
+    add_identity(self, result);
+    add_environment(self, result);
+    eni_trainer_report_run(&self->trainer, NULL, result);
+    json_object_set_new(result, "exit", json_string(exit));
+    if (cause[0] != 0) json_object_set_new(result, "cause", json_string(cause));
+    write_json(self, result);
+    json_decref(result);
+}
+
+/* The curve and the final model: on the test set, also where the curve is of another one. */
+static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
+{
+    const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
+    EN_TRY(eni_curve_add(self->records.curve, self->job.plan.samples, version, (double)self->records.stats.train_ns * 1e-9, flat));
+    EN_TRY(eni_curve_finish(self->records.curve, &j->curve));
+    j->loss = j->curve.last.loss;
+    j->accuracy = j->curve.last.accuracy;
+    if (!is_judged_by_test(self))
+        EN_TRY(self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, &j->loss, &j->accuracy));
+    j->is_there = 1;
+    return EN_OK;
+}
+
+/* NAN when the user does not wait for that. */
+static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
+{
+    *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
+    if (eni_ending_is_asked(self->ending)) return EN_OK;
+    eni_member_note(self->member, (int64_t)self->records.stats.steps, "evaluation");
+    const en_status st = evaluate_all(self, version, j);
+    return st == EN_EINTR && eni_ending_status(self->ending) == EN_OK ? EN_OK : st;
+}
+
+en_status eni_result(eni_rank *self)
+{
+    eni_blobs blobs = {0};
+    judgement last;
+    int64_t begin = eni_now_ns();
+    eni_host_counters now;
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    if (self->world.rank == 0 || which == EN_EVAL_MEAN) EN_TRY(eni_snapshot(self));
+    eni_host_count(self->exchange.host, &now);
+    char *report = report_of_this_rank(self); /* before the last evaluation: that is not training */
+    if (report == NULL) return EN_ENOMEM;
+    en_status st = eni_member_gather(self->member, "result", report, strlen(report), &blobs, INT64_MAX);
+    free(report);
+    EN_TRY(st);
+    if (self->world.rank != 0) {
+        eni_blobs_fini(&blobs);
+        return EN_OK;
+    }
+    json_t *reports = NULL;
+    st = parse_reports(&blobs, &reports);
+    eni_blobs_fini(&blobs);
+    EN_TRY(st);
+    st = evaluate_last(self, now.version, &last);
+    self->records.stats.eval_ns += eni_now_ns() - begin;
+    if (st == EN_OK) st = conclude(self, reports, &last);
+    json_decref(reports);
+    return st;
+}

@@ -1,0 +1,439 @@
+/* resume.c - which checkpoint a run goes on from, and whether it may; see save.h.
+ *
+ * Every rank reads and checks the file for itself, before it meets the others; that all have read the same
+ * one is part of what they agree on (join.c). */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "config/outputs.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "rank/rank.h"
+#include "rank/save.h"
+#include "runtime/store/store.h"
+
+enum { LISTED = 64 };
+
+static en_status refuse(const eni_rank *self, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static en_status refuse(const eni_rank *self, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    eni_error("resume", "--resume=%s: %s", self->saving.past_path, text);
+    return EN_EINVAL;
+}
+
+/* ---- which ---- */
+
+/* The newest whole one. Damaged ones are named and passed over; one of another network is no damage. */
+static en_status read_newest(eni_rank *self)
+{
+    char dir[1000], why[ENI_ST_WHY];
+    uint64_t found[LISTED];
+    if (eni_out_checkpoints(self->config, dir, sizeof dir) != EN_OK) {
+        eni_error("resume",
+                  "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
+        return EN_EINVAL;
+    }
+    size_t n = eni_checkpoint_list(dir, found, LISTED);
+    for (size_t i = 0; i < n; i++) {
+        eni_checkpoint_path(dir, found[i], self->saving.past_path, sizeof self->saving.past_path);
+        en_status st = eni_checkpoint_read(self->saving.past_path, &self->job.schema, &self->saving.past, why);
+        self->saving.is_resumed = st == EN_OK;
+        if (st == EN_OK) return EN_OK;
+        if (st == EN_EMISMATCH || st == EN_EVERSION) return refuse(self, "%s", why);
+        if (st == EN_ENOMEM) return st;
+        eni_warn("resume", "%s is passed over: %s", self->saving.past_path, why);
+    }
+    if (n == 0) return EN_OK; /* nothing yet: from the start */
+    eni_error("resume",
+              "--resume=auto: none of the %zu checkpoints in %s is whole: remove them to start over", n, dir);
+    return EN_EFORMAT;
+}
+
+static en_status read_given(eni_rank *self)
+{
+    char why[ENI_ST_WHY];
+    snprintf(self->saving.past_path, sizeof self->saving.past_path, "%s", self->config->resume);
+    en_status st = eni_checkpoint_read(self->saving.past_path, &self->job.schema, &self->saving.past, why);
+    self->saving.is_resumed = st == EN_OK;
+    if (st != EN_OK) refuse(self, "%s", why);
+    return st;
+}
+
+/* ---- whether ---- */
+
+static void add(eni_fact *facts, uint32_t *n, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void add(eni_fact *facts, uint32_t *n, const char *key, const char *fmt, ...)
+{
+    eni_fact *fact = &facts[(*n)++];
+    va_list args;
+    snprintf(fact->key, sizeof fact->key, "%s", key);
+    va_start(args, fmt);
+    vsnprintf(fact->value, sizeof fact->value, fmt, args);
+    va_end(args);
+}
+
+uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS])
+{
+    static const char *const kinds[] = {"constant", "step", "cosine"};
+    const eni_schedule *s = &self->job.schedule;
+    eni_fact *f = facts_out;
+    uint32_t n = 0;
+    add(f, &n, "seed", "%" PRId64, self->config->seed);
+    add(f, &n, "model", "%s", self->trainer.about.model);
+    add(f, &n, "schema-sha256", "%s", self->job.schema_sha256);
+    add(f, &n, "data", "%s", self->trainer.about.data);
+    add(f, &n, "holdout", "%" PRIu64, self->trainer.about.holdout);
+    add(f, &n, "limit-train-samples", "%" PRIu64, self->job.plan.train_samples); /* resolved */
+    add(f, &n, "data-sha256", "%s", self->job.data_sha256);
+    add(f, &n, "shuffle", "%s", self->config->shuffle ? "on" : "off");
+    add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
+    add(f, &n, "optimizer", "%s", self->job.optimizer->name);
+    add(f, &n, "momentum", "%.9g", self->config->momentum);
+    add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
+    add(f, &n, "weight-decay", "%.9g", self->config->weight_decay);
+    add(f, &n, "lr", "%.15g", s->base);
+    add(f, &n, "lr-schedule", "%s", kinds[s->kind]);
+    add(f, &n, "lr-warmup", "%" PRIu64, s->warmup);
+    if (s->kind == ENI_LR_STEP) {
+        add(f, &n, "lr-step", "%" PRIu64, s->step_samples);
+        add(f, &n, "lr-gamma", "%.15g", s->gamma);
+    }
+    if (s->kind == ENI_LR_COSINE) add(f, &n, "samples-in-all", "%" PRIu64, s->total); /* --epochs, .. */
+    return n;
+}
+
+static const char *value_of(const eni_fact *facts, uint32_t n, const char *key)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(facts[i].key, key) == 0) return facts[i].value;
+    return strcmp(key, "holdout") == 0 ? "0" : NULL; /* written before there were any */
+}
+
+static en_status check_facts(const eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    eni_fact now[ENI_CHECKPOINT_FACTS];
+    uint32_t n = eni_resume_facts(self, now);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *then = value_of(c->facts, c->nfacts, now[i].key);
+        if (then != NULL && strcmp(then, now[i].value) == 0) continue;
+        return refuse(self,
+                      "it was written with %s %.80s, and this run has %.80s: give the same, or start over in "
+                      "another folder",
+                      now[i].key, then == NULL ? "unknown" : then, now[i].value);
+    }
+    if (c->plan_samples == self->job.plan.samples && strcmp(c->order_sha256, self->job.order_sha256) != 0)
+        return refuse(self, "its samples came in the order %.8s.., this run's come in %.8s..", c->order_sha256,
+                      self->job.order_sha256);
+    return EN_OK;
+}
+
+/* The first thing in the file that belongs to one rank, or NULL. */
+static const char *rank_thing(const eni_checkpoint *c, char name_out[ENI_CHECKPOINT_NAME])
+{
+    for (uint32_t i = 0; i < c->nimages; i++)
+        if (strncmp(c->images[i].name, "rank.", 5) == 0) {
+            const char *slash = strchr(c->images[i].name, '/');
+            snprintf(name_out, ENI_CHECKPOINT_NAME, "the vector \"%.60s\"", slash == NULL ? "" : slash + 1);
+            return name_out;
+        }
+    for (uint32_t r = 0; r < c->nranks; r++)
+        if (c->ranks[r].state_bytes > 0) return "the state of the strategy";
+    return NULL;
+}
+
+static en_status check_strategy(const eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    char name[ENI_CHECKPOINT_NAME];
+    const char *device = self->trainer.about.computes;
+    const char *thing = rank_thing(c, name), *options = eni_options_canonical(self->job.options);
+    int is_other = strcmp(c->strategy, self->job.strategy->name) != 0,
+        has_options = strcmp(c->options, options) == 0;
+    if (thing != NULL && (is_other || !has_options))
+        return refuse(self, "it has %s for each rank of %s:%s, and this run is %s:%s", thing, c->strategy,
+                      c->options, self->job.strategy->name, options);
+    if (thing != NULL && c->world != (uint64_t)self->world.nranks)
+        return refuse(self, "it has %s for each of %" PRIu64 " workers, and here are %d", thing, c->world,
+                      self->world.nranks);
+    if (self->job.strategy->state > 0 && thing == NULL && is_other)
+        return refuse(self, "%s keeps state of its own, of which a run of %s has none", self->job.strategy->name,
+                      c->strategy);
+    if (is_other || !has_options)
+        eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options, self->job.strategy->name,
+                 options);
+    if (strcmp(c->device, device) != 0)
+        eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device, device);
+    return EN_OK;
+}
+
+/* ---- where ---- */
+
+/* "16, 32, 64": the batch sizes nearest to ours with which a step begins after `rest` samples of an epoch. */
+static void batches_that_fit(const eni_rank *self, uint64_t rest, char *text, size_t bytes)
+{
+    enum { SHOWN = 3 };
+    const uint64_t ours = self->job.plan.batch, world = self->job.plan.world, most = rest / world;
+    size_t at = 0;
+    int shown = 0;
+    text[0] = 0;
+    if (rest % world != 0) return;
+    for (uint64_t b = ours < most ? ours : most; b > 0 && shown < SHOWN; b--)
+        if (most % b == 0 && ++shown)
+            at += (size_t)snprintf(text + at, bytes - at, "%s%" PRIu64, at > 0 ? ", " : "", b);
+    for (uint64_t b = ours + 1; b <= most && shown < 2 * SHOWN; b++)
+        if (most % b == 0 && ++shown)
+            at += (size_t)snprintf(text + at, bytes - at, "%s%" PRIu64, at > 0 ? ", " : "", b);
+}
+
+static en_status find_position(eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    char fitting[160];
+    if (c->samples > self->job.plan.samples)
+        return refuse(self, "it is at sample %" PRIu64 ", beyond the %" PRIu64 " of this run: raise --epochs",
+                      c->samples, self->job.plan.samples);
+    if (self->job.is_claiming) {
+        self->saving.first_micro = eni_plan_micro_at(&self->job.plan, c->samples);
+        self->saving.first_step =
+            self->saving.first_micro / self->job.plan.world; /* random numbers of steps that were are not drawn again */
+        return EN_OK;
+    }
+    if (eni_plan_step_at(&self->job.plan, c->samples, &self->saving.first_step) == EN_OK) {
+        self->saving.first_micro = self->saving.first_step * self->job.plan.world;
+        return EN_OK;
+    }
+    batches_that_fit(self, c->samples % self->job.plan.epoch_samples, fitting, sizeof fitting);
+    return refuse(self,
+                  "it is at sample %" PRIu64 " of %" PRIu64 " x %" PRIu64
+                  ", which is inside a step of %" PRIu64 " x %" PRIu64 "; with %" PRIu64
+                  " workers these batch sizes fit: %s",
+                  c->samples, c->world * c->accumulate, c->batch, self->job.plan.world, self->job.plan.batch, self->job.plan.world,
+                  fitting[0] != 0 ? fitting : "none");
+}
+
+en_status eni_resume_find(eni_rank *self)
+{
+    if (self->config->resume == NULL) return EN_OK;
+    EN_TRY(strcmp(self->config->resume, "auto") == 0 ? read_newest(self) : read_given(self));
+    if (!self->saving.is_resumed) return EN_OK;
+    EN_TRY(check_facts(self));
+    EN_TRY(check_strategy(self));
+    return find_position(self);
+}
+
+/* ---- everything back in its place ---- */
+
+static void put(const eni_rank *self, uint32_t slot, const eni_image *image)
+{
+    memcpy(eni_arena_at(self->exchange.arena, slot, 0), image->flat, self->job.schema.count * sizeof(float));
+}
+
+/* "rank.R/NAME" of this rank, or NULL. */
+static const eni_image *of_rank(const eni_rank *self, const char *name)
+{
+    char full[2 * ENI_CHECKPOINT_NAME];
+    snprintf(full, sizeof full, "rank.%d/%s", self->world.rank, name);
+    return eni_checkpoint_find(&self->saving.past, full);
+}
+
+en_status eni_resume_weights(eni_rank *self)
+{
+    if (self->saving.is_resumed) put(self, ENI_SLOT_PARAM, eni_checkpoint_find(&self->saving.past, ""));
+    return EN_OK;
+}
+
+/* ---- the store ---- */
+
+/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Partitions may be cut
+ * differently from the ones that were saved. */
+static eni_stretch behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
+{
+    eni_stretch least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    for (uint32_t i = 0; i < c->nstretches; i++) {
+        const eni_stretch *s = &c->stretches[i];
+        if (s->hi <= lo || s->lo >= hi) continue;
+        if (s->version < least.version) least.version = s->version;
+        if (s->steps < least.steps) least.steps = s->steps;
+        if (s->samples < least.samples) least.samples = s->samples;
+    }
+    if (least.samples == UINT64_MAX) least = (eni_stretch){lo, hi, 0, 0, c->samples};
+    return least;
+}
+
+static void tell_past(eni_rank *self)
+{
+    for (uint32_t b = 0; b < self->job.buckets->n; b++)
+        for (int s = 0; s < eni_client_shards(self->exchange.client); s++) {
+            eni_partition_past past;
+            eni_client_past(self->exchange.client, b, s, &past);
+            eni_stretch is = behind(&self->saving.past, past.lo, past.lo + past.count);
+            past.version = is.version;
+            past.steps = is.steps;
+            past.samples = is.samples;
+            eni_client_set_past(self->exchange.client, b, s, &past);
+        }
+}
+
+en_status eni_resume_store(eni_rank *self)
+{
+    char name[ENI_CHECKPOINT_NAME];
+    if (!self->saving.is_resumed) return EN_OK;
+    for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
+        snprintf(name, sizeof name, "optimizer.%s", self->job.optimizer->slot_names[i]);
+        const eni_image *image = eni_checkpoint_find(&self->saving.past, name);
+        if (image == NULL) {
+            eni_error("resume", "--resume=%s: it has no %s for the server", self->saving.past_path, name);
+            return EN_EINVAL;
+        }
+        put(self, ENI_SLOT_EVAL, image);
+        for (uint32_t b = 0; b < self->job.buckets->n; b++)
+            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, ENI_VECTOR_SLOT + (uint32_t)i, EN_WEIGHTS,
+                                   ENI_SLOT_EVAL, ENI_SLOT_NONE, 0, 0));
+        for (uint32_t b = 0; b < self->job.buckets->n; b++)
+            EN_TRY(eni_client_wait(self->exchange.client, b));
+    }
+    tell_past(self);
+    return EN_OK;
+}
+
+/* ---- a rank ---- */
+
+static en_status missing(const eni_rank *self, const char *what)
+{
+    eni_error("resume", "--resume=%s: %s keeps %.60s in every rank, which a run of %s has not saved",
+              self->saving.past_path, self->job.strategy->name, what, self->saving.past.strategy);
+    return EN_EINVAL;
+}
+
+static en_status restore_slots(eni_rank *self)
+{
+    char name[ENI_CHECKPOINT_NAME];
+    uint32_t first;
+    const int n = eni_host_optimizer_slots(self->exchange.host, &first);
+    int which;
+    uint32_t slot;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "optimizer.%s", self->job.optimizer->slot_names[i]);
+        const eni_image *image = of_rank(self, name);
+        if (image == NULL && eni_rank_has_store(self) && which != EN_EVAL_PARAM) continue; /* the server's */
+        if (image == NULL) image = eni_checkpoint_find(&self->saving.past, name);
+        if (image == NULL) return missing(self, name);
+        put(self, first + (uint32_t)i, image);
+    }
+    return EN_OK;
+}
+
+static en_status restore_vectors(eni_rank *self)
+{
+    eni_host_vector vectors[ENI_ARENA_NSLOTS];
+    const int n = eni_host_vectors(self->exchange.host, vectors);
+    const eni_image *param = of_rank(self, "param");
+    if (param != NULL) put(self, ENI_SLOT_PARAM, param);
+    for (int v = 0; v < n; v++) {
+        const eni_image *image = of_rank(self, vectors[v].name);
+        if (image == NULL) return missing(self, vectors[v].name);
+        put(self, vectors[v].slot, image);
+    }
+    return EN_OK;
+}
+
+/* A state may name buckets: then they must be cut as they were. */
+static en_status check_buckets(const eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    int is_same = eni_rank_has_store(self) || c->nstretches == self->job.buckets->n;
+    for (uint32_t b = 0; b < self->job.buckets->n && is_same && !eni_rank_has_store(self); b++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[b]; /* numbered from the end of the vector */
+        const eni_stretch *stretch = &c->stretches[c->nstretches - 1 - b];
+        is_same = stretch->lo == range->lo && stretch->hi == range->hi;
+    }
+    if (is_same) return EN_OK;
+    eni_error("resume",
+              "--resume=%s: %s keeps state for each of %u buckets, and here are %u others: give the same "
+              "--bucket-cap-mb",
+              self->saving.past_path, self->job.strategy->name, c->nstretches, self->job.buckets->n);
+    return EN_EINVAL;
+}
+
+static en_status restore_state(eni_rank *self)
+{
+    size_t bytes;
+    void *state = eni_host_state(self->exchange.host, &bytes);
+    const eni_checkpoint *c = &self->saving.past;
+    const uint32_t r = (uint32_t)self->world.rank;
+    if (bytes == 0) return EN_OK;
+    if (r >= c->nranks || c->ranks[r].state_bytes != bytes) return missing(self, "state");
+    EN_TRY(check_buckets(self));
+    memcpy(state, c->ranks[r].state, bytes);
+    return EN_OK;
+}
+
+/* As the rank had it; of another number of workers, rank 0's. */
+static en_status restore_scale(eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    const int is_same_world = c->world == (uint64_t)self->world.nranks;
+    const uint32_t r = is_same_world ? (uint32_t)self->world.rank : 0;
+    if (r >= c->nranks) return EN_OK;
+    eni_scale_facts facts = c->ranks[r].scale;
+    if (!is_same_world) facts.overflows = facts.samples = 0; /* nobody's here */
+    return eni_trainer_set_scale(&self->trainer, &facts);
+}
+
+/* Sums go to the ranks that had them; with another number of workers rank 0 carries them. */
+static void restore_tally(eni_rank *self)
+{
+    const eni_checkpoint *c = &self->saving.past;
+    eni_stats *t = &self->records.stats;
+    const uint32_t r = (uint32_t)self->world.rank;
+    uint64_t known = 0;
+    int is_same_world = c->world == (uint64_t)self->world.nranks;
+    for (uint32_t i = 0; is_same_world && i < c->nranks; i++)
+        known += c->ranks[i].samples;
+    if (is_same_world && r < c->nranks) {
+        t->samples = c->ranks[r].samples;
+        t->last_samples = c->ranks[r].last_samples;
+        t->last_correct = c->ranks[r].last_correct;
+        t->last_loss = c->ranks[r].last_loss;
+    }
+    self->saving.carried = c->samples > known ? c->samples - known : 0;
+    t->steps = t->begin_steps = self->saving.first_step;
+    t->before_ns = c->train_ns;
+    t->eval_ns = c->eval_ns;
+    memcpy(self->job.init_sha256, c->init_sha256, sizeof self->job.init_sha256);
+}
+
+en_status eni_resume_state(eni_rank *self)
+{
+    if (!self->saving.is_resumed) return EN_OK;
+    EN_TRY(restore_slots(self));
+    EN_TRY(restore_vectors(self));
+    EN_TRY(restore_state(self));
+    EN_TRY(restore_scale(self));
+    for (uint32_t b = 0; b < self->job.buckets->n; b++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[b];
+        eni_host_set_steps_taken(self->exchange.host, b, behind(&self->saving.past, range->lo, range->hi).steps);
+    }
+    restore_tally(self);
+    if (self->world.rank == 0)
+        eni_info("resume", "goes on from sample %" PRIu64 " of %" PRIu64 " (%s)", self->saving.past.samples,
+                 self->job.plan.samples, self->saving.past_path);
+    for (uint32_t i = 0; i < self->saving.past.nimages; i++) { /* as much as the model, several times */
+        eni_free(self->saving.past.images[i].flat);
+        self->saving.past.images[i].flat = NULL;
+    }
+    return EN_OK;
+}

@@ -1,0 +1,252 @@
+/* save.c - when a run is saved, and the thread that writes; see save.h. */
+#include "rank/save.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "config/folders.h"
+#include "config/outputs.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "rank/ending.h"
+
+struct eni_saver {
+    uint64_t every, next; /* global samples */
+    uint64_t last;        /* samples of the last boundary that was saved, here or in the past */
+    char dir[1024];
+    int folder; /* rank 0: open, and locked against a second run; -1 */
+
+    /* the write under way: the thread's until it is joined */
+    pthread_t thread;
+    int is_writing;
+    eni_checkpoint job;
+    const en_schema *schema;
+    en_status status;
+    uint64_t next_try; /* for the message of a failure */
+
+    uint64_t written, failed;
+    char path[1100]; /* of the last one that was written */
+};
+
+/* ---- whether it can be ---- */
+
+/* What a checkpoint has no place for. NULL: nothing. */
+static const char *obstacle(const eni_rank *self)
+{
+    const en_strategy *s = self->job.strategy;
+    if (s->partition_state > 0) return "its store keeps state beside the weights";
+    if (s->peer_vecs > 0) return "its store keeps vectors for every worker";
+    if (s->flags & EN_STORE_ON_RANKS) return "its ranks keep stores of their own";
+    if (self->job.is_claiming && s->state > 0) return "its ranks keep state and are at no common step";
+    if (s->flags & EN_STORE_ON_SERVERS && !(s->flags & EN_SYNCHRONOUS) && !self->job.is_claiming)
+        return "with --assign=fixed its ranks are at no common step: leave --assign away";
+    return NULL;
+}
+
+static en_status refuse_mixing(const char *dir)
+{
+    eni_error("save",
+              "%s holds checkpoints of an earlier run: give --resume=auto to go on from the newest, or "
+              "another --checkpoint-dir or --out to start over",
+              dir);
+    return EN_EINVAL;
+}
+
+en_status eni_save_check(const eni_rank *self)
+{
+    char dir[1024];
+    uint64_t newest;
+    if (self->config->checkpoint_every == 0) return EN_OK;
+    if (eni_out_checkpoints(self->config, dir, sizeof dir) != EN_OK) {
+        eni_error("save", "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
+                  (long long)self->config->checkpoint_every);
+        return EN_EINVAL;
+    }
+    if (obstacle(self) != NULL) {
+        eni_error("save", "--checkpoint-every=%lld: %s cannot be saved: %s",
+                  (long long)self->config->checkpoint_every, self->job.strategy->name, obstacle(self));
+        return EN_EINVAL;
+    }
+    if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
+    if (self->saving.is_resumed && (newest <= self->saving.past.samples || strcmp(self->config->resume, "auto") == 0)) return EN_OK;
+    if (self->saving.is_resumed) {
+        eni_error("save",
+                  "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
+                  "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
+                  dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
+        return EN_EINVAL;
+    }
+    if (self->config->overwrite && self->config->checkpoint_dir == NULL) return EN_OK; /* they go with the old run */
+    return refuse_mixing(dir);
+}
+
+/* ---- open ---- */
+
+/* A lock on the folder itself leaves no file behind, and is gone with its process. */
+static en_status take_folder(eni_saver *s)
+{
+    EN_TRY(eni_folder_check("--checkpoint-dir", s->dir));
+    s->folder = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->folder < 0 || access(s->dir, W_OK) != 0) {
+        eni_error("save", "cannot write into %s: %s; choose another --checkpoint-dir", s->dir,
+                  strerror(errno));
+        return EN_EINVAL;
+    }
+    if (flock(s->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        eni_error("save", "another run writes its checkpoints into %s: choose another --checkpoint-dir",
+                  s->dir);
+        return EN_EINVAL;
+    }
+    int swept = eni_checkpoint_sweep(s->dir);
+    if (swept > 0) eni_info("save", "%d unfinished file(s) of a killed run removed from %s", swept, s->dir);
+    return EN_OK;
+}
+
+en_status eni_save_open(eni_rank *self)
+{
+    if (self->config->checkpoint_every == 0) return EN_OK;
+    eni_saver *s = eni_alloc(sizeof *s);
+    if (s == NULL) return EN_ENOMEM;
+    self->saving.saver = s;
+    s->folder = -1;
+    s->schema = &self->job.schema;
+    s->every = (uint64_t)self->config->checkpoint_every;
+    s->last = self->saving.is_resumed ? self->saving.past.samples : 0;
+    s->next = (s->last / s->every + 1) * s->every;
+    EN_TRY(eni_out_checkpoints(self->config, s->dir, sizeof s->dir));
+    if (self->world.rank != 0) return EN_OK;
+    uint64_t left; /* behind a link they were not removed */
+    if (!self->saving.is_resumed && eni_checkpoint_list(s->dir, &left, 1) > 0) return refuse_mixing(s->dir);
+    return take_folder(s);
+}
+
+/* ---- the write ---- */
+
+/* Training goes on whatever happens here; the older ones stay as long as this one is not durable. */
+static void *write_main(void *user)
+{
+    eni_saver *s = user;
+    char why[ENI_ST_WHY];
+    s->status = eni_checkpoint_write(&s->job, s->schema, s->dir, why);
+    if (s->status == EN_OK) {
+        eni_checkpoint_retire(s->dir, s->job.samples);
+        return NULL;
+    }
+    const char *remedy = s->status == EN_ENONFINITE
+                             ? "training has diverged: resume an earlier one with a smaller --lr"
+                             : "make room there, or choose another --checkpoint-dir";
+    eni_warn("save",
+             "no checkpoint at sample %llu: %s; training goes on, earlier checkpoints are kept, the next is "
+             "tried at sample %llu; %s",
+             (unsigned long long)s->job.samples, why, (unsigned long long)s->next_try, remedy);
+    return NULL;
+}
+
+/* Waits for the write under way, and books it. */
+static void end_write(eni_saver *s)
+{
+    if (!s->is_writing) return;
+    pthread_join(s->thread, NULL);
+    s->is_writing = 0;
+    if (s->status == EN_OK) {
+        s->written++;
+        eni_checkpoint_path(s->dir, s->job.samples, s->path, sizeof s->path);
+    } else {
+        s->failed++;
+    }
+    eni_checkpoint_fini(&s->job);
+}
+
+static void begin_write(eni_saver *s)
+{
+    s->next_try = s->next;
+    int code = pthread_create(&s->thread, NULL, write_main, s);
+    s->is_writing = code == 0;
+    if (code == 0) return;
+    eni_warn("save", "no checkpoint at sample %llu: no thread to write it: %s",
+             (unsigned long long)s->job.samples, strerror(code));
+    s->failed++;
+    eni_checkpoint_fini(&s->job);
+}
+
+/* ---- a boundary ---- */
+
+/* What only this process has would be lost with it. */
+static void keep_records(eni_rank *self)
+{
+    eni_recorder_flush(self->records.recorder);
+    if (self->world.rank == 0) eni_curve_keep(self->records.curve);
+}
+
+static en_status save_at(eni_rank *self, uint64_t samples)
+{
+    eni_saver *s = self->saving.saver;
+    int is_alone = self->job.is_claiming; /* rank 0 asks the store, nobody else is needed */
+    eni_member_note(self->member, (int64_t)self->records.stats.steps, "checkpoint");
+    EN_TRY(eni_step_settle(self, true));
+    EN_TRY(eni_trainer_bring(&self->trainer, true));
+    keep_records(self);
+    if (self->world.rank == 0) end_write(s);
+    s->last = samples;
+    if (self->world.rank != 0 && is_alone) return EN_OK;
+    int64_t begin = eni_now_ns();
+    EN_TRY(eni_save_collect(self, samples, &s->job));
+    if (self->world.rank != 0) return EN_OK;
+    eni_debug("save", "sample %llu copied in %.1f ms", (unsigned long long)s->job.samples,
+              (double)(eni_now_ns() - begin) * 1e-6);
+    begin_write(s);
+    return EN_OK;
+}
+
+en_status eni_save_step(eni_rank *self, uint64_t samples)
+{
+    eni_saver *s = self->saving.saver;
+    if (s == NULL || samples < s->next) return EN_OK;
+    s->next = (samples / s->every + 1) * s->every;
+    return save_at(self, samples);
+}
+
+/* Where the run was called off: all ranks are at the same step, or done with the store. */
+static uint64_t end_samples(const eni_rank *self)
+{
+    return self->job.is_claiming ? 0 : eni_plan_samples_before(&self->job.plan, self->records.stats.steps);
+}
+
+en_status eni_save_finish(eni_rank *self)
+{
+    eni_saver *s = self->saving.saver;
+    if (s == NULL) return EN_OK;
+    uint64_t samples = end_samples(self);
+    int is_early =
+        self->job.is_claiming ? eni_ending_is_asked(self->ending) : samples < self->job.plan.samples && samples > s->last;
+    if (is_early) EN_TRY(save_at(self, samples));
+    if (self->world.rank == 0) end_write(s);
+    return EN_OK;
+}
+
+void eni_save_count(const eni_rank *self, uint64_t *written_out, uint64_t *failed_out, const char **last_out)
+{
+    const eni_saver *s = self->saving.saver;
+    *written_out = s == NULL ? 0 : s->written;
+    *failed_out = s == NULL ? 0 : s->failed;
+    *last_out = s == NULL ? "" : s->path;
+}
+
+void eni_save_close(eni_rank *self)
+{
+    eni_saver *s = self->saving.saver;
+    if (s != NULL) {
+        end_write(s);
+        if (s->folder >= 0) close(s->folder);
+    }
+    eni_free(s);
+    self->saving.saver = NULL;
+    eni_checkpoint_fini(&self->saving.past);
+}

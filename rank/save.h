@@ -1,0 +1,70 @@
+/* save.h - when a run is saved, and how it goes on from what was saved.
+ *
+ *     save.c           when, and the thread that writes
+ *     save_collect.c   one moment of all ranks, gathered at rank 0
+ *     resume.c         which checkpoint, whether this run may go on from it, and everything back in its place
+ *
+ * A boundary is the moment between two steps. In synchronous runs all ranks meet there: what each keeps is
+ * fingerprinted, the fingerprints are gathered, and only what differs travels. In runs that claim their
+ * micro-batches rank 0 asks the store alone, and nobody waits.
+ *
+ * Rank 0 copies, and a thread hashes and writes: a disk's second costs training the copy of a few
+ * milliseconds. One write is under way at most; a checkpoint that falls due meanwhile waits for it.
+ *
+ * Compute thread. All ranks make the same calls in synchronous runs. */
+#ifndef RANK_SAVE_H
+#define RANK_SAVE_H
+
+#include "rank/rank.h"
+
+typedef struct eni_saver eni_saver;
+
+/* ---- save.c ---- */
+
+/* Before anyone is met: EN_EINVAL, logged, where --checkpoint-every cannot be: no folder, a strategy that
+ * keeps what a checkpoint cannot hold, or checkpoints of an earlier run that this one would mix with. */
+en_status eni_save_check(const eni_rank *self);
+
+/* Once vectors are open; does nothing without --checkpoint-every. Rank 0 takes the folder for itself and
+ * removes what killed writers left. */
+en_status eni_save_open(eni_rank *self);
+
+/* After each step, with the global samples of this boundary: saves if it is time. */
+en_status eni_save_step(eni_rank *self, uint64_t samples);
+
+/* After the last step, when all have stopped: saves once more if the run was called off, and waits for the
+ * write under way. */
+en_status eni_save_finish(eni_rank *self);
+
+/* For result.json: how many were written, how many not; the last one's path, or "". */
+void eni_save_count(const eni_rank *self, uint64_t *written_out, uint64_t *failed_out, const char **last_out);
+
+void eni_save_close(eni_rank *self); /* waits for the write under way */
+
+/* ---- save_collect.c ---- */
+
+/* Fills an empty checkpoint at rank 0; the other ranks give what is theirs. */
+en_status eni_save_collect(eni_rank *self, uint64_t samples, eni_checkpoint *checkpoint_out);
+
+/* ---- resume.c ---- */
+
+/* Finds, reads and checks the checkpoint of --resume into self->saving.past: self->saving.is_resumed, self->saving.first_step and
+ * self->saving.first_micro follow. Nothing happens without --resume, or when auto finds none. EN_EINVAL, logged, with
+ * both values, when this run is not the one that was saved. */
+en_status eni_resume_find(eni_rank *self);
+
+/* What must be equal between a checkpoint and the run that goes on from it. */
+uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS]);
+
+/* ---- resume_state.c: nothing but EN_OK without self->saving.is_resumed ---- */
+
+/* Rank 0, before all weights become its own: the saved ones into the param slot. */
+en_status eni_resume_weights(eni_rank *self);
+
+/* Rank 0, before its weights go to the store: optimizer slots there, and what is behind the weights. */
+en_status eni_resume_store(eni_rank *self);
+
+/* Once the strategy is open: this rank's optimizer slots, vectors, state and counts. */
+en_status eni_resume_state(eni_rank *self);
+
+#endif

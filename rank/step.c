@@ -1,0 +1,312 @@
+/* step.c - a training step on a rank: from the samples to what is recorded of it, and snapshots between steps.
+ *
+ * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
+ * (runtime/host/host.c); what computes the gradient is the trainer's. */
+#include "rank/step.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+#include "rank/rank.h"
+
+/* ---- the clock, and what moved ---- */
+
+/* A run that was resumed goes on counting. */
+static int64_t clock_at(const eni_rank *self, int64_t now)
+{
+    const eni_stats *t = &self->records.stats;
+    return t->before_ns + (t->clock_begin_ns == 0 ? 0 : now - t->clock_begin_ns);
+}
+
+int64_t eni_train_clock(const eni_rank *self)
+{
+    return clock_at(self, eni_now_ns());
+}
+
+static double clock_seconds(const eni_rank *self, int64_t now)
+{
+    return (double)clock_at(self, now) * 1e-9;
+}
+
+eni_moved eni_count_moved(const eni_rank *self)
+{
+    eni_moved moved = {0};
+    if (self->exchange.coll != NULL) {
+        eni_coll_counters c;
+        eni_coll_count(self->exchange.coll, &c);
+        moved = (eni_moved){c.payload_sent, c.payload_recv, c.wire_sent + c.wire_recv, c.shm_bytes};
+    }
+    if (self->exchange.local.coll != NULL) {
+        eni_coll_counters c;
+        eni_coll_count(self->exchange.local.coll, &c);
+        moved.payload_sent += c.payload_sent;
+        moved.payload_received += c.payload_recv;
+        moved.wire += c.wire_sent + c.wire_recv;
+        moved.shm += c.shm_bytes;
+    }
+    if (self->exchange.client != NULL) {
+        eni_client_counters c;
+        eni_client_count(self->exchange.client, &c);
+        moved.payload_sent += c.payload_sent;
+        moved.payload_received += c.payload_received;
+        moved.wire += c.wire_bytes;
+        moved.shm += c.shm_bytes;
+    }
+    if (self->exchange.host != NULL) {
+        eni_host_counters c;
+        eni_host_count(self->exchange.host, &c);
+        moved.payload_sent += (uint64_t)(c.group_bytes + 0.5);
+        moved.payload_received += (uint64_t)(c.group_bytes + 0.5);
+    }
+    return moved;
+}
+
+/* ---- the strategy's part ---- */
+
+void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out)
+{
+    *run_out = (eni_step_run){.rank = self, .step = step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
+    self->step = step;
+    eni_host_count(self->exchange.host, &run_out->counters);
+}
+
+void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
+{
+    const eni_rank *self = run->rank;
+    const int64_t end_ns = eni_now_ns();
+    run->data_ns += end_ns - begin_ns;
+    run->epoch = micro->epoch;
+    run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
+    if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
+    eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1, 0);
+}
+
+/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps that run where the
+ * trainer has its vectors take the mean over all samples; where some may turn out not to count nobody knows whose. */
+static en_status note_samples(const eni_step_run *run, const uint64_t *samples, int n)
+{
+    const eni_rank *self = run->rank;
+    const bool has_steps = self->trainer.steps != NULL, is_one = self->world.nranks == 1;
+    uint64_t local = 0, world;
+    if (has_steps && is_one) eni_host_note_micros(self->exchange.host, samples, n);
+    if (self->exchange.local.coll == NULL && (!has_steps || is_one)) return EN_OK;
+    world = self->trainer.may_drop ? 0 : eni_plan_step_samples(&self->job.plan, run->step);
+    if (self->exchange.local.coll != NULL) EN_TRY(eni_local_group_samples(self, run->step, &local));
+    eni_host_note_samples(self->exchange.host, local, world);
+    return EN_OK;
+}
+
+en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += samples[i];
+    EN_TRY(note_samples(run, samples, n));
+    return eni_host_begin(run->rank->exchange.host, run->step, sum, run->samples_before);
+}
+
+en_status eni_step_submit(eni_step_run *run, uint32_t end)
+{
+    while (run->submitted < end)
+        EN_TRY(eni_host_submit(run->rank->exchange.host, run->submitted++));
+    return EN_OK;
+}
+
+uint32_t eni_step_complete(const eni_step_run *run, uint32_t first)
+{
+    const eni_buckets *buckets = run->rank->job.buckets;
+    uint32_t complete = run->submitted;
+    while (complete < buckets->n && buckets->bucket[complete].first >= first)
+        complete++;
+    return complete;
+}
+
+void eni_step_compute_begins(eni_step_run *run)
+{
+    run->mark_ns = eni_now_ns();
+}
+
+void eni_step_compute_ends(eni_step_run *run, const char *what)
+{
+    const int64_t now = eni_now_ns();
+    run->compute_ns += now - run->mark_ns;
+    eni_trace_span(run->rank->records.trace, ENI_TRACE_COMPUTE, what, run->mark_ns, now, (int64_t)run->step, -1, 0);
+    run->mark_ns = now;
+}
+
+/* ---- after the step ---- */
+
+uint64_t eni_step_samples(const eni_step_run *run)
+{
+    const eni_rank *self = run->rank;
+    return run->samples_before +
+           (self->job.is_claiming ? run->nsamples : eni_plan_step_samples(&self->job.plan, run->step));
+}
+
+static void warn_if_diverged(eni_rank *self, const eni_step *s)
+{
+    if (isfinite(s->loss) || self->records.stats.has_diverged) return;
+    self->records.stats.has_diverged = 1;
+    eni_warn("train", "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
+             (unsigned long long)s->step, self->job.schedule.base);
+}
+
+/* What the step cost, from the host's counters before and after it. */
+static void note_step(eni_step_run *run)
+{
+    const eni_host_counters *before = &run->counters;
+    const eni_moved *moved_before = &run->moved;
+    eni_rank *self = run->rank;
+    eni_stats *t = &self->records.stats;
+    eni_host_counters after;
+    eni_moved now = eni_count_moved(self), moved = {now.payload_sent - moved_before->payload_sent,
+                                                 now.payload_received - moved_before->payload_received,
+                                                 now.wire - moved_before->wire, now.shm - moved_before->shm};
+    int64_t end = eni_now_ns();
+    eni_host_count(self->exchange.host, &after);
+    const eni_step s = {.t = clock_seconds(self, end),
+                        .step = run->step,
+                        .epoch = run->epoch,
+                        .samples = eni_step_samples(run),
+                        .nsamples = run->nsamples,
+                        .update = after.version,
+                        .base_version = after.base_version,
+                        .lr = after.lr,
+                        .step_ns = end - run->begin_ns,
+                        .data_ns = run->data_ns,
+                        .compute_ns = run->compute_ns,
+                        .send_ns = after.send_ns - before->send_ns,
+                        .wait_ns = after.wait_ns - before->wait_ns,
+                        .update_ns = after.update_ns - before->update_ns,
+                        .payload_bytes = moved.payload_sent + moved.payload_received,
+                        .wire_bytes = moved.wire,
+                        .staleness = after.staleness};
+    self->records.late = (eni_late_step){.is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
+    t->steps++;
+    t->samples += run->nsamples;
+    t->moved.payload_sent += moved.payload_sent;
+    t->moved.payload_received += moved.payload_received;
+    t->moved.wire += moved.wire;
+    t->moved.shm += moved.shm;
+    t->step_ns += s.step_ns;
+    t->data_ns += s.data_ns;
+    t->compute_ns += s.compute_ns;
+    t->send_ns += s.send_ns;
+    t->wait_ns += s.wait_ns;
+    t->update_ns += s.update_ns;
+    t->hidden_ns += after.hidden_ns - before->hidden_ns;
+}
+
+en_status eni_step_settle(eni_rank *self, bool may_wait)
+{
+    const eni_trainer *trainer = &self->trainer;
+    eni_late_step *late = &self->records.late;
+    eni_stats *t = &self->records.stats;
+    eni_step *s = &late->step;
+    if (!late->is_there) return EN_OK;
+    if (trainer->ops->score != NULL)
+        EN_TRY(trainer->ops->score(trainer->self, late->set, may_wait, &late->loss, &late->correct));
+    late->is_there = 0;
+    s->loss = s->nsamples > 0 ? (float)(late->loss / (double)s->nsamples) : 0;
+    s->correct = late->correct;
+    warn_if_diverged(self, s);
+    eni_recorder_add(self->records.recorder, s);
+    if (self->config->log_every < 2 || (t->steps - 1) % (uint64_t)self->config->log_every == 0)
+        eni_board_step(self->records.board, s);
+    if (s->epoch + 1 >= (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
+        t->last_loss += late->loss;
+        t->last_correct += late->correct;
+        t->last_samples += s->nsamples;
+    }
+    eni_member_note_samples(self->member, t->samples);
+    if (self->world.rank == 0) eni_progress_step(&self->records.progress, s->step, s->samples, s->loss);
+    return EN_OK;
+}
+
+/* Where losses come late the step before this one is recorded now, and this one in the next: of this step that takes
+ * the time in which what computes is ahead of nobody. */
+en_status eni_step_close(eni_step_run *run)
+{
+    eni_rank *self = run->rank;
+    eni_stats *t = &self->records.stats;
+    if (self->trainer.late > 0) {
+        eni_step_compute_begins(run);
+        EN_TRY(eni_step_settle(self, true));
+        eni_step_compute_ends(run, "gpu");
+    }
+    note_step(run);
+    if (self->trainer.late == 0) EN_TRY(eni_step_settle(self, true));
+    if (t->startup_ns == 0) t->startup_ns = eni_startup_ns(self->config->begin_ns);
+    return EN_OK;
+}
+
+/* ---- snapshots ---- */
+
+static en_status average_into_eval(eni_rank *self)
+{
+    for (uint32_t b = 0; b < self->job.buckets->n && self->exchange.coll != NULL; b++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[b];
+        eni_coll_op op = {.op = EN_ALLREDUCE,
+                          .what = EN_WEIGHTS,
+                          .bucket = b,
+                          .slot = ENI_SLOT_EVAL,
+                          .offset = range->lo,
+                          .count = range->hi - range->lo,
+                          .nsamples = 1};
+        EN_TRY(eni_coll_run(self->exchange.coll, &op));
+    }
+    return EN_OK;
+}
+
+en_status eni_snapshot(eni_rank *self)
+{
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    EN_TRY(eni_trainer_bring(&self->trainer, false));
+    memcpy(eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0), eni_arena_at(self->exchange.arena, slot, 0),
+           self->job.schema.count * sizeof(float));
+    if (which == EN_EVAL_MEAN) return average_into_eval(self);
+    if (which != EN_EVAL_STORE || self->exchange.client == NULL) return EN_OK;
+    for (uint32_t b = 0; b < self->job.buckets->n; b++)
+        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL, 0,
+                               0));
+    for (uint32_t b = 0; b < self->job.buckets->n; b++)
+        EN_TRY(eni_client_wait(self->exchange.client, b));
+    return EN_OK;
+}
+
+/* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own batch
+ * was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
+static uint64_t samples_of_snapshot(const eni_rank *self, int which, uint64_t samples)
+{
+    eni_partition_past past;
+    if (!self->job.is_claiming || which != EN_EVAL_STORE || self->exchange.client == NULL) return samples;
+    eni_client_past(self->exchange.client, 0, 0, &past);
+    return past.samples < self->job.plan.samples ? past.samples : self->job.plan.samples;
+}
+
+/* Rank 0 keeps the curve; a model that is a mean over ranks needs everybody at the same step, but is
+ * kept and evaluated once. */
+en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
+{
+    uint32_t slot;
+    int which;
+    EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
+    int is_collective = which == EN_EVAL_MEAN && self->exchange.coll != NULL;
+    if (!eni_curve_is_due(self->records.curve, samples) || (self->world.rank != 0 && !is_collective)) return EN_OK;
+    const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */
+    eni_host_counters now;
+    EN_TRY(eni_step_settle(self, true));
+    eni_member_note(self->member, (int64_t)self->records.stats.steps, "snapshot");
+    EN_TRY(eni_snapshot(self));
+    eni_host_count(self->exchange.host, &now);
+    if (self->world.rank == 0)
+        EN_TRY(eni_curve_add(self->records.curve, samples_of_snapshot(self, which, samples), now.version, clock_seconds(self, end),
+                             eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0)));
+    eni_curve_skip(self->records.curve, samples);
+    return EN_OK;
+}

@@ -1,0 +1,80 @@
+/* step.h - a training step as a rank sees it: which samples, what the strategy is given, what is recorded.
+ *
+ *     eni_step_open                        counters before
+ *     trainer.gradient  -> eni_step_take   these samples         (once for each micro-batch)
+ *                       -> eni_step_begin  the strategy begins
+ *                       -> eni_step_submit bucket by bucket
+ *     trainer.finish    -> the strategy's finish
+ *     eni_step_close                       counters after; a record
+ *
+ * A step whose loss comes late (a GPU's, one step later) is recorded when it has come. Compute thread. */
+#ifndef RANK_STEP_H
+#define RANK_STEP_H
+
+#include "data/plan.h"
+#include "runtime/host/host.h"
+
+typedef struct eni_rank eni_rank;
+
+/* Bytes that this rank's transports have moved. */
+typedef struct eni_moved {
+    uint64_t payload_sent, payload_received; /* the algorithm's own */
+    uint64_t wire, shm;
+} eni_moved;
+
+typedef struct eni_step_run {
+    eni_rank *rank;
+    uint64_t step, epoch, nsamples, samples_before;
+    uint32_t submitted; /* buckets that are the strategy's */
+    int64_t begin_ns;
+    int64_t mark_ns; /* end of the last piece of compute */
+    int64_t data_ns, compute_ns;
+    double loss; /* sum over the samples, where the trainer knows it at once */
+    uint64_t correct;
+    int set; /* else: under which number the trainer will know them (trainer.score) */
+    eni_host_counters counters; /* before the step */
+    eni_moved moved;            /* the same */
+} eni_step_run;
+
+/* Step `step` begins on this rank. */
+void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out);
+
+/* The trainer has the next micro-batch at hand; `begin_ns`: since when it waited for it. */
+void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns);
+
+/* The strategy's begin, with what the host wants to know of the step before it; `samples` that count of each of this
+ * rank's `n` gradients (1, or accumulate). */
+en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n);
+
+/* Buckets up to `end` (exclusive) that have not left yet leave: their gradient is where the strategy finds it. */
+en_status eni_step_submit(eni_step_run *run, uint32_t end);
+
+/* How many buckets are complete once backward is done with tensor `first` and all behind it. */
+uint32_t eni_step_complete(const eni_step_run *run, uint32_t first);
+
+/* A piece of compute begins; it has ended: its time, and a span of the trace. */
+void eni_step_compute_begins(eni_step_run *run);
+void eni_step_compute_ends(eni_step_run *run, const char *what);
+
+/* The step is done: it is counted, and recorded once its loss is there. */
+en_status eni_step_close(eni_step_run *run);
+
+/* What is still to be recorded is: waiting for its loss, or, `may_wait` false, only if it is there. */
+en_status eni_step_settle(eni_rank *self, bool may_wait);
+
+/* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
+uint64_t eni_step_samples(const eni_step_run *run);
+
+/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all ranks must
+ * call it at the same step. */
+en_status eni_snapshot(eni_rank *self);
+/* The same where a point of the curve is due, which rank 0 keeps. `samples`: after the step. */
+en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);
+
+/* Nanoseconds on the training clock so far, those before a resume included. */
+int64_t eni_train_clock(const eni_rank *self);
+
+/* What all transports have moved since they were opened. */
+eni_moved eni_count_moved(const eni_rank *self);
+
+#endif

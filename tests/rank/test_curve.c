@@ -1,0 +1,518 @@
+/* test_curve.c - which points a curve has, which are evaluated, and what is left on the disk. */
+#include "rank/curve.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/log.h"
+
+enum { COUNT = 16, RECORD = 48 + COUNT * 4 };
+
+/* The "test set": the loss of a model is its first element, the accuracy its second. */
+struct judge {
+    int calls, fail_at; /* fail_at: this call fails; 0: none */
+    float seen[256];    /* the losses, as they were asked for */
+};
+
+static en_status judge(void *user, const float *flat, double *loss_out, double *accuracy_out)
+{
+    struct judge *j = user;
+    j->seen[j->calls] = flat[0];
+    if (++j->calls == j->fail_at) return EN_EINTR;
+    *loss_out = (double)flat[0];
+    *accuracy_out = (double)flat[1];
+    return EN_OK;
+}
+
+static eni_curve_config config_of(struct judge *j, const char *dir, uint64_t every, uint64_t copies)
+{
+    return (eni_curve_config){.dir = dir,
+                              .set = "test",
+                              .count = COUNT,
+                              .every = every,
+                              .budget = copies * (COUNT * sizeof(float) + 1),
+                              .evaluate = judge,
+                              .user = j};
+}
+
+static eni_curve *open_curve(struct judge *j, const char *dir, uint64_t every, uint64_t copies)
+{
+    const eni_curve_config config = config_of(j, dir, every, copies);
+    eni_curve *curve = NULL;
+    assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+    return curve;
+}
+
+/* Adds a model with that loss and accuracy. */
+static void add_model(eni_curve *curve, uint64_t samples, float loss, float accuracy)
+{
+    float flat[COUNT] = {loss, accuracy};
+    assert_int_equal(eni_curve_add(curve, samples, samples / 10, (double)samples / 100, flat), EN_OK);
+    memset(flat, 0xff, sizeof flat); /* it was copied, was it not */
+}
+
+static void add(eni_curve *curve, uint64_t samples, float loss)
+{
+    add_model(curve, samples, loss, 0.25f);
+}
+
+static eni_curve_end finish(eni_curve *curve)
+{
+    eni_curve_end end;
+    assert_int_equal(eni_curve_finish(curve, &end), EN_OK);
+    return end;
+}
+
+/* ---- a folder ---- */
+
+static char dir[] = "/tmp/entrain-curve-XXXXXX", path_room[128];
+
+static const char *path_of(const char *name)
+{
+    snprintf(path_room, sizeof path_room, "%s/%s", dir, name);
+    return path_room;
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(dir + strlen(dir) - 6, "XXXXXX");
+    return mkdtemp(dir) == NULL;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    unlink(path_of("eval.jsonl"));
+    unlink(path_of("snapshots"));
+    return rmdir(dir); /* nothing else is left */
+}
+
+static long size_of(const char *name)
+{
+    struct stat info;
+    return stat(path_of(name), &info) == 0 ? (long)info.st_size : -1;
+}
+
+/* The lines of eval.jsonl, which the caller releases. */
+static json_t *lines(void)
+{
+    json_t *list = json_array();
+    FILE *file = fopen(path_of("eval.jsonl"), "r");
+    assert_non_null(file);
+    for (json_t *o; (o = json_loadf(file, JSON_DISABLE_EOF_CHECK, NULL)) != NULL;)
+        json_array_append_new(list, o);
+    fclose(file);
+    return list;
+}
+
+/* "100 200 300b": samples of the lines, b where it is of a bracket. */
+static void expect_lines(const char *expected)
+{
+    char text[1024] = "";
+    size_t i;
+    json_t *o, *list = lines();
+    json_array_foreach(list, i, o)
+    {
+        const char *mark = json_is_true(json_object_get(o, "bracket")) ? "b" : "";
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d%s", i > 0 ? " " : "",
+                 (int)json_integer_value(json_object_get(o, "samples")), mark);
+    }
+    json_decref(list);
+    assert_string_equal(text, expected);
+}
+
+/* ---- points ---- */
+
+static void test_due_at_multiples(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    eni_curve *curve = open_curve(&j, NULL, 100, 8);
+    assert_false(eni_curve_is_due(curve, 0));
+    assert_false(eni_curve_is_due(curve, 99));
+    assert_true(eni_curve_is_due(curve, 100));
+    assert_true(eni_curve_is_due(curve, 130)); /* steps do not hit multiples */
+    add(curve, 130, 1);
+    assert_false(eni_curve_is_due(curve, 130));
+    assert_false(eni_curve_is_due(curve, 199));
+    assert_true(eni_curve_is_due(curve, 200)); /* the grid stays where it was */
+    add(curve, 470, 1);                        /* two multiples at once make one point */
+    assert_false(eni_curve_is_due(curve, 499));
+    assert_true(eni_curve_is_due(curve, 500));
+    eni_curve_close(curve);
+    assert_int_equal(j.calls, 0); /* nothing is evaluated unless asked */
+}
+
+static void test_never_due_without_a_grid(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    eni_curve *curve = open_curve(&j, "", 0, 8);
+    assert_false(eni_curve_is_due(curve, UINT64_MAX));
+    add(curve, 1000, 2);
+    const eni_point last = finish(curve).last;
+    assert_int_equal(j.calls, 1);
+    assert_true(last.loss == 2 && last.accuracy == 0.25 && last.samples == 1000);
+    eni_curve_close(curve);
+    eni_curve_close(NULL);
+}
+
+/* However many copies fit, nothing is evaluated before the end, and then everything, in order. */
+static void test_nothing_is_evaluated_before_the_end(void **state)
+{
+    (void)state;
+    for (uint64_t copies = 0; copies <= 7; copies++)
+        for (int has_dir = 0; has_dir <= 1; has_dir++) {
+            struct judge j = {0};
+            eni_curve *curve = open_curve(&j, has_dir ? dir : NULL, 100, copies);
+            for (int i = 1; i <= 6; i++)
+                add(curve, 100 * (uint64_t)i, (float)i);
+            assert_int_equal(j.calls, 0);
+            if (has_dir) assert_int_equal(size_of("snapshots") > 0, copies < 6);
+            assert_true(finish(curve).last.loss == 6);
+            assert_int_equal(j.calls, 6);
+            for (int i = 1; i <= 6; i++)
+                assert_true(j.seen[i - 1] == (float)i);
+            eni_curve_close(curve);
+            if (has_dir) expect_lines("100 200 300 400 500 600");
+            if (has_dir) assert_int_equal(size_of("snapshots"), -1);
+        }
+}
+
+static void test_the_final_model_replaces(void **state)
+{
+    (void)state;
+    for (uint64_t copies = 1; copies <= 2; copies++)
+        for (int is_kept = 0; is_kept <= 1; is_kept++) {
+            struct judge j = {0};
+            eni_curve *curve = open_curve(&j, dir, 100, copies);
+            add(curve, 50, 5);
+            add(curve, 100, 4);
+            if (is_kept) eni_curve_keep(curve);
+            add(curve, 100, 3); /* also when it is in the file */
+            assert_true(finish(curve).last.loss == 3);
+            assert_int_equal(j.calls, 2);
+            eni_curve_close(curve);
+            expect_lines("50 100");
+        }
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    eni_curve_config config = config_of(&j, dir, 100, 2);
+    eni_curve *curve;
+    for (int is_holdout = 0; is_holdout <= 1; is_holdout++) {
+        config.set = is_holdout ? "holdout" : "test";
+        assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+        add(curve, 100, 4);
+        add(curve, 200, NAN); /* a model that diverged: JSON has no NaN */
+        add(curve, 300, 2);
+        finish(curve);
+        eni_curve_close(curve);
+        json_t *list = lines();
+        assert_int_equal(json_array_size(list), 3);
+        for (int i = 1; i <= 3; i++) {
+            const json_t *o = json_array_get(list, (size_t)i - 1);
+            assert_int_equal(json_integer_value(json_object_get(o, "samples")), 100 * i);
+            assert_int_equal(json_integer_value(json_object_get(o, "update")), 10 * i);
+            assert_float_equal(json_real_value(json_object_get(o, "t")), i, 1e-6);
+            assert_null(json_object_get(o, "bracket"));
+            assert_null(json_object_get(o, is_holdout ? "test_loss" : "holdout_loss"));
+            const json_t *accuracy = json_object_get(o, is_holdout ? "holdout_accuracy" : "test_accuracy");
+            assert_float_equal(json_number_value(accuracy), 0.25, 1e-9);
+            const json_t *loss = json_object_get(o, is_holdout ? "holdout_loss" : "test_loss");
+            if (i == 2)
+                assert_true(json_is_null(loss));
+            else
+                assert_float_equal(json_number_value(loss), i == 1 ? 4 : 2, 1e-9);
+        }
+        json_decref(list);
+    }
+}
+
+/* ---- with a target ---- */
+
+/* A run of `k` points behind the initial weights, whose accuracy rises by 1/k with each. */
+static eni_curve_end rise(struct judge *j, double target, int k, uint64_t copies)
+{
+    eni_curve_config config = config_of(j, dir, 10, copies);
+    eni_curve *curve;
+    config.target = target;
+    assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+    for (int i = 0; i <= k; i++)
+        add_model(curve, 10 * (uint64_t)i, (float)i, (float)i / (float)k);
+    const eni_curve_end end = finish(curve);
+    eni_curve_close(curve);
+    return end;
+}
+
+/* 48 points: the grid is every fourth. 0.55 lies between 26 and 27, so in the bracket (24, 28]. */
+static void test_the_grid_and_the_bracket(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    eni_curve_end end = rise(&j, 0.55, 48, 5);
+    expect_lines("0 40 80 120 160 200 240 250b 260b 270b 280 320 360 400 440 480");
+    assert_int_equal(j.calls, 13 + 3);
+    assert_true(end.is_whole);
+    assert_float_equal(end.reach.samples, 264, 0.01);
+    assert_float_equal(end.reach.t, 2.64, 1e-4);
+    assert_float_equal(end.reach.low, 2.6, 1e-9);
+    assert_float_equal(end.reach.high, 2.7, 1e-9);
+    assert_int_equal(end.last.samples, 480);
+    j.calls = 0;
+    end = rise(&j, 0.99, 48, 5); /* one point of the grid is no three */
+    assert_true(isinf(end.reach.t));
+    expect_lines("0 40 80 120 160 200 240 280 320 360 400 440 480");
+    j.calls = 0;
+    end = rise(&j, 0.55, 50, 100); /* every fifth, and the last */
+    expect_lines("0 50 100 150 200 250 260b 270b 280b 290b 300 350 400 450 500");
+    j.calls = 0;
+    end = rise(&j, 0.03, 48, 5); /* before the first of the grid: the initial weights are below it */
+    expect_lines("0 10b 20b 30b 40 80 120 160 200 240 280 320 360 400 440 480");
+    assert_float_equal(end.reach.samples, 14.4, 0.01);
+    j.calls = 0;
+    rise(&j, 0.5, 7, 5); /* as many as the grid has: no need for a bracket */
+    expect_lines("0 10 20 30 40 50 60 70");
+}
+
+static void test_no_target_evaluates_all(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    rise(&j, 0, 30, 4);
+    assert_int_equal(j.calls, 31);
+}
+
+/* ---- a run that was killed ---- */
+
+/* What a killed process leaves: nothing was closed. */
+static void leave(eni_curve *curve)
+{
+    char there[160], aside[170];
+    snprintf(there, sizeof there, "%s", path_of("snapshots"));
+    snprintf(aside, sizeof aside, "%s.aside", there);
+    rename(there, aside);
+    eni_curve_close(curve);
+    rename(aside, there);
+}
+
+static eni_curve *resume(struct judge *j, uint64_t resumed, double target)
+{
+    eni_curve_config config = config_of(j, dir, 100, 2);
+    eni_curve *curve = NULL;
+    config.resumed = resumed;
+    config.target = target;
+    assert_int_equal(eni_curve_open(&config, &curve), EN_OK);
+    return curve;
+}
+
+static void begin_and_die(int points_kept, int points_after)
+{
+    struct judge j = {0};
+    eni_curve *curve = open_curve(&j, dir, 100, 300);
+    for (int i = 1; i <= points_kept; i++)
+        add(curve, 100 * (uint64_t)i, (float)i);
+    eni_curve_keep(curve);
+    for (int i = 1; i <= points_after; i++)
+        add(curve, 100 * (uint64_t)(points_kept + i), -1);
+    if (points_after > 1) eni_curve_keep(curve); /* a later checkpoint, which was lost */
+    leave(curve);
+    assert_int_equal(j.calls, 0);
+}
+
+static void finish_resumed(uint64_t resumed, int from, int until)
+{
+    struct judge j = {0};
+    eni_curve *curve = resume(&j, resumed, 0);
+    for (int i = from; i <= until; i++) {
+        assert_true(eni_curve_is_due(curve, 100 * (uint64_t)i));
+        add(curve, 100 * (uint64_t)i, (float)i);
+    }
+    assert_true(finish(curve).last.samples == 100 * (uint64_t)until);
+    for (int i = 0; i < j.calls; i++) /* the weights of each, in order, and none that were forgotten */
+        assert_true(j.seen[i] > (i == 0 ? 0 : j.seen[i - 1]));
+    assert_true(j.seen[j.calls - 1] == (float)until);
+    eni_curve_close(curve);
+}
+
+static void test_a_killed_run_goes_on(void **state)
+{
+    (void)state;
+    begin_and_die(3, 1);
+    assert_int_equal(size_of("snapshots"), 3 * RECORD);
+    finish_resumed(350, 4, 6);
+    expect_lines("100 200 300 400 500 600");
+    assert_int_equal(size_of("snapshots"), -1);
+    begin_and_die(3, 4); /* points beyond the checkpoint are forgotten: they will be made again */
+    assert_int_equal(size_of("snapshots"), 7 * RECORD);
+    finish_resumed(300, 4, 6);
+    expect_lines("100 200 300 400 500 600");
+}
+
+/* Killed in the middle of a record, or one that has rotted. */
+static void test_a_torn_tail(void **state)
+{
+    (void)state;
+    for (int cut = 1; cut <= RECORD; cut += 37) {
+        begin_and_die(3, 0);
+        assert_int_equal(truncate(path_of("snapshots"), 3 * RECORD - cut), 0);
+        finish_resumed(300, 4, 5);
+        expect_lines("100 200 400 500");
+    }
+    begin_and_die(3, 0);
+    const int fd = open(path_of("snapshots"), O_RDWR);
+    assert_int_equal(pwrite(fd, "x", 1, 2 * RECORD + 60), 1);
+    close(fd);
+    finish_resumed(300, 4, 5);
+    expect_lines("100 200 400 500");
+}
+
+/* A run that has ended, and is made longer: the beginning of its curve is in eval.jsonl alone. */
+static void test_a_finished_run_goes_on(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    eni_curve *curve = open_curve(&j, dir, 100, 2);
+    add(curve, 100, 1);
+    add(curve, 200, 2);
+    finish(curve);
+    eni_curve_close(curve);
+    for (int is_killed = 1; is_killed >= 0; is_killed--) {
+        curve = resume(&j, is_killed ? 200 : 300, 0.5);
+        if (is_killed) {
+            add(curve, 300, 3);
+            eni_curve_keep(curve);
+            leave(curve);
+            continue;
+        }
+        add(curve, 400, 4);
+        assert_false(finish(curve).is_whole);
+        eni_curve_close(curve);
+    }
+    expect_lines("100 200 300 400");
+}
+
+/* A fresh run in a folder where one was killed has nothing of it. */
+static void test_a_fresh_run_begins_empty(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    begin_and_die(3, 0);
+    eni_curve *curve = open_curve(&j, dir, 100, 2);
+    assert_int_equal(size_of("snapshots"), -1);
+    add(curve, 100, 1);
+    finish(curve);
+    eni_curve_close(curve);
+    expect_lines("100");
+}
+
+/* The user does not wait for the evaluation: the lines that are there are written, and what was kept stays. */
+static void test_called_off_in_the_middle(void **state)
+{
+    (void)state;
+    for (int is_kept = 0; is_kept <= 1; is_kept++) {
+        struct judge j = {.fail_at = 3};
+        eni_curve *curve = open_curve(&j, dir, 100, 2);
+        eni_curve_end end;
+        for (int i = 1; i <= 5; i++)
+            add(curve, 100 * (uint64_t)i, (float)i);
+        if (is_kept) eni_curve_keep(curve);
+        assert_int_equal(eni_curve_finish(curve, &end), EN_EINTR);
+        assert_true(isnan(end.last.accuracy));
+        eni_curve_close(curve);
+        expect_lines("100 200");
+        assert_int_equal(size_of("snapshots"), is_kept ? 5 * RECORD : -1);
+    }
+    finish_resumed(500, 6, 6);
+    expect_lines("100 200 300 400 500 600");
+}
+
+/* ---- failures ---- */
+
+static void keep_text(void *user, int level, const char *subsystem, const char *text)
+{
+    (void)level, (void)subsystem;
+    snprintf(user, 512, "%s", text);
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    char said[512] = "";
+    eni_curve *curve;
+    eni_log_set_sink(keep_text, said);
+    eni_curve_config config = config_of(&j, "/nonexistent", 0, 1);
+    assert_int_equal(eni_curve_open(&config, &curve), EN_EIO);
+    eni_log_set_sink(NULL, NULL);
+    assert_non_null(strstr(said, "/nonexistent/eval.jsonl"));
+}
+
+/* A full disk: at a checkpoint training goes on with what memory has; where memory is full too, it cannot. */
+static void test_a_full_disk(void **state)
+{
+    (void)state;
+    struct judge j = {0};
+    char said[512] = "";
+    const struct rlimit none = {RECORD / 2, RLIM_INFINITY};
+    struct rlimit before;
+    float flat[COUNT] = {4};
+    eni_curve *curve = open_curve(&j, dir, 100, 3);
+    for (int i = 1; i <= 3; i++)
+        add(curve, 100 * (uint64_t)i, (float)i);
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before);
+    setrlimit(RLIMIT_FSIZE, &none);
+    eni_log_set_sink(keep_text, said);
+    eni_curve_keep(curve);
+    assert_non_null(strstr(said, "/snapshots"));
+    assert_int_equal(eni_curve_add(curve, 400, 0, 4, flat), EN_EIO);
+    assert_non_null(strstr(said, "--eval-every"));
+    eni_log_set_sink(NULL, NULL);
+    setrlimit(RLIMIT_FSIZE, &before);
+    add(curve, 400, 4); /* there is room again: nothing was lost */
+    finish(curve);
+    eni_curve_close(curve);
+    expect_lines("100 200 300 400");
+}
+
+#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_due_at_multiples),
+        cmocka_unit_test(test_never_due_without_a_grid),
+        WITH_FOLDER(test_nothing_is_evaluated_before_the_end),
+        WITH_FOLDER(test_the_final_model_replaces),
+        WITH_FOLDER(test_file),
+        WITH_FOLDER(test_the_grid_and_the_bracket),
+        WITH_FOLDER(test_no_target_evaluates_all),
+        WITH_FOLDER(test_a_killed_run_goes_on),
+        WITH_FOLDER(test_a_torn_tail),
+        WITH_FOLDER(test_a_finished_run_goes_on),
+        WITH_FOLDER(test_a_fresh_run_begins_empty),
+        WITH_FOLDER(test_called_off_in_the_middle),
+        cmocka_unit_test(test_no_folder),
+        WITH_FOLDER(test_a_full_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,104 @@
+/* test_lines.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/log.h"
+#include "rank/lines.h"
+
+static char path[64];
+
+static int make_file(void **state)
+{
+    (void)state;
+    strcpy(path, "/tmp/entrain-test-lines-XXXXXX");
+    int fd = mkstemp(path);
+    return fd < 0 || close(fd) != 0;
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    return unlink(path);
+}
+
+/* Writes `before`, resumes at `samples`, adds a line: the file must be `after`. */
+static void expect_until(const char *before, uint64_t samples, double seconds, const char *after)
+{
+    char text[512] = "";
+    FILE *file = fopen(path, "w");
+    fputs(before, file);
+    fclose(file);
+    assert_int_equal(eni_lines_open(path, samples, seconds, &file), EN_OK);
+    fputs("+", file);
+    fclose(file);
+    file = fopen(path, "r");
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    assert_string_equal(text, after);
+}
+
+static void expect(const char *before, uint64_t samples, const char *after)
+{
+    expect_until(before, samples, 0, after);
+}
+
+#define A "{\"step\":1,\"samples\":8,\"x\":1}\n"
+#define B "{\"step\":2,\"samples\":16,\"nsamples\":99}\n"
+#define C "{\"samples\":24}\n"
+
+static void test_what_stays(void **state)
+{
+    (void)state;
+    expect(A B C, 0, "+"); /* a new run */
+    expect(A B C, 16, A B "+");
+    expect(A B C, 15, A "+");
+    expect(A B C, 7, "+");
+    expect(A B C, 1000, A B C "+");
+    expect(A B "{\"samples\":2", 1000, A B "+"); /* torn by a kill */
+    expect(A B "{\"samples\":16}", 1000, A B "+");
+    expect(A "\n" C, 1000, A "+");
+    expect("", 16, "+");
+}
+
+#define EARLY "{\"t\":1.500000,\"samples\":8}\n"
+#define LATE  "{\"samples\":16,\"t\":2.250001}\n"
+
+/* Of a claimed batch the samples may be few, and the step after the checkpoint all the same. */
+static void test_what_came_later_goes(void **state)
+{
+    (void)state;
+    expect_until(EARLY LATE, 100, 0, EARLY LATE "+");
+    expect_until(EARLY LATE, 100, 2.25, EARLY LATE "+"); /* as it was written, with six digits */
+    expect_until(EARLY LATE, 100, 2.24, EARLY "+");
+    expect_until(EARLY LATE, 10, 9, EARLY "+");
+    expect_until(A LATE, 100, 1, A "+"); /* who has no time is not late */
+}
+
+static void test_a_file_that_is_not_there(void **state)
+{
+    (void)state;
+    char other[80];
+    FILE *file;
+    snprintf(other, sizeof other, "%s.other", path);
+    assert_int_equal(eni_lines_open(other, 16, 0, &file), EN_OK);
+    fclose(file);
+    unlink(other);
+    eni_log_set_level(-1);
+    assert_int_equal(eni_lines_open("/nowhere/at/all", 16, 0, &file), EN_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_stays),
+                                       cmocka_unit_test(test_what_came_later_goes),
+                                       cmocka_unit_test(test_a_file_that_is_not_there)};
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}

@@ -1,0 +1,166 @@
+/* test_progress.c - a bar on a terminal, plain lines elsewhere, nothing when quiet, lines for a launcher. */
+#include "rank/progress.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* stderr goes to `fd` until wire_back. */
+static int wire_to(int fd)
+{
+    int saved = dup(STDERR_FILENO);
+    fflush(stderr);
+    assert_true(saved >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+    return saved;
+}
+
+static void wire_back(int saved)
+{
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+}
+
+/* What lies in a non-blocking descriptor, as text. */
+static size_t drain(int fd, char *text, size_t bytes)
+{
+    size_t used = 0;
+    ssize_t n;
+    while (used + 1 < bytes && (n = read(fd, text + used, bytes - 1 - used)) > 0)
+        used += (size_t)n;
+    text[used] = 0;
+    return used;
+}
+
+static void pipe_open(int fds[2])
+{
+    assert_int_equal(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+}
+
+static void pipe_close(int fds[2])
+{
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* Ten steps of 64 samples over two epochs, as rank 0 drives them. */
+static void train(int fd, int quiet, uint64_t log_every)
+{
+    eni_progress progress;
+    eni_progress_init(&progress, fd, quiet, 640, 320, log_every);
+    for (uint64_t step = 0; step < 10; step++)
+        eni_progress_step(&progress, step, (step + 1) * 64, 1.5f);
+    eni_progress_done(&progress);
+}
+
+static void test_plain_lines(void **state)
+{
+    (void)state;
+    char text[8192];
+    int err[2];
+    pipe_open(err);
+    int saved = wire_to(err[1]);
+    train(-1, 0, 4);
+    wire_back(saved);
+    drain(err[0], text, sizeof text);
+    pipe_close(err);
+    assert_string_equal(text, "Train Epoch: 1 [64/320 (20%)]  Loss: 1.500000\n"
+                              "Train Epoch: 1 [320/320 (100%)]  Loss: 1.500000\n"
+                              "Train Epoch: 2 [256/320 (80%)]  Loss: 1.500000\n");
+}
+
+static void test_launcher_lines(void **state)
+{
+    (void)state;
+    char text[8192], said[8192];
+    int lines[2], err[2];
+    pipe_open(lines);
+    pipe_open(err);
+    int saved = wire_to(err[1]);
+    train(lines[1], 1, 1);
+    wire_back(saved);
+    size_t spoken = drain(err[0], said, sizeof said);
+    drain(lines[0], text, sizeof text);
+    pipe_close(lines);
+    pipe_close(err);
+    assert_int_equal(spoken, 0); /* quiet: nothing for people */
+    int count = 0;
+    unsigned long long samples = 0, total;
+    double rate, loss;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"), count++) {
+        assert_int_equal(sscanf(line, "progress %llu %llu %lf %lf", &samples, &total, &rate, &loss), 4);
+        assert_true(total == 640 && loss == 1.5 && rate > 0);
+    }
+    /* The first step and the last are always told; ten a second in between. */
+    assert_true(count >= 2 && count < 10);
+    assert_int_equal(samples, 640);
+}
+
+static void test_quiet_says_nothing(void **state)
+{
+    (void)state;
+    char text[4096];
+    int err[2];
+    pipe_open(err);
+    int saved = wire_to(err[1]);
+    train(-1, 1, 1); /* quiet */
+    train(-1, 0, 0); /* no lines wanted */
+    wire_back(saved);
+    size_t spoken = drain(err[0], text, sizeof text);
+    pipe_close(err);
+    assert_int_equal(spoken, 0);
+}
+
+/* The launcher is gone: the run goes on. */
+static void test_closed_launcher(void **state)
+{
+    (void)state;
+    train(1 << 20, 1, 0);
+}
+
+static void test_bar_on_a_terminal(void **state)
+{
+    (void)state;
+    char text[1 << 15];
+    int master, slave;
+    if (openpty(&master, &slave, NULL, NULL, NULL) != 0) skip(); /* no /dev/pts here */
+    assert_int_equal(fcntl(master, F_SETFL, O_NONBLOCK), 0);
+    int saved = wire_to(slave);
+    train(-1, 0, 1);
+    wire_back(saved);
+    size_t spoken = drain(master, text, sizeof text);
+    close(slave);
+    close(master);
+    assert_true(spoken > 0);
+    assert_null(strstr(text, "Train Epoch"));
+    assert_non_null(strstr(text, "100 %"));
+    assert_non_null(strstr(text, "loss 1.5000"));
+    assert_true(text[0] == '\r' && text[spoken - 1] == '\n'); /* redrawn in place; its line ends */
+    int columns = 0;
+    for (size_t i = 0; i < spoken; i++) {
+        if (text[i] == '\r')
+            columns = 0;
+        else if ((text[i] & 0xc0) != 0x80) /* not the rest of a UTF-8 character */
+            columns++;
+        assert_in_range(columns, 0, 79); /* a line that wraps is not redrawn in place */
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plain_lines),        cmocka_unit_test(test_launcher_lines),
+        cmocka_unit_test(test_quiet_says_nothing), cmocka_unit_test(test_closed_launcher),
+        cmocka_unit_test(test_bar_on_a_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,176 @@
+/* batches.c - the micro-batches of a rank: their sizes, made-up ones before the clock begins, the loader of the real
+ * ones, the mean of their gradients. */
+#include "worker/batches.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "ops/mean.h"
+#include "worker/vectors.h"
+
+enum { PASSES = 2, PREFETCH = 2 };
+
+/* ---- which sizes ---- */
+
+static int add_size(const eni_worker *w, uint64_t micro_batch, uint64_t *sizes, int n)
+{
+    eni_micro micro;
+    if (eni_plan_micro(&w->rank.job.plan, micro_batch, &micro) != EN_OK || micro.count == 0) return n;
+    for (int i = 0; i < n; i++)
+        if (sizes[i] == micro.count) return n;
+    sizes[n] = micro.count;
+    return n + 1;
+}
+
+/* The sizes within a step differ by one at most: its first micro-batch has the largest, its last the
+ * smallest. */
+int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES])
+{
+    const eni_plan *plan = &w->rank.job.plan;
+    const uint64_t steps[3] = {0, plan->steps - 1, plan->epoch_steps > 0 ? plan->epoch_steps - 1 : 0};
+    const int has_all = w->rank.job.is_claiming || w->rank.job.accumulate > 1;
+    const uint64_t rank = (uint64_t)w->rank.world.rank, first = has_all ? 0 : rank,
+                   last = has_all ? plan->world - 1 : rank;
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        n = add_size(w, steps[i] * plan->world + first, sizes_out, n);
+        n = add_size(w, steps[i] * plan->world + last, sizes_out, n);
+    }
+    return n;
+}
+
+/* ---- scratch ---- */
+
+typedef struct scratch {
+    eni_worker *w;
+    float *x;
+    void *target; /* int32 or float */
+    float *grad;
+    void *there[3]; /* on a GPU: the same three */
+    en_event *done;  /* on a GPU */
+} scratch;
+
+static uint64_t target_floats(const eni_worker *w)
+{
+    return w->dataset->classes > 0 ? 1 : (uint64_t)w->dataset->targets;
+}
+
+static void make_up(const scratch *s, uint64_t n)
+{
+    const eni_dataset *d = s->w->dataset;
+    for (uint64_t i = 0; i < n * d->sample_floats; i++)
+        s->x[i] = (float)(i * 2654435761u % 1021) / 1021 - 0.3f;
+    for (uint64_t i = 0; d->classes > 0 && i < n; i++)
+        ((int32_t *)s->target)[i] = (int32_t)(i % (uint64_t)d->classes);
+}
+
+static en_status open_on_gpu(scratch *s, const uint64_t bytes[3])
+{
+    const eni_device *d = &s->w->device;
+    const void *const here[2] = {s->x, s->target};
+    for (int i = 0; i < 3; i++)
+        EN_TRY(d->ops->alloc(d->ctx, bytes[i], &s->there[i]));
+    for (int i = 0; i < 2; i++)
+        EN_TRY(d->ops->copy(d->ctx, s->there[i], here[i], bytes[i], EN_COPY_IN));
+    return d->ops->gpu->event_new(d->ctx, &s->done);
+}
+
+static en_status open_scratch(scratch *s, uint64_t n)
+{
+    const eni_worker *w = s->w;
+    const uint64_t bytes[3] = {n * w->dataset->sample_floats * sizeof(float),
+                               n * target_floats(w) * sizeof(float), w->rank.job.schema.count * sizeof(float)};
+    const int is_on_gpu = w->device.ops->gpu != NULL;
+    s->x = eni_alloc(bytes[0]);
+    s->target = eni_alloc(bytes[1]);
+    s->grad = is_on_gpu ? NULL : eni_alloc(bytes[2]);
+    if (s->x == NULL || s->target == NULL || (!is_on_gpu && s->grad == NULL)) return EN_ENOMEM;
+    make_up(s, n);
+    return is_on_gpu ? open_on_gpu(s, bytes) : EN_OK;
+}
+
+/* A GPU that does not answer may still write what it was given: that stays (vectors.h). */
+static void close_scratch(scratch *s, en_status st)
+{
+    const eni_device *d = &s->w->device;
+    for (int i = 0; i < 3 && st == EN_OK; i++)
+        if (s->there[i] != NULL) d->ops->free(d->ctx, s->there[i]);
+    if (s->done != NULL) d->ops->gpu->event_free(s->done);
+    eni_free(s->grad);
+    eni_free(s->target);
+    eni_free(s->x);
+}
+
+/* ---- passes ---- */
+
+static en_status pass(scratch *s, uint64_t n)
+{
+    eni_worker *w = s->w;
+    const int is_there = w->device.ops->gpu != NULL;
+    const float *param = eni_vectors_param(w);
+    const en_batch input = {
+        .n = (int64_t)n, .x = is_there ? s->there[0] : s->x, .target = is_there ? s->there[1] : s->target};
+    EN_TRY(eni_rank_alive(&w->rank));
+    EN_TRY(en_model_forward(w->model, param, &input));
+    EN_TRY(en_model_backward(w->model, param, is_there ? s->there[2] : s->grad, NULL, NULL));
+    if (!is_there) return EN_OK;
+    EN_TRY(w->device.ops->gpu->event_record(s->done, EN_STREAM_COMPUTE));
+    return eni_gpu_wait(w, s->done, "the warm-up");
+}
+
+en_status eni_warm_up(eni_worker *w)
+{
+    uint64_t sizes[ENI_BATCH_SIZES], largest = 0;
+    const int n = eni_batch_sizes(w, sizes);
+    const int64_t begin = eni_now_ns();
+    scratch s = {.w = w};
+    for (int i = 0; i < n; i++)
+        largest = sizes[i] > largest ? sizes[i] : largest;
+    eni_member_note(w->rank.member, -1, "warm-up");
+    en_status st = open_scratch(&s, largest);
+    for (int i = 0; i < n * PASSES && st == EN_OK; i++)
+        st = pass(&s, sizes[i / PASSES]);
+    close_scratch(&s, st);
+    eni_debug("worker", "warm after %.1f ms", (double)(eni_now_ns() - begin) * 1e-6);
+    return st;
+}
+
+/* ---- the real ones ---- */
+
+static en_status claim(void *user, uint64_t *micro_batch_out)
+{
+    eni_worker *w = user;
+    EN_TRY(eni_member_claim(w->rank.member, micro_batch_out, eni_rank_answer_by(&w->rank, 60 * ENI_SECOND)));
+    *micro_batch_out += w->rank.saving.first_micro; /* the budget is what was left (join.c) */
+    return EN_OK;
+}
+
+en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
+{
+    options->dataset = w->dataset;
+    options->plan = &w->rank.job.plan;
+    options->seed = (uint64_t)w->rank.config->seed;
+    options->shuffle = w->rank.config->shuffle;
+    options->depth = PREFETCH;
+    options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
+    options->stride = (uint64_t)w->rank.world.nranks;
+    options->user = w;
+    if (w->rank.job.is_claiming) options->claim = claim;
+    return eni_loader_start(options, &w->loader);
+}
+
+/* ---- the mean ---- */
+
+void eni_average_micros(eni_worker *w, const uint64_t *nsamples)
+{
+    const eni_job *job = &w->rank.job;
+    const float *source[ENI_MEAN_MAX];
+    for (uint32_t b = 0; b < job->buckets->n; b++) {
+        uint64_t lo = job->buckets->bucket[b].lo, count = job->buckets->bucket[b].hi - lo;
+        for (int64_t i = 0; i < job->accumulate; i++)
+            source[i] = w->micro_grads[i] + lo;
+        eni_mean_ranks(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
+                       (int)job->accumulate, (eni_sum_order)w->rank.config->sum_order, count, 0, count);
+    }
+}

@@ -1,0 +1,601 @@
+/* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by call
+ * or as a capture (graph.h); then the host does what is its own:
+ *
+ *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: prefetch.h)
+ *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
+ *
+ * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
+#include <stddef.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/try.h"
+#include "models/evaluate.h"
+#include "worker/batches.h"
+#include "worker/gpus.h"
+#include "worker/graph.h"
+#include "worker/prefetch.h"
+#include "worker/scaler.h"
+#include "worker/scores.h"
+#include "worker/vectors.h"
+#include "worker/worker.h"
+
+/* A sleep of Linux lasts 50 us more than was asked, which is a quarter of a small network's step. */
+static const unsigned long timer_slack_ns = 1000;
+
+/* One micro-batch on its way into the streams. */
+typedef struct work {
+    eni_worker *w;
+    eni_step_run *run;
+    const eni_batch *batch;
+    int64_t micro;
+    float *pair;       /* where its loss goes */
+    uint32_t complete; /* buckets whose gradient is in COMPUTE */
+    int is_captured;   /* the hooks of the strategy follow later */
+} work;
+
+static int is_staged(const eni_worker *w)
+{
+    return eni_vectors_where(w) == ENI_VECTORS_STAGED;
+}
+
+/* Its micro-batches are averaged: on the host where vectors are staged, else by the steps on the GPU. */
+static int is_alone(const eni_worker *w)
+{
+    return w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank);
+}
+
+/* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
+static int is_strategy_captured(const eni_worker *w)
+{
+    const eni_gpu_steps *steps = eni_vectors_steps(w);
+    return steps != NULL && eni_gpu_steps_way(steps) != ENI_GPU_SHARED && w->gpu.scaler == NULL &&
+           (w->rank.job.strategy->flags & EN_STATIC) != 0;
+}
+
+/* ---- a slow rank: what the GPU takes ---- */
+
+static en_status open_lag(eni_worker *w)
+{
+    const en_gpu *gpu = w->device.ops->gpu;
+    if (w->straggler.factor <= 1) return EN_OK;
+    if (gpu->size <= offsetof(en_gpu, elapsed)) {
+        eni_error("worker",
+                  "--straggler: this library of the device %s cannot tell what the GPU takes; use the one "
+                  "that came with this program",
+                  w->device.ops->name);
+        return EN_EUNSUPPORTED;
+    }
+    for (int i = 0; i < 2; i++)
+        EN_TRY(gpu->timer_new(w->device.ctx, &w->gpu.lag[i]));
+    return EN_OK;
+}
+
+static void close_lag(eni_worker *w)
+{
+    for (int i = 0; i < 2 && !w->gpu.is_stuck && w->gpu.lag[i] != NULL; i++)
+        w->device.ops->gpu->event_free(w->gpu.lag[i]);
+}
+
+static en_status lag_event(eni_worker *w, int is_end)
+{
+    return w->gpu.lag[is_end] == NULL ? EN_OK : w->device.ops->gpu->event_record(w->gpu.lag[is_end], EN_STREAM_COMPUTE);
+}
+
+/* ---- putting in ---- */
+
+/* A bucket's gradient is complete. */
+static en_status let_go(work *k, uint32_t bucket)
+{
+    eni_worker *w = k->w;
+    if (is_staged(w)) return is_alone(w) ? EN_OK : eni_vectors_send_out(w, bucket);
+    if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1) return EN_OK; /* not before all of the step is known */
+    if (k->is_captured)
+        return is_strategy_captured(w) ? eni_gpu_steps_submit(eni_vectors_steps(w), bucket) : EN_OK;
+    return eni_step_submit(k->run, bucket + 1);
+}
+
+static en_status let_go_until(work *k, uint32_t end)
+{
+    if (k->complete == end) return EN_OK;
+    eni_step_compute_ends(k->run, "enqueue");
+    while (k->complete < end)
+        EN_TRY(let_go(k, k->complete++));
+    eni_step_compute_begins(k->run);
+    return EN_OK;
+}
+
+static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
+{
+    work *k = user;
+    (void)n;
+    return k->w->rank.config->overlap ? let_go_until(k, eni_step_complete(k->run, first)) : EN_OK;
+}
+
+static en_status put_in(work *k)
+{
+    eni_worker *w = k->w;
+    const eni_batch *b = k->batch;
+    const float *param = eni_vectors_param(w);
+    float *grad = eni_vectors_grad(w, k->micro);
+    const en_batch input = {.n = (int64_t)b->micro.count,
+                            .x = b->x,
+                            .target = b->labels != NULL ? (const void *)b->labels : (const void *)b->targets};
+    k->complete = 0;
+    EN_TRY(en_model_forward(w->model, param, &input));
+    EN_TRY(en_model_backward(w->model, param, grad, on_grad_ready, k));
+    EN_TRY(let_go_until(k, w->rank.job.buckets->n));
+    EN_TRY(en_model_fetch(w->model, k->pair));
+    if (w->gpu.scaler != NULL) EN_TRY(eni_scaler_check(w, k->micro, grad));
+    return is_staged(w) && is_alone(w) ? eni_vectors_send_micro(w, k->micro) : EN_OK;
+}
+
+/* What of the step a capture has: all of it, up to the weights of the next. */
+static en_status put_in_captured(void *user)
+{
+    work *k = user;
+    eni_worker *w = k->w;
+    k->is_captured = 1;
+    if (is_strategy_captured(w)) eni_gpu_steps_replay(eni_vectors_steps(w), 0);
+    EN_TRY(put_in(k));
+    for (uint32_t b = 0; is_strategy_captured(w) && b < w->rank.job.buckets->n; b++)
+        EN_TRY(eni_gpu_steps_wait(eni_vectors_steps(w), b));
+    return eni_vectors_join(w);
+}
+
+/* Forward and backward of one micro-batch into the streams; `is_due`: as a capture, if the device can. */
+static en_status compute(work *k, int is_due)
+{
+    eni_step_run *run = k->run;
+    eni_worker *w = k->w;
+    eni_gpu_steps *steps = is_strategy_captured(w) ? eni_vectors_steps(w) : NULL;
+    int is_launched = 0;
+    eni_member_note(w->rank.member, (int64_t)run->step, "forward");
+    run->nsamples += k->batch->micro.count;
+    k->pair = eni_scores_pair(w->gpu.scores, k->batch->micro.count);
+    eni_step_compute_begins(run);
+    if (k->micro == 0) EN_TRY(lag_event(w, 0));
+    if (is_due) EN_TRY(eni_graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
+    if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
+    k->is_captured = 0;
+    if (!is_launched) EN_TRY(put_in(k));
+    EN_TRY(lag_event(w, 1));
+    EN_TRY(eni_prefetch_done(w->gpu.prefetch));
+    eni_step_compute_ends(run, "enqueue");
+    return EN_OK;
+}
+
+/* ---- the host's part ---- */
+
+/* All of a step is one piece of a slow rank: what it took is the device's time. */
+static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
+{
+    double loss;
+    uint64_t correct;
+    int64_t took;
+    if (w->gpu.lag[0] == NULL || run->nsamples == 0) return EN_OK;
+    EN_TRY(eni_scores_read(w, run->set, &loss, &correct)); /* behind both events */
+    EN_TRY(w->device.ops->gpu->elapsed(w->gpu.lag[0], w->gpu.lag[1], &took));
+    eni_straggler_took(&w->straggler, begin_ns, took);
+    eni_step_compute_ends(run, "straggler");
+    return EN_OK;
+}
+
+static en_status await_bucket(eni_worker *w, eni_step_run *run, uint32_t bucket)
+{
+    eni_step_compute_begins(run);
+    EN_TRY(eni_vectors_await(w, bucket));
+    eni_step_compute_ends(run, "gpu");
+    return EN_OK;
+}
+
+static en_status submit_rest(eni_worker *w, eni_step_run *run, int is_sent_out)
+{
+    eni_member_note(w->rank.member, (int64_t)run->step, "backward");
+    while (run->submitted < w->rank.job.buckets->n) {
+        if (is_sent_out) EN_TRY(await_bucket(w, run, run->submitted));
+        EN_TRY(eni_step_submit(run, run->submitted + 1));
+    }
+    return EN_OK;
+}
+
+/* fp16: which gradients count is known once the GPU has looked at all of them. What does not count is zero,
+ * for those who read it all the same. */
+static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samples, int is_sent_out)
+{
+    eni_step_compute_begins(run);
+    EN_TRY(eni_scaler_await(w));
+    for (uint32_t b = 0; is_sent_out && b < w->rank.job.buckets->n; b++)
+        EN_TRY(eni_vectors_await(w, b)); /* nothing comes after the zeros */
+    EN_TRY(eni_vectors_await_micros(w));
+    eni_step_compute_ends(run, "gpu");
+    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
+        if (!eni_scaler_has_overflown(w->gpu.scaler, i)) continue;
+        w->gpu.overflown += samples[i];
+        samples[i] = 0;
+        EN_TRY(eni_vectors_zero_grad(w, i));
+    }
+    return EN_OK;
+}
+
+/* ---- a step ---- */
+
+static en_status next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out)
+{
+    const int64_t begin_ns = eni_now_ns();
+    en_status st;
+    eni_member_note(w->rank.member, (int64_t)run->step, "data");
+    do {
+        st = eni_prefetch_next(w->gpu.prefetch, eni_now_ns() + ENI_SECOND / 2, batch_out);
+        if (st == EN_ETIMEOUT) EN_TRY(eni_rank_alive(&w->rank));
+    } while (st == EN_ETIMEOUT);
+    if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin_ns);
+    return st;
+}
+
+static en_status begin(eni_worker *w, eni_step_run *run, const uint64_t *samples, int n)
+{
+    EN_TRY(eni_step_begin(run, samples, n));
+    return eni_vectors_begun(w);
+}
+
+/* With a full batch on every rank: a capture may hold a collective, and NCCL wants each captured by all ranks
+ * or by none. So no rank may decide by its own batch alone. */
+static int is_full_step(const eni_worker *w, const eni_batch *batch)
+{
+    return batch->micro.count == w->rank.job.plan.batch &&
+           eni_plan_step_samples(&w->rank.job.plan, batch->micro.step) == w->rank.job.plan.global_batch;
+}
+
+/* One micro-batch: its buckets leave while backward runs. */
+static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_batch *batch)
+{
+    work k = {.w = w, .run = run, .batch = batch};
+    uint64_t n = batch->micro.count;
+    const int is_due = n > 0 && eni_graphs_is_due(w, is_full_step(w, batch));
+    const int is_sent_out = n > 0 && is_staged(w);
+    if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
+        eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_captured(w));
+    if (w->gpu.scaler == NULL) EN_TRY(begin(w, run, &n, 1));
+    const int64_t begin_ns = eni_now_ns();
+    if (n > 0)
+        EN_TRY(compute(&k, is_due));
+    else
+        EN_TRY(eni_vectors_zero_grad(w, 0)); /* for strategies that step locally all the same */
+    EN_TRY(eni_scores_end(w->gpu.scores));
+    EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
+    EN_TRY(lag(w, run, begin_ns));
+    if (w->gpu.scaler != NULL) {
+        if (n > 0) EN_TRY(drop_overflown(w, run, &n, is_sent_out));
+        EN_TRY(begin(w, run, &n, 1));
+    }
+    return submit_rest(w, run, is_sent_out);
+}
+
+/* All micro-batches of a world of one; then their mean. */
+static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const eni_batch *batch)
+{
+    uint64_t samples[ENI_MEAN_MAX];
+    const int64_t begin_ns = eni_now_ns();
+    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
+        if (i > 0) EN_TRY(next_batch(w, run, &batch));
+        work k = {.w = w, .run = run, .batch = batch, .micro = i};
+        samples[i] = batch->micro.count;
+        if (samples[i] > 0) EN_TRY(compute(&k, 0));
+        EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
+    }
+    EN_TRY(eni_scores_end(w->gpu.scores));
+    EN_TRY(lag(w, run, begin_ns));
+    if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, 0));
+    if (is_staged(w)) {
+        eni_step_compute_begins(run);
+        EN_TRY(eni_vectors_await_micros(w));
+        eni_average_micros(w, samples);
+        eni_step_compute_ends(run, "gpu");
+    }
+    EN_TRY(begin(w, run, samples, (int)w->rank.job.accumulate));
+    return submit_rest(w, run, 0);
+}
+
+static en_status gradient(void *self, eni_step_run *run)
+{
+    eni_worker *w = self;
+    const eni_batch *batch;
+    EN_TRY(next_batch(w, run, &batch));
+    eni_straggler_begin_step(&w->straggler, run->step);
+    /* a capture writes where it did when it was made: by the input buffer */
+    w->gpu.score_set = w->rank.job.accumulate > 1 ? 1 - w->gpu.score_set : eni_prefetch_buffer(w->gpu.prefetch);
+    run->set = w->gpu.score_set;
+    eni_scores_begin(w->gpu.scores, run->set);
+    eni_scaler_begin(w->gpu.scaler);
+    if (w->rank.job.accumulate > 1 || (is_staged(w) && is_alone(w))) return gradient_of_one_process(w, run, batch);
+    return gradient_of_rank(w, run, batch);
+}
+
+static en_status finish(void *self, eni_step_run *run)
+{
+    (void)run;
+    return eni_vectors_finish(self);
+}
+
+static en_status score(void *self, int set, bool may_wait, double *loss_out, uint64_t *correct_out)
+{
+    eni_worker *w = self;
+    if (!may_wait && !eni_scores_are_there(w, set)) return EN_ETIMEOUT;
+    return eni_scores_read(w, set, loss_out, correct_out);
+}
+
+static en_status bring(void *self, bool and_slots)
+{
+    return eni_vectors_bring(self, and_slots);
+}
+
+static eni_scale_facts scale(void *self)
+{
+    return eni_scaler_facts(self);
+}
+
+static en_status set_scale(void *self, const eni_scale_facts *facts)
+{
+    return eni_scaler_resume(self, facts);
+}
+
+/* ---- after the join ---- */
+
+static en_status gather(void *user, const char *tag, const void *blob, size_t bytes, eni_blobs *blobs_out)
+{
+    return eni_member_gather(user, tag, blob, bytes, blobs_out, INT64_MAX);
+}
+
+/* The same on all ranks. */
+static en_status choose_vectors(eni_worker *w)
+{
+    static const int backend[] = {[ENI_BACKEND_AUTO] = ENI_GPU_BACKEND_AUTO,
+                                  [ENI_BACKEND_HOST] = ENI_GPU_BACKEND_HOST,
+                                  [ENI_BACKEND_NCCL] = ENI_GPU_BACKEND_NCCL};
+    const eni_config *c = w->rank.config;
+    const eni_gpu_facts_of_run facts = {.strategy_flags = w->rank.job.strategy->flags,
+                                        .is_solo = (w->rank.job.strategy->flags & EN_ALONE) != 0,
+                                        .has_store = eni_rank_has_store(&w->rank),
+                                        .accumulate = (int)w->rank.job.accumulate,
+                                        .backend = backend[c->backend],
+                                        .allreduce = eni_exchange_asked(c),
+                                        .is_shaped = c->net != NULL,
+                                        .no_shm = eni_exchange_no_shm(c)};
+    EN_TRY(eni_gpus_choose(w->gpu.gpus, w->device.ctx, &facts, &w->gpu.choice));
+    eni_log(w->rank.world.rank == 0 && !c->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu", "vectors %s: %s",
+            eni_vectors_are_on_gpu(w) ? "stay on the GPU" : "are staged through the host", w->gpu.choice.why);
+    return EN_OK;
+}
+
+static en_status open_context(eni_worker *w)
+{
+    const eni_config *c = w->rank.config;
+    const eni_gpus_config gpus = {.spec = c->device,
+                                  .device = w->device.ops,
+                                  .host = eni_device_host(),
+                                  .world = w->rank.world,
+                                  .info = w->rank.info,
+                                  .is_told = c->verbose,
+                                  .gather = gather,
+                                  .user = w->rank.member};
+    EN_TRY(eni_gpus_open(&gpus, &w->gpu.gpus));
+    const uint32_t flags = (c->tf32 ? EN_OPEN_TF32 : 0) | (c->deterministic ? EN_OPEN_DETERMINISTIC : 0);
+    const en_device_config config = {.size = sizeof config,
+                                     .index = eni_gpus_index(w->gpu.gpus),
+                                     .threads = w->threads,
+                                     .host = eni_device_host(),
+                                     .flags = flags};
+    return w->device.ops->open(&config, &w->device.ctx);
+}
+
+static void describe(eni_worker *w)
+{
+    eni_trainer *t = &w->rank.trainer;
+    const bool is_on_gpu = eni_vectors_are_on_gpu(w);
+    t->about.machine = w->device.ops->describe(w->device.ctx);
+    t->late = is_on_gpu;
+    t->may_drop = w->gpu.scaler != NULL;
+    t->why = w->gpu.choice.why;
+    if (is_on_gpu && w->gpu.choice.way != ENI_GPU_ALONE)
+        t->carrier = w->gpu.choice.way == ENI_GPU_GROUP ? "nccl" : "cuda-ipc";
+}
+
+static en_status open_trainer(void *self)
+{
+    static const uint32_t types[] = {EN_F32, EN_BF16, EN_F16};
+    eni_worker *w = self;
+    (void)prctl(PR_SET_TIMERSLACK, timer_slack_ns); /* of this thread, which waits for the GPU */
+    EN_TRY(open_context(w));
+    EN_TRY(choose_vectors(w));
+    EN_TRY(eni_scaler_open(w));
+    EN_TRY(eni_scores_open(w));
+    EN_TRY(eni_graphs_open(w));
+    EN_TRY(open_lag(w));
+    describe(w);
+    const en_model_options options = {.size = sizeof options,
+                                      .dtype = types[w->rank.config->precision],
+                                      .loss_scale = eni_scaler_address(w->gpu.scaler)};
+    return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, &options, &w->model);
+}
+
+static en_status connect_vectors(void *self)
+{
+    eni_worker *w = self;
+    EN_TRY(eni_vectors_open(w));
+    w->rank.trainer.steps = eni_vectors_steps(w);
+    return EN_OK;
+}
+
+static en_status start_vectors(void *self)
+{
+    return eni_vectors_start(self);
+}
+
+/* ---- batches ---- */
+
+static en_status register_memory(void *user, void *memory, uint64_t bytes)
+{
+    const eni_device *d = user;
+    return d->ops->gpu->register_memory(d->ctx, memory, bytes);
+}
+
+static void unregister_memory(void *user, void *memory)
+{
+    const eni_device *d = user;
+    d->ops->gpu->unregister_memory(d->ctx, memory);
+}
+
+static en_status await(void *user, en_event *event)
+{
+    return eni_gpu_wait(user, event, "a batch to be copied");
+}
+
+static en_status open_prefetch(eni_worker *w)
+{
+    const eni_dataset *d = w->dataset;
+    const uint64_t count = d->split[ENI_TRAIN].count;
+    const eni_prefetch_config config = {.device = w->device.ops,
+                                    .ctx = w->device.ctx,
+                                    .loader = w->loader,
+                                    .rows = w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
+                                    .sample_bytes = d->sample_floats * sizeof(float),
+                                    .target_bytes =
+                                        sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
+                                    .await = await,
+                                    .user = w};
+    return eni_prefetch_open(&config, &w->gpu.prefetch);
+}
+
+static en_status warm_up(void *self)
+{
+    eni_worker *w = self;
+    eni_loader_options options = {.hold = 2, .register_memory = register_memory, .unregister_memory = unregister_memory, .pin_user = &w->device};
+    EN_TRY(eni_warm_up(w));
+    EN_TRY(eni_start_loader(w, &options));
+    EN_TRY(open_prefetch(w));
+    return eni_gpus_report(w->gpu.gpus);
+}
+
+/* ---- what result.json says of GPUs ---- */
+
+static void set_int(json_t *object, const char *key, uint64_t value)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)value));
+}
+
+static void report_rank(void *self, json_t *report)
+{
+    const eni_worker *w = self;
+    eni_straggler_report(&w->straggler, report);
+    if (w->gpu.vectors == NULL) return;
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
+    const eni_scale *scale = eni_scaler_scale(w->gpu.scaler);
+    eni_gpus_use use;
+    eni_gpus_look(w->gpu.gpus, &use);
+    json_t *gpu = json_object();
+    json_object_set_new(gpu, "name", json_string(facts->name));
+    set_int(gpu, "index", (uint64_t)facts->index);
+    json_object_set_new(gpu, "uuid", json_string(facts->uuid));
+    set_int(gpu, "memory_bytes", facts->memory_bytes);
+    set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not tell */
+    json_object_set_new(gpu, "others", use.is_known ? json_integer(use.others) : json_null());
+    set_int(gpu, "graph_steps", eni_graphs_count(w));
+    json_object_set_new(gpu, "no_graph_because", json_string(eni_graphs_why_not(w)));
+    set_int(gpu, "copied_bytes", eni_vectors_copied(w));
+    if (scale != NULL) {
+        set_int(gpu, "overflows", scale->overflows);
+        set_int(gpu, "samples_overflown", w->gpu.overflown);
+        json_object_set_new(gpu, "loss_scale", json_real((double)scale->scale));
+    }
+    json_object_set_new(report, "gpu", gpu);
+}
+
+/* Over the ranks. */
+static void add_sums(const json_t *reports, json_t *gpu)
+{
+    size_t i;
+    json_t *r;
+    json_int_t overflows = 0, others = 0;
+    int is_fp16 = 0, is_known = 0;
+    json_array_foreach(reports, i, r)
+    {
+        const json_t *own = json_object_get(r, "gpu");
+        const json_int_t seen = json_integer_value(json_object_get(own, "others"));
+        is_fp16 |= json_object_get(own, "overflows") != NULL;
+        overflows += json_integer_value(json_object_get(own, "overflows"));
+        is_known |= json_is_integer(json_object_get(own, "others"));
+        others = seen > others ? seen : others;
+    }
+    if (is_fp16) json_object_set_new(gpu, "overflows", json_integer(overflows));
+    /* not 0: times say little; null: the driver does not tell */
+    json_object_set_new(gpu, "others", is_known ? json_integer(others) : json_null());
+}
+
+static void report_run(void *self, const json_t *reports, json_t *result)
+{
+    const eni_worker *w = self;
+    static const char *const precisions[] = {"fp32", "bf16", "fp16"};
+    const eni_config *c = w->rank.config;
+    if (w->gpu.vectors == NULL) return;
+    const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
+    json_t *gpu = json_object();
+    json_object_set_new(gpu, "name", json_string(facts->name));
+    set_int(gpu, "index", (uint64_t)facts->index);
+    json_object_set_new(gpu, "uuid", json_string(facts->uuid));
+    json_object_set_new(gpu, "precision", json_string(precisions[c->precision]));
+    json_object_set_new(gpu, "tf32", json_boolean(c->tf32));
+    json_object_set_new(gpu, "deterministic", json_boolean(c->deterministic));
+    json_object_set_new(gpu, "graph", json_boolean(eni_graphs_count(w) > 0));
+    json_object_set_new(gpu, "no_graph_because", json_string(eni_graphs_why_not(w)));
+    json_object_set_new(gpu, "vectors", json_string(eni_vectors_are_on_gpu(w) ? "gpu" : "staged"));
+    json_object_set_new(gpu, "why", json_string(w->gpu.choice.why));
+    add_sums(reports, gpu);
+    json_object_set_new(result, "gpu", gpu);
+}
+
+/* ---- the end ---- */
+
+void eni_gpu_close(eni_worker *w)
+{
+    if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
+    eni_vectors_settle(w);
+    eni_graphs_close(w); /* they hold the group's communicator, and events of the vectors */
+    eni_vectors_close(w);
+    eni_scores_close(w);
+    eni_scaler_close(w);
+    close_lag(w);
+    if (w->gpu.is_stuck) return;
+    for (int s = 0; s < ENI_SPLITS; s++)
+        eni_evaluation_close(w->gpu.evaluation[s]);
+    eni_prefetch_close(w->gpu.prefetch);
+}
+
+static en_status leave(void *self)
+{
+    return eni_vectors_leave(self);
+}
+
+static void abort_vectors(void *self)
+{
+    eni_vectors_abort(self);
+}
+
+const eni_trainer_ops eni_trainer_gpu = {.open = open_trainer,
+                                         .connect = connect_vectors,
+                                         .start = start_vectors,
+                                         .warm_up = warm_up,
+                                         .gradient = gradient,
+                                         .finish = finish,
+                                         .score = score,
+                                         .bring = bring,
+                                         .evaluate = eni_evaluate_weights,
+                                         .scale = scale,
+                                         .set_scale = set_scale,
+                                         .report_rank = report_rank,
+                                         .report_run = report_run,
+                                         .leave = leave,
+                                         .abort = abort_vectors};

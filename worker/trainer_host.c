@@ -1,0 +1,157 @@
+/* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket leaves while
+ * backward goes on. The device computes in the arena itself, so nothing travels to it. */
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/try.h"
+#include "ops/mean.h"
+#include "worker/batches.h"
+#include "worker/worker.h"
+
+/* ---- the next batch ---- */
+
+static en_status next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out)
+{
+    const int64_t begin = eni_now_ns();
+    en_status st;
+    eni_member_note(w->rank.member, (int64_t)run->step, "data");
+    do {
+        st = eni_loader_next(w->loader, eni_now_ns() + ENI_SECOND / 2, batch_out);
+        if (st == EN_ETIMEOUT) EN_TRY(eni_rank_alive(&w->rank));
+    } while (st == EN_ETIMEOUT);
+    if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin);
+    return st;
+}
+
+/* ---- forward and backward ---- */
+
+/* What backward calls with every tensor that is done. */
+typedef struct progress {
+    eni_worker *w;
+    eni_step_run *run;
+} progress;
+
+/* It is this rank that computes: it may be a slow one, and has to look it. */
+static void compute_begins(const progress *p)
+{
+    eni_straggler_begins(&p->w->straggler);
+    eni_step_compute_begins(p->run);
+}
+
+static void compute_ends(const progress *p, const char *what)
+{
+    eni_straggler_ends(&p->w->straggler, p->run->mark_ns);
+    eni_step_compute_ends(p->run, what);
+}
+
+/* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave: from
+ * submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
+static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
+{
+    const progress *p = user;
+    const uint32_t complete = eni_step_complete(p->run, first);
+    (void)n;
+    if (!p->w->rank.config->overlap || complete == p->run->submitted) return EN_OK;
+    compute_ends(p, "backward");
+    EN_TRY(eni_step_submit(p->run, complete));
+    compute_begins(p);
+    return EN_OK;
+}
+
+static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_batch *batch, float *grad,
+                                  en_on_grad_ready on_ready)
+{
+    progress p = {w, run};
+    const float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
+    const en_batch input = {.n = (int64_t)batch->micro.count,
+                            .x = batch->x,
+                            .target = batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
+    en_score score;
+    eni_member_note(w->rank.member, (int64_t)run->step, "forward");
+    compute_begins(&p);
+    EN_TRY(en_model_forward(w->model, param, &input));
+    compute_ends(&p, "forward");
+    eni_member_note(w->rank.member, (int64_t)run->step, "backward");
+    EN_TRY(en_model_backward(w->model, param, grad, on_ready, &p));
+    compute_ends(&p, "backward");
+    EN_TRY(en_model_result(w->model, &score));
+    run->nsamples += batch->micro.count;
+    run->loss += score.loss * (double)batch->micro.count;
+    run->correct += (uint64_t)score.correct;
+    return EN_OK;
+}
+
+/* ---- the gradient of a step ---- */
+
+/* One micro-batch of this rank; its buckets leave while backward runs. A rank without samples takes part with
+ * a weight of zero. */
+static en_status gradient_of_rank(eni_worker *w, eni_step_run *run)
+{
+    const eni_batch *batch;
+    float *grad = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    EN_TRY(next_batch(w, run, &batch));
+    EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
+    if (batch->micro.count > 0)
+        EN_TRY(forward_backward(w, run, batch, grad, on_grad_ready));
+    else
+        memset(grad, 0, w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
+    return eni_step_submit(run, w->rank.job.buckets->n);
+}
+
+static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run)
+{
+    const eni_batch *batch;
+    uint64_t nsamples[ENI_MEAN_MAX];
+    for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
+        EN_TRY(next_batch(w, run, &batch));
+        nsamples[i] = batch->micro.count;
+        if (batch->micro.count > 0) EN_TRY(forward_backward(w, run, batch, w->micro_grads[i], NULL));
+    }
+    eni_average_micros(w, nsamples);
+    EN_TRY(eni_step_begin(run, nsamples, (int)w->rank.job.accumulate));
+    return eni_step_submit(run, w->rank.job.buckets->n);
+}
+
+static en_status gradient(void *self, eni_step_run *run)
+{
+    eni_worker *w = self;
+    eni_straggler_begin_step(&w->straggler, run->step);
+    return w->micro_grads == NULL ? gradient_of_rank(w, run) : gradient_of_one_process(w, run);
+}
+
+static en_status finish(void *self, eni_step_run *run)
+{
+    (void)self;
+    return eni_host_finish(run->rank->exchange.host);
+}
+
+/* ---- the rest ---- */
+
+/* The device is open since before anybody was met (worker.c). */
+static en_status open_trainer(void *self)
+{
+    eni_worker *w = self;
+    w->rank.trainer.reads_arena = true;
+    w->rank.trainer.about.machine = w->device.ops->describe(w->device.ctx);
+    return EN_OK;
+}
+
+static en_status warm_up(void *self)
+{
+    eni_loader_options options = {0};
+    EN_TRY(eni_warm_up(self));
+    return eni_start_loader(self, &options);
+}
+
+static void report_rank(void *self, json_t *report)
+{
+    const eni_worker *w = self;
+    eni_straggler_report(&w->straggler, report);
+}
+
+const eni_trainer_ops eni_trainer_host = {.open = open_trainer,
+                                          .warm_up = warm_up,
+                                          .gradient = gradient,
+                                          .finish = finish,
+                                          .evaluate = eni_evaluate_weights,
+                                          .report_rank = report_rank};
