@@ -56,7 +56,7 @@ static en_status revive(eni_psd *psd)
     return EN_OK;
 }
 
-/* Opens the folder, and reads the life before if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
+/* Opens the folder, and reads the previous incarnation if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
  * there is something of no use. */
 static en_status open_state(eni_psd *psd)
 {

@@ -37,7 +37,7 @@ typedef struct eni_psd {
     /* with --state */
     eni_state *state;
     eni_journal *journal;
-    eni_run_file *past; /* the life before; NULL: this is the first */
+    eni_run_file *past; /* the previous incarnation; NULL: this is the first */
     eni_revived revived;
 
     eni_setup setup;

@@ -55,7 +55,7 @@ typedef struct eni_world_info {
     int32_t nranks;
     int32_t nservers;      /* 0: the leader is a thread of rank 0 */
     uint32_t epoch;        /* of the membership; goes into every frame */
-    uint64_t incarnation;  /* own (at the leader: every rank's): another life is another client */
+    uint64_t incarnation;  /* own (at the leader: every rank's): another incarnation is another client */
     uint64_t budget;       /* micro-batches that claims will hand out */
     const eni_peer *peers; /* nranks, peers[r].rank == r */
     eni_peer leader;

@@ -47,13 +47,13 @@ typedef struct eni_revived_rank {
     bool has_left, has_said_bye;
 } eni_revived_rank;
 
-/* The life before. All of it is borrowed and stays valid until eni_leader_stop. */
+/* The previous incarnation. All of it is borrowed and stays valid until eni_leader_stop. */
 typedef struct eni_revived {
     const eni_key_value *key_values; /* rank 0's, as on_world got them */
     size_t nkey_values;
     const eni_peer *peers;  /* (nranks), as on_world got them; member data too */
     eni_revived_rank *rank; /* (nranks) */
-    uint32_t epoch;         /* of the life before; this one is one more */
+    uint32_t epoch;         /* of the previous incarnation; this one is one more */
     uint64_t incarnation;
     uint64_t claimed;   /* the next index to hand out */
     uint64_t stop_step; /* ENI_STEP_NEVER: none */
@@ -71,7 +71,7 @@ typedef struct eni_leader_config {
     int32_t rank;       /* -1: psd 0; 0: a thread inside rank 0. How members name the leader's death */
     const char *host, *host_id; /* borrowed during start */
     eni_token token;
-    uint32_t epoch;          /* of a first life: 1 */
+    uint32_t epoch;          /* of a first incarnation: 1 */
     int64_t join_ns;         /* all ranks must be there this long after start */
     int64_t peer_timeout_ns; /* 0: 5 s */
     uint64_t budget;         /* terms.budget before on_world: enough where on_world is NULL */
@@ -82,7 +82,7 @@ typedef struct eni_leader_config {
                                   generation when it is back); and as long a revived leader waits for rejoins.
                                   0: its death is the run's, and a revived leader waits join_ns */
     int64_t deadlock_ns;       /* 0: the peer timeout, at least 5 s; see eni_member_wait_begin */
-    const eni_revived *revived; /* NULL: a first life. Else only rejoins are let in, each at once (after all
+    const eni_revived *revived; /* NULL: a first incarnation. Else only rejoins are let in, each at once (after all
                                    other servers); on_world is called at the start, with epoch + 1 */
     const char *ask_tag;        /* the gather for which other servers are asked for a blob; NULL: "result" */
 
@@ -101,7 +101,7 @@ typedef struct eni_leader_config {
     en_status (*on_world)(void *user, const eni_world_info *world, eni_terms *terms);
     /* All ranks have sent their blob: the leader may add its own. blobs[0 .. nranks-1] are the ranks' (empty
      * for a lost one); for ask_tag, blobs[nranks ..] are those of servers 1, 2, ..; `count` is the number of
-     * all. `own_out` is copied at once. May come again for the same gather in another life. */
+     * all. `own_out` is copied at once. May come again for the same gather in another incarnation. */
     void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);
     /* goes_on: this rank's pushes will not come any more. Called before LEFT is told to the others. */
     void (*on_left)(void *user, int32_t rank, uint64_t incarnation);

@@ -1,8 +1,8 @@
 /* leader_join.c - who may come in, and when: at the start, and back after a psd was restarted.
  *
- * A first life: every JOIN is checked by itself and its sender waits. When all are there the leader compares
+ * A first incarnation: every JOIN is checked by itself and its sender waits. When all are there the leader compares
  * what they say, lets its own process and then the other servers open what they have, and welcomes all. A
- * revived leader knows the world from the life before, and welcomes each as it comes back. */
+ * revived leader knows the world from the previous incarnation, and welcomes each as it comes back. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
 
-/* Every rank's in its first life; the leader's world carries it, so that psd knows whom to expect. */
+/* Every rank's in its first incarnation; the leader's world carries it, so that psd knows whom to expect. */
 enum { FIRST_INCARNATION = 1 };
 static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their shards */
 static const int64_t notice_again_ns = 30 * ENI_SECOND;
@@ -243,7 +243,7 @@ void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_
             eni_leader_member_put(&leader->members[r], &renewed);
 }
 
-/* ---- a first life ---- */
+/* ---- a first incarnation ---- */
 
 /* Gives the ranks that asked for none the free ones, in connection order, and everyone his place. */
 static void assign_ranks(eni_leader *leader)
@@ -324,7 +324,7 @@ static void begin(eni_leader *leader)
     if (open_world(leader)) open_servers(leader);
 }
 
-/* ---- another life ---- */
+/* ---- another incarnation ---- */
 
 en_status eni_revived_apply(eni_revived *revived, int32_t nranks, const eni_entry *entry)
 {

@@ -46,7 +46,7 @@ static void on_stop(eni_leader *leader, const eni_connection *connection, const 
 
 /* ---- claims ---- */
 
-/* The same number gets the same answer, also from another life of the leader. */
+/* The same number gets the same answer, also from another incarnation of the leader. */
 static void on_claim(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
     if (m->number != member->claims && m->number != member->claims + 1) {
@@ -165,7 +165,7 @@ void eni_leader_tick_run(eni_leader *leader, int64_t now_ns)
     eni_leader_check_silence(leader, now_ns);
     if (leader->stage == LEADER_RUNNING && leader->abort_ns != 0 && now_ns >= leader->abort_ns)
         eni_leader_finish(leader, EN_EPEER, leader->abort_reason);
-    /* Everyone had left before this life began: who has not heard the answer has had time to ask for it. */
+    /* Everyone had left before this incarnation began: who has not heard the answer has had time to ask for it. */
     if (leader->config.revived != NULL && now_ns - leader->started_ns >= eni_leader_back_ns(leader))
         eni_leader_check_end(leader);
     if (leader->stage == LEADER_RUNNING) eni_leader_check_deadlock(leader, now_ns);

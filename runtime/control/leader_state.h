@@ -47,7 +47,7 @@ typedef struct eni_connection {
     eni_peer peer;              /* from JOINED on; ENI_RANK_NONE: to be assigned */
     const eni_key_value *key_values;
     size_t nkey_values;
-    uint64_t incarnation;               /* of its JOIN: 0 for a first life */
+    uint64_t incarnation;               /* of its JOIN: 0 for a first incarnation */
     uint64_t claims, claim_index, done; /* of its JOIN */
 } eni_connection;
 

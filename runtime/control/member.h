@@ -155,7 +155,7 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
  * EN_EPEER and names it. A restarted psd is another generation: other shards, another epoch. So is a server
  * k >= 1 that came back while psd 0 stayed: other shards under the same epoch. */
 
-/* 0 for the first life, then one more each time. One atomic load. */
+/* 0 for the first incarnation, then one more each time. One atomic load. */
 uint64_t eni_member_generation(const eni_member *member);
 
 /* Who leads now and under which epoch. Valid until close, also after the next generation. Clears the fd

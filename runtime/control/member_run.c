@@ -183,7 +183,7 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
         on_serve(member, m);
         return;
     case ENI_CTL_WELCOME: eni_member_rejoined(member, m); return;
-    case ENI_CTL_BYE: /* ours was heard in the life before, its answer was not sent */
+    case ENI_CTL_BYE: /* ours was heard in the previous incarnation, its answer was not sent */
         if (!member->has_said_bye) break;
         member->stage = MEMBER_HERE;
         on_bye(member);

@@ -143,7 +143,7 @@ typedef struct eni_store_event {
     uint64_t covered;    /* CALL with a payload: samples that the client has computed since its last one of this
                             bucket: what is booked as applied or dropped */
     eni_payload payload; /* CALL, INIT. The store owns it from here on, also when it refuses */
-    int is_replay; /* CALL: base_version was given by an earlier life of this store, which may have known
+    int is_replay; /* CALL: base_version was given by an earlier incarnation of this store, which may have known
                       more (store_save.h): the lower of it and the partition's version counts */
 } eni_store_event;
 

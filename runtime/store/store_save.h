@@ -30,7 +30,7 @@
  *              store may have it staged or held in a round that it has yet to make up, and a call that comes
  *              before would get into that round (ps-sync then sums two pushes of one rank; found by the fault test).
  *              New calls come after the last replay is answered, and keep is_replay while their base_version
- *              is from an earlier life.
+ *              is from an earlier incarnation.
  *     Held calls keep their tickets, or what old_ticket makes of them; a repeat brings the new one. */
 #ifndef STORE_STORE_SAVE_H
 #define STORE_STORE_SAVE_H
