@@ -49,13 +49,13 @@ static en_status open_strategy(eni_host *host)
 {
     int which;
     uint32_t slot;
-    host->is_planning = 1;
+    host->is_planning = true;
     EN_TRY(eni_hook_open(host));
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(eni_hook_plan(host, b));
     EN_TRY(host->cost_status);
     EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
-    host->is_planning = 0;
+    host->is_planning = false;
     return EN_OK;
 }
 
@@ -106,7 +106,7 @@ void eni_host_close(eni_host *host)
 
 void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
 {
-    host->has_samples = 1;
+    host->has_samples = true;
     host->local_samples = local;
     host->world_samples = world;
 }
@@ -114,7 +114,7 @@ void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
 void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
 {
     memcpy(host->micros, samples, (size_t)(n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES) * sizeof *samples);
-    host->has_micros = 1;
+    host->has_micros = true;
 }
 
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
@@ -150,7 +150,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
-    eni_host_send_late(host, 0);
+    eni_host_send_unsent(host, false);
     EN_TRY(eni_hook_submit(host, bucket));
     eni_host_gpu_offer(host);
     return EN_OK;

@@ -16,7 +16,7 @@
 #include "core/log.h"
 #include "core/try.h"
 
-static int is_shared(const eni_host *host)
+static bool is_shared(const eni_host *host)
 {
     return host->config.gpu != NULL && eni_gpu_steps_way(host->config.gpu) == ENI_GPU_SHARED;
 }
@@ -61,7 +61,7 @@ en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
     if (!host->has_micros) host->micros[0] = nsamples;
     const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, host->micros, total);
     memset(host->micros, 0, sizeof host->micros);
-    host->has_micros = 0;
+    host->has_micros = false;
     return st;
 }
 
@@ -87,7 +87,7 @@ static en_status offer(eni_host *host, eni_request *r)
                             .coll = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad)};
     r->op.coll.on_reduced = step_slice;
     r->op.coll.on_reduced_user = r;
-    r->is_offered = 1;
+    r->is_offered = true;
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
     const en_status st = host->transport.start(host->transport.user, &r->op);
     host->counters.send_ns += eni_host_now(host) - begin - (host->counters.update_ns - updated);

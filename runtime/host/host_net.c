@@ -68,7 +68,7 @@ static double cost(void *user, int op, uint64_t bytes)
 {
     eni_host *host = user;
     if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
-        host->has_measured = 1;
+        host->has_measured = true;
         host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
     }
     if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */

@@ -64,7 +64,7 @@ static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 
 /* ---- small services ---- */
 
-static int has_key(eni_host *host, const char *operation, const char *key)
+static bool has_key(eni_host *host, const char *operation, const char *key)
 {
     if (key == NULL) eni_host_misuse(host, "called %s without a key", operation);
     return key != NULL;
@@ -114,7 +114,7 @@ static double host_coll_bytes(en_host *table, int op, int group)
     eni_host *host = host_of(table);
     const eni_host_config *c = &host->config;
     const eni_transport *t = &host->transport;
-    const int is_local = group == EN_LOCAL || !t->has_world;
+    const bool is_local = group == EN_LOCAL || !t->has_world;
     const int algorithm = t->has_world   ? c->coll_algorithm
                           : t->has_local ? c->local_algorithm
                                          : ENI_COLL_DIRECT;
@@ -137,21 +137,21 @@ static void note_write(eni_host *host, en_vec v)
     if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->is_empty[eni_vec_bucket(v)] = 0;
 }
 
-/* 1 if something else than mean_step may write `v`; else misuse of `operation`. */
-static int may_write(eni_host *host, const char *operation, en_vec v)
+/* Whether something else than mean_step may write `v`; else misuse of `operation`. */
+static bool may_write(eni_host *host, const char *operation, en_vec v)
 {
     const uint32_t slot = eni_vec_slot(v), first = host->optimizer_slot;
     if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM &&
         strcmp(operation, "call") != 0) {
         eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
-        return 0;
+        return false;
     }
-    const int is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
+    const bool is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
     if (!(host->config.strategy->flags & EN_SHARED_PARAMS) || (slot != ENI_SLOT_PARAM && !is_optimizer))
-        return 1;
+        return true;
     eni_host_misuse(host, "called %s on %s, which with EN_SHARED_PARAMS only mean_step changes", operation,
                     is_optimizer ? "optimizer state" : "the weights");
-    return 0;
+    return false;
 }
 
 static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
@@ -223,18 +223,18 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_
 }
 
 /* Handles come from a plugin: one of another bucket, or none at all, would reach past the arena. */
-static int is_vector_of(eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
+static bool is_vector_of(eni_host *host, const char *operation, const en_bucket *bucket, en_vec v)
 {
-    if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return 1;
+    if (eni_vec_is_valid(host, v) && eni_vec_bucket(v) == bucket->id) return true;
     eni_host_misuse(host, "called %s with a vector that is not of bucket %u", operation, bucket->id);
-    return 0;
+    return false;
 }
 
 /* Ends the operation of a request, once. */
 static en_status complete(eni_host *host, eni_request *r)
 {
     if (r->is_complete || r->failed != EN_OK) return r->failed;
-    r->is_complete = 1;
+    r->is_complete = true;
     r->failed = host->transport.wait(host->transport.user, &r->op);
     host->counters.wait_ns += r->op.waited_ns;
     return r->failed;
@@ -261,7 +261,7 @@ en_status eni_host_share_params(eni_host *host)
     EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
     for (int i = 0; i < host->noptimizer_slots; i++)
         EN_TRY(eni_coll_share(c->coll, host->optimizer_slot + (uint32_t)i));
-    host->has_shared_params = 1;
+    host->has_shared_params = true;
     return EN_OK;
 }
 
@@ -287,7 +287,7 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
 /* Makes the request's all-reduce the pass that averages and steps. */
 static void fuse(eni_host *host, eni_request *r)
 {
-    r->is_fused = 1;
+    r->is_fused = true;
     r->hyper = eni_host_rates(host, r->bucket->id);
     r->op.coll.op = ENI_COLL_MEAN_STEP;
     r->op.coll.on_reduced = step_slice;
@@ -297,7 +297,8 @@ static void fuse(eni_host *host, eni_request *r)
 /* ---- collectives ---- */
 
 /* A request that could not start is remembered as one whose wait says why. */
-static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const en_bucket *bucket, int then_step)
+static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const en_bucket *bucket,
+                         bool then_step)
 {
     eni_request *r = request_new(host, REQ_COLL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
@@ -327,7 +328,7 @@ static int find_group(eni_host *host, int group)
 {
     const en_world *world = &host->config.world;
     const eni_transport *t = &host->transport;
-    const int is_part = group == EN_LOCAL && world->nhosts > 1; /* of the world */
+    const bool is_part = group == EN_LOCAL && world->nhosts > 1; /* of the world */
     if ((is_part ? world->nlocal : world->nranks) <= 1) return ALONE;
     if (is_part ? t->has_local : t->has_world) return is_part ? EN_LOCAL : EN_WORLD;
     if (!is_part && world->nhosts <= 1 && t->has_local) return EN_LOCAL;
@@ -377,15 +378,16 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
 }
 
 /* Other processes read the memory of this rank's own, and with EN_ROUNDS the weights may not be there. */
-static int may_send(eni_host *host, const char *operation, en_vec v)
+static bool may_send(eni_host *host, const char *operation, en_vec v)
 {
-    if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return 1;
+    if (!(host->config.strategy->flags & EN_ROUNDS) || eni_vec_slot(v) != ENI_SLOT_PARAM) return true;
     eni_host_misuse(host, "called %s to send the weights, which with EN_ROUNDS are the store's own",
                     operation);
-    return 0;
+    return false;
 }
 
-static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket *bucket, int to, en_vec out, int from, en_vec in)
+static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket *bucket, int to, en_vec out,
+                            int from, en_vec in)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "sendrecv", bucket) || !eni_host_serves(host, "sendrecv", group, what, 0))
@@ -420,15 +422,15 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
  *
  * Contents change in the order of call. A leader that reduces the gradients of its host and pushes the mean
  * says so in submit, one after the other, and backward goes on. The collective is done some time later, so
- * the push is late: it is sent at the next submit, or in the next wait, whichever comes first after that.
- * Late calls leave in their order. Whoever waits for an answer sends all of them first, and waits for their
+ * the push stays unsent: it leaves at the next submit, or in the next wait, whichever comes first after that.
+ * Unsent calls leave in their order. Whoever waits for an answer sends all of them first, and waits for their
  * collectives: the other ranks have made, or will make before anything else, the same calls. */
 static void send_call(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
     r->op.nsamples = r->is_grad ? host->grad_samples[bucket->id] : bucket->nsamples;
     r->op.step = host->step;
-    r->is_late = 0;
+    r->is_unsent = false;
     const int64_t begin = eni_host_now(host);
     r->failed = host->transport.start(host->transport.user, &r->op);
     const int64_t end = eni_host_now(host);
@@ -439,7 +441,7 @@ static void send_call(eni_host *host, eni_request *r)
                    (int)bucket->id, bucket->count * sizeof(float));
 }
 
-static int is_done(eni_host *host, const eni_request *r)
+static bool is_done(eni_host *host, const eni_request *r)
 {
     return r->is_complete || r->failed != EN_OK || host->transport.test(host->transport.user, &r->op);
 }
@@ -456,24 +458,24 @@ static eni_request *holds_up(eni_host *host, const eni_request *r)
     return NULL;
 }
 
-/* 1: r waits for a collective on its vector, and is queued. */
-static int delay_call(eni_host *host, eni_request *r)
+/* true: r waits for a collective on its vector, and is queued. */
+static bool delay_call(eni_host *host, eni_request *r)
 {
     const eni_request *before = holds_up(host, r);
-    if (before == NULL) return 0;
+    if (before == NULL) return false;
     r->failed = before->failed;
-    if (r->failed != EN_OK) return 1; /* never sent */
-    r->is_late = 1;
+    if (r->failed != EN_OK) return true; /* never sent */
+    r->is_unsent = true;
     r->after = before->id;
-    host->late[host->late_end++ % ENI_HOST_REQUESTS] = r->id;
-    return 1;
+    host->unsent[host->unsent_end++ % ENI_HOST_REQUESTS] = r->id;
+    return true;
 }
 
-void eni_host_send_late(eni_host *host, int may_block)
+void eni_host_send_unsent(eni_host *host, bool may_block)
 {
-    for (; host->late_begin < host->late_end; host->late_begin++) {
-        eni_request *r = eni_host_request(host, host->late[host->late_begin % ENI_HOST_REQUESTS]);
-        if (r == NULL || r->kind != REQ_CALL || !r->is_late) continue;
+    for (; host->unsent_begin < host->unsent_end; host->unsent_begin++) {
+        eni_request *r = eni_host_request(host, host->unsent[host->unsent_begin % ENI_HOST_REQUESTS]);
+        if (r == NULL || r->kind != REQ_CALL || !r->is_unsent) continue;
         eni_request *before = eni_host_request(host, r->after);
         if (before != NULL && !may_block && !is_done(host, before)) return;
         const en_status st = before != NULL ? complete(host, before) : EN_OK;
@@ -481,13 +483,13 @@ void eni_host_send_late(eni_host *host, int may_block)
             send_call(host, r);
         } else {
             r->failed = st;
-            r->is_late = 0;
+            r->is_unsent = false;
         }
     }
 }
 
 /* Whether this rank may call that store, now: one call of a bucket at a time. */
-static int may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bucket)
+static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bucket)
 {
     const eni_transport *t = &host->transport;
     if (kind < 1 || kind > 255)
@@ -505,12 +507,12 @@ static int may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *bu
         eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for",
                         bucket->id);
     else
-        return 1;
-    return 0;
+        return true;
+    return false;
 }
 
-static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const en_bucket *bucket, en_vec out,
-                        en_vec in, uint64_t word)
+static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const en_bucket *bucket,
+                        en_vec out, en_vec in, uint64_t word)
 {
     eni_host *host = host_of(table);
     if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call") ||
@@ -568,7 +570,7 @@ static void add_staleness(eni_host *host, double staleness)
 
 static en_status wait_call(eni_host *host, eni_request *r)
 {
-    eni_host_send_late(host, 1);
+    eni_host_send_unsent(host, true);
     const int64_t begin = eni_host_now(host), waited = host->counters.wait_ns;
     if (r->failed != EN_OK) { /* woken by a death, perhaps: then that is the reason */
         EN_TRY(host->config.alive_status(host->config.alive_user));
@@ -604,7 +606,7 @@ static en_status host_wait(en_host *table, en_req req)
     en_status st = r->kind == REQ_COLL  ? wait_coll(host, r)
                    : r->kind == REQ_GPU ? eni_host_gpu_wait(host, r)
                                         : wait_call(host, r);
-    if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_late(host, 0);
+    if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_unsent(host, false);
     request_free(host, r);
     return st;
 }

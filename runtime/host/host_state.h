@@ -10,9 +10,9 @@
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
  * A slot holds one named vector of all buckets; the arena makes it visible to other processes of the host.
  *
- * Requests. An en_req counts up; its place is in a ring of operations in progress, of whose blocks only those in
- * use have memory: a thousand hosts in virtual time are one process. A finished one is forgotten;
- * waiting for it again is fine and returns at once; waiting for one that there never was is misuse. */
+ * Requests. An en_req counts up; its place is in a ring of operations in progress, of whose blocks only those
+ * in use have memory: a thousand hosts in virtual time are one process. A finished one is forgotten; waiting
+ * for it again is fine and returns at once; waiting for one that there never was is misuse. */
 #ifndef HOST_HOST_STATE_H
 #define HOST_HOST_STATE_H
 
@@ -26,19 +26,19 @@ typedef struct eni_request {
     eni_request_kind kind;
     eni_host *host;
     en_req id;
-    const char *what;  /* "all-reduce", "push-pull": for people */
-    eni_operation op;  /* what the transport carries; REQ_GPU, SHARED: once is_offered */
+    const char *what;        /* "all-reduce", "push-pull": for people */
+    eni_operation op;        /* what the transport carries; REQ_GPU, SHARED: once is_offered */
     const en_bucket *bucket; /* REQ_CALL: whose call; REQ_COLL with then_step, REQ_GPU: what to step */
-    en_req after;      /* a late REQ_CALL: the collective on its vector */
-    int is_offered;    /* REQ_GPU, SHARED: the others know that the gradient is there */
-    int is_complete;   /* the transport was waited for */
-    int then_step;     /* mean_step: the optimizer follows the all-reduce */
-    int is_mean;       /* REQ_COLL: leaves a mean of gradients in grad */
-    int is_fused;      /* mean_step in one pass with it, at these rates */
-    int is_push;       /* REQ_CALL that carries a vector */
-    int is_grad;       /* and that is the gradient: it stands for the samples behind it */
-    int is_late;       /* and is not sent yet (host_ops.c) */
-    en_status failed;  /* why it could not start, or what its wait said; EN_OK: nothing so far */
+    en_req after;            /* an unsent REQ_CALL: the collective on its vector */
+    bool is_offered;         /* REQ_GPU, SHARED: the others know that the gradient is there */
+    bool is_complete;        /* the transport was waited for */
+    bool then_step;          /* mean_step: the optimizer follows the all-reduce */
+    bool is_mean;            /* REQ_COLL: leaves a mean of gradients in grad */
+    bool is_fused;           /* mean_step in one pass with it, at these rates */
+    bool is_push;            /* REQ_CALL that carries a vector */
+    bool is_grad;            /* and that is the gradient: it stands for the samples behind it */
+    bool is_unsent;          /* and is not sent yet (host_ops.c) */
+    en_status failed;        /* why it could not start, or what its wait said; EN_OK: nothing so far */
     eni_hyper hyper;
 } eni_request;
 
@@ -56,37 +56,38 @@ struct eni_host {
     char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
     uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
     int noptimizer_slots;
-    int is_planning;
-    int has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
-    int writes_param; /* some call of the strategy wrote the weights of this rank itself */
+    bool is_planning;
+    bool has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
+    int writes_param;       /* some call of the strategy wrote the weights of this rank itself */
     eni_request *requests[ENI_HOST_REQUESTS / ENI_HOST_BLOCK]; /* blocks, made when first used */
     uint32_t nrequests;                                        /* in progress */
     en_req requests_base;                                      /* whose place is the ring's first */
     en_req next_request, first_request;                        /* the step's first one */
     en_req *calling;                                           /* (n) the bucket's last call */
-    uint64_t step, samples_before;      /* of the step in progress */
-    uint32_t nfinished;                 /* buckets of it */
+    uint64_t step, samples_before;                             /* of the step in progress */
+    uint32_t nfinished;                                        /* buckets of it */
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
-    int has_measured;      /* costs, or why there are none (host_net.c) */
+    bool has_measured;     /* costs, or why there are none (host_net.c) */
     en_status cost_status;
     eni_costs costs;
     uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
     uint8_t *is_empty;      /* (n) grad is known to have no sample behind it: a step on it is none */
     uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
-    uint64_t *uncovered;    /* (n) computed since the last push of the bucket: by this rank, or by the ranks of
-                               this host where it pushes for them */
-    int has_samples;        /* the next two were told */
+    uint64_t *uncovered; /* (n) computed since the last push of the bucket: by this rank, or by the ranks of
+                            this host where it pushes for them */
+    bool has_samples;    /* the next two were told */
     uint64_t local_samples, world_samples; /* of the step */
-    en_req late[ENI_HOST_REQUESTS];
-    uint64_t late_begin, late_end; /* late[late_begin % ..] up to late_end: calls that are not sent yet */
+    en_req unsent[ENI_HOST_REQUESTS];
+    uint64_t unsent_begin,
+        unsent_end; /* unsent[unsent_begin % ..] up to unsent_end: calls that are not sent yet */
     uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, 0 behind them */
-    int has_micros;
-    uint8_t *is_stepping;           /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
-    en_req next_offer;              /* SHARED: requests before it are offered, or are none of REQ_GPU */
+    bool has_micros;
+    uint8_t *is_stepping; /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
+    en_req next_offer;    /* SHARED: requests before it are offered, or are none of REQ_GPU */
     eni_host_counters counters;
-    int64_t left_ns, busy_ns;       /* when the step's first exchange left, 0: none has; busy() then */
+    int64_t left_ns, busy_ns; /* when the step's first exchange left, 0: none has; busy() then */
 };
 
 static inline int64_t eni_host_now(const eni_host *host)
@@ -140,8 +141,8 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...) __attribute__((format
 /* 1 if `bucket` is one of the host's own; else misuse of `operation`. */
 int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucket);
 
-/* 1 if an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in one
- * logged sentence. */
+/* 1 if an operation for `group` that carries `what` and `word` can be; else the hook fails with EN_EINVAL, in
+ * one logged sentence. */
 int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word);
 
 /* The arena slot of a name; 0: it is new. find takes one for it; 0: no room. */
@@ -188,7 +189,7 @@ void eni_host_gpu_offer(eni_host *host);
 /* ---- host_ops.c ---- */
 
 /* Sends the calls that wait for a collective: all of them, or as far as that needs no waiting. */
-void eni_host_send_late(eni_host *host, int may_block);
+void eni_host_send_unsent(eni_host *host, bool may_block);
 
 /* All operations; .world is the host's own to fill in. */
 extern const en_host eni_host_operations;
