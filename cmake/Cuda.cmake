@@ -66,7 +66,7 @@ list(REMOVE_DUPLICATES EN_CUDA_INCLUDE_DIRS)
 set(EN_HAVE_CUDA_HEADERS ON)
 
 # What these builds look for is not in kernels, and their flags are not nvcc's.
-if(ENTRAIN_CUDA STREQUAL AUTO AND (EN_SANITIZE OR EN_FUZZ OR EN_MUTATIONS))
+if(ENTRAIN_CUDA STREQUAL AUTO AND (EN_SANITIZE OR EN_FUZZ))
   return()
 endif()
 

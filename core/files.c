@@ -12,7 +12,6 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 
 en_status eni_files_need(size_t needed, const char *who)
@@ -62,7 +61,7 @@ static en_status folder_sync(const char *path, char *why_out, size_t why_bytes)
     if (slash != NULL) slash[slash == folder] = '\0';
     const int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     en_status st = EN_OK;
-    if (fd < 0 || (!eni_mutant("no-directory-sync") && fsync(fd) != 0))
+    if (fd < 0 || fsync(fd) != 0)
         st = eni_file_failed("bring to the disk the folder of", path, why_out, why_bytes);
     if (fd >= 0) close(fd);
     eni_free(folder);
@@ -86,8 +85,7 @@ static en_status fill(const char *path, eni_file_put put, void *user, char *why_
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return eni_file_failed("create", path, why_out, why_bytes);
     en_status st = put(user, path, fd, why_out, why_bytes);
-    if (st == EN_OK && fsync(fd) != 0 && !(eni_mutant("fsync-again") && fsync(fd) == 0))
-        st = eni_file_failed("bring to the disk", path, why_out, why_bytes);
+    if (st == EN_OK && fsync(fd) != 0) st = eni_file_failed("bring to the disk", path, why_out, why_bytes);
     if (close(fd) != 0 && st == EN_OK) st = eni_file_failed("write", path, why_out, why_bytes);
     return st;
 }

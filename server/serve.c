@@ -12,7 +12,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "runtime/store/store_save.h"
 #include "server/shard_impl.h"
 
@@ -154,8 +153,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
     eni_token token;
-    if ((eni_token_parse(h->text, &token) != EN_OK || !eni_token_equal(&token, &shard->config.token)) &&
-        !eni_mutant("no-token-at-shard")) {
+    if (eni_token_parse(h->text, &token) != EN_OK || !eni_token_equal(&token, &shard->config.token)) {
         shard->figures.refusals.token++;
         eni_shard_refuse(shard, packet, EN_EDENIED,
                          "the job token does not match: this psd belongs to another run");
@@ -184,8 +182,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
 static int is_believed(const eni_shard *shard, const eni_packet *packet)
 {
     const eni_header *h = &packet->header;
-    const int is_of_now = h->epoch == shard->config.epoch || eni_mutant("stale-epoch");
-    if (h->rank < 0 || h->rank >= shard->config.nranks || !is_of_now ||
+    if (h->rank < 0 || h->rank >= shard->config.nranks || h->epoch != shard->config.epoch ||
         h->incarnation != shard->config.incarnation || (int32_t)h->shard != shard->config.index)
         return 0;
     const eni_route *route = &shard->route[h->rank];

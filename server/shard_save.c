@@ -13,7 +13,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 #include "runtime/store/store_save.h"
 #include "server/shard_impl.h"
@@ -202,7 +201,6 @@ uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
     const eni_shard_saves *saves = shard->saves;
     if (!saves || rank < 0 || rank >= shard->config.nranks || bucket >= shard->config.setup->nbuckets)
         return 0;
-    if (eni_mutant("ack-before-durable")) return eni_store_seq(shard->store, rank, bucket);
     return *seq_at(shard, saves->stable, rank, bucket);
 }
 

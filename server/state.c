@@ -20,7 +20,6 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 
 /* ---- generations of a part ----------------------------------------------------------------------------- */
@@ -174,8 +173,7 @@ static int write_beside(const eni_state *state, const char *name, struct iovec *
     const int fd =
         openat(state->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (fd < 0) return -1;
-    if (write_all(fd, part, n) == 0 && (fsync(fd) == 0 || (eni_mutant("fsync-again") && fsync(fd) == 0)))
-        return close(fd);
+    if (write_all(fd, part, n) == 0 && fsync(fd) == 0) return close(fd);
     const int cause = errno;
     close(fd);
     errno = cause;
@@ -200,7 +198,7 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     name_of(stamp->kind, stamp->shard, "tmp", beside);
     name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
     if (write_beside(state, beside, parts, 3) == 0 && renameat(state->fd, beside, state->fd, place) == 0 &&
-        (eni_mutant("no-directory-sync") || fsync(state->fd) == 0))
+        fsync(state->fd) == 0)
         return EN_OK;
     eni_warn(
         "state",

@@ -1,37 +1,72 @@
 #!/bin/sh
-# mutations.sh [BUILD [NAME..]]: builds once with EN_MUTATIONS=ON, then re-introduces each known bug of
-# tests/mutations/mutants.txt (or those named), alone, and runs the tests that should find it. Without any of them the
-# same tests must pass. Prints a table; exit 1 if a bug is not caught.
+# mutations.sh [FOLDER [NAME..]]: copies the tree into FOLDER/tree, puts each known bug of tests/mutations (or those named)
+# into the copy, alone, and runs the tests that should find it. Without any of them the same tests must pass. Prints a
+# table; exit 1 if a bug is not caught.
+# mutations.sh --check: every patch applies to the product, and has its line in mutants.txt.
 cd "$(dirname "$0")/.." || exit 2
-build=${1:-build-mutations}
-[ $# -gt 0 ] && shift
 list=tests/mutations/mutants.txt
 trim() { sed 's/^ *//; s/ *$//'; }
 field() { grep -E "^$1 *\|" $list | cut -d'|' -f"$2" | trim; }
-names=${*:-$(grep -v '^#' $list | cut -d'|' -f1)}
+listed() { grep -v '^#' $list | cut -d'|' -f1 | trim | sort; }
+
+if [ "$1" = --check ]; then
+    bad=0
+    listed >"${TMPDIR:-/tmp}/mutants.$$"
+    (cd tests/mutations && ls ./*.patch) | sed 's/^\.\///; s/\.patch$//' | sort | diff "${TMPDIR:-/tmp}/mutants.$$" - ||
+        { echo "mutations: $list and the patches beside it have not the same names"; bad=1; }
+    rm -f "${TMPDIR:-/tmp}/mutants.$$"
+    for patch in tests/mutations/*.patch; do
+        GIT_CEILING_DIRECTORIES=$(dirname "$PWD") git apply --check "$patch" ||
+            { echo "mutations: $patch does not apply: is its bug still possible, and where?"; bad=1; }
+    done
+    [ $bad = 0 ] && echo "mutations: $(listed | wc -l) patches apply"
+    exit $bad
+fi
+
+folder=${1:-build-mutations}
+[ $# -gt 0 ] && shift
+names=${*:-$(listed)}
 tests=$(for name in $names; do field "$name" 2; done | tr ' ' '\n' | sort -u)
 [ -n "$tests" ] || { echo "mutations: $list has none of: $names"; exit 2; }
+targets() { for test in "$@"; do echo "test_$test"; done; }
 
-run() { # the tests named, none of them for longer than a minute
-    (cd "$build" && ctest --timeout 120 -R "^($(echo "$*" | tr ' ' '|'))\$" >last.log 2>&1)
-}
+mkdir -p "$folder" && folder=$(cd "$folder" && pwd) || exit 2
+tree=$folder/tree build=$folder/build
+rm -rf "$tree" && mkdir -p "$tree" || exit 2
+git ls-files -co --exclude-standard -z | xargs -0 sh -c 'for f; do [ ! -e "$f" ] || echo "$f"; done' sh |
+    tar -cf - -T - | tar -xf - -C "$tree" || exit 2
 
-tools/configured_here.sh "$build" || exit 2
-cmake -S . -B "$build" -DEN_MUTATIONS=ON -DEN_ONEDNN=OFF >/dev/null || exit 2
 # shellcheck disable=SC2046
-cmake --build "$build" -j "${JOBS:-2}" --target $(for t in $tests; do echo "test_$t"; done) >"$build/build.log" 2>&1 ||
-    { tail -20 "$build/build.log"; exit 2; }
+compile() { cmake --build "$build" -j "${JOBS:-2}" --target $(targets "$@") >"$folder/build.log" 2>&1; }
+run() { # the tests named, none of them for longer than two minutes
+    (cd "$build" && ctest --timeout 120 -R "^($(echo "$*" | tr ' ' '|'))\$" >"$folder/last.log" 2>&1)
+}
+plant() { (cd "$tree" && GIT_CEILING_DIRECTORIES=$folder git apply "$@"); }
+
+cmake -S "$tree" -B "$build" -DEN_ONEDNN=OFF -DENTRAIN_CUDA=OFF -DCMAKE_C_COMPILER_LAUNCHER="$(command -v ccache)" \
+    >"$folder/build.log" || { tail -20 "$folder/build.log"; exit 2; }
 # shellcheck disable=SC2086
-run $tests || { tail -30 "$build/last.log"; echo "mutations: the tests fail without any mutant"; exit 1; }
+compile $tests || { tail -20 "$folder/build.log"; exit 2; }
+# shellcheck disable=SC2086
+run $tests || { tail -30 "$folder/last.log"; echo "mutations: the tests fail without any mutant"; exit 1; }
 
 missed=0
 printf '%-28s %-20s %s\n' mutant 'caught by' bug
 for name in $names; do
-    caught=
-    for test in $(field "$name" 2); do
-        EN_MUTANT=$name run "$test" || { caught=$test; break; }
-    done
-    [ -n "$caught" ] || { caught='NOT CAUGHT'; missed=$((missed + 1)); }
+    patch=$PWD/tests/mutations/$name.patch caught=
+    plant "$patch" || exit 2
+    # shellcheck disable=SC2046
+    if compile $(field "$name" 2); then
+        for test in $(field "$name" 2); do
+            run "$test" || { caught=$test; break; }
+        done
+    else
+        tail -5 "$folder/build.log"
+        caught='DOES NOT BUILD'
+    fi
+    plant -R "$patch" || exit 2
+    [ -n "$caught" ] || caught='NOT CAUGHT'
+    case $caught in *\ *) missed=$((missed + 1)) ;; esac
     printf '%-28s %-20s %s\n' "$name" "$caught" "$(field "$name" 3)"
 done
 # shellcheck disable=SC2086

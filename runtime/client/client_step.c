@@ -8,7 +8,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 
 /* ---- actions ---- */
@@ -113,8 +112,7 @@ static int is_durable(const eni_client_kept *kept, uint64_t durable)
 static void trim(eni_client_partition *c, uint64_t durable)
 {
     if (durable > c->durable) c->durable = durable;
-    while (c->first != c->last && c->first != c->replay &&
-           is_durable(eni_mutant("replay-after-stable") ? c->first : c->first->next, durable))
+    while (c->first != c->last && c->first != c->replay && is_durable(c->first->next, durable))
         eni_client_drop_first(c);
 }
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "runtime/control/leader_state.h"
 
 void eni_slot_fini(eni_slot *slot)
@@ -34,7 +33,6 @@ const eni_slot *eni_leader_member_slot(const eni_leader_member *member, uint64_t
 
 static bool takes_part(const eni_leader_member *member)
 {
-    if (eni_mutant("gather-counts-the-dead")) return true;
     return member->stage == MEMBER_HERE || member->stage == MEMBER_BYE || member->stage == MEMBER_MISSING;
 }
 

@@ -12,7 +12,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 #include "runtime/control/leader_state.h"
 #include "runtime/net/process.h"
@@ -415,7 +414,7 @@ static void connection_member(eni_leader *leader, eni_connection *connection)
 static bool check_numbers(eni_leader *leader, eni_connection *connection, const eni_message *join)
 {
     int32_t nranks = leader->config.nranks;
-    if (!eni_token_equal(&join->token, &leader->config.token) && !eni_mutant("no-token-at-join"))
+    if (!eni_token_equal(&join->token, &leader->config.token))
         refuse(connection, EN_EDENIED,
                "the job token is not this run's: it was started by someone else, or is an old one");
     else if (join->nranks != nranks)

@@ -5,7 +5,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 #include "runtime/store/store_impl.h"
 
@@ -77,7 +76,7 @@ static eni_version_buffer *take_spare(eni_partition *part)
 
 en_status eni_partition_own(eni_store *store, eni_partition *part)
 {
-    if (!part->buffer || !is_acquired(part->buffer) || eni_mutant("live-weights-lent")) return EN_OK;
+    if (!part->buffer || !is_acquired(part->buffer)) return EN_OK;
     eni_version_buffer *spare = take_spare(part);
     if (!spare) return EN_ENOMEM;
     memcpy(spare->data, part->pub.w, part->pub.count * sizeof(float));
@@ -107,7 +106,6 @@ void eni_store_release(void *weights, void *buffer)
 /* The order of the sum: by rank, and within a rank by clock. */
 static int comes_before(const eni_call *a, const eni_call *b)
 {
-    if (eni_mutant("arrival-order")) return 0;
     if (a->msg.src != b->msg.src) return a->msg.src < b->msg.src;
     return a->msg.clock < b->msg.clock;
 }
@@ -165,7 +163,7 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
     call->met = version;
     call->is_counted = 1;
     *(was_applied ? &stats->applied : &stats->dropped) += call->covered;
-    if (!was_applied && !eni_mutant("dropped-is-stale")) return EN_OK;
+    if (!was_applied) return EN_OK;
     if (call->msg.nsamples == 0 && call->covered == 0) return EN_OK;
     EN_TRY(eni_histogram_add(&stats->staleness, behind));
     return call->is_steady ? eni_histogram_add(&stats->steady, behind) : EN_OK;
@@ -197,8 +195,7 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
         const eni_call *call = part->staged[(start + k) % part->nstaged];
         if (weight_of(call) == 0) continue;
         store->source[n] = call->msg.data + lo;
-        store->scale[n++] =
-            (float)(call->weight * (eni_mutant("mean-of-means") ? (double)1 : (double)weight_of(call)));
+        store->scale[n++] = (float)(call->weight * (double)weight_of(call));
     }
     eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
 }
@@ -207,7 +204,7 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
 static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
-    const float inv = 1.0f / (eni_mutant("mean-of-means") ? (float)part->nstaged : (float)weight);
+    const float inv = 1.0f / (float)weight;
     if (store->config.sum_order == ENI_SUM_RANK) {
         mean_range(store, part, 0, inv, 0, count);
         return;
@@ -234,8 +231,7 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
 {
     EN_TRY(eni_partition_own(store, part));
     eni_hyper hyper = store->config.hyper;
-    hyper.lr =
-        eni_schedule_lr(&store->config.schedule, eni_mutant("lr-by-steps") ? part->steps : part->samples);
+    hyper.lr = eni_schedule_lr(&store->config.schedule, part->samples);
     hyper.step = part->steps;
     store->config.optimizer->step(part->pub.w, part->slot, store->mean, part->pub.count, &hyper);
     return EN_OK;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "runtime/store/store_impl.h"
 
 enum { PIECE = 64 * 1024 };
@@ -96,7 +95,7 @@ static void put_client(sink *out, const eni_client *client)
 
 static void put_dedupe(sink *out, const eni_store *store, const eni_partition *part, const eni_dedupe *dedupe)
 {
-    put(out, eni_mutant("dedupe-not-saved") ? 0 : dedupe->seq, 8);
+    put(out, dedupe->seq, 8);
     put(out, dedupe->clock, 8);
     put(out, dedupe->pushes, 8);
     put(out, dedupe->outcome, 1);
@@ -123,7 +122,7 @@ static void put_call(sink *out, const eni_call *call)
     put(out, call->msg.clock, 8);
     put(out, call->msg.base_version, 8);
     put(out, call->msg.nsamples, 8);
-    put(out, eni_mutant("covered-not-saved") ? 0 : call->covered, 8);
+    put(out, call->covered, 8);
     put(out, call->ticket, 8);
     put(out, call->seq, 8);
     put(out, call->met, 8);

@@ -12,7 +12,6 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/mutation.h"
 #include "core/try.h"
 #include "runtime/store/store_impl.h"
 
@@ -168,7 +167,7 @@ static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
 {
     for (uint32_t i = part->nstaged; i-- > 0;) {
         eni_call *call = part->staged[i];
-        if (call->msg.src != who || !(call->is_held || eni_mutant("answered-forgotten"))) continue;
+        if (call->msg.src != who || !call->is_held) continue;
         store->client[who].stats.dropped += call->covered;
         eni_partition_unstage(store, part, call);
     }
@@ -367,7 +366,7 @@ static en_status repeat_call(eni_store *store, const eni_store_event *event, eni
     store->stats.repeats++;
     for (eni_call *call = part->held_first; call; call = call->next)
         if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
-            if (!eni_mutant("old-ticket-answered")) call->ticket = event->ticket;
+            call->ticket = event->ticket;
             return EN_OK;
         }
     if (event->seq < dedupe->seq)
@@ -452,7 +451,7 @@ static en_status take_call(eni_store *store, const eni_store_event *event, eni_p
         .kind = event->kind,
         .src = event->client,
         .what = event->what,
-        .clock = part->dedupe[event->client].clock - (uint64_t)eni_mutant("bound-off-by-one"),
+        .clock = part->dedupe[event->client].clock,
         .base_version =
             event->base_version < part->pub.version ? event->base_version : part->pub.version, /* is_replay */
         .nsamples = event->nsamples,
@@ -475,16 +474,16 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
     const eni_payload *payload = &event->payload;
     const unsigned long long seq = event->seq;
     if ((payload->data != NULL) != (payload->count > 0) ||
-        (payload->data && payload->count != part->pub.count && !eni_mutant("half-push")))
+        (payload->data && payload->count != part->pub.count))
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
                       event->bucket, part->pub.shard, (unsigned long long)payload->count,
                       (unsigned long long)part->pub.count);
     eni_client *client = &store->client[event->client];
     if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
-    if (event->incarnation < client->incarnation && !eni_mutant("dedupe-without-incarnation"))
+    if (event->incarnation < client->incarnation)
         return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
                       event->client);
-    if (event->incarnation > client->incarnation && !eni_mutant("dedupe-without-incarnation"))
+    if (event->incarnation > client->incarnation)
         EN_TRY(join(store, event->client, event->incarnation, NULL));
     if (client->presence != ENI_ACTIVE)
         return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
@@ -493,12 +492,11 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
         return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
                       event->bucket);
     const eni_dedupe *dedupe = &part->dedupe[event->client];
-    if (event->seq <= dedupe->seq - (dedupe->seq > 0 && eni_mutant("repeat-applied")))
-        return repeat_call(store, event, part);
+    if (event->seq <= dedupe->seq) return repeat_call(store, event, part);
     if (event->seq > dedupe->seq + 1)
         return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
                       event->client, event->bucket, (unsigned long long)dedupe->seq);
-    if (event->base_version > part->pub.version && (!event->is_replay || eni_mutant("base-not-clamped")))
+    if (event->base_version > part->pub.version && !event->is_replay)
         return REFUSE(EN_EPROTO,
                       "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
                       event->client, (unsigned long long)event->base_version, event->bucket,
