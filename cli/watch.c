@@ -15,7 +15,7 @@
 #include "cli/servers.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 #include "runtime/host/costs.h"
 
 enum {

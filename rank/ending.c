@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 
 static const int64_t grace_ns = 500 * ENI_MILLI;     /* asked -> over */
 static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort */

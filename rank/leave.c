@@ -6,7 +6,6 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "rank/rank.h"
-#include "runtime/control/failure.h"
 
 /* A wait ended because nobody is there any more. Somebody died: the leader knows who, and says so within the
  * time that a broken data socket is ahead of it. Or the user called all of us off, and we are not the first to

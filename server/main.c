@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 #include "runtime/net/host_info.h"
 #include "server/psd.h"
 

@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/client/endpoints.h"
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
 #include "server/psd.h"

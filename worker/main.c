@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 #include "runtime/spec/plugin.h"
 #include "worker/worker.h"
 

@@ -1,14 +1,45 @@
-/* message.h - the messages of the control connection, one struct for all. Each is one msgpack array whose
- * first element is the type; docs/wire.md has the bytes. Private to leader and member, and to their fuzz
- * target. */
+/* message.h - the control connection: frames (u32 length, little endian, then that many bytes of msgpack),
+ * and its messages, one struct for all. Each is one msgpack array whose first element is the type;
+ * docs/wire.md has the bytes. A link never blocks and belongs to one thread. Private to leader and member,
+ * and to their fuzz target. */
 #ifndef CONTROL_MESSAGE_H
 #define CONTROL_MESSAGE_H
 
 #include <stdbool.h>
 
 #include "runtime/control/control.h"
-#include "runtime/control/link.h"
+#include "runtime/net/pack.h"
 #include "runtime/net/token.h"
+
+#define ENI_FRAME_MAX (ENI_BLOB_MAX + 4096u) /* a blob and what stands around it */
+
+typedef struct eni_link {
+    int fd; /* owned; -1: closed */
+    eni_pack in;
+    size_t in_at; /* bytes of `in` that eni_link_next has handed out */
+    eni_pack out;
+} eni_link;
+
+/* Takes the connected socket over. */
+void eni_link_init(eni_link *link, int fd);
+
+/* Closes. Safe twice. */
+void eni_link_fini(eni_link *link);
+
+/* Reads what has come, up to one longest frame. EN_EPEER at the end of the stream. */
+en_status eni_link_read(eni_link *link);
+
+/* The next complete frame, borrowed until the next read. EN_ETIMEOUT: none is complete; EN_EPROTO: its length
+ * is over the limit or 0. */
+en_status eni_link_next(eni_link *link, eni_span *frame_out);
+
+/* Appends one frame to what is to be sent: begin, pack into link->out, end. */
+size_t eni_link_begin(eni_link *link);
+en_status eni_link_end(eni_link *link, size_t begin);
+
+/* Sends what goes now. EN_OK also when something is left: see link->out.bytes. EN_EPEER (not logged) when the
+ * link is closed or the other side has gone. */
+en_status eni_link_flush(eni_link *link);
 
 enum {
     ENI_CTL_JOIN = 1,      /* member: who I am, what must match, what to tell the others; again: a rejoin */

@@ -1,5 +1,5 @@
-/* socket.c - the ZeroMQ context, and what routers and dealers share: options, frames, counters; see socket.h.
- */
+/* socket.c - the ZeroMQ context; what routers and dealers share: options, frames, counters; then the router
+ * and the dealer. */
 #include "runtime/net/socket.h"
 
 #include <errno.h>
@@ -8,12 +8,29 @@
 #include <string.h>
 #include <zmq.h>
 
+#include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/slice.h"
 #include "core/try.h"
-#include "runtime/net/socket_state.h"
+#include "runtime/net/guard.h"
+
+/* ZMTP 3.1, NULL mechanism: 64 bytes of greeting, and a READY command of 43 bytes that names the socket's
+ * type and an empty identity. Each way. */
+#define ZMTP_GREETING 107u
+
+typedef struct meter_set {
+    atomic_uint_fast64_t messages_in, messages_out, payload_in, payload_out, wire_in, wire_out, dropped,
+        damaged;
+} meter_set;
+
+typedef struct message_socket {
+    void *zmq;
+    eni_net *net; /* borrowed; outlives us */
+    bool has_crc; /* puts a checksum on what it sends */
+    meter_set meter;
+} message_socket;
 
 /* A sender of requests is slowed down by a shard that is behind; an answer must never be dropped, and there
  * is at most one per partition and client under way. */
@@ -111,8 +128,8 @@ static en_status set_options(void *zmq, int type, const eni_address *address, ui
     return set_int(zmq, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
 }
 
-en_status eni_socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
-                          eni_socket *socket_out)
+static en_status socket_open(eni_net *net, int type, const eni_address *address, uint64_t max_payload,
+                             message_socket *socket_out)
 {
     eni_slice_ask(1); /* for ZeroMQ's own threads: the first socket of a context starts them */
     void *zmq = zmq_socket(net->context, type);
@@ -132,12 +149,12 @@ en_status eni_socket_open(eni_net *net, int type, const eni_address *address, ui
     return EN_OK;
 }
 
-void *eni_socket_context(const eni_socket *socket)
+static void *socket_context(const message_socket *socket)
 {
     return socket->net->context;
 }
 
-void eni_socket_close(eni_socket *socket)
+static void socket_close(message_socket *socket)
 {
     if (socket->zmq == NULL) return;
     set_int(socket->zmq, ZMQ_LINGER, atomic_load(&socket->net->is_aborted) ? 0 : LINGER_MS);
@@ -145,14 +162,14 @@ void eni_socket_close(eni_socket *socket)
     socket->zmq = NULL;
 }
 
-void eni_socket_endpoint(const eni_address *address, char text_out[ENI_ADDRESS_TEXT])
+static void socket_endpoint(const eni_address *address, char text_out[ENI_ADDRESS_TEXT])
 {
     eni_address plain = *address;
     if (strcmp(plain.host, "localhost") == 0) memcpy(plain.host, "127.0.0.1", sizeof "127.0.0.1");
     eni_address_format(&plain, text_out);
 }
 
-void eni_meter_add(atomic_uint_fast64_t *counter, uint64_t n)
+static void meter_add(atomic_uint_fast64_t *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
@@ -162,7 +179,7 @@ static uint64_t meter_get(const atomic_uint_fast64_t *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-void eni_meter_read(const eni_socket_meter *meter, eni_socket_count *count_out)
+static void meter_read(const meter_set *meter, eni_socket_count *count_out)
 {
     *count_out = (eni_socket_count){
         .messages_in = meter_get(&meter->messages_in),
@@ -225,7 +242,7 @@ void eni_packet_release(eni_packet *packet)
 }
 
 /* Receives the next frame of the message into an initialised zmq_msg. EN_ETIMEOUT when there is none. */
-static en_status next_frame(eni_socket *socket, zmq_msg_t *frame)
+static en_status next_frame(message_socket *socket, zmq_msg_t *frame)
 {
     while (zmq_msg_recv(frame, socket->zmq, ZMQ_DONTWAIT) < 0) {
         if (errno == EAGAIN) return EN_ETIMEOUT;
@@ -237,10 +254,10 @@ static en_status next_frame(eni_socket *socket, zmq_msg_t *frame)
 }
 
 /* Throws the rest of a multipart message away. */
-static void drain(eni_socket *socket, zmq_msg_t *frame)
+static void drain(message_socket *socket, zmq_msg_t *frame)
 {
     while (zmq_msg_more(frame) && next_frame(socket, frame) == EN_OK)
-        eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+        meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
 }
 
 /* Moves the frame into the packet as its payload. Tensors are float32: a frame that ZeroMQ keeps in the
@@ -263,22 +280,22 @@ static en_status hold_payload(eni_net *net, zmq_msg_t *frame, eni_packet *packet
     return EN_OK;
 }
 
-bool eni_socket_has_payload(const eni_header *header)
+static bool socket_has_payload(const eni_header *header)
 {
     return header->bytes > 0 && (header->flags & ENI_FLAG_SHM) == 0;
 }
 
-static en_status drop(eni_socket *socket, zmq_msg_t *frame, eni_packet *packet, const char *why)
+static en_status drop(message_socket *socket, zmq_msg_t *frame, eni_packet *packet, const char *why)
 {
     drain(socket, frame);
     eni_packet_release(packet);
-    eni_meter_add(&socket->meter.dropped, 1);
+    meter_add(&socket->meter.dropped, 1);
     eni_debug("socket", "dropped a message: %s", why);
     return EN_EPROTO;
 }
 
 /* All frames of one message, the first of which is already in `frame`. */
-static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *frame, eni_packet *packet)
+static en_status take_frames(message_socket *socket, bool has_route, zmq_msg_t *frame, eni_packet *packet)
 {
     const char *why = "it has no header";
     if (has_route) {
@@ -288,27 +305,27 @@ static en_status take_frames(eni_socket *socket, bool has_route, zmq_msg_t *fram
         memcpy(packet->route, zmq_msg_data(frame), packet->route_bytes);
         EN_TRY(next_frame(socket, frame));
     }
-    eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
     if (eni_header_decode(zmq_msg_data(frame), zmq_msg_size(frame), &packet->header, &why) != EN_OK)
         return drop(socket, frame, packet, why);
     if (has_route && packet->header.type == ENI_MSG_HELLO) packet->source = zmq_msg_get(frame, ZMQ_SRCFD);
-    bool has_payload = eni_socket_has_payload(&packet->header);
+    bool has_payload = socket_has_payload(&packet->header);
     if (has_payload != zmq_msg_more(frame))
         return drop(socket, frame, packet, "it has not the frames it should");
     if (!has_payload) return EN_OK;
     EN_TRY(next_frame(socket, frame));
-    eni_meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
+    meter_add(&socket->meter.wire_in, frame_bytes(zmq_msg_size(frame)));
     if (zmq_msg_more(frame)) return drop(socket, frame, packet, "it has too many frames");
     if (zmq_msg_size(frame) != packet->header.bytes)
         return drop(socket, frame, packet, "its payload has another length than its header says");
     EN_TRY(hold_payload(socket->net, frame, packet));
     packet->is_damaged = (packet->header.flags & ENI_FLAG_CRC) != 0 &&
                          eni_crc32c(0, packet->payload, packet->bytes) != packet->header.crc;
-    if (packet->is_damaged) eni_meter_add(&socket->meter.damaged, 1);
+    if (packet->is_damaged) meter_add(&socket->meter.damaged, 1);
     return EN_OK;
 }
 
-en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet_out)
+static en_status socket_take(message_socket *socket, bool has_route, eni_packet *packet_out)
 {
     zmq_msg_t frame;
     eni_packet packet;
@@ -323,14 +340,15 @@ en_status eni_socket_take(eni_socket *socket, bool has_route, eni_packet *packet
     if (st == EN_OK) st = take_frames(socket, has_route, &frame, &packet);
     zmq_msg_close(&frame);
     if (st != EN_OK) return st;
-    eni_meter_add(&socket->meter.messages_in, 1);
-    eni_meter_add(&socket->meter.payload_in, packet.bytes);
+    meter_add(&socket->meter.messages_in, 1);
+    meter_add(&socket->meter.payload_in, packet.bytes);
     *packet_out = packet;
     return EN_OK;
 }
 
 /* Encodes, with a checksum where there is something to check. */
-static size_t encode(const eni_socket *socket, const eni_header *header, const void *payload, uint8_t *bytes)
+static size_t encode(const message_socket *socket, const eni_header *header, const void *payload,
+                     uint8_t *bytes)
 {
     if (!socket->has_crc || payload == NULL) return eni_header_encode(header, bytes);
     eni_header checked = *header;
@@ -339,8 +357,8 @@ static size_t encode(const eni_socket *socket, const eni_header *header, const v
     return eni_header_encode(&checked, bytes);
 }
 
-en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, const void *payload,
-                                bool has_more)
+static en_status socket_put_header(message_socket *socket, const eni_header *header, const void *payload,
+                                   bool has_more)
 {
     uint8_t bytes[ENI_HEADER_MAX];
     size_t length = encode(socket, header, has_more ? payload : NULL, bytes);
@@ -351,8 +369,8 @@ en_status eni_socket_put_header(eni_socket *socket, const eni_header *header, co
         eni_error("socket", "send failed: %s", zmq_strerror(errno));
         return EN_EIO;
     }
-    eni_meter_add(&socket->meter.wire_out, frame_bytes(length));
-    if (!has_more) eni_meter_add(&socket->meter.messages_out, 1);
+    meter_add(&socket->meter.wire_out, frame_bytes(length));
+    if (!has_more) meter_add(&socket->meter.messages_out, 1);
     return EN_OK;
 }
 
@@ -372,8 +390,8 @@ static en_status make_payload(zmq_msg_t *frame, void *payload, uint64_t bytes, e
     return EN_ENOMEM;
 }
 
-en_status eni_socket_put_payload(eni_socket *socket, void *payload, uint64_t bytes, eni_release release,
-                                 void *hint)
+static en_status socket_put_payload(message_socket *socket, void *payload, uint64_t bytes,
+                                    eni_release release, void *hint)
 {
     zmq_msg_t frame;
     EN_TRY(make_payload(&frame, payload, bytes, release, hint));
@@ -384,10 +402,274 @@ en_status eni_socket_put_payload(eni_socket *socket, void *payload, uint64_t byt
         zmq_msg_close(&frame);
         return EN_EIO;
     }
-    eni_meter_add(&socket->meter.messages_out, 1);
-    eni_meter_add(&socket->meter.payload_out, bytes);
-    eni_meter_add(&socket->meter.wire_out, frame_bytes(bytes));
+    meter_add(&socket->meter.messages_out, 1);
+    meter_add(&socket->meter.payload_out, bytes);
+    meter_add(&socket->meter.wire_out, frame_bytes(bytes));
     return EN_OK;
+}
+
+/* ---- router: a shard's socket in psd ---- */
+
+struct eni_router {
+    message_socket socket;
+    eni_guard *guard; /* NULL: none */
+};
+
+static en_status bind_router(eni_router *router, const eni_address *address, eni_address *bound_out)
+{
+    char text[ENI_ADDRESS_TEXT];
+    size_t bytes = sizeof text;
+    socket_endpoint(address, text);
+    if (zmq_bind(router->socket.zmq, text) != 0) {
+        eni_error("router", "cannot listen on %s: %s", text, zmq_strerror(errno));
+        return EN_EIO;
+    }
+    if (bound_out == NULL) return EN_OK;
+    if (zmq_getsockopt(router->socket.zmq, ZMQ_LAST_ENDPOINT, text, &bytes) != 0) {
+        eni_error("router", "ZeroMQ does not tell its port: %s", zmq_strerror(errno));
+        return EN_EIO;
+    }
+    return eni_address_parse(text, bound_out);
+}
+
+en_status eni_router_open(eni_net *net, const eni_address *address, bool is_insecure, uint64_t max_payload,
+                          eni_router **router_out, eni_address *bound_out)
+{
+    if (!is_insecure && !eni_address_is_loopback(address)) {
+        eni_error(
+            "router",
+            "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
+            "--insecure",
+            address->host);
+        return EN_EDENIED;
+    }
+    eni_router *router = eni_alloc(sizeof *router);
+    if (router == NULL) return EN_ENOMEM;
+    en_status st;
+    EN_TRY_GOTO(socket_open(net, ZMQ_ROUTER, address, max_payload, &router->socket), close_router);
+    EN_TRY_GOTO(bind_router(router, address, bound_out), close_router);
+    *router_out = router;
+    return EN_OK;
+close_router:
+    eni_router_close(router);
+    return st;
+}
+
+en_status eni_router_guard(eni_router *router)
+{
+    return eni_guard_start(socket_context(&router->socket), router->socket.zmq, &router->guard);
+}
+
+void eni_router_admit(eni_router *router, const eni_packet *hello)
+{
+    if (router->guard != NULL) eni_guard_admit(router->guard, hello->source);
+}
+
+/* One message if there is one; wrong ones are passed over. */
+static en_status take(eni_router *router, eni_packet *packet_out)
+{
+    en_status st;
+    do
+        st = socket_take(&router->socket, true, packet_out);
+    while (st == EN_EPROTO);
+    if (st == EN_OK && packet_out->header.type == ENI_MSG_HELLO) { /* the first message of a connection */
+        meter_add(&router->socket.meter.wire_in, ZMTP_GREETING);
+        meter_add(&router->socket.meter.wire_out, ZMTP_GREETING);
+    }
+    return st;
+}
+
+en_status eni_router_recv(eni_router *router, int timeout_ms, int wake_fd, eni_packet *packet_out)
+{
+    int64_t deadline_ns = eni_now_ns() + timeout_ms * ENI_MILLI;
+    zmq_pollitem_t items[2] = {{router->socket.zmq, 0, ZMQ_POLLIN, 0}, {NULL, wake_fd, ZMQ_POLLIN, 0}};
+    for (;;) {
+        en_status st = take(router, packet_out);
+        if (st != EN_ETIMEOUT) return st;
+        int ms = eni_ms_left(deadline_ns, timeout_ms);
+        int n = zmq_poll(items, wake_fd >= 0 ? 2 : 1, ms);
+        if (n < 0 && errno != EINTR) {
+            eni_error("router", "poll failed: %s", zmq_strerror(errno));
+            return EN_EIO;
+        }
+        if (n > 0 && (items[0].revents & ZMQ_POLLIN) != 0) continue;
+        if (n > 0) return EN_EINTR;
+        if (ms == 0) return EN_ETIMEOUT;
+    }
+}
+
+/* The routing id, which ROUTER takes off again. */
+static en_status put_route(eni_router *router, const eni_packet *to)
+{
+    while (zmq_send(router->socket.zmq, to->route, to->route_bytes, ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) {
+        if (errno == EINTR) continue;
+        if (errno != EHOSTUNREACH && errno != EAGAIN) {
+            eni_error("router", "send failed: %s", zmq_strerror(errno));
+            return EN_EIO;
+        }
+        meter_add(&router->socket.meter.dropped, 1);
+        eni_debug("router", "dropped a reply: %s",
+                  errno == EAGAIN ? "its client does not read" : "its client is gone");
+        return errno == EAGAIN ? EN_ETIMEOUT : EN_EPEER;
+    }
+    return EN_OK;
+}
+
+en_status eni_router_send(eni_router *router, const eni_packet *to, const eni_header *header, void *payload,
+                          eni_release release, void *hint)
+{
+    bool has_payload = socket_has_payload(header);
+    en_status st = put_route(router, to);
+    if (st == EN_OK) st = socket_put_header(&router->socket, header, payload, has_payload);
+    if (st == EN_OK && has_payload)
+        return socket_put_payload(&router->socket, payload, header->bytes, release, hint);
+    if (release != NULL) release(payload, hint);
+    return st;
+}
+
+void eni_router_count(const eni_router *router, eni_socket_count *count_out)
+{
+    meter_read(&router->socket.meter, count_out);
+    if (router->guard != NULL) count_out->evicted = eni_guard_evicted(router->guard);
+}
+
+void eni_router_close(eni_router *router)
+{
+    if (router == NULL) return;
+    eni_guard_stop(router->guard);
+    socket_close(&router->socket);
+    eni_free(router);
+}
+
+/* ---- dealer: a worker's socket to one shard ---- */
+
+enum { POLL_CAP_MS = 60000, DEALERS_MAX = 256 };
+
+struct eni_dealer {
+    message_socket socket;
+    bool is_greeted; /* a message went out, so there is a connection */
+};
+
+en_status eni_dealer_open(eni_net *net, const eni_address *shard, uint64_t max_payload,
+                          eni_dealer **dealer_out)
+{
+    char text[ENI_ADDRESS_TEXT];
+    eni_dealer *dealer = eni_alloc(sizeof *dealer);
+    if (dealer == NULL) return EN_ENOMEM;
+    en_status st;
+    socket_endpoint(shard, text);
+    EN_TRY_GOTO(socket_open(net, ZMQ_DEALER, shard, max_payload, &dealer->socket), close_dealer);
+    if (zmq_connect(dealer->socket.zmq, text) != 0) {
+        eni_error("dealer", "cannot connect to %s: %s", text, zmq_strerror(errno));
+        EN_TRY_GOTO(EN_EIO, close_dealer);
+    }
+    *dealer_out = dealer;
+    return EN_OK;
+close_dealer:
+    eni_dealer_close(dealer);
+    return st;
+}
+
+/* Waits until the socket takes a message. */
+static en_status wait_writable(eni_dealer *dealer, int64_t deadline_ns, int abort_fd)
+{
+    zmq_pollitem_t items[2] = {{dealer->socket.zmq, 0, ZMQ_POLLOUT, 0}, {NULL, abort_fd, ZMQ_POLLIN, 0}};
+    int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
+    int n = zmq_poll(items, abort_fd >= 0 ? 2 : 1, ms);
+    if (n < 0 && errno != EINTR) {
+        eni_error("dealer", "poll failed: %s", zmq_strerror(errno));
+        return EN_EIO;
+    }
+    if (n > 0 && items[1].revents != 0) return EN_EPEER;
+    if (n > 0 || ms > 0) return EN_OK;
+    if (deadline_ns == 0) return EN_ETIMEOUT; /* the caller only tried */
+    eni_error("dealer", "psd did not take a message before the deadline");
+    return EN_ETIMEOUT;
+}
+
+static en_status send_header(eni_dealer *dealer, const eni_header *header, const void *payload,
+                             bool has_payload, int64_t deadline_ns, int abort_fd)
+{
+    for (;;) {
+        en_status st = socket_put_header(&dealer->socket, header, payload, has_payload);
+        if (st != EN_ETIMEOUT) return st;
+        EN_TRY(wait_writable(dealer, deadline_ns, abort_fd));
+    }
+}
+
+en_status eni_dealer_send(eni_dealer *dealer, const eni_header *header, void *payload, eni_release release,
+                          void *hint, int64_t deadline_ns, int abort_fd)
+{
+    bool has_payload = socket_has_payload(header);
+    en_status st = send_header(dealer, header, payload, has_payload, deadline_ns, abort_fd);
+    if (st == EN_OK && !dealer->is_greeted) {
+        dealer->is_greeted = true;
+        meter_add(&dealer->socket.meter.wire_in, ZMTP_GREETING);
+        meter_add(&dealer->socket.meter.wire_out, ZMTP_GREETING);
+    }
+    if (st == EN_OK && has_payload)
+        return socket_put_payload(&dealer->socket, payload, header->bytes, release, hint);
+    if (release != NULL) release(payload, hint);
+    return st;
+}
+
+en_status eni_dealer_recv(eni_dealer *dealer, eni_packet *packet_out)
+{
+    en_status st;
+    do
+        st = socket_take(&dealer->socket, false, packet_out);
+    while (st == EN_EPROTO);
+    return st;
+}
+
+/* Fills the items: the dealers first, then whatever descriptors there are. Returns their number. */
+static int fill_items(eni_dealer *const *dealers, size_t n, int abort_fd, int wake_fd, zmq_pollitem_t *items)
+{
+    int used = 0;
+    for (size_t i = 0; i < n; i++)
+        items[used++] = (zmq_pollitem_t){dealers[i]->socket.zmq, 0, ZMQ_POLLIN, 0};
+    if (abort_fd >= 0) items[used++] = (zmq_pollitem_t){NULL, abort_fd, ZMQ_POLLIN, 0};
+    if (wake_fd >= 0) items[used++] = (zmq_pollitem_t){NULL, wake_fd, ZMQ_POLLIN, 0};
+    return used;
+}
+
+en_status eni_dealer_poll(eni_dealer *const *dealers, size_t n, int64_t deadline_ns, int abort_fd,
+                          int wake_fd, bool *is_ready_out)
+{
+    zmq_pollitem_t items[DEALERS_MAX + 2];
+    if (n > DEALERS_MAX) {
+        eni_error("dealer", "%zu dealers: at most %d are possible", n, DEALERS_MAX);
+        return EN_EINVAL;
+    }
+    int used = fill_items(dealers, n, abort_fd, wake_fd, items);
+    for (;;) {
+        int ms = eni_ms_left(deadline_ns, POLL_CAP_MS);
+        int rc = zmq_poll(items, used, ms);
+        if (rc < 0 && errno != EINTR) {
+            eni_error("dealer", "poll failed: %s", zmq_strerror(errno));
+            return EN_EIO;
+        }
+        bool is_any = false;
+        for (size_t i = 0; i < n; i++) {
+            is_ready_out[i] = rc > 0 && (items[i].revents & ZMQ_POLLIN) != 0;
+            is_any |= is_ready_out[i];
+        }
+        if (is_any) return EN_OK;
+        if (rc > 0) return abort_fd >= 0 && items[n].revents != 0 ? EN_EPEER : EN_EINTR;
+        if (ms == 0) return EN_ETIMEOUT;
+    }
+}
+
+void eni_dealer_count(const eni_dealer *dealer, eni_socket_count *count_out)
+{
+    meter_read(&dealer->socket.meter, count_out);
+}
+
+void eni_dealer_close(eni_dealer *dealer)
+{
+    if (dealer == NULL) return;
+    socket_close(&dealer->socket);
+    eni_free(dealer);
 }
 
 /* libzmq is not built with ThreadSanitizer, which sees its recv(2) and malloc but not the lock-free queue

@@ -1,14 +1,119 @@
-/* tcp.c - moving bytes: waits, sends and receives; see tcp.h. Connections are made in connect.c. */
+/* tcp.c - addresses, bytes, connections and counts of TCP sockets. linux/tcp.h has the byte counters, and
+ * cannot stand beside netinet/tcp.h. */
 #include "runtime/net/tcp.h"
 
+#include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
+#include "runtime/net/host_info.h"
+
+/* ---- the text of addresses ---- */
+
+/* Splits "host:port" and "[v6]:port"; false when it is neither. The pointers are into `text`. */
+static bool split(const char *text, const char **host, size_t *host_bytes, const char **port)
+{
+    if (text[0] == '[') {
+        const char *close = strchr(text, ']');
+        if (close == NULL || close[1] != ':') return false;
+        *host = text + 1;
+        *host_bytes = (size_t)(close - text - 1);
+        *port = close + 2;
+    } else {
+        const char *colon = strchr(text, ':');
+        if (colon == NULL || strchr(colon + 1, ':') != NULL) return false;
+        *host = text;
+        *host_bytes = (size_t)(colon - text);
+        *port = colon + 1;
+    }
+    for (size_t i = 0; i < *host_bytes; i++) { /* names, numbers, IPv6 with %scope; or * for all */
+        const char c = (*host)[i];
+        bool is_word = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
+        if (!is_word && memchr(".-_:%*", c, 6) == NULL) return false;
+    }
+    return *host_bytes > 0 && *host_bytes < ENI_HOST_MAX;
+}
+
+static bool parse_port(const char *text, uint16_t *port_out)
+{
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 5 || text[digits] != '\0') return false;
+    long port = strtol(text, NULL, 10);
+    if (port > UINT16_MAX) return false;
+    *port_out = (uint16_t)port;
+    return true;
+}
+
+en_status eni_address_parse(const char *text, eni_address *address_out)
+{
+    static const char scheme[] = "tcp://";
+    const char *rest = strncmp(text, scheme, strlen(scheme)) == 0 ? text + strlen(scheme) : text;
+    const char *host, *port_text;
+    size_t host_bytes;
+    uint16_t port;
+    if (!split(rest, &host, &host_bytes, &port_text) || !parse_port(port_text, &port)) {
+        eni_error("address",
+                  "'%.300s' is not an address: write tcp://HOST:PORT, for example tcp://127.0.0.1:5555",
+                  text);
+        return EN_EINVAL;
+    }
+    if (host_bytes == 1 && host[0] == '*') { /* ZeroMQ's way to say all interfaces */
+        host = "0.0.0.0";
+        host_bytes = strlen(host);
+    }
+    eni_address address = {.port = port};
+    memcpy(address.host, host, host_bytes);
+    struct in_addr short_form, full;
+    if (inet_aton(address.host, &short_form) != 0 && inet_pton(AF_INET, address.host, &full) != 1) {
+        char read_as[INET_ADDRSTRLEN];
+        inet_ntop(AF_INET, &short_form, read_as, sizeof read_as);
+        eni_error("address",
+                  "'%.300s': the host '%.64s' would be read as the address %s; write an address with four "
+                  "numbers, or a name",
+                  text, address.host, read_as);
+        return EN_EINVAL;
+    }
+    *address_out = address;
+    return EN_OK;
+}
+
+void eni_address_format(const eni_address *address, char text_out[ENI_ADDRESS_TEXT])
+{
+    bool is_v6 = strchr(address->host, ':') != NULL;
+    snprintf(text_out, ENI_ADDRESS_TEXT, is_v6 ? "tcp://[%s]:%u" : "tcp://%s:%u", address->host,
+             address->port);
+}
+
+bool eni_address_is_loopback(const eni_address *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address->host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, address->host, &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+    return strcmp(address->host, "localhost") == 0;
+}
+
+bool eni_address_is_anywhere(const eni_address *address)
+{
+    return strcmp(address->host, "0.0.0.0") == 0 || strcmp(address->host, "::") == 0;
+}
+
+/* ---- bytes: waits, sends and receives ---- */
 
 enum { POLL_CAP_MS = 60000 };
 
@@ -100,5 +205,293 @@ en_status eni_tcp_recv(int fd, void *data_out, size_t bytes, int64_t deadline_ns
         if (st != EN_OK) return late("received", done, bytes, st);
         done += n;
     }
+    return EN_OK;
+}
+
+/* ---- connections: listen, connect, accept ---- */
+
+enum { LISTEN_BACKLOG = 512 };
+static const int64_t retry_ns = 50 * ENI_MILLI; /* between attempts while nobody listens */
+static const int64_t attempt_ns =
+    3 * ENI_SECOND; /* one attempt into silence; then a new SYN may fare better */
+
+/* The list is freed with freeaddrinfo. */
+static en_status resolve(const eni_address *address, int flags, struct addrinfo **list_out)
+{
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    char port[8];
+    snprintf(port, sizeof port, "%u", address->port);
+    int error = getaddrinfo(address->host, port, &hints, list_out);
+    if (error == 0) return EN_OK;
+    if (error == EAI_AGAIN) return EN_ETIMEOUT; /* the name server did not answer: worth another try */
+    eni_error("tcp", "no such host '%s': %s; is the name right, does /etc/hosts or the name server know it?",
+              address->host, gai_strerror(error));
+    return EN_ENOENT;
+}
+
+static void set_option(int fd, int level, int option)
+{
+    int one = 1;
+    if (setsockopt(fd, level, option, &one, sizeof one) != 0)
+        eni_warn("tcp", "setsockopt %d of level %d: %s", option, level, strerror(errno));
+}
+
+static bool is_loopback(const struct sockaddr *name)
+{
+    if (name->sa_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, name, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, name, sizeof v6);
+    const struct in6_addr *number = &v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(number) || (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
+}
+
+bool eni_tcp_is_local(int fd)
+{
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    if (getpeername(fd, (struct sockaddr *)&name, &bytes) != 0) return false;
+    return name.ss_family == AF_UNIX || is_loopback((struct sockaddr *)&name);
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage name;
+    socklen_t bytes = sizeof name;
+    if (getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) return 0;
+    if (name.ss_family == AF_INET) return ntohs(((struct sockaddr_in *)&name)->sin_port);
+    return ntohs(((struct sockaddr_in6 *)&name)->sin6_port);
+}
+
+static en_status listen_failed(const eni_address *address, int error)
+{
+    char owner[200];
+    if (error == EADDRINUSE) {
+        eni_host_info_port_owner(address->port, owner);
+        eni_error(
+            "tcp",
+            "port %u on %s is in use by %s: stop that, give another port, or port 0 for one that is free",
+            address->port, address->host, owner);
+    } else if (error == EADDRNOTAVAIL) {
+        eni_error("tcp", "%s is not an address of this machine (`ip addr` lists them)", address->host);
+    } else {
+        eni_error("tcp", "cannot listen on %s port %u: %s", address->host, address->port, strerror(error));
+    }
+    return EN_EIO;
+}
+
+en_status eni_tcp_listen(const eni_address *address, bool is_insecure, int *fd_out, eni_address *bound_out)
+{
+    struct addrinfo *list;
+    EN_TRY(resolve(address, AI_PASSIVE, &list));
+    struct sockaddr_storage name = {0};
+    socklen_t bytes = list->ai_addrlen;
+    memcpy(&name, list->ai_addr, bytes);
+    freeaddrinfo(list);
+    if (!is_insecure && !is_loopback((struct sockaddr *)&name)) {
+        eni_error(
+            "tcp",
+            "will not listen on %s: beyond loopback nothing is encrypted yet; on a network you trust, add "
+            "--insecure",
+            address->host);
+        return EN_EDENIED;
+    }
+    int fd = socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return listen_failed(address, errno);
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR);
+    if (bind(fd, (struct sockaddr *)&name, bytes) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
+        int error = errno;
+        close(fd);
+        return listen_failed(address, error);
+    }
+    if (bound_out != NULL) {
+        *bound_out = *address;
+        bound_out->port = port_of(fd);
+    }
+    *fd_out = fd;
+    return EN_OK;
+}
+
+en_status eni_tcp_adopt(int listen_fd, eni_address *address_out)
+{
+    int is_listening = 0;
+    socklen_t bytes = sizeof is_listening;
+    struct sockaddr_storage name;
+    socklen_t name_bytes = sizeof name;
+    eni_address address = {.port = port_of(listen_fd)};
+    if (getsockopt(listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) != 0 || !is_listening ||
+        getsockname(listen_fd, (struct sockaddr *)&name, &name_bytes) != 0 ||
+        getnameinfo((struct sockaddr *)&name, name_bytes, address.host, sizeof address.host, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
+        eni_error("tcp", "descriptor %d is not a listening socket", listen_fd);
+        return EN_EINVAL;
+    }
+    int flags = fcntl(listen_fd, F_GETFL);
+    if (flags < 0 || fcntl(listen_fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(listen_fd, F_SETFD, FD_CLOEXEC) != 0) {
+        eni_error("tcp", "cannot set descriptor %d up: %s", listen_fd, strerror(errno));
+        return EN_EIO;
+    }
+    *address_out = address;
+    return EN_OK;
+}
+
+/* On loopback a connection to a free port of the ephemeral range can meet itself (RFC 793, simultaneous
+ * open). */
+static bool met_itself(int fd)
+{
+    struct sockaddr_storage a = {0}, b = {0};
+    socklen_t a_bytes = sizeof a, b_bytes = sizeof b;
+    return getsockname(fd, (struct sockaddr *)&a, &a_bytes) == 0 &&
+           getpeername(fd, (struct sockaddr *)&b, &b_bytes) == 0 && a_bytes == b_bytes &&
+           memcmp(&a, &b, a_bytes) == 0;
+}
+
+/* One attempt. EN_EIO: *error_out says why, try again; EN_EPEER: aborted. */
+static en_status attempt(const struct addrinfo *to, int64_t deadline_ns, int abort_fd, int *fd_out,
+                         int *error_out)
+{
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        *error_out = errno;
+        return EN_EIO;
+    }
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY);
+    int error = connect(fd, to->ai_addr, to->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+        en_status st = eni_tcp_wait(fd, POLLOUT, deadline_ns, abort_fd);
+        socklen_t bytes = sizeof error;
+        if (st == EN_EPEER) {
+            close(fd);
+            return st;
+        }
+        error = ETIMEDOUT;
+        if (st == EN_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+    }
+    if (error == 0 && met_itself(fd)) error = ECONNREFUSED;
+    if (error == 0) {
+        *fd_out = fd;
+        return EN_OK;
+    }
+    close(fd);
+    *error_out = error;
+    return EN_EIO;
+}
+
+en_status eni_tcp_attempt(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out,
+                          int *error_out)
+{
+    struct addrinfo *list;
+    en_status st = resolve(address, 0, &list);
+    if (st == EN_ETIMEOUT) {
+        *error_out = 0;
+        return EN_EIO;
+    }
+    EN_TRY(st);
+    st = EN_EIO;
+    for (struct addrinfo *to = list; to != NULL && st == EN_EIO; to = to->ai_next) {
+        int64_t until = eni_now_ns() + attempt_ns;
+        st = attempt(to, until < deadline_ns ? until : deadline_ns, abort_fd, fd_out, error_out);
+    }
+    freeaddrinfo(list);
+    return st;
+}
+
+const char *eni_tcp_failure(int error)
+{
+    switch (error) {
+    case 0: return "the name server did not answer";
+    case ECONNREFUSED: return "refused, nobody listens there; is psd running, or rank 0?";
+    case EHOSTUNREACH:
+    case ENETUNREACH: return "no route to that host; is it on this network (`ip route get` shows the way)?";
+    case ETIMEDOUT: return "no answer at all; is the host up, does a firewall drop the port?";
+    default: return strerror(error);
+    }
+}
+
+void eni_tcp_explain(int level, const eni_address *address, int error, int tries, int64_t since_ns)
+{
+    char text[ENI_ADDRESS_TEXT];
+    eni_address_format(address, text);
+    eni_log(level, "tcp", "cannot connect to %s (%d tries in %.1f s): %s", text, tries,
+            (double)(eni_now_ns() - since_ns) / (double)ENI_SECOND, eni_tcp_failure(error));
+}
+
+en_status eni_tcp_connect(const eni_address *address, int64_t deadline_ns, int abort_fd, int *fd_out)
+{
+    int64_t begin = eni_now_ns(), tell = begin + 5 * ENI_SECOND;
+    for (int tries = 1;; tries++) {
+        int error = 0;
+        en_status st = eni_tcp_attempt(address, deadline_ns, abort_fd, fd_out, &error);
+        if (st != EN_EIO) return st;
+        int64_t now = eni_now_ns();
+        if (now + retry_ns >= deadline_ns) {
+            eni_tcp_explain(ENI_LOG_ERROR, address, error, tries, begin);
+            return EN_ETIMEOUT;
+        }
+        if (now > tell) {
+            eni_tcp_explain(ENI_LOG_WARN, address, error, tries, begin);
+            tell = now + 30 * ENI_SECOND;
+        }
+        st = eni_tcp_wait(-1, 0, now + retry_ns, abort_fd);
+        if (st != EN_ETIMEOUT) return st;
+    }
+}
+
+en_status eni_tcp_accept(int listen_fd, int64_t deadline_ns, int abort_fd, int *fd_out)
+{
+    for (;;) {
+        EN_TRY(eni_tcp_wait(listen_fd, POLLIN, deadline_ns, abort_fd));
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            set_option(fd, IPPROTO_TCP, TCP_NODELAY);
+            *fd_out = fd;
+            return EN_OK;
+        }
+        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
+        eni_error("tcp", "accept failed: %s", strerror(errno));
+        return EN_EIO;
+    }
+}
+
+/* ---- what the kernel counted on this process' sockets ---- */
+
+static bool is_tcp(int fd)
+{
+    int protocol = 0;
+    socklen_t bytes = sizeof protocol;
+    return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &bytes) == 0 && protocol == IPPROTO_TCP;
+}
+
+static void add_socket(int fd, eni_tcp_totals *totals)
+{
+    struct tcp_info info = {0};
+    socklen_t bytes = sizeof info;
+    struct sockaddr_storage peer;
+    socklen_t peer_bytes = sizeof peer;
+    if (!is_tcp(fd) || getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0) return;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
+    if (bytes < offsetof(struct tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent)
+        return; /* Linux < 4.19 */
+    totals->sent += info.tcpi_bytes_sent;
+    totals->received += info.tcpi_bytes_received;
+    totals->sockets++;
+}
+
+en_status eni_tcp_count(eni_tcp_totals *totals_out)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL) {
+        eni_error("tcp", "cannot read /proc/self/fd: %s", strerror(errno));
+        return EN_EIO;
+    }
+    *totals_out = (eni_tcp_totals){0};
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        if (entry->d_name[0] != '.') add_socket((int)strtol(entry->d_name, NULL, 10), totals_out);
+    closedir(folder);
     return EN_OK;
 }

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/control/failure.h"
+#include "runtime/control/control.h"
 
 static eni_relay relay;
 static int out[2], saved;

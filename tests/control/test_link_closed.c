@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "runtime/control/link.h"
+#include "runtime/control/message.h"
 
 static void count_errors(void *user, int level, const char *subsystem, const char *text)
 {
