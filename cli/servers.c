@@ -46,8 +46,12 @@ en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
         return EN_EINVAL;
     }
     if (c->servers > 1 && c->server_timeout_ns > 0) {
-        eni_error("launch", "--server-timeout with --servers=%lld: a psd among several cannot come back yet",
-                  (long long)c->servers);
+        eni_error(
+            "launch",
+            "--server-timeout with --servers=%lld: a psd among several cannot come back yet; drop "
+            "--server-restarts and --server-timeout, and the run ends when a psd is lost, or drop --servers, "
+            "and the one psd comes back",
+            (long long)c->servers);
         return EN_EINVAL;
     }
     if (c->server_timeout_ns > 0 && eni_nodes_are_several(c)) {
