@@ -1,9 +1,13 @@
+/* plugin.c - a strategy file is checked (its magic, its entry, each table of its chain), completed where it
+ * was built with a header that knew fewer fields, and then found by name or path. */
 #include "runtime/spec/plugin.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +20,8 @@
 #include "core/try.h"
 
 enum {
+    TABLE_LEAST = offsetof(en_strategy, submit) + sizeof(((en_strategy *)NULL)->submit),
+    OPTION_LEAST = offsetof(en_option, text),
     TABLES_MAX = 256, /* a chain of `next` longer than this is a loop */
     KNOWN_FLAGS = EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS | EN_LEADERS_ARE_CLIENTS | EN_REPLICATED |
                   EN_STATIC | EN_SYNCHRONOUS | EN_PUSH_READ_ONLY | EN_SHARED_PARAMS | EN_ROUNDS | EN_ALONE
@@ -64,8 +70,8 @@ static int is_name(const char *name)
 static en_status check_option(const char *path, const en_strategy *s, const en_option *o)
 {
     const char *why = NULL;
-    if (o->size < sizeof(en_option))
-        why = "is smaller than this host's en_option";
+    if (o->size < OPTION_LEAST)
+        why = "is too short to have a range; set .size = sizeof(en_option)";
     else if (!o->key || !*o->key || strpbrk(o->key, "=:, "))
         why = "has no key, or one with '=', ':', ',' or a space";
     else if (!o->help)
@@ -78,7 +84,7 @@ static en_status check_option(const char *path, const en_strategy *s, const en_o
         why = "is declared twice";
     if (!why) return EN_OK;
     eni_error("plugin", "%s: option %s of strategy %s %s; correct its entry in the table of options", path,
-              o->size >= sizeof(en_option) && o->key ? o->key : "(first bytes)", s->name, why);
+              o->size >= OPTION_LEAST && o->key ? o->key : "(first bytes)", s->name, why);
     return EN_EINVAL;
 }
 
@@ -91,12 +97,12 @@ static en_status check_table(const char *path, const en_strategy *s)
                   path, s->abi, EN_STRATEGY_ABI);
         return EN_EVERSION;
     }
-    if (s->size < sizeof(en_strategy)) {
+    if (s->size < TABLE_LEAST) {
         eni_error(
             "plugin",
-            "%s has a table of %u bytes, this host reads %zu; set .size = sizeof(en_strategy) and build "
-            "it again with this host's include folder",
-            path, s->size, sizeof(en_strategy));
+            "%s has a table of %u bytes, which end before its submit hook; set .size = sizeof(en_strategy) "
+            "and build it again with this host's include folder",
+            path, s->size);
         return EN_EVERSION;
     }
     if (!is_name(s->name)) {
@@ -138,6 +144,63 @@ static en_status check_chain(const char *path, const en_strategy *first)
     return EN_OK;
 }
 
+/* ---- tables of older plugins ------------------------------------------------------------------------- */
+
+/* A table as this host knows it, made of one that ends earlier: what that lacks is 0. Kept until the process
+ * ends, as the file is. */
+typedef struct completed {
+    struct completed *before; /* so that all can be reached */
+    en_strategy table;
+    en_option options[];
+} completed;
+
+static bool is_short(const en_strategy *s)
+{
+    if (s->size < sizeof(en_strategy)) return true;
+    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o))
+        if (o->size < sizeof(en_option)) return true;
+    return false;
+}
+
+static completed *complete(const en_strategy *s)
+{
+    static completed *last;
+    size_t n = 0;
+    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o))
+        n++;
+    completed *c = eni_alloc(sizeof *c + (n + 1) * sizeof(en_option));
+    if (c == NULL) return NULL;
+    memcpy(&c->table, s, s->size < sizeof c->table ? s->size : sizeof c->table);
+    c->table.size = sizeof c->table;
+    c->table.options = s->options != NULL ? c->options : NULL;
+    n = 0;
+    for (const en_option *o = s->options; o != NULL && o->size != 0; o = eni_option_next(o), n++) {
+        memcpy(&c->options[n], o, o->size < sizeof *o ? o->size : sizeof *o);
+        c->options[n].size = sizeof *o;
+    }
+    c->before = last;
+    last = c;
+    return c;
+}
+
+/* The chain itself, or complete tables in its order. EN_ENOMEM. */
+static en_status complete_chain(const en_strategy *first, const en_strategy **first_out)
+{
+    const en_strategy *s = first, **end = first_out;
+    while (s != NULL && !is_short(s))
+        s = s->next;
+    *first_out = first;
+    if (s == NULL) return EN_OK;
+    for (s = first; s != NULL; s = s->next) {
+        completed *c = complete(s);
+        if (c == NULL) return EN_ENOMEM;
+        *end = &c->table;
+        end = &c->table.next;
+    }
+    *end = NULL;
+    return EN_OK;
+}
+
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
 en_status eni_plugin_load(const char *path, const en_strategy **first_out)
@@ -166,15 +229,16 @@ en_status eni_plugin_load(const char *path, const en_strategy **first_out)
     }
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no conversion from an object to a function pointer */
     const en_strategy *first = entry(EN_STRATEGY_ABI);
-    if (!first) {
+    for (uint32_t abi = EN_STRATEGY_ABI; first == NULL && abi > 1;)
+        first = entry(--abi); /* only to say which version it is of */
+    if (first == NULL) {
         eni_error("plugin",
                   "%s does not serve strategy ABI %u; build it again with this host's include folder", full,
                   EN_STRATEGY_ABI);
         return EN_EVERSION;
     }
     EN_TRY(check_chain(full, first));
-    *first_out = first;
-    return EN_OK;
+    return complete_chain(first, first_out);
 }
 
 static int is_builtin(const struct dirent *entry)

@@ -5,6 +5,9 @@
  * of the build folder, libexec/entrain/plugins when installed) and use nothing that a file of yours cannot
  * use. One file may hold several tables, chained by `next`.
  *
+ * A table or an option of an older plugin of this ABI, which ends before this host's does, is completed with
+ * zeros; one of another ABI is refused.
+ *
  * A file is checked before any hook of it is called: magic, entry, both ABI numbers, size, names, hooks and
  * options of every table. What is refused is refused in one logged sentence with value, place and remedy. A
  * file that was loaded stays mapped until the process ends, so a table may be kept for as long.

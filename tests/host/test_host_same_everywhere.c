@@ -639,6 +639,7 @@ static const struct {
                 {"hierarchical:bound=1", 1}, /* of one host: it waits for itself only */
                 {"hybrid:ps=c", 1},
                 {RIG_PLUGINS "/localsgd.so:period=4", 1},
+                {EN_BUILD_DIR "/test/plugins/short.so:period=2", 1},
                 {RIG_ZOO "zero1", 1},
                 {RIG_ZOO "gossip", 1},
                 {RIG_ZOO "hier", 1},

@@ -120,6 +120,28 @@ static void all_are_listed(void **state)
     assert_int_equal(strlen(text), 9);
 }
 
+/* Built with a header whose tables end earlier: what lies behind them here is not theirs. */
+static void shorter_tables_are_completed(void **state)
+{
+    (void)state;
+    const en_strategy *first, *named;
+    assert_int_equal(eni_plugin_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so", &first), EN_OK);
+    assert_string_equal(first->name, "short");
+    assert_int_equal(first->size, sizeof(en_strategy));
+    assert_non_null(first->submit);
+    assert_null(first->on_member);
+    assert_string_equal(first->options[0].key, "period");
+    assert_true(first->options[0].value == 8 && first->options[0].max == 1e9);
+    assert_null(first->options[0].text);
+    assert_string_equal(first->options[1].key, "other");
+    assert_int_equal(first->options[2].size, 0);
+    assert_string_equal(first->next->name, "whole");
+    assert_null(first->next->next);
+    assert_int_equal(eni_plugin_find(PLUGINS, EN_BUILD_DIR "/test/plugins/short.so@whole", &named), EN_OK);
+    assert_int_equal(named->size, sizeof(en_strategy));
+    assert_non_null(named->on_member);
+}
+
 static void names_that_are_none(void **state)
 {
     (void)state;
@@ -138,6 +160,7 @@ static void files_that_are_none(void **state)
             "cc -shared");
     REFUSES(BAD "1.so", EN_EVERSION, "bad1.so", "ABI 99", "host 2", "build it again");
     REFUSES(BAD "2.so", EN_EVERSION, "24 bytes", "sizeof(en_strategy)");
+    REFUSES(BAD "v1.so", EN_EVERSION, "badv1.so has strategy ABI 1, this host 2", "build it again");
     REFUSES(BAD "3.so", EN_EINVAL, "'My Strategy'", "a-z, 0-9 and '-'");
     REFUSES(BAD "4.so", EN_EINVAL, "submit");
     REFUSES(BAD "5.so", EN_EFORMAT, "no symbol en_strategy_entry");
@@ -157,6 +180,7 @@ int main(void)
         cmocka_unit_test(built_ins_are_found_by_name),
         cmocka_unit_test(files_are_found_by_path),
         cmocka_unit_test(all_are_listed),
+        cmocka_unit_test(shorter_tables_are_completed),
         cmocka_unit_test(names_that_are_none),
         cmocka_unit_test(files_that_are_none),
     };
