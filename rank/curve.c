@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "rank/lines.h"
+#include "rank/jsonl.h"
 
 enum { MAX_STORED = 256, GRID = 12 };
 
@@ -170,7 +170,7 @@ static en_status take_past(eni_curve *curve)
     }
     curve->is_kept = true;
     while (read_at(curve->fd, &h, sizeof h, (off_t)curve->n * record_bytes(curve)) &&
-           h.samples <= curve->config.resumed && eni_lines_is_before(h.t, curve->config.resumed_t)) {
+           h.samples <= curve->config.resumed && eni_jsonl_is_before(h.t, curve->config.resumed_t)) {
         curve->nspilled = curve->n + 1;
         if (weights_of(curve, curve->n, room) == NULL) break;
         EN_TRY(append(curve, &(eni_point){.samples = h.samples, .update = h.update, .t = h.t}));
@@ -200,7 +200,7 @@ static en_status open_folder(eni_curve *curve)
         unlink(curve->path);
     if (curve->n > 0) stays = curve->entries[0].point.samples > 0 ? curve->entries[0].point.samples - 1 : 0;
     snprintf(path, sizeof path, "%s/eval.jsonl", config->dir);
-    EN_TRY(eni_lines_open(path, stays, config->resumed_t, &curve->file));
+    EN_TRY(eni_jsonl_open(path, stays, config->resumed_t, &curve->file));
     curve->has_past = !is_empty(curve->file);
     return EN_OK;
 }

@@ -38,7 +38,7 @@ typedef struct eni_curve_config {
     uint64_t every;   /* global samples between two points; 0: only what is added by force */
     uint64_t budget;  /* bytes of copies in memory */
     uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
-    double resumed_t; /* .. and its seconds on the clock, where they matter (lines.h); 0: they do not */
+    double resumed_t; /* .. and its seconds on the clock, where they matter (jsonl.h); 0: they do not */
     double target;    /* fraction; 0: none */
     eni_evaluate evaluate;
     void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: nobody listens */

@@ -12,9 +12,9 @@
  * go. */
 static en_status why_alone(eni_rank *self)
 {
-    if (self->member != NULL && !eni_ending_is_asked(self->ending))
+    if (self->member != NULL && !eni_shutdown_is_asked(self->shutdown))
         eni_member_verdict(self->member, eni_now_ns() + 2 * ENI_SECOND);
-    return eni_ending_is_asked(self->ending) ? EN_EINTR : EN_EPEER;
+    return eni_shutdown_is_asked(self->shutdown) ? EN_EINTR : EN_EPEER;
 }
 
 /* What could not be reached or read may be what a dead process has left behind: then its death is the cause. */
@@ -36,7 +36,7 @@ void eni_rank_give_up(eni_rank *self, en_status st)
     eni_death death;
     /* The exact sentence that this rank has logged: the survivors hear the cause, not its class. */
     const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
-    eni_ending_heard(self->ending);
+    eni_shutdown_heard(self->shutdown);
     if (self->exchange.net != NULL) eni_net_abort(self->exchange.net); /* nobody may take it: unsent messages would cost 2 s */
     if (self->member != NULL) {
         eni_member_reason(self->member, reason);

@@ -13,13 +13,13 @@ void eni_rank_init(eni_rank *self)
 {
     self->mesh = (eni_mesh){.tcp_fd = -1, .unix_fd = -1};
     self->token_lock = self->records.out_fd = -1;
-    self->abort_fd = eni_ending_fd(self->ending);
+    self->abort_fd = eni_shutdown_fd(self->shutdown);
 }
 
 en_status eni_rank_alive(void *rank)
 {
     const eni_rank *self = rank;
-    EN_TRY(eni_ending_status(self->ending));
+    EN_TRY(eni_shutdown_status(self->shutdown));
     return self->member == NULL ? EN_OK : eni_member_status(self->member);
 }
 

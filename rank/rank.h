@@ -8,8 +8,8 @@
  *     save.h        checkpoints, and how a run goes on from one
  *     result.c      what is reported at the end
  *     leave.c       how it leaves, in good order or not
- *     record.h, curve.h, board.h, progress.h    what is recorded on the way
- *     ending.h      how the user, or a death, ends it
+ *     record.h, curve.h, tensorboard.h, progress.h    what is recorded on the way
+ *     shutdown.h      how the user, or a death, ends it
  *
  * Opened in stages, since what computes is opened in between:
  *
@@ -24,13 +24,13 @@
 #include "core/trace.h"
 #include "data/plan.h"
 #include "entrain/model.h"
-#include "rank/board.h"
 #include "rank/checkpoint.h"
 #include "rank/curve.h"
-#include "rank/ending.h"
 #include "rank/progress.h"
 #include "rank/record.h"
+#include "rank/shutdown.h"
 #include "rank/step.h"
+#include "rank/tensorboard.h"
 #include "rank/trainer.h"
 #include "runtime/client/client.h"
 #include "runtime/client/endpoints.h"
@@ -104,10 +104,10 @@ typedef struct eni_stats {
 /* What is written down on the way. */
 typedef struct eni_records {
     eni_stats stats;
-    eni_late_step late;
+    eni_deferred_step deferred;
     eni_trace *trace;
     eni_recorder *recorder;
-    eni_board *board; /* rank 0, with --tensorboard */
+    eni_tensorboard *tensorboard; /* rank 0, with --tensorboard */
     eni_progress progress;
     eni_curve *curve;
     int out_fd;        /* rank 0: the folder of --out, which is this run's alone (config/outputs.h); -1 */
@@ -131,8 +131,8 @@ struct eni_rank {
     int argc;
     const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
-    eni_ending *ending;     /* how the user or a death ends it; set before the rank is opened */
-    int abort_fd;           /* of `ending`: readable once every wait is to end */
+    eni_shutdown *shutdown;     /* how the user or a death ends it; set before the rank is opened */
+    int abort_fd;           /* of `shutdown`: readable once every wait is to end */
 
     /* who takes part */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];

@@ -9,7 +9,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
-#include "rank/lines.h"
+#include "rank/jsonl.h"
 
 struct eni_recorder {
     FILE *file;
@@ -23,7 +23,7 @@ en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double 
     eni_recorder *recorder = eni_alloc(sizeof *recorder);
     if (recorder == NULL) return EN_ENOMEM;
     snprintf(recorder->path, sizeof recorder->path, "%s/metrics-%d.jsonl", dir, rank);
-    en_status st = eni_lines_open(recorder->path, resumed, seconds, &recorder->file);
+    en_status st = eni_jsonl_open(recorder->path, resumed, seconds, &recorder->file);
     if (st != EN_OK) {
         eni_free(recorder);
         return st;

@@ -30,17 +30,17 @@ typedef struct eni_step {
 } eni_step;
 
 /* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
-typedef struct eni_late_step {
+typedef struct eni_deferred_step {
     int is_there;
     eni_step step; /* but for loss and correct */
     int set;       /* where they will be (scores.h) */
     double loss;   /* sum over the samples */
     uint64_t correct;
-} eni_late_step;
+} eni_deferred_step;
 
 typedef struct eni_recorder eni_recorder;
 
-/* Creates DIR/metrics-RANK.jsonl, or goes on with it (lines.h). Buffered: no system call per step. */
+/* Creates DIR/metrics-RANK.jsonl, or goes on with it (jsonl.h). Buffered: no system call per step. */
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
 

@@ -299,7 +299,7 @@ static void add_lost(const eni_rank *self, json_t *result)
                                             "phase", death.phase, "cause", death.cause));
     if (json_array_size(list) > 0) {
         json_object_set(result, "lost", list);
-        if (!eni_ending_is_asked(self->ending))
+        if (!eni_shutdown_is_asked(self->shutdown))
             set_int(result, "samples_lost", (uint64_t)((double)self->job.plan.samples - applied));
     }
     json_decref(list);
@@ -606,7 +606,7 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_environment(self, result);
     eni_trainer_report_run(&self->trainer, reports, result);
     add_checkpoints(self, result);
-    json_object_set_new(result, "exit", json_string(eni_ending_is_asked(self->ending) ? "interrupted" : "ok"));
+    json_object_set_new(result, "exit", json_string(eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok"));
     en_status st = self->config->out != NULL ? write_json(self, result) : EN_OK;
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
@@ -652,10 +652,10 @@ static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 static en_status evaluate_last(eni_rank *self, uint64_t version, judgement *j)
 {
     *j = (judgement){.loss = NAN, .accuracy = NAN, .curve.last = {.loss = NAN, .accuracy = NAN}};
-    if (eni_ending_is_asked(self->ending)) return EN_OK;
+    if (eni_shutdown_is_asked(self->shutdown)) return EN_OK;
     eni_member_note(self->member, (int64_t)self->records.stats.steps, "evaluation");
     const en_status st = evaluate_all(self, version, j);
-    return st == EN_EINTR && eni_ending_status(self->ending) == EN_OK ? EN_OK : st;
+    return st == EN_EINTR && eni_shutdown_status(self->shutdown) == EN_OK ? EN_OK : st;
 }
 
 en_status eni_result(eni_rank *self)

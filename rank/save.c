@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "rank/ending.h"
+#include "rank/shutdown.h"
 
 struct eni_saver {
     uint64_t every, next; /* global samples */
@@ -225,7 +225,7 @@ en_status eni_save_finish(eni_rank *self)
     if (s == NULL) return EN_OK;
     uint64_t samples = end_samples(self);
     int is_early =
-        self->job.is_claiming ? eni_ending_is_asked(self->ending) : samples < self->job.plan.samples && samples > s->last;
+        self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown) : samples < self->job.plan.samples && samples > s->last;
     if (is_early) EN_TRY(save_at(self, samples));
     if (self->world.rank == 0) end_write(s);
     return EN_OK;

@@ -184,7 +184,7 @@ static void note_step(eni_step_run *run)
                         .payload_bytes = moved.payload_sent + moved.payload_received,
                         .wire_bytes = moved.wire,
                         .staleness = after.staleness};
-    self->records.late = (eni_late_step){.is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
+    self->records.deferred = (eni_deferred_step){.is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
     t->steps++;
     t->samples += run->nsamples;
     t->moved.payload_sent += moved.payload_sent;
@@ -203,22 +203,22 @@ static void note_step(eni_step_run *run)
 en_status eni_step_settle(eni_rank *self, bool may_wait)
 {
     const eni_trainer *trainer = &self->trainer;
-    eni_late_step *late = &self->records.late;
+    eni_deferred_step *deferred = &self->records.deferred;
     eni_stats *t = &self->records.stats;
-    eni_step *s = &late->step;
-    if (!late->is_there) return EN_OK;
+    eni_step *s = &deferred->step;
+    if (!deferred->is_there) return EN_OK;
     if (trainer->ops->score != NULL)
-        EN_TRY(trainer->ops->score(trainer->self, late->set, may_wait, &late->loss, &late->correct));
-    late->is_there = 0;
-    s->loss = s->nsamples > 0 ? (float)(late->loss / (double)s->nsamples) : 0;
-    s->correct = late->correct;
+        EN_TRY(trainer->ops->score(trainer->self, deferred->set, may_wait, &deferred->loss, &deferred->correct));
+    deferred->is_there = 0;
+    s->loss = s->nsamples > 0 ? (float)(deferred->loss / (double)s->nsamples) : 0;
+    s->correct = deferred->correct;
     warn_if_diverged(self, s);
     eni_recorder_add(self->records.recorder, s);
     if (self->config->log_every < 2 || (t->steps - 1) % (uint64_t)self->config->log_every == 0)
-        eni_board_step(self->records.board, s);
+        eni_tensorboard_step(self->records.tensorboard, s);
     if (s->epoch + 1 >= (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
-        t->last_loss += late->loss;
-        t->last_correct += late->correct;
+        t->last_loss += deferred->loss;
+        t->last_correct += deferred->correct;
         t->last_samples += s->nsamples;
     }
     eni_member_note_samples(self->member, t->samples);

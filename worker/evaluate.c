@@ -21,7 +21,7 @@ typedef struct eni_judge {
 static en_status may_evaluate(void *worker)
 {
     eni_worker *w = worker;
-    if (w->rank.records.is_concluding && eni_ending_is_asked(w->rank.ending)) return EN_EINTR;
+    if (w->rank.records.is_concluding && eni_shutdown_is_asked(w->rank.shutdown)) return EN_EINTR;
     return eni_rank_alive(&w->rank);
 }
 

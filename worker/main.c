@@ -24,7 +24,7 @@ static void describe_strategy(const eni_config *config)
     printf("\n%s", text);
 }
 
-/* The last resort of ending.h. */
+/* The last resort of shutdown.h. */
 static void leave_at_once(void *user, int code)
 {
     const eni_worker *worker = user;
@@ -62,16 +62,16 @@ static void leave_stuck(int code)
 static int run(eni_worker *worker)
 {
     const int signal_fd = eni_signals_open();
-    const eni_ending_config config = {.signal_fd = signal_fd,
+    const eni_shutdown_config config = {.signal_fd = signal_fd,
                                       .report_fd = (int)worker->rank.config->result_fd,
                                       .leave_at_once = leave_at_once,
                                       .user = worker};
-    if (eni_ending_start(&config, &worker->rank.ending) != EN_OK) return 1;
+    if (eni_shutdown_start(&config, &worker->rank.shutdown) != EN_OK) return 1;
     eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, worker);
     const en_status st = eni_worker_run(worker);
     eni_exit_is_due(watch);
-    const int code = st == EN_EINTR ? 128 + eni_ending_signal(worker->rank.ending) : eni_signals_exit_code(st, -1);
-    eni_ending_stop(worker->rank.ending);
+    const int code = st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
+    eni_shutdown_stop(worker->rank.shutdown);
     close(signal_fd);
     return code;
 }

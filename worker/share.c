@@ -100,7 +100,7 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
     eni_data_options lent = *options;
     lent.lent_fd = &set_fd;
     en_status st = wait_for_first(w, name, &set_fd);
-    if (st == EN_EPEER) return eni_ending_is_asked(w->rank.ending) ? EN_EINTR : EN_ENOENT;
+    if (st == EN_EPEER) return eni_shutdown_is_asked(w->rank.shutdown) ? EN_EINTR : EN_ENOENT;
     EN_TRY(st);
     st = eni_dataset_open(&lent, &w->dataset);
     close(set_fd);

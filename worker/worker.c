@@ -232,18 +232,18 @@ static en_status dump_config(const eni_worker *w)
 static void show_point(void *user, const eni_point *point)
 {
     const eni_worker *w = user;
-    eni_board_point(w->rank.records.board, w->rank.trainer.about.set, point);
+    eni_tensorboard_point(w->rank.records.tensorboard, w->rank.trainer.about.set, point);
 }
 
 /* "auto" is the run's own folder: it names the run in TensorBoard. */
-static en_status open_board(eni_worker *w)
+static en_status open_tensorboard(eni_worker *w)
 {
     const eni_config *c = w->rank.config;
     if (c->tensorboard == NULL || w->rank.world.rank != 0) return EN_OK;
     int is_own = strcmp(c->tensorboard, "auto") == 0;
     if (!is_own || c->out != NULL)
-        return eni_board_open(is_own ? c->out : c->tensorboard, w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0,
-                              &w->rank.records.board);
+        return eni_tensorboard_open(is_own ? c->out : c->tensorboard, w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0,
+                              &w->rank.records.tensorboard);
     eni_error("worker", "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     return EN_EINVAL;
 }
@@ -314,7 +314,7 @@ static en_status open_records(eni_worker *w)
         EN_TRY(begin_folder(w));
         EN_TRY(open_metrics(w));
     }
-    EN_TRY(open_board(w));
+    EN_TRY(open_tensorboard(w));
     eni_progress_init(&w->rank.records.progress, (int)c->result_fd, c->quiet || w->rank.world.rank != 0, w->rank.job.plan.samples,
                       w->rank.job.plan.epoch_samples, (uint64_t)c->log_every);
     const uint64_t every = samples_between_points(w);
@@ -344,9 +344,9 @@ static en_status close_records(eni_worker *w)
     eni_recorder *recorder = w->rank.records.recorder;
     w->rank.records.recorder = NULL;
     EN_TRY(eni_recorder_close(recorder));
-    eni_board *board = w->rank.records.board;
-    w->rank.records.board = NULL;
-    return eni_board_close(board);
+    eni_tensorboard *board = w->rank.records.tensorboard;
+    w->rank.records.tensorboard = NULL;
+    return eni_tensorboard_close(board);
 }
 
 static en_status open_trace(eni_worker *w)
@@ -400,7 +400,7 @@ static en_status prepare(eni_worker *w)
     EN_TRY(eni_refuse_without_gpu(w->rank.config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
-    EN_TRY(eni_inputs_check(w));
+    EN_TRY(eni_validate(w));
     EN_TRY(open_device(w)); /* before any thread starts: it sets OpenMP's environment */
     EN_TRY(open_data(w));   /* takes longest, so last of what may be refused */
     introduce_trainer(w);
@@ -432,7 +432,7 @@ static en_status open_all(eni_worker *w)
     EN_TRY(eni_rank_join(rank));
     eni_share_close(w->share); /* who has joined has the data */
     w->share = NULL;
-    eni_ending_watch(rank->ending, rank->member);
+    eni_shutdown_watch(rank->shutdown, rank->member);
     open_straggler(w);
     EN_TRY(trainer->ops->open(w));
     EN_TRY(open_vectors(w));
@@ -481,7 +481,7 @@ static void close_all(eni_worker *w)
     if (!is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
     eni_curve_close(rank->records.curve);
     eni_recorder_close(rank->records.recorder);
-    eni_board_close(rank->records.board);
+    eni_tensorboard_close(rank->records.tensorboard);
     eni_trace_free(rank->records.trace);
     for (int64_t i = 0; w->micro_grads != NULL && !is_stuck && i < rank->job.accumulate; i++)
         eni_free(w->micro_grads[i]);
@@ -523,9 +523,9 @@ en_status eni_worker_run(eni_worker *w)
     eni_rank_init(rank);
     en_status st = eni_rank_cause(rank, run(w));
     if (st != EN_OK) give_up(w, st);
-    if (st == EN_OK && eni_ending_is_asked(rank->ending)) st = EN_EINTR; /* early, and in good order */
-    eni_ending_heard(rank->ending);
-    eni_ending_watch(rank->ending, NULL);
+    if (st == EN_OK && eni_shutdown_is_asked(rank->shutdown)) st = EN_EINTR; /* early, and in good order */
+    eni_shutdown_heard(rank->shutdown);
+    eni_shutdown_watch(rank->shutdown, NULL);
     close_all(w);
     return as_refusal(w, st);
 }

@@ -2,7 +2,7 @@
  *
  *     main.c           flags, signals, exit code
  *     worker.c         opens what is below, runs, closes it in reverse
- *     inputs.c         what it can find wrong before it meets anybody
+ *     validate.c         what it can find wrong before it meets anybody
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
  *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scores.h, graph.h, scaler.h
@@ -62,10 +62,10 @@ en_status eni_worker_run(eni_worker *worker);
  * kernel. On any thread; `code` is the exit code to come. */
 void eni_worker_abandon(eni_worker *worker, int code);
 
-/* inputs.c: the files, folders and flags of the command; reads --init. EN_EINVAL and what eni_weights_load says. */
-en_status eni_inputs_check(eni_worker *w);
+/* validate.c: the files, folders and flags of the command; reads --init. EN_EINVAL and what eni_weights_load says. */
+en_status eni_validate(eni_worker *w);
 
-/* inputs.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
+/* validate.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
 en_status eni_refuse_without_gpu(const eni_config *config);
 
 /* The trainers. `open` is called by them: their tables are filled in before anybody is met. */

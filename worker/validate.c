@@ -1,4 +1,4 @@
-/* inputs.c - what a rank can find wrong by itself, before it meets anybody: whoever waits for it would learn
+/* validate.c - what a rank can find wrong by itself, before it meets anybody: whoever waits for it would learn
  * it later, and from somebody else. */
 
 #include "config/folders.h"
@@ -43,7 +43,7 @@ static en_status take_out(eni_worker *w)
     return w->rank.world.rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd) : eni_out_ask(c, c->out);
 }
 
-en_status eni_inputs_check(eni_worker *w)
+en_status eni_validate(eni_worker *w)
 {
     EN_TRY(check_stragglers(w));
     EN_TRY(take_out(w));

@@ -1,4 +1,4 @@
-/* test_lines.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. */
+/* test_jsonl.c - a resumed run's files are one run's: what a killed one wrote beyond its checkpoint goes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "rank/lines.h"
+#include "rank/jsonl.h"
 
 static char path[64];
 
@@ -36,7 +36,7 @@ static void expect_until(const char *before, uint64_t samples, double seconds, c
     FILE *file = fopen(path, "w");
     fputs(before, file);
     fclose(file);
-    assert_int_equal(eni_lines_open(path, samples, seconds, &file), EN_OK);
+    assert_int_equal(eni_jsonl_open(path, samples, seconds, &file), EN_OK);
     fputs("+", file);
     fclose(file);
     file = fopen(path, "r");
@@ -88,11 +88,11 @@ static void test_a_file_that_is_not_there(void **state)
     char other[80];
     FILE *file;
     snprintf(other, sizeof other, "%s.other", path);
-    assert_int_equal(eni_lines_open(other, 16, 0, &file), EN_OK);
+    assert_int_equal(eni_jsonl_open(other, 16, 0, &file), EN_OK);
     fclose(file);
     unlink(other);
     eni_log_set_level(-1);
-    assert_int_equal(eni_lines_open("/nowhere/at/all", 16, 0, &file), EN_EIO);
+    assert_int_equal(eni_jsonl_open("/nowhere/at/all", 16, 0, &file), EN_EIO);
 }
 
 int main(void)

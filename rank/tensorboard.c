@@ -1,5 +1,5 @@
-/* board.c - see board.h. */
-#include "rank/board.h"
+/* tensorboard.c - see tensorboard.h. */
+#include "rank/tensorboard.h"
 
 #include <errno.h>
 #include <math.h>
@@ -17,7 +17,7 @@
 
 static const int64_t flush_ns = 2 * ENI_SECOND;
 
-struct eni_board {
+struct eni_tensorboard {
     FILE *file;
     char path[1024];
     double start; /* seconds since 1970 at the training clock's 0 */
@@ -99,7 +99,7 @@ static uint32_t masked_crc(const void *bytes, size_t n)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static void write_record(const eni_board *board, const proto *event)
+static void write_record(const eni_tensorboard *board, const proto *event)
 {
     uint64_t length = event->n;
     uint32_t of_length = masked_crc(&length, sizeof length), of_data = masked_crc(event->byte, event->n);
@@ -109,7 +109,7 @@ static void write_record(const eni_board *board, const proto *event)
     fwrite(&of_data, sizeof of_data, 1, board->file);
 }
 
-static void write_summary(const eni_board *board, double t, uint64_t samples, const proto *summary)
+static void write_summary(const eni_tensorboard *board, double t, uint64_t samples, const proto *summary)
 {
     proto event;
     begin_event(&event, board->start + t, samples);
@@ -117,7 +117,7 @@ static void write_summary(const eni_board *board, double t, uint64_t samples, co
     write_record(board, &event);
 }
 
-static void write_head(const eni_board *board, uint64_t resumed)
+static void write_head(const eni_tensorboard *board, uint64_t resumed)
 {
     static const char version[] = "brain.Event:2";
     proto event, session = {.n = 0};
@@ -134,12 +134,12 @@ static void write_head(const eni_board *board, uint64_t resumed)
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
 
-en_status eni_board_open(const char *folder, uint64_t resumed, eni_board **board_out)
+en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorboard **board_out)
 {
     struct timespec now;
     char host[256] = "host";
     EN_TRY(eni_folder_check("--tensorboard", folder));
-    eni_board *board = eni_alloc(sizeof *board);
+    eni_tensorboard *board = eni_alloc(sizeof *board);
     if (board == NULL) return EN_ENOMEM;
     gethostname(host, sizeof host - 1);
     clock_gettime(CLOCK_REALTIME, &now);
@@ -159,7 +159,7 @@ en_status eni_board_open(const char *folder, uint64_t resumed, eni_board **board
     return EN_OK;
 }
 
-void eni_board_step(eni_board *board, const eni_step *s)
+void eni_tensorboard_step(eni_tensorboard *board, const eni_step *s)
 {
     if (board == NULL) return;
     proto summary = {.n = 0};
@@ -179,7 +179,7 @@ void eni_board_step(eni_board *board, const eni_step *s)
     fflush(board->file);
 }
 
-void eni_board_point(eni_board *board, const char *set, const eni_point *point)
+void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_point *point)
 {
     if (board == NULL) return;
     proto summary = {.n = 0};
@@ -191,7 +191,7 @@ void eni_board_point(eni_board *board, const char *set, const eni_point *point)
     write_summary(board, point->t, point->samples, &summary);
 }
 
-en_status eni_board_close(eni_board *board)
+en_status eni_tensorboard_close(eni_tensorboard *board)
 {
     if (board == NULL) return EN_OK;
     int failed = ferror(board->file);

@@ -1,5 +1,5 @@
-/* ending.c - see ending.h. */
-#include "rank/ending.h"
+/* shutdown.c - see shutdown.h. */
+#include "rank/shutdown.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -20,8 +20,8 @@ static const int64_t last_stop_ns = 600 * ENI_MILLI; /* asked -> the last resort
 static const int64_t last_loss_ns = 1500 * ENI_MILLI;
 enum { LOOK_MS = 100 }; /* a wish from elsewhere is seen that late */
 
-struct eni_ending {
-    eni_ending_config config;
+struct eni_shutdown {
+    eni_shutdown_config config;
     pthread_t thread;
     pthread_mutex_t lock; /* of member */
     eni_member *member;
@@ -33,13 +33,13 @@ struct eni_ending {
 
 /* ---- what has happened ---- */
 
-static void get_over(eni_ending *e)
+static void get_over(eni_shutdown *e)
 {
     if (atomic_exchange(&e->is_over, 1)) return;
     eventfd_write(e->over_fd, 1);
 }
 
-static void ask(eni_ending *e, int signal_number)
+static void ask(eni_shutdown *e, int signal_number)
 {
     if (e->asked_ns != INT64_MAX) return;
     e->asked_ns = eni_now_ns();
@@ -47,7 +47,7 @@ static void ask(eni_ending *e, int signal_number)
     atomic_store(&e->is_asked, 1);
 }
 
-static void heed_signal(eni_ending *e)
+static void heed_signal(eni_shutdown *e)
 {
     struct signalfd_siginfo info;
     if (read(e->config.signal_fd, &info, sizeof info) != sizeof info) return;
@@ -68,7 +68,7 @@ static void heed_signal(eni_ending *e)
 }
 
 /* With the member's lock held. */
-static void heed_member(eni_ending *e)
+static void heed_member(eni_shutdown *e)
 {
     char why[ENI_REASON_MAX];
     eni_death death;
@@ -86,7 +86,7 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t last_ns(const eni_ending *e)
+static int64_t last_ns(const eni_shutdown *e)
 {
     int64_t last = INT64_MAX;
     if (atomic_load(&e->has_heard)) return last;
@@ -95,7 +95,7 @@ static int64_t last_ns(const eni_ending *e)
     return last;
 }
 
-static void look(eni_ending *e)
+static void look(eni_shutdown *e)
 {
     pthread_mutex_lock(&e->lock);
     if (e->member != NULL) heed_member(e);
@@ -103,11 +103,11 @@ static void look(eni_ending *e)
     const int64_t now = eni_now_ns();
     if (e->asked_ns != INT64_MAX && now >= e->asked_ns + grace_ns) get_over(e);
     if (now >= last_ns(e))
-        e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_ending_signal(e));
+        e->config.leave_at_once(e->config.user, e->lost_ns != INT64_MAX ? 1 : 128 + eni_shutdown_signal(e));
 }
 
 /* The descriptor that says that the run broke; it stays readable, so it is polled until then. */
-static int member_fd(eni_ending *e)
+static int member_fd(eni_shutdown *e)
 {
     pthread_mutex_lock(&e->lock);
     const int fd = e->member == NULL || e->lost_ns != INT64_MAX || atomic_load(&e->is_over)
@@ -117,9 +117,9 @@ static int member_fd(eni_ending *e)
     return fd;
 }
 
-static void *run_ending(void *argument)
+static void *run_shutdown(void *argument)
 {
-    eni_ending *e = argument;
+    eni_shutdown *e = argument;
     eventfd_t ignored;
     while (!atomic_load(&e->is_stopping)) {
         struct pollfd set[3] = {
@@ -134,9 +134,9 @@ static void *run_ending(void *argument)
 
 /* ---- life ---- */
 
-en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_out)
+en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **shutdown_out)
 {
-    eni_ending *e = eni_alloc(sizeof *e);
+    eni_shutdown *e = eni_alloc(sizeof *e);
     if (e == NULL) return EN_ENOMEM;
     e->config = *config;
     atomic_store(&e->asked_ns, INT64_MAX);
@@ -145,11 +145,11 @@ en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_
     pthread_mutex_init(&e->lock, NULL);
     e->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     e->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (e->wake_fd >= 0 && e->over_fd >= 0 && pthread_create(&e->thread, NULL, run_ending, e) == 0) {
-        *ending_out = e;
+    if (e->wake_fd >= 0 && e->over_fd >= 0 && pthread_create(&e->thread, NULL, run_shutdown, e) == 0) {
+        *shutdown_out = e;
         return EN_OK;
     }
-    eni_error("ending", "cannot start the thread that hears signals: too many threads or open files?");
+    eni_error("shutdown", "cannot start the thread that hears signals: too many threads or open files?");
     if (e->wake_fd >= 0) close(e->wake_fd);
     if (e->over_fd >= 0) close(e->over_fd);
     pthread_mutex_destroy(&e->lock);
@@ -157,7 +157,7 @@ en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_
     return EN_EIO;
 }
 
-void eni_ending_watch(eni_ending *e, eni_member *member)
+void eni_shutdown_watch(eni_shutdown *e, eni_member *member)
 {
     pthread_mutex_lock(&e->lock);
     if (e->member != NULL && member == NULL) heed_member(e); /* the owner may have been faster than we */
@@ -166,17 +166,17 @@ void eni_ending_watch(eni_ending *e, eni_member *member)
     eventfd_write(e->wake_fd, 1);
 }
 
-int eni_ending_fd(const eni_ending *e)
+int eni_shutdown_fd(const eni_shutdown *e)
 {
     return e->over_fd;
 }
 
-en_status eni_ending_status(const eni_ending *e)
+en_status eni_shutdown_status(const eni_shutdown *e)
 {
     return atomic_load_explicit(&e->is_over, memory_order_relaxed) ? EN_EINTR : EN_OK;
 }
 
-bool eni_ending_is_asked(eni_ending *e)
+bool eni_shutdown_is_asked(eni_shutdown *e)
 {
     char why[ENI_REASON_MAX];
     if (atomic_load(&e->is_asked)) return true;
@@ -186,17 +186,17 @@ bool eni_ending_is_asked(eni_ending *e)
     return is_stopping;
 }
 
-int eni_ending_signal(const eni_ending *e)
+int eni_shutdown_signal(const eni_shutdown *e)
 {
     return atomic_load(&e->signal_number);
 }
 
-void eni_ending_heard(eni_ending *e)
+void eni_shutdown_heard(eni_shutdown *e)
 {
     atomic_store(&e->has_heard, 1);
 }
 
-void eni_ending_stop(eni_ending *e)
+void eni_shutdown_stop(eni_shutdown *e)
 {
     if (e == NULL) return;
     atomic_store(&e->is_stopping, 1);

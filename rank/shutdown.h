@@ -1,4 +1,4 @@
-/* ending.h - how a rank is ended from outside: by a signal, by `entrain stop`, by somebody's death.
+/* shutdown.h - how a rank is ended from outside: by a signal, by `entrain stop`, by somebody's death.
  *
  * - asked: the user wants the run to end. It ends before one of the next steps, on all ranks alike, and the
  * rest (results, checkpoint, goodbye) follows as at the end of a budget.
@@ -8,45 +8,45 @@
  * cannot hear. The process ends without it.
  *
  * One thread watches; it also tells the launcher at once who died. */
-#ifndef RANK_ENDING_H
-#define RANK_ENDING_H
+#ifndef RANK_SHUTDOWN_H
+#define RANK_SHUTDOWN_H
 
 #include <stdbool.h>
 
 #include "runtime/control/member.h"
 
-typedef struct eni_ending eni_ending;
+typedef struct eni_shutdown eni_shutdown;
 
-typedef struct eni_ending_config {
+typedef struct eni_shutdown_config {
     int signal_fd; /* SIGINT and SIGTERM, from here on this thread's to read; -1: none */
     int report_fd; /* to the launcher, for obituaries; -1: none */
     /* The last resort, on the watching thread; must not return: ends the process with `code`. */
     void (*leave_at_once)(void *user, int code);
     void *user;
-} eni_ending_config;
+} eni_shutdown_config;
 
-en_status eni_ending_start(const eni_ending_config *config, eni_ending **ending_out);
+en_status eni_shutdown_start(const eni_shutdown_config *config, eni_shutdown **shutdown_out);
 
 /* The member has joined: from now on a signal is a wish, which it passes on. NULL: it is about to be closed.
  */
-void eni_ending_watch(eni_ending *ending, eni_member *member);
+void eni_shutdown_watch(eni_shutdown *shutdown, eni_member *member);
 
 /* Readable, for ever, once it is over. Borrowed: poll it only. */
-int eni_ending_fd(const eni_ending *ending);
+int eni_shutdown_fd(const eni_shutdown *shutdown);
 
 /* EN_EINTR once it is over. One atomic load; any thread. */
-en_status eni_ending_status(const eni_ending *ending);
+en_status eni_shutdown_status(const eni_shutdown *shutdown);
 
 /* Whether the user wants the run to end, here or anywhere. Any thread. */
-bool eni_ending_is_asked(eni_ending *ending);
+bool eni_shutdown_is_asked(eni_shutdown *shutdown);
 
 /* SIGINT or SIGTERM: what was sent here first; SIGTERM when the wish came from elsewhere. */
-int eni_ending_signal(const eni_ending *ending);
+int eni_shutdown_signal(const eni_shutdown *shutdown);
 
 /* The compute thread has heard and is leaving: the last resort is not needed any more. */
-void eni_ending_heard(eni_ending *ending);
+void eni_shutdown_heard(eni_shutdown *shutdown);
 
 /* Joins the thread and frees; NULL is fine. */
-void eni_ending_stop(eni_ending *ending);
+void eni_shutdown_stop(eni_shutdown *shutdown);
 
 #endif

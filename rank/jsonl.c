@@ -1,5 +1,5 @@
-/* lines.c - see lines.h. */
-#include "rank/lines.h"
+/* jsonl.c - see jsonl.h. */
+#include "rank/jsonl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static int stays(const char *line, size_t length, uint64_t resumed, double secon
     static const char key[] = "\"samples\":", time_key[] = "\"t\":";
     const char *at = strstr(line, key), *t = strstr(line, time_key);
     if (length <= 2 || strcmp(line + length - 2, "}\n") != 0 || at == NULL) return 0;
-    if (t != NULL && !eni_lines_is_before(strtod(t + sizeof time_key - 1, NULL), seconds)) return 0;
+    if (t != NULL && !eni_jsonl_is_before(strtod(t + sizeof time_key - 1, NULL), seconds)) return 0;
     return strtoull(at + sizeof key - 1, NULL, 10) <= resumed;
 }
 
@@ -42,7 +42,7 @@ static en_status cut(const char *path, uint64_t resumed, double seconds)
     return EN_EIO;
 }
 
-en_status eni_lines_open(const char *path, uint64_t resumed, double seconds, FILE **file_out)
+en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FILE **file_out)
 {
     if (resumed > 0) EN_TRY(cut(path, resumed, seconds));
     *file_out = fopen(path, resumed > 0 ? "ae" : "we");
