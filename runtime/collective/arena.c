@@ -25,14 +25,6 @@ typedef struct shape {
     uint32_t unused;
 } shape;
 
-struct eni_arena {
-    shape shape;
-    uint8_t *base;
-    uint64_t bytes;
-    int fd;         /* -1: private, or mapped from another process */
-    int is_private; /* nobody else has it */
-};
-
 static uint64_t arena_slots_at(void)
 {
     return PAGE + (uint64_t)ENI_ARENA_AREAS * ENI_AREA_BYTES;
@@ -95,7 +87,13 @@ static en_status arena_new(const shape *layout, uint64_t bytes, int fd, eni_aren
 {
     eni_arena *arena = eni_alloc(sizeof *arena);
     if (!arena) return EN_ENOMEM;
-    *arena = (eni_arena){.shape = *layout, .base = map_aligned(fd, bytes), .bytes = bytes, .fd = fd};
+    *arena = (eni_arena){.base = map_aligned(fd, bytes),
+                         .bytes = bytes,
+                         .first = bytes - layout->stride * layout->nslots,
+                         .stride = layout->stride,
+                         .count = layout->count,
+                         .nslots = layout->nslots,
+                         .fd = fd};
     if (!arena->base) {
         eni_error("arena", "cannot map %llu bytes: %s", (unsigned long long)bytes, strerror(errno));
         eni_free(arena);
@@ -180,28 +178,12 @@ int eni_arena_fd(const eni_arena *arena)
     return arena->fd;
 }
 
-uint64_t eni_arena_count(const eni_arena *arena)
-{
-    return arena->shape.count;
-}
-
-uint32_t eni_arena_nslots(const eni_arena *arena)
-{
-    return arena->shape.nslots;
-}
-
-float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset)
-{
-    const uint64_t first = arena->bytes - arena->shape.stride * arena->shape.nslots;
-    return (float *)(void *)(arena->base + first + arena->shape.stride * slot) + offset;
-}
-
 /* mremap of no bytes of a shared mapping makes a second one of the same pages, without the descriptor, which
  * a mapped arena does not keep. */
 en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *source)
 {
     void *to = eni_arena_at(arena, slot, 0);
-    const uint64_t stride = arena->shape.stride;
+    const uint64_t stride = arena->stride;
     if (mremap(eni_arena_at(source, slot, 0), 0, stride, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
         eni_error("arena", "cannot map %llu bytes a second time: %s", (unsigned long long)stride,
                   strerror(errno));
@@ -216,7 +198,7 @@ en_status eni_arena_alias(eni_arena *arena, uint32_t slot, const eni_arena *sour
 
 static uint64_t slot_bytes(const eni_arena *arena)
 {
-    return eni_round_up(arena->shape.count * sizeof(float), PAGE);
+    return eni_round_up(arena->count * sizeof(float), PAGE);
 }
 
 /* Reading is enough to get a page of shared memory; of private memory it gives the page of zeros that all
@@ -253,7 +235,7 @@ en_status eni_arena_uncover(eni_arena *arena, uint32_t slot)
     const off_t offset = at - arena->base;
     void *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->fd, offset);
     if (own != MAP_FAILED) {
-        memcpy(own, at, arena->shape.count * sizeof(float));
+        memcpy(own, at, arena->count * sizeof(float));
         munmap(own, bytes);
         if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arena->fd, offset) != MAP_FAILED)
             return EN_OK;

@@ -33,7 +33,15 @@ enum {                     /* areas of ENI_AREA_BYTES zeroed bytes for flags; ea
 };
 #define ENI_AREA_BYTES 32768u
 
-typedef struct eni_arena eni_arena;
+typedef struct eni_arena { /* of arena.c, but for what the three functions below read */
+    uint8_t *base;
+    uint64_t bytes;
+    uint64_t first, stride; /* bytes to slot 0, and from slot to slot */
+    uint64_t count;         /* elements of a slot */
+    uint32_t nslots;
+    int fd;         /* -1: private, or mapped from another process */
+    int is_private; /* nobody else has it */
+} eni_arena;
 
 /* A new arena of `nslots` slots of `count` elements each, everything zero. `shared` 1: a memfd; 0: private
  * memory. EN_EINVAL for sizes that overflow, EN_ENOMEM when the machine refuses; both logged. */
@@ -48,12 +56,22 @@ en_status eni_arena_map(int fd, uint64_t count, eni_arena **arena_out);
 /* The memfd to pass to other processes; -1 for a private or a mapped arena. Borrowed. */
 int eni_arena_fd(const eni_arena *arena);
 
-uint64_t eni_arena_count(const eni_arena *arena);
-uint32_t eni_arena_nslots(const eni_arena *arena);
+static inline uint64_t eni_arena_count(const eni_arena *arena)
+{
+    return arena->count;
+}
+
+static inline uint32_t eni_arena_nslots(const eni_arena *arena)
+{
+    return arena->nslots;
+}
 
 /* The address of element `offset` of a slot; 64-byte aligned when offset is a multiple of 16. The caller
  * keeps slot < nslots and offset <= count. */
-float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset);
+static inline float *eni_arena_at(const eni_arena *arena, uint32_t slot, uint64_t offset)
+{
+    return (float *)(void *)(arena->base + arena->first + arena->stride * slot) + offset;
+}
 
 /* Every page of a slot is there and mapped in this process from now on, with what it holds: the first use of
  * the slot costs no page fault. While nobody else writes a private arena. */

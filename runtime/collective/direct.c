@@ -65,7 +65,7 @@ static float *vector_of(const eni_coll *coll, int rank, const eni_coll_op *op)
     return eni_arena_at(coll->arenas[rank], op->slot, op->offset);
 }
 
-static en_status direct_open(eni_coll *coll)
+en_status eni_direct_open(eni_coll *coll)
 {
     const int n = coll->config.nranks;
     direct *d = eni_alloc(sizeof *d + (size_t)n * sizeof d->blocks[0]);
@@ -86,7 +86,7 @@ static en_status direct_open(eni_coll *coll)
     return EN_OK;
 }
 
-static void direct_close(eni_coll *coll)
+void eni_direct_close(eni_coll *coll)
 {
     direct *d = coll->state;
     if (!d) return;
@@ -344,8 +344,7 @@ static void settle(eni_coll *coll, uint64_t seq)
     if (d->scratch && eni_coll_is_reduction(op))
         memcpy(eni_group_vector(coll, op), d->scratch, op->count * sizeof(float));
     d->nsettled = seq + 1;
-    eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
-                    op->bucket, op->count * sizeof(float));
+    eni_group_trace_op(coll, seq, op);
 }
 
 static void note_core(control_block *own)
@@ -408,14 +407,14 @@ static en_status advance(eni_coll *coll, uint64_t nsubmitted)
     }
 }
 
-static en_status direct_submit(eni_coll *coll, uint64_t seq)
+en_status eni_direct_submit(eni_coll *coll, uint64_t seq)
 {
     publish(coll, seq);
     const en_status st = advance(coll, seq + 1);
     return st == EN_OK ? EN_OK : eni_group_fail(coll, st);
 }
 
-static int direct_test(eni_coll *coll, uint64_t seq)
+int eni_direct_test(eni_coll *coll, uint64_t seq)
 {
     const direct *d = coll->state;
     if (d->nsettled > seq) return 1;
@@ -425,7 +424,7 @@ static int direct_test(eni_coll *coll, uint64_t seq)
     return d->nsettled > seq;
 }
 
-static en_status direct_wait(eni_coll *coll, uint64_t seq)
+en_status eni_direct_wait(eni_coll *coll, uint64_t seq)
 {
     direct *d = coll->state;
     for (;;) {
@@ -440,5 +439,3 @@ static en_status direct_wait(eni_coll *coll, uint64_t seq)
         EN_TRY(eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), &coll->config.alive));
     }
 }
-
-const eni_engine eni_direct_engine = {direct_open, direct_submit, direct_test, direct_wait, direct_close};

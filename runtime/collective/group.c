@@ -13,18 +13,6 @@ en_status eni_group_fail(eni_coll *coll, en_status st)
     return atomic_load(&coll->status);
 }
 
-en_status eni_group_status(const eni_coll *coll)
-{
-    return atomic_load_explicit(&coll->status, memory_order_acquire);
-}
-
-void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
-                     uint32_t bucket, uint64_t bytes)
-{
-    if (coll->config.trace)
-        coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
-}
-
 const char *eni_group_op_name(int op)
 {
     switch (op) {
@@ -40,18 +28,6 @@ const char *eni_group_op_name(int op)
     }
 }
 
-eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
-{
-    return (eni_place_in_run){.epoch = coll->config.epoch,
-                              .seq = seq,
-                              .op = op->op,
-                              .what = op->what,
-                              .bucket = op->bucket,
-                              .count = op->count,
-                              .dtype = ENI_COLL_F32,
-                              .step = (uint16_t)op->step};
-}
-
 static void place_text(char *text, size_t size, const eni_place_in_run *place)
 {
     const char *what = place->what == EN_GRAD ? "gradient" : place->what == EN_WEIGHTS ? "weights" : "delta";
@@ -62,12 +38,8 @@ static void place_text(char *text, size_t size, const eni_place_in_run *place)
              (unsigned long long)place->count, type, place->step, place->epoch);
 }
 
-en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
+en_status eni_group_disagree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs)
 {
-    if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
-        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
-        ours->dtype == theirs->dtype && ours->step == theirs->step)
-        return EN_OK;
     char us[144], them[144];
     place_text(us, sizeof us, ours);
     place_text(them, sizeof them, theirs);

@@ -8,28 +8,34 @@
 
 #include <stdatomic.h>
 
+#include "core/clock.h"
 #include "runtime/collective/coll.h"
 
-typedef struct eni_engine {
-    en_status (*open)(eni_coll *coll);
-    en_status (*submit)(eni_coll *coll, uint64_t seq); /* coll->ops[seq % ENI_COLL_DEPTH] */
-    int (*test)(eni_coll *coll, uint64_t seq);         /* 1: done. Makes progress */
-    en_status (*wait)(eni_coll *coll, uint64_t seq);
-    void (*close)(eni_coll *coll); /* also after a failed open */
-} eni_engine;
+/* What an engine does for coll.c. op: coll->ops[seq % ENI_COLL_DEPTH]. test makes progress; close also after
+ * a failed open. direct: shared memory, direct and naive; progress: TCP, for ring, naive and sendrecv. */
+en_status eni_direct_open(eni_coll *coll);
+en_status eni_direct_submit(eni_coll *coll, uint64_t seq);
+int eni_direct_test(eni_coll *coll, uint64_t seq);
+en_status eni_direct_wait(eni_coll *coll, uint64_t seq);
+void eni_direct_close(eni_coll *coll);
 
-extern const eni_engine eni_direct_engine; /* shared memory: direct, and naive over arenas */
-extern const eni_engine eni_tcp_engine;    /* TCP: ring and naive */
+en_status eni_progress_open(eni_coll *coll);
+en_status eni_progress_submit(eni_coll *coll, uint64_t seq);
+int eni_progress_test(eni_coll *coll, uint64_t seq);
+en_status eni_progress_wait(eni_coll *coll, uint64_t seq);
+void eni_progress_close(eni_coll *coll);
+
+typedef enum eni_engine { ENI_ENGINE_NONE, ENI_ENGINE_DIRECT, ENI_ENGINE_TCP } eni_engine;
 
 struct eni_coll {
     eni_coll_config config;
-    eni_arena **arenas;       /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
-    const eni_engine *engine; /* NULL: a group of one */
-    void *state;              /* the engine's */
-    int64_t work_ns;          /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
-    int64_t spin_ns;          /* how long a wait may spin: 0 when ranks share cores */
-    uint64_t nsubmitted;      /* operations 0 .. nsubmitted - 1 were submitted */
-    _Atomic int status;       /* the first failure, kept */
+    eni_arena **arenas;  /* (nranks) own copy of config.arenas; entries may be NULL over TCP */
+    eni_engine engine;   /* NONE: a group of one */
+    void *state;         /* the engine's */
+    int64_t work_ns;     /* inside submit, test and wait, so far: not waiting. 0 where a thread works */
+    int64_t spin_ns;     /* how long a wait may spin: 0 when ranks share cores */
+    uint64_t nsubmitted; /* operations 0 .. nsubmitted - 1 were submitted */
+    _Atomic int status;  /* the first failure, kept */
     eni_coll_op ops[ENI_COLL_DEPTH];
     int64_t begin_ns[ENI_COLL_DEPTH]; /* when submitted */
     uint64_t samples[ENI_COLL_KEPT];  /* behind all contributions, of operations that are done */
@@ -68,14 +74,30 @@ static inline void eni_group_tally(_Atomic uint64_t *counter, uint64_t more)
 
 /* The group's first failure, which stays. Returns it. Any thread. */
 en_status eni_group_fail(eni_coll *coll, en_status st);
-en_status eni_group_status(const eni_coll *coll);
 
-/* An interval for --trace; nothing without a hook. */
-void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
-                     uint32_t bucket, uint64_t bytes);
+static inline en_status eni_group_status(const eni_coll *coll)
+{
+    return atomic_load_explicit(&coll->status, memory_order_acquire);
+}
 
 /* "all-reduce"; for an unknown number "operation". */
 const char *eni_group_op_name(int op);
+
+/* An interval for --trace; nothing without a hook. */
+static inline void eni_group_trace(const eni_coll *coll, const char *name, int64_t begin_ns, int64_t end_ns,
+                                   uint32_t bucket, uint64_t bytes)
+{
+    if (coll->config.trace != NULL)
+        coll->config.trace(coll->config.trace_user, name, begin_ns, end_ns, bucket, bytes);
+}
+
+/* That of a whole operation, which ends now. */
+static inline void eni_group_trace_op(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+{
+    if (coll->config.trace != NULL)
+        eni_group_trace(coll, eni_group_op_name(op->op), coll->begin_ns[seq % ENI_COLL_DEPTH], eni_now_ns(),
+                        op->bucket, op->count * sizeof(float));
+}
 
 /* What a rank says it is at, for messages: flags and frames carry it. */
 typedef struct eni_place_in_run {
@@ -91,9 +113,31 @@ typedef struct eni_place_in_run {
 enum { ENI_COLL_F32 = 1 }; /* what all vectors are so far; as on the wire to psd */
 
 /* Where this rank is at operation seq. */
-eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op);
+static inline eni_place_in_run eni_group_place(const eni_coll *coll, uint64_t seq, const eni_coll_op *op)
+{
+    return (eni_place_in_run){.epoch = coll->config.epoch,
+                              .seq = seq,
+                              .op = op->op,
+                              .what = op->what,
+                              .bucket = op->bucket,
+                              .count = op->count,
+                              .dtype = ENI_COLL_F32,
+                              .step = (uint16_t)op->step};
+}
 
-/* EN_OK if both are at the same place; else logs both sides in one sentence and returns EN_EMISMATCH. */
-en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer, const eni_place_in_run *theirs);
+/* Logs both sides in one sentence. Returns EN_EMISMATCH. */
+en_status eni_group_disagree(int rank, const eni_place_in_run *ours, int peer,
+                             const eni_place_in_run *theirs);
+
+/* EN_OK if both are at the same place. */
+static inline en_status eni_group_agree(int rank, const eni_place_in_run *ours, int peer,
+                                        const eni_place_in_run *theirs)
+{
+    if (ours->epoch == theirs->epoch && ours->seq == theirs->seq && ours->op == theirs->op &&
+        ours->what == theirs->what && ours->bucket == theirs->bucket && ours->count == theirs->count &&
+        ours->dtype == theirs->dtype && ours->step == theirs->step)
+        return EN_OK;
+    return eni_group_disagree(rank, ours, peer, theirs);
+}
 
 #endif

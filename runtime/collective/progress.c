@@ -75,8 +75,7 @@ static void inflight_end_all(eni_coll *coll)
         if (inflight->is_done || !inflight_is_complete(coll, inflight)) continue;
         if (inflight->algorithm->end) inflight->algorithm->end(coll, inflight);
         inflight->is_done = 1;
-        eni_group_trace(coll, eni_group_op_name(inflight->op->op), coll->begin_ns[seq % ENI_COLL_DEPTH],
-                        eni_now_ns(), inflight->op->bucket, inflight->op->count * sizeof(float));
+        eni_group_trace_op(coll, seq, inflight->op);
     }
     const uint64_t before = p->oldest;
     while (p->oldest < p->nstarted && inflight_of(p, p->oldest)->is_done)
@@ -466,7 +465,7 @@ static en_status progress_alloc(eni_coll *coll)
     return EN_OK;
 }
 
-static en_status progress_open(eni_coll *coll)
+en_status eni_progress_open(eni_coll *coll)
 {
     const int n = coll->config.nranks;
     EN_TRY(progress_alloc(coll));
@@ -506,7 +505,7 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
     return EN_OK;
 }
 
-static en_status progress_submit(eni_coll *coll, uint64_t seq)
+en_status eni_progress_submit(eni_coll *coll, uint64_t seq)
 {
     eni_progress *p = coll->state;
     EN_TRY(streams_check(coll, eni_group_op(coll, seq)));
@@ -515,14 +514,14 @@ static en_status progress_submit(eni_coll *coll, uint64_t seq)
     return EN_OK;
 }
 
-static int progress_test(eni_coll *coll, uint64_t seq)
+int eni_progress_test(eni_coll *coll, uint64_t seq)
 {
     const eni_progress *p = coll->state;
     const uint64_t completed = eni_flag_get(&p->completed);
     return completed != ENI_PROGRESS_FAILED && completed > seq;
 }
 
-static en_status progress_wait(eni_coll *coll, uint64_t seq)
+en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
 {
     eni_progress *p = coll->state;
     const eni_alive forever = {
@@ -531,7 +530,7 @@ static en_status progress_wait(eni_coll *coll, uint64_t seq)
     return eni_group_status(coll);
 }
 
-static void progress_close(eni_coll *coll)
+void eni_progress_close(eni_coll *coll)
 {
     eni_progress *p = coll->state;
     if (!p) return;
@@ -553,6 +552,3 @@ static void progress_close(eni_coll *coll)
     eni_free(p->scratch);
     eni_free(p);
 }
-
-const eni_engine eni_tcp_engine = {progress_open, progress_submit, progress_test, progress_wait,
-                                   progress_close};
