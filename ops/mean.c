@@ -11,15 +11,6 @@
  * read once and written once, whatever the number of sources. */
 enum { BLOCK = 1024 };
 
-uint64_t eni_slice_lo(uint64_t count, int i, int n)
-{
-    if (i >= n) return count;
-    const uint64_t u = (uint64_t)i, parts = (uint64_t)n;
-    const uint64_t exact = count / parts * u + count % parts * u / parts; /* count * u / parts, no overflow */
-    const uint64_t lo = eni_round_up(exact, ENI_LINE_FLOATS);
-    return lo < count ? lo : count;
-}
-
 ENI_MULTIVERSION void eni_mean_first(float *restrict acc, const float *restrict src, float scale,
                                      uint64_t count)
 {

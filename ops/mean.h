@@ -11,6 +11,8 @@
 
 #include <stdint.h>
 
+#include "core/memory.h"
+
 /* The order in which contributions are added. */
 typedef enum eni_sum_order {
     ENI_SUM_RANK, /* 0, 1, .. W-1 everywhere: direct, naive, ps-sync, solo */
@@ -19,7 +21,14 @@ typedef enum eni_sum_order {
 
 /* The edges of slice i of n of `count` elements: multiples of 16 elements (64 bytes) except the end of the
  * last; slices may be empty, and are for count < 16 * n. lo_i = round16(count * i / n). */
-uint64_t eni_slice_lo(uint64_t count, int i, int n);
+static inline uint64_t eni_slice_lo(uint64_t count, int i, int n)
+{
+    if (i >= n) return count;
+    const uint64_t u = (uint64_t)i, parts = (uint64_t)n;
+    const uint64_t exact = count / parts * u + count % parts * u / parts; /* count * u / parts, no overflow */
+    const uint64_t lo = eni_round_up(exact, ENI_LINE_FLOATS);
+    return lo < count ? lo : count;
+}
 
 /* dst[i] = (sum over k of src[k][i] * scale[k]) * inv, overwrites. n >= 1. dst may be one of src (the same
  * pointer, not a shifted one). Thread-safe, never allocates. */

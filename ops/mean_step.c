@@ -125,7 +125,7 @@ void eni_mean_step(const eni_optimizer *optimizer, float *w, float *const *slots
     const int has_momentum = hyper->momentum != 0.0f;
     const int kind = (has_momentum ? MOMENTUM : 0) | (hyper->weight_decay != 0.0f ? DECAY : 0) |
                      (has_momentum && hyper->nesterov ? NESTEROV : 0);
-    if (optimizer != eni_optimizer_find("sgd") || from->n == 0)
+    if (optimizer != &eni_sgd || from->n == 0)
         blocks(optimizer, w, slots, from, count, hyper);
     else if (from->n == 2)
         sgd_2(w, has_momentum ? slots[0] : NULL, from, kind, count, hyper);

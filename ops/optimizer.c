@@ -89,24 +89,25 @@ static void sgd_step(float *w, float *const *slots, const float *g, uint64_t cou
         sgd_nesterov_decay(w, m, g, count, lr, mu, decay);
 }
 
-static const eni_optimizer optimizers[] = {
-    {.name = "sgd",
-     .formula = "d = g + wd*w; m = mu*m + d; w -= lr*m, or lr*(d + mu*m) with Nesterov (torch.optim.SGD)",
-     .slots = sgd_slots,
-     .slot_names = {"momentum_buffer"},
-     .step = sgd_step},
+const eni_optimizer eni_sgd = {
+    .name = "sgd",
+    .formula = "d = g + wd*w; m = mu*m + d; w -= lr*m, or lr*(d + mu*m) with Nesterov (torch.optim.SGD)",
+    .slots = sgd_slots,
+    .slot_names = {"momentum_buffer"},
+    .step = sgd_step,
 };
 
+static const eni_optimizer *const optimizers[] = {&eni_sgd};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
 const eni_optimizer *eni_optimizer_find(const char *name)
 {
     for (int i = 0; i < OPTIMIZERS; i++)
-        if (strcmp(optimizers[i].name, name) == 0) return &optimizers[i];
+        if (strcmp(optimizers[i]->name, name) == 0) return optimizers[i];
     return NULL;
 }
 
 const eni_optimizer *eni_optimizer_at(int index)
 {
-    return index >= 0 && index < OPTIMIZERS ? &optimizers[index] : NULL;
+    return index >= 0 && index < OPTIMIZERS ? optimizers[index] : NULL;
 }

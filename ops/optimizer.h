@@ -27,6 +27,8 @@ typedef struct eni_optimizer {
     void (*step)(float *w, float *const *slots, const float *g, uint64_t count, const eni_hyper *hyper);
 } eni_optimizer;
 
+extern const eni_optimizer eni_sgd;
+
 /* By name, or NULL. The table is static. */
 const eni_optimizer *eni_optimizer_find(const char *name);
 
