@@ -10,6 +10,7 @@ static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket
     host->hook = hook;
     host->hook_bucket = bucket;
     host->verdict = EN_OK;
+    host->has_refused = false;
 }
 
 /* What the hook has left behind, and how it ended. */
@@ -26,8 +27,9 @@ static en_status end_hook(eni_host *host, en_status st)
     if (host->verdict != EN_OK) return host->verdict;
     /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
      * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
-     * cause. */
-    const int is_said = st == EN_EPEER || st == EN_EINTR || eni_host_gpu_has_failed(host);
+     * cause. A refused option is the strategy's own sentence: it knows the remedy. */
+    const bool is_refused = host->has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
+    const bool is_said = st == EN_EPEER || st == EN_EINTR || is_refused || eni_host_gpu_has_failed(host);
     if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
     return st;
 }

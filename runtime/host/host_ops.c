@@ -100,6 +100,7 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    if (level <= 0) host_of(table)->has_refused = true;
     eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
 }
 

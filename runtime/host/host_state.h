@@ -51,6 +51,7 @@ struct eni_host {
     const char *hook;             /* that runs; NULL: none */
     const en_bucket *hook_bucket; /* of that hook, or NULL */
     en_status verdict;            /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    bool has_refused;             /* in that hook the strategy has logged an error */
     void *state;                  /* of the strategy */
     uint32_t nslots_used;
     char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
