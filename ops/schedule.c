@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+const char *const eni_schedule_names[ENI_SCHEDULES] = {"constant", "step", "cosine"};
+
 float eni_schedule_lr(const eni_schedule *schedule, uint64_t samples)
 {
     double lr = schedule->base;

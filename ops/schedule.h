@@ -6,6 +6,10 @@
 
 typedef enum eni_schedule_kind { ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE } eni_schedule_kind;
 
+/* "constant", "step", "cosine", by kind; and how many. */
+enum { ENI_SCHEDULES = 3 };
+extern const char *const eni_schedule_names[ENI_SCHEDULES];
+
 typedef struct eni_schedule {
     eni_schedule_kind kind;
     double base;           /* after --lr-scale */

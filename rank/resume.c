@@ -85,7 +85,6 @@ static void add(eni_fact *facts, uint32_t *n, const char *key, const char *fmt, 
 
 uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS])
 {
-    static const char *const kinds[] = {"constant", "step", "cosine"};
     const eni_schedule *s = &self->job.schedule;
     eni_fact *f = facts_out;
     uint32_t n = 0;
@@ -103,7 +102,7 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
     add(f, &n, "weight-decay", "%.9g", self->config->weight_decay);
     add(f, &n, "lr", "%.15g", s->base);
-    add(f, &n, "lr-schedule", "%s", kinds[s->kind]);
+    add(f, &n, "lr-schedule", "%s", eni_schedule_names[s->kind]);
     add(f, &n, "lr-warmup", "%" PRIu64, s->warmup);
     if (s->kind == ENI_LR_STEP) {
         add(f, &n, "lr-step", "%" PRIu64, s->step_samples);

@@ -169,7 +169,6 @@ static en_status read_buckets(const reader *r, eni_setup *setup)
 
 static en_status read_optimizer(const reader *r, eni_setup *setup)
 {
-    static const char *const schedules[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
     const char *name;
     double momentum = 0, decay = 0, nesterov = 0;
     int kind = 0;
@@ -181,7 +180,7 @@ static en_status read_optimizer(const reader *r, eni_setup *setup)
     EN_TRY(real_of(r, "nesterov", 0, &nesterov));
     setup->hyper =
         (eni_hyper){.momentum = (float)momentum, .weight_decay = (float)decay, .nesterov = nesterov != 0};
-    EN_TRY(word_of(r, "lr-schedule", schedules, 3, &kind));
+    EN_TRY(word_of(r, "lr-schedule", eni_schedule_names, ENI_SCHEDULES, &kind));
     setup->schedule.kind = (eni_schedule_kind)kind;
     EN_TRY(real_of(r, "lr", 0, &setup->schedule.base));
     EN_TRY(real_of(r, "lr-gamma", 0, &setup->schedule.gamma));

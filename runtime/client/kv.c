@@ -250,11 +250,10 @@ static en_status read_options(const en_client_options *given, en_client_options 
 
 static en_status read_schedule(const en_client_options *o, eni_schedule *schedule_out)
 {
-    static const char *const names[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
     int kind = 0;
-    while (kind < 3 && strcmp(names[kind], o->lr_schedule) != 0)
+    while (kind < ENI_SCHEDULES && strcmp(eni_schedule_names[kind], o->lr_schedule) != 0)
         kind++;
-    if (kind == 3) return invalid("lr_schedule", "constant, step or cosine");
+    if (kind == ENI_SCHEDULES) return invalid("lr_schedule", "constant, step or cosine");
     if (kind == ENI_LR_STEP && (o->lr_step == 0 || !is_at_least(o->lr_gamma, 0)))
         return invalid("lr_schedule step", "give lr_step (samples) and lr_gamma");
     if (kind == ENI_LR_COSINE && o->total_samples == 0)

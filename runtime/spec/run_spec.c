@@ -63,14 +63,13 @@ static en_status add_buckets(eni_run_spec *spec, const eni_buckets *buckets)
 
 static en_status add_optimizer(eni_run_spec *spec, const eni_run_attributes *attributes)
 {
-    static const char *const schedules[] = {"constant", "step", "cosine"}; /* eni_schedule_kind */
     const eni_schedule *schedule = &attributes->schedule;
     EN_TRY(eni_run_spec_add(spec, "optimizer", attributes->optimizer->name));
     EN_TRY(eni_run_spec_add_number(spec, "momentum", (double)attributes->hyper.momentum));
     EN_TRY(eni_run_spec_add_whole(spec, "nesterov", attributes->hyper.nesterov != 0));
     EN_TRY(eni_run_spec_add_number(spec, "weight-decay", (double)attributes->hyper.weight_decay));
     EN_TRY(eni_run_spec_add_number(spec, "lr", schedule->base));
-    EN_TRY(eni_run_spec_add(spec, "lr-schedule", schedules[schedule->kind]));
+    EN_TRY(eni_run_spec_add(spec, "lr-schedule", eni_schedule_names[schedule->kind]));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-warmup", schedule->warmup));
     EN_TRY(eni_run_spec_add_whole(spec, "lr-step", schedule->step_samples));
     return eni_run_spec_add_number(spec, "lr-gamma", schedule->gamma);
