@@ -82,14 +82,6 @@ static bool with_unit(const char *text, const unit *units, double *value_out)
     return false;
 }
 
-bool eni_parse_size(const char *text, uint64_t *bytes_out)
-{
-    double bytes;
-    if (!with_unit(text, sizes, &bytes)) return false;
-    *bytes_out = (uint64_t)llround(bytes);
-    return true;
-}
-
 bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out)
 {
     char plain[64];

@@ -18,10 +18,7 @@ bool eni_parse_real(const char *text, double *value_out);
 /* on off true false yes no 1 0. */
 bool eni_parse_bool(const char *text, bool *value_out);
 
-/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024); without unit: bytes. */
-bool eni_parse_size(const char *text, uint64_t *bytes_out);
-
-/* A size per second, or kbit Mbit Gbit; a trailing "/s" is fine. > 0. */
+/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024) per second, or kbit Mbit Gbit; without unit: bytes; a trailing "/s" is fine. > 0. */
 bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out);
 
 /* ns us ms s min h; without unit: seconds. */

@@ -23,7 +23,6 @@ static struct {
     char text[1200];
 } last_error = {PTHREAD_MUTEX_INITIALIZER, ""};
 
-static const char *const level_names[] = {"error", "warn", "info", "debug", "trace"};
 static const char level_letters[] = "EWIDT";
 
 void eni_log_set_sink(eni_log_sink sink, void *user)
@@ -45,13 +44,6 @@ void eni_log_set_who(const char *who)
 void eni_log_set_launcher(int fd)
 {
     log_state.launcher_fd = fd;
-}
-
-int eni_log_level_parse(const char *name)
-{
-    for (int i = 0; i <= ENI_LOG_TRACE; i++)
-        if (strcmp(name, level_names[i]) == 0) return i;
-    return -1;
 }
 
 /* Shorter than PIPE_BUF: the pipe takes all of it or nothing. */

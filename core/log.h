@@ -31,9 +31,6 @@ void eni_log_set_who(const char *who);
  * goes to stderr. -1: all to stderr. */
 void eni_log_set_launcher(int fd);
 
-/* Parses error|warn|info|debug|trace; -1 if it is none of them. */
-int eni_log_level_parse(const char *name);
-
 /* The text of the last error that this process logged, without its subsystem: what to tell the other
  * processes when this one gives up. Whatever the level and the sink. Returns 0, and "", when there was none;
  * any thread. */

@@ -48,8 +48,6 @@ struct eni_loader {
     uint64_t taken;  /* batches that the consumer was given; the last `hold` of them are in its hands */
     bool is_aborted;
     en_status end; /* EN_OK while the stream goes on */
-
-    int64_t waited_ns; /* consumer */
 };
 
 /* The next micro-batch, or the reason why there is none. */
@@ -121,7 +119,8 @@ static en_status check_options(const eni_loader_options *o)
         return EN_EINVAL;
     }
     if (o->hold < 0 || o->hold > HOLD_MAX || (o->register_memory == NULL) != (o->unregister_memory == NULL)) {
-        eni_error("loader", "%d batches held: 1 to %d are, and who registers memory also unregisters it", o->hold, HOLD_MAX);
+        eni_error("loader", "%d batches held: 1 to %d are, and who registers memory also unregisters it",
+                  o->hold, HOLD_MAX);
         return EN_EINVAL;
     }
     if (o->depth >= 1 && o->depth <= DEPTH_MAX && (o->claim != NULL || o->stride >= 1)) return EN_OK;
@@ -227,7 +226,6 @@ static en_status wait_for_batch(eni_loader *loader, int64_t deadline_ns)
 
 en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out)
 {
-    int64_t begin = eni_now_ns();
     pthread_mutex_lock(&loader->mutex);
     en_status st = wait_for_batch(loader, deadline_ns);
     if (st == EN_OK) {
@@ -236,13 +234,7 @@ en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_bat
         pthread_cond_signal(&loader->room);
     }
     pthread_mutex_unlock(&loader->mutex);
-    loader->waited_ns += eni_now_ns() - begin;
     return st;
-}
-
-int64_t eni_loader_waited_ns(const eni_loader *loader)
-{
-    return loader->waited_ns;
 }
 
 void eni_loader_abort(eni_loader *loader)

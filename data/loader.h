@@ -69,9 +69,6 @@ en_status eni_loader_start(const eni_loader_options *options, eni_loader **loade
  * step. */
 en_status eni_loader_next(eni_loader *loader, int64_t deadline_ns, const eni_batch **batch_out);
 
-/* Nanoseconds that the consumer has waited in eni_loader_next so far. Consumer thread. */
-int64_t eni_loader_waited_ns(const eni_loader *loader);
-
 /* Wakes the consumer (EN_EINTR from then on) and makes the thread end after its current batch. Any thread,
  * never blocks, safe twice. */
 void eni_loader_abort(eni_loader *loader);

@@ -106,8 +106,3 @@ const eni_optimizer *eni_optimizer_find(const char *name)
         if (strcmp(optimizers[i]->name, name) == 0) return optimizers[i];
     return NULL;
 }
-
-const eni_optimizer *eni_optimizer_at(int index)
-{
-    return index >= 0 && index < OPTIMIZERS ? optimizers[index] : NULL;
-}

@@ -32,7 +32,4 @@ extern const eni_optimizer eni_sgd;
 /* By name, or NULL. The table is static. */
 const eni_optimizer *eni_optimizer_find(const char *name);
 
-/* All names for a help text: index 0.. until NULL. */
-const eni_optimizer *eni_optimizer_at(int index);
-
 #endif

@@ -53,11 +53,6 @@ double eni_metric_reach_t(const eni_run *run)
     return run->is_complete ? run->reach_t : NAN;
 }
 
-double eni_metric_reach_samples(const eni_run *run)
-{
-    return run->is_complete ? run->reach_samples : NAN;
-}
-
 double eni_metric_accuracy(const eni_run *run)
 {
     return run->test_accuracy;

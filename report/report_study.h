@@ -160,7 +160,6 @@ typedef double (*eni_metric)(const eni_run *run);
 double eni_metric_updates(const eni_run *run);
 double eni_metric_samples_per_s(const eni_run *run);
 double eni_metric_reach_t(const eni_run *run); /* NAN for a run that failed: it is no miss */
-double eni_metric_reach_samples(const eni_run *run);
 double eni_metric_accuracy(const eni_run *run);
 double eni_metric_wait(const eni_run *run);          /* workers' waiting, as a part of their step time */
 double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */

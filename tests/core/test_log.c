@@ -27,19 +27,6 @@ static void listen_in(void *user, int level, const char *subsystem, const char *
     snprintf(heard->text, sizeof heard->text, "%s", text);
 }
 
-static void test_level_names(void **state)
-{
-    (void)state;
-    assert_int_equal(eni_log_level_parse("error"), ENI_LOG_ERROR);
-    assert_int_equal(eni_log_level_parse("warn"), ENI_LOG_WARN);
-    assert_int_equal(eni_log_level_parse("info"), ENI_LOG_INFO);
-    assert_int_equal(eni_log_level_parse("debug"), ENI_LOG_DEBUG);
-    assert_int_equal(eni_log_level_parse("trace"), ENI_LOG_TRACE);
-    assert_int_equal(eni_log_level_parse("Error"), -1);
-    assert_int_equal(eni_log_level_parse("warning"), -1);
-    assert_int_equal(eni_log_level_parse(""), -1);
-}
-
 static void test_sink_hears_what_the_level_lets_through(void **state)
 {
     (void)state;
@@ -157,7 +144,6 @@ static void test_many_lines_of_one_kind_are_few(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_level_names),
         cmocka_unit_test(test_sink_hears_what_the_level_lets_through),
         cmocka_unit_test(test_one_write_per_line),
         cmocka_unit_test(test_long_line_keeps_its_newline),

@@ -133,14 +133,10 @@ static void the_table_is_searched_by_name(void **state)
 {
     (void)state;
     assert_null(eni_optimizer_find("sdg"));
-    int n = 0;
-    for (const eni_optimizer *o; (o = eni_optimizer_at(n)) != NULL; n++) {
-        assert_ptr_equal(eni_optimizer_find(o->name), o);
-        for (int s = 0; s < o->slots(&rates[3]); s++)
-            assert_non_null(o->slot_names[s]);
-    }
-    assert_true(n >= 1);
-    assert_null(eni_optimizer_at(-1));
+    const eni_optimizer *sgd = eni_optimizer_find("sgd");
+    assert_non_null(sgd);
+    for (int s = 0; s < sgd->slots(&rates[3]); s++)
+        assert_non_null(sgd->slot_names[s]);
 }
 
 int main(void)
