@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/compare_keys.h"
 #include "cli/compare_past.h"
 #include "cli/gpu_here.h"
 #include "cli/launch.h"

@@ -1,10 +1,20 @@
-/* compare_past.h - what an interrupted comparison has left, for `entrain compare --resume`. */
+/* compare_past.h - what makes a comparison: under which keys its arms run, for compare.json, so that a report
+ * can tell what they share from what they differ in; and what an interrupted one of the same study has left,
+ * for `entrain compare --resume`. */
 #ifndef CLI_COMPARE_PAST_H
 #define CLI_COMPARE_PAST_H
 
 #include <jansson.h>
 
-#include "entrain/status.h"
+#include "config/config.h"
+
+/* `base`: what all arms begin with; `arm` (narms): their runs. Fills `conditions` with the base's keys of the
+ * condition, and each of `arms` (narms objects) with "own", its own keys, and "condition", the keys of the
+ * condition in which it is not the base's. Values are the texts of flags, null where there is none. A key
+ * that one of them was told, or whose default it has left, stands in all: defaults need not be known.
+ * EN_ENOMEM. */
+en_status eni_compare_keys(const eni_config *base, const eni_config *arm, int narms, json_t *conditions,
+                           json_t *arms);
 
 /* `study` is what compare.json would say before the first run. If DIR/compare.json is of the same study
  * (arms, settings, seeds, conditions, claims; by the same program on the same kind of machine), its runs that

@@ -7,9 +7,9 @@
  *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
  *     graph.c      captured work
  *     share.c      memory of other processes
- *     facts.c      which GPUs there are, their links, who uses them (nvml.c)
+ *     facts.c      which GPUs there are, their links, who uses them
  *     gpu.c        the table of gpu.h
- *     group.c      collectives (nccl.c: libnccl, loaded when it is first needed)
+ *     group.c      collectives: libnccl, loaded when it is first needed
  *     plan.c       one operation: finds its kernel
  *     conv.c linear.c   what libraries compute (layer.c, weights.cu, columns.cu: around them; unfold.c:
  *                  a convolution without cuDNN; product.cu: a product without cuBLASLt)

@@ -1,14 +1,80 @@
 /* facts.c - which GPUs there are, how they are linked, who uses them. Nothing here opens a context: that
  * would take half a gigabyte of each GPU that is only asked for its name. What the CUDA runtime does not tell
- * without one, the driver's management library does (nvml.h); where that is missing, it stays unknown. */
+ * without one, the driver's management library does; where that is missing, it stays unknown. */
 #include <ctype.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/log.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
-#include "ops/cuda/nvml.h"
+
+/* ---- libnvidia-ml -------------------------------------------------------------------------------------- */
+
+/* The few functions of libnvidia-ml that we ask: it comes with the driver, not with the toolkit,
+ * whose header of it is not everywhere. The prototypes are those of NVIDIA's API reference; the versioned
+ * ones never change. It is loaded for a question and closed again. */
+typedef struct nvmlDevice_st *nvml_device;
+
+enum { NVML_OK = 0, NVML_P2P_NVLINK = 2, NVML_P2P_OK = 0 };
+#define NVML_UNKNOWN UINT64_MAX /* NVML_VALUE_NOT_AVAILABLE */
+
+typedef struct nvml_memory {
+    unsigned long long total, free, used; /* nvmlMemory_t */
+} nvml_memory;
+
+typedef struct nvml_process {
+    unsigned int pid; /* nvmlProcessInfo_v2_t, which nvmlDeviceGetComputeRunningProcesses_v3 fills */
+    unsigned long long bytes;
+    unsigned int gpu_instance, compute_instance;
+} nvml_process;
+
+typedef struct nvml_library {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*by_uuid)(const char *uuid, nvml_device *device);
+    int (*memory)(nvml_device device, nvml_memory *memory);
+    int (*processes)(nvml_device device, unsigned int *count_inout, nvml_process *processes);
+    int (*p2p)(nvml_device a, nvml_device b, int what, int *status);
+} nvml_library;
+
+static int find(void *library, const char *name, void *function_out)
+{
+    void *found = dlsym(library, name);
+    *(void **)function_out = found; /* POSIX's way around ISO C's function pointers */
+    return found != NULL;
+}
+
+/* 1, or 0 where the library is not there or does not work: nothing is logged. */
+static int nvml_open(nvml_library *nvml)
+{
+    *nvml = (nvml_library){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+    void *l = nvml->library;
+    if (!l) return 0;
+    const int is_whole = find(l, "nvmlInit_v2", &nvml->init) & find(l, "nvmlShutdown", &nvml->shutdown) &
+                         find(l, "nvmlDeviceGetHandleByUUID", &nvml->by_uuid) &
+                         find(l, "nvmlDeviceGetMemoryInfo", &nvml->memory) &
+                         find(l, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml->processes) &
+                         find(l, "nvmlDeviceGetP2PStatus", &nvml->p2p);
+    if (is_whole && nvml->init() == NVML_OK) return 1;
+    dlclose(l);
+    *nvml = (nvml_library){0};
+    return 0;
+}
+
+static void nvml_close(nvml_library *nvml)
+{
+    if (!nvml->library) return;
+    (void)nvml->shutdown();
+    dlclose(nvml->library);
+    *nvml = (nvml_library){0};
+}
+
+/* ---- what there is ------------------------------------------------------------------------------------- */
 
 enum { USERS_MAX = 128 };
 
@@ -98,13 +164,12 @@ static void write_uuid(char uuid_out[48], const struct cudaDeviceProp *propertie
 /* What is free, by the driver's management library. */
 static uint64_t free_bytes_of(const char *uuid)
 {
-    eni_nvml nvml;
-    eni_nvml_device device;
-    eni_nvml_memory memory = {0};
-    if (!eni_nvml_open(&nvml)) return 0;
-    if (nvml.by_uuid(uuid, &device) != ENI_NVML_OK || nvml.memory(device, &memory) != ENI_NVML_OK)
-        memory.free = 0;
-    eni_nvml_close(&nvml);
+    nvml_library nvml;
+    nvml_device device;
+    nvml_memory memory = {0};
+    if (!nvml_open(&nvml)) return 0;
+    if (nvml.by_uuid(uuid, &device) != NVML_OK || nvml.memory(device, &memory) != NVML_OK) memory.free = 0;
+    nvml_close(&nvml);
     return memory.free;
 }
 
@@ -156,15 +221,15 @@ en_status eni_cuda_facts(const en_device_host *host, int32_t index, en_gpu_facts
 static int has_nvlink(int32_t a, int32_t b)
 {
     char uuid_a[48], uuid_b[48];
-    eni_nvml nvml;
-    eni_nvml_device device_a, device_b;
+    nvml_library nvml;
+    nvml_device device_a, device_b;
     int status = -1;
-    if (uuid_of(a, uuid_a) != EN_OK || uuid_of(b, uuid_b) != EN_OK || !eni_nvml_open(&nvml)) return 0;
-    if (nvml.by_uuid(uuid_a, &device_a) != ENI_NVML_OK || nvml.by_uuid(uuid_b, &device_b) != ENI_NVML_OK ||
-        nvml.p2p(device_a, device_b, ENI_NVML_P2P_NVLINK, &status) != ENI_NVML_OK)
+    if (uuid_of(a, uuid_a) != EN_OK || uuid_of(b, uuid_b) != EN_OK || !nvml_open(&nvml)) return 0;
+    if (nvml.by_uuid(uuid_a, &device_a) != NVML_OK || nvml.by_uuid(uuid_b, &device_b) != NVML_OK ||
+        nvml.p2p(device_a, device_b, NVML_P2P_NVLINK, &status) != NVML_OK)
         status = -1;
-    eni_nvml_close(&nvml);
-    return status == ENI_NVML_P2P_OK;
+    nvml_close(&nvml);
+    return status == NVML_P2P_OK;
 }
 
 int eni_cuda_link(int32_t a, int32_t b)
@@ -182,19 +247,18 @@ int eni_cuda_link(int32_t a, int32_t b)
 en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_out)
 {
     char uuid[48];
-    eni_nvml nvml;
-    eni_nvml_device device;
-    eni_nvml_process process[USERS_MAX];
+    nvml_library nvml;
+    nvml_device device;
+    nvml_process process[USERS_MAX];
     unsigned int n = USERS_MAX;
     EN_TRY(uuid_of(index, uuid));
-    if (!eni_nvml_open(&nvml)) return EN_EUNSUPPORTED;
+    if (!nvml_open(&nvml)) return EN_EUNSUPPORTED;
     const int is_told =
-        nvml.by_uuid(uuid, &device) == ENI_NVML_OK && nvml.processes(device, &n, process) == ENI_NVML_OK;
-    eni_nvml_close(&nvml);
+        nvml.by_uuid(uuid, &device) == NVML_OK && nvml.processes(device, &n, process) == NVML_OK;
+    nvml_close(&nvml);
     if (!is_told) return EN_EUNSUPPORTED;
     *n_out = (int)n < max ? (int)n : max;
     for (int i = 0; i < *n_out; i++)
-        users_out[i] =
-            (en_gpu_user){process[i].pid, process[i].bytes == ENI_NVML_UNKNOWN ? 0 : process[i].bytes};
+        users_out[i] = (en_gpu_user){process[i].pid, process[i].bytes == NVML_UNKNOWN ? 0 : process[i].bytes};
     return EN_OK;
 }

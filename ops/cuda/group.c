@@ -13,9 +13,12 @@
  * graphs are gone (commDestroySync in its src/init.cc), and the caller of abort may be the one who would free
  * them. So it is called on a thread of its own, which close joins; and so is ncclCommDestroy, which waits for
  * NCCL's own threads without a limit. */
+#include <dlfcn.h>
+#include <nccl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,13 +27,67 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/cuda/cuda.h"
-#include "ops/cuda/nccl.h"
+
+/* ---- libnccl ------------------------------------------------------------------------------------------- */
+
+/* libnccl, loaded when it is first needed: a run on one GPU, or on the processor, needs none of its
+ * 200 MB. The types of the table are those of its own header, so that a change there does not compile here.
+ */
+typedef struct nccl_library {
+    __typeof__(ncclGetVersion) *get_version;
+    __typeof__(ncclGetUniqueId) *get_unique_id;
+    __typeof__(ncclGetErrorString) *get_error_string;
+    __typeof__(ncclGetLastError) *get_last_error;
+    __typeof__(ncclCommInitRankConfig) *comm_init;
+    __typeof__(ncclCommGetAsyncError) *comm_get_async_error;
+    __typeof__(ncclCommFinalize) *comm_finalize;
+    __typeof__(ncclCommDestroy) *comm_destroy;
+    __typeof__(ncclCommAbort) *comm_abort;
+    __typeof__(ncclAllReduce) *all_reduce;
+    __typeof__(ncclBroadcast) *broadcast;
+    __typeof__(ncclRedOpCreatePreMulSum) *create_scaled_sum;
+    __typeof__(ncclRedOpDestroy) *destroy_op;
+} nccl_library;
+
+/* Finds each function by its name. NULL, or why it cannot be had: one clause, static or the loader's own. A
+ * library that was loaded stays: it has threads of its own. */
+static const char *load_nccl(nccl_library *nccl_out)
+{
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return dlerror();
+    const struct {
+        const char *name;
+        void *where;
+    } wanted[] = {
+        {"ncclGetVersion", &nccl_out->get_version},
+        {"ncclGetUniqueId", &nccl_out->get_unique_id},
+        {"ncclGetErrorString", &nccl_out->get_error_string},
+        {"ncclGetLastError", &nccl_out->get_last_error},
+        {"ncclCommInitRankConfig", &nccl_out->comm_init},
+        {"ncclCommGetAsyncError", &nccl_out->comm_get_async_error},
+        {"ncclCommFinalize", &nccl_out->comm_finalize},
+        {"ncclCommDestroy", &nccl_out->comm_destroy},
+        {"ncclCommAbort", &nccl_out->comm_abort},
+        {"ncclAllReduce", &nccl_out->all_reduce},
+        {"ncclBroadcast", &nccl_out->broadcast},
+        {"ncclRedOpCreatePreMulSum", &nccl_out->create_scaled_sum},
+        {"ncclRedOpDestroy", &nccl_out->destroy_op},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *found = dlsym(library, wanted[i].name);
+        if (!found) return "libnccl.so.2 is older than 2.14";
+        *(void **)wanted[i].where = found; /* POSIX's way around ISO C's function pointers */
+    }
+    return NULL;
+}
+
+/* ---- a group ------------------------------------------------------------------------------------------- */
 
 _Static_assert(sizeof(ncclUniqueId) == EN_GPU_GROUP_ID, "an id of NCCL's is an id of ours");
 
 struct en_group {
     en_ctx *ctx; /* borrowed; outlives us */
-    eni_nccl nccl;
+    nccl_library nccl;
     pthread_mutex_t lock;
     ncclComm_t comm; /* NULL: aborted */
     int has_failed;  /* an error was logged */
@@ -44,9 +101,9 @@ struct en_group {
     void *user;
 };
 
-static en_status load(eni_nccl *nccl)
+static en_status load(nccl_library *nccl)
 {
-    const char *why = eni_nccl_load(nccl);
+    const char *why = load_nccl(nccl);
     if (!why) return EN_OK;
     eni_error("cuda",
               "NCCL is needed for ranks on several GPUs and cannot be loaded: %s; install libnccl2, or let "
@@ -70,7 +127,7 @@ static void breathe(int64_t waited_ns)
 static en_status say(en_group *group, ncclResult_t result, const char *doing)
 {
     if (result == ncclSuccess || result == ncclInProgress) return EN_OK;
-    const eni_nccl *nccl = &group->nccl;
+    const nccl_library *nccl = &group->nccl;
     const char *more = group->comm ? nccl->get_last_error(group->comm) : NULL;
     if (!group->has_failed)
         eni_error("cuda", "%s, rank %d of %d on %s: NCCL error %d, %s%s%s%s", doing, group->rank,
@@ -107,7 +164,7 @@ static en_status settle(en_group *group, const char *doing)
 en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID])
 {
     eni_cuda_log_to(host);
-    eni_nccl nccl;
+    nccl_library nccl;
     ncclUniqueId id;
     EN_TRY(load(&nccl));
     const ncclResult_t result = nccl.get_unique_id(&id);
@@ -174,7 +231,7 @@ en_status eni_cuda_group_sum(en_group *group, float *data, uint64_t count, const
 {
     if (count == 0) return EN_OK;
     EN_TRY(eni_cuda_select(group->ctx));
-    const eni_nccl *nccl = &group->nccl;
+    const nccl_library *nccl = &group->nccl;
     const cudaStream_t stream = group->ctx->stream[EN_STREAM_EXCHANGE];
     ncclRedOp_t op = ncclSum;
     pthread_mutex_lock(&group->lock);
@@ -295,9 +352,9 @@ static pthread_once_t version_once = PTHREAD_ONCE_INIT;
 
 static void ask_version(void)
 {
-    eni_nccl nccl;
+    nccl_library nccl;
     int version = 0;
-    if (eni_nccl_load(&nccl) || nccl.get_version(&version) != ncclSuccess) return;
+    if (load_nccl(&nccl) || nccl.get_version(&version) != ncclSuccess) return;
     snprintf(version_text, sizeof version_text, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100,
              version % 100);
 }
