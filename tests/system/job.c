@@ -123,6 +123,8 @@ static int is_there(const job *j, int rank, int state, const char *phases, int64
     if (!ask(j, rank, &r)) return 0;
     snprintf(seen, bytes, "rank %d: state %d, step %lld, phase \"%s\"", rank, (int)r.state, (long long)r.step,
              r.phase);
+    /* What the leader writes may be 0.1 s old: who was active may wait by now. */
+    if (state == ENI_RANK_ACTIVE && phases == NULL && r.state == ENI_RANK_WAITING) state = ENI_RANK_WAITING;
     return (state < 0 || (int)r.state == state) && has_phase(phases, r.phase) && r.step >= step;
 }
 
