@@ -74,7 +74,7 @@ static void the_table_has_the_columns_and_lines_up(void **state)
     (void)state;
     char *text = report(EN_OK);
     const char *const parts[] = {
-        "cell",
+        "setting",
         "strategy",
         "updates",
         "samples/s",
@@ -84,7 +84,7 @@ static void the_table_has_the_columns_and_lines_up(void **state)
         "wait",
         "payload/theory",
         "wire\n",
-        "even  ring [direct, shm]",
+        "even     ring [direct, shm]",
         "468",
         "14,",
         " s  ",
@@ -93,13 +93,13 @@ static void the_table_has_the_columns_and_lines_up(void **state)
         " %",
         "1.00",
         "0 MB\n",
-        "even  ps-sync [shm]",
-        "even  ps-async [shm]",
+        "even     ps-sync [shm]",
+        "even     ps-async [shm]",
         "936",
         "1.0/1/1/2",
-        "slow  ring [direct, shm]",
-        "slow  ps-sync",
-        "slow  ps-async",
+        "slow     ring [direct, shm]",
+        "slow     ps-sync",
+        "slow     ps-async",
         "ring = ps-sync byte for byte (sha256 ",
         "fairness: PASS, 1 warning",
         "\neven      to 75 %",
@@ -281,7 +281,7 @@ static void unseen_bytes_are_not_none(void **state)
         fixture_set(dir, file, "shm_bytes", json_integer(0));
     }
     char *text = report(EN_OK);
-    const char *const table[] = {"even  ring [direct, nccl]", "1.00", " -\n"};
+    const char *const table[] = {"even     ring [direct, nccl]", "1.00", " -\n"};
     in_order(text, table, 3);
     free(text);
     char *page = fixture_read(dir, "report.html"), *csv = fixture_read(dir, "plots/bytes.csv");
@@ -311,7 +311,7 @@ static void one_run_folder_is_a_comparison_of_one(void **state)
     (void)state;
     snprintf(dir + strlen(dir), sizeof dir - strlen(dir), "/runs/slow-2-s1");
     char *text = report(EN_OK);
-    const char *const parts[] = {"run   ps-async [shm]", "run: ps-async reached 75 % in ",
+    const char *const parts[] = {"run      ps-async [shm]", "run: ps-async reached 75 % in ",
                                  "nothing to compare with."};
     in_order(text, parts, 3);
     free(text);
