@@ -1,5 +1,5 @@
-/* checkpoint.c - a checkpoint as one safetensors file: its facts as JSON text in the metadata, its vectors as tensors;
- * then the folder that holds several. */
+/* checkpoint.c - a checkpoint as one safetensors file: its facts as JSON text in the metadata, its vectors as
+ * tensors; then the folder that holds several. */
 #include "rank/checkpoint.h"
 
 #include <dirent.h>
@@ -144,7 +144,8 @@ char *eni_checkpoint_facts(const eni_checkpoint *c)
     return text;
 }
 
-/* ---- the facts, back: everything is checked, whoever wrote it ------------------------------------------- */
+/* ---- the facts, back: everything is checked, whoever wrote it -------------------------------------------
+ */
 
 static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static en_status bad(char why_out[ENI_ST_WHY], const char *fmt, ...)
@@ -250,10 +251,10 @@ static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *w
     json_int_t good = 0, overflows = 0, samples = 0;
     int exponent;
     if (found == NULL) return EN_OK;
-    const int is_read =
-        json_unpack((json_t *)(uintptr_t)found, "[F, I, I, I]", &scale->scale, &good, &overflows, &samples) == 0;
-    if (!is_read || !(scale->scale >= 1 && scale->scale <= 0x1p127) || frexp(scale->scale, &exponent) != 0.5 ||
-        good < 0 || overflows < 0 || samples < 0)
+    const int is_read = json_unpack((json_t *)(uintptr_t)found, "[F, I, I, I]", &scale->scale, &good,
+                                    &overflows, &samples) == 0;
+    if (!is_read || !(scale->scale >= 1 && scale->scale <= 0x1p127) ||
+        frexp(scale->scale, &exponent) != 0.5 || good < 0 || overflows < 0 || samples < 0)
         return bad(why_out, "a rank's loss scale is none");
     scale->good = (uint64_t)good;
     scale->overflows = (uint64_t)overflows;
@@ -559,7 +560,8 @@ en_status eni_checkpoint_read(const char *path, const en_schema *schema, eni_che
     return st;
 }
 
-/* ---- the folder ------------------------------------------------------------------------------------------ */
+/* ---- the folder ------------------------------------------------------------------------------------------
+ */
 
 enum { DIGITS = 12, GENERATIONS = 2, LISTED = 4096 };
 #define PREFIX "checkpoint-"

@@ -128,7 +128,8 @@ en_status eni_checkpoint_take_facts(const char *text, const en_schema *schema, e
 /* "DIR/checkpoint-000000012800.safetensors" */
 void eni_checkpoint_path(const char *dir, uint64_t samples, char *path_out, size_t bytes);
 
-/* Samples of the checkpoints in `dir`, the newest first; at most `room` (1 or more) of them. A folder that is not there has none.
+/* Samples of the checkpoints in `dir`, the newest first; at most `room` (1 or more) of them. A folder that is
+ * not there has none.
  */
 size_t eni_checkpoint_list(const char *dir, uint64_t *samples_out, size_t room);
 

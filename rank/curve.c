@@ -35,16 +35,16 @@ typedef struct entry {
 
 struct eni_curve {
     eni_curve_config config;
-    FILE *file;      /* eval.jsonl, or NULL */
-    bool has_past;   /* eval.jsonl begins with lines of an earlier run, whose weights are gone */
-    char path[1024]; /* of the snapshots; "": without a name */
-    int fd;          /* of the snapshots; -1: there are none yet */
-    bool is_kept;    /* a checkpoint may want them */
-    entry *entries;  /* (n) in order of samples; room for `room` */
+    FILE *file;                 /* eval.jsonl, or NULL */
+    bool has_past;              /* eval.jsonl begins with lines of an earlier run, whose weights are gone */
+    char path[1024];            /* of the snapshots; "": without a name */
+    int fd;                     /* of the snapshots; -1: there are none yet */
+    bool is_kept;               /* a checkpoint may want them */
+    entry *entries;             /* (n) in order of samples; room for `room` */
     uint32_t n, room, nspilled; /* the first nspilled are in the file, the others in `copy` */
     float *copy[MAX_STORED];    /* (capacity) in turns */
-    uint32_t capacity; /* copies that the byte budget allows, at least 1 */
-    uint64_t next;     /* samples of the next point */
+    uint32_t capacity;          /* copies that the byte budget allows, at least 1 */
+    uint64_t next;              /* samples of the next point */
 };
 
 /* ---- the file of snapshots ---- */
@@ -95,7 +95,8 @@ static bool has_file(eni_curve *curve)
     return curve->fd >= 0;
 }
 
-/* All before `end`. False, with errno, when one could not be written; it and those behind it stay in memory. */
+/* All before `end`. False, with errno, when one could not be written; it and those behind it stay in memory.
+ */
 static bool spill(eni_curve *curve, uint32_t end)
 {
     if (curve->nspilled < end && !has_file(curve)) return false;
@@ -127,7 +128,8 @@ static const float *weights_of(const eni_curve *curve, uint32_t i, float *room)
     if (i >= curve->nspilled) return curve->copy[i % curve->capacity];
     if (!read_at(curve->fd, &h, sizeof h, at) || memcmp(h.magic, magic, sizeof magic) != 0 ||
         h.count != curve->config.count ||
-        !read_at(curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) || checksum(&h, room) != h.crc)
+        !read_at(curve->fd, room, h.count * sizeof(float), at + (off_t)sizeof h) ||
+        checksum(&h, room) != h.crc)
         return NULL;
     return room;
 }
@@ -257,7 +259,8 @@ void eni_curve_keep(eni_curve *curve)
     if (spill(curve, curve->n))
         curve->is_kept = curve->n > 0;
     else
-        eni_warn("curve", "cannot write %s: %s; a run that goes on from this checkpoint lacks points of its curve",
+        eni_warn("curve",
+                 "cannot write %s: %s; a run that goes on from this checkpoint lacks points of its curve",
                  curve->path, strerror(errno));
 }
 
@@ -297,13 +300,15 @@ static size_t list_evaluated(const eni_curve *curve, eni_eval *evals, uint32_t *
     for (uint32_t i = 0; i < curve->n; i++) {
         const entry *e = &curve->entries[i];
         if (!e->is_evaluated) continue;
-        evals[n] = (eni_eval){(double)e->point.samples, e->point.t, e->point.loss, e->point.accuracy, e->is_bracket};
+        evals[n] =
+            (eni_eval){(double)e->point.samples, e->point.t, e->point.loss, e->point.accuracy, e->is_bracket};
         at[n++] = i;
     }
     return n;
 }
 
-static en_status enclose_target(eni_curve *curve, eni_eval *evals, uint32_t *at, float *room, eni_reach *reach_out)
+static en_status enclose_target(eni_curve *curve, eni_eval *evals, uint32_t *at, float *room,
+                                eni_reach *reach_out)
 {
     const double target = curve->config.target;
     *reach_out = eni_reach_find(evals, list_evaluated(curve, evals, at), target);

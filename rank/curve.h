@@ -58,19 +58,19 @@ en_status eni_curve_open(const eni_curve_config *config, eni_curve **curve_out);
 /* 1 if `samples` global samples call for a new point. */
 int eni_curve_is_due(const eni_curve *curve, uint64_t samples);
 
-/* Copies `flat`; points come in order of samples, and one with the samples of the last takes its place. EN_EIO,
- * logged: it had to go to the file, and could not. */
+/* Copies `flat`; points come in order of samples, and one with the samples of the last takes its place.
+ * EN_EIO, logged: it had to go to the file, and could not. */
 en_status eni_curve_add(eni_curve *curve, uint64_t samples, uint64_t update, double t, const float *flat);
 
 /* A point that another rank keeps, where all ranks make the model together: only the next one moves on. */
 void eni_curve_skip(eni_curve *curve, uint64_t samples);
 
-/* At a checkpoint: what is in memory goes to the file, which a killed run leaves for the one that goes on. What
- * cannot be written (a warning says so) stays in memory. */
+/* At a checkpoint: what is in memory goes to the file, which a killed run leaves for the one that goes on.
+ * What cannot be written (a warning says so) stays in memory. */
 void eni_curve_keep(eni_curve *curve);
 
-/* Evaluates what has to be, and writes it. Ends early with what `evaluate` said; what was evaluated by then is
- * written, and what was kept for a resume stays. */
+/* Evaluates what has to be, and writes it. Ends early with what `evaluate` said; what was evaluated by then
+ * is written, and what was kept for a resume stays. */
 en_status eni_curve_finish(eni_curve *curve, eni_curve_end *end_out);
 
 void eni_curve_close(eni_curve *curve); /* NULL is fine */

@@ -14,8 +14,8 @@
 
 /* ---- the ranks of this host as a group of their own ---- */
 
-/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of another
- * host then, there is no group of all. */
+/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
+ * another host then, there is no group of all. */
 
 /* The world as if this host's ranks were all: what mesh.h needs of it. */
 static en_status describe_local(eni_rank *self)
@@ -44,7 +44,8 @@ static en_status reach_local(eni_rank *self, int64_t deadline)
     if (g->arenas == NULL) return EN_ENOMEM;
     g->arenas[g->info.rank] = self->exchange.arena;
     if (g->choice.transport == ENI_OVER_SHM)
-        return eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd, g->arenas);
+        return eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd,
+                               g->arenas);
     g->sockets = eni_alloc_array(n, sizeof *g->sockets);
     if (g->sockets == NULL) return EN_ENOMEM;
     return eni_mesh_sockets(&self->mesh, &g->info, &self->token, deadline, abort_fd, g->sockets);
@@ -58,8 +59,8 @@ static en_status open_local_group(eni_rank *self, eni_coll_trace trace, int64_t 
     const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
                                   .nranks = self->world.nlocal,
                                   .nhosts = 1,
-                                  .no_shm =
-                                      self->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL};
+                                  .no_shm = self->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp"
+                                                                                         : NULL};
     EN_TRY(eni_coll_choose(&facts, &g->choice));
     EN_TRY(describe_local(self));
     EN_TRY(reach_local(self, deadline));
@@ -104,7 +105,8 @@ en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t 
     eni_micro micro;
     *samples_out = 0;
     for (int i = 0; i < g->info.nranks; i++) {
-        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank, &micro));
+        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank,
+                              &micro));
         *samples_out += micro.count;
     }
     return EN_OK;
@@ -144,8 +146,8 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                        uint64_t bytes)
 {
     eni_rank *self = user;
-    eni_trace_span(self->records.trace, ENI_TRACE_COMM, name, begin_ns, end_ns, (int64_t)self->records.stats.steps, (int)bucket,
-                   bytes);
+    eni_trace_span(self->records.trace, ENI_TRACE_COMM, name, begin_ns, end_ns,
+                   (int64_t)self->records.stats.steps, (int)bucket, bytes);
 }
 
 static en_status reach_peers(eni_rank *self, int64_t deadline)
@@ -156,16 +158,19 @@ static en_status reach_peers(eni_rank *self, int64_t deadline)
     if (self->exchange.arenas == NULL) return EN_ENOMEM;
     self->exchange.arenas[self->world.rank] = self->exchange.arena;
     if (self->exchange.choice.transport == ENI_OVER_SHM)
-        return eni_mesh_arenas(&self->mesh, self->info, &self->token, self->exchange.arena, deadline, abort_fd, self->exchange.arenas);
+        return eni_mesh_arenas(&self->mesh, self->info, &self->token, self->exchange.arena, deadline,
+                               abort_fd, self->exchange.arenas);
     self->exchange.sockets = eni_alloc_array(n, sizeof *self->exchange.sockets);
     if (self->exchange.sockets == NULL) return EN_ENOMEM;
-    return eni_mesh_sockets(&self->mesh, self->info, &self->token, deadline, abort_fd, self->exchange.sockets);
+    return eni_mesh_sockets(&self->mesh, self->info, &self->token, deadline, abort_fd,
+                            self->exchange.sockets);
 }
 
 /* All buckets of a step may be under way at once. */
 static en_status check_depth(const eni_rank *self)
 {
-    if (self->job.strategy->flags & EN_STORE_ON_SERVERS || self->job.buckets->n <= ENI_COLL_DEPTH) return EN_OK;
+    if (self->job.strategy->flags & EN_STORE_ON_SERVERS || self->job.buckets->n <= ENI_COLL_DEPTH)
+        return EN_OK;
     eni_error("exchange",
               "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
               "larger --bucket-cap-mb",
@@ -213,11 +218,11 @@ static en_status open_coll(eni_rank *self, int64_t deadline)
     EN_TRY(eni_coll_open(&config, &self->exchange.coll));
     eni_free(self->exchange.sockets); /* the group has them now */
     self->exchange.sockets = NULL;
-    /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs was
-     * said when their vectors were placed */
+    /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs
+     * was said when their vectors were placed */
     const int is_news = facts.asked == ENI_COLL_AUTO && !self->config->check && self->trainer.carrier == NULL;
-    eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG,
-            "exchange", "all-reduce %s: %s", eni_coll_algorithm_name(self->exchange.choice.algorithm), self->exchange.choice.why);
+    eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG, "exchange", "all-reduce %s: %s",
+            eni_coll_algorithm_name(self->exchange.choice.algorithm), self->exchange.choice.why);
     return EN_OK;
 }
 
@@ -246,8 +251,8 @@ static en_status locate(void *user, eni_client_endpoints *psd_out)
     return EN_OK;
 }
 
-/* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while that
- * is written, and those under way. */
+/* How many calls a partition keeps for a psd that comes back: those until its next state, as many again while
+ * that is written, and those under way. */
 static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
 {
     const uint64_t every = self->exchange.endpoints->state_every, keep = 2 * every + 8;
@@ -335,8 +340,10 @@ static en_status share_weights(eni_rank *self)
 static en_status check_same_start(eni_rank *self, int64_t deadline)
 {
     eni_blobs blobs = {0};
-    EN_TRY(eni_weights_digest(&self->job.schema, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0), self->job.init_sha256));
-    EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256, &blobs, deadline));
+    EN_TRY(eni_weights_digest(&self->job.schema, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0),
+                              self->job.init_sha256));
+    EN_TRY(eni_member_gather(self->member, "start", self->job.init_sha256, sizeof self->job.init_sha256,
+                             &blobs, deadline));
     en_status st = EN_OK;
     for (int r = 0; r < self->world.nranks && st == EN_OK; r++)
         if (blobs.blob[r].bytes != sizeof self->job.init_sha256 ||
@@ -407,8 +414,9 @@ static en_status check_leaders(eni_rank *self)
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     if (!eni_rank_has_leaders(self) || which != EN_EVAL_MEAN || self->world.nranks == 1) return EN_OK;
-    eni_error("exchange", "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
-                          "different hosts never meet: let eval return EN_EVAL_STORE",
+    eni_error("exchange",
+              "%s evaluates the mean of all ranks' weights, and with EN_LEADERS_ARE_CLIENTS ranks of "
+              "different hosts never meet: let eval return EN_EVAL_STORE",
               self->job.strategy->name);
     return EN_EUNSUPPORTED;
 }
@@ -427,7 +435,8 @@ static void touch(const eni_rank *self)
         if (s != ENI_SLOT_INBOX || self->exchange.client != NULL) eni_arena_touch(self->exchange.arena, s);
     if (self->world.rank == 0) eni_arena_touch(self->exchange.arena, ENI_SLOT_EVAL);
     touch_peers(self->exchange.arenas, self->world.nranks, self->world.rank);
-    touch_peers(self->exchange.local.arenas, self->exchange.local.info.nranks, self->exchange.local.info.rank);
+    touch_peers(self->exchange.local.arenas, self->exchange.local.info.nranks,
+                self->exchange.local.info.rank);
 }
 
 en_status eni_rank_connect(eni_rank *self)
@@ -441,7 +450,8 @@ en_status eni_rank_connect(eni_rank *self)
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))
         EN_TRY(open_client(self, deadline));
     if (self->world.rank == 0) EN_TRY(eni_resume_weights(self));
-    eni_member_wait_begin(self->member, "broadcast", "weights of rank 0", self->job.schema.count * sizeof(float), 1);
+    eni_member_wait_begin(self->member, "broadcast", "weights of rank 0",
+                          self->job.schema.count * sizeof(float), 1);
     en_status st = broadcast_init(self);
     eni_member_wait_end(self->member);
     EN_TRY(st);

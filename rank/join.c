@@ -1,9 +1,11 @@
-/* join.c - how a rank gets into a run: where it meets the others, with which token, what it tells them (JOIN).
+/* join.c - how a rank gets into a run: where it meets the others, with which token, what it tells them
+ * (JOIN).
  *
- * Whose word it is: psd at --server when the strategy keeps its store on servers, else rank 0 at --rendezvous, which
- * starts its leader here. The token comes, in this order, from the launcher's descriptor; with --rendezvous=file://
- * from that file; from --token-file; or, on one host, from the file that the leader of the same user leaves under its
- * port. Across hosts one of the first three must be given. It is never an argument. */
+ * Whose word it is: psd at --server when the strategy keeps its store on servers, else rank 0 at
+ * --rendezvous, which starts its leader here. The token comes, in this order, from the launcher's descriptor;
+ * with --rendezvous=file:// from that file; from --token-file; or, on one host, from the file that the leader
+ * of the same user leaves under its port. Across hosts one of the first three must be given. It is never an
+ * argument. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -57,9 +59,9 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
     snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
     eni_folder_absolute(c->out, out, sizeof out);
     const eni_key_value attributes[] = {{"strategy", self->job.strategy->name},
-                              {"model", self->trainer.about.model},
-                              {"out", out},
-                              {"launcher", launcher}};
+                                        {"model", self->trainer.about.model},
+                                        {"out", out},
+                                        {"launcher", launcher}};
     eni_leader_config config = {.listen = *listen,
                                 .listen_fd = (int)c->listen_fd,
                                 .is_insecure = c->insecure,
@@ -113,7 +115,8 @@ static en_status lead_by_file(eni_rank *self)
     EN_TRY(start_leader(self, &listen));
     uint16_t port = eni_leader_address(self->leader)->port;
     if (self->config->insecure)
-        rendezvous.naddresses = eni_host_info_addresses(rendezvous.address, ENI_FILE_RENDEZVOUS_ADDRESSES - 1);
+        rendezvous.naddresses =
+            eni_host_info_addresses(rendezvous.address, ENI_FILE_RENDEZVOUS_ADDRESSES - 1);
     snprintf(rendezvous.address[rendezvous.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
     for (int i = 0; i < rendezvous.naddresses; i++)
         rendezvous.address[i].port = port;
@@ -195,7 +198,8 @@ static en_status check_near(const eni_rank *self, const eni_address *leader)
               "no token for %s:%u, which is another host: copy the token file of %s here and give "
               "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
               leader->host, leader->port, has_servers(self) ? "psd" : "rank 0",
-              has_servers(self) ? "" : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
+              has_servers(self) ? ""
+                                : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
     return EN_ENOENT;
 }
 
@@ -232,7 +236,8 @@ static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader
         char path[sizeof self->token_path];
         uint16_t port;
         EN_TRY(eni_file_rendezvous_parse(c->rendezvous, path, sizeof path, &port));
-        return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self, &self->token, leader_out);
+        return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self, &self->token,
+                                        leader_out);
     }
     if (!has_servers(self)) EN_TRY(check_reachable(self, NULL));
     EN_TRY(eni_address_parse(has_servers(self) ? c->server : c->rendezvous, leader_out));
@@ -284,7 +289,8 @@ static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
     EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", (uint64_t)self->config->checkpoint_every));
-    EN_TRY(eni_run_spec_add(spec, "resume", self->saving.is_resumed ? self->saving.past.digest : "from the start"));
+    EN_TRY(eni_run_spec_add(spec, "resume",
+                            self->saving.is_resumed ? self->saving.past.digest : "from the start"));
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 
@@ -296,17 +302,17 @@ static en_status agree(const eni_rank *self, eni_run_spec *spec)
     const char *wrong;
     if (c->net != NULL && !eni_net_parse(c->net, &net_rate, &net_delay, &wrong)) return EN_EINVAL;
     const eni_run_attributes attributes = {.strategy = self->job.strategy->name,
-                                 .strategy_options = eni_options_canonical(self->job.options),
-                                 .optimizer = self->job.optimizer,
-                                 .hyper = self->job.hyper,
-                                 .schedule = self->job.schedule,
-                                 .sum_order = (eni_sum_order)c->sum_order,
-                                 .seed = (uint64_t)c->seed,
-                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
-                                 .elements = self->job.schema.count,
-                                 .net_bytes_per_s = net_rate,
-                                 .net_delay_ns = net_delay,
-                                 .buckets = self->job.buckets};
+                                           .strategy_options = eni_options_canonical(self->job.options),
+                                           .optimizer = self->job.optimizer,
+                                           .hyper = self->job.hyper,
+                                           .schedule = self->job.schedule,
+                                           .sum_order = (eni_sum_order)c->sum_order,
+                                           .seed = (uint64_t)c->seed,
+                                           .budget = self->job.plan.micro_batches - self->saving.first_micro,
+                                           .elements = self->job.schema.count,
+                                           .net_bytes_per_s = net_rate,
+                                           .net_delay_ns = net_delay,
+                                           .buckets = self->job.buckets};
     EN_TRY(eni_run_spec_add_build(spec, self->version));
     EN_TRY(eni_config_match(c, add_config_key, spec));
     EN_TRY(add_contents(self, spec));
@@ -343,10 +349,11 @@ static en_status check_reach(const eni_rank *self)
         if (data == NULL || strcmp(peer->host_id, own->host_id) == 0) continue;
         EN_TRY(eni_address_parse(data, &address));
         if (!eni_address_is_loopback(&address)) continue;
-        eni_error("join",
-                  "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
-                  "with the address of rank 0 that the others use, not with localhost",
-                  r, peer->host, address.host, own->rank, own->host);
+        eni_error(
+            "join",
+            "rank %d on %s takes part by its loopback (%s), but rank %d is on another host (%s): start it "
+            "with the address of rank 0 that the others use, not with localhost",
+            r, peer->host, address.host, own->rank, own->host);
         return EN_EINVAL;
     }
     return EN_OK;
@@ -409,6 +416,7 @@ en_status eni_rank_join(eni_rank *self)
     snprintf(who, sizeof who, "%s:%d", self->host, self->world.rank);
     eni_log_set_who(who);
     eni_debug("join", "[%" PRId64 "] world size %d, rank %d, leader %s:%u, this rank at %s",
-              (int64_t)getpid(), self->world.nranks, self->world.rank, leader.host, leader.port, self->mesh.address);
+              (int64_t)getpid(), self->world.nranks, self->world.rank, leader.host, leader.port,
+              self->mesh.address);
     return EN_OK;
 }

@@ -1,4 +1,5 @@
-/* rank.c - what the other files of a rank ask it: whether the run may go on, until when to wait, since when it runs. */
+/* rank.c - what the other files of a rank ask it: whether the run may go on, until when to wait, since when
+ * it runs. */
 #include "rank/rank.h"
 
 #include <stdio.h>

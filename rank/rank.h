@@ -1,5 +1,5 @@
-/* rank.h - one rank of a run: who it is, what all ranks have agreed to train, how vectors travel, what it records and
- * saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
+/* rank.h - one rank of a run: who it is, what all ranks have agreed to train, how vectors travel, what it
+ * records and saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
  *
  *     rank.c        alive, until when, since when
  *     join.c        token, leader, control connection: who takes part
@@ -15,8 +15,8 @@
  *
  *     eni_rank_join -> trainer.open -> eni_rank_connect -> trainer.connect -> eni_rank_start -> trainer.start
  *
- * One compute thread owns all of it. Other threads are inside their objects: the control connection, ZeroMQ's I/O,
- * the progress thread of a TCP ring, the thread that writes a checkpoint. */
+ * One compute thread owns all of it. Other threads are inside their objects: the control connection, ZeroMQ's
+ * I/O, the progress thread of a TCP ring, the thread that writes a checkpoint. */
 #ifndef RANK_RANK_H
 #define RANK_RANK_H
 
@@ -131,7 +131,7 @@ struct eni_rank {
     int argc;
     const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
-    eni_shutdown *shutdown;     /* how the user or a death ends it; set before the rank is opened */
+    eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
     int abort_fd;           /* of `shutdown`: readable once every wait is to end */
 
     /* who takes part */
@@ -154,7 +154,8 @@ struct eni_rank {
     int has_begun; /* training has */
 };
 
-/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host. */
+/* Weights live on servers. Then rank 0 is a client of theirs; the others are too, or the first of every host.
+ */
 static inline int eni_rank_has_store(const eni_rank *self)
 {
     return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
@@ -174,8 +175,8 @@ static inline int eni_rank_is_alone(const eni_rank *self)
 
 /* ---- rank.c ---- */
 
-/* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such from
- * the control plane. Cheap; any thread; `rank` is the eni_rank. */
+/* EN_OK while the run may go on; EN_EINTR when the user has waited long enough for its end; EN_EPEER and such
+ * from the control plane. Cheap; any thread; `rank` is the eni_rank. */
 en_status eni_rank_alive(void *rank);
 
 /* By when an answer is due from a leader that answers within `timeout_ns`, once it is back. */
@@ -184,14 +185,14 @@ int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns);
 /* Before anything is opened. */
 void eni_rank_init(eni_rank *self);
 
-/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process started, on
- * a grid of 10 ms, or 0 where /proc does not say. */
+/* Nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process
+ * started, on a grid of 10 ms, or 0 where /proc does not say. */
 int64_t eni_startup_ns(int64_t begin_ns);
 
 /* ---- join.c ---- */
 
-/* Listens, joins, fills host .. world. What must be equal on all ranks is compared by the leader: EN_EMISMATCH and a
- * sentence with both values. Blocks until all are there, --join-timeout at most. */
+/* Listens, joins, fills host .. world. What must be equal on all ranks is compared by the leader:
+ * EN_EMISMATCH and a sentence with both values. Blocks until all are there, --join-timeout at most. */
 en_status eni_rank_join(eni_rank *self);
 
 /* ---- exchange.c ---- */
@@ -202,27 +203,28 @@ const char *eni_exchange_no_shm(const eni_config *config);
 
 /* After the join, with an arena: opens groups and the client, and starts everybody from rank 0's weights. */
 en_status eni_rank_connect(eni_rank *self);
-/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be shared. */
+/* Once the trainer is connected: opens the strategy, puts back what a checkpoint has, shares what may be
+ * shared. */
 en_status eni_rank_start(eni_rank *self);
 void eni_exchange_close(eni_rank *self);
 
 /* How many samples a step has on this host (fixed assignment). */
 en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out);
 
-/* What the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or with gradients
- * that are all zero. `rank` is the eni_rank. */
+/* What the exchange of a bucket takes (host/costs.h); all ranks together, before the first step or with
+ * gradients that are all zero. `rank` is the eni_rank. */
 en_status eni_exchange_measure(void *rank, eni_costs *costs_out);
 
 enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 }; /* of the arena: a snapshot (step.h) */
 
 /* ---- leave.c ---- */
 
-/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where the user
- * called it off. Waits for the leader's word for two seconds at most. */
+/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where
+ * the user called it off. Waits for the leader's word for two seconds at most. */
 en_status eni_rank_cause(eni_rank *self, en_status st);
 
-/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in our
- * threads and sockets goes on. */
+/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
+ * our threads and sockets goes on. */
 void eni_rank_give_up(eni_rank *self, en_status st);
 
 /* Says goodbye, and as the leader waits for the others'. */
@@ -233,14 +235,15 @@ void eni_rank_leave(eni_rank *self);
 
 /* ---- result.c ---- */
 
-/* Gathers everybody's figures; rank 0 writes result.json and prints the last lines. After a wish to end early nothing
- * is evaluated. */
+/* Gathers everybody's figures; rank 0 writes result.json and prints the last lines. After a wish to end early
+ * nothing is evaluated. */
 en_status eni_result(eni_rank *self);
 
 /* Takes away what an earlier run left in --out: it would pass for ours if we were killed. */
 void eni_result_clear(const eni_rank *self);
 
-/* What rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on other ranks, without
+/* What rank 0 can say of a run that has no such end: who took part, and why it ended. Nothing on other ranks,
+ * without
  * --out, or when there is a result already. Any thread. */
 void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause);
 

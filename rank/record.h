@@ -9,10 +9,10 @@
 /* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
  * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest.
  *
- * On a GPU compute is the thread's time too: to put the step into the queues, and to wait for the GPU, be it for a
- * gradient (staged) or, where vectors stay on the GPU, for the step before this one. So steps add up to the time
- * of the run, and compute to what the GPU needed where it is the bottleneck. There send is putting the exchange
- * into the queues; the GPU's own time for exchange and update hides behind compute. */
+ * On a GPU compute is the thread's time too: to put the step into the queues, and to wait for the GPU, be it
+ * for a gradient (staged) or, where vectors stay on the GPU, for the step before this one. So steps add up to
+ * the time of the run, and compute to what the GPU needed where it is the bottleneck. There send is putting
+ * the exchange into the queues; the GPU's own time for exchange and update hides behind compute. */
 typedef struct eni_step {
     double t;      /* seconds on the training clock at the end of the step */
     uint64_t step; /* of this rank */

@@ -164,7 +164,8 @@ static const json_t *psd_report(const json_t *reports)
     return NULL;
 }
 
-/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not. */
+/* psd's, if it knows what was applied: the strategy has sent it something, or means its weights and has not.
+ */
 static const json_t *store_report(const eni_rank *self, const json_t *reports)
 {
     const json_t *psd = psd_report(reports);
@@ -211,7 +212,8 @@ static double sum_over_all(const json_t *reports, const char *key)
 /* What the checkpoint says of a rank: a store knows only what it was sent since. */
 static uint64_t own_samples_before(const eni_rank *self, int rank)
 {
-    int is_known = self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
+    int is_known =
+        self->saving.past.world == (uint64_t)self->world.nranks && (uint32_t)rank < self->saving.past.nranks;
     return is_known ? self->saving.past.ranks[rank].samples : 0;
 }
 
@@ -350,7 +352,8 @@ static void add_staleness(const eni_rank *self, const json_t *reports, json_t *r
                 json_object_set(result, keys[i], json_object_get(psd, keys[i]));
         return;
     }
-    json_object_set_new(result, "staleness", zero_staleness(self->records.stats.steps * (uint64_t)self->world.nranks));
+    json_object_set_new(result, "staleness",
+                        zero_staleness(self->records.stats.steps * (uint64_t)self->world.nranks));
 }
 
 static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
@@ -380,7 +383,8 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
 static void tell_fact(void *user, const char *group, const char *name, const char *value)
 {
     json_t *into = user;
-    if (group != NULL && json_object_get(into, group) == NULL) json_object_set_new(into, group, json_object());
+    if (group != NULL && json_object_get(into, group) == NULL)
+        json_object_set_new(into, group, json_object());
     json_object_set_new(group == NULL ? into : json_object_get(into, group), name, json_string(value));
 }
 
@@ -408,9 +412,11 @@ static void add_environment(const eni_rank *self, json_t *result)
 static void add_identity(const eni_rank *self, json_t *result)
 {
     const eni_config *c = self->config;
-    const char *psd_transport = self->exchange.client == NULL ? NULL : eni_client_is_shared(self->exchange.client) ? "shm" : "tcp";
+    const char *psd_transport = self->exchange.client == NULL                 ? NULL
+                                : eni_client_is_shared(self->exchange.client) ? "shm"
+                                                                              : "tcp";
     const char *carrier = self->trainer.carrier;
-    const char *coll_transport = carrier != NULL                                       ? carrier
+    const char *coll_transport = carrier != NULL                                   ? carrier
                                  : self->exchange.choice.transport == ENI_OVER_SHM ? "shm"
                                                                                    : "tcp";
     const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
@@ -430,29 +436,32 @@ static void add_identity(const eni_rank *self, json_t *result)
     json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
     set_int(result, "seed", (uint64_t)c->seed);
     json_object_set_new(result, "budget",
-                        json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps", (json_int_t)c->steps,
-                                  "max_samples", (json_int_t)c->max_samples));
+                        json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps",
+                                  (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
     json_object_set_new(result, "device", json_string(self->trainer.about.device));
     set_int(result, "threads", (uint64_t)self->trainer.about.threads);
     if (self->exchange.coll != NULL && psd_transport == NULL)
-        json_object_set_new(result, "collective",
-                            json_pack("{s:s, s:s, s:s}", "algorithm",
-                                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.choice.algorithm),
-                                      "transport", coll_transport, "why",
-                                      carrier != NULL ? self->trainer.why : self->exchange.choice.why));
+        json_object_set_new(
+            result, "collective",
+            json_pack("{s:s, s:s, s:s}", "algorithm",
+                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.choice.algorithm),
+                      "transport", coll_transport, "why",
+                      carrier != NULL ? self->trainer.why : self->exchange.choice.why));
     if (is_nccl)
         json_object_set_new(json_object_get(result, "collective"), "bytes",
                             json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
     json_object_set_new(result, "transport",
-                        json_string(psd_transport != NULL ? psd_transport
-                                    : self->exchange.coll != NULL     ? coll_transport
-                                                          : "none"));
-    set_int(result, "shards", (uint64_t)(self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client)));
+                        json_string(psd_transport != NULL         ? psd_transport
+                                    : self->exchange.coll != NULL ? coll_transport
+                                                                  : "none"));
+    set_int(result, "shards",
+            (uint64_t)(self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client)));
     set_int(result, "buckets", self->job.buckets->n);
     set_int(result, "batch_size", (uint64_t)c->batch_size);
     set_int(result, "global_batch_size", self->job.plan.global_batch);
     set_int(result, "samples_per_update",
-            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch : (uint64_t)c->batch_size);
+            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch
+                                                       : (uint64_t)c->batch_size);
     json_object_set_new(result, "lr", json_real(self->job.schedule.base));
     json_object_set_new(result, "momentum", json_real(c->momentum));
     json_object_set_new(result, "assign", json_string(self->job.is_claiming ? "claim" : "fixed"));
@@ -551,7 +560,8 @@ static const char *with_commas(double value, char text_out[32])
     return text_out;
 }
 
-/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it. */
+/* A run that goes on from a finished one knows the end of its curve only: `entrain report` reads all of it.
+ */
 static void print_reached(const eni_rank *self, const eni_curve_end *curve)
 {
     char samples[32];
@@ -559,7 +569,8 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
     if (!curve->is_whole) return;
     if (isfinite(curve->reach.t))
         printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->config->target,
-               curve->reach.t, curve->reach.low, curve->reach.high, with_commas(curve->reach.samples, samples));
+               curve->reach.t, curve->reach.low, curve->reach.high,
+               with_commas(curve->reach.samples, samples));
     else
         printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
                self->config->target, curve->last.accuracy * 100);
@@ -576,13 +587,16 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f%s\n", last->loss,
-               self->config->target > 0 ? "; without classes there is no accuracy, and no target is reached" : "");
-    if (isfinite(last->accuracy) && self->config->target > 0 && about->has_accuracy) print_reached(self, &last->curve);
+               self->config->target > 0 ? "; without classes there is no accuracy, and no target is reached"
+                                        : "");
+    if (isfinite(last->accuracy) && self->config->target > 0 && about->has_accuracy)
+        print_reached(self, &last->curve);
     print_lost(result);
     print_not_applied(result);
     printf("%s: %" JSON_INTEGER_FORMAT " updates, %.0f samples/s, %.2f s on the training clock\n",
            self->job.strategy->name, json_integer_value(json_object_get(result, "updates")),
-           json_real_value(json_object_get(result, "samples_per_s")), (double)self->records.stats.train_ns * 1e-9);
+           json_real_value(json_object_get(result, "samples_per_s")),
+           (double)self->records.stats.train_ns * 1e-9);
 }
 
 /* Rank 0: the final model is in slot ENI_SLOT_EVAL. */
@@ -606,7 +620,8 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_environment(self, result);
     eni_trainer_report_run(&self->trainer, reports, result);
     add_checkpoints(self, result);
-    json_object_set_new(result, "exit", json_string(eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok"));
+    json_object_set_new(result, "exit",
+                        json_string(eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok"));
     en_status st = self->config->out != NULL ? write_json(self, result) : EN_OK;
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
@@ -623,7 +638,9 @@ void eni_result_clear(const eni_rank *self)
 
 void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause)
 {
-    if (self->world.rank != 0 || self->config->out == NULL || self->records.curve == NULL || self->records.has_result) return;
+    if (self->world.rank != 0 || self->config->out == NULL || self->records.curve == NULL ||
+        self->records.has_result)
+        return;
     json_t *result = json_object();
     add_identity(self, result);
     add_environment(self, result);
@@ -638,12 +655,14 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
 static en_status evaluate_all(eni_rank *self, uint64_t version, judgement *j)
 {
     const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
-    EN_TRY(eni_curve_add(self->records.curve, self->job.plan.samples, version, (double)self->records.stats.train_ns * 1e-9, flat));
+    EN_TRY(eni_curve_add(self->records.curve, self->job.plan.samples, version,
+                         (double)self->records.stats.train_ns * 1e-9, flat));
     EN_TRY(eni_curve_finish(self->records.curve, &j->curve));
     j->loss = j->curve.last.loss;
     j->accuracy = j->curve.last.accuracy;
     if (!is_judged_by_test(self))
-        EN_TRY(self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, &j->loss, &j->accuracy));
+        EN_TRY(
+            self->trainer.ops->evaluate(self->trainer.self, ENI_JUDGED_TEST, flat, &j->loss, &j->accuracy));
     j->is_there = 1;
     return EN_OK;
 }

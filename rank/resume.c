@@ -46,7 +46,8 @@ static en_status read_newest(eni_rank *self)
     size_t n = eni_checkpoint_list(dir, found, LISTED);
     for (size_t i = 0; i < n; i++) {
         eni_checkpoint_path(dir, found[i], self->saving.past_path, sizeof self->saving.past_path);
-        en_status st = eni_checkpoint_read(self->saving.past_path, &self->job.schema, &self->saving.past, why);
+        en_status st =
+            eni_checkpoint_read(self->saving.past_path, &self->job.schema, &self->saving.past, why);
         self->saving.is_resumed = st == EN_OK;
         if (st == EN_OK) return EN_OK;
         if (st == EN_EMISMATCH || st == EN_EVERSION) return refuse(self, "%s", why);
@@ -133,8 +134,8 @@ static en_status check_facts(const eni_rank *self)
                       now[i].key, then == NULL ? "unknown" : then, now[i].value);
     }
     if (c->plan_samples == self->job.plan.samples && strcmp(c->order_sha256, self->job.order_sha256) != 0)
-        return refuse(self, "its samples came in the order %.8s.., this run's come in %.8s..", c->order_sha256,
-                      self->job.order_sha256);
+        return refuse(self, "its samples came in the order %.8s.., this run's come in %.8s..",
+                      c->order_sha256, self->job.order_sha256);
     return EN_OK;
 }
 
@@ -167,13 +168,14 @@ static en_status check_strategy(const eni_rank *self)
         return refuse(self, "it has %s for each of %" PRIu64 " workers, and here are %d", thing, c->world,
                       self->world.nranks);
     if (self->job.strategy->state > 0 && thing == NULL && is_other)
-        return refuse(self, "%s keeps state of its own, of which a run of %s has none", self->job.strategy->name,
-                      c->strategy);
+        return refuse(self, "%s keeps state of its own, of which a run of %s has none",
+                      self->job.strategy->name, c->strategy);
     if (is_other || !has_options)
-        eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options, self->job.strategy->name,
-                 options);
+        eni_info("resume", "a run of %s:%s goes on as %s:%s", c->strategy, c->options,
+                 self->job.strategy->name, options);
     if (strcmp(c->device, device) != 0)
-        eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device, device);
+        eni_info("resume", "written with --device=%s, goes on with %s: the bytes will differ", c->device,
+                 device);
     return EN_OK;
 }
 
@@ -206,7 +208,8 @@ static en_status find_position(eni_rank *self)
     if (self->job.is_claiming) {
         self->saving.first_micro = eni_plan_micro_at(&self->job.plan, c->samples);
         self->saving.first_step =
-            self->saving.first_micro / self->job.plan.world; /* random numbers of steps that were are not drawn again */
+            self->saving.first_micro /
+            self->job.plan.world; /* random numbers of steps that were are not drawn again */
         return EN_OK;
     }
     if (eni_plan_step_at(&self->job.plan, c->samples, &self->saving.first_step) == EN_OK) {
@@ -218,8 +221,8 @@ static en_status find_position(eni_rank *self)
                   "it is at sample %" PRIu64 " of %" PRIu64 " x %" PRIu64
                   ", which is inside a step of %" PRIu64 " x %" PRIu64 "; with %" PRIu64
                   " workers these batch sizes fit: %s",
-                  c->samples, c->world * c->accumulate, c->batch, self->job.plan.world, self->job.plan.batch, self->job.plan.world,
-                  fitting[0] != 0 ? fitting : "none");
+                  c->samples, c->world * c->accumulate, c->batch, self->job.plan.world, self->job.plan.batch,
+                  self->job.plan.world, fitting[0] != 0 ? fitting : "none");
 }
 
 en_status eni_resume_find(eni_rank *self)
@@ -255,8 +258,8 @@ en_status eni_resume_weights(eni_rank *self)
 
 /* ---- the store ---- */
 
-/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Partitions may be cut
- * differently from the ones that were saved. */
+/* What is behind elements [lo, hi): of stretches that had come unequally far, the least. Partitions may be
+ * cut differently from the ones that were saved. */
 static eni_stretch behind(const eni_checkpoint *c, uint64_t lo, uint64_t hi)
 {
     eni_stretch least = {lo, hi, UINT64_MAX, UINT64_MAX, UINT64_MAX};
@@ -298,8 +301,8 @@ en_status eni_resume_store(eni_rank *self)
         }
         put(self, ENI_SLOT_EVAL, image);
         for (uint32_t b = 0; b < self->job.buckets->n; b++)
-            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, ENI_VECTOR_SLOT + (uint32_t)i, EN_WEIGHTS,
-                                   ENI_SLOT_EVAL, ENI_SLOT_NONE, 0, 0));
+            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, ENI_VECTOR_SLOT + (uint32_t)i,
+                                   EN_WEIGHTS, ENI_SLOT_EVAL, ENI_SLOT_NONE, 0, 0));
         for (uint32_t b = 0; b < self->job.buckets->n; b++)
             EN_TRY(eni_client_wait(self->exchange.client, b));
     }
@@ -355,7 +358,8 @@ static en_status check_buckets(const eni_rank *self)
     const eni_checkpoint *c = &self->saving.past;
     int is_same = eni_rank_has_store(self) || c->nstretches == self->job.buckets->n;
     for (uint32_t b = 0; b < self->job.buckets->n && is_same && !eni_rank_has_store(self); b++) {
-        const eni_bucket_range *range = &self->job.buckets->bucket[b]; /* numbered from the end of the vector */
+        const eni_bucket_range *range =
+            &self->job.buckets->bucket[b]; /* numbered from the end of the vector */
         const eni_stretch *stretch = &c->stretches[c->nstretches - 1 - b];
         is_same = stretch->lo == range->lo && stretch->hi == range->hi;
     }
@@ -424,7 +428,8 @@ en_status eni_resume_state(eni_rank *self)
     EN_TRY(restore_scale(self));
     for (uint32_t b = 0; b < self->job.buckets->n; b++) {
         const eni_bucket_range *range = &self->job.buckets->bucket[b];
-        eni_host_set_steps_taken(self->exchange.host, b, behind(&self->saving.past, range->lo, range->hi).steps);
+        eni_host_set_steps_taken(self->exchange.host, b,
+                                 behind(&self->saving.past, range->lo, range->hi).steps);
     }
     restore_tally(self);
     if (self->world.rank == 0)

@@ -75,15 +75,19 @@ en_status eni_save_check(const eni_rank *self)
         return EN_EINVAL;
     }
     if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
-    if (self->saving.is_resumed && (newest <= self->saving.past.samples || strcmp(self->config->resume, "auto") == 0)) return EN_OK;
+    if (self->saving.is_resumed &&
+        (newest <= self->saving.past.samples || strcmp(self->config->resume, "auto") == 0))
+        return EN_OK;
     if (self->saving.is_resumed) {
-        eni_error("save",
-                  "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
-                  "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
-                  dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
+        eni_error(
+            "save",
+            "%s holds a newer checkpoint (sample %llu) than the one to go on from (%llu), which the next "
+            "--resume=auto would take: give another --checkpoint-dir or --out, or remove what is newer",
+            dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
         return EN_EINVAL;
     }
-    if (self->config->overwrite && self->config->checkpoint_dir == NULL) return EN_OK; /* they go with the old run */
+    if (self->config->overwrite && self->config->checkpoint_dir == NULL)
+        return EN_OK; /* they go with the old run */
     return refuse_mixing(dir);
 }
 
@@ -224,8 +228,8 @@ en_status eni_save_finish(eni_rank *self)
     eni_saver *s = self->saving.saver;
     if (s == NULL) return EN_OK;
     uint64_t samples = end_samples(self);
-    int is_early =
-        self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown) : samples < self->job.plan.samples && samples > s->last;
+    int is_early = self->job.is_claiming ? eni_shutdown_is_asked(self->shutdown)
+                                         : samples < self->job.plan.samples && samples > s->last;
     if (is_early) EN_TRY(save_at(self, samples));
     if (self->world.rank == 0) end_write(s);
     return EN_OK;

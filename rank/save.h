@@ -48,9 +48,9 @@ en_status eni_save_collect(eni_rank *self, uint64_t samples, eni_checkpoint *che
 
 /* ---- resume.c ---- */
 
-/* Finds, reads and checks the checkpoint of --resume into self->saving.past: self->saving.is_resumed, self->saving.first_step and
- * self->saving.first_micro follow. Nothing happens without --resume, or when auto finds none. EN_EINVAL, logged, with
- * both values, when this run is not the one that was saved. */
+/* Finds, reads and checks the checkpoint of --resume into self->saving.past: self->saving.is_resumed,
+ * self->saving.first_step and self->saving.first_micro follow. Nothing happens without --resume, or when auto
+ * finds none. EN_EINVAL, logged, with both values, when this run is not the one that was saved. */
 en_status eni_resume_find(eni_rank *self);
 
 /* What must be equal between a checkpoint and the run that goes on from it. */

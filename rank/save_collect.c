@@ -4,9 +4,9 @@
  * fingerprint of each of its vectors, and what differs is saved per rank. So a strategy that keeps replicas
  * has one copy in the file, one whose ranks train alone has W, and nobody had to declare which it is.
  *
- * A vector travels by a round of sendrecvs: in round k everybody sends to the rank k below and receives from the
- * rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps the
- * calls equal on all ranks; checkpoints are rare. */
+ * A vector travels by a round of sendrecvs: in round k everybody sends to the rank k below and receives from
+ * the rank k above, so that rank 0 gets each of the others' once. The others' transfers are waste that keeps
+ * the calls equal on all ranks; checkpoints are rare. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,8 +25,8 @@
 static en_status look(eni_rank *self, uint32_t kind)
 {
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, kind, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL,
-                               0, 0));
+        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, kind, EN_WEIGHTS, ENI_SLOT_NONE,
+                               ENI_SLOT_EVAL, 0, 0));
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
         EN_TRY(eni_client_wait(self->exchange.client, b));
     return EN_OK;
@@ -67,7 +67,8 @@ static en_status keep_from_store(eni_rank *self, eni_checkpoint *c, const char *
 {
     eni_image *image = eni_checkpoint_add(c, &self->job.schema, name);
     if (image == NULL) return EN_ENOMEM;
-    memcpy(image->flat, eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0), self->job.schema.count * sizeof(float));
+    memcpy(image->flat, eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0),
+           self->job.schema.count * sizeof(float));
     return EN_OK;
 }
 
@@ -274,7 +275,8 @@ static en_status for_each_rank(collection *k, uint32_t slot, const char *name, t
 {
     int is_first = k->self->world.rank == 0;
     if (eni_rank_has_leaders(k->self) && k->self->world.nranks > 1) {
-        eni_error("save", "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
+        eni_error("save",
+                  "%s keeps %s in every rank, and its hosts meet at the servers only: it cannot be saved",
                   k->self->job.strategy->name, name);
         return EN_EUNSUPPORTED;
     }
@@ -382,7 +384,8 @@ static void lay_over(collection *k)
         const eni_bucket_range *range = &self->job.buckets->bucket[b];
         const uint64_t steps = k->triples[b].steps, bytes = (range->hi - range->lo) * sizeof(float);
         if (eni_host_is_called(self->exchange.host, b)) continue;
-        memcpy(eni_checkpoint_find(k->c, "")->flat + range->lo, own_flat(k, ENI_SLOT_PARAM) + range->lo, bytes);
+        memcpy(eni_checkpoint_find(k->c, "")->flat + range->lo, own_flat(k, ENI_SLOT_PARAM) + range->lo,
+               bytes);
         for (int i = 0; i < k->nslots; i++) {
             snprintf(name, sizeof name, "optimizer.%s", self->job.optimizer->slot_names[i]);
             memcpy(eni_checkpoint_find(k->c, name)->flat + range->lo,
@@ -396,8 +399,8 @@ static void lay_over(collection *k)
     }
 }
 
-/* With a store, ranks have something of their own only if their strategy writes the weights itself, and is not
- * saved with the store's already. */
+/* With a store, ranks have something of their own only if their strategy writes the weights itself, and is
+ * not saved with the store's already. */
 static en_status collect_own(collection *k)
 {
     int writes = 0;
@@ -487,7 +490,8 @@ static en_status note_history(collection *k)
     c->history = eni_alloc_array(n, sizeof *c->history);
     if (c->history == NULL) return EN_ENOMEM;
     for (; c->nhistory < n; c->nhistory++) {
-        const char *path = c->nhistory < self->saving.past.nhistory ? self->saving.past.history[c->nhistory] : self->saving.past_path;
+        const char *path = c->nhistory < self->saving.past.nhistory ? self->saving.past.history[c->nhistory]
+                                                                    : self->saving.past_path;
         if ((c->history[c->nhistory] = eni_strdup(path)) == NULL) return EN_ENOMEM;
     }
     return EN_OK;

@@ -1,4 +1,5 @@
-/* step.c - a training step on a rank: from the samples to what is recorded of it, and snapshots between steps.
+/* step.c - a training step on a rank: from the samples to what is recorded of it, and snapshots between
+ * steps.
  *
  * What happens between submit and finish is the strategy's business (strategies/), carried out by the host
  * (runtime/host/host.c); what computes the gradient is the trainer's. */
@@ -68,7 +69,8 @@ eni_moved eni_count_moved(const eni_rank *self)
 
 void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out)
 {
-    *run_out = (eni_step_run){.rank = self, .step = step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
+    *run_out =
+        (eni_step_run){.rank = self, .step = step, .moved = eni_count_moved(self), .begin_ns = eni_now_ns()};
     self->step = step;
     eni_host_count(self->exchange.host, &run_out->counters);
 }
@@ -81,11 +83,13 @@ void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns)
     run->epoch = micro->epoch;
     run->samples_before = eni_plan_samples_before(&self->job.plan, micro->step);
     if (self->job.is_claiming) run->samples_before += micro->rank * micro->count;
-    eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1, 0);
+    eni_trace_span(self->records.trace, ENI_TRACE_COMPUTE, "data", begin_ns, end_ns, (int64_t)run->step, -1,
+                   0);
 }
 
-/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps that run where the
- * trainer has its vectors take the mean over all samples; where some may turn out not to count nobody knows whose. */
+/* Who pushes for others pushes with their samples; all are assigned, so nobody needs to ask. Steps that run
+ * where the trainer has its vectors take the mean over all samples; where some may turn out not to count
+ * nobody knows whose. */
 static en_status note_samples(const eni_step_run *run, const uint64_t *samples, int n)
 {
     const eni_rank *self = run->rank;
@@ -133,7 +137,8 @@ void eni_step_compute_ends(eni_step_run *run, const char *what)
 {
     const int64_t now = eni_now_ns();
     run->compute_ns += now - run->mark_ns;
-    eni_trace_span(run->rank->records.trace, ENI_TRACE_COMPUTE, what, run->mark_ns, now, (int64_t)run->step, -1, 0);
+    eni_trace_span(run->rank->records.trace, ENI_TRACE_COMPUTE, what, run->mark_ns, now, (int64_t)run->step,
+                   -1, 0);
     run->mark_ns = now;
 }
 
@@ -150,7 +155,8 @@ static void warn_if_diverged(eni_rank *self, const eni_step *s)
 {
     if (isfinite(s->loss) || self->records.stats.has_diverged) return;
     self->records.stats.has_diverged = 1;
-    eni_warn("train", "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
+    eni_warn("train",
+             "the loss of step %llu is not finite: training has diverged; try a smaller --lr than %g",
              (unsigned long long)s->step, self->job.schedule.base);
 }
 
@@ -162,9 +168,10 @@ static void note_step(eni_step_run *run)
     eni_rank *self = run->rank;
     eni_stats *t = &self->records.stats;
     eni_host_counters after;
-    eni_moved now = eni_count_moved(self), moved = {now.payload_sent - moved_before->payload_sent,
-                                                 now.payload_received - moved_before->payload_received,
-                                                 now.wire - moved_before->wire, now.shm - moved_before->shm};
+    eni_moved now = eni_count_moved(self),
+              moved = {now.payload_sent - moved_before->payload_sent,
+                       now.payload_received - moved_before->payload_received, now.wire - moved_before->wire,
+                       now.shm - moved_before->shm};
     int64_t end = eni_now_ns();
     eni_host_count(self->exchange.host, &after);
     const eni_step s = {.t = clock_seconds(self, end),
@@ -184,7 +191,8 @@ static void note_step(eni_step_run *run)
                         .payload_bytes = moved.payload_sent + moved.payload_received,
                         .wire_bytes = moved.wire,
                         .staleness = after.staleness};
-    self->records.deferred = (eni_deferred_step){.is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
+    self->records.deferred = (eni_deferred_step){
+        .is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
     t->steps++;
     t->samples += run->nsamples;
     t->moved.payload_sent += moved.payload_sent;
@@ -208,7 +216,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     eni_step *s = &deferred->step;
     if (!deferred->is_there) return EN_OK;
     if (trainer->ops->score != NULL)
-        EN_TRY(trainer->ops->score(trainer->self, deferred->set, may_wait, &deferred->loss, &deferred->correct));
+        EN_TRY(
+            trainer->ops->score(trainer->self, deferred->set, may_wait, &deferred->loss, &deferred->correct));
     deferred->is_there = 0;
     s->loss = s->nsamples > 0 ? (float)(deferred->loss / (double)s->nsamples) : 0;
     s->correct = deferred->correct;
@@ -216,7 +225,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     eni_recorder_add(self->records.recorder, s);
     if (self->config->log_every < 2 || (t->steps - 1) % (uint64_t)self->config->log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);
-    if (s->epoch + 1 >= (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
+    if (s->epoch + 1 >=
+        (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
         t->last_loss += deferred->loss;
         t->last_correct += deferred->correct;
         t->last_samples += s->nsamples;
@@ -226,8 +236,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     return EN_OK;
 }
 
-/* Where losses come late the step before this one is recorded now, and this one in the next: of this step that takes
- * the time in which what computes is ahead of nobody. */
+/* Where losses come late the step before this one is recorded now, and this one in the next: of this step
+ * that takes the time in which what computes is ahead of nobody. */
 en_status eni_step_close(eni_step_run *run)
 {
     eni_rank *self = run->rank;
@@ -272,15 +282,15 @@ en_status eni_snapshot(eni_rank *self)
     if (which == EN_EVAL_MEAN) return average_into_eval(self);
     if (which != EN_EVAL_STORE || self->exchange.client == NULL) return EN_OK;
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE, ENI_SLOT_EVAL, 0,
-                               0));
+        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE,
+                               ENI_SLOT_EVAL, 0, 0));
     for (uint32_t b = 0; b < self->job.buckets->n; b++)
         EN_TRY(eni_client_wait(self->exchange.client, b));
     return EN_OK;
 }
 
-/* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own batch
- * was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
+/* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own
+ * batch was; a slow rank 0 is far behind what the others have pushed since, so the store's count is taken. */
 static uint64_t samples_of_snapshot(const eni_rank *self, int which, uint64_t samples)
 {
     eni_partition_past past;
@@ -297,7 +307,8 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     int is_collective = which == EN_EVAL_MEAN && self->exchange.coll != NULL;
-    if (!eni_curve_is_due(self->records.curve, samples) || (self->world.rank != 0 && !is_collective)) return EN_OK;
+    if (!eni_curve_is_due(self->records.curve, samples) || (self->world.rank != 0 && !is_collective))
+        return EN_OK;
     const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */
     eni_host_counters now;
     EN_TRY(eni_step_settle(self, true));
@@ -305,8 +316,8 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
     EN_TRY(eni_snapshot(self));
     eni_host_count(self->exchange.host, &now);
     if (self->world.rank == 0)
-        EN_TRY(eni_curve_add(self->records.curve, samples_of_snapshot(self, which, samples), now.version, clock_seconds(self, end),
-                             eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0)));
+        EN_TRY(eni_curve_add(self->records.curve, samples_of_snapshot(self, which, samples), now.version,
+                             clock_seconds(self, end), eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0)));
     eni_curve_skip(self->records.curve, samples);
     return EN_OK;
 }

@@ -31,7 +31,7 @@ typedef struct eni_step_run {
     int64_t data_ns, compute_ns;
     double loss; /* sum over the samples, where the trainer knows it at once */
     uint64_t correct;
-    int set; /* else: under which number the trainer will know them (trainer.score) */
+    int set;                    /* else: under which number the trainer will know them (trainer.score) */
     eni_host_counters counters; /* before the step */
     eni_moved moved;            /* the same */
 } eni_step_run;
@@ -42,11 +42,12 @@ void eni_step_open(eni_rank *self, uint64_t step, eni_step_run *run_out);
 /* The trainer has the next micro-batch at hand; `begin_ns`: since when it waited for it. */
 void eni_step_take(eni_step_run *run, const eni_micro *micro, int64_t begin_ns);
 
-/* The strategy's begin, with what the host wants to know of the step before it; `samples` that count of each of this
- * rank's `n` gradients (1, or accumulate). */
+/* The strategy's begin, with what the host wants to know of the step before it; `samples` that count of each
+ * of this rank's `n` gradients (1, or accumulate). */
 en_status eni_step_begin(eni_step_run *run, const uint64_t *samples, int n);
 
-/* Buckets up to `end` (exclusive) that have not left yet leave: their gradient is where the strategy finds it. */
+/* Buckets up to `end` (exclusive) that have not left yet leave: their gradient is where the strategy finds
+ * it. */
 en_status eni_step_submit(eni_step_run *run, uint32_t end);
 
 /* How many buckets are complete once backward is done with tensor `first` and all behind it. */
@@ -65,8 +66,8 @@ en_status eni_step_settle(eni_rank *self, bool may_wait);
 /* Global samples after this step: of a synchronous step all its samples, else as far as this rank knows. */
 uint64_t eni_step_samples(const eni_step_run *run);
 
-/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all ranks must
- * call it at the same step. */
+/* The weights that the strategy names, copied into slot ENI_SLOT_EVAL of the arena; with EN_EVAL_MEAN all
+ * ranks must call it at the same step. */
 en_status eni_snapshot(eni_rank *self);
 /* The same where a point of the curve is due, which rank 0 keeps. `samples`: after the step. */
 en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples);

@@ -1,19 +1,20 @@
 /* trainer.h - what gives a rank its gradients, and says what weights are worth.
  *
  *     rank     who takes part, the strategy, buckets, the exchange, records, checkpoints. It knows no model
- *     trainer  in: weights and a batch. Out: the gradient, bucket by bucket while backward runs; loss and hits
+ *     trainer  in: weights and a batch. Out: the gradient, bucket by bucket while backward runs; loss and
+ * hits
  *
- * Between them lies the arena (collective/arena.h): flat weights in slot PARAM, the flat gradient in slot GRAD, each
- * cut into buckets. A trainer that computes elsewhere (a GPU, other threads, another program) moves a bucket's
- * gradient there before it submits it, and takes the weights of the next step from there when the bucket is finished;
- * or says that the strategy's own steps run where its vectors are (`steps`).
+ * Between them lies the arena (collective/arena.h): flat weights in slot PARAM, the flat gradient in slot
+ * GRAD, each cut into buckets. A trainer that computes elsewhere (a GPU, other threads, another program)
+ * moves a bucket's gradient there before it submits it, and takes the weights of the next step from there
+ * when the bucket is finished; or says that the strategy's own steps run where its vectors are (`steps`).
  *
- * worker/ has two: trainer_host.c and trainer_gpu.c. A new one fills the table; nothing in rank/ or in the loop
- * (worker/train.c) changes. One that has threads or a process of its own does its waiting in slices and asks
- * eni_rank_alive in between: every wait ends when the run does.
+ * worker/ has two: trainer_host.c and trainer_gpu.c. A new one fills the table; nothing in rank/ or in the
+ * loop (worker/train.c) changes. One that has threads or a process of its own does its waiting in slices and
+ * asks eni_rank_alive in between: every wait ends when the run does.
  *
- * All calls come on the compute thread; `self` is the trainer's own. Statuses but EN_OK end the run. An entry that is
- * NULL has nothing to do; open, gradient, finish and evaluate are always there. */
+ * All calls come on the compute thread; `self` is the trainer's own. Statuses but EN_OK end the run. An entry
+ * that is NULL has nothing to do; open, gradient, finish and evaluate are always there. */
 #ifndef RANK_TRAINER_H
 #define RANK_TRAINER_H
 
@@ -36,38 +37,43 @@ typedef struct eni_trainer_ops {
     en_status (*connect)(void *self);
     /* All that the arena holds is in place and mapped as it stays: the weights go to where they are read. */
     en_status (*start)(void *self);
-    /* Computes once on made-up data, so that nothing is met for the first time on the clock; then the first batch may
-     * be prepared. Neither draws a random number nor changes a weight. */
+    /* Computes once on made-up data, so that nothing is met for the first time on the clock; then the first
+     * batch may be prepared. Neither draws a random number nor changes a weight. */
     en_status (*warm_up)(void *self);
 
     /* ---- a step ---- */
 
-    /* From the next batch to the last bucket submitted: eni_step_take for each micro-batch, eni_step_begin once the
-     * samples that count are known, eni_step_submit for each bucket as soon as it is complete. */
+    /* From the next batch to the last bucket submitted: eni_step_take for each micro-batch, eni_step_begin
+     * once the samples that count are known, eni_step_submit for each bucket as soon as it is complete. */
     en_status (*gradient)(void *self, eni_step_run *run);
     /* The strategy's finish of every bucket, and the weights to where the next forward reads them. */
     en_status (*finish)(void *self, eni_step_run *run);
-    /* Loss (summed over the samples) and hits of the step whose run.set was `set`. With `may_wait` it blocks until
-     * they are there; without, EN_ETIMEOUT if they are not. NULL: `gradient` has them at once, in the run. */
+    /* Loss (summed over the samples) and hits of the step whose run.set was `set`. With `may_wait` it blocks
+     * until they are there; without, EN_ETIMEOUT if they are not. NULL: `gradient` has them at once, in the
+     * run. */
     en_status (*score)(void *self, int set, bool may_wait, double *loss_out, uint64_t *correct_out);
 
     /* ---- between steps ---- */
 
-    /* The arena's weights (with `and_slots` the optimizer's vectors too) become the trainer's, where `steps` keeps
-     * them elsewhere. Blocks. */
+    /* The arena's weights (with `and_slots` the optimizer's vectors too) become the trainer's, where `steps`
+     * keeps them elsewhere. Blocks. */
     en_status (*bring)(void *self, bool and_slots);
-    /* Mean loss and share of hits (NaN: no classes) of the flat weights; EN_EINTR when the user wants the end. */
-    en_status (*evaluate)(void *self, eni_judged on, const float *flat, double *loss_out, double *accuracy_out);
+    /* Mean loss and share of hits (NaN: no classes) of the flat weights; EN_EINTR when the user wants the
+     * end. */
+    en_status (*evaluate)(void *self, eni_judged on, const float *flat, double *loss_out,
+                          double *accuracy_out);
     /* fp16's loss scale, as a checkpoint keeps it; zeroes where there is none. */
     eni_scale_facts (*scale)(void *self);
     en_status (*set_scale)(void *self, const eni_scale_facts *facts);
-    /* What it has to say in result.json: of this rank; of the run, from all ranks' reports (NULL: cut short). */
+    /* What it has to say in result.json: of this rank; of the run, from all ranks' reports (NULL: cut short).
+     */
     void (*report_rank)(void *self, json_t *report);
     void (*report_run)(void *self, const json_t *reports, json_t *result);
 
     /* ---- the end ---- */
 
-    /* After the last step of a run that ends well, all ranks together: nobody reads another's memory any more. */
+    /* After the last step of a run that ends well, all ranks together: nobody reads another's memory any
+     * more. */
     en_status (*leave)(void *self);
     /* The run has failed: what waits for a peer who is gone goes on. Any thread that may close. */
     void (*abort)(void *self);
@@ -92,11 +98,12 @@ typedef struct eni_trainer {
     eni_about about;
 
     /* set by `open` */
-    int late;           /* steps by which loss and hits come after their step: 0 or 1 */
-    bool reads_arena;   /* forward reads slot PARAM itself: it may be mapped from elsewhere */
-    bool may_drop;      /* samples may turn out not to count (fp16), so nobody knows a step's before it is computed */
-    const char *carrier; /* what carries gradients where `steps` do: "nccl", "cuda-ipc"; NULL: not they */
-    const char *why;     /* of it */
+    int late;         /* steps by which loss and hits come after their step: 0 or 1 */
+    bool reads_arena; /* forward reads slot PARAM itself: it may be mapped from elsewhere */
+    bool may_drop; /* samples may turn out not to count (fp16), so nobody knows a step's before it is computed
+                    */
+    const char *carrier;  /* what carries gradients where `steps` do: "nccl", "cuda-ipc"; NULL: not they */
+    const char *why;      /* of it */
     eni_gpu_steps *steps; /* set by `connect`: the strategy's steps run there; NULL: in the arena */
 } eni_trainer;
 

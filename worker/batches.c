@@ -1,5 +1,5 @@
-/* batches.c - the micro-batches of a rank: their sizes, made-up ones before the clock begins, the loader of the real
- * ones, the mean of their gradients. */
+/* batches.c - the micro-batches of a rank: their sizes, made-up ones before the clock begins, the loader of
+ * the real ones, the mean of their gradients. */
 #include "worker/batches.h"
 
 #include "core/clock.h"
@@ -48,7 +48,7 @@ typedef struct scratch {
     void *target; /* int32 or float */
     float *grad;
     void *there[3]; /* on a GPU: the same three */
-    en_event *done;  /* on a GPU */
+    en_event *done; /* on a GPU */
 } scratch;
 
 static uint64_t target_floats(const eni_worker *w)
@@ -80,7 +80,8 @@ static en_status open_scratch(scratch *s, uint64_t n)
 {
     const eni_worker *w = s->w;
     const uint64_t bytes[3] = {n * w->dataset->sample_floats * sizeof(float),
-                               n * target_floats(w) * sizeof(float), w->rank.job.schema.count * sizeof(float)};
+                               n * target_floats(w) * sizeof(float),
+                               w->rank.job.schema.count * sizeof(float)};
     const int is_on_gpu = w->device.ops->gpu != NULL;
     s->x = eni_alloc(bytes[0]);
     s->target = eni_alloc(bytes[1]);

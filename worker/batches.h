@@ -10,17 +10,17 @@ enum { ENI_BATCH_SIZES = 6 };
  * ragged steps. How many. */
 int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES]);
 
-/* Every rank computes before the clock of the run begins, so that no arm has its first touches, kernels and caches in
- * the weights and not on the clock: forward and backward of each batch size of the run, on made-up pixels and into
- * scratch. No loader, no random number, no hook of a strategy takes part: the run ends with the same bytes without
- * it. Once the exchange is open. */
+/* Every rank computes before the clock of the run begins, so that no arm has its first touches, kernels and
+ * caches in the weights and not on the clock: forward and backward of each batch size of the run, on made-up
+ * pixels and into scratch. No loader, no random number, no hook of a strategy takes part: the run ends with
+ * the same bytes without it. Once the exchange is open. */
 en_status eni_warm_up(eni_worker *w);
 
 /* Starts w->loader. `options`: how its memory is taken; the rest is filled in here. */
 en_status eni_start_loader(eni_worker *w, eni_loader_options *options);
 
-/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would be, in rank
- * order, by the same function: w->micro_grads into the arena's gradient. */
+/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
+ * be, in rank order, by the same function: w->micro_grads into the arena's gradient. */
 void eni_average_micros(eni_worker *w, const uint64_t *nsamples);
 
 #endif

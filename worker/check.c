@@ -75,8 +75,8 @@ static en_status expect_step(const eni_worker *w, const float *before, uint32_t 
         for (uint64_t i = w->rank.job.buckets->bucket[b].lo; i < w->rank.job.buckets->bucket[b].hi; i++) {
             const float expected = before[i] - change;
             if (fabsf(param[i] - expected) <= 1e-5f * (1 + fabsf(expected))) continue;
-            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g", w->rank.job.strategy->name,
-                      i, (double)before[i], (double)param[i], (double)expected);
+            eni_error("check", "%s: weight %" PRIu64 " of %g became %g and should be %g",
+                      w->rank.job.strategy->name, i, (double)before[i], (double)param[i], (double)expected);
             return EN_EPROTO;
         }
     return EN_OK;
@@ -87,8 +87,8 @@ static en_status expect_step(const eni_worker *w, const float *before, uint32_t 
 static en_status try_step(eni_worker *w, double *us_out)
 {
     const float *before = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0);
-    memcpy(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0), eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0),
-           w->rank.job.schema.count * sizeof(float));
+    memcpy(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_EVAL, 0),
+           eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0), w->rank.job.schema.count * sizeof(float));
     fill(w, ENI_SLOT_GRAD, (float)(w->rank.world.rank + 1));
     EN_TRY(eni_vectors_send_grad(w));
     int64_t begin = eni_now_ns();
@@ -157,10 +157,12 @@ en_status eni_check(eni_worker *w)
     if (w->rank.exchange.coll != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
                               eni_coll_algorithm_name(w->rank.exchange.choice.algorithm),
-                              w->rank.exchange.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp", reduce_us);
+                              w->rank.exchange.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp",
+                              reduce_us);
     if (w->rank.exchange.client != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; push-pull (%s): sum ok, %.0f us",
-                              eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp", step_us);
+                              eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp",
+                              step_us);
     tell_gpu(w, step_us, text + n, sizeof text - n);
     if (!w->rank.config->probe) puts(text); /* who measures has said so already */
     fflush(stdout);

@@ -1,7 +1,8 @@
 /* evaluate.c - what a model is judged on: the points of the curve, and the final model on the test set.
  *
  * Rank 0 does it when all have trained. On a host nobody else computes then, so it takes all cores, whatever
- * --threads says: with a device context and a model of its own, for how many threads a context has is fixed. */
+ * --threads says: with a device context and a model of its own, for how many threads a context has is fixed.
+ */
 #include "models/evaluate.h"
 
 #include <math.h>
@@ -46,8 +47,10 @@ static en_status open_on_gpu(eni_worker *w, int split)
     const eni_set set = set_of(w, split);
     const uint64_t rest = set.count % set.batch;
     if (set.count == 0) return EN_OK;
-    EN_TRY(en_model_prepare(w->model, (int64_t)(set.count < set.batch ? set.count : set.batch), EN_MODEL_EVALUATE));
-    if (set.count > set.batch && rest != 0) EN_TRY(en_model_prepare(w->model, (int64_t)rest, EN_MODEL_EVALUATE));
+    EN_TRY(en_model_prepare(w->model, (int64_t)(set.count < set.batch ? set.count : set.batch),
+                            EN_MODEL_EVALUATE));
+    if (set.count > set.batch && rest != 0)
+        EN_TRY(en_model_prepare(w->model, (int64_t)rest, EN_MODEL_EVALUATE));
     return eni_evaluation_open(w->model, &set, 1, &w->gpu.evaluation[split]);
 }
 
@@ -60,15 +63,15 @@ en_status eni_evaluate_open(eni_worker *w)
 
 static en_status open_judge(eni_worker *w)
 {
-    const en_device_config config = {.size = sizeof config,
-                                     .threads = eni_host_info_cores(),
-                                     .host = eni_device_host()};
+    const en_device_config config = {
+        .size = sizeof config, .threads = eni_host_info_cores(), .host = eni_device_host()};
     if (w->judge != NULL || w->device.ops->gpu != NULL || config.threads <= w->threads) return EN_OK;
     w->judge = eni_alloc(sizeof *w->judge);
     if (w->judge == NULL) return EN_ENOMEM;
     w->judge->device.ops = w->device.ops;
     EN_TRY(w->device.ops->open(&config, &w->judge->device.ctx));
-    return en_model_new(&w->rank.job.schema, w->judge->device.ops, w->judge->device.ctx, NULL, &w->judge->model);
+    return en_model_new(&w->rank.job.schema, w->judge->device.ops, w->judge->device.ctx, NULL,
+                        &w->judge->model);
 }
 
 void eni_evaluate_close(eni_worker *w)
@@ -80,7 +83,8 @@ void eni_evaluate_close(eni_worker *w)
     w->judge = NULL;
 }
 
-en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out, double *accuracy_out)
+en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out,
+                               double *accuracy_out)
 {
     eni_worker *w = worker;
     const int split = on == ENI_JUDGED_TEST || w->rank.trainer.about.holdout == 0 ? ENI_TEST : ENI_HOLDOUT;

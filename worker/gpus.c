@@ -287,10 +287,9 @@ static void warn_of_others(const eni_gpus *g, const eni_gpus_use *uses)
         if (uses[r].pid > 0)
             snprintf(who, sizeof who, uses[r].others == 1 ? " (pid %lld)" : " (one is pid %lld)",
                      (long long)uses[r].pid);
-        eni_warn(
-            "gpu",
-            "cuda:%d of %s is used by %d other process%s%s: times will say little",
-            (int)g->seats[r].index, g->seats[r].host, uses[r].others, uses[r].others == 1 ? "" : "es", who);
+        eni_warn("gpu", "cuda:%d of %s is used by %d other process%s%s: times will say little",
+                 (int)g->seats[r].index, g->seats[r].host, uses[r].others, uses[r].others == 1 ? "" : "es",
+                 who);
     }
 }
 

@@ -63,14 +63,15 @@ static int run(eni_worker *worker)
 {
     const int signal_fd = eni_signals_open();
     const eni_shutdown_config config = {.signal_fd = signal_fd,
-                                      .report_fd = (int)worker->rank.config->result_fd,
-                                      .leave_at_once = leave_at_once,
-                                      .user = worker};
+                                        .report_fd = (int)worker->rank.config->result_fd,
+                                        .leave_at_once = leave_at_once,
+                                        .user = worker};
     if (eni_shutdown_start(&config, &worker->rank.shutdown) != EN_OK) return 1;
     eni_exit_watch *watch = eni_exit_watch_begin(tell_exit, worker);
     const en_status st = eni_worker_run(worker);
     eni_exit_is_due(watch);
-    const int code = st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
+    const int code =
+        st == EN_EINTR ? 128 + eni_shutdown_signal(worker->rank.shutdown) : eni_signals_exit_code(st, -1);
     eni_shutdown_stop(worker->rank.shutdown);
     close(signal_fd);
     return code;
@@ -97,8 +98,11 @@ int main(int argc, char **argv)
     eni_log_set_launcher((int)config.result_fd);
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        eni_worker worker = {
-            .rank = {.config = &config, .argc = argc, .argv = argv, .version = eni_version, .plugin_dir = plugins}};
+        eni_worker worker = {.rank = {.config = &config,
+                                      .argc = argc,
+                                      .argv = argv,
+                                      .version = eni_version,
+                                      .plugin_dir = plugins}};
         code = run(&worker);
         eni_end_write((int)config.result_fd);
         if (worker.gpu.is_stuck) leave_stuck(code);

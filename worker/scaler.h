@@ -29,7 +29,8 @@ int eni_scale_step(eni_scale *scale, int has_overflown);
 
 typedef struct eni_scaler eni_scaler;
 
-/* w->gpu.scaler with --precision=fp16, else nothing. After the device, before the model, which reads the scale.
+/* w->gpu.scaler with --precision=fp16, else nothing. After the device, before the model, which reads the
+ * scale.
  */
 en_status eni_scaler_open(eni_worker *w);
 void eni_scaler_close(eni_worker *w);

@@ -70,11 +70,12 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
     return st == EN_EUNSUPPORTED ? eni_dataset_open(options, &w->dataset) : st;
 }
 
-/* EN_ETIMEOUT, logged: the first takes longer than this rank waits. EN_ESTOP, logged: it is stopped. That is told by
- * looks at it, not by a clock, which runs on while this process itself is stopped. */
+/* EN_ETIMEOUT, logged: the first takes longer than this rank waits. EN_ESTOP, logged: it is stopped. That is
+ * told by looks at it, not by a clock, which runs on while this process itself is stopped. */
 static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
 {
-    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->rank.config->peer_timeout_ns;
+    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND,
+                  peer_timeout = w->rank.config->peer_timeout_ns;
     int64_t pid, stopped_ns = 0;
     en_status st;
     do {
@@ -84,12 +85,17 @@ static en_status wait_for_first(const eni_worker *w, const char *name, int *set_
         stopped_ns = is_stopped ? stopped_ns + LOOK_NS : 0;
     } while (stopped_ns < peer_timeout && eni_now_ns() < until);
     if (stopped_ns < peer_timeout) {
-        eni_warn("share", "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
-                          "this rank reads it for itself", (long long)pid, TIMEOUT_S);
+        eni_warn("share",
+                 "the process %lld, which reads the data set for all ranks here, has not done so for %d s: "
+                 "this rank reads it for itself",
+                 (long long)pid, TIMEOUT_S);
         return st;
     }
-    eni_error("share", "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
-                       "for %.1f s", (long long)pid, (double)stopped_ns * 1e-9);
+    eni_error(
+        "share",
+        "the process %lld, which reads the data set for all ranks here, was stopped (SIGSTOP or Ctrl-Z) "
+        "for %.1f s",
+        (long long)pid, (double)stopped_ns * 1e-9);
     return EN_ESTOP;
 }
 

@@ -1,11 +1,12 @@
 /* straggler.h - makes this rank slow, as a slower machine would be: --straggler=RANK:FACTOR.
  *
  * A piece of compute (forward, the backward from one submit to the next; on a GPU all of a step) lasts factor
- * x draw x the processor time that it takes awake: the rank sleeps for the rest. So what others do on its cores
- * changes nothing while it fits. Awake, since a rank that wakes up finds cold caches, and would be slowed for
- * that, too: two steps of sixteen are taken without a sleep, the second one is measured, and the steps behind
- * them sleep for both. What a sleep, or another process, has made too long is taken back from the pieces that
- * follow, and a piece whose computing alone was too long is counted as late. The draw is seeded, in [0.9, 1.1].
+ * x draw x the processor time that it takes awake: the rank sleeps for the rest. So what others do on its
+ * cores changes nothing while it fits. Awake, since a rank that wakes up finds cold caches, and would be
+ * slowed for that, too: two steps of sixteen are taken without a sleep, the second one is measured, and the
+ * steps behind them sleep for both. What a sleep, or another process, has made too long is taken back from
+ * the pieces that follow, and a piece whose computing alone was too long is counted as late. The draw is
+ * seeded, in [0.9, 1.1].
  *
  * Sleeping, not spinning: on a shared host a busy loop would slow the others too. What was slept is logged
  * and counted as compute. Emulated, and labelled so. */

@@ -50,11 +50,13 @@ en_status eni_train(eni_rank *rank)
     en_status st = start_clock(rank);
     for (uint64_t step = rank->saving.first_step; st == EN_OK; step++) {
         st = eni_rank_alive(rank);
-        if (st == EN_OK && !rank->job.is_claiming) st = eni_member_enter(rank->member, step); /* or all end before it */
+        if (st == EN_OK && !rank->job.is_claiming)
+            st = eni_member_enter(rank->member, step); /* or all end before it */
         if (st == EN_OK) st = train_step(rank, step);
     }
     if (st == EN_ESTOP) EN_TRY(eni_step_settle(rank, true));
-    if (st != EN_ESTOP) (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
+    if (st != EN_ESTOP)
+        (void)!eni_step_settle(rank, false); /* what has come by now is recorded, nothing is waited for */
     eni_progress_done(&rank->records.progress);
     if (st != EN_ESTOP) return st;
     EN_TRY(stop_clock(rank));

@@ -1,11 +1,12 @@
-/* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by call
- * or as a capture (graph.h); then the host does what is its own:
+/* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by
+ * call or as a capture (graph.h); then the host does what is its own:
  *
- *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch: prefetch.h)
- *     the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
+ *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch:
+ * prefetch.h) the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
  *
  * On the GPU (vectors.h) a bucket is submitted while it is put in, which enqueues its step; with fp16 not
- * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later. */
+ * before the flag is known. There nothing waits for the GPU in between: a step's loss comes one step later.
+ */
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -82,7 +83,9 @@ static void close_lag(eni_worker *w)
 
 static en_status lag_event(eni_worker *w, int is_end)
 {
-    return w->gpu.lag[is_end] == NULL ? EN_OK : w->device.ops->gpu->event_record(w->gpu.lag[is_end], EN_STREAM_COMPUTE);
+    return w->gpu.lag[is_end] == NULL
+               ? EN_OK
+               : w->device.ops->gpu->event_record(w->gpu.lag[is_end], EN_STREAM_COMPUTE);
 }
 
 /* ---- putting in ---- */
@@ -92,7 +95,8 @@ static en_status let_go(work *k, uint32_t bucket)
 {
     eni_worker *w = k->w;
     if (is_staged(w)) return is_alone(w) ? EN_OK : eni_vectors_send_out(w, bucket);
-    if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1) return EN_OK; /* not before all of the step is known */
+    if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1)
+        return EN_OK; /* not before all of the step is known */
     if (k->is_captured)
         return is_strategy_captured(w) ? eni_gpu_steps_submit(eni_vectors_steps(w), bucket) : EN_OK;
     return eni_step_submit(k->run, bucket + 1);
@@ -158,7 +162,8 @@ static en_status compute(work *k, int is_due)
     k->pair = eni_scores_pair(w->gpu.scores, k->batch->micro.count);
     eni_step_compute_begins(run);
     if (k->micro == 0) EN_TRY(lag_event(w, 0));
-    if (is_due) EN_TRY(eni_graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
+    if (is_due)
+        EN_TRY(eni_graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
     if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
     k->is_captured = 0;
     if (!is_launched) EN_TRY(put_in(k));
@@ -307,11 +312,13 @@ static en_status gradient(void *self, eni_step_run *run)
     EN_TRY(next_batch(w, run, &batch));
     eni_straggler_begin_step(&w->straggler, run->step);
     /* a capture writes where it did when it was made: by the input buffer */
-    w->gpu.score_set = w->rank.job.accumulate > 1 ? 1 - w->gpu.score_set : eni_prefetch_buffer(w->gpu.prefetch);
+    w->gpu.score_set =
+        w->rank.job.accumulate > 1 ? 1 - w->gpu.score_set : eni_prefetch_buffer(w->gpu.prefetch);
     run->set = w->gpu.score_set;
     eni_scores_begin(w->gpu.scores, run->set);
     eni_scaler_begin(w->gpu.scaler);
-    if (w->rank.job.accumulate > 1 || (is_staged(w) && is_alone(w))) return gradient_of_one_process(w, run, batch);
+    if (w->rank.job.accumulate > 1 || (is_staged(w) && is_alone(w)))
+        return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
 }
 
@@ -458,22 +465,25 @@ static en_status open_prefetch(eni_worker *w)
 {
     const eni_dataset *d = w->dataset;
     const uint64_t count = d->split[ENI_TRAIN].count;
-    const eni_prefetch_config config = {.device = w->device.ops,
-                                    .ctx = w->device.ctx,
-                                    .loader = w->loader,
-                                    .rows = w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
-                                    .sample_bytes = d->sample_floats * sizeof(float),
-                                    .target_bytes =
-                                        sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
-                                    .await = await,
-                                    .user = w};
+    const eni_prefetch_config config = {
+        .device = w->device.ops,
+        .ctx = w->device.ctx,
+        .loader = w->loader,
+        .rows = w->rank.job.plan.batch < count ? w->rank.job.plan.batch : count,
+        .sample_bytes = d->sample_floats * sizeof(float),
+        .target_bytes = sizeof(float) * (d->classes > 0 ? 1 : (uint64_t)d->targets),
+        .await = await,
+        .user = w};
     return eni_prefetch_open(&config, &w->gpu.prefetch);
 }
 
 static en_status warm_up(void *self)
 {
     eni_worker *w = self;
-    eni_loader_options options = {.hold = 2, .register_memory = register_memory, .unregister_memory = unregister_memory, .pin_user = &w->device};
+    eni_loader_options options = {.hold = 2,
+                                  .register_memory = register_memory,
+                                  .unregister_memory = unregister_memory,
+                                  .pin_user = &w->device};
     EN_TRY(eni_warm_up(w));
     EN_TRY(eni_start_loader(w, &options));
     EN_TRY(open_prefetch(w));

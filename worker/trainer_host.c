@@ -1,5 +1,5 @@
-/* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket leaves while
- * backward goes on. The device computes in the arena itself, so nothing travels to it. */
+/* trainer_host.c - the gradient of one step on the processor: forward, backward, and each finished bucket
+ * leaves while backward goes on. The device computes in the arena itself, so nothing travels to it. */
 #include <string.h>
 
 #include "core/clock.h"
@@ -44,8 +44,8 @@ static void compute_ends(const progress *p, const char *what)
     eni_step_compute_ends(p->run, what);
 }
 
-/* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave: from
- * submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
+/* Backward is done with tensors [first, first + n) and all behind them. The buckets that lie there leave:
+ * from submit on nobody but the strategy touches a bucket, and it may change the weights at once. */
 static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     const progress *p = user;
@@ -65,7 +65,8 @@ static en_status forward_backward(eni_worker *w, eni_step_run *run, const eni_ba
     const float *param = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0);
     const en_batch input = {.n = (int64_t)batch->micro.count,
                             .x = batch->x,
-                            .target = batch->labels != NULL ? (const void *)batch->labels : (const void *)batch->targets};
+                            .target = batch->labels != NULL ? (const void *)batch->labels
+                                                            : (const void *)batch->targets};
     en_score score;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     compute_begins(&p);
@@ -94,7 +95,8 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run)
     if (batch->micro.count > 0)
         EN_TRY(forward_backward(w, run, batch, grad, on_grad_ready));
     else
-        memset(grad, 0, w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
+        memset(grad, 0,
+               w->rank.job.schema.count * sizeof *grad); /* for strategies that step locally all the same */
     return eni_step_submit(run, w->rank.job.buckets->n);
 }
 

@@ -1,5 +1,5 @@
-/* vectors.c - where a rank's weights and gradients are on a GPU: the wait for it, who shares what, and the copies
- * between it and the arena. */
+/* vectors.c - where a rank's weights and gradients are on a GPU: the wait for it, who shares what, and the
+ * copies between it and the arena. */
 #include "worker/vectors.h"
 
 #include <string.h>
@@ -49,8 +49,8 @@ static void tell_late(void *user, const char *what)
     eni_error("gpu",
               "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
               "nvidia-smi and the kernel's log (Xid) say of it",
-              (int)facts->index, facts->name, w->rank.world.rank, (double)w->rank.config->gpu_timeout_ns * 1e-9,
-              (unsigned long long)w->rank.step, what);
+              (int)facts->index, facts->name, w->rank.world.rank,
+              (double)w->rank.config->gpu_timeout_ns * 1e-9, (unsigned long long)w->rank.step, what);
 }
 
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
@@ -70,7 +70,8 @@ static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
 en_status eni_gpu_wait(eni_worker *w, en_event *event, const char *what)
 {
     if (!is_group(w)) return wait_alone(w, event, what);
-    eni_member_wait_device(w->rank.member, "NCCL", "all gradients", w->rank.job.schema.count * sizeof(float), 1);
+    eni_member_wait_device(w->rank.member, "NCCL", "all gradients", w->rank.job.schema.count * sizeof(float),
+                           1);
     const en_status st = wait_alone(w, event, what);
     eni_member_wait_end(w->rank.member);
     return st;
@@ -130,7 +131,6 @@ static int is_staged(const eni_worker *w)
  *     SHARED   rank 0's weights and optimizer slots on all ranks, and everybody's gradients, by handles
  *              (CUDA IPC) that are gathered */
 
-
 static en_status take(const eni_worker *w, float **vector_out)
 {
     uint64_t bytes = w->rank.job.schema.count * sizeof(float);
@@ -141,7 +141,9 @@ static en_status take(const eni_worker *w, float **vector_out)
 static en_status take_own(eni_worker *w, eni_vectors *v)
 {
     const int is_shared = w->gpu.choice.way == ENI_GPU_SHARED;
-    v->ngrads = is_shared ? w->rank.world.nranks : w->gpu.choice.way == ENI_GPU_ALONE ? (int)w->rank.job.accumulate : 1;
+    v->ngrads = is_shared                            ? w->rank.world.nranks
+                : w->gpu.choice.way == ENI_GPU_ALONE ? (int)w->rank.job.accumulate
+                                                     : 1;
     v->is_guest = is_shared && w->rank.world.rank > 0;
     v->grads = eni_alloc_array((size_t)v->ngrads, sizeof *v->grads);
     if (v->grads == NULL) return EN_ENOMEM;
@@ -167,8 +169,8 @@ static en_status open_group(eni_worker *w, eni_vectors *v)
     eni_blobs_fini(&blobs);
     EN_TRY(st);
     eni_member_wait_begin(w->rank.member, "group", "GPUs", 0, 1);
-    st =
-        v->gpu->group_open(w->device.ctx, id, w->rank.world.rank, w->rank.world.nranks, eni_rank_alive, &w->rank, &v->group);
+    st = v->gpu->group_open(w->device.ctx, id, w->rank.world.rank, w->rank.world.nranks, eni_rank_alive,
+                            &w->rank, &v->group);
     eni_member_wait_end(w->rank.member);
     return st;
 }
@@ -365,7 +367,8 @@ static int has_settled(const eni_vectors *v)
     const eni_alive alive = {is_early, &deadline, -1};
     for (int q = 0; q < EN_STREAMS; q++) {
         if (events[q] == NULL) return 1; /* nothing can be under way yet */
-        if (v->gpu->event_record(events[q], q) == EN_OK && eni_gpu_await(v->gpu, events[q], &alive, NULL, "") == EN_ETIMEOUT)
+        if (v->gpu->event_record(events[q], q) == EN_OK &&
+            eni_gpu_await(v->gpu, events[q], &alive, NULL, "") == EN_ETIMEOUT)
             return 0;
     }
     return 1;
@@ -418,19 +421,22 @@ static int own_grad(const eni_worker *w, int64_t micro)
 
 const float *eni_vectors_param(const eni_worker *w)
 {
-    return w->gpu.vectors == NULL ? eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0) : w->gpu.vectors->param;
+    return w->gpu.vectors == NULL ? eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0)
+                                  : w->gpu.vectors->param;
 }
 
 float *eni_vectors_grad(const eni_worker *w, int64_t micro)
 {
     if (w->gpu.vectors != NULL) return w->gpu.vectors->grads[own_grad(w, micro)];
-    return w->micro_grads != NULL ? w->micro_grads[micro] : eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
+    return w->micro_grads != NULL ? w->micro_grads[micro]
+                                  : eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
 }
 
 en_status eni_vectors_zero_grad(eni_worker *w, int64_t micro)
 {
     const uint64_t bytes = w->rank.job.schema.count * sizeof(float);
-    if (w->gpu.vectors == NULL || is_staged(w)) memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
+    if (w->gpu.vectors == NULL || is_staged(w))
+        memset(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), 0, bytes);
     if (w->gpu.vectors == NULL) return EN_OK;
     return w->gpu.vectors->gpu->zero(w->device.ctx, EN_STREAM_COMPUTE, eni_vectors_grad(w, micro), bytes);
 }
@@ -451,7 +457,8 @@ en_status eni_vectors_send_out(eni_worker *w, uint32_t bucket)
     const eni_bucket_range *range = &w->rank.job.buckets->bucket[bucket];
     const uint64_t bytes = (range->hi - range->lo) * sizeof(float);
     EN_TRY(exchange_behind_compute(w));
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, range->lo),
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_EXCHANGE,
+                        eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, range->lo),
                         eni_vectors_grad(w, 0) + range->lo, bytes, EN_COPY_OUT));
     return v->gpu->event_record(v->arrived[bucket], EN_STREAM_EXCHANGE);
 }
@@ -529,7 +536,9 @@ en_status eni_vectors_finish(eni_worker *w)
     if (is_late) return take_in_all(w);
     EN_TRY(have_taken(w));
     /* before_step may write what is being read */
-    return w->rank.job.strategy->before_step != NULL ? eni_gpu_wait(w, w->gpu.vectors->taken, "its weights to arrive") : EN_OK;
+    return w->rank.job.strategy->before_step != NULL
+               ? eni_gpu_wait(w, w->gpu.vectors->taken, "its weights to arrive")
+               : EN_OK;
 }
 
 en_status eni_vectors_begun(eni_worker *w)
@@ -592,7 +601,8 @@ en_status eni_vectors_send_grad(eni_worker *w)
 en_status eni_vectors_fetch_param(eni_worker *w)
 {
     eni_vectors *v = w->gpu.vectors;
-    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), v->param,
+    EN_TRY(v->gpu->copy(w->device.ctx, EN_STREAM_COMPUTE,
+                        eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0), v->param,
                         w->rank.job.schema.count * sizeof(float), EN_COPY_OUT));
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE));
     return eni_gpu_wait(w, v->computed, "a copy of its vectors");

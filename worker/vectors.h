@@ -1,13 +1,14 @@
 /* vectors.h - where a rank's weights and gradients are, and how they get to where they are needed.
  *
- *     on the host   the device computes in the arena itself: w->gpu.vectors is NULL, nothing here does anything
+ *     on the host   the device computes in the arena itself: w->gpu.vectors is NULL, nothing here does
+ * anything
  *
  *     staged        the model has weights and gradient on the GPU, the strategy in the arena, registered: a
  *                   finished bucket's gradient is copied out while backward runs; its new weights are
  *                   copied in, and the next forward begins behind them
  *
- *     on the GPU    the strategy's mean_step works there (collective/gpu_steps.h); the arena sees the weights when
- *                   somebody asks: a snapshot, a checkpoint, the end
+ *     on the GPU    the strategy's mean_step works there (collective/gpu_steps.h); the arena sees the weights
+ * when somebody asks: a snapshot, a checkpoint, the end
  *
  * Which of the three: collective/gpu_choose.h. Staged, the host waits for each gradient before it submits it,
  * because who reads it cannot wait for an event of this GPU; on the GPU that is the business of the steps:
@@ -78,19 +79,19 @@ en_status eni_vectors_begun(eni_worker *w);
 en_status eni_vectors_bring(eni_worker *w, int and_slots);
 /* The other way round, after something on the host has changed them. */
 en_status eni_vectors_send(eni_worker *w);
-/* For `entrain check`: the arena's gradient becomes that of the GPU (of a rank in a world of several or of the
- * only micro-batch), and, staged, is zero in the arena; and, staged, the weights that the GPU has go where the
- * arena has its gradient. Both block. */
+/* For `entrain check`: the arena's gradient becomes that of the GPU (of a rank in a world of several or of
+ * the only micro-batch), and, staged, is zero in the arena; and, staged, the weights that the GPU has go
+ * where the arena has its gradient. Both block. */
 en_status eni_vectors_send_grad(eni_worker *w);
 en_status eni_vectors_fetch_param(eni_worker *w);
 
 /* Bytes that were copied out and in for the exchange. */
 uint64_t eni_vectors_copied(const eni_worker *w);
 
-/* Blocks until the device has reached the event, as long as the run, and the group of GPUs, is alive. `what` is
- * what this rank needs it for ("a gradient"). A GPU that has not answered for five minutes ends the run, with
- * EN_EIO and a sentence; but in a group, where it may wait for another rank's: there long waits are explained
- * as those of collectives are (member.h). */
+/* Blocks until the device has reached the event, as long as the run, and the group of GPUs, is alive. `what`
+ * is what this rank needs it for ("a gradient"). A GPU that has not answered for five minutes ends the run,
+ * with EN_EIO and a sentence; but in a group, where it may wait for another rank's: there long waits are
+ * explained as those of collectives are (member.h). */
 en_status eni_gpu_wait(eni_worker *w, en_event *event, const char *what);
 /* The same in numbers, for others who wait. */
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w);

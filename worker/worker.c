@@ -107,7 +107,8 @@ static en_status make_plan(eni_worker *w)
                                 .max_samples = (uint64_t)c->max_samples,
                                 .drop_last = c->drop_last};
     EN_TRY(eni_plan_make(&options, &w->rank.job.plan));
-    return eni_sampler_order_sha256(&w->rank.job.plan, (uint64_t)c->seed, c->shuffle, w->rank.job.order_sha256);
+    return eni_sampler_order_sha256(&w->rank.job.plan, (uint64_t)c->seed, c->shuffle,
+                                    w->rank.job.order_sha256);
 }
 
 static en_status choose_optimizer(eni_worker *w)
@@ -125,11 +126,11 @@ static en_status choose_optimizer(eni_worker *w)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE};
     w->rank.job.schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
-                                 .base = c->lr * scale,
-                                 .gamma = c->lr_gamma,
-                                 .step_samples = (uint64_t)c->lr_step,
-                                 .warmup = (uint64_t)c->lr_warmup,
-                                 .total = w->rank.job.plan.samples};
+                                          .base = c->lr * scale,
+                                          .gamma = c->lr_gamma,
+                                          .step_samples = (uint64_t)c->lr_step,
+                                          .warmup = (uint64_t)c->lr_warmup,
+                                          .total = w->rank.job.plan.samples};
     return EN_OK;
 }
 
@@ -180,7 +181,8 @@ static en_status prepare_model(eni_worker *w)
     const int keep = w->device.ops->gpu != NULL ? EN_MODEL_KEEP : 0; /* graphs have its addresses */
     EN_TRY(en_model_prepare(w->model, (int64_t)w->rank.job.plan.batch, EN_MODEL_TRAIN | keep));
     for (int i = 0; i < nsizes; i++)
-        if (sizes[i] != w->rank.job.plan.batch) EN_TRY(en_model_prepare(w->model, (int64_t)sizes[i], EN_MODEL_TRAIN));
+        if (sizes[i] != w->rank.job.plan.batch)
+            EN_TRY(en_model_prepare(w->model, (int64_t)sizes[i], EN_MODEL_TRAIN));
     return w->rank.world.rank == 0 ? eni_evaluate_open(w) : EN_OK;
 }
 
@@ -202,16 +204,18 @@ static en_status open_vectors(eni_worker *w)
 
 static void open_straggler(eni_worker *w)
 {
-    w->straggler = (eni_straggler){.factor = 1, .seed = (uint64_t)w->rank.config->seed, .rank = w->rank.world.rank};
+    w->straggler =
+        (eni_straggler){.factor = 1, .seed = (uint64_t)w->rank.config->seed, .rank = w->rank.world.rank};
     for (int i = 0; i < w->rank.config->straggler.count; i++) {
         int64_t rank;
         double factor;
-        if (eni_straggler_parse(w->rank.config->straggler.item[i], &rank, &factor) && rank == w->rank.world.rank)
+        if (eni_straggler_parse(w->rank.config->straggler.item[i], &rank, &factor) &&
+            rank == w->rank.world.rank)
             w->straggler.factor = factor;
     }
     if (w->straggler.factor > 1)
-        eni_info("worker", "emulated straggler: rank %d takes %.3g times as long to compute", w->rank.world.rank,
-                 w->straggler.factor);
+        eni_info("worker", "emulated straggler: rank %d takes %.3g times as long to compute",
+                 w->rank.world.rank, w->straggler.factor);
     eni_straggler_open(&w->straggler);
 }
 
@@ -242,16 +246,19 @@ static en_status open_tensorboard(eni_worker *w)
     if (c->tensorboard == NULL || w->rank.world.rank != 0) return EN_OK;
     int is_own = strcmp(c->tensorboard, "auto") == 0;
     if (!is_own || c->out != NULL)
-        return eni_tensorboard_open(is_own ? c->out : c->tensorboard, w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0,
-                              &w->rank.records.tensorboard);
-    eni_error("worker", "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
+        return eni_tensorboard_open(is_own ? c->out : c->tensorboard,
+                                    w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0,
+                                    &w->rank.records.tensorboard);
+    eni_error("worker",
+              "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
     return EN_EINVAL;
 }
 
 /* The same in every arm of a comparison, whose runs have the same amount of work. */
 static uint64_t samples_between_points(const eni_worker *w)
 {
-    const uint64_t every = (uint64_t)w->rank.config->eval_every, points = (uint64_t)w->rank.config->eval_points;
+    const uint64_t every = (uint64_t)w->rank.config->eval_every,
+                   points = (uint64_t)w->rank.config->eval_points;
     return every > 0 || points == 0 ? every : (w->rank.job.plan.samples + points - 1) / points;
 }
 
@@ -260,7 +267,9 @@ static void warn_of_few_points(const eni_worker *w, uint64_t every)
 {
     const uint64_t all = w->rank.job.plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
     const bool has_accuracy = w->dataset->classes > 0;
-    if (w->rank.world.rank != 0 || w->rank.config->target <= 0 || !has_accuracy || points >= ENI_REACH_IN_A_ROW) return;
+    if (w->rank.world.rank != 0 || w->rank.config->target <= 0 || !has_accuracy ||
+        points >= ENI_REACH_IN_A_ROW)
+        return;
     eni_warn("worker",
              "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
              "--eval-every=%llu or less",
@@ -272,14 +281,16 @@ static void warn_of_few_points(const eni_worker *w, uint64_t every)
 static en_status add_point_zero(eni_worker *w)
 {
     if (w->rank.world.rank != 0 || w->rank.config->target <= 0 || w->rank.saving.is_resumed) return EN_OK;
-    return eni_curve_add(w->rank.records.curve, 0, 0, 0, eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0));
+    return eni_curve_add(w->rank.records.curve, 0, 0, 0,
+                         eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0));
 }
 
 /* Nothing is refused any more: what the folder held makes room, before anybody writes there. */
 static en_status begin_folder(eni_worker *w)
 {
     const eni_config *c = w->rank.config;
-    if (w->rank.records.out_fd < 0) EN_TRY(eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd)); /* rank 0 since the join */
+    if (w->rank.records.out_fd < 0)
+        EN_TRY(eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd)); /* rank 0 since the join */
     if (w->rank.saving.is_resumed)
         eni_result_clear(&w->rank);
     else
@@ -287,11 +298,12 @@ static en_status begin_folder(eni_worker *w)
     return dump_config(w);
 }
 
-/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock says which
- * records are of steps that are lost. 0: the samples do. */
+/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock
+ * says which records are of steps that are lost. 0: the samples do. */
 static double resumed_seconds(const eni_worker *w)
 {
-    return w->rank.saving.is_resumed && w->rank.job.is_claiming ? (double)w->rank.saving.past.train_ns * 1e-9 : 0;
+    return w->rank.saving.is_resumed && w->rank.job.is_claiming ? (double)w->rank.saving.past.train_ns * 1e-9
+                                                                : 0;
 }
 
 static en_status evaluate_point(void *user, const float *flat, double *loss_out, double *accuracy_out)
@@ -303,7 +315,8 @@ static en_status open_metrics(eni_worker *w)
 {
     const char *dir = w->rank.config->out;
     if (dir == NULL) return EN_OK;
-    return eni_recorder_open(dir, w->rank.world.rank, w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0, resumed_seconds(w),
+    return eni_recorder_open(dir, w->rank.world.rank,
+                             w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0, resumed_seconds(w),
                              &w->rank.records.recorder);
 }
 
@@ -315,8 +328,8 @@ static en_status open_records(eni_worker *w)
         EN_TRY(open_metrics(w));
     }
     EN_TRY(open_tensorboard(w));
-    eni_progress_init(&w->rank.records.progress, (int)c->result_fd, c->quiet || w->rank.world.rank != 0, w->rank.job.plan.samples,
-                      w->rank.job.plan.epoch_samples, (uint64_t)c->log_every);
+    eni_progress_init(&w->rank.records.progress, (int)c->result_fd, c->quiet || w->rank.world.rank != 0,
+                      w->rank.job.plan.samples, w->rank.job.plan.epoch_samples, (uint64_t)c->log_every);
     const uint64_t every = samples_between_points(w);
     warn_of_few_points(w, every);
     eni_curve_config curve = {.dir = w->rank.world.rank == 0 ? c->out : NULL,
@@ -326,14 +339,18 @@ static en_status open_records(eni_worker *w)
                               .target = c->target / 100,
                               .budget = CURVE_BUDGET,
                               /* at the very end the last point is made again */
-                              .resumed = w->rank.saving.is_resumed ? w->rank.saving.past.samples - (w->rank.saving.past.samples == w->rank.job.plan.samples) : 0,
+                              .resumed = w->rank.saving.is_resumed
+                                             ? w->rank.saving.past.samples -
+                                                   (w->rank.saving.past.samples == w->rank.job.plan.samples)
+                                             : 0,
                               .resumed_t = resumed_seconds(w),
                               .evaluate = evaluate_point,
                               .on_point = show_point,
                               .user = w};
     if (w->rank.world.rank == 0 && w->rank.job.plan.dropped_per_epoch + w->rank.job.plan.dropped_at_end > 0)
         eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
-                 (unsigned long long)w->rank.job.plan.dropped_per_epoch, (unsigned long long)w->rank.job.plan.train_samples,
+                 (unsigned long long)w->rank.job.plan.dropped_per_epoch,
+                 (unsigned long long)w->rank.job.plan.train_samples,
                  (unsigned long long)w->rank.job.plan.dropped_at_end);
     return eni_curve_open(&curve, &w->rank.records.curve);
 }
@@ -387,15 +404,16 @@ static void introduce_trainer(eni_worker *w)
                            .set = w->dataset->split[ENI_HOLDOUT].count > 0 ? "holdout" : "test",
                            .device = w->device.ops->name,
                            .threads = w->threads};
-    snprintf(t->about.computes, sizeof t->about.computes, "%.8s%s%s", w->device.ops->name, types[c->precision],
-             c->precision == ENI_PRECISION_FP32 && c->tf32 && is_gpu ? ", tf32" : "");
+    snprintf(t->about.computes, sizeof t->about.computes, "%.8s%s%s", w->device.ops->name,
+             types[c->precision], c->precision == ENI_PRECISION_FP32 && c->tf32 && is_gpu ? ", tf32" : "");
 }
 
 static en_status prepare(eni_worker *w)
 {
-    w->rank.world = (en_world){.size = sizeof w->rank.world,
-                          .rank = (int32_t)w->rank.config->rank,
-                          .nranks = (int32_t)(w->rank.config->world_size > 0 ? w->rank.config->world_size : 1)};
+    w->rank.world =
+        (en_world){.size = sizeof w->rank.world,
+                   .rank = (int32_t)w->rank.config->rank,
+                   .nranks = (int32_t)(w->rank.config->world_size > 0 ? w->rank.config->world_size : 1)};
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
     EN_TRY(eni_refuse_without_gpu(w->rank.config));
     EN_TRY(find_strategy(w));
@@ -423,8 +441,8 @@ static void make_first_weights(eni_worker *w)
         en_schema_init_param(&job->schema, (uint64_t)w->rank.config->seed, param);
 }
 
-/* Rank and trainer open in turns: where a device's memory lies depends on who takes part, and what the strategy may
- * share on the device's memory. */
+/* Rank and trainer open in turns: where a device's memory lies depends on who takes part, and what the
+ * strategy may share on the device's memory. */
 static en_status open_all(eni_worker *w)
 {
     eni_rank *rank = &w->rank;
@@ -510,7 +528,8 @@ static void give_up(eni_worker *w, en_status st)
     eni_rank_give_up(&w->rank, st);
 }
 
-/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed. */
+/* What ends a run before its first step is its command's, a file's or the machine's: another one is needed.
+ */
 static en_status as_refusal(const eni_worker *w, en_status st)
 {
     const int is_ours = st == EN_EIO || st == EN_ENOMEM || st == EN_ETIMEOUT || st == EN_ENONFINITE;
@@ -533,6 +552,7 @@ en_status eni_worker_run(eni_worker *w)
 void eni_worker_abandon(eni_worker *w, int code)
 {
     const bool is_failed = code == 1;
-    eni_result_cut_short(&w->rank, is_failed ? "failed" : "interrupted", is_failed ? "a process was lost" : "");
+    eni_result_cut_short(&w->rank, is_failed ? "failed" : "interrupted",
+                         is_failed ? "a process was lost" : "");
     if (w->rank.token_path[0] != 0) eni_token_remove(w->rank.token_path);
 }

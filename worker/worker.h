@@ -27,31 +27,33 @@ typedef struct eni_share eni_share;
 
 /* What a trainer on a GPU has; zero elsewhere. */
 typedef struct eni_on_gpu {
-    struct eni_gpus *gpus;       /* gpus.h */
-    eni_gpu_choice choice;       /* where vectors lie */
-    struct eni_vectors *vectors; /* vectors.h */
-    struct eni_prefetch *prefetch;       /* prefetch.h */
-    struct eni_scores *scores;   /* scores.h */
-    struct eni_graphs *graphs;   /* graph.h */
+    struct eni_gpus *gpus;                         /* gpus.h */
+    eni_gpu_choice choice;                         /* where vectors lie */
+    struct eni_vectors *vectors;                   /* vectors.h */
+    struct eni_prefetch *prefetch;                 /* prefetch.h */
+    struct eni_scores *scores;                     /* scores.h */
+    struct eni_graphs *graphs;                     /* graph.h */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluate.h, by set; rank 0 */
-    struct eni_scaler *scaler;   /* scaler.h; NULL but with fp16 */
-    en_event *lag[2];             /* of a slow rank: trainer_gpu.c */
-    int score_set;               /* of the step in progress */
-    uint64_t overflown;          /* fp16: samples whose gradient did not count */
-    int is_stuck;                /* it does not answer: what it may still write is not freed */
+    struct eni_scaler *scaler;                     /* scaler.h; NULL but with fp16 */
+    en_event *lag[2];                              /* of a slow rank: trainer_gpu.c */
+    int score_set;                                 /* of the step in progress */
+    uint64_t overflown;                            /* fp16: samples whose gradient did not count */
+    int is_stuck; /* it does not answer: what it may still write is not freed */
 } eni_on_gpu;
 
 typedef struct eni_worker {
     eni_rank rank;
     eni_dataset *dataset;
-    eni_share *share; /* of it, with the other ranks of this host, until all have joined; NULL: another one's, or none */
+    eni_share *share; /* of it, with the other ranks of this host, until all have joined; NULL: another one's,
+                         or none */
     eni_loader *loader;
     int threads;
     eni_device device;
     en_model *model;
     struct eni_judge *judge; /* evaluate.c; NULL: `model` itself */
     eni_straggler straggler;
-    float **micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
+    float *
+        *micro_grads; /* (accumulate) flat gradients of one step's micro-batches; NULL: one, in the arena */
     eni_on_gpu gpu;
 } eni_worker;
 
@@ -62,7 +64,8 @@ en_status eni_worker_run(eni_worker *worker);
  * kernel. On any thread; `code` is the exit code to come. */
 void eni_worker_abandon(eni_worker *worker, int code);
 
-/* validate.c: the files, folders and flags of the command; reads --init. EN_EINVAL and what eni_weights_load says. */
+/* validate.c: the files, folders and flags of the command; reads --init. EN_EINVAL and what eni_weights_load
+ * says. */
 en_status eni_validate(eni_worker *w);
 
 /* validate.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
@@ -82,10 +85,12 @@ en_status eni_train(eni_rank *rank);
 en_status eni_share_open(eni_worker *worker, const eni_data_options *options);
 void eni_share_close(eni_share *share);
 
-/* evaluate.c, at rank 0. open, on a GPU: takes what evaluations need, before step 0; nothing to do on the host. The
- * second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device. */
+/* evaluate.c, at rank 0. open, on a GPU: takes what evaluations need, before step 0; nothing to do on the
+ * host. The second is an eni_trainer_ops.evaluate; on a host, with all its cores. close: before the device.
+ */
 en_status eni_evaluate_open(eni_worker *worker);
-en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out, double *accuracy_out);
+en_status eni_evaluate_weights(void *worker, eni_judged on, const float *flat, double *loss_out,
+                               double *accuracy_out);
 void eni_evaluate_close(eni_worker *worker);
 
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */
