@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "ops/mean.h"
+#include "worker/prefetch.h"
 #include "worker/vectors.h"
 
 enum { PASSES = 2, PREFETCH = 2 };
@@ -159,6 +160,21 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
     options->user = w;
     if (w->rank.job.is_claiming) options->claim = claim;
     return eni_loader_start(options, &w->loader);
+}
+
+en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out)
+{
+    const int64_t begin_ns = eni_now_ns();
+    en_status st;
+    eni_member_note(w->rank.member, (int64_t)run->step, "data");
+    do {
+        const int64_t until = eni_now_ns() + ENI_SECOND / 2;
+        st = w->gpu.prefetch != NULL ? eni_prefetch_next(w->gpu.prefetch, until, batch_out)
+                                     : eni_loader_next(w->loader, until, batch_out);
+        if (st == EN_ETIMEOUT) EN_TRY(eni_rank_alive(&w->rank));
+    } while (st == EN_ETIMEOUT);
+    if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin_ns);
+    return st;
 }
 
 /* ---- the mean ---- */

@@ -43,12 +43,6 @@ static int is_staged(const eni_worker *w)
     return eni_vectors_where(w) == ENI_VECTORS_STAGED;
 }
 
-/* Its micro-batches are averaged: on the host where vectors are staged, else by the steps on the GPU. */
-static int is_alone(const eni_worker *w)
-{
-    return w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank);
-}
-
 /* The strategy's calls are the same in every step and enqueue only: they may be part of the capture. */
 static int is_strategy_captured(const eni_worker *w)
 {
@@ -94,7 +88,7 @@ static en_status lag_event(eni_worker *w, int is_end)
 static en_status let_go(work *k, uint32_t bucket)
 {
     eni_worker *w = k->w;
-    if (is_staged(w)) return is_alone(w) ? EN_OK : eni_vectors_send_out(w, bucket);
+    if (is_staged(w)) return eni_rank_is_alone(&w->rank) ? EN_OK : eni_vectors_send_out(w, bucket);
     if (w->gpu.scaler != NULL || w->rank.job.accumulate > 1)
         return EN_OK; /* not before all of the step is known */
     if (k->is_captured)
@@ -134,7 +128,7 @@ static en_status put_in(work *k)
     EN_TRY(let_go_until(k, w->rank.job.buckets->n));
     EN_TRY(en_model_fetch(w->model, k->pair));
     if (w->gpu.scaler != NULL) EN_TRY(eni_scaler_check(w, k->micro, grad));
-    return is_staged(w) && is_alone(w) ? eni_vectors_send_micro(w, k->micro) : EN_OK;
+    return is_staged(w) && eni_rank_is_alone(&w->rank) ? eni_vectors_send_micro(w, k->micro) : EN_OK;
 }
 
 /* What of the step a capture has: all of it, up to the weights of the next. */
@@ -228,19 +222,6 @@ static en_status drop_overflown(eni_worker *w, eni_step_run *run, uint64_t *samp
 
 /* ---- a step ---- */
 
-static en_status next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out)
-{
-    const int64_t begin_ns = eni_now_ns();
-    en_status st;
-    eni_member_note(w->rank.member, (int64_t)run->step, "data");
-    do {
-        st = eni_prefetch_next(w->gpu.prefetch, eni_now_ns() + ENI_SECOND / 2, batch_out);
-        if (st == EN_ETIMEOUT) EN_TRY(eni_rank_alive(&w->rank));
-    } while (st == EN_ETIMEOUT);
-    if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin_ns);
-    return st;
-}
-
 static en_status begin(eni_worker *w, eni_step_run *run, const uint64_t *samples, int n)
 {
     EN_TRY(eni_step_begin(run, samples, n));
@@ -286,7 +267,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
     uint64_t samples[ENI_MEAN_MAX];
     const int64_t begin_ns = eni_now_ns();
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
-        if (i > 0) EN_TRY(next_batch(w, run, &batch));
+        if (i > 0) EN_TRY(eni_next_batch(w, run, &batch));
         work k = {.w = w, .run = run, .batch = batch, .micro = i};
         samples[i] = batch->micro.count;
         if (samples[i] > 0) EN_TRY(compute(&k, 0));
@@ -309,7 +290,7 @@ static en_status gradient(void *self, eni_step_run *run)
 {
     eni_worker *w = self;
     const eni_batch *batch;
-    EN_TRY(next_batch(w, run, &batch));
+    EN_TRY(eni_next_batch(w, run, &batch));
     eni_straggler_begin_step(&w->straggler, run->step);
     /* a capture writes where it did when it was made: by the input buffer */
     w->gpu.score_set =
@@ -317,7 +298,7 @@ static en_status gradient(void *self, eni_step_run *run)
     run->set = w->gpu.score_set;
     eni_scores_begin(w->gpu.scores, run->set);
     eni_scaler_begin(w->gpu.scaler);
-    if (w->rank.job.accumulate > 1 || (is_staged(w) && is_alone(w)))
+    if (w->rank.job.accumulate > 1 || (is_staged(w) && eni_rank_is_alone(&w->rank)))
         return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
 }

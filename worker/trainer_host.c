@@ -8,21 +8,6 @@
 #include "worker/batches.h"
 #include "worker/worker.h"
 
-/* ---- the next batch ---- */
-
-static en_status next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out)
-{
-    const int64_t begin = eni_now_ns();
-    en_status st;
-    eni_member_note(w->rank.member, (int64_t)run->step, "data");
-    do {
-        st = eni_loader_next(w->loader, eni_now_ns() + ENI_SECOND / 2, batch_out);
-        if (st == EN_ETIMEOUT) EN_TRY(eni_rank_alive(&w->rank));
-    } while (st == EN_ETIMEOUT);
-    if (st == EN_OK) eni_step_take(run, &(*batch_out)->micro, begin);
-    return st;
-}
-
 /* ---- forward and backward ---- */
 
 /* What backward calls with every tensor that is done. */
@@ -90,7 +75,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run)
 {
     const eni_batch *batch;
     float *grad = eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, 0);
-    EN_TRY(next_batch(w, run, &batch));
+    EN_TRY(eni_next_batch(w, run, &batch));
     EN_TRY(eni_step_begin(run, &batch->micro.count, 1));
     if (batch->micro.count > 0)
         EN_TRY(forward_backward(w, run, batch, grad, on_grad_ready));
@@ -105,7 +90,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run)
     const eni_batch *batch;
     uint64_t nsamples[ENI_MEAN_MAX];
     for (int64_t i = 0; i < w->rank.job.accumulate; i++) {
-        EN_TRY(next_batch(w, run, &batch));
+        EN_TRY(eni_next_batch(w, run, &batch));
         nsamples[i] = batch->micro.count;
         if (batch->micro.count > 0) EN_TRY(forward_backward(w, run, batch, w->micro_grads[i], NULL));
     }

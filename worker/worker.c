@@ -69,7 +69,7 @@ static en_status open_data(eni_worker *w)
 static en_status make_plan(eni_worker *w)
 {
     const eni_config *c = w->rank.config;
-    int is_alone = w->rank.world.nranks == 1 && !(w->rank.job.strategy->flags & EN_STORE_ON_SERVERS);
+    const int is_alone = eni_rank_is_alone(&w->rank);
     w->rank.job.accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone) {
         eni_error("worker",
@@ -188,7 +188,7 @@ static en_status prepare_model(eni_worker *w)
 
 static en_status open_vectors(eni_worker *w)
 {
-    int is_alone = w->rank.world.nranks == 1 && !(w->rank.job.strategy->flags & EN_STORE_ON_SERVERS);
+    const int is_alone = eni_rank_is_alone(&w->rank);
     EN_TRY(eni_arena_open(w->rank.job.schema.count, ENI_ARENA_NSLOTS, !is_alone, &w->rank.exchange.arena));
     if (!is_alone || eni_vectors_are_on_gpu(w)) return EN_OK;
     w->micro_grads = eni_alloc_array((size_t)w->rank.job.accumulate, sizeof *w->micro_grads);

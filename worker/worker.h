@@ -71,7 +71,7 @@ en_status eni_validate(eni_worker *w);
 /* validate.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
 en_status eni_refuse_without_gpu(const eni_config *config);
 
-/* The trainers. `open` is called by them: their tables are filled in before anybody is met. */
+/* The two trainers: which one, worker.c decides by the device. */
 extern const eni_trainer_ops eni_trainer_host, eni_trainer_gpu;
 
 /* trainer_gpu.c, called by the roof when everything else that the GPU may reach still stands. */
