@@ -141,6 +141,21 @@ static int take_cost(const eni_launcher *l, const char *line)
     return 1;
 }
 
+/* NULL: it was on another host, where the same pid is somebody else. */
+static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
+{
+    for (int i = 0; i < l->nchildren; i++)
+        if (l->child[i].pid == death->pid && l->child[i].rank == death->rank) return &l->child[i];
+    return NULL;
+}
+
+/* While we kill one after the other, those still alive see the first ones go: that is no cause. */
+static bool is_our_doing(const eni_launcher *l, const eni_death *death)
+{
+    const eni_child *dead = child_of(l, death);
+    return dead != NULL && dead->is_terminated;
+}
+
 static void take_line(eni_launcher *l, char *line)
 {
     if (eni_relay_take(&l->relay, line) || take_cost(l, line)) return;
@@ -157,7 +172,7 @@ static void take_line(eni_launcher *l, char *line)
         p.samples = samples;
         p.total = total;
         if (l->launch->on_progress != NULL) l->launch->on_progress(l->launch->user, &p);
-    } else if (!l->has_death && eni_failure_read(line, &death)) {
+    } else if (!l->has_death && eni_failure_read(line, &death) && !is_our_doing(l, &death)) {
         l->death = death;
         l->has_death = 1;
         begin_to_name(l);
@@ -198,14 +213,6 @@ void eni_launcher_terminate_all(eni_launcher *l)
 }
 
 /* ---- the one line ---- */
-
-/* NULL: it was on another host, where the same pid is somebody else. */
-static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
-{
-    for (int i = 0; i < l->nchildren; i++)
-        if (l->child[i].pid == death->pid && l->child[i].rank == death->rank) return &l->child[i];
-    return NULL;
-}
 
 /* What the survivors saw ("its connection closed"), unless we know better. */
 static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *death)
