@@ -34,12 +34,12 @@ static int is_close_to_exact(const struct job *job, int n, const float *mean, fl
 {
     long double total = 0;
     for (int r = 0; r < n; r++)
-        total += job->what == EN_WEIGHTS ? 1 : samples_of(job->pattern, r);
+        total += job->what != EN_GRAD ? 1 : samples_of(job->pattern, r);
     for (uint64_t i = 0; i < job->count && total > 0; i++) {
         long double sum = 0, magnitude = 0;
         for (int r = 0; r < n; r++) {
             const long double share =
-                (long double)src[r][i] * (job->what == EN_WEIGHTS ? 1 : samples_of(job->pattern, r)) / total;
+                (long double)src[r][i] * (job->what != EN_GRAD ? 1 : samples_of(job->pattern, r)) / total;
             sum += share;
             magnitude += fabsl(share);
         }
@@ -55,7 +55,7 @@ static int check_one(eni_coll *coll, struct fixture *fixture, int rank, const st
     uint64_t nsamples[MAX_RANKS];
     for (int r = 0; r < n; r++) {
         fixture_fill(src[r], r, job->round, job->count);
-        nsamples[r] = job->what == EN_WEIGHTS ? 1 : samples_of(job->pattern, r);
+        nsamples[r] = job->what != EN_GRAD ? 1 : samples_of(job->pattern, r);
     }
     const eni_sum_order order = fixture->way->algorithm == ENI_COLL_RING ? ENI_SUM_RING : ENI_SUM_RANK;
     eni_mean_ranks(expected, (const float *const *)src, nsamples, n, order, job->count, 0, job->count);
@@ -63,7 +63,7 @@ static int check_one(eni_coll *coll, struct fixture *fixture, int rank, const st
     const uint64_t offset = 16 * (job->round % 3); /* the elements around it are not to be touched */
     float *vector = eni_arena_at(fixture->arenas[rank], 1, offset);
     memcpy(vector, src[rank], job->count * sizeof *vector);
-    if (job->what != EN_WEIGHTS && samples_of(job->pattern, rank) == 0 && job->count > 0) vector[0] = NAN;
+    if (job->what == EN_GRAD && samples_of(job->pattern, rank) == 0 && job->count > 0) vector[0] = NAN;
     vector[job->count] = 77;
     const eni_coll_op op = {.op = EN_ALLREDUCE,
                             .what = job->what,
@@ -92,7 +92,8 @@ static int run_all(int rank, int n, cluster_board *board, void *user)
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int pattern = 0; pattern < NPATTERNS; pattern++, round++) {
             if (counts[c] == MAX_COUNT && pattern % 2 == 0) continue; /* generating it is what takes time */
-            const struct job job = {counts[c], round, pattern, pattern == 3 && c % 2 ? EN_WEIGHTS : EN_GRAD};
+            const int what = pattern == 3 ? EN_GRAD + (int)(c % 3) : EN_GRAD;
+            const struct job job = {counts[c], round, pattern, what};
             if (check_one(coll, fixture, rank, &job, src, expected) != 0) {
                 fprintf(stderr, "%s, %d ranks, %llu elements, pattern %d\n", fixture->way->name, n,
                         (unsigned long long)counts[c], pattern);

@@ -5,250 +5,21 @@
  *
  * On the one side `eni_sim_run`. On the other a thread per rank with its arena in shared memory, a group of
  * the direct all-reduce and a store client, and psd's shard behind a real socket: what a worker has, without
- * its model. Between host and strategy stands a recorder, the same on both sides. */
+ * its model. Between host and strategy stands a recorder, the same on both sides.
+ *
+ * Where the result does depend on who was first, a script decides: virtual time writes down in which order
+ * calls, timers and the ends of ranks reached the store, as the ranks' speeds made it, and on sockets the
+ * ranks are held to it at a gate. Then the weights are the same bytes, too. */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "runtime/host/host.h"
 #include "runtime/net/wire.h"
 #include "server/shard.h"
+#include "tests/host/recorder.h"
 #include "tests/strategies/sim_rig.h"
 
-enum { STEPS = 8, RANKS_MOST = 3, TEXT = 1 << 17, COUNT = 200 };
-
-/* ---- the recorder ----------------------------------------------------------------------------------------
- */
-
-typedef struct recorder {
-    en_host table; /* first */
-    en_host *real;
-    size_t length;
-    char text[TEXT];
-} recorder;
-
-static recorder *recorders; /* (RANKS_MOST) */
-static const en_strategy *real;
-static en_strategy wrapped;
-
-static en_host *record_for(en_host *host)
-{
-    recorder *r = &recorders[host->world->rank];
-    r->real = host;
-    r->table.world = host->world;
-    return &r->table;
-}
-
-static recorder *of(en_host *table)
-{
-    return (recorder *)(void *)table;
-}
-
-__attribute__((format(printf, 2, 3))) static void note(en_host *table, const char *fmt, ...)
-{
-    recorder *r = of(table);
-    va_list args;
-    va_start(args, fmt);
-    const int n = vsnprintf(r->text + r->length, TEXT - r->length, fmt, args);
-    va_end(args);
-    r->length += r->length + (size_t)n < TEXT ? (size_t)n : 0;
-}
-
-static double rec_num(en_host *h, const char *key)
-{
-    return of(h)->real->num(of(h)->real, key);
-}
-
-static const char *rec_text(en_host *h, const char *key)
-{
-    return of(h)->real->text(of(h)->real, key);
-}
-
-static uint64_t rec_rand(en_host *h)
-{
-    const uint64_t value = of(h)->real->rand(of(h)->real);
-    note(h, "rand %llx\n", (unsigned long long)value);
-    return value;
-}
-
-static int64_t rec_now(en_host *h)
-{
-    return of(h)->real->now_ns(of(h)->real);
-}
-
-__attribute__((format(printf, 3, 4))) static void rec_log(en_host *h, int level, const char *fmt, ...)
-{
-    (void)h, (void)level, (void)fmt;
-}
-
-static en_vec rec_vec(en_host *h, const char *name, const en_bucket *like)
-{
-    const en_vec v = of(h)->real->vec(of(h)->real, name, like);
-    note(h, "vec %s of %u: %u\n", name, like->id, v);
-    return v;
-}
-
-static en_vec rec_slot(en_host *h, const en_bucket *b, int i)
-{
-    const en_vec v = of(h)->real->slot(of(h)->real, b, i);
-    note(h, "slot %d of %u: %u\n", i, b->id, v);
-    return v;
-}
-
-static en_status rec_lin(en_host *h, en_vec y, double a, en_vec x, double b)
-{
-    const en_status st = of(h)->real->lin(of(h)->real, y, a, x, b);
-    note(h, "lin %u %g %u %g: %d\n", y, a, x, b, st);
-    return st;
-}
-
-static en_status rec_step(en_host *h, const en_bucket *b)
-{
-    const en_status st = of(h)->real->step(of(h)->real, b);
-    note(h, "step %u at %.9g: %d\n", b->id, of(h)->real->lr(of(h)->real), st);
-    return st;
-}
-
-static double rec_lr(en_host *h)
-{
-    return of(h)->real->lr(of(h)->real);
-}
-
-static double rec_cost(en_host *h, int op, const en_bucket *b)
-{
-    return of(h)->real->cost(of(h)->real, op, b);
-}
-
-static double rec_coll_bytes(en_host *h, int op, int group)
-{
-    const double bytes = of(h)->real->coll_bytes(of(h)->real, op, group);
-    note(h, "coll_bytes %d %d: %.9g\n", op, group, bytes);
-    return bytes;
-}
-
-static en_req rec_mean_step(en_host *h, const en_bucket *b)
-{
-    const en_req r = of(h)->real->mean_step(of(h)->real, b);
-    note(h, "mean_step %u: %llu\n", b->id, (unsigned long long)r);
-    return r;
-}
-
-static en_req rec_coll(en_host *h, int op, int group, int what, const en_bucket *b, en_vec inout)
-{
-    const en_req r = of(h)->real->coll(of(h)->real, op, group, what, b, inout);
-    note(h, "coll %d %d %d of %u on %u: %llu\n", op, group, what, b->id, inout, (unsigned long long)r);
-    return r;
-}
-
-static en_req rec_sendrecv(en_host *h, int group, int what, const en_bucket *b, int to, en_vec out, int from,
-                           en_vec in)
-{
-    const en_req r = of(h)->real->sendrecv(of(h)->real, group, what, b, to, out, from, in);
-    note(h, "sendrecv %d %d %d %u %d %u of %u: %llu\n", group, what, to, out, from, in, b->id,
-         (unsigned long long)r);
-    return r;
-}
-
-static en_req rec_call(en_host *h, int dest, uint32_t kind, int what, const en_bucket *b, en_vec out,
-                       en_vec in, uint64_t word)
-{
-    const en_req r = of(h)->real->call(of(h)->real, dest, kind, what, b, out, in, word);
-    note(h, "call %d %u %d of %u, %u %u: %llu\n", dest, kind, what, b->id, out, in, (unsigned long long)r);
-    return r;
-}
-
-static en_status rec_wait(en_host *h, en_req r)
-{
-    const en_status st = of(h)->real->wait(of(h)->real, r);
-    note(h, "wait %llu: %d\n", (unsigned long long)r, st);
-    return st;
-}
-
-static uint64_t rec_answer(en_host *h, en_req r)
-{
-    return of(h)->real->answer(of(h)->real, r);
-}
-
-static en_status rec_open(en_host *h, void *state)
-{
-    return real->open(record_for(h), state);
-}
-
-static en_status rec_plan(en_host *h, void *state, const en_bucket *b, uint64_t *lo, uint64_t *hi)
-{
-    const en_status st = real->plan(record_for(h), state, b, lo, hi);
-    note(record_for(h), "plan %u: %llu %llu\n", b->id, (unsigned long long)*lo, (unsigned long long)*hi);
-    return st;
-}
-
-static en_status rec_before(en_host *h, void *state, uint64_t step)
-{
-    return real->before_step(record_for(h), state, step);
-}
-
-static en_status rec_submit(en_host *h, void *state, const en_bucket *b, en_req *req)
-{
-    note(record_for(h), "submit %u of step %llu: %llu samples, rate %.9g\n", b->id,
-         (unsigned long long)b->step, (unsigned long long)b->nsamples, h->lr(h));
-    return real->submit(record_for(h), state, b, req);
-}
-
-static en_status rec_finish(en_host *h, void *state, const en_bucket *b, const en_req *req)
-{
-    return real->finish(record_for(h), state, b, req);
-}
-
-static en_status rec_after(en_host *h, void *state, uint64_t step)
-{
-    return real->after_step(record_for(h), state, step);
-}
-
-static int rec_eval(en_host *h, void *state, const en_bucket *b, en_vec *vec_out)
-{
-    return real->eval(record_for(h), state, b, vec_out);
-}
-
-static void rec_theory(en_host *h, void *state, en_theory *out)
-{
-    real->theory(record_for(h), state, out);
-}
-
-static void wrap(const en_strategy *strategy)
-{
-    real = strategy;
-    wrapped = *strategy;
-    wrapped.next = NULL;
-    if (real->open) wrapped.open = rec_open;
-    if (real->plan) wrapped.plan = rec_plan;
-    if (real->before_step) wrapped.before_step = rec_before;
-    wrapped.submit = rec_submit;
-    if (real->finish) wrapped.finish = rec_finish;
-    if (real->after_step) wrapped.after_step = rec_after;
-    if (real->eval) wrapped.eval = rec_eval;
-    if (real->theory) wrapped.theory = rec_theory;
-    recorders = calloc(RANKS_MOST, sizeof *recorders);
-    assert_non_null(recorders);
-    for (int r = 0; r < RANKS_MOST; r++)
-        recorders[r].table = (en_host){.abi = EN_STRATEGY_ABI,
-                                       .size = sizeof(en_host),
-                                       .num = rec_num,
-                                       .text = rec_text,
-                                       .rand = rec_rand,
-                                       .now_ns = rec_now,
-                                       .log = rec_log,
-                                       .vec = rec_vec,
-                                       .slot = rec_slot,
-                                       .lin = rec_lin,
-                                       .step = rec_step,
-                                       .lr = rec_lr,
-                                       .cost = rec_cost,
-                                       .coll_bytes = rec_coll_bytes,
-                                       .mean_step = rec_mean_step,
-                                       .coll = rec_coll,
-                                       .sendrecv = rec_sendrecv,
-                                       .call = rec_call,
-                                       .wait = rec_wait,
-                                       .answer = rec_answer};
-}
+enum { STEPS = 8, COUNT = 200 };
 
 /* ---- sockets and shared memory ---------------------------------------------------------------------------
  */
@@ -257,7 +28,7 @@ typedef struct world {
     const eni_sim_config *config; /* what the virtual run has, too */
     int nranks;
     eni_buckets *buckets;
-    eni_arena *arenas[RANKS_MOST];
+    eni_arena *arenas[RECORDER_RANKS];
     eni_net *net;
     eni_arenas *taken;
     eni_setup setup;
@@ -268,6 +39,7 @@ typedef struct world {
     _Atomic int status; /* the first that is not EN_OK */
     float model[COUNT];
     en_theory theory;
+    int arrivals; /* of the script, if there is one */
 } world;
 
 typedef struct peer {
@@ -302,7 +74,7 @@ static void never(void *user, const char *reason)
 
 static void open_shard(world *w)
 {
-    const uint8_t is_client[RANKS_MOST] = {1, !meets_at_servers(w), !meets_at_servers(w)};
+    const uint8_t is_client[RECORDER_RANKS] = {1, !meets_at_servers(w), !meets_at_servers(w)};
     eni_address bound;
     eni_token_make(&w->token);
     w->setup = (eni_setup){.nbuckets = w->buckets->n,
@@ -469,8 +241,8 @@ static en_status conclude(peer *me)
     }
     memcpy(w->model, eni_arena_at(w->arenas[0], slot, 0), sizeof w->model);
     if (which == EN_EVAL_MEAN) {
-        const float *from[RANKS_MOST];
-        const uint64_t one[RANKS_MOST] = {1, 1, 1};
+        const float *from[RECORDER_RANKS];
+        const uint64_t one[RECORDER_RANKS] = {1, 1, 1};
         for (int r = 0; r < w->nranks; r++)
             from[r] = eni_arena_at(w->arenas[r], ENI_SLOT_PARAM, 0);
         eni_mean_ranks(w->model, from, one, w->nranks, ENI_SUM_RANK, COUNT, 0, COUNT);
@@ -488,9 +260,13 @@ static void *run_rank(void *user)
     pthread_barrier_wait(&w->barrier); /* all are there: from here on one that fails ends the others */
     if (st == EN_OK) st = train(me);
     if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
+    if (st == EN_OK && me->client != NULL) script_await_turn(me->rank);
     if (st == EN_OK && me->client != NULL) st = eni_client_finished(me->client);
     pthread_barrier_wait(&w->barrier); /* all have trained */
-    if (me->rank == 0 && alive(w) == EN_OK) st = conclude(me);
+    if (me->rank == 0 && alive(w) == EN_OK) {
+        w->arrivals = script_await_end();
+        st = conclude(me);
+    }
     if (st != EN_OK) atomic_compare_exchange_strong(&w->status, &none, st);
     pthread_barrier_wait(&w->barrier);
     return NULL;
@@ -498,8 +274,8 @@ static void *run_rank(void *user)
 
 static en_status run_on_sockets(const eni_sim_config *config, world *w)
 {
-    peer ranks[RANKS_MOST];
-    pthread_t threads[RANKS_MOST];
+    peer ranks[RECORDER_RANKS];
+    pthread_t threads[RECORDER_RANKS];
     memset(w, 0, sizeof *w);
     w->config = config;
     w->nranks = config->nranks;
@@ -541,26 +317,25 @@ static en_status run_on_sockets(const eni_sim_config *config, world *w)
 
 typedef struct outcome {
     en_status status;
-    char *text[RANKS_MOST];
+    char *text[RECORDER_RANKS];
     float model[COUNT];
+    bool has_theory;
     en_theory theory;
+    int arrivals;
 } outcome;
 
 static void take_records(outcome *out)
 {
-    for (int r = 0; r < RANKS_MOST; r++) {
-        out->text[r] = strdup(recorders[r].text);
-        recorders[r].length = 0;
-        recorders[r].text[0] = 0;
-    }
+    for (int r = 0; r < RECORDER_RANKS; r++)
+        out->text[r] = recorder_take(r);
 }
 
-static void run_both(const char *spec, const en_strategy *given, int nranks, outcome out[2])
+/* `slowest`: under a script that this rank's slowness makes; -1: each as it comes. */
+static void run_both(const char *spec, const en_strategy *given, int nranks, int slowest, outcome out[2])
 {
     static world w;
     rig r;
     rig_init(&r, given == NULL ? spec : "ring", nranks, (uint64_t)nranks * STEPS - (nranks > 1 ? 1 : 0));
-    wrap(given == NULL ? r.config.strategy : given);
     if (given != NULL) {
         eni_options_free(r.options);
         assert_int_equal(eni_options_new(given, NULL, &r.options), EN_OK);
@@ -569,27 +344,36 @@ static void run_both(const char *spec, const en_strategy *given, int nranks, out
         r.problem.init[i] = 0.01f * (float)i;
     r.problem.last_batch = r.config.micro_batches - 1;
     r.problem.last_samples = 3;
-    r.config.strategy = &wrapped;
+    r.config.strategy = recorder_open(given == NULL ? r.config.strategy : given);
     r.config.options = r.options;
     r.config.assign = ENI_SIM_FIXED;
     r.config.schedule = (eni_schedule){
         .kind = ENI_LR_STEP, .base = 0.02, .gamma = 0.5, .step_samples = (uint64_t)nranks * 16};
     r.config.weights_out = out[0].model;
+    if (slowest >= 0) {
+        rig_slow(&r, slowest, 2.6);
+        r.config.compute.noise = ENI_SIM_EXPONENTIAL;
+        script_set(SCRIPT_WRITE);
+    }
     out[0].status = eni_sim_run(&r.config, &r.result);
     out[0].theory = r.result.theory;
+    out[0].has_theory = r.result.has_theory;
     take_records(&out[0]);
+    if (slowest >= 0) script_set(SCRIPT_FOLLOW);
     out[1].status = run_on_sockets(&r.config, &w);
     out[1].theory = w.theory;
+    out[1].arrivals = w.arrivals;
     memcpy(out[1].model, w.model, sizeof w.model);
     take_records(&out[1]);
     rig_fini(&r);
-    free(recorders);
+    script_set(SCRIPT_NONE);
+    recorder_close();
 }
 
 static void free_both(outcome out[2])
 {
     for (int i = 0; i < 2; i++)
-        for (int r = 0; r < RANKS_MOST; r++)
+        for (int r = 0; r < RECORDER_RANKS; r++)
             free(out[i].text[r]);
 }
 
@@ -607,11 +391,12 @@ static void expect_same_text(const char *spec, int rank, const char *virtual_tim
              virtual_time + at, sockets + at);
 }
 
-static void compare(const char *spec, int nranks, int is_determined)
+/* How many arrivals the script had. */
+static int compare(const char *spec, int nranks, int slowest, bool is_determined)
 {
     outcome out[2];
     memset(out, 0, sizeof out);
-    run_both(spec, NULL, nranks, out);
+    run_both(spec, NULL, nranks, slowest, out);
     if (out[0].status != EN_OK || out[1].status != EN_OK)
         fail_msg("%s with %d: %d in virtual time, %d on sockets", spec, nranks, out[0].status, out[1].status);
     for (int r = 0; r < nranks; r++) {
@@ -621,11 +406,12 @@ static void compare(const char *spec, int nranks, int is_determined)
     if (is_determined && memcmp(out[0].model, out[1].model, sizeof out[0].model) != 0)
         fail_msg("%s with %d: other weights on sockets: %.9g, %.9g", spec, nranks, (double)out[0].model[0],
                  (double)out[1].model[0]);
-    if (real->theory != NULL) {
+    if (out[0].has_theory) {
         assert_true(out[0].theory.sent == out[1].theory.sent && out[0].theory.recv == out[1].theory.recv);
         assert_true(out[0].theory.staleness == out[1].theory.staleness);
     }
     free_both(out);
+    return out[1].arrivals;
 }
 
 static const struct {
@@ -654,16 +440,32 @@ enum { EVERYONE = sizeof everyone / sizeof *everyone };
 static void strategies_do_the_same(void **state)
 {
     (void)state;
-    compare("solo", 1, 1);
+    compare("solo", 1, -1, true);
     for (int i = 0; i < EVERYONE; i++) {
-        compare(everyone[i].spec, 1,
-                strstr(everyone[i].spec, "moody") == NULL); /* whose timer races with its pushes */
-        compare(everyone[i].spec, 3, everyone[i].is_lock_step);
+        compare(everyone[i].spec, 1, 0, true);
+        compare(everyone[i].spec, 3, -1, everyone[i].is_lock_step);
     }
     printf("PROMISE one host: %d strategies make the same requests at the same rates in virtual time and on "
            "sockets, "
            "with 1 and 3 ranks\n",
            EVERYONE + 1);
+}
+
+static void a_script_of_arrivals_determines_the_weights(void **state)
+{
+    (void)state;
+    int strategies = 0, arrivals = 0;
+    for (int i = 0; i < EVERYONE; i++) {
+        int own = 0;
+        for (int slowest = 0; slowest < RECORDER_RANKS; slowest++)
+            own += compare(everyone[i].spec, RECORDER_RANKS, slowest, true);
+        strategies += own > 0;
+        arrivals += own;
+    }
+    printf(
+        "PROMISE scripted order: %d strategies with a server end with the same bytes in virtual time and on "
+        "sockets under %d orders of arrival each (%d arrivals)\n",
+        strategies, RECORDER_RANKS, arrivals);
 }
 
 /* ---- what is refused -------------------------------------------------------------------------------------
@@ -735,7 +537,7 @@ static void refusals_are_the_same(void **state)
         for (int nranks = 1; nranks <= 3; nranks += 2) {
             outcome out[2];
             memset(out, 0, sizeof out);
-            run_both(NULL, misdeed == TWO_CALLS ? &rude_client : &rude, nranks, out);
+            run_both(NULL, misdeed == TWO_CALLS ? &rude_client : &rude, nranks, -1, out);
             if (out[0].status != out[1].status || out[0].status == EN_OK) {
                 if (nranks > 1 || misdeed != NO_OPERATION) /* alone it is the identity, whatever it is */
                     fail_msg("misdeed %d with %d: %d in virtual time, %d on sockets", misdeed, nranks,
@@ -749,9 +551,54 @@ static void refusals_are_the_same(void **state)
            MISDEEDS);
 }
 
+/* ---- a known vector -------------------------------------------------------------------------------------
+ */
+
+static en_status finder_plan(en_host *host, void *state, const en_bucket *bucket, uint64_t *lo, uint64_t *hi)
+{
+    (void)state, (void)lo, (void)hi;
+    return host->vec(host, "memory", bucket) != 0 ? EN_OK : EN_ENOMEM;
+}
+
+/* By its name in a step: the handle of plan; a new name: none. */
+static en_status finder_submit(en_host *host, void *state, const en_bucket *bucket, en_req *req)
+{
+    (void)state, (void)req;
+    const en_vec memory = host->vec(host, "memory", bucket);
+    if (memory == 0 || host->vec(host, "too late", bucket) != 0) return EN_EBUG;
+    const en_status st = host->lin(host, memory, 1, bucket->grad, 0.5);
+    return st == EN_OK ? host->lin(host, bucket->param, -0.01, memory, 1) : st;
+}
+
+static const en_strategy finder = {.abi = EN_STRATEGY_ABI,
+                                   .size = sizeof(en_strategy),
+                                   .name = "finder",
+                                   .plan = finder_plan,
+                                   .submit = finder_submit};
+
+static void a_known_vector_is_found_in_a_step(void **state)
+{
+    (void)state;
+    eni_log_set_sink(keep_quiet, NULL);
+    outcome out[2];
+    memset(out, 0, sizeof out);
+    run_both(NULL, &finder, 3, -1, out);
+    eni_log_set_sink(NULL, NULL);
+    assert_int_equal(out[0].status, EN_OK);
+    assert_int_equal(out[1].status, EN_OK);
+    for (int r = 0; r < RECORDER_RANKS; r++) {
+        assert_non_null(strstr(out[0].text[r], "vec too late of 0: 0\n"));
+        expect_same_text("finder", r, out[0].text[r], out[1].text[r]);
+    }
+    assert_memory_equal(out[0].model, out[1].model, sizeof out[0].model);
+    free_both(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(strategies_do_the_same),
-                                       cmocka_unit_test(refusals_are_the_same)};
+                                       cmocka_unit_test(a_script_of_arrivals_determines_the_weights),
+                                       cmocka_unit_test(refusals_are_the_same),
+                                       cmocka_unit_test(a_known_vector_is_found_in_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

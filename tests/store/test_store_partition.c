@@ -106,6 +106,43 @@ static void shards_change_nothing(void **state)
     }
 }
 
+/* One round of ps-sync with what `what` says and these samples; the weights after it. */
+static void push_round(uint32_t what, const uint64_t nsamples[WORLD], float w_out[MOST])
+{
+    const eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, BUCKETS);
+    rig r = rig_new(&config);
+    float data[WORLD][MOST];
+    for (int rank = 0; rank < WORLD; rank++) {
+        for (uint64_t i = 0; i < MOST; i++)
+            data[rank][i] = rig_gradient(rank, 0, 0, i);
+        rig_step(&r, (eni_store_event){.type = ENI_STORE_CALL,
+                                       .client = rank,
+                                       .incarnation = 1,
+                                       .seq = 1,
+                                       .kind = 1,
+                                       .what = what,
+                                       .nsamples = nsamples[rank],
+                                       .payload = {.data = data[rank], .count = MOST}});
+    }
+    memcpy(w_out, eni_store_weights(r.store, 0, NULL), MOST * sizeof *w_out);
+    rig_free(&r);
+}
+
+/* 8 samples of each are the same bytes as 1 of each: 8 is a power of two. */
+static void a_delta_counts_each_client_once(void **state)
+{
+    (void)state;
+    const uint64_t uneven[WORLD] = {4, 0, 20}, even[WORLD] = {8, 8, 8};
+    float delta[MOST], weights[MOST], gradient[MOST], weighted[MOST];
+    push_round(EN_DELTA, uneven, delta);
+    push_round(EN_WEIGHTS, uneven, weights);
+    push_round(EN_GRAD, even, gradient);
+    push_round(EN_GRAD, uneven, weighted);
+    assert_memory_equal(delta, gradient, sizeof delta);
+    assert_memory_equal(weights, gradient, sizeof weights);
+    assert_memory_not_equal(weighted, gradient, sizeof weighted);
+}
+
 static void more_shards_than_lines_leave_partitions_empty(void **state)
 {
     (void)state;
@@ -295,6 +332,7 @@ int main(void)
         cmocka_unit_test(rounds_give_the_bytes_of_ops),
         cmocka_unit_test(rounds_follow_the_ring_s_rotation),
         cmocka_unit_test(shards_change_nothing),
+        cmocka_unit_test(a_delta_counts_each_client_once),
         cmocka_unit_test(more_shards_than_lines_leave_partitions_empty),
         cmocka_unit_test(a_mean_that_is_not_finite_changes_nothing),
         cmocka_unit_test(borrowed_memory_may_change_after_the_answer),
