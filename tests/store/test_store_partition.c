@@ -109,7 +109,8 @@ static void shards_change_nothing(void **state)
 /* One round of ps-sync with what `what` says and these samples; the weights after it. */
 static void push_round(uint32_t what, const uint64_t nsamples[WORLD], float w_out[MOST])
 {
-    const eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, BUCKETS);
+    eni_store_config config = rig_config(rig_strategy("ps-sync"), WORLD, counts, BUCKETS);
+    config.schedule.warmup = 0; /* whose first step has the rate 0 */
     rig r = rig_new(&config);
     float data[WORLD][MOST];
     for (int rank = 0; rank < WORLD; rank++) {
