@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/try.h"
 #include "data/dataset.h"
+#include "models/layer.h"
 #include "models/registry.h"
 #include "report/report.h"
 #include "runtime/spec/plugin.h"
@@ -35,7 +36,7 @@ static en_status print_model(const en_network *network)
     en_schema schema;
     EN_TRY(en_schema_init(network, &schema));
     printf("%-10s %s\n", network->name, network->help);
-    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights, eni_loss_name(schema.loss));
+    printf("           %" PRIu64 " parameters, loss %s\n", schema.nweights, eni_layer_op_name(schema.loss));
     for (uint32_t i = 0; i < schema.ntensors; i++) {
         const en_model_tensor *t = &schema.tensors[i];
         printf("           %-16s (", t->name);

@@ -1,12 +1,15 @@
-/* dataset.c - opens a set: which one is meant, where it comes from (dataset_make.h: read from files, made up, or
- * lent by another process), and whether it is what the model and the options ask for; see dataset.h. What is
- * done with an open set is in samples.c. */
+/* dataset.c - a set in memory: which one is meant and where it comes from (dataset_make.h: read from files,
+ * or made up; or lent by another process), whether it is what the model and the options ask for; its samples
+ * as a model wants them, their hash, and one copy of it for all processes of a host; see dataset.h. */
 #include "data/dataset.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -207,6 +210,278 @@ static en_status check_want(const eni_data_want *want, const eni_dataset *set)
     return EN_EMISMATCH;
 }
 
+/* ---- its samples ---- */
+
+void eni_dataset_close(eni_dataset *dataset)
+{
+    if (dataset == NULL) return;
+    if (dataset->map != NULL) munmap(dataset->map, dataset->map_bytes);
+    for (int s = ENI_TRAIN; dataset->map == NULL && s <= ENI_TEST; s++) {
+        eni_free(dataset->split[s].images);
+        eni_free(dataset->split[s].labels);
+        eni_free(dataset->split[s].features);
+        eni_free(dataset->split[s].targets);
+    }
+    eni_free(dataset);
+}
+
+/* One sample to row i of the outputs. */
+static void copy_sample(const eni_dataset *set, const eni_split *split, uint64_t sample, size_t i,
+                        float *x_out, int32_t *labels_out, float *targets_out)
+{
+    const size_t size = set->sample_floats, targets = (size_t)set->targets;
+    float *x = x_out + i * size;
+    if (split->images != NULL) {
+        const uint8_t *pixel = split->images + sample * size;
+        for (size_t k = 0; k < size; k++)
+            x[k] = set->table[pixel[k]];
+    } else {
+        memcpy(x, split->features + sample * size, size * sizeof *x);
+    }
+    if (split->labels != NULL && labels_out != NULL) labels_out[i] = split->labels[sample];
+    if (split->targets != NULL && targets_out != NULL)
+        memcpy(targets_out + i * targets, split->targets + sample * targets, targets * sizeof *targets_out);
+}
+
+void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *indices, size_t count,
+                        float *x_out, int32_t *labels_out, float *targets_out)
+{
+    const eni_split *from = &dataset->split[split];
+    for (size_t i = 0; i < count; i++)
+        copy_sample(dataset, from, indices[i], i, x_out, labels_out, targets_out);
+}
+
+void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
+                       int32_t *labels_out, float *targets_out)
+{
+    const eni_split *from = &dataset->split[split];
+    for (size_t i = 0; i < count; i++)
+        copy_sample(dataset, from, first + i, i, x_out, labels_out, targets_out);
+}
+
+static bool is_summed(const eni_dataset *dataset)
+{
+    for (int s = 0; s < ENI_SPLITS; s++)
+        if (dataset->summed[s] != dataset->split[s].count) return false;
+    return dataset->sha256[0] != 0;
+}
+
+en_status eni_dataset_sha256(const eni_dataset *dataset, char hex_out[ENI_DIGEST_HEX])
+{
+    if (is_summed(dataset)) {
+        memcpy(hex_out, dataset->sha256, sizeof dataset->sha256);
+        return EN_OK;
+    }
+    eni_debug("dataset", "hashing %s", dataset->name);
+    eni_digest *digest = eni_digest_new();
+    if (digest == NULL) return EN_ENOMEM;
+    for (int s = 0; s < ENI_SPLITS; s++) {
+        const eni_split *split = &dataset->split[s];
+        if (s == ENI_HOLDOUT && split->count == 0) continue; /* the sum of a set that has none is as ever */
+        const size_t samples = split->count * dataset->sample_floats;
+        char shape[128];
+        int length =
+            snprintf(shape, sizeof shape, "%llu %d %d %d %d %d\n", (ull)split->count, dataset->height,
+                     dataset->width, dataset->channels, dataset->classes, dataset->targets);
+        eni_digest_add(digest, shape, (size_t)length);
+        if (split->images != NULL) eni_digest_add(digest, split->images, samples);
+        if (split->features != NULL) eni_digest_add(digest, split->features, samples * sizeof(float));
+        if (split->labels != NULL) eni_digest_add(digest, split->labels, split->count);
+        if (split->targets != NULL)
+            eni_digest_add(digest, split->targets, split->count * (size_t)dataset->targets * sizeof(float));
+    }
+    eni_digest_take(digest, hex_out);
+    return EN_OK;
+}
+
+uint64_t eni_dataset_bytes(const eni_dataset *dataset)
+{
+    const uint64_t image = dataset->sample_floats, targets = (uint64_t)dataset->targets;
+    uint64_t bytes = 0;
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        const eni_split *split = &dataset->split[s];
+        const uint64_t sample = (split->images != NULL ? image : 0) + (split->labels != NULL ? 1 : 0) +
+                                (split->features != NULL ? image * sizeof(float) : 0) +
+                                (split->targets != NULL ? targets * sizeof(float) : 0);
+        bytes += split->read * sample;
+    }
+    return bytes;
+}
+
+static void fill(const eni_dataset *d, int split, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    eni_dataset_range(d, split, first, n, x_out, d->classes > 0 ? target_out : NULL,
+                      d->classes > 0 ? NULL : target_out);
+}
+
+void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    fill(dataset, ENI_TEST, first, n, x_out, target_out);
+}
+
+void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out)
+{
+    fill(dataset, ENI_HOLDOUT, first, n, x_out, target_out);
+}
+
+/* ---- one copy of a set for all processes that train on it on this host ---- */
+
+/*     [header: one page] [images] [labels] [features] [targets] of the training split, and of the test split
+ *
+ * What is held out is among the training samples. Each array starts on a page. */
+
+#define LENT_MAGIC UINT64_C(0x31746e656c6e65) /* "enlent1" */
+enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };
+enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
+
+typedef struct header {
+    uint64_t magic;
+    char name[64], sha256[ENI_DIGEST_HEX];
+    int32_t height, width, channels, classes, targets;
+    uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
+    uint64_t read[2];            /* .. that are there */
+    uint8_t has[2][ARRAYS];
+} header;
+_Static_assert(sizeof(header) <= PAGE, "the header is one page");
+
+/* The arrays of a split, in the order in which they lie, and the bytes of each. */
+static void arrays_of(eni_split *split, uint64_t sample_floats, uint64_t targets, void **array_out[ARRAYS],
+                      uint64_t bytes_out[ARRAYS])
+{
+    const uint64_t n = split->read;
+    array_out[0] = (void **)&split->images, bytes_out[0] = n * sample_floats;
+    array_out[1] = (void **)&split->labels, bytes_out[1] = n;
+    array_out[2] = (void **)&split->features, bytes_out[2] = n * sample_floats * sizeof(float);
+    array_out[3] = (void **)&split->targets, bytes_out[3] = n * targets * sizeof(float);
+}
+
+static bool write_all(int fd, const void *data, uint64_t bytes, uint64_t at)
+{
+    const uint8_t *from = data;
+    while (bytes > 0) {
+        const ssize_t n = pwrite(fd, from, bytes < 1u << 30 ? bytes : 1u << 30, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        from += n, at += (uint64_t)n, bytes -= (uint64_t)n;
+    }
+    return true;
+}
+
+/* One array after the other, so that no machine has to hold the set twice. */
+static bool move_all(eni_dataset *set, int fd, const header *head)
+{
+    uint64_t at = PAGE;
+    if (!write_all(fd, head, sizeof *head, 0)) return false;
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        void **array[ARRAYS];
+        uint64_t bytes[ARRAYS];
+        arrays_of(&set->split[s], set->sample_floats, (uint64_t)set->targets, array, bytes);
+        for (int a = 0; a < ARRAYS; a++) {
+            if (*array[a] == NULL) continue;
+            if (!write_all(fd, *array[a], bytes[a], at)) return false;
+            at += eni_round_up(bytes[a], PAGE);
+            eni_free(*array[a]);
+            *array[a] = NULL;
+        }
+    }
+    return ftruncate(fd, (off_t)at) == 0;
+}
+
+static void describe(eni_dataset *set, header *head_out)
+{
+    *head_out = (header){.magic = LENT_MAGIC,
+                         .height = set->height,
+                         .width = set->width,
+                         .channels = set->channels,
+                         .classes = set->classes,
+                         .targets = set->targets};
+    snprintf(head_out->name, sizeof head_out->name, "%s", set->name);
+    for (int s = 0; s < ENI_SPLITS; s++)
+        head_out->summed[s] = set->split[s].count;
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++) {
+        void **array[ARRAYS];
+        uint64_t bytes[ARRAYS];
+        head_out->read[s] = set->split[s].read;
+        arrays_of(&set->split[s], set->sample_floats, (uint64_t)set->targets, array, bytes);
+        for (int a = 0; a < ARRAYS; a++)
+            head_out->has[s][a] = *array[a] != NULL;
+    }
+}
+
+en_status eni_dataset_lend(eni_dataset *set, int *fd_out)
+{
+    header head;
+    describe(set, &head);
+    en_status st = eni_dataset_sha256(set, head.sha256);
+    const int fd = st == EN_OK ? memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
+    if (st == EN_OK && (fd < 0 || !move_all(set, fd, &head) || fcntl(fd, F_ADD_SEALS, SEALS) != 0)) {
+        eni_warn("dataset", "every rank reads %s for itself, for it cannot be shared: %s", set->name,
+                 strerror(errno));
+        st = EN_EUNSUPPORTED;
+    }
+    if (st != EN_OK && fd >= 0) close(fd);
+    if (st == EN_OK) *fd_out = fd;
+    eni_dataset_close(set);
+    return st;
+}
+
+/* Mapped at once and whole: a step is not to meet a page for the first time. */
+static en_status map_all(int fd, eni_dataset *set, header *head_out)
+{
+    struct stat file;
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &file) != 0 || file.st_size < PAGE ||
+        file.st_uid != geteuid())
+        return EN_EPROTO;
+    void *base = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (base == MAP_FAILED) return EN_ENOMEM;
+    set->map = base;
+    set->map_bytes = (size_t)file.st_size;
+    memcpy(head_out, base, sizeof *head_out);
+    return head_out->magic == LENT_MAGIC ? EN_OK : EN_EPROTO;
+}
+
+static en_status place_split(eni_dataset *set, int s, const header *head, uint64_t *at)
+{
+    void **array[ARRAYS];
+    uint64_t bytes[ARRAYS];
+    const uint64_t values = (uint64_t)set->height * (uint64_t)set->width * (uint64_t)set->channels;
+    eni_split *split = &set->split[s];
+    split->count = split->read = head->read[s];
+    if (values > MAX_VALUES || (uint64_t)set->targets > MAX_VALUES || split->read > UINT32_MAX)
+        return EN_EPROTO;
+    arrays_of(split, values, (uint64_t)set->targets, array, bytes);
+    for (int a = 0; a < ARRAYS; a++) {
+        if (!head->has[s][a]) continue;
+        if (*at > set->map_bytes || bytes[a] > set->map_bytes - *at) return EN_EPROTO;
+        *array[a] = (uint8_t *)set->map + *at;
+        *at += eni_round_up(bytes[a], PAGE);
+    }
+    return EN_OK;
+}
+
+/* Fills a zeroed set with what eni_dataset_lend put behind `fd` and maps it, so that its samples are
+ * read-only. Not logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
+static en_status map(int fd, eni_dataset *set)
+{
+    header head;
+    uint64_t at = PAGE;
+    EN_TRY(map_all(fd, set, &head));
+    head.name[sizeof head.name - 1] = head.sha256[sizeof head.sha256 - 1] = 0;
+    memcpy(set->name, head.name, sizeof set->name);
+    memcpy(set->sha256, head.sha256, sizeof set->sha256);
+    set->height = head.height, set->width = head.width, set->channels = head.channels;
+    set->classes = head.classes, set->targets = head.targets;
+    for (int s = 0; s < ENI_SPLITS; s++)
+        set->summed[s] = head.summed[s];
+    for (int s = ENI_TRAIN; s <= ENI_TEST; s++)
+        EN_TRY(place_split(set, s, &head, &at));
+    eni_debug("dataset", "mapped %s", set->name);
+    return EN_OK;
+}
+
+/* ---- life ---- */
+
 /* MNIST's mean and deviation for every set of images, Fashion-MNIST too: the job that this reader serves is
  * the MNIST convnet as published, whose PyTorch peer uses them for both. */
 static void set_normalisation(eni_dataset *set)
@@ -227,7 +502,7 @@ en_status eni_dataset_open(const eni_data_options *options, eni_dataset **datase
     eni_dataset *set = eni_alloc(sizeof *set);
     if (set == NULL) return EN_ENOMEM;
     EN_TRY_GOTO(check_holdout(options), close_set);
-    EN_TRY_GOTO(options->lent_fd != NULL ? eni_dataset_map(*options->lent_fd, set) : read_named(options, set), close_set);
+    EN_TRY_GOTO(options->lent_fd != NULL ? map(*options->lent_fd, set) : read_named(options, set), close_set);
     set->sample_floats = (size_t)set->height * (size_t)set->width * (size_t)set->channels;
     EN_TRY_GOTO(check_want(&options->want, set), close_set);
     EN_TRY_GOTO(apply_limits(options, set), close_set);
@@ -263,8 +538,8 @@ void eni_dataset_identity(const eni_data_options *options, const char *scope, ch
     char text[4096], name[64];
     size_t at = (size_t)snprintf(text, 2048, "%.512s %u\n%.256s %llu %llu %llu %llu %d %d %d %d %d\n", scope,
                                  (unsigned)geteuid(), options->name, (ull)options->seed,
-                                 (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test, want->height,
-                                 want->width, want->channels, want->classes, want->targets);
+                                 (ull)options->holdout, (ull)options->limit_train, (ull)options->limit_test,
+                                 want->height, want->width, want->channels, want->classes, want->targets);
     for (size_t i = 0; folder != NULL && i < 2 * sizeof files / sizeof *files; i++) {
         snprintf(name, sizeof name, "%s%s", files[i / 2], i % 2 ? "" : ".gz");
         at += (size_t)describe_file(folder, name, text + at, sizeof text - at);

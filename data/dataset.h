@@ -27,19 +27,20 @@ typedef struct eni_data_want {
 eni_data_want eni_data_want_of(const en_schema *schema);
 
 typedef struct eni_data_options {
-    const char *name;     /* fashion-mnist | mnist | synthetic | a folder that holds the four IDX files */
-    const char *folder;   /* of the named set; NULL: where Debian's package puts it */
-    uint64_t holdout;     /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
+    const char *name;   /* fashion-mnist | mnist | synthetic | a folder that holds the four IDX files */
+    const char *folder; /* of the named set; NULL: where Debian's package puts it */
+    uint64_t holdout;   /* the last so many training samples become ENI_HOLDOUT, before limit_train counts */
     uint64_t limit_train; /* the first so many samples of the file; 0: all */
     uint64_t limit_test;
     uint64_t seed; /* of a made-up set; a real set does not depend on it */
     eni_data_want want;
-    const int *lent_fd; /* of eni_dataset_lend with the same options, borrowed; NULL: the set is read or made */
+    const int
+        *lent_fd; /* of eni_dataset_lend with the same options, borrowed; NULL: the set is read or made */
 } eni_data_options;
 
 typedef struct eni_split {
     uint64_t count;
-    uint64_t read; /* samples in memory: a limit makes count smaller */
+    uint64_t read;   /* samples in memory: a limit makes count smaller */
     uint8_t *images; /* (count, H, W, C) or NULL */
     uint8_t *labels; /* (count) or NULL */
     float *features; /* (count, H, W, C) in place of images, or NULL */
@@ -49,14 +50,14 @@ typedef struct eni_split {
 typedef struct eni_dataset {
     char name[64]; /* "fashion-mnist", "synthetic", "folder" */
     int height, width, channels;
-    int classes, targets; /* as in eni_data_want; one of them is 0 */
-    float mean, std;      /* of pixel / 255; (0, 1) for a regression set */
-    float table[256];     /* normalised value of a pixel */
+    int classes, targets;        /* as in eni_data_want; one of them is 0 */
+    float mean, std;             /* of pixel / 255; (0, 1) for a regression set */
+    float table[256];            /* normalised value of a pixel */
     eni_split split[ENI_SPLITS]; /* ENI_HOLDOUT lies in the memory of ENI_TRAIN */
-    size_t sample_floats; /* H * W * C */
-    void *map;            /* of a lent set, or NULL: all samples are in there */
+    size_t sample_floats;        /* H * W * C */
+    void *map;                   /* of a lent set, or NULL: all samples are in there */
     size_t map_bytes;
-    char sha256[ENI_DIGEST_HEX];  /* of a lent set, or "" .. */
+    char sha256[ENI_DIGEST_HEX]; /* of a lent set, or "" .. */
     uint64_t summed[ENI_SPLITS]; /* .. if it is limited to these counts */
 } eni_dataset;
 
@@ -68,17 +69,17 @@ typedef struct eni_dataset {
 en_status eni_dataset_open(const eni_data_options *options, eni_dataset **dataset_out);
 void eni_dataset_close(eni_dataset *dataset); /* NULL is fine */
 
-/* What the options stand for on this host at this moment, for this user and within `scope`, as a hash: processes that
- * have the same, in programs of one version, may share a set. */
+/* What the options stand for on this host at this moment, for this user and within `scope`, as a hash:
+ * processes that have the same, in programs of one version, may share a set. */
 void eni_dataset_identity(const eni_data_options *options, const char *scope, char hex_out[ENI_DIGEST_HEX]);
 
-/* Moves the samples and their hash into a memfd that nobody can change any more: other processes, and this one, open
- * the set from it. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its memory does not allow
- * it; EN_ENOMEM. */
+/* Moves the samples and their hash into a memfd that nobody can change any more: other processes, and this
+ * one, open the set from it. Closes the set in any case. EN_EUNSUPPORTED, logged, where the kernel or its
+ * memory does not allow it; EN_ENOMEM. */
 en_status eni_dataset_lend(eni_dataset *dataset, int *fd_out);
 
-/* Training samples of the set as it is on disk, before holdout and limit; only its shape is read. A made-up one
- * has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
+/* Training samples of the set as it is on disk, before holdout and limit; only its shape is read. A made-up
+ * one has 10,000, or as many as these two ask for. Errors as eni_dataset_open. */
 en_status eni_dataset_train_size(const eni_data_options *options, uint64_t *size_out);
 
 /* Whether holdout and limit_train fit it; the sentence that eni_dataset_open would say. */
@@ -100,8 +101,8 @@ void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *i
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        int32_t *labels_out, float *targets_out);
 
-/* The test split as models/evaluate.h asks for it (an eni_set_fill): samples [first, first + n), and labels or
- * targets, whichever the set has. `dataset` is a const eni_dataset. */
+/* The test split as models/evaluate.h asks for it (an eni_set_fill): samples [first, first + n), and labels
+ * or targets, whichever the set has. `dataset` is a const eni_dataset. */
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
 void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
 

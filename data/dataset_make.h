@@ -1,6 +1,9 @@
-/* dataset_make.h - the three ways a set comes to be; private to data/. */
+/* dataset_make.h - the two ways a set comes to be: read from files, or made up; private to data/. */
 #ifndef DATA_DATASET_MAKE_H
 #define DATA_DATASET_MAKE_H
+
+#include <stddef.h>
+#include <stdint.h>
 
 #include "data/dataset.h"
 
@@ -18,8 +21,27 @@ en_status eni_dataset_folder_size(const char *folder, const char *remedy, uint64
 en_status eni_dataset_make(const eni_data_options *options, eni_dataset *set);
 uint64_t eni_dataset_made_size(const eni_data_options *options); /* training samples before the limit */
 
-/* Fills a zeroed set with what eni_dataset_lend put behind `fd` and maps it, so that its samples are read-only. Not
- * logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
-en_status eni_dataset_map(int fd, eni_dataset *set);
+/* ---- IDX files; any thread, may block on the file system ---- */
+
+enum { ENI_IDX_DIMS = 3 };
+#define ENI_IDX_MAX_BYTES (UINT64_C(1) << 34) /* of elements: more is not a set for this reader */
+
+typedef struct eni_idx {
+    int ndims;                  /* 1 or 3 */
+    uint64_t dim[ENI_IDX_DIMS]; /* unused ones are 1 */
+    uint64_t bytes;             /* product of dim */
+    uint8_t *elements;          /* (dim[0], dim[1], dim[2]), owned */
+} eni_idx;
+
+/* Reads a whole IDX file, plain or in gzip; gzip is recognised by its first bytes, not by the name.
+ * EN_ENOENT, EN_EIO, EN_EFORMAT (also for a pickle, whose remedy is named), EN_ENOMEM; all logged.
+ * eni_idx_fini frees. */
+en_status eni_idx_read(const char *path, eni_idx *idx_out);
+
+/* Its shape only, by the head of the file: no elements, nothing to free. Same errors. */
+en_status eni_idx_shape(const char *path, eni_idx *idx_out);
+
+/* Safe on zeroed memory. */
+void eni_idx_fini(eni_idx *idx);
 
 #endif

@@ -1,15 +1,223 @@
-/* folder.c - the four IDX files of an MNIST-like set in one folder. */
+/* folder.c - a set that lies in files: the four IDX files of an MNIST-like set in one folder.
+ *
+ *     byte 0, 1   0
+ *     byte 2      element type: 0x08 is unsigned byte, the only one read here
+ *     byte 3      dimensions d: 1 (labels) or 3 (images)
+ *     4 + 4 i     size of dimension i, big-endian, i < d
+ *     4 + 4 d     the elements, row-major, and nothing behind them
+ *
+ * Source: yann.lecun.com/exdb/mnist, "The IDX file format". Whatever is not exactly this is refused with the
+ * file, what was found and what was expected. */
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "data/dataset_make.h"
-#include "data/idx.h"
 
 typedef unsigned long long ull;
+
+/* ---- one IDX file ---- */
+
+enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08 };
+
+static uint64_t big_endian(const uint8_t *byte)
+{
+    return (uint64_t)byte[0] << 24 | (uint64_t)byte[1] << 16 | (uint64_t)byte[2] << 8 | byte[3];
+}
+
+/* Bytes of the header that starts with these 4, or 0 with the reason logged. */
+static size_t header_bytes(const uint8_t magic[4], const char *name)
+{
+    if (magic[0] == 0x80 || memcmp(magic, "PK\3\4", 4) == 0)
+        eni_error("idx",
+                  "%s is a pickled file of PyTorch, which runs code when it is read, so Entrain does not: "
+                  "give the IDX files that it was made from (train-images-idx3-ubyte.gz, ..), or write them "
+                  "with tools/pt2idx.py",
+                  name);
+    else if (magic[0] != 0 || magic[1] != 0)
+        eni_error("idx", "%s is not an IDX file: it starts with bytes %02x %02x %02x %02x, expected 00 00 08",
+                  name, magic[0], magic[1], magic[2], magic[3]);
+    else if (magic[2] != TYPE_U8)
+        eni_error("idx", "%s: element type 0x%02x, only 0x08 (unsigned byte) is read", name, magic[2]);
+    else if (magic[3] != 1 && magic[3] != ENI_IDX_DIMS)
+        eni_error("idx", "%s: %u dimensions, expected 1 (labels) or 3 (images)", name, magic[3]);
+    else
+        return 4 + 4 * (size_t)magic[3];
+    return 0;
+}
+
+/* Takes the sizes out of a complete header. */
+static en_status parse_header(const uint8_t *header, const char *name, eni_idx *idx)
+{
+    idx->ndims = header[3];
+    idx->bytes = 1;
+    for (int i = 0; i < ENI_IDX_DIMS; i++) {
+        idx->dim[i] = i < idx->ndims ? big_endian(header + 4 + 4 * i) : 1;
+        if (idx->dim[i] == 0) {
+            eni_error("idx", "%s: dimension %d is 0: the file holds nothing", name, i);
+            return EN_EFORMAT;
+        }
+        if (__builtin_mul_overflow(idx->bytes, idx->dim[i], &idx->bytes) || idx->bytes > ENI_IDX_MAX_BYTES) {
+            eni_error("idx",
+                      "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
+                      "set for this reader",
+                      name, (ull)ENI_IDX_MAX_BYTES);
+            return EN_EFORMAT;
+        }
+    }
+    return EN_OK;
+}
+
+static en_status truncated(const char *name, uint64_t found, uint64_t expected)
+{
+    eni_error("idx", "%s is truncated: %llu bytes of %llu; fetch it again", name, (ull)found, (ull)expected);
+    return EN_EFORMAT;
+}
+
+/* Reads `bytes` decompressed bytes; *found_out is less only at the end of the file. */
+static en_status read_bytes(gzFile file, const char *path, uint8_t *into, uint64_t bytes, uint64_t *found_out)
+{
+    uint64_t found = 0;
+    while (found < bytes) {
+        uint64_t left = bytes - found;
+        int got = gzread(file, into + found, left > (1u << 30) ? 1u << 30 : (unsigned)left);
+        if (got < 0) {
+            int code;
+            const char *why = gzerror(file, &code);
+            eni_error("idx", "cannot decompress %s: %s; fetch it again", path,
+                      code == Z_ERRNO ? strerror(errno) : why);
+            return code == Z_ERRNO ? EN_EIO : EN_EFORMAT;
+        }
+        if (got == 0) break;
+        found += (unsigned)got;
+    }
+    *found_out = found;
+    return EN_OK;
+}
+
+/* A small damaged file must not make us take gigabytes: deflate shrinks at most 1032 to 1 (zlib's "technical
+ * details"), and plain files not at all. */
+static en_status check_plausible(const char *path, uint64_t file_bytes, int is_plain, uint64_t promised)
+{
+    uint64_t most = is_plain ? file_bytes : file_bytes * 1032;
+    if (promised <= most) return EN_OK;
+    eni_error(
+        "idx",
+        "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
+        path, (ull)file_bytes, (ull)promised);
+    return EN_EFORMAT;
+}
+
+/* What an open file promises, and the bytes that say so. */
+static en_status read_head(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx, size_t *head_out)
+{
+    uint8_t header[HEADER_MAX];
+    uint64_t found;
+    EN_TRY(read_bytes(file, path, header, 4, &found));
+    if (found < 4) return truncated(path, found, 4);
+    size_t head = header_bytes(header, path);
+    if (head == 0) return EN_EFORMAT;
+    EN_TRY(read_bytes(file, path, header + 4, head - 4, &found));
+    if (found < head - 4) return truncated(path, 4 + found, head);
+    EN_TRY(parse_header(header, path, idx));
+    *head_out = head;
+    return check_plausible(path, file_bytes, gzdirect(file) != 0, head + idx->bytes);
+}
+
+/* Header and elements of an open file; on failure idx->elements is the caller's to free. */
+static en_status read_idx(gzFile file, const char *path, uint64_t file_bytes, eni_idx *idx)
+{
+    uint64_t found;
+    size_t head;
+    EN_TRY(read_head(file, path, file_bytes, idx, &head));
+    idx->elements = eni_alloc(idx->bytes);
+    if (idx->elements == NULL) return EN_ENOMEM;
+    EN_TRY(read_bytes(file, path, idx->elements, idx->bytes, &found));
+    if (found < idx->bytes) return truncated(path, head + found, head + idx->bytes);
+    uint8_t extra;
+    EN_TRY(read_bytes(file, path, &extra, 1, &found)); /* also makes zlib check the CRC of a gzip file */
+    if (found != 0) {
+        eni_error("idx", "%s goes on behind its last element; the header and the content disagree", path);
+        return EN_EFORMAT;
+    }
+    return EN_OK;
+}
+
+/* A regular file only: a fifo would block for ever. */
+static en_status open_file(const char *path, gzFile *file_out, uint64_t *bytes_out)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        int code = errno;
+        if (fd >= 0) close(fd);
+        eni_error("idx", "cannot open %s: %s", path, strerror(code));
+        return code == ENOENT || code == ENOTDIR ? EN_ENOENT : EN_EIO;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        close(fd);
+        eni_error("idx", "%s is not a regular file", path);
+        return EN_EFORMAT;
+    }
+    gzFile file = gzdopen(fd, "rb");
+    if (file == NULL) {
+        close(fd);
+        eni_error("idx", "cannot allocate a decompressor for %s", path);
+        return EN_ENOMEM;
+    }
+    gzbuffer(file, 1u << 18);
+    *file_out = file;
+    *bytes_out = (uint64_t)info.st_size;
+    return EN_OK;
+}
+
+en_status eni_idx_read(const char *path, eni_idx *idx_out)
+{
+    gzFile file;
+    uint64_t file_bytes;
+    eni_idx idx = {0};
+    EN_TRY(open_file(path, &file, &file_bytes));
+    en_status st = read_idx(file, path, file_bytes, &idx);
+    int closed = gzclose_r(file);
+    if (st == EN_OK && closed != Z_OK) {
+        eni_error("idx", "%s is truncated: its gzip stream has no end; fetch it again", path);
+        st = EN_EFORMAT;
+    }
+    if (st != EN_OK)
+        eni_idx_fini(&idx);
+    else
+        *idx_out = idx;
+    return st;
+}
+
+en_status eni_idx_shape(const char *path, eni_idx *idx_out)
+{
+    gzFile file;
+    uint64_t file_bytes;
+    size_t head;
+    eni_idx idx = {0};
+    EN_TRY(open_file(path, &file, &file_bytes));
+    en_status st = read_head(file, path, file_bytes, &idx, &head);
+    gzclose_r(file);
+    if (st == EN_OK) *idx_out = idx;
+    return st;
+}
+
+void eni_idx_fini(eni_idx *idx)
+{
+    eni_free(idx->elements);
+    *idx = (eni_idx){0};
+}
+
+/* ---- the folder ---- */
 
 /* FOLDER/NAME.gz if it is there, else FOLDER/NAME. */
 static en_status find_file(const char *folder, const char *name, const char *remedy, char path[PATH_MAX])

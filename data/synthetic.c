@@ -33,7 +33,8 @@ static uint64_t number_of(const stretches *stretch, uint64_t i)
 }
 
 /* A sample of class c is the class's prototype (one random byte per pixel) with noise of -64 .. 63. */
-static en_status make_classes(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set, eni_split *split)
+static en_status make_classes(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set,
+                              eni_split *split)
 {
     const eni_rng_key prototype = stream(seed, DRAW_PROTOTYPE), key = stream(seed, draw);
     const uint64_t size = set->sample_floats;
@@ -53,7 +54,8 @@ static en_status make_classes(uint64_t seed, int draw, const stretches *stretch,
 }
 
 /* targets = M x features with a random matrix M: a linear map, so a loss of 0 exists. */
-static en_status make_regression(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set, eni_split *split)
+static en_status make_regression(uint64_t seed, int draw, const stretches *stretch, eni_dataset *set,
+                                 eni_split *split)
 {
     const eni_rng_key matrix = stream(seed, DRAW_MATRIX), key = stream(seed, draw);
     const uint64_t size = set->sample_floats, targets = (uint64_t)set->targets;

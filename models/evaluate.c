@@ -8,7 +8,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/model.h"
 
 enum { SLOTS = 2, SPINS = 200, NAP_NS = 50000 };
 enum { TIMEOUT_S = 60, TIMEOUT_AT_CLOSE_S = 2 }; /* with a run that may be over */

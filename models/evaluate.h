@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "entrain/model.h"
+#include "ops/device.h"
 
 /* Writes samples [first, first + n) of the set, in the set's order: x (n, H, W, C), target as en_batch's. */
 typedef void (*eni_set_fill)(void *user, uint64_t first, uint64_t n, float *x_out, void *target_out);
@@ -54,5 +55,13 @@ void eni_evaluation_close(eni_evaluation *evaluation); /* NULL is fine */
 /* The three for one time; param is host memory. */
 en_status eni_model_evaluate_set(en_model *model, const float *param, const eni_set *set,
                                  eni_set_score *score_out);
+
+/* ---- model.c: what an evaluation asks of an en_model beside entrain/model.h ---- */
+
+/* Enqueues forward and loss of one batch in a size of its own for evaluation. The result: en_model_fetch. */
+en_status eni_model_forward_only(en_model *model, const float *param, const en_batch *batch);
+
+/* Its schema, and where it runs; both borrowed. */
+const en_schema *eni_model_device(const en_model *model, eni_device *device_out);
 
 #endif

@@ -8,8 +8,8 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "models/evaluate.h"
 #include "models/layer.h"
-#include "models/model.h"
 
 /* ---- all layers, planned for batches of one size ------------------------------------------------------ */
 

@@ -1,14 +1,50 @@
-/* registry.c - see registry.h. */
+/* registry.c - the networks that are built in: a new one is a list of layers here, and a name in `networks`.
+ */
 #include "models/registry.h"
 
 #include <string.h>
 
 #include "core/edit_distance.h"
 #include "core/log.h"
-#include "models/layer.h"
-#include "models/networks.h"
 
-static const en_network *const networks[] = {&eni_toy, &eni_mlp, &eni_convnet};
+/* The toy network of PyTorch's distributed tutorials: small enough to check by hand. */
+static const en_layer toy_layers[] = {
+    EN_LINEAR_RELU("net1", 10),
+    EN_LINEAR("net2", 5),
+    EN_MSE,
+    EN_END,
+};
+
+static const en_network toy = {
+    "toy", "10-10-5 with ReLU and MSE, for synthetic data", {1, 1, 1, 10}, toy_layers};
+
+/* A multi-layer perceptron with one hidden layer for 28 x 28 images. */
+static const en_layer mlp_layers[] = {
+    EN_FLATTEN, EN_LINEAR_RELU("fc1", 256), EN_LINEAR("fc2", 10), EN_CROSS_ENTROPY, EN_END,
+};
+
+static const en_network mlp = {"mlp", "784-256-10 with ReLU and cross-entropy", {1, 28, 28, 1}, mlp_layers};
+
+/* The MNIST network of PyTorch's examples (after LeNet-5, LeCun et al. 1998). */
+static const en_layer convnet_layers[] = {
+    EN_CONV2D("conv1", 20, 5),
+    EN_RELU_MAXPOOL(2),
+    EN_CONV2D("conv2", 50, 5),
+    EN_RELU_MAXPOOL(2),
+    EN_FLATTEN,
+    EN_LINEAR_RELU("fc1", 500),
+    EN_LINEAR("fc2", 10),
+    EN_LOG_SOFTMAX,
+    EN_NLL,
+    EN_END,
+};
+
+static const en_network convnet = {"convnet",
+                                   "conv 20 5x5, pool, conv 50 5x5, pool, 500, 10 with log-softmax and NLL",
+                                   {1, 28, 28, 1},
+                                   convnet_layers};
+
+static const en_network *const networks[] = {&toy, &mlp, &convnet};
 enum { NNETWORKS = sizeof networks / sizeof networks[0] };
 
 const en_network *eni_network_at(int index)
@@ -35,9 +71,4 @@ en_status eni_network_get(const char *place, const char *name, const en_network 
     eni_error("models", "%s=%.80s: there is no such model; the nearest is %s, and `entrain models` lists all",
               place, name, nearest);
     return EN_EINVAL;
-}
-
-const char *eni_loss_name(uint32_t loss)
-{
-    return eni_layer_op_name(loss);
 }

@@ -13,7 +13,4 @@ en_status eni_network_get(const char *place, const char *name, const en_network 
 /* All networks: index 0.. until NULL. */
 const en_network *eni_network_at(int index);
 
-/* How people call a loss: "nll", "cross-entropy", "mse". */
-const char *eni_loss_name(uint32_t loss);
-
 #endif

@@ -9,7 +9,7 @@ Needs torch, numpy and safetensors, and Fashion-MNIST's IDX files (Debian: datas
 The definition, so that nothing but the weights has to be stored:
   data      Fashion-MNIST's training file in file order; step t takes samples [64 t, 64 t + 64);
             (byte / 255 - 0.1307) / 0.3081, each operation rounded to float32, as torchvision does it
-  networks  convnet and mlp, as models/convnet.c and models/mlp.c have them
+  networks  convnet and mlp, as models/registry.c has them
   training  torch.optim.SGD, lr 0.01, momentum 0.5, mean loss over the batch
   numbers   everything is computed in float64 from float32 starting weights, so that a thread count or a
             library version does not show. Gradients at step t are those at the weights of step t

@@ -1,6 +1,6 @@
 /* model.h - networks as lists of layers, and the model that runs one on a device.
  *
- * A new network is a few lines (models/convnet.c):
+ * A new network is a few lines (models/registry.c):
  *
  *     static const en_layer layers[] = {
  *         EN_CONV2D("conv1", 20, 5), EN_RELU_MAXPOOL(2), EN_FLATTEN, EN_LINEAR_RELU("fc1", 500),

@@ -1,6 +1,6 @@
 /* plan.c - one operation: finds its kernel, and calls it.
  *
- * Launches of one forward and backward of the convnet (models/convnet.c), f32; in brackets with bf16:
+ * Launches of one forward and backward of the convnet (models/registry.c), f32; in brackets with bf16:
  *
  *     conv1      1 cuDNN (+1 weights to 16 bits)      + 1 sums of dy, 1 cuDNN, 1 dw and db out
  *     pool1      1                                    + 1

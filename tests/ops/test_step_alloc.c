@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "models/networks.h"
+#include "models/registry.h"
 #include "tests/allocations.h"
 #include "tests/models/rig.h"
 #include "tests/ops/trial.h"
@@ -132,8 +132,8 @@ static void after_ten_steps_no_page_is_new(void **state)
     eni_device cpu;
     if (!open_cpu(&cpu, threads)) skip();
     eni_device_close(&cpu);
-    check_faults(&eni_convnet);
-    check_faults(&eni_mlp);
+    check_faults(eni_network_find("convnet"));
+    check_faults(eni_network_find("mlp"));
 }
 
 /* The faults first: what comes before them would have touched the memory. */
