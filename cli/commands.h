@@ -17,16 +17,16 @@ typedef struct eni_command_context {
 
 en_status eni_command_run(const eni_command_context *context);        /* run.c */
 en_status eni_command_compare(const eni_command_context *context);    /* compare.c */
-en_status eni_command_check(const eni_command_context *context);      /* check.c */
+en_status eni_command_check(const eni_command_context *context);      /* check_ranks.c */
 en_status eni_command_report(const eni_command_context *context);     /* list.c */
 en_status eni_command_eval(const eni_command_context *context);       /* eval.c */
 en_status eni_command_strategies(const eni_command_context *context); /* list.c */
 en_status eni_command_models(const eni_command_context *context);     /* list.c */
 en_status eni_command_data(const eni_command_context *context);       /* list.c */
-en_status eni_command_ps(const eni_command_context *context);         /* ps.c */
-en_status eni_command_stop(const eni_command_context *context);       /* ps.c */
+en_status eni_command_ps(const eni_command_context *context);         /* ps_stop.c */
+en_status eni_command_stop(const eni_command_context *context);       /* ps_stop.c */
 en_status eni_command_advise(const eni_command_context *context);     /* advise.c */
 en_status eni_command_scale(const eni_command_context *context);      /* scale.c */
-en_status eni_command_gpus(const eni_command_context *context);       /* gpus.c */
+en_status eni_command_gpus(const eni_command_context *context);       /* gpu_list.c */
 
 #endif

@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "data/dataset.h"
-#include "models/evaluate.h"
+#include "models/evaluation.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "runtime/net/host_info.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/sim.h"
+#include "cli/sim_command.h"
 #include "config/folders.h"
 #include "core/edit_distance.h"
 #include "core/log.h"

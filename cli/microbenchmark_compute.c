@@ -210,16 +210,16 @@ static double one_update(bench *b)
 }
 
 /* What the processes share. */
-typedef struct figures {
+typedef struct compute_figures {
     _Atomic int is_over;
     eni_measure_model each[ENI_PROCESSES_MAX];
-} figures;
+} compute_figures;
 
 /* In lock step, as ranks are: a round is over when the slowest is, and the mean over the rounds has what a
  * busy machine adds to some of them. Rank 0 looks at the watch. */
 static en_status run_rounds(bench *b, const eni_process *self, double *total_out)
 {
-    figures *f = self->shared;
+    compute_figures *f = self->shared;
     double own = 0;
     int times = 0, is_over = 0;
     if (eni_processes_meet(self, &times)) return EN_EPEER;
@@ -241,7 +241,7 @@ static en_status run_rounds(bench *b, const eni_process *self, double *total_out
 
 static en_status measure(bench *b, const eni_process *self)
 {
-    eni_measure_model *out = &((figures *)self->shared)->each[self->rank];
+    eni_measure_model *out = &((compute_figures *)self->shared)->each[self->rank];
     double total, unused;
     for (int i = 0; i < WARM_UP; i++)
         EN_TRY(one_batch(b, &unused));
@@ -271,9 +271,9 @@ en_status eni_measure_compute(int n, const eni_config *config, const char *plugi
 {
     order o = {config, plugin_dir, threads, budget_ns};
     void *shared;
-    const size_t bytes = sizeof(figures);
+    const size_t bytes = sizeof(compute_figures);
     EN_TRY(eni_processes_run(n, bytes, &shared, compute_main, &o, eni_now_ns() + 60 * ENI_SECOND));
-    const eni_measure_model *each = ((const figures *)shared)->each;
+    const eni_measure_model *each = ((const compute_figures *)shared)->each;
     *model_out = each[0];
     model_out->compute = model_out->update = 0;
     for (int r = 0; r < n; r++) {

@@ -334,15 +334,15 @@ void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *
 enum { PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE, ARRAYS = 4 };
 enum { MAX_VALUES = 1 << 26 }; /* of a sample, so that no product below overflows */
 
-typedef struct header {
+typedef struct lent_header {
     uint64_t magic;
     char name[64], sha256[ENI_DIGEST_HEX];
     int32_t height, width, channels, classes, targets;
     uint64_t summed[ENI_SPLITS]; /* samples that sha256 is about */
     uint64_t read[2];            /* .. that are there */
     uint8_t has[2][ARRAYS];
-} header;
-_Static_assert(sizeof(header) <= PAGE, "the header is one page");
+} lent_header;
+_Static_assert(sizeof(lent_header) <= PAGE, "the header is one page");
 
 /* The arrays of a split, in the order in which they lie, and the bytes of each. */
 static void arrays_of(eni_split *split, uint64_t sample_floats, uint64_t targets, void **array_out[ARRAYS],
@@ -368,7 +368,7 @@ static bool write_all(int fd, const void *data, uint64_t bytes, uint64_t at)
 }
 
 /* One array after the other, so that no machine has to hold the set twice. */
-static bool move_all(eni_dataset *set, int fd, const header *head)
+static bool move_all(eni_dataset *set, int fd, const lent_header *head)
 {
     uint64_t at = PAGE;
     if (!write_all(fd, head, sizeof *head, 0)) return false;
@@ -387,14 +387,14 @@ static bool move_all(eni_dataset *set, int fd, const header *head)
     return ftruncate(fd, (off_t)at) == 0;
 }
 
-static void describe(eni_dataset *set, header *head_out)
+static void describe(eni_dataset *set, lent_header *head_out)
 {
-    *head_out = (header){.magic = LENT_MAGIC,
-                         .height = set->height,
-                         .width = set->width,
-                         .channels = set->channels,
-                         .classes = set->classes,
-                         .targets = set->targets};
+    *head_out = (lent_header){.magic = LENT_MAGIC,
+                              .height = set->height,
+                              .width = set->width,
+                              .channels = set->channels,
+                              .classes = set->classes,
+                              .targets = set->targets};
     snprintf(head_out->name, sizeof head_out->name, "%s", set->name);
     for (int s = 0; s < ENI_SPLITS; s++)
         head_out->summed[s] = set->split[s].count;
@@ -410,7 +410,7 @@ static void describe(eni_dataset *set, header *head_out)
 
 en_status eni_dataset_lend(eni_dataset *set, int *fd_out)
 {
-    header head;
+    lent_header head;
     describe(set, &head);
     en_status st = eni_dataset_sha256(set, head.sha256);
     const int fd = st == EN_OK ? memfd_create("entrain-data", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
@@ -426,7 +426,7 @@ en_status eni_dataset_lend(eni_dataset *set, int *fd_out)
 }
 
 /* Mapped at once and whole: a step is not to meet a page for the first time. */
-static en_status map_all(int fd, eni_dataset *set, header *head_out)
+static en_status map_all(int fd, eni_dataset *set, lent_header *head_out)
 {
     struct stat file;
     const int seals = fcntl(fd, F_GET_SEALS);
@@ -441,7 +441,7 @@ static en_status map_all(int fd, eni_dataset *set, header *head_out)
     return head_out->magic == LENT_MAGIC ? EN_OK : EN_EPROTO;
 }
 
-static en_status place_split(eni_dataset *set, int s, const header *head, uint64_t *at)
+static en_status place_split(eni_dataset *set, int s, const lent_header *head, uint64_t *at)
 {
     void **array[ARRAYS];
     uint64_t bytes[ARRAYS];
@@ -464,7 +464,7 @@ static en_status place_split(eni_dataset *set, int s, const header *head, uint64
  * read-only. Not logged: EN_EPROTO for anything else, EN_ENOMEM; then the caller closes what is there. */
 static en_status map(int fd, eni_dataset *set)
 {
-    header head;
+    lent_header head;
     uint64_t at = PAGE;
     EN_TRY(map_all(fd, set, &head));
     head.name[sizeof head.name - 1] = head.sha256[sizeof head.sha256 - 1] = 0;

@@ -101,7 +101,7 @@ void eni_dataset_gather(const eni_dataset *dataset, int split, const uint32_t *i
 void eni_dataset_range(const eni_dataset *dataset, int split, uint64_t first, size_t count, float *x_out,
                        int32_t *labels_out, float *targets_out);
 
-/* The test split as models/evaluate.h asks for it (an eni_set_fill): samples [first, first + n), and labels
+/* The test split as models/evaluation.h asks for it (an eni_set_fill): samples [first, first + n), and labels
  * or targets, whichever the set has. `dataset` is a const eni_dataset. */
 void eni_dataset_fill_test(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);
 void eni_dataset_fill_holdout(void *dataset, uint64_t first, uint64_t n, float *x_out, void *target_out);

@@ -22,8 +22,6 @@
 #include "core/try.h"
 #include "data/dataset_make.h"
 
-typedef unsigned long long ull;
-
 /* ---- one IDX file ---- */
 
 enum { HEADER_MAX = 4 + 4 * ENI_IDX_DIMS, TYPE_U8 = 0x08 };
@@ -69,7 +67,7 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
             eni_error("idx",
                       "%s: its header promises more than %llu bytes of elements, so it is damaged or no "
                       "set for this reader",
-                      name, (ull)ENI_IDX_MAX_BYTES);
+                      name, (unsigned long long)ENI_IDX_MAX_BYTES);
             return EN_EFORMAT;
         }
     }
@@ -78,7 +76,8 @@ static en_status parse_header(const uint8_t *header, const char *name, eni_idx *
 
 static en_status truncated(const char *name, uint64_t found, uint64_t expected)
 {
-    eni_error("idx", "%s is truncated: %llu bytes of %llu; fetch it again", name, (ull)found, (ull)expected);
+    eni_error("idx", "%s is truncated: %llu bytes of %llu; fetch it again", name, (unsigned long long)found,
+              (unsigned long long)expected);
     return EN_EFORMAT;
 }
 
@@ -112,7 +111,7 @@ static en_status check_plausible(const char *path, uint64_t file_bytes, int is_p
     eni_error(
         "idx",
         "%s is truncated: %llu bytes of it cannot hold the %llu that its header promises; fetch it again",
-        path, (ull)file_bytes, (ull)promised);
+        path, (unsigned long long)file_bytes, (unsigned long long)promised);
     return EN_EFORMAT;
 }
 
@@ -261,7 +260,7 @@ static en_status read_split(const char *folder, const char *prefix, const char *
     split->labels = labels.elements;
     if (labels.dim[0] == split->count) return EN_OK;
     eni_error("dataset", "%s: %llu %s images but %llu labels; the files do not belong together", folder,
-              (ull)split->count, prefix, (ull)labels.dim[0]);
+              (unsigned long long)split->count, prefix, (unsigned long long)labels.dim[0]);
     return EN_EFORMAT;
 }
 
@@ -282,12 +281,14 @@ en_status eni_dataset_read_folder(const char *folder, const char *remedy, eni_da
     EN_TRY(read_split(folder, "t10k", remedy, &set->split[ENI_TEST], &test));
     if (train.dim[1] != test.dim[1] || train.dim[2] != test.dim[2]) {
         eni_error("dataset", "%s: training images are %llu x %llu, test images %llu x %llu", folder,
-                  (ull)train.dim[1], (ull)train.dim[2], (ull)test.dim[1], (ull)test.dim[2]);
+                  (unsigned long long)train.dim[1], (unsigned long long)train.dim[2],
+                  (unsigned long long)test.dim[1], (unsigned long long)test.dim[2]);
         return EN_EFORMAT;
     }
     if (train.dim[1] > 4096 || train.dim[2] > 4096 || train.dim[0] > UINT32_MAX) {
         eni_error("dataset", "%s: %llu images of %llu x %llu are more than this reader takes", folder,
-                  (ull)train.dim[0], (ull)train.dim[1], (ull)train.dim[2]);
+                  (unsigned long long)train.dim[0], (unsigned long long)train.dim[1],
+                  (unsigned long long)train.dim[2]);
         return EN_EFORMAT;
     }
     set->height = (int)train.dim[1];

@@ -21,14 +21,14 @@
 
 enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 
-typedef struct buffer {
+typedef struct loader_slot {
     eni_batch batch;
     void *memory; /* what follows lies in it */
     bool is_registered;
     float *x; /* (B, H, W, C) */
     int32_t *labels;
     float *targets;
-} buffer;
+} loader_slot;
 
 struct eni_loader {
     eni_loader_options options;
@@ -36,7 +36,7 @@ struct eni_loader {
     eni_sampler *sampler; /* loader thread */
     uint32_t *indices;    /* loader thread, (B) */
     uint64_t next;        /* loader thread: the next m of a fixed assignment */
-    buffer slots[DEPTH_MAX + HOLD_MAX];
+    loader_slot slots[DEPTH_MAX + HOLD_MAX];
     uint64_t nslots; /* depth + those in the consumer's hands */
     uint64_t hold;
 
@@ -66,7 +66,7 @@ static en_status choose(eni_loader *loader, eni_micro *micro_out)
     return EN_OK;
 }
 
-static void fill(eni_loader *loader, const eni_micro *micro, buffer *slot)
+static void fill(eni_loader *loader, const eni_micro *micro, loader_slot *slot)
 {
     eni_sampler_indices(loader->sampler, micro, loader->indices);
     eni_dataset_gather(loader->options.dataset, ENI_TRAIN, loader->indices, micro->count, slot->x,
@@ -76,7 +76,7 @@ static void fill(eni_loader *loader, const eni_micro *micro, buffer *slot)
 
 /* Waits for a slot that is neither filled nor in the consumer's hands. False: aborted. There is no deadline:
  * the consumer's compute may take as long as it likes, and an abort always wakes. */
-static bool wait_for_room(eni_loader *loader, buffer **slot_out)
+static bool wait_for_room(eni_loader *loader, loader_slot **slot_out)
 {
     pthread_mutex_lock(&loader->mutex);
     while (!loader->is_aborted && loader->filled + loader->hold >= loader->taken + loader->nslots)
@@ -92,7 +92,7 @@ static void *loader_main(void *user)
     eni_loader *loader = user;
     en_status st = EN_EINTR;
     eni_micro micro;
-    buffer *slot;
+    loader_slot *slot;
     while (wait_for_room(loader, &slot)) {
         st = choose(loader, &micro);
         if (st != EN_OK) break;
@@ -130,7 +130,7 @@ static en_status check_options(const eni_loader_options *o)
 }
 
 /* One block: x, then labels or targets on a line of their own. */
-static en_status take_buffer(eni_loader *loader, uint64_t rows, buffer *slot)
+static en_status take_buffer(eni_loader *loader, uint64_t rows, loader_slot *slot)
 {
     const eni_loader_options *o = &loader->options;
     const eni_dataset *set = o->dataset;
@@ -262,7 +262,7 @@ void eni_loader_stop(eni_loader *loader)
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->mutex);
     for (uint64_t i = 0; i < loader->nslots; i++) {
-        buffer *slot = &loader->slots[i];
+        loader_slot *slot = &loader->slots[i];
         if (slot->is_registered) loader->options.unregister_memory(loader->options.pin_user, slot->memory);
         eni_free(slot->memory);
     }

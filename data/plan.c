@@ -4,8 +4,6 @@
 #include "core/log.h"
 #include "core/try.h"
 
-typedef unsigned long long ull;
-
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -19,12 +17,13 @@ static uint64_t ceil_div(uint64_t a, uint64_t b)
 static en_status check_options(const eni_plan_options *o)
 {
     if (o->train_samples == 0 || o->train_samples > UINT32_MAX) {
-        eni_error("plan", "%llu training samples, expected 1 to 4294967295", (ull)o->train_samples);
+        eni_error("plan", "%llu training samples, expected 1 to 4294967295",
+                  (unsigned long long)o->train_samples);
         return EN_EINVAL;
     }
     if (o->world == 0 || o->batch == 0) {
-        eni_error("plan", "%llu workers with batches of %llu samples: both must be at least 1", (ull)o->world,
-                  (ull)o->batch);
+        eni_error("plan", "%llu workers with batches of %llu samples: both must be at least 1",
+                  (unsigned long long)o->world, (unsigned long long)o->batch);
         return EN_EINVAL;
     }
     if (o->epochs == 0 && o->steps == 0 && o->max_samples == 0) {
@@ -40,7 +39,7 @@ static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
     *p = (eni_plan){.train_samples = o->train_samples, .world = o->world, .batch = o->batch};
     if (__builtin_mul_overflow(o->world, o->batch, &p->global_batch)) {
         eni_error("plan", "%llu workers with batches of %llu samples: the product does not fit 64 bits",
-                  (ull)o->world, (ull)o->batch);
+                  (unsigned long long)o->world, (unsigned long long)o->batch);
         return EN_EINVAL;
     }
     if (o->drop_last) p->dropped_per_epoch = o->train_samples % p->global_batch;
@@ -50,7 +49,8 @@ static en_status plan_epoch(const eni_plan_options *o, eni_plan *p)
     eni_error("plan",
               "%llu training samples do not fill one global batch of %llu (%llu workers x %llu), and "
               "--drop-last leaves out what does not: take smaller batches or leave --drop-last away",
-              (ull)o->train_samples, (ull)p->global_batch, (ull)o->world, (ull)o->batch);
+              (unsigned long long)o->train_samples, (unsigned long long)p->global_batch,
+              (unsigned long long)o->world, (unsigned long long)o->batch);
     return EN_EINVAL;
 }
 
@@ -93,14 +93,14 @@ en_status eni_plan_make(const eni_plan_options *options, eni_plan *plan_out)
             eni_error("plan",
                       "--max-samples %llu is less than one global batch of %llu, and --drop-last leaves out "
                       "what does not fill one: raise it or leave --drop-last away",
-                      (ull)options->max_samples, (ull)p.global_batch);
+                      (unsigned long long)options->max_samples, (unsigned long long)p.global_batch);
             return EN_EINVAL;
         }
     }
     p.steps = steps_of_samples(&p, p.samples);
     if (__builtin_mul_overflow(p.steps, p.world, &p.micro_batches)) {
-        eni_error("plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget", (ull)p.steps,
-                  (ull)p.world);
+        eni_error("plan", "%llu steps of %llu workers do not fit 64 bits: lower the budget",
+                  (unsigned long long)p.steps, (unsigned long long)p.world);
         return EN_EINVAL;
     }
     *plan_out = p;

@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "models/evaluate.h"
+#include "models/evaluation.h"
 #include "models/layer.h"
 
 /* ---- all layers, planned for batches of one size ------------------------------------------------------ */

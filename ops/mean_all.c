@@ -6,10 +6,8 @@
 
 #include "ops/multiversion.h"
 
-/* One line of elements: a register on AVX-512, two or four elsewhere. STRIDE lines are summed side by side,
- * so that the additions of one do not wait for each other. */
-typedef float line __attribute__((vector_size(64), aligned(4), may_alias));
-enum { LINE = 16, STRIDE = 4, STEP = STRIDE * LINE };
+/* STRIDE lines are summed side by side, so that the additions of one do not wait for each other. */
+enum { LINE = sizeof(eni_line) / sizeof(float), STRIDE = 4, STEP = STRIDE * LINE };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -20,17 +18,17 @@ ALWAYS_INLINE void mean_lines(float *const *dst, int ndst, const float *const *s
 {
     uint64_t i = 0;
     for (; i + STEP <= count; i += STEP) {
-        line sum[STRIDE];
+        eni_line sum[STRIDE];
         for (int s = 0; s < STRIDE; s++)
-            sum[s] = *(const line *)(src[0] + i + s * LINE) * scale[0];
+            sum[s] = *(const eni_line *)(src[0] + i + s * LINE) * scale[0];
         for (int k = 1; k < nsrc; k++)
             for (int s = 0; s < STRIDE; s++)
-                sum[s] += *(const line *)(src[k] + i + s * LINE) * scale[k];
+                sum[s] += *(const eni_line *)(src[k] + i + s * LINE) * scale[k];
         for (int s = 0; s < STRIDE; s++)
             sum[s] *= inv;
         for (int d = 0; d < ndst; d++)
             for (int s = 0; s < STRIDE; s++)
-                *(line *)(dst[d] + i + s * LINE) = sum[s];
+                *(eni_line *)(dst[d] + i + s * LINE) = sum[s];
     }
     for (; i < count; i++) {
         float sum = src[0][i] * scale[0];

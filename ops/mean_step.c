@@ -11,36 +11,34 @@
 /* SGD as ops/optimizer.c has it, case by case, in the same order of operations. */
 enum { MOMENTUM = 1, DECAY = 2, NESTEROV = 4 };
 
-/* One line of elements: a register on AVX-512, two or four elsewhere. */
-typedef float line __attribute__((vector_size(64), aligned(4), may_alias));
-enum { LINE = 16, STRIDE = 2, BLOCK = 1024 };
+enum { LINE = sizeof(eni_line) / sizeof(float), STRIDE = 2, BLOCK = 1024 };
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* Lines go by address: how one is handed over by value depends on the machine version. */
-ALWAYS_INLINE void mean_of(line *mean, const eni_sources *from, int n, uint64_t i)
+ALWAYS_INLINE void mean_of(eni_line *mean, const eni_sources *from, int n, uint64_t i)
 {
-    line sum = *(const line *)(from->src[0] + i) * from->scale[0];
+    eni_line sum = *(const eni_line *)(from->src[0] + i) * from->scale[0];
     for (int k = 1; k < n; k++)
-        sum += *(const line *)(from->src[k] + i) * from->scale[k];
+        sum += *(const eni_line *)(from->src[k] + i) * from->scale[k];
     *mean = sum * from->inv;
 }
 
-ALWAYS_INLINE void step_line(float *w_at, float *m_at, const line *mean, int kind, float lr, float mu,
+ALWAYS_INLINE void step_line(float *w_at, float *m_at, const eni_line *mean, int kind, float lr, float mu,
                              float decay)
 {
-    const line w = *(line *)w_at;
-    line d = *mean;
+    const eni_line w = *(eni_line *)w_at;
+    eni_line d = *mean;
     if (kind & DECAY) d += decay * w;
     if (kind & MOMENTUM) {
-        const line m = mu * *(line *)m_at + d;
-        *(line *)m_at = m;
+        const eni_line m = mu * *(eni_line *)m_at + d;
+        *(eni_line *)m_at = m;
         if (kind & NESTEROV)
             d += mu * m;
         else
             d = m;
     }
-    *(line *)w_at = w - lr * d;
+    *(eni_line *)w_at = w - lr * d;
 }
 
 /* n and kind are constants where this is inlined. */
@@ -51,7 +49,7 @@ ALWAYS_INLINE void sgd_lines(float *w, float *m, const eni_sources *given, int n
     const eni_sources from = *given;
     uint64_t i = 0;
     for (; i + STRIDE * LINE <= count; i += STRIDE * LINE) {
-        line g[STRIDE];
+        eni_line g[STRIDE];
         for (int s = 0; s < STRIDE; s++)
             mean_of(&g[s], &from, n, i + (uint64_t)s * LINE);
         for (int s = 0; s < STRIDE; s++)

@@ -22,4 +22,7 @@
 #define ENI_MULTIVERSION_SHORT
 #endif
 
+/* What such a function computes with at a time: a register on AVX-512, two or four elsewhere. */
+typedef float eni_line __attribute__((vector_size(64), aligned(4), may_alias));
+
 #endif

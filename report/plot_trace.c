@@ -35,11 +35,11 @@ int eni_trace_phase(const char *name)
 
 /* ---- spans --------------------------------------------------------------------------------------------- */
 
-typedef struct span {
+typedef struct drawn_span {
     const char *name;  /* borrowed from the JSON */
     double begin, end; /* ms */
     long pid, tid, step;
-} span;
+} drawn_span;
 
 typedef struct process {
     long pid;
@@ -48,7 +48,7 @@ typedef struct process {
 
 typedef struct trace {
     json_t *root;
-    span *spans;
+    drawn_span *spans;
     size_t nspans, nprocesses;
     process processes[MAX_PROCESSES];
 } trace;
@@ -75,12 +75,12 @@ static void take_event(eni_json *reader, trace *t, const json_t *event, size_t i
     double begin = eni_json_need_number(reader, event, where, "ts") / 1e3;
     double length = eni_json_need_number(reader, event, where, "dur") / 1e3;
     const json_t *step = json_object_get(args, "step");
-    t->spans[t->nspans++] = (span){name,
-                                   begin,
-                                   begin + length,
-                                   pid,
-                                   (long)json_integer_value(json_object_get(event, "tid")),
-                                   json_is_integer(step) ? (long)json_integer_value(step) : -1};
+    t->spans[t->nspans++] = (drawn_span){name,
+                                         begin,
+                                         begin + length,
+                                         pid,
+                                         (long)json_integer_value(json_object_get(event, "tid")),
+                                         json_is_integer(step) ? (long)json_integer_value(step) : -1};
 }
 
 static en_status load_trace(eni_json *reader, trace *t)
@@ -136,7 +136,7 @@ static bool choose_window(const trace *t, window *window_out)
     for (long s = 0; s <= last; s++)
         windows[s] = (window){INFINITY, -INFINITY, s};
     for (size_t i = 0; i < t->nspans; i++) {
-        const span *s = &t->spans[i];
+        const drawn_span *s = &t->spans[i];
         if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_rank_0(t, s->pid)) continue;
         windows[s->step].begin = fmin(windows[s->step].begin, s->begin);
         windows[s->step].end = fmax(windows[s->step].end, s->end);
@@ -150,7 +150,7 @@ static bool choose_window(const trace *t, window *window_out)
     return n > 0;
 }
 
-static size_t lane_of(const trace *t, eni_trace_step *step, const span *s)
+static size_t lane_of(const trace *t, eni_trace_step *step, const drawn_span *s)
 {
     for (size_t i = 0; i < step->nlanes; i++)
         if (step->lanes[i].pid == s->pid && step->lanes[i].tid == s->tid) return i;
@@ -193,7 +193,7 @@ static en_status cut(const trace *t, const window *w, eni_trace_step *step)
     if (step->parts == NULL) return EN_ENOMEM;
     for (int pass = 0; pass < 2; pass++) { /* first the lanes, then the parts that refer to them */
         for (size_t i = 0; i < t->nspans && step->nparts < MAX_PARTS; i++) {
-            const span *s = &t->spans[i];
+            const drawn_span *s = &t->spans[i];
             if (s->end <= w->begin || s->begin >= w->end || strcmp(s->name, "step") == 0) continue;
             size_t lane = lane_of(t, step, s);
             if (pass == 0 || lane == ENI_TRACE_LANES) continue;

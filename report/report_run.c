@@ -265,10 +265,10 @@ static en_status load_shares(eni_json *reader, eni_run *run)
         snprintf(where, sizeof where, "per_worker[%zu]", i);
         const json_t *entry = json_array_get(list, i);
         run->shares[run->nshares++] =
-            (eni_share){.rank = (int)eni_json_need_integer(reader, entry, where, "rank"),
-                        .computed = eni_json_number(reader, entry, where, "samples_computed"),
-                        .applied = eni_json_number(reader, entry, where, "samples_applied"),
-                        .steps = eni_json_number(reader, entry, where, "steps")};
+            (eni_rank_share){.rank = (int)eni_json_need_integer(reader, entry, where, "rank"),
+                             .computed = eni_json_number(reader, entry, where, "samples_computed"),
+                             .applied = eni_json_number(reader, entry, where, "samples_applied"),
+                             .steps = eni_json_number(reader, entry, where, "steps")};
     }
     return reader->status;
 }

@@ -1,8 +1,8 @@
 /* report_study.h - a finished comparison in memory: settings x arms x seeds, one run each.
  *
  * A *setting* is a condition ("even", "slow"), an *arm* is a strategy with its options, and runs of the same
- * setting and seed are a pair: same initial weights, same data order. Numbers that a file did not give are NAN,
- * texts NULL; a time to target that was not reached is INFINITY (the run is censored, never dropped). */
+ * setting and seed are a pair: same initial weights, same data order. Numbers that a file did not give are
+ * NAN, texts NULL; a time to target that was not reached is INFINITY (the run is censored, never dropped). */
 #ifndef REPORT_REPORT_STUDY_H
 #define REPORT_REPORT_STUDY_H
 
@@ -56,10 +56,10 @@ typedef struct eni_staleness {
 } eni_staleness;
 
 /* What one worker contributed. */
-typedef struct eni_share {
+typedef struct eni_rank_share {
     int rank;
     double computed, applied, steps;
-} eni_share;
+} eni_rank_share;
 
 /* A rank that was to be slow: by how much, and what came out (NAN: nobody could tell). */
 typedef struct eni_slow {
@@ -90,14 +90,14 @@ typedef struct eni_run {
     eni_role *roles;
     eni_staleness staleness;     /* of all workers */
     eni_staleness *worker_stale; /* per worker */
-    eni_share *shares;
+    eni_rank_share *shares;
     eni_slow *slow;
 
-    double step_ms[3];    /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
-    double reach_t;       /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
-    double reach_samples; /* samples to the target, likewise */
+    double step_ms[3];            /* p50, p95, p99 over all steps of all workers, from metrics-RANK.jsonl */
+    double reach_t;               /* seconds to the target; INFINITY: not reached; NAN: no accuracy */
+    double reach_samples;         /* samples to the target, likewise */
     double reach_low, reach_high; /* the bracket: seconds of the snapshots that enclose reach_t */
-    double last_t;        /* of the last evaluation: a censored run took longer than this */
+    double last_t;                /* of the last evaluation: a censored run took longer than this */
     double evaluated_for; /* the target that the evaluated points were chosen for, a fraction; NAN: none */
     double outside;       /* share of all cores that other processes took while it ran; NAN: not known */
 } eni_run;
@@ -131,8 +131,8 @@ typedef struct eni_study {
     eni_primary primary; /* the comparison that the study named before the first run */
 } eni_study;
 
-/* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure there is nothing to
- * free. Logs the first thing that is wrong. */
+/* Reads the folder (see eni_report); target 0: its own. The caller frees with eni_study_free; on failure
+ * there is nothing to free. Logs the first thing that is wrong. */
 en_status eni_study_load(const char *dir, double target, eni_study **study_out);
 void eni_study_free(eni_study *study);
 
@@ -147,8 +147,8 @@ void eni_study_find_target(eni_run *run, double target);
 /* Whether the bracket of a run that reached the target is more than 10 % of its time. */
 bool eni_study_bracket_is_wide(const eni_run *run);
 
-/* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of the
- * grid. False where nobody has said for which target the run was evaluated. */
+/* Of another target than this one: the snapshots that would enclose it are gone, and its bracket is that of
+ * the grid. False where nobody has said for which target the run was evaluated. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
 /* The run of (setting, arm, seed), or NULL. Borrowed. */
@@ -176,8 +176,8 @@ eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm
 /* How many runs of (setting, arm) are in the study, complete or not. */
 size_t eni_study_count(const eni_study *study, size_t setting, size_t arm);
 
-/* How many of them trained to the end without reaching the target, and the least clock at which one of those ended
- * (NAN: none did). */
+/* How many of them trained to the end without reaching the target, and the least clock at which one of those
+ * ended (NAN: none did). */
 size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, double *least_t_out);
 
 /* A complete run of (setting, arm) that stands for the others in texts: the first started; NULL: none. */

@@ -7,7 +7,7 @@
  * the store (runtime/store/store.h) serve.c       what a shard does with a message shard_save.c  what a shard
  * keeps on disk, and may promise because of it answer.c      what a shard answers, and by which way arenas.c
  * memory shared with the workers of this host state.c       the folder of --state: the run, the claims, two
- * generations of each shard report.c      what psd measured */
+ * generations of each shard psd_report.c      what psd measured */
 #ifndef SERVER_PSD_H
 #define SERVER_PSD_H
 

@@ -8,7 +8,7 @@
 #include "core/try.h"
 #include "runtime/net/host_info.h"
 #include "server/psd_impl.h"
-#include "server/report.h"
+#include "server/psd_report.h"
 
 enum { FACTS = 5 }; /* member data beside the shards */
 

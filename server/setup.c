@@ -20,15 +20,15 @@
 enum { MAX_BUCKETS = 1 << 20 };
 
 /* The key-values being read, and where to say what is wrong with them. */
-typedef struct reader {
+typedef struct key_reader {
     const eni_key_value *key_values;
     size_t nkey_values;
     char *why; /* (ENI_REASON_MAX) */
-} reader;
+} key_reader;
 
-static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
+static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
+static en_status refuse(const key_reader *r, en_status status, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -37,14 +37,14 @@ static en_status refuse(const reader *r, en_status status, const char *fmt, ...)
     return status;
 }
 
-static en_status text_of(const reader *r, const char *key, const char **value_out)
+static en_status text_of(const key_reader *r, const char *key, const char **value_out)
 {
     *value_out = eni_key_value_find(r->key_values, r->nkey_values, key);
     if (*value_out) return EN_OK;
     return refuse(r, EN_EPROTO, "psd needs to know '%s', and rank 0's JOIN does not say it", key);
 }
 
-static en_status real_of(const reader *r, const char *key, double least, double *value_out)
+static en_status real_of(const key_reader *r, const char *key, double least, double *value_out)
 {
     const char *text;
     char *end;
@@ -57,7 +57,7 @@ static en_status real_of(const reader *r, const char *key, double least, double 
 }
 
 /* Decimal digits that fit 64 bits, and nothing else. */
-static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
+static en_status whole_of(const key_reader *r, const char *key, uint64_t *value_out)
 {
     const char *text;
     EN_TRY(text_of(r, key, &text));
@@ -71,7 +71,7 @@ static en_status whole_of(const reader *r, const char *key, uint64_t *value_out)
 }
 
 /* The emulated network; who says nothing of it (libentrain) has none. */
-static en_status read_net(const reader *r, eni_setup *setup)
+static en_status read_net(const key_reader *r, eni_setup *setup)
 {
     uint64_t delay = 0;
     if (!eni_key_value_find(r->key_values, r->nkey_values, "net-rate")) return EN_OK;
@@ -84,7 +84,8 @@ static en_status read_net(const reader *r, eni_setup *setup)
 }
 
 /* The position of a word in a list, as an enum has it. */
-static en_status word_of(const reader *r, const char *key, const char *const *words, int n, int *index_out)
+static en_status word_of(const key_reader *r, const char *key, const char *const *words, int n,
+                         int *index_out)
 {
     const char *text;
     EN_TRY(text_of(r, key, &text));
@@ -97,7 +98,7 @@ static en_status word_of(const reader *r, const char *key, const char *const *wo
 }
 
 /* "100,200,300" into an array of its own. */
-static en_status list_of(const reader *r, const char *key, uint64_t **list_out, uint32_t *n_out)
+static en_status list_of(const key_reader *r, const char *key, uint64_t **list_out, uint32_t *n_out)
 {
     const char *text;
     EN_TRY(text_of(r, key, &text));
@@ -129,7 +130,7 @@ static int by_offset(const void *a, const void *b)
     return x[0] < y[0] ? -1 : x[0] > y[0];
 }
 
-static en_status check_overlap(const reader *r, const eni_setup *setup)
+static en_status check_overlap(const key_reader *r, const eni_setup *setup)
 {
     uint64_t(*range)[2] = eni_alloc_array(setup->nbuckets, sizeof *range), end = 0;
     int is_apart = 1;
@@ -147,7 +148,7 @@ static en_status check_overlap(const reader *r, const eni_setup *setup)
     return is_apart ? EN_OK : refuse(r, EN_EPROTO, "two buckets have elements in common");
 }
 
-static en_status read_buckets(const reader *r, eni_setup *setup)
+static en_status read_buckets(const key_reader *r, eni_setup *setup)
 {
     uint32_t noffsets;
     EN_TRY(whole_of(r, "elements", &setup->elements));
@@ -167,7 +168,7 @@ static en_status read_buckets(const reader *r, eni_setup *setup)
     return check_overlap(r, setup);
 }
 
-static en_status read_optimizer(const reader *r, eni_setup *setup)
+static en_status read_optimizer(const key_reader *r, eni_setup *setup)
 {
     const char *name;
     double momentum = 0, decay = 0, nesterov = 0;
@@ -189,7 +190,7 @@ static en_status read_optimizer(const reader *r, eni_setup *setup)
     return whole_of(r, "total-samples", &setup->schedule.total);
 }
 
-static en_status read_strategy(const reader *r, const en_strategy *strategy, eni_setup *setup)
+static en_status read_strategy(const key_reader *r, const en_strategy *strategy, eni_setup *setup)
 {
     const char *name, *options;
     EN_TRY(text_of(r, "strategy-name", &name));
@@ -204,7 +205,7 @@ static en_status read_strategy(const reader *r, const en_strategy *strategy, eni
     return EN_OK;
 }
 
-static en_status read_all(const reader *r, const en_strategy *strategy, eni_setup *setup)
+static en_status read_all(const key_reader *r, const en_strategy *strategy, eni_setup *setup)
 {
     static const char *const orders[] = {"rank", "ring"}; /* eni_sum_order */
     int order = 0;
@@ -221,7 +222,7 @@ static en_status read_all(const reader *r, const en_strategy *strategy, eni_setu
 en_status eni_setup_read(const en_strategy *strategy, const eni_key_value *key_values, size_t nkey_values,
                          eni_setup *setup_out, char why_out[ENI_REASON_MAX])
 {
-    const reader r = {key_values, nkey_values, why_out};
+    const key_reader r = {key_values, nkey_values, why_out};
     eni_setup setup = {0};
     const en_status st = read_all(&r, strategy, &setup);
     if (st == EN_OK)

@@ -3,7 +3,7 @@
  * Rank 0 does it when all have trained. On a host nobody else computes then, so it takes all cores, whatever
  * --threads says: with a device context and a model of its own, for how many threads a context has is fixed.
  */
-#include "models/evaluate.h"
+#include "models/evaluation.h"
 
 #include <math.h>
 

@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/try.h"
-#include "models/evaluate.h"
+#include "models/evaluation.h"
 #include "worker/batches.h"
 #include "worker/gpus.h"
 #include "worker/graph.h"

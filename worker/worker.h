@@ -33,7 +33,7 @@ typedef struct eni_on_gpu {
     struct eni_prefetch *prefetch;                 /* prefetch.h */
     struct eni_scores *scores;                     /* scores.h */
     struct eni_graphs *graphs;                     /* graph.h */
-    struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluate.h, by set; rank 0 */
+    struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */
     struct eni_scaler *scaler;                     /* scaler.h; NULL but with fp16 */
     en_event *lag[2];                              /* of a slow rank: trainer_gpu.c */
     int score_set;                                 /* of the step in progress */

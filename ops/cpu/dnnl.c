@@ -156,7 +156,7 @@ static en_status pass_desc(const eni_dnnl *dnnl, const layer *l, int which, dnnl
     return st;
 }
 
-/* A view without data yet: run.c points it at the tensors of each run. */
+/* A view without data yet: run_plan.c points it at the tensors of each run. */
 static en_status view(const eni_dnnl *dnnl, const dnnl_memory_desc_t *desc, dnnl_memory_t *memory_out)
 {
     return DNNL(dnnl_memory_create(memory_out, desc, dnnl->engine, DNNL_MEMORY_NONE));

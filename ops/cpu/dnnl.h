@@ -1,7 +1,7 @@
 /* dnnl.h - the part of oneDNN that this device uses, in words that do not depend on oneDNN's version.
  *
  * dnnl.c is the only file that creates oneDNN objects: version 3 (Debian 13) changed those calls and no
- * others. Running a pass is in run.c, conv.c and linear.c. */
+ * others. Running a pass is in run_plan.c, conv.c and linear.c. */
 #ifndef OPS_CPU_DNNL_H
 #define OPS_CPU_DNNL_H
 

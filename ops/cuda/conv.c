@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/cuda/layer.h"
+#include "ops/cuda/layer_weights.h"
 #include "ops/cuda/unfold.h"
 
 enum { FORWARD, BACKWARD_WEIGHTS, BACKWARD_DATA, PASSES };

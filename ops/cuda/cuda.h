@@ -1,23 +1,24 @@
 /* cuda.h - the cuda device: convolutions by cuDNN (conv.c alone), products by cuBLASLt (product.c alone), the
  * rest by kernels of our own (*.cu).
  *
- *     device.c     the table; a context's life; memory
- *     context.c    below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
- *     streams.c     streams, events (tick.cu), copies
+ *     device.c         the table; a context's life; memory
+ *     context.c        below all others: the GPU that a thread speaks to, the libraries' errors in a sentence
+ *     streams.c        streams, events (tick.cu), copies
  *     registered.c staging.c   host memory that the GPU reaches, and the way of memory that it does not
- *     graph.c      captured work
- *     share.c      memory of other processes
- *     facts.c      which GPUs there are, their links, who uses them
- *     gpu.c        the table of gpu.h
- *     group.c      collectives: libnccl, loaded when it is first needed
- *     plan.c       one operation: finds its kernel
- *     conv.c linear.c   what libraries compute (layer.c, weights.cu, columns.cu: around them; unfold.c:
- *                  a convolution without cuDNN; product.cu: a product without cuBLASLt)
- *     kernels.c    what kernels of our own compute: relu.cu (cast too) pool.cu flatten.cu softmax.cu loss.cu
- *     flat.cu      mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c
+ *     capture.c        captured work
+ *     ipc_memory.c     memory of other processes
+ *     facts.c          which GPUs there are, their links, who uses them
+ *     gpu.c            the table of gpu.h
+ *     nccl_group.c     collectives: libnccl, loaded when it is first needed
+ *     op_plan.c        one operation: finds its kernel
+ *     conv.c linear.c  what libraries compute (layer_weights.c, weights.cu, columns.cu: around them;
+ *                      unfold.c: a convolution without cuDNN; product.cu: a product without cuBLASLt)
+ *     kernels.c        what kernels of our own compute: relu.cu (cast too) pool.cu flatten.cu softmax.cu
+ *                      loss.cu
+ *     flat.cu          mean, step, lin, finite: the bits of ops/mean.c and ops/optimizer.c
  *
- * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through launch.h,
- * so that they can also be compiled for the CPU (tests/fake_gpu). */
+ * Every call enqueues and returns. C files include cuda_runtime_api.h; kernels are started through
+ * kernel_launch.h, so that they can also be compiled for the CPU (tests/fake_gpu). */
 #ifndef OPS_CUDA_CUDA_H
 #define OPS_CUDA_CUDA_H
 
@@ -82,7 +83,7 @@ struct eni_cuda_kernel {
 extern const eni_cuda_kernel eni_cuda_conv, eni_cuda_linear, eni_cuda_relu, eni_cuda_pool, eni_cuda_flatten,
     eni_cuda_log_softmax, eni_cuda_nll, eni_cuda_cross_entropy, eni_cuda_mse, eni_cuda_cast;
 
-/* plan.c: the six functions of en_device that have to do with plans. */
+/* op_plan.c: the six functions of en_device that have to do with plans. */
 en_status eni_cuda_plan(en_ctx *ctx, const en_op *op, en_plan **plan_out);
 void eni_cuda_plan_free(en_plan *plan);
 void eni_cuda_plan_info(const en_plan *plan, en_plan_info *info_out);
@@ -162,13 +163,13 @@ en_status eni_cuda_mean_step(en_ctx *ctx, int stream, const en_gpu_step *step);
 en_status eni_cuda_lin(en_ctx *ctx, int stream, float *y, float a, const float *x, float b, uint64_t count);
 en_status eni_cuda_check_finite(en_ctx *ctx, int stream, const float *v, uint64_t count, uint32_t *flag);
 
-/* graph.c */
+/* capture.c */
 en_status eni_cuda_capture_begin(en_ctx *ctx);
 en_status eni_cuda_capture_end(en_ctx *ctx, en_graph **graph_out);
 en_status eni_cuda_launch(en_graph *graph);
 void eni_cuda_graph_free(en_graph *graph);
 
-/* share.c */
+/* ipc_memory.c */
 en_status eni_cuda_export_memory(en_ctx *ctx, void *memory, uint8_t handle_out[EN_GPU_HANDLE]);
 en_status eni_cuda_import_memory(en_ctx *ctx, const uint8_t handle[EN_GPU_HANDLE], void **memory_out);
 void eni_cuda_release_memory(en_ctx *ctx, void *memory);
@@ -181,7 +182,7 @@ en_status eni_cuda_users(int32_t index, en_gpu_user *users_out, int max, int *n_
 /* The program's log becomes this library's. Every entry that may log without a context begins with it. */
 void eni_cuda_log_to(const en_device_host *host);
 
-/* group.c */
+/* nccl_group.c */
 en_status eni_cuda_group_id(const en_device_host *host, uint8_t id_out[EN_GPU_GROUP_ID]);
 en_status eni_cuda_group_open(en_ctx *ctx, const uint8_t id[EN_GPU_GROUP_ID], int rank, int nranks,
                               en_status (*alive)(void *user), void *user, en_group **group_out);

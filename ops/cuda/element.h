@@ -9,7 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops/cuda/launch.h"
+#include "ops/cuda/kernel_launch.h"
 
 typedef __nv_bfloat16 eni_bf16;
 typedef __half eni_f16;

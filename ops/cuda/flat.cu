@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/try.h"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/kernel_launch.h"
 
 namespace
 {

@@ -24,7 +24,8 @@ static en_status cross_entropy_prepare(en_plan *plan)
 const eni_cuda_kernel eni_cuda_relu = {.forward = eni_cuda_relu_forward,
                                        .backward_data = eni_cuda_relu_backward};
 
-const eni_cuda_kernel eni_cuda_cast = {.forward = eni_cuda_cast_forward}; /* plan.c: never has a backward */
+const eni_cuda_kernel eni_cuda_cast = {.forward =
+                                           eni_cuda_cast_forward}; /* op_plan.c: never has a backward */
 
 const eni_cuda_kernel eni_cuda_pool = {
     .prepare = pool_prepare, .forward = eni_cuda_pool_forward, .backward_data = eni_cuda_pool_backward};

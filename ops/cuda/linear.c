@@ -10,7 +10,7 @@
 
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/cuda/layer.h"
+#include "ops/cuda/layer_weights.h"
 #include "ops/cuda/product.h"
 
 typedef struct linear {

@@ -1,5 +1,5 @@
 // tick.cu - the kernel of an event in a graph (streams.c): it counts, in a word that the host reads.
-#include "ops/cuda/launch.h"
+#include "ops/cuda/kernel_launch.h"
 
 namespace
 {

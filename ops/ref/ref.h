@@ -27,8 +27,8 @@ const eni_ref_kernel *eni_ref_kernel_find(uint32_t kind);
 /* Refuses an op that makes no sense or that no host device can do, and logs why in the name of `device`. */
 en_status eni_ref_check(const en_op *op, const char *device);
 
-/* Its two parts that hold for every device (check.c): the struct is not older than ours; the extents, flags and
- * window of an op whose kind and type the device has. */
+/* Its two parts that hold for every device (operation.c): the struct is not older than ours; the extents,
+ * flags and window of an op whose kind and type the device has. */
 en_status eni_ref_check_size(const en_op *op, const char *device);
 en_status eni_ref_check_sense(const en_op *op, const char *device);
 

@@ -1,8 +1,9 @@
 /* coll.c - the life of a group and its public calls.
  *
- * open checks the config and opens the engine: direct.c over shared memory, progress.c over TCP, none for a
- * group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number to the
- * engine; test and wait ask the engine. What the engines need of the group is in group.c, below them. */
+ * open checks the config and opens the engine: direct.c over shared memory, progress_engine.c over TCP, none
+ * for a group of one. submit checks an operation, numbers it, keeps a copy in coll->ops and hands the number
+ * to the engine; test and wait ask the engine. What the engines need of the group is in group.c, below them.
+ */
 #include "runtime/collective/coll.h"
 
 #include <string.h>

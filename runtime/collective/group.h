@@ -1,8 +1,8 @@
 /* group.h - what is inside an eni_coll: the common part, and the engine that moves the bytes.
  *
  * coll.c checks an operation and numbers it; the engine does the rest. There are two: direct.c (flags and
- * loads and stores in shared memory) and progress.c (sockets and a thread). group.c has what they and coll.c
- * share, below all of them. Private to runtime/collective. */
+ * loads and stores in shared memory) and progress_engine.c (sockets and a thread). group.c has what they and
+ * coll.c share, below all of them. Private to runtime/collective. */
 #ifndef COLLECTIVE_GROUP_H
 #define COLLECTIVE_GROUP_H
 

@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "runtime/collective/progress.h"
+#include "runtime/collective/progress_engine.h"
 
 /* Where the vector of `peer` arrives. */
 static float *scratch_of(const eni_coll *coll, int peer)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     return p->scratch + (size_t)peer * eni_round_up(coll->config.max_count, ENI_LINE_FLOATS);
 }
 

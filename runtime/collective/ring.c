@@ -20,7 +20,7 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "runtime/collective/progress.h"
+#include "runtime/collective/progress_engine.h"
 
 static int ring_mod(int rank, int n)
 {

@@ -1,7 +1,7 @@
 /* sendrecv.c - one vector to one rank and one from another, over TCP. */
 #include <string.h>
 
-#include "runtime/collective/progress.h"
+#include "runtime/collective/progress_engine.h"
 
 static float *sendrecv_target(const eni_coll *coll, const eni_inflight *inflight)
 {

@@ -2,7 +2,7 @@
  *
  * A frame is a header of 88 bytes, little-endian, and up to one segment of float32. Sending is one writev
  * straight from the vector; receiving goes straight to where the payload belongs. Private to
- * runtime/collective; used by the progress thread (progress.c) only. */
+ * runtime/collective; used by the progress thread (progress_engine.c) only. */
 #ifndef COLLECTIVE_STREAM_H
 #define COLLECTIVE_STREAM_H
 

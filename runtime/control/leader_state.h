@@ -36,7 +36,7 @@ typedef struct eni_connection {
     eni_connection_stage stage;
     eni_log_limit *refusals; /* the leader's */
     eni_link link;
-    en_status stream; /* EN_OK while the connection can be read */
+    en_status stream;     /* EN_OK while the connection can be read */
     bool is_write_closed; /* sending failed: read on, a goodbye may still be there to be read */
     bool is_half_closed;
     bool is_in_world;           /* peer and key-values belong to the leader now */
@@ -59,20 +59,20 @@ typedef struct eni_slot {
     char tag[ENI_TAG_MAX];
 } eni_slot;
 
-typedef enum eni_member_stage {
+typedef enum eni_leader_member_stage {
     MEMBER_MISSING, /* has not joined, or not joined again */
     MEMBER_HERE,
     MEMBER_BYE, /* has said it, and waits for the answer */
     MEMBER_GONE,
     MEMBER_LOST
-} eni_member_stage;
+} eni_leader_member_stage;
 
 /* A rank, or a server k >= 1, whoever holds its connection. */
 typedef struct eni_leader_member {
-    eni_member_stage stage;
+    eni_leader_member_stage stage;
     eni_connection *connection; /* NULL: not connected */
-    int64_t missing_ns; /* MISSING: since when */
-    int64_t step;       /* as of the last heartbeat, like the next ones */
+    int64_t missing_ns;         /* MISSING: since when */
+    int64_t step;               /* as of the last heartbeat, like the next ones */
     uint32_t op, waits;
     uint64_t moves, samples;
     char phase[ENI_PHASE_MAX];
@@ -115,15 +115,15 @@ struct eni_leader {
     eni_log_limit refusals;
     struct pollfd *polled;
     struct eni_leader_status *status_file; /* NULL: none */
-    eni_world_info world; /* valid until stop: on_world may keep it */
-    eni_peer *peers;      /* (nmembers) ranks, then servers 1 .. */
-    eni_leader_member *members; /* (nmembers) */
+    eni_world_info world;                  /* valid until stop: on_world may keep it */
+    eni_peer *peers;                       /* (nmembers) ranks, then servers 1 .. */
+    eni_leader_member *members;            /* (nmembers) */
     int32_t nmembers;
     eni_terms terms;
-    bool needs_first;   /* terms.goes_on */
+    bool needs_first;           /* terms.goes_on */
     eni_key_value *member_data; /* terms.member_data and what the servers added */
-    uint64_t asked;     /* the gather for which the servers were asked */
-    int64_t moved_ns;   /* when anybody was last seen to go on */
+    uint64_t asked;             /* the gather for which the servers were asked */
+    int64_t moved_ns;           /* when anybody was last seen to go on */
     eni_stop_stage stop;
     uint64_t stop_step;
     char abort_reason[ENI_REASON_MAX];

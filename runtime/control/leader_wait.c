@@ -11,14 +11,14 @@
 enum { NAMED_AT_MOST = 3 };
 
 /* A sentence that grows; what does not fit is cut off. */
-typedef struct sentence {
+typedef struct explanation {
     char text[ENI_REASON_MAX];
     size_t at;
-} sentence;
+} explanation;
 
-static void say(sentence *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(explanation *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(sentence *s, const char *format, ...)
+static void say(explanation *s, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -34,7 +34,7 @@ static bool is_gather(const eni_message *wait)
 }
 
 /* "step 412 all-reduce #3 (fc2.weight, 4.0 MB)", "step 412 gather (trained)" */
-static void say_place(sentence *s, const eni_message *wait)
+static void say_place(explanation *s, const eni_message *wait)
 {
     double bytes = (double)wait->bytes;
     if (wait->step >= 0) say(s, "step %" PRId64 " ", wait->step);
@@ -60,8 +60,8 @@ static bool is_behind(const eni_leader_member *member, const eni_message *wait)
     return member->step < wait->step || (member->step == wait->step && member->op < wait->op);
 }
 
-static void say_state(const eni_leader *leader, sentence *s, const eni_leader_member *member, int64_t now_ns,
-                      int64_t asked_step)
+static void say_state(const eni_leader *leader, explanation *s, const eni_leader_member *member,
+                      int64_t now_ns, int64_t asked_step)
 {
     if (member->stage == MEMBER_MISSING || member->connection == NULL) {
         say(s, "not back yet");
@@ -86,8 +86,8 @@ static void say_state(const eni_leader *leader, sentence *s, const eni_leader_me
         say(s, " of step %" PRId64, member->step);
 }
 
-static void say_member(const eni_leader *leader, sentence *s, const eni_leader_member *member, int64_t now_ns,
-                       int64_t asked_step)
+static void say_member(const eni_leader *leader, explanation *s, const eni_leader_member *member,
+                       int64_t now_ns, int64_t asked_step)
 {
     const eni_peer *peer = &leader->peers[member - leader->members];
     char who[32];
@@ -97,7 +97,7 @@ static void say_member(const eni_leader *leader, sentence *s, const eni_leader_m
 }
 
 /* Nobody is behind: then it is a server's answer that is due, or bytes are on their way. */
-static void say_nobody(const eni_leader *leader, sentence *s, const eni_message *wait)
+static void say_nobody(const eni_leader *leader, explanation *s, const eni_message *wait)
 {
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         if (leader->members[i].stage == MEMBER_MISSING) {
@@ -112,7 +112,7 @@ static void say_nobody(const eni_leader *leader, sentence *s, const eni_message 
             strcmp(wait->what, "NCCL") == 0 ? "a GPU or " : "");
 }
 
-static void explain(const eni_leader *leader, const eni_message *wait, sentence *s)
+static void explain(const eni_leader *leader, const eni_message *wait, explanation *s)
 {
     int32_t nranks = leader->config.nranks, behind = 0, there = 0;
     int64_t now_ns = eni_now_ns();
@@ -132,7 +132,7 @@ static void explain(const eni_leader *leader, const eni_message *wait, sentence 
 }
 
 /* One that waits for the others to join hears who is missing. */
-static void explain_join(const eni_leader *leader, const eni_message *wait, sentence *s)
+static void explain_join(const eni_leader *leader, const eni_message *wait, explanation *s)
 {
     char have[ENI_REASON_MAX];
     double left = (double)(leader->join_deadline_ns - eni_now_ns()) / 1e9;
@@ -147,7 +147,7 @@ static void explain_join(const eni_leader *leader, const eni_message *wait, sent
 void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
                         const eni_message *m)
 {
-    sentence s = {.at = 0};
+    explanation s = {.at = 0};
     if (leader->stage == LEADER_RUNNING && member != NULL && connection->stage == CONNECTION_ACTIVE) {
         member->wait = *m;
         member->has_wait = member->waits != ENI_WAITS_NOT;
@@ -198,7 +198,7 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
 void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns)
 {
     bool is_split;
-    sentence s = {.at = 0};
+    explanation s = {.at = 0};
     if (leader->abort_ns != 0 || leader->stop == STOP_PAUSING) return;
     if (!all_stuck(leader, now_ns, &is_split) || !is_split) return;
     say(&s, "all wait and nobody can go on, an exchange was skipped:");

@@ -1,5 +1,5 @@
 /* transport.h - what carries a host's exchanges: the one table that sockets with shared memory (host_net.c)
- * and virtual time (runtime/sim/rank.c) fill. Everything else of a host is the same code on both.
+ * and virtual time (runtime/sim/sim_rank.c) fill. Everything else of a host is the same code on both.
  *
  * An operation is started and then waited for, once; `test` is for who has something else to do meanwhile.
  * One thread (in virtual time: one fiber) calls a table. */

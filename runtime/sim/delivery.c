@@ -15,12 +15,12 @@
 /* A call on its way to a store and its answer on the way back. */
 typedef struct message {
     eni_sim_store *store;
-    eni_rank *rank;
+    eni_sim_rank *rank;
     uint32_t bucket, kind, what;
     uint64_t count, bytes; /* bytes: of what is on the way now */
     uint64_t seq, base_version, nsamples, covered, version;
-    float *in;              /* where the answer goes */
-    uint64_t request;       /* ticket */
+    float *in;               /* where the answer goes */
+    uint64_t request;        /* ticket */
     bool is_finished_notice; /* no call: the rank calls no more */
     bool has_payload;
     bool payload_is_lent; /* the store reads it still */
@@ -69,7 +69,7 @@ static void answer_arrived(void *sim_, void *answer_)
         eni_partition_client *part = &p->rank->parts[p->store - sim->stores][p->bucket];
         if (a->version > part->base_version) part->base_version = a->version;
     }
-    eni_rank_part_done(p->rank, p->request, a->status);
+    eni_sim_rank_part_done(p->rank, p->request, a->status);
     p->is_answered = true;
     maybe_free(p);
     eni_sim_free(sim, a);
@@ -232,13 +232,13 @@ static void send(message *p)
 
 /* ---- the call ------------------------------------------------------------------------------------------ */
 
-bool eni_delivery_is_client(const eni_rank *rank)
+bool eni_delivery_is_client(const eni_sim_rank *rank)
 {
     const uint32_t flags = rank->sim->config->strategy->flags;
     return !(flags & EN_LEADERS_ARE_CLIENTS) || rank->world.local_rank == 0;
 }
 
-static eni_partition_client *partition_of(eni_rank *rank, int32_t store, uint32_t bucket)
+static eni_partition_client *partition_of(eni_sim_rank *rank, int32_t store, uint32_t bucket)
 {
     eni_partition_client **row = &rank->parts[store];
     if (*row == NULL) *row = eni_alloc_array(rank->sim->buckets->n, sizeof **row);
@@ -246,8 +246,8 @@ static eni_partition_client *partition_of(eni_rank *rank, int32_t store, uint32_
 }
 
 /* The part of a call that concerns one store: elements [lo, lo + count) of the bucket. */
-static en_status send_part(eni_rank *rank, int32_t store, const message *like, const float *out, float *in,
-                           uint64_t lo)
+static en_status send_part(eni_sim_rank *rank, int32_t store, const message *like, const float *out,
+                           float *in, uint64_t lo)
 {
     if (rank->sim->faults)
         return rank->sim->faults->call(rank, &(eni_sim_call){.store = store,
@@ -276,19 +276,19 @@ static en_status send_part(eni_rank *rank, int32_t store, const message *like, c
     return EN_OK;
 }
 
-en_status eni_delivery_call(eni_rank *rank, const eni_operation *op, uint64_t *ticket_out)
+en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *op, uint64_t *ticket_out)
 {
     const eni_sim *sim = rank->sim;
     const eni_bucket_range *range = &sim->buckets->bucket[op->bucket];
     const int32_t first = op->dest == EN_SERVERS ? 0 : sim->nshards + op->dest;
     const int32_t n = op->dest == EN_SERVERS ? sim->nshards : 1;
     const uint64_t count = range->hi - range->lo;
-    const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_rank_at(rank, (uint32_t)op->out, op->bucket);
-    float *in = op->in == ENI_SLOT_NONE ? NULL : eni_rank_at(rank, (uint32_t)op->in, op->bucket);
+    const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->out, op->bucket);
+    float *in = op->in == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->in, op->bucket);
     uint32_t parts = 0;
     for (int32_t k = 0; k < n; k++)
         parts += eni_slice_lo(count, k + 1, n) > eni_slice_lo(count, k, n);
-    *ticket_out = eni_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
+    *ticket_out = eni_sim_rank_begin(rank, parts, "the answer to its call", op->bucket, op->dest);
     if (*ticket_out == 0) return EN_ENOMEM;
     message like = {.rank = rank,
                     .bucket = op->bucket,
@@ -306,7 +306,7 @@ en_status eni_delivery_call(eni_rank *rank, const eni_operation *op, uint64_t *t
 }
 
 /* Queues behind the rank's last push: it must not overtake it. */
-void eni_delivery_finished(eni_rank *rank)
+void eni_delivery_finished(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
     if (!eni_delivery_is_client(rank)) return;

@@ -74,7 +74,7 @@ static float *new_flat(const eni_sim *sim)
 
 static en_status open_rank(eni_sim *sim, int32_t index)
 {
-    eni_rank *rank = &sim->ranks[index];
+    eni_sim_rank *rank = &sim->ranks[index];
     const eni_sim_problem *problem = sim->config->problem;
     const int32_t local = sim->config->local_size;
     rank->sim = sim;
@@ -89,14 +89,14 @@ static en_status open_rank(eni_sim *sim, int32_t index)
     rank->param = eni_arena_at(rank->arena, ENI_SLOT_PARAM, 0);
     rank->grad = eni_arena_at(rank->arena, ENI_SLOT_GRAD, 0);
     memcpy(rank->param, problem->init, problem->count * sizeof(float));
-    return eni_fiber_new(eni_rank_body, rank, STACK_BYTES, &rank->fiber);
+    return eni_fiber_new(eni_sim_rank_body, rank, STACK_BYTES, &rank->fiber);
 }
 
 static en_status start_rank(eni_sim *sim, int32_t index)
 {
     sim->ranks[index].is_running = true;
     sim->nrunning++;
-    return eni_event_queue_post(&sim->queue, 0, eni_rank_resume, sim, &sim->ranks[index]);
+    return eni_event_queue_post(&sim->queue, 0, eni_sim_rank_resume, sim, &sim->ranks[index]);
 }
 
 static en_status open_world(eni_sim *sim)
@@ -141,7 +141,7 @@ static en_status open_world(eni_sim *sim)
     return EN_OK;
 }
 
-static void close_rank(eni_rank *rank, int32_t nstores)
+static void close_rank(eni_sim_rank *rank, int32_t nstores)
 {
     eni_fiber_free(rank->fiber);
     eni_host_close(rank->host);
@@ -154,9 +154,9 @@ static void close_rank(eni_rank *rank, int32_t nstores)
 
 en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
 {
-    eni_rank *rank = &sim->ranks[index];
+    eni_sim_rank *rank = &sim->ranks[index];
     close_rank(rank, sim->nstores);
-    *rank = (eni_rank){0};
+    *rank = (eni_sim_rank){0};
     EN_TRY(open_rank(sim, index));
     rank->parts = eni_alloc_array((size_t)sim->nstores, sizeof *rank->parts);
     return rank->parts ? start_rank(sim, index) : EN_ENOMEM;
@@ -194,9 +194,9 @@ static void name_the_stuck(eni_sim *sim)
     eni_sim_result *out = sim->result;
     size_t at = 0;
     for (int32_t r = 0; r < sim->nranks; r++) {
-        eni_rank *rank = &sim->ranks[r];
+        eni_sim_rank *rank = &sim->ranks[r];
         if (!rank->is_running) continue;
-        const eni_pending *request = eni_rank_pending(rank, rank->waiting);
+        const eni_sim_pending *request = eni_sim_rank_pending(rank, rank->waiting);
         if (++out->nstuck > 4) continue;
         const int n =
             snprintf(out->stuck + at, sizeof out->stuck - at,
@@ -280,7 +280,7 @@ static void mean_of_ranks(eni_sim *sim, float *flat_out)
 /* The model that the strategy's paper evaluates, into scratch; and what the strategy promises of the run. */
 static void collect(eni_sim *sim)
 {
-    const eni_rank *rank = &sim->ranks[0];
+    const eni_sim_rank *rank = &sim->ranks[0];
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
     int model = EN_EVAL_PARAM;
     uint32_t slot = ENI_SLOT_PARAM;
@@ -288,7 +288,8 @@ static void collect(eni_sim *sim)
     if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
     for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        memcpy(sim->scratch + range->lo, eni_rank_at(rank, slot, b), (range->hi - range->lo) * sizeof(float));
+        memcpy(sim->scratch + range->lo, eni_sim_rank_at(rank, slot, b),
+               (range->hi - range->lo) * sizeof(float));
     }
     if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->scratch);
     if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->scratch);

@@ -63,7 +63,7 @@ void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event)
 
 /* A rank alone in the world takes the mean of its micro-batches (one, too) as a world of as many ranks would:
  * the same function, the same order, the same bytes. */
-static void compute_gradient(eni_rank *rank)
+static void compute_gradient(eni_sim_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const eni_sim_problem *problem = sim->config->problem;
@@ -87,10 +87,10 @@ static void compute_gradient(eni_rank *rank)
     }
 }
 
-void eni_rank_resume(void *sim_, void *rank_)
+void eni_sim_rank_resume(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
+    eni_sim_rank *rank = rank_;
     if (rank->is_dead) {
         eni_fiber_free(rank->fiber);
         rank->fiber = NULL;
@@ -110,7 +110,7 @@ void eni_rank_resume(void *sim_, void *rank_)
 
 /* ---- vectors and samples ------------------------------------------------------------------------------- */
 
-float *eni_rank_at(const eni_rank *rank, uint32_t slot, uint32_t bucket)
+float *eni_sim_rank_at(const eni_sim_rank *rank, uint32_t slot, uint32_t bucket)
 {
     return eni_arena_at(rank->arena, slot, rank->sim->buckets->bucket[bucket].lo);
 }
@@ -139,52 +139,53 @@ uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch)
 /* ---- operations ---------------------------------------------------------------------------------------- */
 
 /* A ticket is generation << 32 | slot + 1. */
-eni_pending *eni_rank_slot_of(eni_rank *rank, uint64_t ticket)
+eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket)
 {
     const uint32_t slot = (uint32_t)ticket - 1;
     if (ticket == 0 || slot >= rank->npending) return NULL;
-    eni_pending *p = &rank->pending[slot];
+    eni_sim_pending *p = &rank->pending[slot];
     return p->generation == (uint32_t)(ticket >> 32) && !p->is_told ? p : NULL;
 }
 
-eni_pending *eni_rank_pending(eni_rank *rank, uint64_t ticket)
+eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket)
 {
-    eni_pending *p = eni_rank_slot_of(rank, ticket);
+    eni_sim_pending *p = eni_sim_rank_slot_of(rank, ticket);
     return p != NULL && p->parts > 0 ? p : NULL;
 }
 
-uint64_t eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest)
+uint64_t eni_sim_rank_begin(eni_sim_rank *rank, uint32_t parts, const char *doing, uint32_t bucket,
+                            int32_t dest)
 {
     uint32_t slot = 0;
     while (slot < rank->npending && !rank->pending[slot].is_told)
         slot++;
     if (slot == rank->npending) {
-        eni_pending *pending = realloc(rank->pending, (slot + 1) * sizeof *pending);
+        eni_sim_pending *pending = realloc(rank->pending, (slot + 1) * sizeof *pending);
         if (pending == NULL) {
             eni_sim_fail(rank->sim, EN_ENOMEM);
             return 0;
         }
         rank->pending = pending;
-        rank->pending[rank->npending++] = (eni_pending){0};
+        rank->pending[rank->npending++] = (eni_sim_pending){0};
     }
-    eni_pending *p = &rank->pending[slot];
-    *p = (eni_pending){.generation = p->generation + 1,
-                       .parts = parts,
-                       .samples = UINT64_MAX,
-                       .doing = doing,
-                       .bucket = bucket,
-                       .dest = dest};
+    eni_sim_pending *p = &rank->pending[slot];
+    *p = (eni_sim_pending){.generation = p->generation + 1,
+                           .parts = parts,
+                           .samples = UINT64_MAX,
+                           .doing = doing,
+                           .bucket = bucket,
+                           .dest = dest};
     return (uint64_t)p->generation << 32 | (slot + 1);
 }
 
-void eni_rank_part_done(eni_rank *rank, uint64_t ticket, en_status status)
+void eni_sim_rank_part_done(eni_sim_rank *rank, uint64_t ticket, en_status status)
 {
-    eni_pending *p = eni_rank_pending(rank, ticket);
+    eni_sim_pending *p = eni_sim_rank_pending(rank, ticket);
     if (p == NULL) return;
     if (p->status == EN_OK) p->status = status;
     if (--p->parts > 0 || rank->waiting != ticket) return;
     rank->waiting = 0;
-    const en_status st =
-        eni_event_queue_post(&rank->sim->queue, rank->sim->queue.now_ns, eni_rank_resume, rank->sim, rank);
+    const en_status st = eni_event_queue_post(&rank->sim->queue, rank->sim->queue.now_ns, eni_sim_rank_resume,
+                                              rank->sim, rank);
     if (st != EN_OK) eni_sim_fail(rank->sim, st);
 }

@@ -1,10 +1,10 @@
 /* world.h - the state of one run of the virtual host, shared by the files of this folder.
  *
- *     sim.c        set-up, the loop, the result
- *     rank.c       a rank's steps, on its fiber, and the transport of its host (runtime/host)
- *     exchange.c   collectives among ranks            delivery.c   calls to stores and their answers
- *     shards.c     the stores themselves              event_queue, fiber, network: their parts
- *     world.c      what all of them need of a run and its ranks
+ *     sim.c          set-up, the loop, the result
+ *     sim_rank.c     a rank's steps, on its fiber, and the transport of its host (runtime/host)
+ *     collectives.c  collectives among ranks          delivery.c   calls to stores and their answers
+ *     shards.c       the stores themselves            event_queue, fiber, network: their parts
+ *     world.c        what all of them need of a run and its ranks
  *
  * What goes wrong, if anything, is in faults/, which calls these files and is called through eni_sim_faults.
  */
@@ -19,11 +19,11 @@
 #include "runtime/store/store.h"
 
 typedef struct eni_sim eni_sim;
-typedef struct eni_rank eni_rank;
+typedef struct eni_sim_rank eni_sim_rank;
 
 /* An operation in progress. A ticket names a slot of its rank and the generation of that slot: once it is
  * done and told, the slot serves another. */
-typedef struct eni_pending {
+typedef struct eni_sim_pending {
     uint32_t generation;
     uint32_t parts;    /* still to come; 0: done */
     bool is_told;      /* and waited for */
@@ -32,14 +32,14 @@ typedef struct eni_pending {
     const char *doing; /* for the report of who is stuck */
     uint32_t bucket;
     int32_t dest;
-} eni_pending;
+} eni_sim_pending;
 
 /* What a rank knows of one partition that it calls. */
 typedef struct eni_partition_client {
     uint64_t seq, base_version;
 } eni_partition_client;
 
-struct eni_rank {
+struct eni_sim_rank {
     eni_sim *sim;
     en_world world;
     eni_fiber *fiber;
@@ -56,7 +56,7 @@ struct eni_rank {
     uint64_t nsamples; /* of the gradient */
     uint64_t waiting;  /* for this ticket; 0: for none */
 
-    eni_pending *pending;
+    eni_sim_pending *pending;
     uint32_t npending;
     uint64_t coll_calls[2];       /* per group: the next collective's number */
     eni_partition_client **parts; /* (stores) rows of (nbuckets), made when first called */
@@ -99,7 +99,7 @@ struct eni_sim {
     en_status status; /* the first failure: ends the run */
 
     int32_t nranks, nhosts, nrunning;
-    eni_rank *ranks;
+    eni_sim_rank *ranks;
     int32_t nstores, nshards;
     eni_sim_store *stores;
     eni_store_actions actions;
@@ -137,8 +137,8 @@ struct eni_sim_faults {
     void (*close)(eni_sim *sim);        /* also after an open that failed */
     int (*is_over)(const eni_sim *sim); /* 1 once every rank has finished and every store knows it */
     en_status (*check)(eni_sim *sim);   /* after the end: EN_EBUG, logged, for counts that do not agree */
-    en_status (*call)(eni_rank *rank, const eni_sim_call *call);
-    void (*finished)(eni_rank *rank); /* calls no more */
+    en_status (*call)(eni_sim_rank *rank, const eni_sim_call *call);
+    void (*finished)(eni_sim_rank *rank); /* calls no more */
     void (*reply)(eni_sim_store *store, const eni_store_action *action);
 };
 
@@ -147,7 +147,7 @@ static inline void eni_sim_fail(eni_sim *sim, en_status status)
     if (sim->status == EN_OK) sim->status = status;
 }
 
-/* ---- world.c ------------------------------------------------------------------------------------------- */
+/* ---- world.c ---- */
 
 /* Zeroed memory of this run: what is on its way when a run breaks off is freed with the run. */
 void *eni_sim_alloc(eni_sim *sim, size_t bytes);
@@ -157,50 +157,50 @@ void eni_sim_free_all(eni_sim *sim);
 void eni_event_trace_add(eni_event_trace *events, const eni_sim_event *event);
 
 /* An event of the queue: the rank goes on, and if it asks for its gradient, that is computed here. */
-void eni_rank_resume(void *sim, void *rank);
+void eni_sim_rank_resume(void *sim, void *rank);
 
 /* Samples in all micro-batches before this one: the argument of the learning rate, as data/plan.h counts
  * them. */
 uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch);
 
 /* The first element of a bucket in a slot of the rank's arena. */
-float *eni_rank_at(const eni_rank *rank, uint32_t slot, uint32_t bucket);
+float *eni_sim_rank_at(const eni_sim_rank *rank, uint32_t slot, uint32_t bucket);
 
 /* A new ticket of `parts` parts; 0 when out of memory (the run then fails). */
-uint64_t eni_rank_begin(eni_rank *rank, uint32_t parts, const char *doing, uint32_t bucket, int32_t dest);
+uint64_t eni_sim_rank_begin(eni_sim_rank *rank, uint32_t parts, const char *doing, uint32_t bucket,
+                            int32_t dest);
 
 /* One part of it is done; wakes the rank when it waits for the last. */
-void eni_rank_part_done(eni_rank *rank, uint64_t ticket, en_status status);
+void eni_sim_rank_part_done(eni_sim_rank *rank, uint64_t ticket, en_status status);
 
 /* What the ticket names, while it is in progress; else NULL. */
-eni_pending *eni_rank_pending(eni_rank *rank, uint64_t ticket);
+eni_sim_pending *eni_sim_rank_pending(eni_sim_rank *rank, uint64_t ticket);
 
 /* The same, in progress or done and not yet told; NULL: neither. */
-eni_pending *eni_rank_slot_of(eni_rank *rank, uint64_t ticket);
+eni_sim_pending *eni_sim_rank_slot_of(eni_sim_rank *rank, uint64_t ticket);
 
-/* ---- sim.c --------------------------------------------------------------------------------------------- */
+/* ---- sim.c ---- */
 
 /* A rank that died begins anew. */
 en_status eni_sim_restart_rank(eni_sim *sim, int32_t rank);
 
-/* ---- rank.c -------------------------------------------------------------------------------------------- */
+/* ---- sim_rank.c ---- */
 
 /* The body of the fiber: open, plan, then steps until the budget is used up. */
-void eni_rank_body(void *rank);
+void eni_sim_rank_body(void *rank);
 
-/* ---- exchange.c ---------------------------------------------------------------------------------------- */
+/* ---- collectives.c ---- */
 
 /* This rank's part in a collective of a group, or its sendrecv. EN_EINVAL, EN_EMISMATCH (logged), EN_ENOMEM.
  */
-en_status eni_exchange_start(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out);
+en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out);
 
-/* ---- delivery.c -----------------------------------------------------------------------------------------
- */
+/* ---- delivery.c ---- */
 
 enum { ENI_SIM_INCARNATION = 1 }; /* nobody restarts */
 
 /* Sends a call (eni_operation) to its stores. */
-en_status eni_delivery_call(eni_rank *rank, const eni_operation *operation, uint64_t *ticket_out);
+en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *operation, uint64_t *ticket_out);
 
 /* One event into a store's core, its actions out: answers on their way, timers set. Stamps the time. */
 en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event);
@@ -209,12 +209,12 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
 void eni_delivery_timer_due(void *sim, void *store);
 
 /* Tells every store that the rank calls no more. */
-void eni_delivery_finished(eni_rank *rank);
+void eni_delivery_finished(eni_sim_rank *rank);
 
 /* 1 if this rank is a client of the stores. */
-bool eni_delivery_is_client(const eni_rank *rank);
+bool eni_delivery_is_client(const eni_sim_rank *rank);
 
-/* ---- shards.c ------------------------------------------------------------------------------------------ */
+/* ---- shards.c ---- */
 
 /* Makes the stores, gives them the initial weights and their clients. */
 en_status eni_shards_open(eni_sim *sim);

@@ -2,10 +2,10 @@
  *
  *     store.c            a store's life and the questions it answers
  *     store_save.c       all of it as bytes, and back
- *     store_step.c       events: who may do what, and in which order things happen; held calls and their answers
- *     store_hooks.c      calls the strategy's hooks, gives them the en_store table, and judges them
- *     store_partition.c  one partition's numbers: staging, the mean and the step, on a buffer that nobody reads
- *     store_call.c       a call and what it holds; actions */
+ *     store_step.c       events: who may do what, and in which order things happen; held calls and their
+ * answers store_hooks.c      calls the strategy's hooks, gives them the en_store table, and judges them
+ *     store_partition.c  one partition's numbers: staging, the mean and the step, on a buffer that nobody
+ * reads store_call.c       a call and what it holds; actions */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
 
@@ -25,23 +25,24 @@ typedef struct eni_call {
     eni_payload payload;
     float *pooled; /* where a detached payload lies; NULL: payload is where it came */
     uint64_t ticket, seq;
-    uint64_t covered;     /* samples, as the event said */
-    uint64_t met;         /* is_counted: the version that it was applied to or dropped at */
-    double weight;        /* as given to absorb() */
+    uint64_t covered;        /* samples, as the event said */
+    uint64_t met;            /* is_counted: the version that it was applied to or dropped at */
+    double weight;           /* as given to absorb() */
     en_status pending_error; /* not EN_OK: the mean that it was part of was refused */
     uint8_t is_held;         /* in part->held */
     uint8_t is_staged;       /* in part->staged */
-    uint8_t is_snapshot;  /* waits for INIT, not for the strategy */
-    uint8_t is_counted;   /* it is booked, and `met` is known */
-    uint8_t is_steady;    /* pushed while all joined clients were active */
-    uint8_t was_asked;    /* on_pull held it before */
-    uint8_t was_absorbed; /* absorb() took it, whatever became of it since */
+    uint8_t is_snapshot;     /* waits for INIT, not for the strategy */
+    uint8_t is_counted;      /* it is booked, and `met` is known */
+    uint8_t is_steady;       /* pushed while all joined clients were active */
+    uint8_t was_asked;       /* on_pull held it before */
+    uint8_t was_absorbed;    /* absorb() took it, whatever became of it since */
 } eni_call;
 
 /* How the last call of a client on a partition ended. */
 typedef enum eni_outcome { ENI_HELD, ENI_WEIGHTS, ENI_DATA, ENI_REFUSED } eni_outcome;
 
-/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move together.
+/* What one partition remembers of one client: the dedupe entry and the clock, side by side so they move
+ * together.
  */
 typedef struct eni_dedupe {
     uint64_t seq; /* of the last call taken in; 0: none */
@@ -55,8 +56,8 @@ typedef struct eni_dedupe {
 } eni_dedupe;
 
 typedef struct eni_partition {
-    en_partition pub;     /* first: hooks hand back a pointer to it */
-    uint64_t whole, lo;   /* elements of the bucket; where this partition starts in it */
+    en_partition pub;           /* first: hooks hand back a pointer to it */
+    uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
     eni_version_buffer *buffer; /* holds pub.w; behind it those still in use. NULL: config.weights */
     int is_initialised;
     int is_used;             /* some client has called it */
@@ -64,11 +65,11 @@ typedef struct eni_partition {
     float *slot[ENI_MAX_SLOTS];
     float *frozen[ENI_MAX_SLOTS]; /* slots kept aside for a snapshot; no state of the store */
     uint64_t frozen_version, frozen_steps, frozen_samples;
-    float *first;      /* the initial weights, kept only for peer() */
-    void *state;       /* the strategy's */
+    float *first;       /* the initial weights, kept only for peer() */
+    void *state;        /* the strategy's */
     eni_dedupe *dedupe; /* (world) */
-    uint32_t nmin;     /* active clients whose clock is pub.min_clock */
-    uint32_t nstarted; /* active clients that have pushed */
+    uint32_t nmin;      /* active clients whose clock is pub.min_clock */
+    uint32_t nstarted;  /* active clients that have pushed */
     eni_call *held_first, *held_last;
     eni_call **staged; /* by (rank, clock) */
     uint32_t nstaged, staged_room;
@@ -79,40 +80,40 @@ typedef struct eni_partition {
 
 typedef enum eni_presence { ENI_ABSENT, ENI_ACTIVE, ENI_FINISHED, ENI_LEFT } eni_presence;
 
-typedef struct eni_client {
+typedef struct eni_client_record {
     uint64_t incarnation;
     eni_presence presence;
     eni_store_client_stats stats;
-} eni_client;
+} eni_client_record;
 
 struct eni_store {
     en_store table; /* first: hooks hand back a pointer to it */
     eni_store_config config;
-    eni_partition *part;     /* (nbuckets) */
-    eni_client *client;      /* (world) */
-    uint32_t npartitions;    /* not empty */
-    uint32_t nused;          /* of those, called by some client */
-    uint32_t nactive, nleft; /* clients; nleft: finished or left */
-    uint64_t max_count;      /* elements of the largest partition */
-    float *mean;             /* (max_count) the accumulator */
-    const float **source;    /* (source_room) arguments of eni_mean */
-    float *scale;            /* (source_room) */
+    eni_partition *part;       /* (nbuckets) */
+    eni_client_record *client; /* (world) */
+    uint32_t npartitions;      /* not empty */
+    uint32_t nused;            /* of those, called by some client */
+    uint32_t nactive, nleft;   /* clients; nleft: finished or left */
+    uint64_t max_count;        /* elements of the largest partition */
+    float *mean;               /* (max_count) the accumulator */
+    const float **source;      /* (source_room) arguments of eni_mean */
+    float *scale;              /* (source_room) */
     uint32_t source_room;
     uint64_t rand_index;
     uint64_t nevents;
-    int64_t now_ns;      /* of the event in progress */
-    int64_t timer_told;  /* the last TIMER_AT; INT64_MAX: none */
-    int has_timers;      /* some hook has set one */
-    eni_call *current;   /* the call whose on_push runs */
-    int did_touch;       /* in that hook */
-    const char *hook;    /* that runs; NULL: none */
+    int64_t now_ns;           /* of the event in progress */
+    int64_t timer_told;       /* the last TIMER_AT; INT64_MAX: none */
+    int has_timers;           /* some hook has set one */
+    eni_call *current;        /* the call whose on_push runs */
+    int did_touch;            /* in that hook */
+    const char *hook;         /* that runs; NULL: none */
     eni_partition *hook_part; /* of that hook */
     eni_call *hook_call;      /* whose message it has; NULL: none */
-    int32_t hook_client; /* whose message or membership; -1: nobody's */
-    en_status verdict;   /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    eni_call *idle;      /* recycled calls */
-    eni_call *retired;   /* done with, but an action of the last step may point into their payload */
-    float **pool;        /* buffers of max_count for detached payloads */
+    int32_t hook_client;      /* whose message or membership; -1: nobody's */
+    en_status verdict;        /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    eni_call *idle;           /* recycled calls */
+    eni_call *retired;        /* done with, but an action of the last step may point into their payload */
+    float **pool;             /* buffers of max_count for detached payloads */
     uint32_t npool, pool_room, nbuffers; /* free ones, room for pointers, ever made */
     eni_store_actions *actions;          /* of the event in progress */
     eni_store_stats stats;

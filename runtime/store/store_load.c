@@ -175,7 +175,7 @@ static en_status get_histogram(source *in, eni_histogram *histogram)
     return verdict(in);
 }
 
-static en_status get_client(source *in, eni_store *store, eni_client *client)
+static en_status get_client(source *in, eni_store *store, eni_client_record *client)
 {
     eni_store_client_stats *stats = &client->stats;
     client->incarnation = get(in, 8);

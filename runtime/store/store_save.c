@@ -75,7 +75,7 @@ static void put_store(sink *out, const eni_store *store)
     put(out, stats->detached, 8);
 }
 
-static void put_client(sink *out, const eni_client *client)
+static void put_client(sink *out, const eni_client_record *client)
 {
     const eni_store_client_stats *stats = &client->stats;
     put(out, client->incarnation, 8);

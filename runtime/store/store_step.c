@@ -182,7 +182,7 @@ static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
 
 static en_status leave(eni_store *store, int32_t who)
 {
-    eni_client *client = &store->client[who];
+    eni_client_record *client = &store->client[who];
     if (client->presence != ENI_ACTIVE && client->presence != ENI_FINISHED) return EN_OK;
     const int was_active = client->presence == ENI_ACTIVE;
     client->presence = ENI_LEFT;
@@ -198,7 +198,7 @@ static en_status leave(eni_store *store, int32_t who)
  * the least of the others. */
 static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
 {
-    eni_client *client = &store->client[who];
+    eni_client_record *client = &store->client[who];
     if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* heard before */
     EN_TRY(leave(store, who));
     store->nleft -= client->presence != ENI_ABSENT;
@@ -219,7 +219,7 @@ static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const
 
 static en_status finish(eni_store *store, int32_t who)
 {
-    eni_client *client = &store->client[who];
+    eni_client_record *client = &store->client[who];
     if (client->presence != ENI_ACTIVE) return EN_OK;
     client->presence = ENI_FINISHED;
     store->nactive--;
@@ -478,7 +478,7 @@ static en_status on_call(eni_store *store, const eni_store_event *event, eni_par
         return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
                       event->bucket, part->pub.shard, (unsigned long long)payload->count,
                       (unsigned long long)part->pub.count);
-    eni_client *client = &store->client[event->client];
+    eni_client_record *client = &store->client[event->client];
     if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
     if (event->incarnation < client->incarnation)
         return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",

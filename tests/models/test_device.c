@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "far.h"
-#include "models/evaluate.h"
+#include "models/evaluation.h"
 #include "models/registry.h"
 #include "ops/optimizer.h"
 

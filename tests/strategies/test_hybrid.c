@@ -180,7 +180,7 @@ static void bytes_are_those_of_the_theory(void **state)
 
 /* ---- the balance --------------------------------------------------------------------------------------- */
 
-/* What the virtual host says that both ways cost (runtime/sim/rank.c), in ns. */
+/* What the virtual host says that both ways cost (runtime/sim/sim_rank.c), in ns. */
 static void costs(const many *m, double server[BUCKETS], double ring[BUCKETS])
 {
     const eni_sim_config *c = &m->rig.config;

@@ -66,9 +66,9 @@ static en_status open_faults(eni_sim *sim)
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
     for (int32_t k = 0; k < sim->nstores; k++) {
-        eni_saving *s = eni_sim_alloc(sim, sizeof *s);
+        eni_fault_saving *s = eni_sim_alloc(sim, sizeof *s);
         if (!s) return EN_ENOMEM;
-        *s = (eni_saving){.store = k};
+        *s = (eni_fault_saving){.store = k};
         w->fault[k].finished = eni_alloc_array(ranks, sizeof *w->fault[k].finished);
         if (!w->fault[k].finished) return EN_ENOMEM;
         EN_TRY(open_kept(sim, &w->fault[k].safe));

@@ -85,10 +85,10 @@ en_status eni_faults_member(eni_sim_store *store, int32_t rank, uint64_t incarna
 /* ---- outage.c: events for the queue, but for keep */
 
 /* Whose state is being saved, and the how manyth save that is. */
-typedef struct eni_saving {
+typedef struct eni_fault_saving {
     int32_t store;
     uint64_t write;
-} eni_saving;
+} eni_fault_saving;
 
 /* The state of store k of this moment. */
 en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept);
@@ -97,8 +97,8 @@ void eni_faults_store_dies(void *sim, void *store);
 void eni_faults_rank_dies(void *sim, void *rank);
 
 /* ---- messages.c */
-en_status eni_faults_call(eni_rank *rank, const eni_sim_call *call);
-void eni_faults_finished(eni_rank *rank);
+en_status eni_faults_call(eni_sim_rank *rank, const eni_sim_call *call);
+void eni_faults_finished(eni_sim_rank *rank);
 /* An answer of a store goes on its way. */
 void eni_faults_reply(eni_sim_store *store, const eni_store_action *action);
 /* The store of a new epoch is there: everything that it may not have is sent again. */

@@ -14,16 +14,16 @@
 
 /* One message on its way. It is freed when it has arrived, a call's when the store has let go of its payload.
  */
-typedef struct message {
+typedef struct fault_message {
     eni_sim *sim;
     eni_header header;
     float data[]; /* (header.bytes / 4) */
-} message;
+} fault_message;
 
 /* ---- on their way -------------------------------------------------------------------------------------- */
 
 static void arrived(void *sim, void *message);
-static void received(eni_sim *sim, const message *m);
+static void received(eni_sim *sim, const fault_message *m);
 
 static int is_to_store(const eni_header *h)
 {
@@ -45,7 +45,7 @@ static int is_cut(const eni_sim *sim, const eni_header *h)
 
 static void send_copy(eni_sim *sim, const eni_header *header, const float *data, int64_t delay_ns)
 {
-    message *m = eni_sim_alloc(sim, sizeof *m + header->bytes);
+    fault_message *m = eni_sim_alloc(sim, sizeof *m + header->bytes);
     if (m == NULL) {
         eni_sim_fail(sim, EN_ENOMEM);
         return;
@@ -89,7 +89,7 @@ static void send(eni_sim *sim, const eni_header *header, const float *data)
 
 static void release(void *message_)
 {
-    message *m = message_;
+    fault_message *m = message_;
     eni_sim_free(m->sim, m);
 }
 
@@ -133,7 +133,7 @@ static uint64_t ticket_of(const eni_header *h)
     return h->incarnation << 40 | h->seq;
 }
 
-static en_status call_store(eni_sim_store *store, message *m)
+static en_status call_store(eni_sim_store *store, fault_message *m)
 {
     const eni_header h = m->header;
     eni_fault_store *fault = &m->sim->fault_state->fault[h.shard];
@@ -179,7 +179,7 @@ static en_status call_store(eni_sim_store *store, message *m)
 }
 
 /* GOODBYE is durable if the saved state has heard FINISHED, hence all calls before it. */
-static en_status finish_at_store(eni_sim_store *store, message *m)
+static en_status finish_at_store(eni_sim_store *store, fault_message *m)
 {
     const eni_header h = m->header;
     eni_sim *sim = m->sim;
@@ -196,7 +196,7 @@ static en_status finish_at_store(eni_sim_store *store, message *m)
 static void arrived(void *sim_, void *message_)
 {
     eni_sim *sim = sim_;
-    message *m = message_;
+    fault_message *m = message_;
     if (!is_to_store(&m->header)) {
         received(sim, m);
         release(m);
@@ -249,7 +249,7 @@ static void tell(const eni_fault_client *c, int type, const eni_header *h, uint6
     if (plan->news != NULL) plan->news(plan->user, &news);
 }
 
-static void step(eni_fault_client *c, const eni_client_event *event, const message *answer);
+static void step(eni_fault_client *c, const eni_client_event *event, const fault_message *answer);
 
 /* Rings when an answer is overdue, unless that was sent again meanwhile. */
 typedef struct alarm {
@@ -290,31 +290,31 @@ static void set_alarm(const eni_fault_client *c, const eni_header *h)
 }
 
 /* The vector of an answer is the rank's. */
-static void complete(const eni_fault_client *c, const message *answer)
+static void complete(const eni_fault_client *c, const fault_message *answer)
 {
     const eni_header *h = &answer->header;
     const eni_fault_call *call = call_at(c, h->bucket, (int)h->shard);
-    eni_rank *rank = &c->sim->ranks[c->state.rank];
+    eni_sim_rank *rank = &c->sim->ranks[c->state.rank];
     if (call->in != NULL && h->bytes > 0) {
         memcpy(call->in, answer->data, h->bytes);
         rank->result->recv += h->bytes;
     }
     tell(c, ENI_NEWS_ANSWERED, h, call->micro_batch, call->nsamples);
-    eni_rank_part_done(rank, call->request, EN_OK);
+    eni_sim_rank_part_done(rank, call->request, EN_OK);
 }
 
 static void refused(const eni_fault_client *c, const eni_header *h, int is_call)
 {
     eni_warn("faults", "store %u refused rank %d: %s", h->shard, c->state.rank, h->text);
     if (is_call)
-        eni_rank_part_done(&c->sim->ranks[c->state.rank], call_at(c, h->bucket, (int)h->shard)->request,
-                           (en_status)h->status);
+        eni_sim_rank_part_done(&c->sim->ranks[c->state.rank], call_at(c, h->bucket, (int)h->shard)->request,
+                               (en_status)h->status);
     else
         eni_sim_fail(c->sim, (en_status)h->status);
 }
 
 /* One event into the state machine, its actions out. `answer`: the message of an ANSWER. */
-static void step(eni_fault_client *c, const eni_client_event *event, const message *answer)
+static void step(eni_fault_client *c, const eni_client_event *event, const fault_message *answer)
 {
     eni_fault_state *w = c->sim->fault_state;
     const en_status st = eni_client_step(&c->state, event, &w->actions);
@@ -335,14 +335,14 @@ static void step(eni_fault_client *c, const eni_client_event *event, const messa
     }
 }
 
-static void received(eni_sim *sim, const message *m)
+static void received(eni_sim *sim, const fault_message *m)
 {
     eni_fault_client *c = &sim->fault_state->client[m->header.rank];
     if (c->is_open && c->state.incarnation == m->header.incarnation)
         step(c, &(eni_client_event){.type = ENI_CLIENT_ANSWER, .message = &m->header}, m);
 }
 
-en_status eni_faults_call(eni_rank *rank, const eni_sim_call *order)
+en_status eni_faults_call(eni_sim_rank *rank, const eni_sim_call *order)
 {
     eni_fault_client *c = &rank->sim->fault_state->client[rank->world.rank];
     eni_client_partition *part = eni_client_partition_at(&c->state, order->bucket, order->store);
@@ -372,7 +372,7 @@ en_status eni_faults_call(eni_rank *rank, const eni_sim_call *order)
     return rank->sim->status;
 }
 
-void eni_faults_finished(eni_rank *rank)
+void eni_faults_finished(eni_sim_rank *rank)
 {
     eni_fault_client *c = &rank->sim->fault_state->client[rank->world.rank];
     tell(c, ENI_NEWS_FINISHED, &(eni_header){0}, 0, 0);

@@ -46,7 +46,7 @@ en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
 static void save_ends(void *sim_, void *saving_)
 {
     eni_sim *sim = sim_;
-    const eni_saving s = *(eni_saving *)saving_;
+    const eni_fault_saving s = *(eni_fault_saving *)saving_;
     eni_fault_store *fault = &sim->fault_state->fault[s.store];
     eni_sim_free(sim, saving_);
     if (fault->write != s.write) return;
@@ -60,18 +60,18 @@ static void save_ends(void *sim_, void *saving_)
 void eni_faults_save(void *sim_, void *saving_)
 {
     eni_sim *sim = sim_;
-    const eni_saving *s = saving_;
+    const eni_fault_saving *s = saving_;
     eni_fault_state *w = sim->fault_state;
     eni_fault_store *fault = &w->fault[s->store];
     if (!fault->is_down && !fault->is_writing) {
-        eni_saving *end = eni_sim_alloc(sim, sizeof *end);
+        eni_fault_saving *end = eni_sim_alloc(sim, sizeof *end);
         const en_status st = end ? eni_faults_keep(sim, s->store, &fault->pending) : EN_ENOMEM;
         if (st != EN_OK) {
             eni_sim_fail(sim, st);
             return;
         }
         fault->is_writing = 1;
-        *end = (eni_saving){s->store, ++fault->write};
+        *end = (eni_fault_saving){s->store, ++fault->write};
         eni_faults_post(sim, eni_faults_draw_ns(w, w->plan->write_ns), save_ends, end);
     }
     eni_faults_post(sim, w->plan->save_ns / 2 + eni_faults_draw_ns(w, w->plan->save_ns), eni_faults_save,
@@ -81,15 +81,15 @@ void eni_faults_save(void *sim_, void *saving_)
 /* ---- the death of a store ------------------------------------------------------------------------------ */
 
 /* A word of the leader: another incarnation of a store is there. */
-typedef struct word {
+typedef struct leader_word {
     int32_t rank, store;
     uint32_t epoch;
-} word;
+} leader_word;
 
 static void word_arrives(void *sim_, void *word_)
 {
     eni_sim *sim = sim_;
-    const word w = *(word *)word_;
+    const leader_word w = *(leader_word *)word_;
     eni_sim_free(sim, word_);
     eni_faults_new_epoch(sim, w.rank, w.store, w.epoch);
 }
@@ -97,9 +97,9 @@ static void word_arrives(void *sim_, void *word_)
 static en_status tell_ranks(eni_sim *sim, int32_t k)
 {
     for (int32_t r = 0; r < sim->nranks; r++) {
-        word *w = eni_sim_alloc(sim, sizeof *w);
+        leader_word *w = eni_sim_alloc(sim, sizeof *w);
         if (!w) return EN_ENOMEM;
-        *w = (word){r, k, sim->fault_state->fault[k].epoch};
+        *w = (leader_word){r, k, sim->fault_state->fault[k].epoch};
         eni_faults_post(sim,
                         sim->network.latency_ns +
                             eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->slow_ns),
@@ -183,7 +183,7 @@ static uint64_t least_clock(const eni_sim *sim, int32_t joining)
 static void rank_returns(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
+    eni_sim_rank *rank = rank_;
     const int32_t r = rank->world.rank;
     if (rank->fiber) { /* its last entry in the queue is still to come */
         eni_faults_post(sim, ENI_MILLI, rank_returns, rank);
@@ -200,7 +200,7 @@ static void rank_returns(void *sim_, void *rank_)
 static void rank_is_missed(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
+    eni_sim_rank *rank = rank_;
     member_everywhere(sim, rank->world.rank, EN_MEMBER_LEFT);
     eni_faults_post(sim, 1 + eni_faults_draw_ns(sim->fault_state, sim->fault_state->plan->outage_ns),
                     rank_returns, rank);
@@ -209,7 +209,7 @@ static void rank_is_missed(void *sim_, void *rank_)
 void eni_faults_rank_dies(void *sim_, void *rank_)
 {
     eni_sim *sim = sim_;
-    eni_rank *rank = rank_;
+    eni_sim_rank *rank = rank_;
     if (!rank->is_running) return;
     sim->fault_state->figures->rank_deaths++;
     eni_faults_client_dies(sim, rank->world.rank);

@@ -1,4 +1,4 @@
-/* evaluate.h - a model on a whole set: every sample once, no padding, the ragged last batch as it is.
+/* evaluation.h - a model on a whole set: every sample once, no padding, the ragged last batch as it is.
  *
  *     host device   fill | forward | fill | forward | ..
  *
@@ -6,8 +6,8 @@
  *          stream           [copy, forward]  [copy, forward]  ..       next batch is made meanwhile
  *
  * Same sums in the same order on both. */
-#ifndef MODELS_EVALUATE_H
-#define MODELS_EVALUATE_H
+#ifndef MODELS_EVALUATION_H
+#define MODELS_EVALUATION_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* run.c - what convolution and linear layers share: making the passes of a plan, and running one. */
+/* run_plan.c - what convolution and linear layers share: making the passes of a plan, and running one. */
 #include <stdio.h>
 
 #include "core/try.h"

@@ -1,5 +1,6 @@
-/* sim.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm) (sim.h). */
-#include "cli/sim.h"
+/* sim_command.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm)
+ * (sim_command.h). */
+#include "cli/sim_command.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -16,38 +17,38 @@
 
 /* ---- the words ----------------------------------------------------------------------------------------- */
 
-typedef struct trial {
+typedef struct sim_trial {
     const char *strategy, *straggler, *promise;
     double workers, local_size, shards, steps, accumulate, elements, bucket_cap;
     double lr, momentum, weight_decay, seed;
     double step_ms, sigma, latency_us, rate_mb, events, seeds;
     int wants_help, wants_faults;
-} trial;
+} sim_trial;
 
-static const struct word {
+static const struct option_word {
     const char *key;
-    size_t at; /* of a double in trial */
+    size_t at; /* of a double in sim_trial */
     double value, min, max;
     const char *help;
 } words[] = {
-    {"workers", offsetof(trial, workers), 4, 1, 1024, "ranks"},
-    {"local-size", offsetof(trial, local_size), 0, 0, 1024, "ranks per virtual machine; 0: all on one"},
-    {"shards", offsetof(trial, shards), 1, 1, 1024, "server shards"},
-    {"steps", offsetof(trial, steps), 100, 1, 1e9, "steps a rank, on average"},
-    {"accumulate", offsetof(trial, accumulate), 1, 1, 1024, "micro-batches a step of one worker alone"},
-    {"elements", offsetof(trial, elements), 1000, 48, 1e8, "weights of the quadratic problem"},
-    {"bucket-cap", offsetof(trial, bucket_cap), 1024, 64, 67108864, "bytes of a bucket at most"},
-    {"lr", offsetof(trial, lr), 0.01, 0, 1e6, "learning rate"},
-    {"momentum", offsetof(trial, momentum), 0, 0, 1, "momentum"},
-    {"weight-decay", offsetof(trial, weight_decay), 0, 0, 1, "weight decay"},
-    {"seed", offsetof(trial, seed), 1, 0, 9007199254740992.,
+    {"workers", offsetof(sim_trial, workers), 4, 1, 1024, "ranks"},
+    {"local-size", offsetof(sim_trial, local_size), 0, 0, 1024, "ranks per virtual machine; 0: all on one"},
+    {"shards", offsetof(sim_trial, shards), 1, 1, 1024, "server shards"},
+    {"steps", offsetof(sim_trial, steps), 100, 1, 1e9, "steps a rank, on average"},
+    {"accumulate", offsetof(sim_trial, accumulate), 1, 1, 1024, "micro-batches a step of one worker alone"},
+    {"elements", offsetof(sim_trial, elements), 1000, 48, 1e8, "weights of the quadratic problem"},
+    {"bucket-cap", offsetof(sim_trial, bucket_cap), 1024, 64, 67108864, "bytes of a bucket at most"},
+    {"lr", offsetof(sim_trial, lr), 0.01, 0, 1e6, "learning rate"},
+    {"momentum", offsetof(sim_trial, momentum), 0, 0, 1, "momentum"},
+    {"weight-decay", offsetof(sim_trial, weight_decay), 0, 0, 1, "weight decay"},
+    {"seed", offsetof(sim_trial, seed), 1, 0, 9007199254740992.,
      "of gradients, noise and the strategy's numbers"},
-    {"step-ms", offsetof(trial, step_ms), 1, 0, 1e9, "milliseconds of one gradient"},
-    {"sigma", offsetof(trial, sigma), 0, 0, 10, "noise of that time: sigma of the lognormal, 0: none"},
-    {"latency-us", offsetof(trial, latency_us), 50, 0, 1e9, "microseconds of latency of a message"},
-    {"rate-mb", offsetof(trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
-    {"events", offsetof(trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
-    {"seeds", offsetof(trial, seeds), 1, 1, 1e9, "with --storm: how many, from --seed on"},
+    {"step-ms", offsetof(sim_trial, step_ms), 1, 0, 1e9, "milliseconds of one gradient"},
+    {"sigma", offsetof(sim_trial, sigma), 0, 0, 10, "noise of that time: sigma of the lognormal, 0: none"},
+    {"latency-us", offsetof(sim_trial, latency_us), 50, 0, 1e9, "microseconds of latency of a message"},
+    {"rate-mb", offsetof(sim_trial, rate_mb), 1000, 0, 1e9, "megabytes a second of a link, 0: infinite"},
+    {"events", offsetof(sim_trial, events), 0, 0, 1e9, "how many lines of the event log to show"},
+    {"seeds", offsetof(sim_trial, seeds), 1, 1, 1e9, "with --storm: how many, from --seed on"},
 };
 enum { WORDS = sizeof words / sizeof *words };
 
@@ -63,7 +64,7 @@ static void print_help(FILE *out)
                 words[i].max, words[i].value);
 }
 
-static en_status parse_number(trial *t, const char *key, size_t length, const char *value)
+static en_status parse_number(sim_trial *t, const char *key, size_t length, const char *value)
 {
     for (int i = 0; i < WORDS; i++) {
         if (strlen(words[i].key) != length || memcmp(words[i].key, key, length) != 0) continue;
@@ -80,7 +81,7 @@ static en_status parse_number(trial *t, const char *key, size_t length, const ch
     return EN_EINVAL;
 }
 
-static en_status parse(trial *t, int argc, char **argv)
+static en_status parse(sim_trial *t, int argc, char **argv)
 {
     for (int i = 0; i < WORDS; i++)
         *(double *)(void *)((char *)t + words[i].at) = words[i].value;
@@ -109,7 +110,7 @@ static en_status parse(trial *t, int argc, char **argv)
 }
 
 /* "RANK:FACTOR" into factor (workers). */
-static en_status parse_straggler(const trial *t, double *factor)
+static en_status parse_straggler(const sim_trial *t, double *factor)
 {
     int rank = -1, used = 0;
     double slow = 0;
@@ -172,7 +173,7 @@ static void report_store(FILE *out, const eni_sim_result *r)
     fprintf(out, "\n");
 }
 
-static void report(FILE *out, const trial *t, const eni_sim_config *c, const eni_quadratic *problem,
+static void report(FILE *out, const sim_trial *t, const eni_sim_config *c, const eni_quadratic *problem,
                    const eni_sim_result *r)
 {
     const double model = (double)problem->problem.count * sizeof(float), batches = (double)c->micro_batches;
@@ -196,7 +197,7 @@ static void report(FILE *out, const trial *t, const eni_sim_config *c, const eni
 
 /* ---- the run ------------------------------------------------------------------------------------------- */
 
-static en_status try_strategy(const trial *t, const en_strategy *strategy, const eni_options *options,
+static en_status try_strategy(const sim_trial *t, const en_strategy *strategy, const eni_options *options,
                               const eni_quadratic *problem, float *weights, FILE *out)
 {
     double factor[1024];
@@ -231,7 +232,7 @@ static en_status try_strategy(const trial *t, const en_strategy *strategy, const
 }
 
 /* Every seed is tried, so that one line says how many fail. */
-static en_status try_faults(const trial *t, const en_strategy *strategy, const eni_options *options,
+static en_status try_faults(const sim_trial *t, const en_strategy *strategy, const eni_options *options,
                             FILE *out)
 {
     const int promise = eni_promise_parse(t->promise, strategy->name);
@@ -254,14 +255,15 @@ static en_status try_faults(const trial *t, const en_strategy *strategy, const e
             ", cut off %" PRIu64 ", doubled %" PRIu64 ", late %" PRIu64 ", of an older life %" PRIu64
             "; resent %" PRIu64 ", replays %" PRIu64 "; states saved %" PRIu64 ", stores died %" PRIu64
             ", ranks died %" PRIu64 "\n",
-            t->strategy, t->seeds, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped, f.cut,
-            f.doubled, f.delayed, f.stale, f.resends, f.replays, f.saves, f.store_deaths, f.rank_deaths);
+            t->strategy, t->seeds, failed, (double)(eni_now_ns() - begin) * 1e-9, f.messages, f.dropped,
+            f.cut, f.doubled, f.delayed, f.stale, f.resends, f.replays, f.saves, f.store_deaths,
+            f.rank_deaths);
     return first;
 }
 
 en_status eni_sim_cli(int argc, char **argv, const char *plugin_folder, FILE *out)
 {
-    trial t = {0};
+    sim_trial t = {0};
     char word[ENI_STRATEGY_WORD_MAX];
     const char *given;
     const en_strategy *strategy;

@@ -1,8 +1,8 @@
-/* sim.h - a strategy tried on the virtual host from a command line: `entrain sim`.
+/* sim_command.h - a strategy tried on the virtual host from a command line: `entrain sim`.
  *
  *     entrain sim --strategy=./mine.so:period=8 --workers=4 --straggler=1:4 --events=20 */
-#ifndef CLI_SIM_H
-#define CLI_SIM_H
+#ifndef CLI_SIM_COMMAND_H
+#define CLI_SIM_COMMAND_H
 
 #include <stdio.h>
 

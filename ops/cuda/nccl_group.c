@@ -1,4 +1,4 @@
-/* group.c - collectives among GPUs of which each has one rank: NCCL.
+/* nccl_group.c - collectives among GPUs of which each has one rank: NCCL.
  *
  * NCCL has no timeout: a rank whose peer died waits forever, in a kernel that never ends. So communicators
  * are of the non-blocking kind: each call returns at once, and until the communicator says that it is done we

@@ -1,4 +1,4 @@
-#include "server/report.h"
+#include "server/psd_report.h"
 
 #include <jansson.h>
 #include <math.h>

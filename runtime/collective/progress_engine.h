@@ -1,4 +1,4 @@
-/* progress.h - the progress thread of a group over TCP, and the algorithms that it runs.
+/* progress_engine.h - the progress thread of a group over TCP, and the algorithms that it runs.
  *
  * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c, sendrecv.c) is
  * what an operation sends to whom and does with what arrives; it never touches a socket and never waits.
@@ -7,8 +7,8 @@
  * rank that has said (READY) that it has submitted it. So a receiver that meets an operation which it has
  * not submitted yet may simply stop reading: nothing that it needs can be behind.
  * Private to runtime/collective. */
-#ifndef COLLECTIVE_PROGRESS_H
-#define COLLECTIVE_PROGRESS_H
+#ifndef COLLECTIVE_PROGRESS_ENGINE_H
+#define COLLECTIVE_PROGRESS_ENGINE_H
 
 #include <poll.h>
 #include <pthread.h>
@@ -73,9 +73,9 @@ typedef struct eni_algorithm {
     void (*end)(eni_coll *coll, eni_inflight *inflight); /* may be NULL */
 } eni_algorithm;
 
-#define ENI_PROGRESS_FAILED UINT64_MAX /* of eni_progress.completed: wakes every waiter */
+#define ENI_PROGRESS_FAILED UINT64_MAX /* of eni_progress_engine.completed: wakes every waiter */
 
-typedef struct eni_progress {
+typedef struct eni_progress_engine {
     /* Between the compute thread and the progress thread. */
     _Atomic uint64_t submitted; /* operations 0 .. n - 1 are in coll->ops */
     eni_flag completed;         /* operations 0 .. n - 1 are done, or ENI_PROGRESS_FAILED */
@@ -94,7 +94,7 @@ typedef struct eni_progress {
     eni_chunk *chunks;
     eni_hop *hops;
     eni_transfer *transfers;
-} eni_progress;
+} eni_progress_engine;
 
 extern const eni_algorithm eni_ring_algorithm, eni_naive_algorithm, eni_sendrecv_algorithm;
 

@@ -1,4 +1,4 @@
-/* launch.h - starts a kernel on a stream.
+/* kernel_launch.h - starts a kernel on a stream.
  *
  *     ENI_LAUNCH(ctx, relu_forward, blocks, threads, stream, x, y, count)    (an en_status)
  *

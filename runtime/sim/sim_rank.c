@@ -1,9 +1,9 @@
-/* rank.c - one rank in virtual time: the transport of its host, and its training loop as linear code on a
+/* sim_rank.c - one rank in virtual time: the transport of its host, and its training loop as linear code on a
  * fiber.
  *
  * What a strategy may call is the host of sockets (runtime/host), to the line. Only its transport is another:
- * start hands an operation to exchange.c or delivery.c, wait leaves the fiber until the event queue has ended
- * it, and the clock is the queue's. */
+ * start hands an operation to collectives.c or delivery.c, wait leaves the fiber until the event queue has
+ * ended it, and the clock is the queue's. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 /* ---- the transport ------------------------------------------------------------------------------------- */
 
 /* The version of a bucket that this rank has last received, the least over its partitions. */
-static uint64_t version_of(const eni_rank *rank, uint32_t bucket)
+static uint64_t version_of(const eni_sim_rank *rank, uint32_t bucket)
 {
     uint64_t least = UINT64_MAX;
     for (int32_t k = 0; k < rank->sim->nstores; k++)
@@ -27,7 +27,7 @@ static uint64_t version_of(const eni_rank *rank, uint32_t bucket)
 
 static en_status start(void *user, eni_operation *op)
 {
-    eni_rank *rank = user;
+    eni_sim_rank *rank = user;
     if (op->kind == ENI_OPERATION_COLL) return eni_exchange_start(rank, op->group, &op->coll, &op->ticket);
     op->version = version_of(rank, op->bucket);
     return eni_delivery_call(rank, op, &op->ticket);
@@ -35,19 +35,19 @@ static en_status start(void *user, eni_operation *op)
 
 static bool test(void *user, const eni_operation *op)
 {
-    return eni_rank_pending(user, op->ticket) == NULL;
+    return eni_sim_rank_pending(user, op->ticket) == NULL;
 }
 
 static en_status wait(void *user, eni_operation *op)
 {
-    eni_rank *rank = user;
+    eni_sim_rank *rank = user;
     const int64_t begin = rank->sim->queue.now_ns;
-    if (eni_rank_pending(rank, op->ticket) != NULL) {
+    if (eni_sim_rank_pending(rank, op->ticket) != NULL) {
         if (eni_fiber_has_ended(rank->fiber)) return EN_EBUG; /* theory() and eval() may not wait */
         rank->waiting = op->ticket;
         eni_fiber_leave(rank->fiber);
     }
-    eni_pending *pending = eni_rank_slot_of(rank, op->ticket);
+    eni_sim_pending *pending = eni_sim_rank_slot_of(rank, op->ticket);
     if (pending == NULL) return EN_OK;
     pending->is_told = true;
     op->waited_ns = rank->sim->queue.now_ns - begin;
@@ -58,7 +58,7 @@ static en_status wait(void *user, eni_operation *op)
 
 static int64_t now_ns(void *user)
 {
-    const eni_rank *rank = user;
+    const eni_sim_rank *rank = user;
     return rank->sim->queue.now_ns;
 }
 
@@ -70,7 +70,7 @@ static double count_clients(const eni_sim *sim)
 /* What the network's model says of an operation that is alone on it. */
 static double cost(void *user, int op, uint64_t vector_bytes)
 {
-    const eni_rank *rank = user;
+    const eni_sim_rank *rank = user;
     const eni_sim *sim = rank->sim;
     const uint64_t n = (uint64_t)sim->nranks;
     const double bytes = (double)vector_bytes;
@@ -87,12 +87,12 @@ static double cost(void *user, int op, uint64_t vector_bytes)
 
 static en_status alive(void *user)
 {
-    const eni_rank *rank = user;
+    const eni_sim_rank *rank = user;
     return rank->sim->status;
 }
 
 /* Runs open and plan of the strategy, on the fiber. */
-static en_status open_host(eni_rank *rank)
+static en_status open_host(eni_sim_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const uint32_t flags = sim->config->strategy->flags;
@@ -129,7 +129,7 @@ static en_status open_host(eni_rank *rank)
 
 /* Takes this step's micro-batches; none when the budget is used up. A rank of a fixed assignment that has
  * none in the last round still takes part in it, with 0 samples: the others may need it. */
-static bool assign(eni_rank *rank)
+static bool assign(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
     const uint64_t total = sim->config->micro_batches, per_step = sim->config->accumulate;
@@ -149,7 +149,7 @@ static bool assign(eni_rank *rank)
 }
 
 /* Noise of mean 1, a function of (seed, rank, step). */
-static double noise(const eni_rank *rank)
+static double noise(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
     const eni_rng_key key = {rank->sim->config->seed, ENI_RNG_SIM, (uint32_t)rank->world.rank, rank->step};
@@ -161,23 +161,23 @@ static double noise(const eni_rank *rank)
     return exp(model->sigma * normal - model->sigma * model->sigma / 2);
 }
 
-static int64_t compute_ns(const eni_rank *rank)
+static int64_t compute_ns(const eni_sim_rank *rank)
 {
     const eni_sim_compute *model = &rank->sim->config->compute;
     const double factor = model->factor ? model->factor[rank->world.rank] : 1;
     return (int64_t)((double)model->mean_ns * (double)rank->nbatches * factor * noise(rank));
 }
 
-static void ask_for_gradient(eni_rank *rank)
+static void ask_for_gradient(eni_sim_rank *rank)
 {
     rank->wants_gradient = true;
     eni_fiber_leave(rank->fiber);
 }
 
-static void sleep_until(eni_rank *rank, int64_t at_ns)
+static void sleep_until(eni_sim_rank *rank, int64_t at_ns)
 {
     eni_sim *sim = rank->sim;
-    const en_status st = eni_event_queue_post(&sim->queue, at_ns, eni_rank_resume, sim, rank);
+    const en_status st = eni_event_queue_post(&sim->queue, at_ns, eni_sim_rank_resume, sim, rank);
     if (st != EN_OK) eni_sim_fail(sim, st);
     eni_fiber_leave(rank->fiber);
 }
@@ -190,7 +190,7 @@ static uint64_t count_of(const eni_sim *sim, uint32_t bucket)
 }
 
 /* Backward completes bucket after bucket, each after its share of the step's time, and submits it. */
-static en_status backward(eni_rank *rank)
+static en_status backward(eni_sim_rank *rank)
 {
     const eni_sim *sim = rank->sim;
     const int64_t begin = sim->queue.now_ns, duration = compute_ns(rank);
@@ -212,7 +212,7 @@ static uint64_t samples_from(eni_sim *sim, uint64_t first, uint64_t n)
 
 /* What a rank knows before its step, as a worker does: its own samples, and where it pushes for its host
  * those of the host. Ranks of an assigned step have one another's by the plan. */
-static en_status begin_step(eni_rank *rank)
+static en_status begin_step(eni_sim_rank *rank)
 {
     eni_sim *sim = rank->sim;
     const uint64_t per_step = sim->config->accumulate, ranks = (uint64_t)sim->nranks;
@@ -231,7 +231,7 @@ static en_status begin_step(eni_rank *rank)
     return eni_host_begin(rank->host, rank->step, rank->nsamples, before);
 }
 
-static en_status take_step(eni_rank *rank)
+static en_status take_step(eni_sim_rank *rank)
 {
     eni_event_trace_add(&rank->sim->events, &(eni_sim_event){.at_ns = rank->sim->queue.now_ns,
                                                              .type = ENI_SIM_STEP,
@@ -246,7 +246,7 @@ static en_status take_step(eni_rank *rank)
     return EN_OK;
 }
 
-static en_status train(eni_rank *rank)
+static en_status train(eni_sim_rank *rank)
 {
     EN_TRY(open_host(rank));
     while (rank->sim->status == EN_OK && assign(rank))
@@ -254,9 +254,9 @@ static en_status train(eni_rank *rank)
     return EN_OK;
 }
 
-void eni_rank_body(void *rank_)
+void eni_sim_rank_body(void *rank_)
 {
-    eni_rank *rank = rank_;
+    eni_sim_rank *rank = rank_;
     rank->status = train(rank);
     if (rank->status == EN_ESTOP) rank->status = EN_OK; /* the end of the budget, passed up */
     if (rank->status != EN_OK && rank->sim->status == EN_OK)

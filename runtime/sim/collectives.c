@@ -1,4 +1,4 @@
-/* exchange.c - collectives and sendrecvs between ranks, in virtual time.
+/* collectives.c - collectives and sendrecvs between ranks, in virtual time.
  *
  * A collective is complete when its last rank has joined and the time that a ring takes for it has passed.
  * Its arithmetic is that of real transport: eni_mean_ranks, in rank order (or the ring's, if so configured),
@@ -13,12 +13,12 @@
 /* ---- collectives --------------------------------------------------------------------------------------- */
 
 /* One rank's part in a collective. */
-typedef struct entry {
-    eni_rank *rank; /* NULL: has not joined */
-    eni_coll_op op; /* as it joined */
-    float *data;    /* (count) */
+typedef struct rank_part {
+    eni_sim_rank *rank; /* NULL: has not joined */
+    eni_coll_op op;     /* as it joined */
+    float *data;        /* (count) */
     uint64_t ticket;
-} entry;
+} rank_part;
 
 struct eni_collective {
     eni_collective *next;
@@ -28,7 +28,7 @@ struct eni_collective {
     uint32_t bucket;
     uint64_t count;
     int32_t first, n, joined; /* ranks first .. first + n - 1 */
-    entry entries[];
+    rank_part entries[];
 };
 
 static uint64_t samples_of(const eni_collective *c)
@@ -55,7 +55,7 @@ static void reduce(eni_sim *sim, eni_collective *c)
 {
     mean(sim, c, sim->scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
-        entry *e = &c->entries[i];
+        rank_part *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
@@ -66,7 +66,7 @@ static void reduce(eni_sim *sim, eni_collective *c)
 static void copy_parts(eni_collective *c)
 {
     for (int32_t i = 0; i < c->n; i++) {
-        const entry *from = &c->entries[i];
+        const rank_part *from = &c->entries[i];
         const uint64_t lo = c->op == EN_BCAST ? 0 : from->op.lo;
         const uint64_t hi = c->op == EN_BCAST ? c->count : from->op.hi;
         for (int32_t k = 0; k < c->n; k++)
@@ -109,10 +109,10 @@ static void complete(void *sim_, void *collective)
                                                        .clock = (uint64_t)c->op,
                                                        .version = c->number});
     for (int32_t i = 0; i < c->n; i++) {
-        entry *e = &c->entries[i];
-        eni_pending *pending = eni_rank_pending(e->rank, e->ticket);
+        rank_part *e = &c->entries[i];
+        eni_sim_pending *pending = eni_sim_rank_pending(e->rank, e->ticket);
         if (pending != NULL && eni_coll_is_reduction(&e->op)) pending->samples = samples_of(c);
-        eni_rank_part_done(e->rank, e->ticket, EN_OK);
+        eni_sim_rank_part_done(e->rank, e->ticket, EN_OK);
     }
     eni_sim_free(sim, c);
     sim->in_flight--;
@@ -137,7 +137,7 @@ static void begin(eni_sim *sim, eni_collective *c)
 }
 
 /* The n-th collective of a group, made by whoever comes first. */
-static eni_collective *find_or_make(eni_rank *rank, int group, const eni_coll_op *op)
+static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_coll_op *op)
 {
     eni_sim *sim = rank->sim;
     const int index = group == EN_LOCAL ? 1 + rank->world.rank / rank->world.nlocal : 0;
@@ -145,7 +145,7 @@ static eni_collective *find_or_make(eni_rank *rank, int group, const eni_coll_op
     for (eni_collective *c = sim->collectives; c; c = c->next)
         if (c->group == index && c->number == number) return c;
     const int32_t n = group == EN_LOCAL ? rank->world.nlocal : sim->nranks;
-    eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(entry));
+    eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(rank_part));
     if (c == NULL) return NULL;
     c->op = op->op;
     c->what = op->what;
@@ -160,7 +160,7 @@ static eni_collective *find_or_make(eni_rank *rank, int group, const eni_coll_op
     return c;
 }
 
-static en_status join(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
+static en_status join(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
     if (op->op < EN_ALLREDUCE || op->op > EN_BCAST) {
@@ -178,9 +178,9 @@ static en_status join(eni_rank *rank, int group, const eni_coll_op *op, uint64_t
         eni_sim_fail(sim, EN_EMISMATCH); /* the others would wait for ever */
         return EN_EMISMATCH;
     }
-    *ticket_out = eni_rank_begin(rank, 1, "a collective", op->bucket, 0);
+    *ticket_out = eni_sim_rank_begin(rank, 1, "a collective", op->bucket, 0);
     c->entries[rank->world.rank - c->first] =
-        (entry){rank, *op, eni_rank_at(rank, op->slot, op->bucket), *ticket_out};
+        (rank_part){rank, *op, eni_sim_rank_at(rank, op->slot, op->bucket), *ticket_out};
     if (++c->joined == c->n) begin(sim, c);
     return EN_OK;
 }
@@ -203,7 +203,7 @@ struct eni_sendrecv {
 
 static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 {
-    eni_rank *to = &sim->ranks[wanted->to];
+    eni_sim_rank *to = &sim->ranks[wanted->to];
     memcpy(wanted->in, sent->out, sent->count * sizeof(float));
     to->result->recv += sent->count * sizeof(float);
     eni_event_trace_add(&sim->events, &(eni_sim_event){.at_ns = sim->queue.now_ns,
@@ -211,7 +211,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
                                                        .rank = wanted->to,
                                                        .peer = wanted->from,
                                                        .bucket = wanted->bucket});
-    eni_rank_part_done(to, wanted->request, EN_OK);
+    eni_sim_rank_part_done(to, wanted->request, EN_OK);
     eni_sim_free(sim, sent);
     eni_sim_free(sim, wanted);
 }
@@ -250,7 +250,7 @@ static void sendrecv_head(void *sim_, void *half_)
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
-static en_status sendrecv(eni_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)
+static en_status sendrecv(eni_sim_rank *rank, const eni_coll_op *op, uint64_t *ticket_out)
 {
     eni_sim *sim = rank->sim;
     if (op->to < 0 || op->to >= sim->nranks || op->from < 0 || op->from >= sim->nranks) {
@@ -263,23 +263,23 @@ static en_status sendrecv(eni_rank *rank, const eni_coll_op *op, uint64_t *ticke
                  *wanted = eni_sim_alloc(sim, sizeof *wanted);
     if (sent == NULL || wanted == NULL) return EN_ENOMEM;
     *sent = (eni_sendrecv){.from = rank->world.rank, .to = op->to, .bucket = op->bucket, .count = op->count};
-    memcpy(sent->out, eni_rank_at(rank, op->slot, op->bucket), bytes);
+    memcpy(sent->out, eni_sim_rank_at(rank, op->slot, op->bucket), bytes);
     rank->result->sent += bytes;
     sim->in_flight++;
     const int64_t at = eni_network_depart(&sim->network, sim->queue.now_ns, rank->world.rank, op->to, bytes);
     EN_TRY(eni_event_queue_post(&sim->queue, at, sendrecv_head, sim, sent));
-    *ticket_out = eni_rank_begin(rank, 1, "a sendrecv", op->bucket, op->from);
+    *ticket_out = eni_sim_rank_begin(rank, 1, "a sendrecv", op->bucket, op->from);
     *wanted = (eni_sendrecv){.from = op->from,
                              .to = rank->world.rank,
                              .bucket = op->bucket,
                              .is_wanted = 1,
-                             .in = eni_rank_at(rank, op->slot_in, op->bucket),
+                             .in = eni_sim_rank_at(rank, op->slot_in, op->bucket),
                              .request = *ticket_out};
     match(sim, wanted);
     return EN_OK;
 }
 
-en_status eni_exchange_start(eni_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
+en_status eni_exchange_start(eni_sim_rank *rank, int group, const eni_coll_op *op, uint64_t *ticket_out)
 {
     return op->op == ENI_COLL_SENDRECV ? sendrecv(rank, op, ticket_out) : join(rank, group, op, ticket_out);
 }

@@ -1,6 +1,6 @@
-/* gpus.c - `entrain gpus`: asks the device library (no context is opened, so nobody's memory is taken), and
- * shows what it says as text or, for programs (--json), as docs/gpu.md has it. See gpus.h. */
-#include "cli/gpus.h"
+/* gpu_list.c - `entrain gpus`: asks the device library (no context is opened, so nobody's memory is taken),
+ * and shows what it says as text or, for programs (--json), as docs/gpu.md has it. See gpu_list.h. */
+#include "cli/gpu_list.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -44,7 +44,7 @@ static void ask_users(const en_gpu *gpu, int32_t index, eni_gpus_one *one)
     }
 }
 
-static en_status ask(const en_gpu *gpu, eni_gpus *gpus)
+static en_status ask(const en_gpu *gpu, eni_gpu_list *gpus)
 {
     int32_t n = 0;
     EN_TRY(gpu->count(eni_device_host(), &n));
@@ -96,7 +96,7 @@ static void format_users(const eni_gpus_one *g, char text[ENI_TABLE_TEXT])
         snprintf(text + at, ENI_TABLE_TEXT - at, " and %d more", g->nusers - USERS_SHOWN);
 }
 
-static void show_list(FILE *out, const eni_gpus *gpus)
+static void show_list(FILE *out, const eni_gpu_list *gpus)
 {
     static const eni_column columns[COLUMNS] = {{"GPU", true},  {"NAME", false},   {"UUID", false},
                                                 {"BUS", false}, {"CC", true},      {"MEMORY", true},
@@ -128,7 +128,7 @@ static const char *link_name(int link)
     return link >= EN_LINK_NONE && link <= EN_LINK_SAME ? names[link] : "?";
 }
 
-static void show_links(FILE *out, const eni_gpus *gpus)
+static void show_links(FILE *out, const eni_gpu_list *gpus)
 {
     const int n = gpus->n < ENI_GPUS_LINKED ? gpus->n : ENI_GPUS_LINKED, width = n + 1;
     static char heads[ENI_GPUS_LINKED][4];
@@ -147,13 +147,13 @@ static void show_links(FILE *out, const eni_gpus *gpus)
     if (gpus->n > n) fprintf(out, "(the first %d of %d)\n", n, gpus->n);
 }
 
-static int gpu_of(const eni_gpus *gpus, int rank)
+static int gpu_of(const eni_gpu_list *gpus, int rank)
 {
     return eni_gpu_of_rank(rank, gpus->nranks, gpus->n);
 }
 
 /* The most ranks that meet on one GPU. */
-static int crowd(const eni_gpus *gpus)
+static int crowd(const eni_gpu_list *gpus)
 {
     int users[ENI_GPUS_MAX] = {0}, most = 0;
     for (int r = 0; r < gpus->nranks; r++) {
@@ -163,7 +163,7 @@ static int crowd(const eni_gpus *gpus)
     return most;
 }
 
-static int has_unlinked_pair(const eni_gpus *gpus)
+static int has_unlinked_pair(const eni_gpu_list *gpus)
 {
     for (int r = 1; r < gpus->nranks; r++)
         for (int q = 0; q < r; q++)
@@ -171,7 +171,7 @@ static int has_unlinked_pair(const eni_gpus *gpus)
     return 0;
 }
 
-void eni_gpus_verdict(const eni_gpus *gpus, char *text, size_t bytes)
+void eni_gpus_verdict(const eni_gpu_list *gpus, char *text, size_t bytes)
 {
     if (gpus->nranks == 1)
         snprintf(text, bytes, "One rank has a GPU of its own: `ring` steps there and exchanges nothing.");
@@ -197,7 +197,7 @@ void eni_gpus_verdict(const eni_gpus *gpus, char *text, size_t bytes)
                  has_unlinked_pair(gpus) ? ", over the host where GPUs are not linked" : "");
 }
 
-static void show_ranks(FILE *out, const eni_gpus *gpus)
+static void show_ranks(FILE *out, const eni_gpu_list *gpus)
 {
     static const eni_column columns[] = {{"RANK", true}, {"DEVICE", false}, {"NAME", false}, {"UUID", false}};
     enum { SHOWN = 64 };
@@ -217,7 +217,7 @@ static void show_ranks(FILE *out, const eni_gpus *gpus)
     fprintf(out, "\n%s\n", text);
 }
 
-void eni_gpus_show(FILE *out, const eni_gpus *gpus)
+void eni_gpus_show(FILE *out, const eni_gpu_list *gpus)
 {
     show_list(out, gpus);
     if (gpus->n > 1) show_links(out, gpus);
@@ -273,7 +273,7 @@ static json_t *gpu_json(const eni_gpus_one *g, int index)
                      g->nusers < 0 ? json_null() : json_integer(g->nusers), "users", users_of(g));
 }
 
-static json_t *links_json(const eni_gpus *gpus)
+static json_t *links_json(const eni_gpu_list *gpus)
 {
     json_t *rows = json_array();
     for (int a = 0; a < gpus->n; a++) {
@@ -285,7 +285,7 @@ static json_t *links_json(const eni_gpus *gpus)
     return rows;
 }
 
-static json_t *ranks_json(const eni_gpus *gpus)
+static json_t *ranks_json(const eni_gpu_list *gpus)
 {
     json_t *all = json_array();
     for (int r = 0; r < gpus->nranks; r++)
@@ -294,7 +294,7 @@ static json_t *ranks_json(const eni_gpus *gpus)
     return all;
 }
 
-json_t *eni_gpus_json(const eni_gpus *gpus)
+json_t *eni_gpus_json(const eni_gpu_list *gpus)
 {
     char verdict[ENI_GPUS_VERDICT];
     json_t *list = json_array();
@@ -309,7 +309,7 @@ json_t *eni_gpus_json(const eni_gpus *gpus)
     return all;
 }
 
-static en_status print_json(const eni_gpus *gpus)
+static en_status print_json(const eni_gpu_list *gpus)
 {
     json_t *all = eni_gpus_json(gpus);
     if (all == NULL) return EN_ENOMEM;
@@ -331,7 +331,7 @@ en_status eni_command_gpus(const eni_command_context *context)
         eni_error("gpus", "the device cuda of %s is not one of GPUs", context->plugin_dir);
         return EN_EVERSION;
     }
-    eni_gpus *gpus = eni_alloc(sizeof *gpus);
+    eni_gpu_list *gpus = eni_alloc(sizeof *gpus);
     if (gpus == NULL) return EN_ENOMEM;
     if (eni_config_is_given(c, "workers")) gpus->nranks = (int)c->workers;
     en_status st = ask(device->gpu, gpus);

@@ -1,6 +1,7 @@
-/* gpus.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use which. */
-#ifndef CLI_GPUS_H
-#define CLI_GPUS_H
+/* gpu_list.h - what `entrain gpus` shows: this host's GPUs, how they are linked, and which rank would use
+ * which. */
+#ifndef CLI_GPU_LIST_H
+#define CLI_GPU_LIST_H
 
 #include <jansson.h>
 #include <stdio.h>
@@ -20,19 +21,19 @@ typedef struct eni_gpus_one {
     int nusers;                          /* all of them; -1: the driver does not tell */
 } eni_gpus_one;
 
-typedef struct eni_gpus {
+typedef struct eni_gpu_list {
     eni_gpus_one gpu[ENI_GPUS_MAX];
     int n;
     uint8_t link[ENI_GPUS_MAX][ENI_GPUS_MAX]; /* EN_LINK_* */
     const char *group;                        /* "NCCL 2.28.9"; "": there is none */
     int nranks;                               /* -n; 0: not asked */
-} eni_gpus;
+} eni_gpu_list;
 
 /* What was found, as text, and as JSON, which is the caller's; NULL: out of memory. */
-void eni_gpus_show(FILE *out, const eni_gpus *gpus);
-json_t *eni_gpus_json(const eni_gpus *gpus);
+void eni_gpus_show(FILE *out, const eni_gpu_list *gpus);
+json_t *eni_gpus_json(const eni_gpu_list *gpus);
 
 /* What `ring` does with `nranks` on these, one sentence. */
-void eni_gpus_verdict(const eni_gpus *gpus, char *text_out, size_t bytes);
+void eni_gpus_verdict(const eni_gpu_list *gpus, char *text_out, size_t bytes);
 
 #endif

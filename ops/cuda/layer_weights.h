@@ -1,4 +1,5 @@
-/* layer.h - what convolution and linear layers share: weights on their way in, gradients on their way out.
+/* layer_weights.h - what convolution and linear layers share: weights on their way in, gradients on their way
+ * out.
  *
  *     flat vector, float32, PyTorch's order        library: its order, the op's type, 16 byte bounds
  *

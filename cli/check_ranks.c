@@ -1,7 +1,7 @@
-/* check.c - `entrain check`: can these processes reach each other, and what does it take? The smallest job
- * that uses everything answers the first; with -v this host is measured, and beside it stands what the model
- * says. */
-#include "cli/check.h"
+/* check_ranks.c - `entrain check`: can these processes reach each other, and what does it take? The smallest
+ * job that uses everything answers the first; with -v this host is measured, and beside it stands what the
+ * model says. */
+#include "cli/check_ranks.h"
 
 #include <stdio.h>
 

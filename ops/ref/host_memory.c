@@ -1,4 +1,5 @@
-/* memory.c - the memory calls of a host device: what other devices do with streams, libc does at once. */
+/* host_memory.c - the memory calls of a host device: what other devices do with streams, libc does at once.
+ */
 #include "core/memory.h"
 
 #include <string.h>

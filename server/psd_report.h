@@ -1,12 +1,12 @@
-/* report.h - what the servers add to the last gather ("result"): one JSON object.
+/* psd_report.h - what the servers add to the last gather ("result"): one JSON object.
  *
  * {"role": "psd", "updates": .., "staleness": {..}, "per_worker": [{..}, ..], "lanes": [{..}, ..], ..}
  *
  * Stores count per partition. Updates and samples are given per model, that is divided by the number of
  * partitions; holds and histograms are given as counted, a push counting once per partition. With several
  * servers psd 1 and up send psd 0 the same object as counted ("is_part": true), and psd 0 adds them up. */
-#ifndef SERVER_REPORT_H
-#define SERVER_REPORT_H
+#ifndef SERVER_PSD_REPORT_H
+#define SERVER_PSD_REPORT_H
 
 #include "server/shard.h"
 

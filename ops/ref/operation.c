@@ -1,4 +1,4 @@
-/* check.c - which operations make sense. Without the loops themselves: the cuda device carries this file
+/* operation.c - which operations make sense. Without the loops themselves: the cuda device carries this file
  * alone. */
 #include <string.h>
 

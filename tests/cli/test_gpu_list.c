@@ -1,4 +1,4 @@
-/* test_gpus.c - what `entrain gpus` prints for machines that are not here. */
+/* test_gpu_list.c - what `entrain gpus` prints for machines that are not here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,12 +10,12 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "cli/gpus.h"
+#include "cli/gpu_list.h"
 
 /* `n` GPUs of 80 GB, all linked alike. */
-static eni_gpus *machine(int n, int link, const char *group, int nranks)
+static eni_gpu_list *machine(int n, int link, const char *group, int nranks)
 {
-    eni_gpus *m = calloc(1, sizeof *m);
+    eni_gpu_list *m = calloc(1, sizeof *m);
     assert_non_null(m);
     m->n = n;
     m->group = group;
@@ -34,7 +34,7 @@ static eni_gpus *machine(int n, int link, const char *group, int nranks)
     return m;
 }
 
-static const char *show(eni_gpus *m)
+static const char *show(eni_gpu_list *m)
 {
     static char kept[1 << 16];
     char *text;
@@ -60,7 +60,7 @@ static void one_gpu(void **state)
 static void links_are_a_matrix(void **state)
 {
     (void)state;
-    eni_gpus *m = machine(3, EN_LINK_NVLINK, "NCCL 2.28.9", 0);
+    eni_gpu_list *m = machine(3, EN_LINK_NVLINK, "NCCL 2.28.9", 0);
     m->link[0][2] = m->link[2][0] = EN_LINK_HOST;
     const char *text = show(m);
     assert_non_null(strstr(text, "\n   0       1       2\n"
@@ -79,7 +79,7 @@ static void more_gpus_than_a_line_has_room_for(void **state)
 }
 
 /* Six on GPU 0: python3 with half a gigabyte, and five of whom only the pids are known. */
-static void add_users(eni_gpus *m)
+static void add_users(eni_gpu_list *m)
 {
     m->gpu[0].nusers = 6;
     for (int i = 0; i < 6; i++)
@@ -91,7 +91,7 @@ static void add_users(eni_gpus *m)
 static void who_uses_it(void **state)
 {
     (void)state;
-    eni_gpus *m = machine(2, EN_LINK_PCIE, "", 0);
+    eni_gpu_list *m = machine(2, EN_LINK_PCIE, "", 0);
     add_users(m);
     m->gpu[1].nusers = -1;
     m->gpu[1].facts.free_bytes = 0;
@@ -126,7 +126,7 @@ static int is_null(const json_t *object, const char *key)
 static void json_has_what_the_table_has(void **state)
 {
     (void)state;
-    eni_gpus *m = machine(2, EN_LINK_PCIE, "NCCL 2.28.9", 0);
+    eni_gpu_list *m = machine(2, EN_LINK_PCIE, "NCCL 2.28.9", 0);
     add_users(m);
     strcpy(m->gpu[0].users[1].program, "\xff\xfe"); /* no text */
     json_t *all = eni_gpus_json(m);
@@ -157,7 +157,7 @@ static void json_has_what_the_table_has(void **state)
 static void json_says_null_where_nobody_knows(void **state)
 {
     (void)state;
-    eni_gpus *m = machine(1, EN_LINK_SAME, "", 0);
+    eni_gpu_list *m = machine(1, EN_LINK_SAME, "", 0);
     m->gpu[0].nusers = -1;
     m->gpu[0].facts.free_bytes = 0;
     json_t *all = eni_gpus_json(m);
@@ -171,7 +171,7 @@ static void json_says_null_where_nobody_knows(void **state)
 static void json_has_links_and_ranks(void **state)
 {
     (void)state;
-    eni_gpus *m = machine(16, EN_LINK_NVLINK, "NCCL 2", 8);
+    eni_gpu_list *m = machine(16, EN_LINK_NVLINK, "NCCL 2", 8);
     m->link[0][2] = m->link[2][0] = EN_LINK_HOST;
     json_t *all = eni_gpus_json(m), *links = json_object_get(all, "links"),
            *ranks = json_object_get(all, "ranks");
@@ -194,7 +194,7 @@ static void json_has_links_and_ranks(void **state)
 static void expect_verdict(int n, const char *group, int nranks, const char *words)
 {
     char text[ENI_GPUS_VERDICT];
-    eni_gpus *m = machine(n, EN_LINK_NVLINK, group, nranks);
+    eni_gpu_list *m = machine(n, EN_LINK_NVLINK, group, nranks);
     eni_gpus_verdict(m, text, sizeof text);
     free(m);
     if (strstr(text, words) == NULL)

@@ -1,5 +1,5 @@
-/* evaluate.c - see evaluate.h. */
-#include "models/evaluate.h"
+/* evaluation.c - see evaluation.h. */
+#include "models/evaluation.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-/* ps.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
+/* ps_stop.c - `entrain ps` and `entrain stop`: this user's runs on this host, from outside. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* layer.c - weights in, gradients out: see layer.h. */
-#include "ops/cuda/layer.h"
+/* layer_weights.c - weights in, gradients out: see layer_weights.h. */
+#include "ops/cuda/layer_weights.h"
 
 #include "core/memory.h"
 #include "core/try.h"

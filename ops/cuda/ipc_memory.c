@@ -1,5 +1,5 @@
-/* share.c - memory of another process on the same GPU. A handle is what travels; some containers refuse to
- * make one, or to open it (without a shared IPC namespace, say): that is no error here, but the caller's
+/* ipc_memory.c - memory of another process on the same GPU. A handle is what travels; some containers refuse
+ * to make one, or to open it (without a shared IPC namespace, say): that is no error here, but the caller's
  * choice of another way. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* plan.c - one operation: finds its kernel, and calls it.
+/* op_plan.c - one operation: finds its kernel, and calls it.
  *
  * Launches of one forward and backward of the convnet (models/registry.c), f32; in brackets with bf16:
  *
@@ -14,7 +14,8 @@
  *
  * 11 forward and 17 backward (14 and 17, and one cast of the input), counting each call of a library as one.
  * --deterministic adds one: fc2's sums of dy are then not the product's. A loss scale adds three: fc1 and fc2
- * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to fc1. */
+ * then bring dw out, and fc2 as with --deterministic. Samples above 128 add one to nll, above 1024 one to
+ * fc1. */
 #include <string.h>
 
 #include "core/log.h"

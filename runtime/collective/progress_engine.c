@@ -1,10 +1,11 @@
-/* progress.c - the engine over TCP: what the progress thread does, and the calls of the compute thread.
+/* progress_engine.c - the engine over TCP: what the progress thread does, and the calls of the compute
+ * thread.
  *
  * submit raises a number and wakes the thread. The thread starts operations, receives frames, sends frames
  * and ends operations until nothing moves; then it looks at who is alive, and sleeps in ppoll until a socket
  * is ready, something is submitted or a frame of an emulated network is due. wait sleeps on the flag of
  * completed operations. */
-#include "runtime/collective/progress.h"
+#include "runtime/collective/progress_engine.h"
 
 #include <linux/sockios.h>
 #include <signal.h>
@@ -24,7 +25,7 @@
 
 #define LINGER_NS ENI_SECOND
 
-static eni_inflight *inflight_of(const eni_progress *p, uint64_t seq)
+static eni_inflight *inflight_of(const eni_progress_engine *p, uint64_t seq)
 {
     return &p->inflight[seq % ENI_COLL_DEPTH];
 }
@@ -38,7 +39,7 @@ static eni_place_in_run inflight_place(const eni_coll *coll, const eni_inflight 
 
 static void inflight_start(eni_coll *coll, uint64_t seq)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     eni_inflight *inflight = inflight_of(p, seq);
     inflight->op = eni_group_op(coll, seq);
     inflight->seq = seq;
@@ -52,7 +53,7 @@ static void inflight_start(eni_coll *coll, uint64_t seq)
 
 static void inflight_start_all(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     const uint64_t submitted = atomic_load_explicit(&p->submitted, memory_order_acquire);
     while (p->nstarted < submitted)
         inflight_start(coll, p->nstarted++);
@@ -69,7 +70,7 @@ static int inflight_is_complete(const eni_coll *coll, const eni_inflight *inflig
 /* Ends what is complete; tells the compute thread in the order of submit. */
 static void inflight_end_all(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
         eni_inflight *inflight = inflight_of(p, seq);
         if (inflight->is_done || !inflight_is_complete(coll, inflight)) continue;
@@ -88,7 +89,7 @@ static void inflight_end_all(eni_coll *coll)
 /* Tells a peer that it may send ahead; only while there is something ahead of what it may send anyway. */
 static int ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     if (!stream->has_data || p->nstarted - p->oldest < 2 || stream->told_ready >= p->nstarted) return 0;
     stream->told_ready = p->nstarted;
     *frame = (eni_frame){.magic = ENI_FRAME_MAGIC,
@@ -102,7 +103,7 @@ static int ready_next(eni_coll *coll, eni_stream *stream, eni_frame *frame)
 /* The next frame for this link: of the oldest operation, or of one that the peer is ready for. */
 static int data_next(eni_coll *coll, eni_stream *stream, eni_frame *frame, const float **data_out)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     for (uint64_t seq = p->oldest; seq < p->nstarted; seq++) {
         if (seq > p->oldest && seq >= stream->peer_ready) return 0;
         eni_inflight *inflight = inflight_of(p, seq);
@@ -171,7 +172,7 @@ static eni_place_in_run header_place(const eni_frame *header)
  * What its sender owed us before must have come by then, or that would be for ever: EN_EMISMATCH. */
 static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, int *is_due_out)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     const eni_frame *header = &stream->rx;
     const int is_started = header->seq < p->nstarted;
     *is_due_out =
@@ -190,7 +191,7 @@ static en_status header_is_due(const eni_coll *coll, const eni_stream *stream, i
 /* Takes a data header: sets rx_data. */
 static en_status header_accept(eni_coll *coll, eni_stream *stream)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     const eni_frame *header = &stream->rx;
     const uint64_t seq = header->seq < p->oldest ? p->oldest : header->seq;
     eni_inflight *inflight = inflight_of(p, seq);
@@ -283,7 +284,7 @@ static en_status stream_receive_step(eni_coll *coll, eni_stream *stream, int *we
 /* Receives from everybody, one frame each: what has just arrived is sent on before it leaves the cache. */
 static en_status streams_receive(eni_coll *coll, int *went_out)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     *went_out = 0;
     for (int r = 0; r < coll->config.nranks; r++) {
         int went = 0;
@@ -296,7 +297,7 @@ static en_status streams_receive(eni_coll *coll, int *went_out)
 /* A peer that has closed is dead if an operation still needs it; else it has finished and we have not. */
 static en_status closed_streams(eni_coll *coll)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     for (int r = 0; r < coll->config.nranks; r++) {
         const eni_stream *stream = &p->streams[r];
         if (stream->fd >= 0 || stream->peer < 0) continue;
@@ -314,7 +315,7 @@ static en_status closed_streams(eni_coll *coll)
 /* Starts what was submitted, sends, receives and completes until nothing moves. Never blocks. */
 static en_status advance(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     inflight_start_all(coll);
     for (;;) {
         const uint64_t before = p->oldest;
@@ -345,7 +346,7 @@ static void lowat_set(eni_stream *stream)
 /* What to wait for, and until when. */
 static int64_t polls_fill(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     int64_t until_ns = p->oldest < p->nstarted ? eni_now_ns() + ENI_ALIVE_SLICE_MS * ENI_MILLI : INT64_MAX;
     p->polls[0] = (struct pollfd){.fd = p->wake_fd, .events = POLLIN};
     p->polls[1] =
@@ -365,7 +366,7 @@ static int64_t polls_fill(eni_coll *coll)
 
 static void progress_sleep(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     const int64_t until_ns = polls_fill(coll);
     int64_t left_ns = until_ns - eni_now_ns();
     if (left_ns < 0) left_ns = 0;
@@ -392,7 +393,7 @@ static void stream_linger(const eni_stream *stream, int64_t deadline_ns)
 
 static void progress_linger(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     const int64_t deadline_ns = eni_now_ns() + LINGER_NS;
     for (int r = 0; r < coll->config.nranks; r++)
         if (p->streams[r].fd >= 0) stream_linger(&p->streams[r], deadline_ns);
@@ -401,7 +402,7 @@ static void progress_linger(eni_coll *coll)
 static void *progress_main(void *argument)
 {
     eni_coll *coll = argument;
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     en_status st = EN_OK;
     eni_slice_ask(1); /* every core may be computing */
     while (st == EN_OK && !atomic_load(&p->is_stopping)) {
@@ -423,7 +424,7 @@ static void *progress_main(void *argument)
 
 static en_status thread_start(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     sigset_t all, before;
     sigfillset(&all); /* signals are for the main thread */
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -443,7 +444,7 @@ static en_status progress_alloc(eni_coll *coll)
 {
     const eni_coll_config *config = &coll->config;
     const size_t n = (size_t)config->nranks;
-    eni_progress *p = eni_alloc(sizeof *p);
+    eni_progress_engine *p = eni_alloc(sizeof *p);
     if (!p) return EN_ENOMEM;
     coll->state = p;
     p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -469,7 +470,7 @@ en_status eni_progress_open(eni_coll *coll)
 {
     const int n = coll->config.nranks;
     EN_TRY(progress_alloc(coll));
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     for (int i = 0; i < ENI_COLL_DEPTH; i++) {
         p->inflight[i].chunks = p->chunks + (size_t)i * (size_t)n;
         p->inflight[i].hops = p->hops + (size_t)i * 2 * (size_t)n;
@@ -490,7 +491,7 @@ en_status eni_progress_open(eni_coll *coll)
 /* Whether there is a connection to everybody that this operation talks to. */
 static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     const int n = coll->config.nranks, rank = coll->config.rank;
     const int is_sendrecv = op->op == ENI_COLL_SENDRECV, is_ring = coll->config.algorithm == ENI_COLL_RING;
     for (int r = 0; r < n; r++) {
@@ -507,7 +508,7 @@ static en_status streams_check(const eni_coll *coll, const eni_coll_op *op)
 
 en_status eni_progress_submit(eni_coll *coll, uint64_t seq)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     EN_TRY(streams_check(coll, eni_group_op(coll, seq)));
     atomic_store_explicit(&p->submitted, seq + 1, memory_order_release);
     eventfd_write(p->wake_fd, 1);
@@ -516,14 +517,14 @@ en_status eni_progress_submit(eni_coll *coll, uint64_t seq)
 
 int eni_progress_test(eni_coll *coll, uint64_t seq)
 {
-    const eni_progress *p = coll->state;
+    const eni_progress_engine *p = coll->state;
     const uint64_t completed = eni_flag_get(&p->completed);
     return completed != ENI_PROGRESS_FAILED && completed > seq;
 }
 
 en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     const eni_alive forever = {
         .fd = -1}; /* the progress thread watches the peers, and says ENI_PROGRESS_FAILED */
     EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, &forever));
@@ -532,7 +533,7 @@ en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
 
 void eni_progress_close(eni_coll *coll)
 {
-    eni_progress *p = coll->state;
+    eni_progress_engine *p = coll->state;
     if (!p) return;
     if (p->is_started) {
         atomic_store(&p->is_stopping, 1);

@@ -1,0 +1,39 @@
+#!/bin/sh
+# test_check_names.sh: tools/check_names.py finds one offence of each kind in a small tree, and none that is allowed.
+top=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+bad() { echo "$*"; exit 1; }
+check() { said=$("$top/tools/check_names.py" "$work"); code=$?; }
+members() { for i in $(seq "$1"); do printf ' int member%d;' "$i"; done; }
+
+# ---- what is allowed
+mkdir -p "$work/cli" "$work/worker" "$work/ops/cpu" "$work/ops/ref"
+touch "$work/cli/main.c" "$work/worker/main.c"
+for device in cpu ref; do echo 'struct en_ctx { int own; };' > "$work/ops/$device/conv.c"; done
+{
+    echo '/* struct eni_worker { int in_a_comment; }; */ typedef struct eni_worker eni_worker;'
+    echo "struct eni_worker {$(members 23) struct { int a, b, c; } part; void (*call)(int a, int b); };"
+    echo "struct record {$(members 40) };"
+} > "$work/worker/worker.h"
+check
+[ $code = 0 ] || bad "refused what is allowed: $said"
+
+# ---- what is not
+sed -i 's/int member1;/int member1, one_more;/' "$work/worker/worker.h"
+check
+[ $code = 1 ] && [ "$(echo "$said" | wc -l)" = 1 ] || bad "an object of 26 members: $said"
+case $said in "worker/worker.h: eni_worker has 26 members"*) ;; *) bad "an object of 26 members: $said" ;; esac
+rm "$work/worker/worker.h"
+
+for kind in 'struct word { int a; };' 'typedef enum { A } word;' 'typedef int (*word)(int a, int b);' 'typedef float word[4];'; do
+    echo 'typedef struct word { int a; } word;' > "$work/cli/a.c"
+    echo "$kind" > "$work/worker/b.c"
+    check
+    [ $code = 1 ] && [ "$said" = "word is a type in cli/a.c, worker/b.c: rename all but one" ] || bad "$kind: $said"
+done
+rm "$work/cli/a.c" "$work/worker/b.c"
+
+touch "$work/cli/gpus.c" "$work/worker/gpus.c"
+check
+[ $code = 1 ] && [ "$said" = "gpus.c is cli/gpus.c, worker/gpus.c: rename all but one" ] || bad "one file name: $said"

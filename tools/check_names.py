@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""check_names.py [TREE]: one name, one thing, over all sources of the product.
+
+An object of the run is a few parts that have names, not a list of everything; no type has the name of another one, so
+that ctags and gdb find the one that is meant; and files have one name only where they are the same thing twice.
+Exit 1 and a line per offence.
+"""
+import collections
+import pathlib
+import re
+import sys
+
+OWN_MEMBERS = 25  # members that an object of the run may have; a named part counts as one
+OBJECTS = {  # tables of calls and flat records (configurations, messages, results, facts) may have more
+    "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
+    "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
+}
+LARGE = {  # those that are still to be cut into parts, and what they have today
+    "eni_host": 49, "eni_launcher": 31, "eni_leader": 45, "eni_member": 62, "eni_partition": 26, "eni_psd": 38,
+    "eni_shard": 28, "eni_sim": 32, "eni_store": 33,
+}
+TREES = ("cli", "config", "core", "data", "include", "models", "ops", "rank", "report", "runtime", "server", "strategies",
+         "worker")
+DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
+SAME_FILES = [  # folders in which the same file name is the same thing
+    {"ops", *DEVICES},
+    {"strategies", "runtime/collective"},  # a strategy, and the collective that it is named after
+    {"include/entrain", "models"}, {"include/entrain", "ops"}, {"include/entrain", "runtime/client"},  # and its maker
+]
+
+
+def bare(text):
+    """Without comments, texts and the preprocessor; as many lines as before."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+    text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
+    return re.sub(r"^[ \t]*#.*(\\\n.*)*", "", text, flags=re.M)
+
+
+def end_of(text, at):
+    """Behind the brace that closes the one in front of `at`."""
+    depth = 1
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return at
+
+
+def members(body):
+    """How many members stand in the body of a struct itself."""
+    while "{" in body:  # a part: its own members are not ours
+        at = body.index("{")
+        body = body[:at] + " " + body[end_of(body, at + 1):]
+    n = 0
+    for statement in body.split(";"):
+        flat = re.sub(r"\[[^\]]*\]", "", statement)
+        is_call = re.search(r"\(\s*\*", flat) is not None
+        n += bool(flat.strip()) and (1 if is_call else 1 + re.sub(r"\([^()]*\)", "", flat).count(","))
+    return n
+
+
+def types(text):
+    """(name, members) of all types that a bare text defines; a declaration alone is none."""
+    for m in re.finditer(r"\b(?:struct|union|enum)\s+(\w+)?\s*\{", text):
+        end = end_of(text, m.end())
+        alias = re.match(r"\s*(\w+)\s*;", text[end:]) if re.search(r"typedef\s+$", text[:m.start()]) else None
+        for name in {m.group(1), alias and alias.group(1)} - {None}:
+            yield name, members(text[m.end():end - 1])
+    for m in re.finditer(r"\btypedef\s+([^;{}]*);", text):
+        flat = re.sub(r"__attribute__.*|\[[^\]]*\]", "", m.group(1))
+        call = re.search(r"\(\s*\*\s*(\w+)\s*\)", flat)
+        words = re.findall(r"\w+", re.sub(r"\([^()]*\)", "", flat))
+        if call or words[0] not in ("struct", "union", "enum") or len(words) != 3 or words[1] != words[2]:
+            yield call.group(1) if call else words[-1], 0
+
+
+def may_be_same(name, names):
+    folders = {str(pathlib.PurePath(other).parent) for other in names}
+    return name == "main.c" or len(folders) == len(names) and any(folders <= same for same in SAME_FILES)
+
+
+def offences(tree):
+    files = [f for top in TREES for f in sorted((tree / top).rglob("*")) if f.suffix in (".c", ".h", ".cu", ".cuh")]
+    homes, same = collections.defaultdict(list), collections.defaultdict(list)
+    for file in files:
+        name = str(file.relative_to(tree))
+        same[file.name].append(name)
+        for kind, n in types(bare(file.read_text())):
+            homes[kind].append(name)
+            if kind in OBJECTS and n > LARGE.get(kind, OWN_MEMBERS):
+                yield f"{name}: {kind} has {n} members; at most {OWN_MEMBERS}: give what belongs together a name"
+    for kind, names in sorted(homes.items()):
+        if len(names) > 1 and not all(name.startswith(DEVICES) for name in names):
+            yield f"{kind} is a type in {', '.join(names)}: rename all but one"
+    for name, names in sorted(same.items()):
+        if len(names) > 1 and not may_be_same(name, names):
+            yield f"{name} is {', '.join(names)}: rename all but one"
+
+
+def main():
+    tree = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    found = list(offences(tree))
+    print("\n".join(found) or "names: every type and every file has its own, objects are made of parts")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
