@@ -395,18 +395,6 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
     return EN_OK;
 }
 
-/* ---- long waits are explained by the control plane ---- */
-
-static void wait_begins(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number)
-{
-    eni_member_wait_begin(user, what, name, bytes, number);
-}
-
-static void wait_ends(void *user)
-{
-    eni_member_wait_end(user);
-}
-
 /* What a mean over all ranks would need is not open. */
 static en_status check_leaders(eni_rank *self)
 {
@@ -460,7 +448,6 @@ en_status eni_rank_connect(eni_rank *self)
 
 en_status eni_rank_start(eni_rank *self)
 {
-    self->exchange.waits = (eni_waits){wait_begins, wait_ends, self->member};
     eni_host_config config = {.strategy = self->job.strategy,
                               .options = self->job.options,
                               .world = self->world,
@@ -477,7 +464,7 @@ en_status eni_rank_start(eni_rank *self)
                               .hyper = self->job.hyper,
                               .schedule = self->job.schedule,
                               .trace = self->records.trace,
-                              .waits = &self->exchange.waits,
+                              .wait_note = eni_member_wait_note(self->member),
                               .gpu = self->trainer.steps,
                               .measure = eni_exchange_measure,
                               .measure_user = self,

@@ -406,7 +406,8 @@ en_status eni_rank_join(eni_rank *self)
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .is_slowed = c->net != NULL,
                                 .server_timeout_ns = c->server_timeout_ns,
-                                .abort_fd = self->abort_fd};
+                                .abort_fd = self->abort_fd,
+                                .ended = &self->ended};
     if (st == EN_OK) st = eni_member_open(&config, &self->member);
     eni_free(spec);
     EN_TRY(st);

@@ -20,8 +20,7 @@ void eni_rank_init(eni_rank *self)
 en_status eni_rank_alive(void *rank)
 {
     const eni_rank *self = rank;
-    EN_TRY(eni_shutdown_status(self->shutdown));
-    return self->member == NULL ? EN_OK : eni_member_status(self->member);
+    return (en_status)atomic_load_explicit(&self->ended, memory_order_acquire);
 }
 
 int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns)

@@ -80,8 +80,7 @@ typedef struct eni_exchange {
     eni_net *net;
     eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;
-    eni_waits waits; /* the strategy's, told to the member */
-    eni_host *host;  /* the strategy's */
+    eni_host *host; /* the strategy's */
 } eni_exchange;
 
 /* Sums of this rank over the whole run, for result.json. */
@@ -132,7 +131,8 @@ struct eni_rank {
     const char *version;    /* of this program: all ranks' must be equal */
     const char *plugin_dir; /* strategies and devices */
     eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
-    int abort_fd;           /* of `shutdown`: readable once every wait is to end */
+    atomic_int ended; /* EN_OK, or why every wait is to end: EN_EINTR of `shutdown`, else the member's */
+    int abort_fd;     /* of `shutdown`: readable once every wait is to end */
 
     /* who takes part */
     char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];

@@ -35,6 +35,7 @@ struct eni_shutdown {
 
 static void get_over(eni_shutdown *e)
 {
+    if (e->config.ended != NULL) atomic_store(e->config.ended, EN_EINTR);
     if (atomic_exchange(&e->is_over, 1)) return;
     eventfd_write(e->over_fd, 1);
 }

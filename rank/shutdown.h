@@ -11,6 +11,7 @@
 #ifndef RANK_SHUTDOWN_H
 #define RANK_SHUTDOWN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "runtime/control/member.h"
@@ -18,8 +19,9 @@
 typedef struct eni_shutdown eni_shutdown;
 
 typedef struct eni_shutdown_config {
-    int signal_fd; /* SIGINT and SIGTERM, from here on this thread's to read; -1: none */
-    int report_fd; /* to the launcher, for obituaries; -1: none */
+    int signal_fd;     /* SIGINT and SIGTERM, from here on this thread's to read; -1: none */
+    int report_fd;     /* to the launcher, for obituaries; -1: none */
+    atomic_int *ended; /* NULL, or set to EN_EINTR once it is over */
     /* The last resort, on the watching thread; must not return: ends the process with `code`. */
     void (*leave_at_once)(void *user, int code);
     void *user;

@@ -64,6 +64,7 @@ static int run(eni_worker *worker)
     const int signal_fd = eni_signals_open();
     const eni_shutdown_config config = {.signal_fd = signal_fd,
                                         .report_fd = (int)worker->rank.config->result_fd,
+                                        .ended = &worker->rank.ended,
                                         .leave_at_once = leave_at_once,
                                         .user = worker};
     if (eni_shutdown_start(&config, &worker->rank.shutdown) != EN_OK) return 1;

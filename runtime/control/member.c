@@ -64,8 +64,8 @@ static en_status prepare(eni_member *member, const eni_member_config *config)
     atomic_init(&member->step, -1);
     atomic_init(&member->entered, -1);
     atomic_init(&member->phase, "");
-    atomic_init(&member->wait_what, "");
-    atomic_init(&member->wait_name, "");
+    atomic_init(&member->wait.what, "");
+    atomic_init(&member->wait.name, "");
     atomic_init(&member->stop_step, ENI_STEP_NEVER);
     EN_TRY(check_config(config));
     EN_TRY(copy_config(member, config));

@@ -6,6 +6,9 @@
 #ifndef CONTROL_MEMBER_H
 #define CONTROL_MEMBER_H
 
+#include <stdatomic.h>
+
+#include "core/wait_note.h"
 #include "runtime/control/control.h"
 #include "runtime/net/tcp.h"
 #include "runtime/net/token.h"
@@ -30,6 +33,7 @@ typedef struct eni_member_config {
 
     int abort_fd; /* readable: the user wants to end. Joining, and every later wait for the leader, ends with
                      EN_EINTR (after stop_grace_ns). Stays open until close; -1: none */
+    atomic_int *ended; /* NULL, or set to the run's status when it breaks, unless it says something already */
     int64_t stop_grace_ns; /* 0: at once. Else, once WELCOME is there, a readable abort_fd first asks for an
                               early end as eni_member_stop does, and only so much later wakes all waits and
                               makes eni_member_fd readable */
@@ -41,14 +45,15 @@ typedef struct eni_member_config {
 
     /* Servers only; on the opener's thread, later on the member's. All ranks are there: open the shards and
      * fill *privates_out, which is copied at once; `world` is valid during the call. It is called again with
-     * the same world under another epoch when a restarted psd 0 leads again: the shards then serve that epoch.
-     * Not EN_OK: the run ends. */
+     * the same world under another epoch when a restarted psd 0 leads again: the shards then serve that
+     * epoch. Not EN_OK: the run ends. */
     en_status (*on_serve)(void *user, const eni_world_info *world, const eni_key_value **member_data_out,
                           size_t *n_out);
     /* Servers only; on the member's thread: the leader collects what to add to gather `tag`. Copied at once.
      */
     void (*on_ask)(void *user, const char *tag, eni_blob *own_out);
-    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more. */
+    /* Servers only; on the member's thread: the run goes on without this rank, nothing waits for it any more.
+     */
     void (*on_left)(void *user, int32_t rank);
     void *user;
 } eni_member_config;
@@ -98,8 +103,10 @@ void eni_member_note_samples(eni_member *member, uint64_t samples);
 void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
                            uint32_t number);
 void eni_member_wait_end(eni_member *member);
-/* The same for a device, whose work goes on while its process waits, as long as it takes: it is explained, but
- * nothing is concluded from it. */
+/* Where those two are written, for who waits often: eni_wait_note_begin and _end do the same. */
+eni_wait_note *eni_member_wait_note(eni_member *member);
+/* The same for a device, whose work goes on while its process waits, as long as it takes: it is explained,
+ * but nothing is concluded from it. */
 void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
                             uint32_t number);
 

@@ -287,12 +287,12 @@ typedef struct wait_now {
 /* What the compute thread waits for; false: it does not, or is just changing its mind. */
 static bool look_at_wait(const eni_member *member, wait_now *wait)
 {
-    wait->begin_ns = atomic_load(&member->wait_begin_ns);
+    wait->begin_ns = atomic_load(&member->wait.begin_ns);
     if (wait->begin_ns == 0) return false;
-    wait->what = atomic_load_explicit(&member->wait_what, memory_order_relaxed);
-    wait->name = atomic_load_explicit(&member->wait_name, memory_order_relaxed);
-    wait->bytes = atomic_load_explicit(&member->wait_bytes, memory_order_relaxed);
-    return atomic_load(&member->wait_begin_ns) == wait->begin_ns;
+    wait->what = atomic_load_explicit(&member->wait.what, memory_order_relaxed);
+    wait->name = atomic_load_explicit(&member->wait.name, memory_order_relaxed);
+    wait->bytes = atomic_load_explicit(&member->wait.bytes, memory_order_relaxed);
+    return atomic_load(&member->wait.begin_ns) == wait->begin_ns;
 }
 
 static void put_heartbeat(eni_member *member, int64_t now_ns)
@@ -304,8 +304,8 @@ static void put_heartbeat(eni_member *member, int64_t now_ns)
         member->moved_bytes = totals.sent + totals.received;
     eni_message m = {.type = ENI_CTL_HEARTBEAT,
                      .step = atomic_load_explicit(&member->step, memory_order_relaxed),
-                     .op = atomic_load_explicit(&member->op, memory_order_relaxed),
-                     .moves = atomic_load_explicit(&member->moves, memory_order_relaxed) +
+                     .op = atomic_load_explicit(&member->wait.number, memory_order_relaxed),
+                     .moves = atomic_load_explicit(&member->wait.moves, memory_order_relaxed) +
                               member->moved_bytes / MOVED_UNIT,
                      .samples = atomic_load_explicit(&member->samples, memory_order_relaxed)};
     const bool is_slowed = member->config.is_slowed || atomic_load(&member->waits_for_device) != 0;
@@ -337,7 +337,7 @@ static void ask_why(eni_member *member, int64_t now_ns)
     put_heartbeat(member, now_ns);
     eni_message m = {.type = ENI_CTL_WAITING,
                      .step = atomic_load_explicit(&member->step, memory_order_relaxed),
-                     .op = atomic_load_explicit(&member->op, memory_order_relaxed),
+                     .op = atomic_load_explicit(&member->wait.number, memory_order_relaxed),
                      .bytes = wait.bytes,
                      .waited_ns = now_ns - since_ns};
     snprintf(m.what, sizeof m.what, "%s", wait.what);

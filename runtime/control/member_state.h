@@ -65,12 +65,9 @@ struct eni_member {
 
     /* the compute thread's word on where it is */
     atomic_int_fast64_t step;
-    atomic_uint_fast64_t samples, moves;
+    atomic_uint_fast64_t samples;
     _Atomic(const char *) phase;
-    atomic_uint op;
-    atomic_int_fast64_t wait_begin_ns; /* 0: it does not wait */
-    _Atomic(const char *) wait_what, wait_name;
-    atomic_uint_fast64_t wait_bytes;
+    eni_wait_note wait; /* .moves also counts changes of step and phase */
     atomic_int waits_for_device;
     atomic_int_fast64_t entered;    /* the step it may be in */
     atomic_uint_fast64_t stop_step; /* ENI_STEP_NEVER, ENI_STEP_PENDING, or the one before which all end */

@@ -15,18 +15,13 @@
 
 /* ---- where the compute thread is ---- */
 
-static void count_move(eni_member *member)
-{
-    atomic_fetch_add_explicit(&member->moves, 1, memory_order_relaxed);
-}
-
 void eni_member_note(eni_member *member, int64_t step, const char *phase)
 {
     if (atomic_load_explicit(&member->step, memory_order_relaxed) != step)
-        atomic_store_explicit(&member->op, 0, memory_order_relaxed);
+        atomic_store_explicit(&member->wait.number, 0, memory_order_relaxed);
     atomic_store_explicit(&member->step, step, memory_order_relaxed);
     atomic_store_explicit(&member->phase, phase, memory_order_relaxed);
-    count_move(member);
+    eni_wait_note_move(&member->wait);
 }
 
 void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out)
@@ -40,17 +35,15 @@ void eni_member_note_samples(eni_member *member, uint64_t samples)
     atomic_store_explicit(&member->samples, samples, memory_order_relaxed);
 }
 
-/* The begin is stored last and cleared first: a reader that finds the same one before and after has read what
- * belongs to it. */
+eni_wait_note *eni_member_wait_note(eni_member *member)
+{
+    return &member->wait;
+}
+
 void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
                            uint32_t number)
 {
-    atomic_store_explicit(&member->wait_what, what, memory_order_relaxed);
-    atomic_store_explicit(&member->wait_name, name == NULL ? "" : name, memory_order_relaxed);
-    atomic_store_explicit(&member->wait_bytes, bytes, memory_order_relaxed);
-    atomic_store_explicit(&member->op, number, memory_order_relaxed);
-    count_move(member);
-    atomic_store(&member->wait_begin_ns, eni_now_ns());
+    eni_wait_note_begin(&member->wait, what, name, bytes, number);
 }
 
 void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
@@ -62,9 +55,8 @@ void eni_member_wait_device(eni_member *member, const char *what, const char *na
 
 void eni_member_wait_end(eni_member *member)
 {
-    atomic_store(&member->wait_begin_ns, 0);
+    eni_wait_note_end(&member->wait);
     atomic_store_explicit(&member->waits_for_device, 0, memory_order_relaxed);
-    count_move(member);
 }
 
 /* ---- how the run is ---- */
@@ -189,7 +181,9 @@ void eni_member_finish(eni_member *member, en_status status, const char *reason,
         member->has_death = true;
     }
     eni_error("member", "the run is broken: %s", reason);
-    atomic_store_explicit(&member->status, status == EN_OK ? EN_EPEER : status, memory_order_release);
+    int before = EN_OK, verdict = status == EN_OK ? EN_EPEER : status;
+    if (member->config.ended != NULL) atomic_compare_exchange_strong(member->config.ended, &before, verdict);
+    atomic_store_explicit(&member->status, verdict, memory_order_release);
     eventfd_write(member->event_fd, 1);
     pthread_cond_broadcast(&member->changed);
 }

@@ -1,11 +1,213 @@
-/* host.c - a host's life, one step through the strategy's hooks, and what checkpoints ask of it (host.h). */
+/* host.c - a host: the transport of sockets and shared memory, the strategy's hooks, each called and then
+ * held to the contract, a host's life, one step, and what checkpoints ask of it (host.h). */
 #include <math.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/host/host_state.h"
+
+/* ---- the transport of sockets and shared memory (transport.h) ---- */
+
+/* Collectives by a group of ranks, calls by the store client, costs by measuring both. */
+
+static eni_coll *group_of(const eni_host *host, const eni_operation *op)
+{
+    return op->group == EN_LOCAL ? host->config.local : host->config.coll;
+}
+
+static en_status start(void *user, eni_operation *op)
+{
+    eni_host *host = user;
+    eni_client *client = host->config.client;
+    if (op->kind == ENI_OPERATION_COLL) return eni_coll_submit(group_of(host, op), &op->coll, &op->ticket);
+    op->version = eni_client_version(client, op->bucket);
+    return eni_client_push(client, op->bucket, op->call_kind, op->what, op->out, op->in, op->nsamples,
+                           op->covered, op->step);
+}
+
+static bool test(void *user, const eni_operation *op)
+{
+    const eni_host *host = user;
+    return op->kind == ENI_OPERATION_COLL && eni_coll_test(group_of(host, op), op->ticket);
+}
+
+static en_status wait_coll(eni_coll *group, eni_operation *op)
+{
+    eni_coll_counters before, after;
+    eni_coll_count(group, &before);
+    EN_TRY(eni_coll_wait(group, op->ticket));
+    eni_coll_count(group, &after);
+    op->waited_ns = (int64_t)(after.wait_ns - before.wait_ns);
+    op->samples = eni_coll_samples(group, op->ticket);
+    return EN_OK;
+}
+
+static en_status wait_call(eni_client *client, eni_operation *op)
+{
+    eni_client_counters before, after;
+    eni_client_count(client, &before);
+    EN_TRY(eni_client_wait(client, op->bucket));
+    eni_client_count(client, &after);
+    op->waited_ns = after.wait_ns - before.wait_ns;
+    op->version = eni_client_version(client, op->bucket);
+    op->staleness = eni_client_staleness(client, op->bucket);
+    return EN_OK;
+}
+
+static en_status wait(void *user, eni_operation *op)
+{
+    eni_host *host = user;
+    return op->kind == ENI_OPERATION_COLL ? wait_coll(group_of(host, op), op)
+                                          : wait_call(host->config.client, op);
+}
+
+/* Measured when it is first asked for, which is before step 0. */
+static double cost(void *user, int op, uint64_t bytes)
+{
+    eni_host *host = user;
+    if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
+        host->has_measured = true;
+        host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
+    }
+    if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */
+    return eni_costs_of(&host->costs, op, host->config.world.nranks, bytes);
+}
+
+static eni_transport sockets_of(eni_host *host)
+{
+    const eni_host_config *c = &host->config;
+    return (eni_transport){.user = host,
+                           .has_world = c->coll != NULL,
+                           .has_local = c->local != NULL,
+                           .is_client = c->client != NULL,
+                           .start = start,
+                           .test = test,
+                           .wait = wait,
+                           .cost = cost};
+}
+
+/* ---- hooks ---- */
+
+/* What a strategy may not do ends the run in one line that names strategy, hook, rank, step and bucket,
+ * whatever the hook returns. */
+
+static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
+{
+    host->hook = hook;
+    host->hook_bucket = bucket;
+    host->verdict = EN_OK;
+    host->has_refused = false;
+}
+
+/* What the hook has left behind, and how it ended. */
+static en_status end_hook(eni_host *host, en_status st)
+{
+    char place[160];
+    if (host->verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
+        eni_host_misuse(host, "returned %d, %s", st,
+                        st == EN_ESTOP ? "which only the host may say: the budget is used up"
+                                       : "which is no status");
+    eni_host_place(host, place, sizeof place);
+    host->hook = NULL;
+    host->hook_bucket = NULL;
+    if (host->verdict != EN_OK) return host->verdict;
+    /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
+     * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
+     * cause. A refused option is the strategy's own sentence: it knows the remedy. */
+    const bool is_refused = host->has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
+    const bool is_said = st == EN_EPEER || st == EN_EINTR || is_refused ||
+                         (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
+    if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
+    return st;
+}
+
+static en_status hook_open(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->open == NULL) return EN_OK;
+    begin_hook(host, "open", NULL);
+    return end_hook(host, s->open(&host->table, host->state));
+}
+
+/* What plan narrows is used as an index from here on; everything else is as it was. */
+static en_status hook_plan(eni_host *host, uint32_t b)
+{
+    const en_strategy *s = host->config.strategy;
+    en_bucket *bucket = &host->buckets[b];
+    uint64_t lo = 0, hi = bucket->count;
+    if (s->plan == NULL) return EN_OK;
+    begin_hook(host, "plan", bucket);
+    const en_status st = s->plan(&host->table, host->state, bucket, &lo, &hi);
+    if (lo > hi || hi > bucket->count)
+        eni_host_misuse(host, "gave it the range %llu to %llu of %llu elements; keep lo <= hi <= count",
+                        (unsigned long long)lo, (unsigned long long)hi, (unsigned long long)bucket->count);
+    else if (s->flags & EN_SHARED_PARAMS && (lo != 0 || hi != bucket->count))
+        eni_host_misuse(host, "narrowed its range; with EN_SHARED_PARAMS the host divides the step");
+    bucket->lo = lo;
+    bucket->hi = hi;
+    return end_hook(host, st);
+}
+
+static en_status hook_before_step(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->before_step == NULL) return EN_OK;
+    begin_hook(host, "before_step", NULL);
+    return end_hook(host, s->before_step(&host->table, host->state, host->step));
+}
+
+static en_status hook_submit(eni_host *host, uint32_t b)
+{
+    begin_hook(host, "submit", &host->buckets[b]);
+    return end_hook(
+        host, host->config.strategy->submit(&host->table, host->state, &host->buckets[b], host->reqs[b]));
+}
+
+static en_status wait_for_all(eni_host *host, const en_req *req)
+{
+    for (int i = 0; i < EN_REQS; i++)
+        EN_TRY(eni_host_wait(host, req[i]));
+    return EN_OK;
+}
+
+static en_status hook_finish(eni_host *host, uint32_t b)
+{
+    const en_strategy *s = host->config.strategy;
+    begin_hook(host, "finish", &host->buckets[b]);
+    return end_hook(host, s->finish != NULL
+                              ? s->finish(&host->table, host->state, &host->buckets[b], host->reqs[b])
+                              : wait_for_all(host, host->reqs[b]));
+}
+
+static en_status hook_after_step(eni_host *host)
+{
+    const en_strategy *s = host->config.strategy;
+    if (s->after_step == NULL) return EN_OK;
+    begin_hook(host, "after_step", NULL);
+    return end_hook(host, s->after_step(&host->table, host->state, host->step));
+}
+
+en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
+{
+    const en_strategy *s = host->config.strategy;
+    en_vec v = 0;
+    int which = s->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) ? EN_EVAL_STORE : EN_EVAL_PARAM;
+    begin_hook(host, "eval", &host->buckets[0]);
+    if (s->eval != NULL) which = s->eval(&host->table, host->state, &host->buckets[0], &v);
+    if (which < EN_EVAL_PARAM || which > EN_EVAL_VEC)
+        eni_host_misuse(host, "returned %d, which is none of EN_EVAL_*", which);
+    else if (which == EN_EVAL_STORE && !host->transport.is_client && !host->config.has_store)
+        eni_host_misuse(host, "returned EN_EVAL_STORE, and this run has no store");
+    else if (which == EN_EVAL_VEC && (!eni_vec_is_valid(host, v) || eni_vec_bucket(v) != 0))
+        eni_host_misuse(host, "returned EN_EVAL_VEC with %u, which is no vector of its bucket", v);
+    EN_TRY(end_hook(host, EN_OK));
+    *which_out = which;
+    *slot_out = which == EN_EVAL_VEC ? eni_vec_slot(v) : ENI_SLOT_PARAM;
+    return EN_OK;
+}
 
 /* ---- life ---- */
 
@@ -21,9 +223,9 @@ static en_status open_buckets(eni_host *host)
     host->uncovered = eni_alloc_array(n, sizeof *host->uncovered);
     host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
     host->calling = eni_alloc_array(n, sizeof *host->calling);
-    if (host->buckets == NULL || host->reqs == NULL || host->steps_taken == NULL ||
-        host->is_called == NULL || host->is_empty == NULL || host->grad_samples == NULL ||
-        host->uncovered == NULL || host->is_stepping == NULL || host->calling == NULL)
+    if (host->buckets == NULL || host->reqs == NULL || host->steps_taken == NULL || host->is_called == NULL ||
+        host->is_empty == NULL || host->grad_samples == NULL || host->uncovered == NULL ||
+        host->is_stepping == NULL || host->calling == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -50,9 +252,9 @@ static en_status open_strategy(eni_host *host)
     int which;
     uint32_t slot;
     host->is_planning = true;
-    EN_TRY(eni_hook_open(host));
+    EN_TRY(hook_open(host));
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
-        EN_TRY(eni_hook_plan(host, b));
+        EN_TRY(hook_plan(host, b));
     EN_TRY(host->cost_status);
     EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
     host->is_planning = false;
@@ -67,8 +269,9 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->table = eni_host_operations;
     host->table.world = &host->config.world;
     host->nslots_used = ENI_SLOT_FREE;
+    host->lr = eni_schedule_lr(&config->schedule, 0);
     host->next_request = host->requests_base = 1;
-    host->transport = config->transport != NULL ? *config->transport : eni_host_net(host);
+    host->transport = config->transport != NULL ? *config->transport : sockets_of(host);
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
     st = EN_ENOMEM;
@@ -122,7 +325,7 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
     host->step = step;
     host->first_request = host->next_request;
     if (host->nrequests == 0) host->requests_base = host->next_request;
-    host->samples_before = samples_before;
+    host->lr = eni_schedule_lr(&host->config.schedule, samples_before);
     host->rand_calls = 0;
     host->nfinished = 0;
     host->next_offer = host->next_request;
@@ -145,14 +348,14 @@ en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint6
         memset(host->reqs[b], 0, sizeof host->reqs[b]);
     }
     if (host->config.gpu != NULL) EN_TRY(eni_host_gpu_begin(host, nsamples));
-    return eni_hook_before_step(host);
+    return hook_before_step(host);
 }
 
 en_status eni_host_submit(eni_host *host, uint32_t bucket)
 {
     eni_host_send_unsent(host, false);
-    EN_TRY(eni_hook_submit(host, bucket));
-    eni_host_gpu_offer(host);
+    EN_TRY(hook_submit(host, bucket));
+    if (host->config.gpu != NULL) eni_host_gpu_offer(host);
     return EN_OK;
 }
 
@@ -160,7 +363,7 @@ en_status eni_host_submit(eni_host *host, uint32_t bucket)
 static void note_followed_step(eni_host *host)
 {
     host->counters.version = host->step + 1;
-    host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    host->counters.lr = host->lr;
 }
 
 /* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
@@ -184,7 +387,7 @@ en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
     if (bucket != host->nfinished || bucket >= host->config.buckets->n)
         return refuse_order(host, "finish of bucket", bucket);
     if (bucket == 0) note_hidden(host);
-    EN_TRY(eni_hook_finish(host, bucket));
+    EN_TRY(hook_finish(host, bucket));
     if (host->is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
     host->nfinished++;
     return EN_OK;
@@ -203,7 +406,7 @@ en_status eni_host_end(eni_host *host)
         return refuse_order(host, "the end before bucket", host->config.buckets->n);
     if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
     if (host->config.has_store && !host->transport.is_client) note_followed_step(host);
-    return eni_hook_after_step(host);
+    return hook_after_step(host);
 }
 
 void eni_host_theory(eni_host *host, en_theory *theory_out)

@@ -1,5 +1,5 @@
-/* host.h - the host of a strategy's worker half: what en_host promises, kept with an arena and a transport: the
- * collectives and the store client, or in virtual time (runtime/sim) their model.
+/* host.h - the host of a strategy's worker half: what en_host promises, kept with an arena and a transport:
+ * the collectives and the store client, or in virtual time (runtime/sim) their model.
  *
  * One training step, as the worker drives it (compute thread only; nothing here is thread-safe):
  *
@@ -8,8 +8,8 @@
  *         eni_host_submit(host, bucket);             submit; returns at once
  *     eni_host_finish(host);                         finish of every bucket, in submit order; after_step
  *
- * finish is finish_bucket for 0, 1, .. n - 1 and then end: for who carries a bucket's new weights on as soon as
- * they are there.
+ * finish is finish_bucket for 0, 1, .. n - 1 and then end: for who carries a bucket's new weights on as soon
+ * as they are there.
  *
  * After finish, the arena's param slot holds the weights of the next step. The host measures: staleness and
  * bytes are counted here and in the transport, alike for every strategy. */
@@ -20,6 +20,7 @@
 
 #include "core/options.h"
 #include "core/trace.h"
+#include "core/wait_note.h"
 #include "entrain/strategy.h"
 #include "ops/mean.h"
 #include "ops/optimizer.h"
@@ -33,15 +34,6 @@
 #include "runtime/spec/buckets.h"
 
 typedef struct eni_host eni_host;
-
-/* Told around every wait for others, on the compute thread, so that a long one can be explained: `what` is a
- * literal ("all-reduce", "push-pull"), `name` the bucket's first tensor (valid as long as the buckets),
- * `bytes` its size, `number` counts a step's operations 1, 2, .. alike on all ranks. */
-typedef struct eni_waits {
-    void (*begin)(void *user, const char *what, const char *name, uint64_t bytes, uint32_t number);
-    void (*end)(void *user);
-    void *user;
-} eni_waits;
 
 /* Everything is borrowed and outlives the host. */
 typedef struct eni_host_config {
@@ -64,17 +56,20 @@ typedef struct eni_host_config {
     eni_trace *trace;                      /* NULL: none */
     en_status (*alive_status)(void *user); /* why a call could not start, if a peer is the reason */
     void *alive_user;
-    const eni_waits *waits; /* NULL: nobody wants to know */
-    /* What carries exchanges, copied. NULL: sockets and shared memory, by the groups and the client above; else
-     * those are NULL, and algorithms only say what coll_bytes counts. */
+    /* Written around every wait for others, so that a long one can be explained: "all-reduce", "push-pull",
+     * the bucket's first tensor and bytes; a step's operations count 1, 2, .. alike on all ranks. NULL:
+     * nobody wants to know. */
+    eni_wait_note *wait_note;
+    /* What carries exchanges, copied. NULL: sockets and shared memory, by the groups and the client above;
+     * else those are NULL, and algorithms only say what coll_bytes counts. */
     const eni_transport *transport;
     /* Where weights, optimizer state and gradients lie on a GPU: mean_step, and step in a world of one, are
      * put into its queues, and the arena has old values until somebody copies them there. Only for a strategy
      * with EN_SHARED_PARAMS and without a client, or in a world of one (coll is NULL); there lin, coll,
      * sendrecv and call are misuse. SHARED takes a coll that can share. NULL: they lie in the arena. */
     eni_gpu_steps *gpu;
-    /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN. All
-     * ranks' strategies ask alike, as they make the same collective calls. */
+    /* Measures for en_host.cost(), when the strategy first asks, in open or plan; NULL: every cost is NAN.
+     * All ranks' strategies ask alike, as they make the same collective calls. */
     en_status (*measure)(void *user, eni_costs *costs_out);
     void *measure_user;
 } eni_host_config;
@@ -96,8 +91,8 @@ en_status eni_host_share_params(eni_host *host);
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before);
 
 /* Before begin: samples of the step behind the gradients of all ranks of this host, and of all hosts. What
- * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. With `gpu`
- * and a world of several: call it before every begin, `world` 0 where this rank cannot know (fp16). */
+ * stands for a group's mean is pushed with them. Never called: as many as this rank's on every rank. With
+ * `gpu` and a world of several: call it before every begin, `world` 0 where this rank cannot know (fp16). */
 void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world);
 
 /* Before begin, with `gpu` in a world of one: the samples of each micro-batch (as many as the steps have
@@ -108,8 +103,8 @@ en_status eni_host_submit(eni_host *host, uint32_t bucket);
 en_status eni_host_finish(eni_host *host);
 
 /* The same in parts. Buckets in ascending order, each once a step: anything else is EN_EBUG, logged. When it
- * returns, the bucket's weights in the arena are those of the next step, and nobody writes them before its next
- * submit; but after_step may, of any bucket, if the strategy has one. end: after all of them. */
+ * returns, the bucket's weights in the arena are those of the next step, and nobody writes them before its
+ * next submit; but after_step may, of any bucket, if the strategy has one. end: after all of them. */
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket);
 en_status eni_host_end(eni_host *host);
 
@@ -122,19 +117,19 @@ void eni_host_theory(eni_host *host, en_theory *theory_out);
 
 /* Measured since open, on the compute thread. */
 typedef struct eni_host_counters {
-    int64_t send_ns;       /* in submit, and working on an exchange in wait */
-    int64_t wait_ns;       /* blocked for others */
-    int64_t update_ns;     /* optimizer steps and lin of this rank */
-    int64_t hidden_ns;     /* an exchange of the step was under way while this rank computed: between its first
-                              request and the first finish, less what stands above. What had ended by then
-                              without this rank having looked counts too: at most so much was hidden */
-    uint64_t version;      /* of bucket 0: updates seen by this rank */
+    int64_t send_ns;   /* in submit, and working on an exchange in wait */
+    int64_t wait_ns;   /* blocked for others */
+    int64_t update_ns; /* optimizer steps and lin of this rank */
+    int64_t hidden_ns; /* an exchange of the step was under way while this rank computed: between its first
+                          request and the first finish, less what stands above. What had ended by then
+                          without this rank having looked counts too: at most so much was hidden */
+    uint64_t version;  /* of bucket 0: updates seen by this rank */
     uint64_t base_version; /* of the weights that the last gradient was computed on */
     double staleness; /* of the last step's pushes, as the store measured it: the mean over the partitions */
-    uint64_t steps;        /* optimizer steps on bucket 0 taken by this rank */
-    float lr;              /* of the last step, or what the server would take */
-    double group_bytes;    /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
-                              much:    what NCCL itself sends is not to be seen */
+    uint64_t steps;   /* optimizer steps on bucket 0 taken by this rank */
+    float lr;         /* of the last step, or what the server would take */
+    double group_bytes; /* GPUs, GROUP: what the all-reduces have sent, by the algorithm, and received as
+                           much: what NCCL itself sends is not to be seen */
 } eni_host_counters;
 void eni_host_count(const eni_host *host, eni_host_counters *counters_out);
 

@@ -37,22 +37,6 @@ en_status eni_host_gpu_check(const eni_host *host)
     return EN_EBUG;
 }
 
-int eni_host_gpu_may(eni_host *host, const char *operation)
-{
-    if (host->config.gpu == NULL) return 1;
-    eni_host_misuse(
-        host,
-        "called %s, but its vectors lie on the GPU, where mean_step and step alone change them; run it "
-        "with --backend=host",
-        operation);
-    return 0;
-}
-
-int eni_host_gpu_has_failed(const eni_host *host)
-{
-    return host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK;
-}
-
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
     const eni_hyper hyper = eni_host_rates(host, 0);
@@ -82,9 +66,10 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
 static en_status offer(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
-    r->op = (eni_operation){.kind = ENI_OPERATION_COLL,
-                            .group = EN_WORLD,
-                            .coll = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad)};
+    r->op =
+        (eni_operation){.kind = ENI_OPERATION_COLL,
+                        .group = EN_WORLD,
+                        .coll = eni_host_bucket_op(host, ENI_COLL_MEAN_STEP, EN_GRAD, bucket, bucket->grad)};
     r->op.coll.on_reduced = step_slice;
     r->op.coll.on_reduced_user = r;
     r->is_offered = true;

@@ -107,7 +107,7 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
 static double host_lr(en_host *table)
 {
     eni_host *host = host_of(table);
-    return (double)eni_schedule_lr(&host->config.schedule, host->samples_before);
+    return (double)host->lr;
 }
 
 static double host_coll_bytes(en_host *table, int op, int group)
@@ -155,6 +155,18 @@ static bool may_write(eni_host *host, const char *operation, en_vec v)
     return false;
 }
 
+/* Whether the vectors are in the arena; else misuse of `operation`. */
+static bool is_in_arena(eni_host *host, const char *operation)
+{
+    if (host->config.gpu == NULL) return true;
+    eni_host_misuse(
+        host,
+        "called %s, but its vectors lie on the GPU, where mean_step and step alone change them; run it "
+        "with --backend=host",
+        operation);
+    return false;
+}
+
 static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b)
 {
     eni_host *host = host_of(table);
@@ -162,7 +174,7 @@ static en_status host_lin(en_host *table, en_vec y, double a, en_vec x, double b
         eni_host_misuse(host, "called lin on vectors that are not of one bucket");
         return EN_EBUG;
     }
-    if (!may_write(host, "lin", y) || !eni_host_gpu_may(host, "lin")) return EN_EBUG;
+    if (!may_write(host, "lin", y) || !is_in_arena(host, "lin")) return EN_EBUG;
     note_write(host, y);
     int64_t begin = eni_host_now(host);
     eni_lin(vec_address(host, y), (float)a, vec_address(host, x), (float)b,
@@ -368,7 +380,7 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     const int who = find_group(host, group);
     if (who == NONE || !is_vector_of(host, "coll", bucket, inout)) return REQUEST_REFUSED;
     if (who == ALONE) return 0;
-    if (!eni_host_gpu_may(host, "coll") || !may_write(host, "coll", inout)) return REQUEST_REFUSED;
+    if (!is_in_arena(host, "coll") || !may_write(host, "coll", inout)) return REQUEST_REFUSED;
     const uint32_t slot = eni_vec_slot(inout);
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
         host->writes_param = 1; /* a copy of another rank's is no own */
@@ -399,7 +411,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         return REQUEST_REFUSED;
     }
     const int who = find_group(host, EN_WORLD);
-    if (who == NONE || !eni_host_gpu_may(host, "sendrecv")) return REQUEST_REFUSED;
+    if (who == NONE || !is_in_arena(host, "sendrecv")) return REQUEST_REFUSED;
     if (!is_vector_of(host, "sendrecv", bucket, out) || !is_vector_of(host, "sendrecv", bucket, in) ||
         !may_write(host, "sendrecv", in) || !may_send(host, "sendrecv", out))
         return REQUEST_REFUSED;
@@ -516,7 +528,7 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
                         en_vec out, en_vec in, uint64_t word)
 {
     eni_host *host = host_of(table);
-    if (!eni_host_knows(host, "call", bucket) || !eni_host_gpu_may(host, "call") ||
+    if (!eni_host_knows(host, "call", bucket) || !is_in_arena(host, "call") ||
         !eni_host_serves(host, "call", EN_WORLD, what, word) || !may_call(host, dest, kind, bucket))
         return REQUEST_REFUSED;
     if ((out != 0 && (!is_vector_of(host, "call", bucket, out) || !may_send(host, "call", out))) ||
@@ -583,16 +595,15 @@ static en_status wait_call(eni_host *host, eni_request *r)
     EN_TRY(st);
     const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
     host->counters.send_ns += end - begin - blocked;
-    host->counters.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    host->counters.lr = host->lr;
     if (r->bucket->id == 0) host->counters.version = r->op.version;
     if (r->is_push) add_staleness(host, r->op.staleness);
     eni_host_trace_wait(host, r, "pull", begin, blocked, end);
     return EN_OK;
 }
 
-static en_status host_wait(en_host *table, en_req req)
+en_status eni_host_wait(eni_host *host, en_req req)
 {
-    eni_host *host = host_of(table);
     if (req == 0) return EN_OK;
     if (req == REQUEST_REFUSED) {
         EN_TRY(host->config.alive_status(host->config.alive_user));
@@ -610,6 +621,11 @@ static en_status host_wait(en_host *table, en_req req)
     if (r->kind == REQ_COLL && st == EN_OK) eni_host_send_unsent(host, false);
     request_free(host, r);
     return st;
+}
+
+static en_status host_wait(en_host *table, en_req req)
+{
+    return eni_host_wait(host_of(table), req);
 }
 
 /* Nothing carries a word yet: every answer's is 0. */

@@ -1,6 +1,6 @@
 /* host_state.c - what all files of a host need of its state: how a misuse of the contract is reported, which
- * buckets are the host's own, the slots of named vectors, the rates of a step, and how a wait is shown to others.
- * It calls no other file of the host. */
+ * buckets are the host's own, the slots of named vectors, the rates of a step, and how a wait is shown to
+ * others. It calls no other file of the host. */
 #include "runtime/host/host_state.h"
 
 #include <stdarg.h>
@@ -105,7 +105,7 @@ eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
 {
     eni_hyper hyper = host->config.hyper;
-    hyper.lr = eni_schedule_lr(&host->config.schedule, host->samples_before);
+    hyper.lr = host->lr;
     hyper.step = host->steps_taken[bucket];
     return hyper;
 }
@@ -141,14 +141,13 @@ void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char 
 
 void eni_host_wait_begins(const eni_host *host, const eni_request *r)
 {
-    const eni_waits *waits = host->config.waits;
-    if (waits == NULL) return;
     const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
-    waits->begin(waits->user, r->what, range->nparams > 0 ? range->params[0].name : "",
-                 r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
+    if (host->config.wait_note == NULL) return;
+    eni_wait_note_begin(host->config.wait_note, r->what, range->nparams > 0 ? range->params[0].name : "",
+                        r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
 }
 
 void eni_host_wait_ends(const eni_host *host)
 {
-    if (host->config.waits != NULL) host->config.waits->end(host->config.waits->user);
+    if (host->config.wait_note != NULL) eni_wait_note_end(host->config.wait_note);
 }

@@ -1,10 +1,8 @@
 /* host_state.h - the state of a host, which its files share. Each calls only files below it:
  *
- *     host.c        life, one step
- *     host_hooks.c  calls the strategy
+ *     host.c        life, one step: calls the strategy's hooks
  *     host_ops.c    what the strategy may call
  *     host_gpu.c    the same where vectors lie on a GPU
- *     host_net.c    the transport of sockets and shared memory (transport.h)
  *     host_state.c  misuse, slots of vectors, rates, waits: what all of them need
  *
  * Handles. A vector is (slot of the arena, bucket): en_vec = slot << 16 | bucket, plus 1, so that 0 is none.
@@ -16,6 +14,7 @@
 #ifndef HOST_HOST_STATE_H
 #define HOST_HOST_STATE_H
 
+#include "core/clock.h"
 #include "runtime/host/host.h"
 
 enum { ENI_HOST_REQUESTS = 1024, ENI_HOST_BLOCK = 64, ENI_HOST_NAME = 48 };
@@ -65,12 +64,13 @@ struct eni_host {
     en_req requests_base;                                      /* whose place is the ring's first */
     en_req next_request, first_request;                        /* the step's first one */
     en_req *calling;                                           /* (n) the bucket's last call */
-    uint64_t step, samples_before;                             /* of the step in progress */
+    uint64_t step;                                             /* in progress */
+    float lr;                                                  /* of a step that is taken in it */
     uint32_t nfinished;                                        /* buckets of it */
     uint64_t rand_calls;
     uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
     uint64_t *steps_taken; /* (n) optimizer steps per bucket */
-    bool has_measured;     /* costs, or why there are none (host_net.c) */
+    bool has_measured;     /* costs, or why there are none */
     en_status cost_status;
     eni_costs costs;
     uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
@@ -93,7 +93,7 @@ struct eni_host {
 
 static inline int64_t eni_host_now(const eni_host *host)
 {
-    return host->transport.now_ns(host->transport.user);
+    return host->transport.now_ns == NULL ? eni_now_ns() : host->transport.now_ns(host->transport.user);
 }
 
 /* Time of the compute thread that an exchange took, so far: what it took away cannot have hidden it. */
@@ -168,18 +168,11 @@ void eni_host_wait_ends(const eni_host *host);
 /* The request in progress of that number; NULL: it has been waited for. */
 eni_request *eni_host_request(eni_host *host, en_req id);
 
-/* ---- host_net.c ---- */
-
-/* The transport of sockets and shared memory, over the groups and the client of config. */
-eni_transport eni_host_net(eni_host *host);
-
 /* ---- host_gpu.c ----
  *
- * check: whether strategy and world fit. may: 1 if vectors are in the arena; else misuse of `operation`.
- * begin: the step's rates. mean_step, wait: of a request; step: of a world of one, ordered by settle. */
+ * check: whether strategy and world fit. The others only with config.gpu. begin: the step's rates. mean_step,
+ * wait: of a request; step: of a world of one, ordered by settle. */
 en_status eni_host_gpu_check(const eni_host *host);
-int eni_host_gpu_has_failed(const eni_host *host); /* and has said so */
-int eni_host_gpu_may(eni_host *host, const char *operation);
 en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples);
 void eni_host_gpu_mean_step(eni_host *host, eni_request *r);
 en_status eni_host_gpu_wait(eni_host *host, eni_request *r);
@@ -189,20 +182,13 @@ void eni_host_gpu_offer(eni_host *host);
 
 /* ---- host_ops.c ---- */
 
+/* en_host.wait. */
+en_status eni_host_wait(eni_host *host, en_req req);
+
 /* Sends the calls that wait for a collective: all of them, or as far as that needs no waiting. */
 void eni_host_send_unsent(eni_host *host, bool may_block);
 
 /* All operations; .world is the host's own to fill in. */
 extern const en_host eni_host_operations;
-
-/* ---- host_hooks.c ---- */
-
-/* The hooks, each as the contract has it, and judged. EN_EBUG after misuse. */
-en_status eni_hook_open(eni_host *host);
-en_status eni_hook_plan(eni_host *host, uint32_t bucket);
-en_status eni_hook_before_step(eni_host *host);
-en_status eni_hook_submit(eni_host *host, uint32_t bucket);
-en_status eni_hook_finish(eni_host *host, uint32_t bucket);
-en_status eni_hook_after_step(eni_host *host);
 
 #endif

@@ -1,4 +1,4 @@
-/* transport.h - what carries a host's exchanges: the one table that sockets with shared memory (host_net.c)
+/* transport.h - what carries a host's exchanges: the one table that sockets with shared memory (host.c)
  * and virtual time (runtime/sim/sim_rank.c) fill. Everything else of a host is the same code on both.
  *
  * An operation is started and then waited for, once; `test` is for who has something else to do meanwhile.
@@ -42,7 +42,7 @@ typedef struct eni_transport {
     en_status (*start)(void *user, eni_operation *operation);
     bool (*test)(void *user, const eni_operation *operation); /* true: wait would not block. Makes progress */
     en_status (*wait)(void *user, eni_operation *operation);
-    int64_t (*now_ns)(void *user);
+    int64_t (*now_ns)(void *user); /* NULL: the clock of this machine */
     /* Seconds of an operation (0: call, else EN_ALLREDUCE ..) on `bytes` bytes, as en_host.cost has it. */
     double (*cost)(void *user, int op, uint64_t bytes);
 } eni_transport;

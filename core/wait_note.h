@@ -1,0 +1,44 @@
+/* wait_note.h - what one thread waits for, for another to read: the thread that waits writes it around every
+ * wait, in a few atomic stores, and calls nobody. */
+#ifndef CORE_WAIT_NOTE_H
+#define CORE_WAIT_NOTE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+
+typedef struct eni_wait_note {
+    atomic_int_fast64_t begin_ns; /* 0: it does not wait */
+    _Atomic(const char *) what, name;
+    atomic_uint_fast64_t bytes;
+    atomic_uint number;         /* of the step's operations, 0: of none; stays when the wait is over */
+    atomic_uint_fast64_t moves; /* grows when a wait begins or ends */
+} eni_wait_note;
+
+static inline void eni_wait_note_move(eni_wait_note *note)
+{
+    atomic_fetch_add_explicit(&note->moves, 1, memory_order_relaxed);
+}
+
+/* The begin is stored last and cleared first: a reader that finds the same one before and after has read what
+ * belongs to it. `what` is a literal; `name` stays valid as long as the note. */
+static inline void eni_wait_note_begin(eni_wait_note *note, const char *what, const char *name,
+                                       uint64_t bytes, uint32_t number)
+{
+    atomic_store_explicit(&note->what, what, memory_order_relaxed);
+    atomic_store_explicit(&note->name, name == NULL ? "" : name, memory_order_relaxed);
+    atomic_store_explicit(&note->bytes, bytes, memory_order_relaxed);
+    atomic_store_explicit(&note->number, number, memory_order_relaxed);
+    eni_wait_note_move(note);
+    atomic_store(&note->begin_ns, eni_now_ns());
+}
+
+static inline void eni_wait_note_end(eni_wait_note *note)
+{
+    atomic_store(&note->begin_ns, 0);
+    eni_wait_note_move(note);
+}
+
+#endif
