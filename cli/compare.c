@@ -17,8 +17,6 @@
 #include "cli/gpu_here.h"
 #include "cli/launch.h"
 #include "cli/live.h"
-#include "cli/merge_trace.h"
-#include "cli/servers.h"
 #include "config/folders.h"
 #include "config/outputs.h"
 #include "config/units.h"

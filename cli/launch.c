@@ -1,5 +1,6 @@
 /* launch.c - one run of the launcher from begin to end; see launch.h. What is checked and taken before anyone
- * starts is here; spawn.c starts the processes, servers.c restarts psd, watch.c waits for the end. */
+ * starts is here; spawn.c starts the processes, watch.c waits for the end, and starts a psd
+ * again that was killed. */
 #include "cli/launch.h"
 
 #include <errno.h>
@@ -9,12 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/cause.h"
 #include "cli/gpu_here.h"
 #include "cli/launch_impl.h"
 #include "cli/machine.h"
-#include "cli/nodes.h"
-#include "cli/servers.h"
 #include "config/outputs.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -31,24 +29,12 @@ static en_status check_options(const en_strategy *strategy, const char *given)
     return EN_OK;
 }
 
-/* On one host: any free port, taken before anyone starts, and a fresh token. */
-static en_status choose_address(eni_launcher *l)
-{
-    const eni_address any = {.host = "127.0.0.1", .port = 0};
-    eni_address bound;
-    if (eni_nodes_are_several(l->launch->config)) return eni_nodes_address(l->launch->config, l->address);
-    EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
-    eni_address_format(&bound, l->address);
-    eni_token_make(&l->token);
-    return EN_OK;
-}
-
 /* What only children to come would need. */
 static void let_go(eni_launcher *l)
 {
-    if (l->report_in_fd >= 0) close(l->report_in_fd);
+    if (l->reports.in_fd >= 0) close(l->reports.in_fd);
     if (l->listen_fd >= 0) close(l->listen_fd);
-    l->report_in_fd = l->listen_fd = -1;
+    l->reports.in_fd = l->listen_fd = -1;
 }
 
 /* On host 0 for all hosts: before psd's state, which may lie in it, is touched. */
@@ -78,21 +64,21 @@ static en_status start_all(eni_launcher *l)
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));
-    EN_TRY(choose_address(l));
+    EN_TRY(eni_launcher_choose_address(l));
     if (pipe2(pipe_fds, O_CLOEXEC | O_NONBLOCK) != 0) {
         eni_error("launch", "cannot make a pipe: %s", strerror(errno));
         return EN_EIO;
     }
-    l->report_fd = pipe_fds[0];
+    l->reports.fd = pipe_fds[0];
     l->may_lose_ranks = c->on_worker_loss == ENI_LOSS_CONTINUE;
     int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
     en_status st = EN_OK;
-    l->report_in_fd = pipe_fds[1];
+    l->reports.in_fd = pipe_fds[1];
     for (int k = 0; st == EN_OK && has_psd && c->node_rank == 0 && k < c->servers; k++)
         st = eni_launcher_start_psd(l, k);
     for (int r = 0; st == EN_OK && r < c->workers; r++)
         st = eni_launcher_start_worker(l, r, has_psd);
-    if (l->state[0] == 0 || st != EN_OK) let_go(l);
+    if (l->psd.state[0] == 0 || st != EN_OK) let_go(l);
     return st;
 }
 
@@ -118,9 +104,9 @@ en_status eni_launch_run(const eni_launch *launch)
     if (l == NULL) return EN_ENOMEM;
     l->launch = launch;
     l->begin_ns = eni_now_ns();
-    l->listen_fd = l->report_fd = l->report_in_fd = l->out_fd = -1;
+    l->listen_fd = l->reports.fd = l->reports.in_fd = l->out_fd = -1;
     l->name_ns = l->kill_ns = INT64_MAX;
-    l->oom_kills = eni_oom_kills();
+    l->oom_kills = eni_launcher_oom_kills();
     en_status st = start_all(l);
     if (st != EN_OK) {
         l->first = st;
@@ -130,7 +116,7 @@ en_status eni_launch_run(const eni_launch *launch)
     eni_launcher_watch(l);
     let_go(l);
     eni_servers_close(l);
-    if (l->report_fd >= 0) close(l->report_fd);
+    if (l->reports.fd >= 0) close(l->reports.fd);
     if (l->out_fd >= 0) close(l->out_fd);
     const bool has_started = st == EN_OK;
     if (has_started) st = l->first;

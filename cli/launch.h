@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "config/config.h"
-#include "entrain/status.h"
+#include "entrain/strategy.h"
 
 typedef struct eni_launch_progress {
     uint64_t samples, total;
@@ -37,8 +37,16 @@ typedef struct eni_launch {
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 
-/* Blocks until every process has ended. EN_OK; EN_ESTOP, said, when --resume=auto finds a finished run in --out; EN_EINTR after a signal; EN_EINVAL when the first process that
- * failed ended with 2; EN_EPEER otherwise, with the cause logged. Nothing is left behind. */
+/* Blocks until every process has ended. EN_OK; EN_ESTOP, said, when --resume=auto finds a finished run in
+ * --out; EN_EINTR after a signal; EN_EINVAL when the first process that failed ended with 2; EN_EPEER
+ * otherwise, with the cause logged. Nothing is left behind. */
 en_status eni_launch_run(const eni_launch *launch);
+
+/* EN_EINVAL, logged: flags about servers that do not go together, or with this strategy. */
+en_status eni_servers_check(const eni_config *config, const en_strategy *strategy);
+
+/* run.c. Of a run with --trace: PATH (rank 0's), PATH.rank1 .. and PATH.psd become PATH; the parts are
+ * removed. Missing parts are fine. */
+en_status eni_merge_trace(const char *path, int nranks);
 
 #endif

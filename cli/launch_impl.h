@@ -1,5 +1,5 @@
-/* launch_impl.h - one run of the launcher: what launch.c (its course), spawn.c (who starts), servers.c (psd)
- * and watch.c (how it ends) share. */
+/* launch_impl.h - one run of the launcher: what launch.c (its course), spawn.c (who starts) and watch.c (how
+ * it ends) share. */
 #ifndef CLI_LAUNCH_IMPL_H
 #define CLI_LAUNCH_IMPL_H
 
@@ -17,12 +17,29 @@ typedef struct eni_child {
     char role[24]; /* "psd", "rank 3" */
     int32_t rank;  /* -1: a psd */
     pid_t pid;
+    uint64_t born; /* process.h */
     int pidfd;
     int is_running;
     int has_ended, status; /* of waitpid, until it is noted */
     int is_terminated;     /* we killed it: its end says nothing */
     int has_said_end;      /* it is done and ends by itself: its exit code counts */
 } eni_child;
+
+/* psd, when it may be started again. */
+typedef struct eni_psd_return {
+    char state[1100]; /* the folder for its state; "": it may not */
+    int64_t restarts_left;
+    pid_t keeper;     /* removes a private state after a launcher that was killed; 0: none */
+    int keeper_fd;    /* it waits until nobody holds this */
+    int64_t alone_ns; /* since when only psd is left; 0: it is not */
+} eni_psd_return;
+
+/* The pipe on which all children report. */
+typedef struct eni_reports {
+    int fd, in_fd;   /* our end; the children's, kept for those to come. -1: none */
+    char line[2048]; /* incomplete */
+    size_t line_bytes;
+} eni_reports;
 
 typedef struct eni_launcher {
     const eni_launch *launch;
@@ -33,37 +50,39 @@ typedef struct eni_launcher {
     char address[ENI_ADDRESS_TEXT];
     eni_token token;
     int may_lose_ranks; /* --on-worker-loss=continue, and a strategy that can */
-    int out_fd;    /* the folder of --out, taken; -1: none */
-    int report_fd;      /* our end of the pipe on which all children report */
-    char line[2048];    /* of it, incomplete */
-    size_t line_bytes;
+    int out_fd;         /* the folder of --out, taken; -1: none */
+    eni_reports reports;
     eni_relay relay;
-    char state[1100];      /* psd's, when it may be started again; "": none */
-    int64_t restarts_left; /* of psd */
-    pid_t keeper;          /* removes a private state after a launcher that was killed; 0: none */
-    int keeper_fd;         /* it waits until nobody holds this */
-    int report_in_fd;      /* the children's end, kept for those to come; -1: none */
-    int64_t alone_ns;      /* since when only psd is left; 0: it is not */
+    eni_psd_return psd;
     int64_t oom_kills; /* as counted at the start */
 
     char failure[ENI_LAUNCH_CAUSE]; /* what was said of it; "": nothing */
-    en_status first;         /* how the first that failed ended */
-    const eni_child *failed; /* the first that died of a signal which was not ours */
-    eni_death death;         /* as the first survivor told it */
+    en_status first;                /* how the first that failed ended */
+    const eni_child *failed;        /* the first that died of a signal which was not ours */
+    eni_death death;                /* as the first survivor told it */
     int has_death;
     int is_ending, is_interrupted; /* the latter by a signal, which stays in signal_fd for main */
     int has_named;                 /* the cause was said */
     int64_t name_ns, kill_ns;      /* when to say it with what is known by then; when to end the rest */
 } eni_launcher;
 
-/* spawn.c: starts psd `server`, or the worker with this number on this host. Errors are logged. */
+/* spawn.c. Errors are logged. */
+/* On one host any free port, taken before anyone starts, and a fresh token; on several host 0's. */
+en_status eni_launcher_choose_address(eni_launcher *launcher);
+/* With --server-restarts: the folder for psd's state, empty; in --out if there is one, else a private one.
+ * And away with it. */
+en_status eni_servers_open(eni_launcher *launcher);
+void eni_servers_close(eni_launcher *launcher);
+/* Starts psd `server`, or the worker with this number on this host. */
 en_status eni_launcher_start_psd(eni_launcher *launcher, int server);
 en_status eni_launcher_start_worker(eni_launcher *launcher, int local_rank, int has_psd);
 
 /* watch.c: until all children have ended. */
 void eni_launcher_watch(eni_launcher *launcher);
-
-/* watch.c: ends all children at once; whoever runs already is not to blame. */
+/* Ends all children at once; whoever runs already is not to blame. */
 void eni_launcher_terminate_all(eni_launcher *launcher);
+/* Processes that the kernel has killed for want of memory: in our control group where it counts them, else on
+ * this machine. -1: nobody counts. */
+int64_t eni_launcher_oom_kills(void);
 
 #endif

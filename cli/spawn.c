@@ -1,21 +1,209 @@
-/* spawn.c - starts one process of a run, psd or worker, with its own copy of the config and of the token. The
- * process dies with the launcher. */
+/* spawn.c - who starts, and with what: the address of the run, psd's state, and each process with its own
+ * copy of the config and of the token. A process dies with the launcher. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/launch_impl.h"
-#include "cli/nodes.h"
+#include "config/env.h"
 #include "config/folders.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
+#include "runtime/control/runs.h"
+#include "runtime/net/host_info.h"
+#include "runtime/net/process.h"
+
+/* ---- where the ranks meet ---- */
+
+/* A name that is the loopback on its own host (127.0.1.1 in /etc/hosts) is nowhere else. */
+static en_status check_master(const eni_config *config, const eni_address *master)
+{
+    eni_own_address own;
+    EN_TRY(eni_host_info_address(master, &own));
+    if (own.is_loopback)
+        eni_warn("launch",
+                 "--master-addr=%s is the loopback of this host: only what runs on this host can take part",
+                 master->host);
+    if (config->node_rank == 0 && !own.is_remote_here) {
+        eni_error("launch",
+                  "--master-addr=%s is not this host, but --node-rank=0 is to lead: give its own address",
+                  master->host);
+        return EN_EINVAL;
+    }
+    if (own.is_remote_here || config->token_file != NULL) return EN_OK; /* it may still come: workers wait */
+    eni_error(
+        "launch",
+        "--node-rank=%lld needs the token of the run, which is on another host: make one file, copy it to "
+        "all hosts, and give it by --token-file=FILE or ENTRAIN_TOKEN_FILE (docs/launch.md)",
+        (long long)config->node_rank);
+    return EN_EINVAL;
+}
+
+static en_status node_address(const eni_config *config, char address_out[ENI_ADDRESS_TEXT])
+{
+    char text[ENI_ADDRESS_TEXT];
+    eni_address master;
+    if (config->master_addr == NULL) {
+        eni_error("launch", "--nnodes=%lld needs --master-addr=HOST: host 0, as the others reach it",
+                  (long long)config->nnodes);
+        return EN_EINVAL;
+    }
+    const char *format = strchr(config->master_addr, ':') != NULL ? "tcp://[%s]:%d" : "tcp://%s:%d";
+    snprintf(text, sizeof text, format, config->master_addr, (int)config->master_port);
+    EN_TRY(eni_address_parse(text, &master));
+    EN_TRY(check_master(config, &master));
+    eni_address_format(&master, address_out);
+    return EN_OK;
+}
+
+/* On one host: any free port, taken before anyone starts, and a fresh token. */
+en_status eni_launcher_choose_address(eni_launcher *l)
+{
+    const eni_address any = {.host = "127.0.0.1", .port = 0};
+    eni_address bound;
+    if (l->launch->config->nnodes > 1) return node_address(l->launch->config, l->address);
+    EN_TRY(eni_tcp_listen(&any, false, &l->listen_fd, &bound));
+    eni_address_format(&bound, l->address);
+    eni_token_make(&l->token);
+    return EN_OK;
+}
+
+/* ---- the servers: how many, and what one that is killed leaves for the next ---- */
+
+en_status eni_servers_check(const eni_config *c, const en_strategy *strategy)
+{
+    const int has_psd = (strategy->flags & EN_STORE_ON_SERVERS) != 0;
+    if (!has_psd && (c->servers > 1 || c->server_restarts > 0 || c->server_timeout_ns > 0)) {
+        eni_error("launch",
+                  "%s keeps nothing on a server: leave out --servers, --server-restarts and "
+                  "--server-timeout",
+                  strategy->name);
+        return EN_EINVAL;
+    }
+    if (c->server_restarts > 0 && c->server_timeout_ns == 0) {
+        eni_error("launch",
+                  "--server-restarts=%lld needs --server-timeout, such as 10s: else the workers do not "
+                  "wait for psd",
+                  (long long)c->server_restarts);
+        return EN_EINVAL;
+    }
+    if (c->server_timeout_ns > 0 && c->server_restarts == 0) {
+        eni_error("launch",
+                  "--server-timeout needs --server-restarts=N: nobody else starts this run's psd again");
+        return EN_EINVAL;
+    }
+    if (c->servers > 1 && c->server_timeout_ns > 0) {
+        eni_error(
+            "launch",
+            "--server-timeout with --servers=%lld: a psd among several cannot come back yet; drop "
+            "--server-restarts and --server-timeout, and the run ends when a psd is lost, or drop --servers, "
+            "and the one psd comes back",
+            (long long)c->servers);
+        return EN_EINVAL;
+    }
+    if (c->server_timeout_ns > 0 && c->nnodes > 1) {
+        eni_error("launch", "--server-restarts: on several hosts start psd by hand, with --state");
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* Plain files only: psd makes no others. Not behind a link. */
+static void empty_folder(const char *path)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (dir == NULL && fd >= 0) close(fd);
+    if (dir == NULL) return;
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (entry->d_type == DT_REG) unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+}
+
+/* A launcher that is killed cannot clear up, nor can the psd that dies with it. So a child of ours waits
+ * until nobody holds the other end of a pipe any more, psd and ranks included, and does it then. */
+static void watch_folder(eni_launcher *l)
+{
+    int ends[2];
+    if (pipe(ends) != 0) return;
+    l->psd.keeper = fork();
+    if (l->psd.keeper == 0) {
+        char byte;
+        setpgid(0, 0);
+        dup2(ends[0], STDIN_FILENO);
+        close_range(STDIN_FILENO + 1, ~0U, 0);
+        while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
+        }
+        empty_folder(l->psd.state);
+        rmdir(l->psd.state);
+        _exit(0);
+    }
+    close(ends[0]);
+    l->psd.keeper_fd = ends[1];
+    if (l->psd.keeper < 0) close(l->psd.keeper_fd);
+}
+
+en_status eni_servers_open(eni_launcher *l)
+{
+    const eni_config *c = l->launch->config;
+    char left[sizeof l->psd.state];
+    snprintf(left, sizeof left, "%.1000s/server-state", c->out == NULL ? "" : c->out);
+    if (l->out_fd >= 0) empty_folder(left); /* of an older run, which is over */
+    if (l->out_fd >= 0) rmdir(left);
+    if (c->server_restarts == 0) return EN_OK;
+    l->psd.restarts_left = c->server_restarts;
+    if (c->out != NULL) {
+        memcpy(l->psd.state, left, sizeof left);
+        if (mkdir(l->psd.state, 0700) != 0 && errno != EEXIST) {
+            eni_error("launch", "cannot make %s for psd's state: %s", l->psd.state, strerror(errno));
+            l->psd.state[0] = 0;
+            return EN_EIO;
+        }
+        return EN_OK;
+    }
+    snprintf(l->psd.state, sizeof l->psd.state, "/tmp/entrain-state-XXXXXX");
+    if (mkdtemp(l->psd.state) != NULL) {
+        watch_folder(l);
+        return EN_OK;
+    }
+    eni_error("launch", "cannot make a folder in /tmp for psd's state: %s", strerror(errno));
+    l->psd.state[0] = 0;
+    return EN_EIO;
+}
+
+/* The file for `entrain ps` of a psd or rank 0 that was killed. */
+static void remove_status_files(void)
+{
+    char folder[256];
+    eni_run_status *runs;
+    size_t n;
+    if (eni_env_runtime_dir(folder, sizeof folder) == EN_OK && eni_runs_list(folder, &runs, &n) == EN_OK)
+        eni_runs_free(runs, n);
+}
+
+void eni_servers_close(eni_launcher *l)
+{
+    remove_status_files();
+    if (l->psd.state[0] == 0) return;
+    empty_folder(l->psd.state);
+    rmdir(l->psd.state);
+    if (l->psd.keeper <= 0) return;
+    close(l->psd.keeper_fd);
+    waitpid(l->psd.keeper, NULL, 0);
+}
+
+/* ---- one process ---- */
 
 /* Each child gets its own copy: a shared descriptor would share its read position. */
 static int token_memfd(const eni_token *token)
@@ -38,7 +226,7 @@ static int token_memfd(const eni_token *token)
 /* On several hosts the children find the token by themselves, on all of them in the same way. */
 static en_status pass_token(const eni_launcher *l, eni_config *config)
 {
-    if (eni_nodes_are_several(l->launch->config)) return EN_OK;
+    if (l->launch->config->nnodes > 1) return EN_OK;
     config->token_fd = token_memfd(&l->token);
     return config->token_fd < 0 ? EN_EIO : EN_OK;
 }
@@ -90,6 +278,7 @@ static en_status spawn(eni_launcher *l, const char *role, int32_t rank, const ch
     snprintf(c->role, sizeof c->role, "%s", role);
     c->rank = rank;
     c->pid = pid;
+    c->born = eni_process_born(pid);
     c->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     c->is_running = 1;
     l->nrunning++;
@@ -107,21 +296,21 @@ static en_status set_text(char **field, const char *text)
 en_status eni_launcher_start_psd(eni_launcher *l, int server)
 {
     eni_config config;
-    const int report_fd = l->report_in_fd;
+    const int report_fd = l->reports.in_fd;
     char role[32];
     eni_peer_name(-1 - server, role);
     EN_TRY(eni_config_copy(l->launch->config, &config));
     en_status st = pass_token(l, &config);
     const int token = (int)config.token_fd, listen_fd = server == 0 ? l->listen_fd : -1;
     const int fds[] = {listen_fd, token, report_fd};
-    config.world_size = eni_nodes_world_size(l->launch->config);
+    config.world_size = config.nnodes * config.workers;
     config.listen_fd = listen_fd;
     config.result_fd = report_fd;
     config.server_rank = server;
     if (st == EN_OK) st = set_text(&config.listen, l->address);
     if (st == EN_OK && server > 0) st = set_text(&config.leader, l->address);
-    if (st == EN_OK && l->state[0] != 0) st = set_text(&config.state, l->state);
-    if (st == EN_OK && config.trace != NULL) { /* merge_trace.h: one file per process */
+    if (st == EN_OK && l->psd.state[0] != 0) st = set_text(&config.state, l->psd.state);
+    if (st == EN_OK && config.trace != NULL) { /* eni_merge_trace: one file per process */
         char path[1200];
         if (server == 0)
             snprintf(path, sizeof path, "%s.psd", config.trace);
@@ -138,9 +327,9 @@ en_status eni_launcher_start_psd(eni_launcher *l, int server)
 en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd)
 {
     eni_config config;
-    const int report_fd = l->report_in_fd;
+    const int report_fd = l->reports.in_fd;
     char role[24];
-    const int rank = eni_nodes_rank(l->launch->config, local_rank);
+    const int rank = (int)(l->launch->config->node_rank * l->launch->config->workers) + local_rank;
     snprintf(role, sizeof role, "rank %d", rank);
     EN_TRY(eni_config_copy(l->launch->config, &config));
     en_status st = pass_token(l, &config);
@@ -148,7 +337,7 @@ en_status eni_launcher_start_worker(eni_launcher *l, int local_rank, int has_psd
     const int fds[] = {token, leads ? l->listen_fd : -1, report_fd, rank == 0 ? l->out_fd : -1};
     config.rank = rank;
     config.out_fd = fds[3];
-    config.world_size = eni_nodes_world_size(l->launch->config);
+    config.world_size = config.nnodes * config.workers;
     config.local_rank = local_rank;
     config.local_size = config.workers;
     config.listen_fd = fds[1];

@@ -11,20 +11,76 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/cause.h"
-#include "cli/servers.h"
+#include "cli/launch_impl.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "runtime/control/control.h"
 #include "runtime/host/costs.h"
+#include "runtime/net/process.h"
 
 enum {
     GRACE_MS = 1000,    /* from a failure to the end of those who have not noticed */
     STOP_MS = 750,      /* the same, from a signal to us */
     TOGETHER_MS = 300,  /* a death is found twice, here and by the survivors: both parts make the line */
+    LAST_MS = 2000,     /* a psd that is alone ends by itself within this time, or is ended */
     LOOK_AGAIN_MS = 50, /* while ending: is somebody stopped, who cannot hear that it should end? */
     MAX_EVENTS = ENI_CHILDREN_MAX + 2
 };
+
+/* ---- why a child of ours is gone, as far as this host knows ---- */
+
+/* The number behind `key` in a file of "key number" lines; -1: there is none. */
+static int64_t count_in(const char *path, const char *key)
+{
+    char line[256], name[64];
+    long long number;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) return -1;
+    int64_t found = -1;
+    while (found < 0 && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "%63s %lld", name, &number) == 2 && strcmp(name, key) == 0) found = number;
+    fclose(file);
+    return found;
+}
+
+/* A line of /proc/self/cgroup is ID:CONTROLLERS:PATH; version 2 has ID 0 and no controllers. */
+static int64_t count_of_group(const char *line)
+{
+    char path[1400];
+    const char *first = strchr(line, ':'), *second = first == NULL ? NULL : strchr(first + 1, ':');
+    if (second == NULL) return -1;
+    const int bytes = (int)strcspn(second + 1, "\n");
+    if (second == first + 1) {
+        snprintf(path, sizeof path, "/sys/fs/cgroup%.*s/memory.events", bytes, second + 1);
+        return count_in(path, "oom_kill");
+    }
+    if (strncmp(first, ":memory:", 8) != 0) return -1;
+    snprintf(path, sizeof path, "/sys/fs/cgroup/memory%.*s/memory.oom_control", bytes, second + 1);
+    return count_in(path, "oom_kill");
+}
+
+int64_t eni_launcher_oom_kills(void)
+{
+    char line[1024];
+    int64_t found = -1;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (found < 0 && file != NULL && fgets(line, sizeof line, file) != NULL)
+        found = count_of_group(line);
+    if (file != NULL) fclose(file);
+    return found >= 0 ? found : count_in("/proc/vmstat", "oom_kill");
+}
+
+/* "Killed (SIGKILL)", "Segmentation fault (SIGSEGV)". */
+static void signal_text(int signal_number, char *text_out, size_t bytes)
+{
+    const char *name = sigabbrev_np(signal_number);
+    snprintf(text_out, bytes, "%s (SIG%s)", strsignal(signal_number), name == NULL ? "?" : name);
+}
+
+/* SIGSTOP, Ctrl-Z, or a debugger. */
+static bool is_stopped(const eni_child *c)
+{
+    return eni_process_look(c->pid, c->born) == ENI_PROCESS_STOPPED;
+}
 
 /* ---- who ended ---- */
 
@@ -56,11 +112,23 @@ static int has_gone_astray(const eni_child *c)
 static void describe_end(const eni_child *c, char *text_out, size_t bytes)
 {
     if (WIFSIGNALED(c->status))
-        eni_signal_text(WTERMSIG(c->status), text_out, bytes);
+        signal_text(WTERMSIG(c->status), text_out, bytes);
     else
         snprintf(text_out, bytes,
                  "it ended with exit code %d in the middle of the run; does its plugin call exit?",
                  WEXITSTATUS(c->status));
+}
+
+/* Whether this child, which was killed, is a psd that may be started again; then it has been. */
+static int restart(eni_launcher *l, const eni_child *c)
+{
+    char cause[64];
+    if (c->rank != -1 || l->psd.restarts_left == 0 || l->is_ending || l->has_death) return 0;
+    l->psd.restarts_left--;
+    signal_text(WTERMSIG(c->status), cause, sizeof cause);
+    eni_warn("launch", "%s (pid %d) died: %s; starting it again, %lld more are allowed", c->role, (int)c->pid,
+             cause, (long long)l->psd.restarts_left);
+    return eni_launcher_start_psd(l, 0) == EN_OK;
 }
 
 static void note_lost(eni_launcher *l, const eni_child *c)
@@ -83,7 +151,7 @@ static void note_end(eni_launcher *l, const eni_child *c)
     const int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
     if (c->is_terminated) return;
     if (WIFSIGNALED(c->status)) {
-        if (!eni_servers_restart(l, c)) note_lost(l, c);
+        if (!restart(l, c)) note_lost(l, c);
         return;
     }
     if (has_gone_astray(c)) {
@@ -181,26 +249,27 @@ static void take_line(eni_launcher *l, char *line)
 
 static void read_reports(eni_launcher *l)
 {
-    while (l->report_fd >= 0) {
-        ssize_t n = read(l->report_fd, l->line + l->line_bytes, sizeof l->line - 1 - l->line_bytes);
+    while (l->reports.fd >= 0) {
+        ssize_t n = read(l->reports.fd, l->reports.line + l->reports.line_bytes,
+                         sizeof l->reports.line - 1 - l->reports.line_bytes);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return;
         if (n <= 0) {
-            close(l->report_fd);
-            l->report_fd = -1;
+            close(l->reports.fd);
+            l->reports.fd = -1;
             return;
         }
-        l->line_bytes += (size_t)n;
-        l->line[l->line_bytes] = 0;
-        char *begin = l->line, *end;
+        l->reports.line_bytes += (size_t)n;
+        l->reports.line[l->reports.line_bytes] = 0;
+        char *begin = l->reports.line, *end;
         while ((end = strchr(begin, '\n')) != NULL) {
             *end = 0;
             take_line(l, begin);
             begin = end + 1;
         }
-        l->line_bytes = strlen(begin);
-        memmove(l->line, begin, l->line_bytes + 1);
-        if (l->line_bytes == sizeof l->line - 1) l->line_bytes = 0;
+        l->reports.line_bytes = strlen(begin);
+        memmove(l->reports.line, begin, l->reports.line_bytes + 1);
+        if (l->reports.line_bytes == sizeof l->reports.line - 1) l->reports.line_bytes = 0;
     }
 }
 
@@ -221,14 +290,14 @@ static void add_cause(const eni_launcher *l, const eni_child *dead, eni_death *d
     if (!dead->is_running && !dead->is_terminated && WIFSIGNALED(dead->status)) {
         char text[64];
         const int is_oom =
-            WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_oom_kills() > l->oom_kills;
-        eni_signal_text(WTERMSIG(dead->status), text, sizeof text);
+            WTERMSIG(dead->status) == SIGKILL && l->oom_kills >= 0 && eni_launcher_oom_kills() > l->oom_kills;
+        signal_text(WTERMSIG(dead->status), text, sizeof text);
         snprintf(death->cause, sizeof death->cause, "%s%s", text, is_oom ? ", out of memory" : "");
         death->is_stopped = false;
     } else if (!dead->is_terminated && has_gone_astray(dead)) {
         const int is_its_own = strncmp(death->cause, ENI_CAUSE_EXIT, sizeof ENI_CAUSE_EXIT - 1) == 0;
         if (!is_its_own) describe_end(dead, death->cause, sizeof death->cause);
-    } else if (dead->is_running && eni_is_stopped(dead->pid)) {
+    } else if (dead->is_running && is_stopped(dead)) {
         if (!death->is_stopped) snprintf(death->cause, sizeof death->cause, "stopped (SIGSTOP or Ctrl-Z)");
         death->is_stopped = true;
     }
@@ -260,7 +329,7 @@ static void maybe_name(eni_launcher *l)
 {
     if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) return;
     const eni_child *told = l->has_death ? child_of(l, &l->death) : NULL;
-    const int is_complete = l->has_death && (told == NULL || !told->is_running || eni_is_stopped(told->pid));
+    const int is_complete = l->has_death && (told == NULL || !told->is_running || is_stopped(told));
     if (is_complete || eni_now_ns() >= l->name_ns || l->nrunning == 0) name_failed(l);
 }
 
@@ -302,9 +371,24 @@ static void end_the_rest(eni_launcher *l)
     }
     for (int i = 0; i < l->nchildren; i++) {
         eni_child *c = &l->child[i];
-        if (!c->is_running || c->is_terminated || !eni_is_stopped(c->pid)) continue;
+        if (!c->is_running || c->is_terminated || !is_stopped(c)) continue;
         if (l->has_named || l->name_ns == INT64_MAX || l->is_interrupted) terminate(c);
     }
+}
+
+/* A psd that came back when all workers had left in good order waits for nobody. */
+static void end_with_workers(eni_launcher *l)
+{
+    eni_child *psd = NULL;
+    for (int i = 0; i < l->nchildren; i++) {
+        if (!l->child[i].is_running) continue;
+        if (l->child[i].rank >= 0 || psd != NULL) return;
+        psd = &l->child[i];
+    }
+    if (l->psd.state[0] == 0 || psd == NULL || l->first != EN_OK || psd->is_terminated) return;
+    if (l->psd.alone_ns == 0) l->psd.alone_ns = eni_now_ns();
+    if (eni_now_ns() - l->psd.alone_ns < LAST_MS * ENI_MILLI) return;
+    terminate(psd);
 }
 
 static void wait_for_events(const eni_launcher *l)
@@ -314,7 +398,7 @@ static void wait_for_events(const eni_launcher *l)
     int64_t next = l->name_ns < l->kill_ns ? l->name_ns : l->kill_ns;
     if (l->launch->signal_fd >= 0 && !l->is_interrupted)
         fds[n++] = (struct pollfd){.fd = l->launch->signal_fd, .events = POLLIN};
-    if (l->report_fd >= 0) fds[n++] = (struct pollfd){.fd = l->report_fd, .events = POLLIN};
+    if (l->reports.fd >= 0) fds[n++] = (struct pollfd){.fd = l->reports.fd, .events = POLLIN};
     for (int i = 0; i < l->nchildren; i++)
         if (l->child[i].is_running) fds[n++] = (struct pollfd){.fd = l->child[i].pidfd, .events = POLLIN};
     const int cap = l->is_ending ? LOOK_AGAIN_MS : 1000;
@@ -333,7 +417,7 @@ void eni_launcher_watch(eni_launcher *l)
         heed_failure(l);
         maybe_name(l);
         end_the_rest(l);
-        eni_servers_end_with_workers(l);
+        end_with_workers(l);
     }
     read_reports(l);
     maybe_name(l);
