@@ -1,6 +1,10 @@
-/* psd_return.c - psd comes back: what it writes down of a run, and how it begins from that. */
-#include <errno.h>
+/* psd.c - the parameter server of one run: its shards, what it leaves for a psd that takes its place, the
+ * leader or the member (psd 1 and up) that it is, and the end. */
+#include "server/psd.h"
+
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,98 +16,373 @@
 #include "core/memory.h"
 #include "core/try.h"
 #include "runtime/client/endpoints.h"
-#include "runtime/control/control.h"
+#include "runtime/control/member.h"
 #include "runtime/net/host_info.h"
 #include "runtime/spec/plugin.h"
-#include "server/psd.h"
-#include "server/psd_impl.h"
+#include "server/psd_report.h"
+#include "server/state.h"
+
+/* Of all servers' shards, which are our own. */
+typedef struct shares {
+    int32_t server, nservers, nshards, own, first;
+} shares;
+
+/* What the workers are told: keys and values. */
+typedef struct told_all {
+    eni_key_value *key_values;
+    char (*texts)[2][ENI_ADDRESS_TEXT];
+    size_t n;
+} told_all;
+
+typedef struct job_token {
+    eni_token value;
+    char path[512]; /* written by us; "": not ours to remove */
+    int lock;       /* on it while we live; -1: none */
+} job_token;
+
+/* Who leads: a shard that fails may be faster than main, so all is under `lock`. */
+typedef struct lead {
+    pthread_mutex_t lock;
+    eni_leader *leader; /* psd 0 */
+    eni_member *member; /* psd 1 and up */
+    char failure[ENI_REASON_MAX];
+} lead;
+
+/* With --state. */
+typedef struct kept {
+    eni_state *state;
+    eni_journal *journal;
+    eni_run_file *past; /* the previous incarnation; NULL: this is the first */
+} kept;
+
+/* One run. Whoever opens the shards (the leader's thread; of psd 1 and up the member's) fills the lower half;
+ * main reads it after that thread has ended. */
+typedef struct eni_psd {
+    const eni_config *config;
+    const en_strategy *strategy;
+    int32_t nranks;
+    shares share;
+    char name[32];        /* "psd", "psd 1" */
+    const char *version;  /* of this program */
+    eni_options *options; /* as given to psd itself; NULL: none */
+    eni_address listen;   /* the port as bound: known to main only */
+    job_token token;
+    char host[ENI_HOST_MAX], host_id[ENI_HOST_ID_MAX];
+    int signal_fd;
+    lead lead;
+    kept kept;
+
+    eni_setup setup;
+    eni_net *net;
+    eni_shaper *shaper;
+    eni_trace *trace;
+    eni_weights *weights; /* NULL: the workers get copies */
+    eni_arenas *arenas;
+    eni_shard **shards; /* (share.own) */
+    uint8_t *is_client; /* (nranks) */
+    told_all told;
+    char *report; /* freed with free() */
+} eni_psd;
+
+/* ---- the shards ---------------------------------------------------------------------------------------- */
+
+static void set_shards(eni_psd *psd, int32_t own_shards)
+{
+    psd->share.own = own_shards;
+    psd->share.nshards = psd->share.nservers * own_shards;
+    psd->share.first = psd->share.server * own_shards;
+}
+
+enum { FACTS = 5 }; /* member data beside the shards */
+
+static void tell(eni_psd *psd, const char *key, int32_t number, const char *value)
+{
+    char(*text)[ENI_ADDRESS_TEXT] = psd->told.texts[psd->told.n];
+    if (number < 0)
+        snprintf(text[0], ENI_ADDRESS_TEXT, "%s", key);
+    else
+        snprintf(text[0], ENI_ADDRESS_TEXT, "%s.%d", key, number);
+    snprintf(text[1], ENI_ADDRESS_TEXT, "%s", value);
+    psd->told.key_values[psd->told.n++] = (eni_key_value){text[0], text[1]};
+}
+
+static void tell_number(eni_psd *psd, const char *key, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    tell(psd, key, -1, text);
+}
+
+/* All ranks, or the first of every host where the strategy says that leaders are the clients. */
+static void choose_clients(eni_psd *psd, const eni_world_info *world)
+{
+    for (int32_t r = 0; r < psd->nranks; r++) {
+        psd->is_client[r] = 1;
+        for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
+            if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
+    }
+}
+
+/* On a shard's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
+ * who is told is there until he has heard it. */
+static void on_shard_failure(void *user, const char *reason)
+{
+    eni_psd *psd = user;
+    pthread_mutex_lock(&psd->lead.lock);
+    snprintf(psd->lead.failure, sizeof psd->lead.failure, "%s", reason);
+    if (psd->lead.leader) eni_leader_abort(psd->lead.leader, reason);
+    if (psd->lead.member) eni_member_abort(psd->lead.member, reason);
+    pthread_mutex_unlock(&psd->lead.lock);
+}
+
+/* Shards are bound and told by number: ZeroMQ takes names for interfaces, and a name may mean another address
+ * to a worker. Who listens on all interfaces tells the one towards the first worker of another host. */
+static en_status choose_host(const eni_psd *psd, const eni_world_info *world, char host_out[ENI_HOST_MAX])
+{
+    eni_own_address own;
+    eni_address worker;
+    if (!eni_address_is_anywhere(&psd->listen)) {
+        EN_TRY(eni_host_info_address(&psd->listen, &own));
+        memcpy(host_out, own.host, sizeof own.host);
+        return EN_OK;
+    }
+    memcpy(host_out, psd->host, sizeof psd->host); /* clients that are no workers do not say */
+    for (int32_t r = 0; r < world->nranks; r++) {
+        const eni_peer *peer = &world->peers[r];
+        const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
+        if (data == NULL || eni_address_parse(data, &worker) != EN_OK || eni_address_is_anywhere(&worker))
+            continue;
+        EN_TRY(eni_host_info_address(&worker, &own));
+        memcpy(host_out, own.host, sizeof own.host);
+        if (!own.is_remote_here) break;
+    }
+    return EN_OK;
+}
+
+/* Large weights are bound by what one core loads and stores, and while the workers wait theirs are idle; for
+ * small ones a second shard only means twice the messages (docs/performance.md). */
+static void choose_shards(eni_psd *psd)
+{
+    enum { LARGE = 4 << 20 /* elements: 16 MiB */ };
+    if (psd->config->shards > 0 || psd->share.nservers > 1 || psd->kept.past) return;
+    if (psd->setup.elements >= LARGE && eni_host_info_cores() > 1) set_shards(psd, 2);
+}
+
+static en_status open_shard(eni_psd *psd, const eni_world_info *world, int32_t i)
+{
+    eni_shard_config config = {
+        .net = psd->net,
+        .is_insecure = psd->config->insecure,
+        .setup = &psd->setup,
+        .strategy = psd->strategy,
+        .index = psd->share.first + i,
+        .nshards = psd->share.nshards,
+        .nranks = psd->nranks,
+        .is_client = psd->is_client,
+        .epoch = world->epoch,
+        .incarnation = world->incarnation,
+        .token = psd->token.value,
+        .arenas = psd->arenas,
+        .weights = psd->weights,
+        .shaper = psd->shaper,
+        .trace = psd->trace,
+        .state = psd->kept.state,
+        .state_every = (uint64_t)psd->config->state_every,
+        .on_failure = on_shard_failure,
+        .user = psd,
+    };
+    eni_address bound;
+    char endpoint[ENI_ADDRESS_TEXT], host[ENI_HOST_MAX];
+    EN_TRY(choose_host(psd, world, host));
+    memcpy(config.listen.host, psd->listen.host, sizeof config.listen.host); /* the port is main's */
+    if (!eni_address_is_anywhere(&config.listen)) memcpy(config.listen.host, host, sizeof host);
+    EN_TRY(eni_shard_start(&config, &psd->shards[i], &bound));
+    memcpy(bound.host, host, sizeof bound.host);
+    eni_address_format(&bound, endpoint);
+    tell(psd, "lane", config.index, endpoint);
+    return EN_OK;
+}
+
+/* Workers of this host may read the very weights, where they lie in one piece: one psd, no wire to emulate.
+ */
+static en_status share_weights(eni_psd *psd)
+{
+    if (!(psd->strategy->flags & EN_ROUNDS) || psd->config->transport == ENI_TRANSPORT_TCP || psd->shaper)
+        return EN_OK;
+    if (psd->share.nservers > 1) {
+        eni_debug("psd", "%d servers have the weights in pieces: workers get copies", psd->share.nservers);
+        return EN_OK;
+    }
+    const en_status st = eni_weights_open(psd->setup.elements, &psd->weights);
+    return st == EN_EUNSUPPORTED ? EN_OK : st;
+}
+
+/* The run goes on without this rank: leader_config.on_left, and member_config's. */
+static void lose(void *user, int32_t rank)
+{
+    const eni_psd *psd = user;
+    for (int32_t i = 0; psd->shards && i < psd->share.own; i++)
+        if (psd->shards[i]) eni_shard_leave(psd->shards[i], rank);
+}
+
+static en_status open_all(eni_psd *psd, const eni_world_info *world)
+{
+    const size_t most = (size_t)psd->share.own + FACTS;
+    psd->shards = eni_alloc_array((size_t)psd->share.own, sizeof *psd->shards);
+    psd->is_client = eni_alloc_array((size_t)psd->nranks, sizeof *psd->is_client);
+    psd->told.key_values = eni_alloc_array(most, sizeof *psd->told.key_values);
+    psd->told.texts = eni_alloc_array(most, sizeof *psd->told.texts);
+    if (!psd->shards || !psd->is_client || !psd->told.key_values || !psd->told.texts) return EN_ENOMEM;
+    choose_clients(psd, world);
+    if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
+    EN_TRY(eni_net_open(1, &psd->net));
+    if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
+        psd->shaper = eni_shaper_new(psd->setup.net_bytes_per_s, psd->setup.net_delay_ns);
+        if (!psd->shaper) return EN_ENOMEM;
+    }
+    EN_TRY(share_weights(psd));
+    const eni_arenas_config arenas = {.nranks = psd->nranks,
+                                      .epoch = world->epoch,
+                                      .elements = psd->setup.elements,
+                                      .token = psd->token.value,
+                                      .weights = psd->weights,
+                                      .first_shard = psd->share.first,
+                                      .own_shards = psd->share.own,
+                                      .nshards = psd->share.nshards};
+    EN_TRY(eni_arenas_start(&arenas, &psd->arenas));
+    for (int32_t i = 0; i < psd->share.own; i++)
+        EN_TRY(open_shard(psd, world, i));
+    for (int32_t r = 0; psd->kept.past && r < psd->nranks; r++)
+        if (psd->kept.past->revived.rank[r].has_left) lose(psd, r);
+    tell(psd, "host-id", psd->share.server, psd->host_id);
+    if (psd->config->transport != ENI_TRANSPORT_TCP)
+        tell(psd, "arena", psd->share.server, eni_arenas_name(psd->arenas));
+    if (psd->share.server > 0) return EN_OK;
+    tell_number(psd, "shards", (uint64_t)psd->share.nshards);
+    tell_number(psd, "servers", (uint64_t)psd->share.nservers);
+    if (psd->kept.state) tell_number(psd, "state-every", (uint64_t)psd->config->state_every);
+    return EN_OK;
+}
+
+static en_status open_shards(eni_psd *psd, const eni_world_info *world, char why_out[ENI_REASON_MAX])
+{
+    EN_TRY(eni_setup_read(psd->strategy, world->key_values, world->nkey_values, &psd->setup, why_out));
+    const eni_psd_terms own = {psd->config, psd->version, psd->strategy, psd->options};
+    EN_TRY(eni_psd_agree(&own, world->key_values, world->nkey_values, &psd->setup, why_out));
+    choose_shards(psd);
+    const en_status st = open_all(psd, world);
+    if (st != EN_OK)
+        snprintf(why_out, ENI_REASON_MAX, "psd cannot open its %d shards: %s", psd->share.own,
+                 en_status_str(st));
+    else
+        eni_info("psd", "%d worker%s here: %u bucket%s, %llu elements, %s", psd->nranks,
+                 psd->nranks == 1 ? " is" : "s are", psd->setup.nbuckets, psd->setup.nbuckets == 1 ? "" : "s",
+                 (unsigned long long)psd->setup.elements, psd->strategy->name);
+    return st;
+}
+
+static en_status set_epoch(eni_psd *psd, uint32_t epoch)
+{
+    eni_arenas_set_epoch(psd->arenas, epoch);
+    for (int32_t i = 0; i < psd->share.own; i++)
+        EN_TRY(eni_shard_set_epoch(psd->shards[i], epoch));
+    return EN_OK;
+}
+
+/* psd's own figures for the last gather. `others`: the reports of psd 1, 2, .. */
+static void add_report(eni_psd *psd, const char *tag, const eni_blob *others, size_t n, eni_blob *own_out)
+{
+    const eni_report_config config = {.shards = psd->shards,
+                                      .nshards = psd->share.own,
+                                      .nranks = psd->nranks,
+                                      .server = psd->share.server,
+                                      .others = others,
+                                      .nothers = n};
+    if (strcmp(tag, "result") != 0) return;
+    free(psd->report);
+    psd->report = eni_report_make(&config);
+    if (psd->report != NULL) *own_out = (eni_blob){(const uint8_t *)psd->report, strlen(psd->report)};
+}
 
 /* ---- how psd comes back -------------------------------------------------------------------------------- */
 
 static en_status other_run(const eni_psd *psd)
 {
-    const eni_run_file *past = psd->past;
+    const eni_run_file *past = psd->kept.past;
     eni_error("psd",
               "%s holds the state of another run (%s, %d workers, %d shards, by version %s): this psd was "
               "started for %s, %d workers, %d shards; take the folder away to begin anew",
-              eni_state_path(psd->state), past->attributes.strategy, past->nranks, past->attributes.nshards,
-              past->attributes.version, psd->strategy->name, psd->nranks, psd->nshards);
+              eni_state_path(psd->kept.state), past->attributes.strategy, past->nranks,
+              past->attributes.nshards, past->attributes.version, psd->strategy->name, psd->nranks,
+              psd->share.nshards);
     return EN_EINVAL;
 }
 
 /* What the folder says, as the leader wants it. */
 static en_status revive(eni_psd *psd)
 {
-    const eni_run_file *past = psd->past;
+    eni_run_file *past = psd->kept.past;
     if (strcmp(past->attributes.strategy, psd->strategy->name) != 0 || past->nranks != psd->nranks ||
-        (psd->config->shards > 0 && past->attributes.nshards != psd->nshards) ||
+        (psd->config->shards > 0 && past->attributes.nshards != psd->share.nshards) ||
         (psd->version && strcmp(past->attributes.version, psd->version) != 0))
         return other_run(psd);
-    psd->revived = (eni_revived){.key_values = past->key_values,
-                                 .nkey_values = past->nkey_values,
-                                 .peers = past->peers,
-                                 .epoch = past->epoch,
-                                 .incarnation = past->incarnation,
-                                 .stop_step = ENI_STEP_NEVER};
-    psd->revived.rank = eni_alloc_array((size_t)psd->nranks, sizeof *psd->revived.rank);
-    if (!psd->revived.rank) return EN_ENOMEM;
-    eni_psd_set_shards(psd, past->attributes.nshards);
-    EN_TRY(eni_journal_open(psd->state, past->incarnation, psd->nranks, 0, &psd->journal));
-    EN_TRY(eni_journal_fold(psd->journal, &psd->revived));
+    set_shards(psd, past->attributes.nshards);
+    EN_TRY(eni_journal_open(psd->kept.state, past->revived.incarnation, psd->nranks, 0, &psd->kept.journal));
+    EN_TRY(eni_journal_fold(psd->kept.journal, &past->revived));
     eni_info("psd", "%s: going on with the run of %d workers, epoch %u, %llu micro-batches handed out",
-             eni_state_path(psd->state), psd->nranks, past->epoch + 1,
-             (unsigned long long)psd->revived.claimed);
+             eni_state_path(psd->kept.state), psd->nranks, past->revived.epoch + 1,
+             (unsigned long long)past->revived.claimed);
     return EN_OK;
 }
 
-/* Opens the folder, and reads the previous incarnation if there was one. EN_EMISMATCH, EN_EFORMAT and others, logged:
- * there is something of no use. */
+/* Opens the folder, and reads the previous incarnation if there was one. EN_EMISMATCH, EN_EFORMAT and others,
+ * logged: there is something of no use. */
 static en_status open_state(eni_psd *psd)
 {
     if (!psd->config->state) return EN_OK;
-    if (psd->nservers > 1) {
+    if (psd->share.nservers > 1) {
         eni_error("psd", "--state with --servers=%d: a psd among several cannot come back yet",
-                  psd->nservers);
+                  psd->share.nservers);
         return EN_EINVAL;
     }
-    EN_TRY(eni_state_open(psd->config->state, &psd->state));
-    const en_status st = eni_run_file_read(psd->state, &psd->past);
+    EN_TRY(eni_state_open(psd->config->state, &psd->kept.state));
+    const en_status st = eni_run_file_read(psd->kept.state, &psd->kept.past);
     if (st == EN_OK) return revive(psd);
     if (st != EN_ENOENT) return EN_EINVAL;
-    eni_state_clear(psd->state); /* of a run that had not begun */
+    eni_state_clear(psd->kept.state); /* of a run that had not begun */
     return EN_OK;
 }
 
 /* The world is known and the shards are open: from here on this psd can come back. */
 static en_status write_run(eni_psd *psd, const eni_world_info *world)
 {
-    const eni_served attributes = {psd->strategy->name, psd->version, psd->nshards, psd->token};
-    if (!psd->state) return EN_OK;
-    if (!psd->past) EN_TRY(eni_journal_open(psd->state, world->incarnation, psd->nranks, 1, &psd->journal));
-    return eni_run_file_write(psd->state, &attributes, world);
+    const eni_served attributes = {psd->strategy->name, psd->version, psd->share.nshards, psd->token.value};
+    if (!psd->kept.state) return EN_OK;
+    if (!psd->kept.past)
+        EN_TRY(eni_journal_open(psd->kept.state, world->incarnation, psd->nranks, 1, &psd->kept.journal));
+    return eni_run_file_write(psd->kept.state, &attributes, world);
 }
 
 /* leader_config.journal. */
 static en_status log_entry(void *user, const eni_entry *entry)
 {
     eni_psd *psd = user;
-    if (psd->journal) eni_journal_write(psd->journal, entry);
+    if (psd->kept.journal) eni_journal_write(psd->kept.journal, entry);
     return EN_OK;
 }
 
 /* The run is over: nothing to come back to. */
 static void close_state(eni_psd *psd)
 {
-    eni_journal_close(psd->journal);
-    if (psd->state && (psd->leader || !psd->past)) eni_state_clear(psd->state);
-    eni_state_close(psd->state);
-    eni_run_file_free(psd->past);
-    eni_free(psd->revived.rank);
+    eni_journal_close(psd->kept.journal);
+    if (psd->kept.state && (psd->lead.leader || !psd->kept.past)) eni_state_clear(psd->kept.state);
+    eni_state_close(psd->kept.state);
+    eni_run_file_free(psd->kept.past);
 }
 
 /* ---- psd 1 and up -------------------------------------------------------------------------------------- */
 
-/* Psd 1 and up: it joins psd 0, which leads, and serves its share of the shards. */
+/* It joins psd 0, which leads, and serves its share of the shards. */
 
 enum { MEMBER_STOP_MS = 600, RETRY_MS = 20 };
 
@@ -113,27 +392,17 @@ static en_status on_serve(void *user, const eni_world_info *world, const eni_key
 {
     eni_psd *psd = user;
     char why[ENI_REASON_MAX] = "";
-    const en_status st =
-        psd->shards ? eni_psd_set_epoch(psd, world->epoch) : eni_psd_open_shards(psd, world, why);
+    const en_status st = psd->shards ? set_epoch(psd, world->epoch) : open_shards(psd, world, why);
     if (st != EN_OK)
-        eni_error("psd", "psd %d cannot serve: %s", psd->server, why[0] ? why : en_status_str(st));
-    *member_data_out = psd->member_data;
-    *n_out = psd->nmember_data;
+        eni_error("psd", "psd %d cannot serve: %s", psd->share.server, why[0] ? why : en_status_str(st));
+    *member_data_out = psd->told.key_values;
+    *n_out = psd->told.n;
     return st;
-}
-
-/* psd 0 tells its own shards; these are ours. */
-static void on_rank_left(void *user, int32_t rank)
-{
-    eni_psd_lose(user, rank);
 }
 
 static void on_ask(void *user, const char *tag, eni_blob *own_out)
 {
-    eni_psd *psd = user;
-    if (strcmp(tag, "result") != 0) return;
-    const char *report = eni_psd_report(psd, NULL, 0);
-    if (report) *own_out = (eni_blob){(const uint8_t *)report, strlen(report)};
+    add_report(user, tag, NULL, 0, own_out);
 }
 
 /* psd 0 leaves it under its port; it may be started after us. */
@@ -141,7 +410,7 @@ static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t dea
 {
     const eni_config *c = psd->config;
     char folder[256], path[512];
-    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &psd->token);
+    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &psd->token.value);
     if (c->token_file) {
         snprintf(path, sizeof path, "%s", c->token_file);
     } else {
@@ -158,10 +427,9 @@ static en_status read_token(eni_psd *psd, const eni_address *leader, int64_t dea
         }
         eni_sleep_until(eni_now_ns() + RETRY_MS * ENI_MILLI);
     }
-    return eni_token_read(path, &psd->token);
+    return eni_token_read(path, &psd->token.value);
 }
 
-/* ---- psd_member.c: psd 1 and up, instead of a leader */
 static en_status join_leader(eni_psd *psd)
 {
     const eni_config *c = psd->config;
@@ -169,8 +437,8 @@ static en_status join_leader(eni_psd *psd)
     eni_member_config config = {
         .rank = -1,
         .nranks = psd->nranks,
-        .server = psd->server,
-        .nservers = psd->nservers,
+        .server = psd->share.server,
+        .nservers = psd->share.nservers,
         .host = psd->host,
         .host_id = psd->host_id,
         .join_deadline_ns = deadline,
@@ -179,28 +447,28 @@ static en_status join_leader(eni_psd *psd)
         .stop_grace_ns = MEMBER_STOP_MS * ENI_MILLI,
         .on_serve = on_serve,
         .on_ask = on_ask,
-        .on_left = on_rank_left,
+        .on_left = lose,
         .user = psd,
     };
     eni_member *member;
     EN_TRY(eni_address_parse(c->listen, &psd->listen));
     EN_TRY(eni_address_parse(c->leader, &config.leader));
     EN_TRY(read_token(psd, &config.leader, deadline));
-    config.token = psd->token;
+    config.token = psd->token.value;
     EN_TRY(eni_member_open(&config, &member));
-    pthread_mutex_lock(&psd->lock);
-    psd->member = member;
-    const int has_failed = psd->failure[0] != 0;
-    pthread_mutex_unlock(&psd->lock);
-    if (has_failed) eni_member_abort(member, psd->failure);
+    pthread_mutex_lock(&psd->lead.lock);
+    psd->lead.member = member;
+    const int has_failed = psd->lead.failure[0] != 0;
+    pthread_mutex_unlock(&psd->lead.lock);
+    if (has_failed) eni_member_abort(member, psd->lead.failure);
     return EN_OK;
 }
 
 static en_status await_end(eni_psd *psd)
 {
     char reason[ENI_REASON_MAX];
-    en_status st = eni_member_await_end(psd->member, INT64_MAX);
-    if (eni_member_is_stopping(psd->member, reason)) st = EN_EINTR;
+    en_status st = eni_member_await_end(psd->lead.member, INT64_MAX);
+    if (eni_member_is_stopping(psd->lead.member, reason)) st = EN_EINTR;
     if (st != EN_OK && psd->net) eni_net_abort(psd->net);
     return st;
 }
@@ -213,7 +481,7 @@ enum { MAX_SPANS = 1 << 17, STOP_MS = 500 };
 static en_status on_world(void *user, const eni_world_info *world, eni_terms *terms)
 {
     eni_psd *p = user;
-    EN_TRY(eni_psd_open_shards(p, world, terms->reason));
+    EN_TRY(open_shards(p, world, terms->reason));
     const en_status st = write_run(p, world);
     if (st != EN_OK) {
         snprintf(terms->reason, sizeof terms->reason, "psd cannot write into --state=%.200s: %s",
@@ -223,29 +491,18 @@ static en_status on_world(void *user, const eni_world_info *world, eni_terms *te
     const char *loss = eni_key_value_find(world->key_values, world->nkey_values, "on-worker-loss");
     terms->goes_on = loss && strcmp(loss, "continue") == 0;
     terms->budget = p->setup.budget;
-    terms->member_data = p->member_data;
-    terms->nmember_data = p->nmember_data;
+    terms->member_data = p->told.key_values;
+    terms->nmember_data = p->told.n;
     return EN_OK;
 }
 
-/* On the leader's thread: the run goes on without this rank. */
-static void on_left(void *user, int32_t rank, uint64_t incarnation)
-{
-    (void)incarnation;
-    eni_psd_lose(user, rank);
-}
-
-/* On the leader's thread: the last gather gets psd's own figures. */
+/* On the leader's thread, like on_world. */
 static void on_gather(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out)
 {
-    eni_psd *p = user;
+    const eni_psd *p = user;
     const size_t nranks = (size_t)p->nranks;
-    if (strcmp(tag, "result") != 0) return;
-    const char *report = eni_psd_report(p, blobs + nranks, count > nranks ? count - nranks : 0);
-    if (report) *own_out = (eni_blob){(const uint8_t *)report, strlen(report)};
+    add_report(user, tag, blobs + nranks, count > nranks ? count - nranks : 0, own_out);
 }
-
-/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static en_status find_strategy(eni_psd *p, const char *plugins)
 {
@@ -268,11 +525,12 @@ static en_status find_strategy(eni_psd *p, const char *plugins)
 static en_status find_token(eni_psd *p)
 {
     const eni_config *c = p->config;
-    if (c->token_fd >= 0) EN_TRY(eni_token_read_fd((int)c->token_fd, &p->token));
-    if (p->past) p->token = p->past->attributes.token; /* the workers know no other */
-    if (c->token_fd >= 0 || p->past) return EN_OK;
-    if (c->token_file && access(c->token_file, F_OK) == 0) return eni_token_read(c->token_file, &p->token);
-    eni_token_make(&p->token);
+    if (c->token_fd >= 0) EN_TRY(eni_token_read_fd((int)c->token_fd, &p->token.value));
+    if (p->kept.past) p->token.value = p->kept.past->attributes.token; /* the workers know no other */
+    if (c->token_fd >= 0 || p->kept.past) return EN_OK;
+    if (c->token_file && access(c->token_file, F_OK) == 0)
+        return eni_token_read(c->token_file, &p->token.value);
+    eni_token_make(&p->token.value);
     return EN_OK;
 }
 
@@ -280,7 +538,7 @@ static en_status find_token(eni_psd *p)
 static en_status leave_token(eni_psd *p)
 {
     const eni_config *c = p->config;
-    char folder[256], path[sizeof p->token_path];
+    char folder[256], path[sizeof p->token.path];
     if (c->token_fd >= 0) return EN_OK;
     if (c->token_file) {
         if (access(c->token_file, F_OK) == 0) return EN_OK;
@@ -289,8 +547,8 @@ static en_status leave_token(eni_psd *p)
         EN_TRY(eni_env_runtime_dir(folder, sizeof folder));
         EN_TRY(eni_token_path(folder, p->listen.port, path, sizeof path));
     }
-    EN_TRY(eni_token_write_held(&p->token, path, &p->token_lock));
-    memcpy(p->token_path, path, sizeof path);
+    EN_TRY(eni_token_write_held(&p->token.value, path, &p->token.lock));
+    memcpy(p->token.path, path, sizeof path);
     return EN_OK;
 }
 
@@ -298,8 +556,9 @@ static en_status leave_token(eni_psd *p)
 static int64_t server_timeout(const eni_psd *p)
 {
     int64_t ns = 0;
-    const char *text =
-        p->past ? eni_key_value_find(p->past->key_values, p->past->nkey_values, "server-timeout") : NULL;
+    const char *text = p->kept.past ? eni_key_value_find(p->kept.past->revived.key_values,
+                                                         p->kept.past->revived.nkey_values, "server-timeout")
+                                    : NULL;
     return text && eni_parse_duration(text, &ns) ? ns : 0;
 }
 
@@ -316,20 +575,20 @@ static en_status start_leader(eni_psd *p)
         .listen_fd = (int)c->listen_fd,
         .is_insecure = c->insecure,
         .nranks = p->nranks,
-        .nservers = p->nservers,
+        .nservers = p->share.nservers,
         .rank = -1,
         .host = p->host,
         .host_id = p->host_id,
-        .token = p->token,
+        .token = p->token.value,
         .epoch = 1,
         .join_ns = c->join_timeout_ns,
         .peer_timeout_ns = c->peer_timeout_ns,
         .on_world = on_world,
         .on_gather = on_gather,
-        .on_left = on_left,
+        .on_left = lose,
         .journal = log_entry,
         .server_timeout_ns = server_timeout(p),
-        .revived = p->past ? &p->revived : NULL,
+        .revived = p->kept.past ? &p->kept.past->revived : NULL,
         .status_folder = has_folder ? folder : NULL,
         .attributes = attributes,
         .nattributes = sizeof attributes / sizeof *attributes,
@@ -339,11 +598,11 @@ static en_status start_leader(eni_psd *p)
     EN_TRY(eni_address_parse(c->listen, &p->listen));
     config.listen = p->listen;
     EN_TRY(eni_leader_start(&config, &leader));
-    pthread_mutex_lock(&p->lock);
-    p->leader = leader;
-    const int has_failed = p->failure[0] != 0;
-    pthread_mutex_unlock(&p->lock);
-    if (has_failed) eni_leader_abort(leader, p->failure);
+    pthread_mutex_lock(&p->lead.lock);
+    p->lead.leader = leader;
+    const int has_failed = p->lead.failure[0] != 0;
+    pthread_mutex_unlock(&p->lead.lock);
+    if (has_failed) eni_leader_abort(leader, p->lead.failure);
     p->listen.port = eni_leader_address(leader)->port;
     return EN_OK;
 }
@@ -362,9 +621,9 @@ static void print_lines(const eni_psd *p)
     eni_address_format(&at, address);
     snprintf(rest, sizeof rest, "%s%s%s", token ? " --token-file=" : "", token ? token : "",
              p->config->insecure ? " --insecure" : "");
-    for (int k = 1; k < p->nservers; k++)
+    for (int k = 1; k < p->share.nservers; k++)
         printf("%s --leader=%s --server-rank=%d --servers=%d --shards=%d --strategy=%s --world-size=%d%s\n",
-               psd, address, k, p->nservers, p->own_shards, p->config->strategy, p->nranks, rest);
+               psd, address, k, p->share.nservers, p->share.own, p->config->strategy, p->nranks, rest);
     printf("%s --strategy=%s --server=%s --rank=0 --world-size=%d%s\n", worker, p->config->strategy, address,
            p->nranks, rest);
     if (p->nranks > 1) printf("(one terminal a worker, --rank=0 to --rank=%d)\n", p->nranks - 1);
@@ -398,10 +657,10 @@ static en_status count_servers(eni_psd *p)
         return EN_EINVAL;
     }
     p->nranks = (int32_t)c->world_size;
-    p->server = (int32_t)c->server_rank;
-    p->nservers = (int32_t)c->servers;
-    eni_psd_set_shards(p, c->shards > 0 ? (int32_t)c->shards : 1);
-    eni_peer_name(-1 - p->server, p->name);
+    p->share.server = (int32_t)c->server_rank;
+    p->share.nservers = (int32_t)c->servers;
+    set_shards(p, c->shards > 0 ? (int32_t)c->shards : 1);
+    eni_peer_name(-1 - p->share.server, p->name);
     return EN_OK;
 }
 
@@ -409,15 +668,16 @@ static en_status open_psd(eni_psd *p, const char *plugins)
 {
     const eni_config *c = p->config;
     EN_TRY(count_servers(p));
-    if (p->server > 0) eni_log_set_who(p->name);
+    if (p->share.server > 0) eni_log_set_who(p->name);
     EN_TRY(eni_folder_check("--out", c->out)); /* rank 0 makes it too; --trace may lie in it */
     EN_TRY(eni_target_check("--trace", c->trace));
-    if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->server, MAX_SPANS))) return EN_ENOMEM;
+    if (c->trace && !(p->trace = eni_trace_new(p->name, p->nranks + p->share.server, MAX_SPANS)))
+        return EN_ENOMEM;
     EN_TRY(find_strategy(p, plugins));
     eni_host_info_name(p->host);
     EN_TRY(eni_host_info_id(c->host_id, p->host_id));
     EN_TRY(open_state(p));
-    if (p->server > 0) return join_leader(p);
+    if (p->share.server > 0) return join_leader(p);
     EN_TRY(find_token(p));
     EN_TRY(start_leader(p));
     EN_TRY(leave_token(p));
@@ -431,38 +691,48 @@ static en_status open_psd(eni_psd *p, const char *plugins)
  * it before. */
 static void stop_threads(eni_psd *p)
 {
-    pthread_mutex_lock(&p->lock);
-    eni_member *member = p->member;
-    p->member = NULL;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&p->lead.lock);
+    eni_member *member = p->lead.member;
+    p->lead.member = NULL;
+    pthread_mutex_unlock(&p->lead.lock);
     eni_member_close(member);
-    if (p->leader) {
-        eni_leader_abort(p->leader, "psd was stopped");
-        eni_leader_wait(p->leader, INT64_MAX, -1);
+    if (p->lead.leader) {
+        eni_leader_abort(p->lead.leader, "psd was stopped");
+        eni_leader_wait(p->lead.leader, INT64_MAX, -1);
     }
-    eni_psd_stop_shards(p);
-    eni_leader_stop(p->leader);
+    for (int32_t i = 0; p->shards && i < p->share.own; i++)
+        eni_shard_stop(p->shards[i]);
+    eni_leader_stop(p->lead.leader);
 }
 
 static void close_psd(eni_psd *p)
 {
-    eni_psd_close_shards(p);
+    eni_arenas_stop(p->arenas);
+    eni_weights_close(p->weights);
+    eni_net_close(p->net);
+    eni_shaper_free(p->shaper);
+    eni_setup_fini(&p->setup);
+    free(p->report);
+    eni_free(p->told.texts);
+    eni_free(p->told.key_values);
+    eni_free(p->is_client);
+    eni_free(p->shards);
     close_state(p);
     eni_options_free(p->options);
-    if (p->token_path[0]) eni_token_remove(p->token_path);
-    if (p->token_lock >= 0) close(p->token_lock);
+    if (p->token.path[0]) eni_token_remove(p->token.path);
+    if (p->token.lock >= 0) close(p->token.lock);
     eni_trace_free(p->trace);
-    pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->lead.lock);
 }
 
 /* A signal is a wish: the run ends early and in good order, or else at once. */
 static en_status end_early(eni_psd *p)
 {
-    eni_leader_stop_run(p->leader, "psd was told to end");
-    eni_leader_wait(p->leader, eni_now_ns() + STOP_MS * ENI_MILLI, -1);
-    if (!eni_leader_is_over(p->leader)) {
-        eni_leader_abort(p->leader, "psd was told to end");
-        eni_leader_wait(p->leader, eni_now_ns() + ENI_SECOND / 4, -1);
+    eni_leader_stop_run(p->lead.leader, "psd was told to end");
+    eni_leader_wait(p->lead.leader, eni_now_ns() + STOP_MS * ENI_MILLI, -1);
+    if (!eni_leader_is_over(p->lead.leader)) {
+        eni_leader_abort(p->lead.leader, "psd was told to end");
+        eni_leader_wait(p->lead.leader, eni_now_ns() + ENI_SECOND / 4, -1);
     }
     return EN_EINTR;
 }
@@ -472,13 +742,13 @@ static en_status serve(eni_psd *p, int signal_fd)
 {
     char reason[ENI_REASON_MAX];
     eni_death death;
-    en_status st = eni_leader_wait(p->leader, INT64_MAX, signal_fd);
-    if (st == EN_EINTR && !eni_leader_is_over(p->leader)) st = end_early(p);
-    if (eni_leader_is_stopping(p->leader, reason)) st = EN_EINTR;
-    if (st != EN_OK && p->config->result_fd >= 0 && eni_leader_death(p->leader, &death) == EN_OK)
+    en_status st = eni_leader_wait(p->lead.leader, INT64_MAX, signal_fd);
+    if (st == EN_EINTR && !eni_leader_is_over(p->lead.leader)) st = end_early(p);
+    if (eni_leader_is_stopping(p->lead.leader, reason)) st = EN_EINTR;
+    if (st != EN_OK && p->config->result_fd >= 0 && eni_leader_death(p->lead.leader, &death) == EN_OK)
         eni_failure_write((int)p->config->result_fd, &death);
     if (st != EN_OK && p->net) eni_net_abort(p->net);
-    eni_leader_reason(p->leader, reason);
+    eni_leader_reason(p->lead.leader, reason);
     if (st != EN_OK && st != EN_EINTR && reason[0] == 0)
         eni_error("psd", "%s", en_status_str(st)); /* else the leader has said it */
     return st;
@@ -486,11 +756,11 @@ static en_status serve(eni_psd *p, int signal_fd)
 
 en_status eni_psd_run(const eni_config *config, const char *version, const char *plugins, int signal_fd)
 {
-    eni_psd p = {.config = config, .version = version, .token_lock = -1, .signal_fd = signal_fd};
-    pthread_mutex_init(&p.lock, NULL);
+    eni_psd p = {.config = config, .version = version, .token.lock = -1, .signal_fd = signal_fd};
+    pthread_mutex_init(&p.lead.lock, NULL);
     en_status st = open_psd(&p, plugins);
     if (st == EN_EIO || st == EN_ENOMEM) st = EN_EINVAL; /* nothing has begun: another command is needed */
-    if (st == EN_OK) st = p.member ? await_end(&p) : serve(&p, signal_fd);
+    if (st == EN_OK) st = p.lead.member ? await_end(&p) : serve(&p, signal_fd);
     stop_threads(&p); /* no shard may record while the spans are written */
     if (p.trace && st == EN_OK) st = eni_trace_write(p.trace, config->trace);
     close_psd(&p);

@@ -339,6 +339,7 @@ typedef struct run_memory {
     eni_key_value *key_values;
     eni_peer *peers; /* (npeers) */
     size_t npeers;
+    eni_revived_rank *ranks; /* (npeers) */
 } run_memory;
 
 static const char *text_of(const json_t *object, const char *key)
@@ -370,7 +371,8 @@ static en_status read_peers(run_memory *m, const json_t *list)
 {
     m->npeers = json_array_size(list);
     m->peers = eni_alloc_array(m->npeers, sizeof *m->peers);
-    if (!m->peers) return EN_ENOMEM;
+    m->ranks = eni_alloc_array(m->npeers, sizeof *m->ranks);
+    if (!m->peers || !m->ranks) return EN_ENOMEM;
     for (size_t i = 0; i < m->npeers; i++) {
         const json_t *from = json_array_get(list, i);
         eni_key_value *member_data = NULL;
@@ -395,14 +397,16 @@ static en_status read_all(run_memory *m, const eni_state_stamp *stamp)
     file->attributes.version = text_of(run, "version");
     file->attributes.nshards = (int32_t)json_integer_value(json_object_get(run, "lanes"));
     file->nranks = (int32_t)json_integer_value(json_object_get(run, "workers"));
-    file->incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
-    file->epoch = (uint32_t)stamp->generation;
     EN_TRY(eni_token_parse(text_of(run, "token"), &file->attributes.token));
-    EN_TRY(read_key_values(json_object_get(run, "pairs"), &m->key_values, &file->nkey_values));
+    EN_TRY(read_key_values(json_object_get(run, "pairs"), &m->key_values, &file->revived.nkey_values));
     EN_TRY(read_peers(m, json_object_get(run, "peers")));
-    file->key_values = m->key_values;
-    file->peers = m->peers;
-    return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->incarnation == stamp->run
+    file->revived.key_values = m->key_values;
+    file->revived.peers = m->peers;
+    file->revived.rank = m->ranks;
+    file->revived.epoch = (uint32_t)stamp->generation;
+    file->revived.incarnation = strtoull(text_of(run, "incarnation"), NULL, 16);
+    file->revived.stop_step = ENI_STEP_NEVER;
+    return file->nranks >= 1 && (size_t)file->nranks == m->npeers && file->revived.incarnation == stamp->run
                ? EN_OK
                : EN_EFORMAT;
 }
@@ -435,6 +439,7 @@ void eni_run_file_free(eni_run_file *file)
     for (size_t i = 0; m->peers && i < m->npeers; i++)
         eni_free((void *)m->peers[i].member_data);
     eni_free(m->peers);
+    eni_free(m->ranks);
     eni_free(m->key_values);
     json_decref(m->json);
     eni_free(m);

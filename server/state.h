@@ -84,12 +84,8 @@ typedef struct eni_served {
 /* As read; everything points into `memory`. */
 typedef struct eni_run_file {
     eni_served attributes;
-    uint32_t epoch;
-    uint64_t incarnation;
     int32_t nranks;
-    const eni_key_value *key_values;
-    size_t nkey_values;
-    const eni_peer *peers; /* (nranks) */
+    eni_revived revived; /* what eni_journal_fold completes */
     void *memory;
 } eni_run_file;
 

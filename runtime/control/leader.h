@@ -104,7 +104,7 @@ typedef struct eni_leader_config {
      * all. `own_out` is copied at once. May come again for the same gather in another incarnation. */
     void (*on_gather)(void *user, const char *tag, const eni_blob *blobs, size_t count, eni_blob *own_out);
     /* goes_on: this rank's pushes will not come any more. Called before LEFT is told to the others. */
-    void (*on_left)(void *user, int32_t rank, uint64_t incarnation);
+    void (*on_left)(void *user, int32_t rank);
     /* Called before the answer is sent: when it returns EN_OK the entry is as safe as it will ever be.
      * Anything else ends the run. */
     en_status (*journal)(void *user, const eni_entry *entry);

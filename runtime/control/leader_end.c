@@ -168,8 +168,7 @@ static void go_on_without(eni_leader *leader, eni_leader_member *member, const e
     if (eni_leader_write(leader, ENI_ENTRY_LEFT, death->rank, 0, 0) != EN_OK) return;
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_warn("leader", "%s; the run goes on without it", reason);
-    if (leader->config.on_left != NULL)
-        leader->config.on_left(leader->config.user, death->rank, leader->world.incarnation);
+    if (leader->config.on_left != NULL) leader->config.on_left(leader->config.user, death->rank);
     for (int32_t i = 0; i < leader->nmembers; i++)
         eni_leader_member_put(&leader->members[i], &left);
     eni_leader_try_gather(leader);

@@ -260,14 +260,15 @@ static void a_run_is_read_back(void **unused)
     assert_string_equal(file->attributes.strategy, "ps-sync");
     assert_int_equal(file->attributes.nshards, 6);
     assert_true(eni_token_equal(&file->attributes.token, &attributes.token));
-    assert_int_equal(file->epoch, 3);
-    assert_true(file->incarnation == world.incarnation);
-    assert_int_equal(file->nkey_values, 2);
-    assert_string_equal(eni_key_value_find(file->key_values, file->nkey_values, "lr"), "0.1");
-    assert_int_equal(file->peers[0].born, 99);
-    assert_string_equal(file->peers[1].host_id, "B");
-    assert_string_equal(eni_key_value_find(file->peers[1].member_data, file->peers[1].nmember_data, "data"),
-                        "tcp://127.0.0.1:1");
+    assert_int_equal(file->revived.epoch, 3);
+    assert_true(file->revived.incarnation == world.incarnation);
+    assert_int_equal(file->revived.nkey_values, 2);
+    assert_string_equal(eni_key_value_find(file->revived.key_values, file->revived.nkey_values, "lr"), "0.1");
+    assert_int_equal(file->revived.peers[0].born, 99);
+    assert_string_equal(file->revived.peers[1].host_id, "B");
+    assert_string_equal(
+        eni_key_value_find(file->revived.peers[1].member_data, file->revived.peers[1].nmember_data, "data"),
+        "tcp://127.0.0.1:1");
     eni_run_file_free(file);
 }
 
