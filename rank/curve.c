@@ -15,7 +15,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "rank/jsonl.h"
 
 enum { MAX_STORED = 256, GRID = 12 };
 
@@ -348,6 +347,7 @@ static void write_point(const eni_curve *curve, const entry *e)
 
 static en_status write_points(eni_curve *curve)
 {
+    char path[1024];
     for (uint32_t i = 0; i < curve->n; i++) {
         const entry *e = &curve->entries[i];
         if (!e->is_evaluated) continue;
@@ -355,11 +355,10 @@ static en_status write_points(eni_curve *curve)
         if (curve->config.on_point != NULL) curve->config.on_point(curve->config.user, &e->point);
     }
     if (curve->file == NULL) return EN_OK;
-    int failed = ferror(curve->file);
-    failed |= fclose(curve->file) != 0;
+    FILE *file = curve->file;
     curve->file = NULL;
-    if (failed) eni_error("curve", "cannot write eval.jsonl in %s: %s", curve->config.dir, strerror(errno));
-    return failed ? EN_EIO : EN_OK;
+    snprintf(path, sizeof path, "%s/eval.jsonl", curve->config.dir);
+    return eni_record_close("curve", path, file);
 }
 
 en_status eni_curve_finish(eni_curve *curve, eni_curve_end *end_out)

@@ -19,17 +19,12 @@
 
 #include "core/reach.h"
 #include "entrain/status.h"
+#include "rank/record.h"
 
 typedef struct eni_curve eni_curve;
 
 /* Evaluates `flat` on the whole set of the curve: mean loss, share of correct predictions. */
 typedef en_status (*eni_evaluate)(void *user, const float *flat, double *loss_out, double *accuracy_out);
-
-typedef struct eni_point {
-    uint64_t samples, update;
-    double t; /* seconds on the training clock */
-    double loss, accuracy;
-} eni_point;
 
 typedef struct eni_curve_config {
     const char *dir;  /* eval.jsonl and snapshots are written here; NULL or "": nowhere */
@@ -38,7 +33,7 @@ typedef struct eni_curve_config {
     uint64_t every;   /* global samples between two points; 0: only what is added by force */
     uint64_t budget;  /* bytes of copies in memory */
     uint64_t resumed; /* samples of the checkpoint that the run goes on from; 0: a new run */
-    double resumed_t; /* .. and its seconds on the clock, where they matter (jsonl.h); 0: they do not */
+    double resumed_t; /* .. and its seconds on the clock, where they matter (record.h); 0: they do not */
     double target;    /* fraction; 0: none */
     eni_evaluate evaluate;
     void (*on_point)(void *user, const eni_point *point); /* evaluated; NULL: nobody listens */

@@ -2,7 +2,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -59,8 +58,7 @@ static en_status open_local_group(eni_rank *self, eni_coll_trace trace, int64_t 
     const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
                                   .nranks = self->world.nlocal,
                                   .nhosts = 1,
-                                  .no_shm = self->config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp"
-                                                                                         : NULL};
+                                  .no_shm = self->exchange.asked.no_shm};
     EN_TRY(eni_coll_choose(&facts, &g->choice));
     EN_TRY(describe_local(self));
     EN_TRY(reach_local(self, deadline));
@@ -69,7 +67,7 @@ static en_status open_local_group(eni_rank *self, eni_coll_trace trace, int64_t 
                                     .epoch = self->world.epoch,
                                     .algorithm = g->choice.algorithm,
                                     .transport = g->choice.transport,
-                                    .sum_order = (eni_sum_order)self->config->sum_order,
+                                    .sum_order = self->exchange.asked.sum_order,
                                     .arenas = g->arenas,
                                     .area = ENI_AREA_LOCAL,
                                     .sockets = g->sockets,
@@ -127,16 +125,9 @@ static void close_local_group(eni_rank *self)
 
 static en_status open_shaper(eni_rank *self)
 {
-    uint64_t rate;
-    int64_t delay;
-    const char *wrong;
-    if (self->config->net == NULL) return EN_OK;
-    if (!eni_net_parse(self->config->net, &rate, &delay, &wrong)) {
-        eni_error("exchange", "--net=%s: cannot read \"%s\"", self->config->net, wrong);
-        return EN_EINVAL;
-    }
-    if (rate == 0 && delay == 0) return EN_OK;
-    self->exchange.shaper = eni_shaper_new(rate, delay);
+    const eni_exchange_options *asked = &self->exchange.asked;
+    if (asked->net_bytes_per_s == 0 && asked->net_delay_ns == 0) return EN_OK;
+    self->exchange.shaper = eni_shaper_new(asked->net_bytes_per_s, asked->net_delay_ns);
     return self->exchange.shaper == NULL ? EN_ENOMEM : EN_OK;
 }
 
@@ -174,31 +165,17 @@ static en_status check_depth(const eni_rank *self)
     eni_error("exchange",
               "--bucket-cap-mb=%g cuts the model into %u buckets, and at most %d can be under way: give a "
               "larger --bucket-cap-mb",
-              self->config->bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
+              self->exchange.asked.bucket_cap_mb, self->job.buckets->n, ENI_COLL_DEPTH);
     return EN_EINVAL;
-}
-
-int eni_exchange_asked(const eni_config *config)
-{
-    static const int asked[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
-                                [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
-                                [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
-                                [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
-    return asked[config->allreduce];
-}
-
-const char *eni_exchange_no_shm(const eni_config *config)
-{
-    return config->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL;
 }
 
 static en_status open_coll(eni_rank *self, int64_t deadline)
 {
-    eni_coll_facts facts = {.asked = eni_exchange_asked(self->config),
+    eni_coll_facts facts = {.asked = self->exchange.asked.allreduce,
                             .nranks = self->world.nranks,
                             .nhosts = self->world.nhosts,
                             .is_shaped = self->exchange.shaper != NULL,
-                            .no_shm = eni_exchange_no_shm(self->config)};
+                            .no_shm = self->exchange.asked.no_shm};
     EN_TRY(check_depth(self));
     EN_TRY(eni_coll_choose(&facts, &self->exchange.choice));
     EN_TRY(reach_peers(self, deadline));
@@ -207,7 +184,7 @@ static en_status open_coll(eni_rank *self, int64_t deadline)
                               .epoch = self->world.epoch,
                               .algorithm = self->exchange.choice.algorithm,
                               .transport = self->exchange.choice.transport,
-                              .sum_order = (eni_sum_order)self->config->sum_order,
+                              .sum_order = self->exchange.asked.sum_order,
                               .arenas = self->exchange.arenas,
                               .area = ENI_AREA_WORLD,
                               .sockets = self->exchange.sockets,
@@ -220,7 +197,8 @@ static en_status open_coll(eni_rank *self, int64_t deadline)
     self->exchange.sockets = NULL;
     /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs
      * was said when their vectors were placed */
-    const int is_news = facts.asked == ENI_COLL_AUTO && !self->config->check && self->trainer.carrier == NULL;
+    const int is_news =
+        facts.asked == ENI_COLL_AUTO && !self->exchange.asked.is_check && self->trainer.carrier == NULL;
     eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG, "exchange", "all-reduce %s: %s",
             eni_coll_algorithm_name(self->exchange.choice.algorithm), self->exchange.choice.why);
     return EN_OK;
@@ -230,7 +208,7 @@ static en_status open_coll(eni_rank *self, int64_t deadline)
 
 static eni_client_endpoints endpoints_of(const eni_rank *self, uint32_t epoch)
 {
-    int may_share = self->exchange.shaper == NULL && self->config->transport != ENI_TRANSPORT_TCP;
+    int may_share = self->exchange.shaper == NULL && self->exchange.asked.no_shm == NULL;
     return eni_endpoints_place(self->exchange.endpoints, may_share ? self->host_id : NULL, epoch);
 }
 
@@ -257,7 +235,7 @@ static en_status calls_to_keep(const eni_rank *self, uint32_t *keep_out)
 {
     const uint64_t every = self->exchange.endpoints->state_every, keep = 2 * every + 8;
     *keep_out = 0;
-    if (self->config->server_timeout_ns == 0) return EN_OK;
+    if (self->asked.server_timeout_ns == 0) return EN_OK;
     if (every == 0) {
         eni_error("exchange", "--server-timeout: this psd could not come back, it was started without "
                               "--state=FOLDER (entrain run: --server-restarts=N)");
@@ -365,7 +343,7 @@ static en_status share(void *user, void *bytes, size_t length)
     eni_rank *self = user;
     eni_blobs blobs = {0};
     EN_TRY(eni_member_gather(self->member, "costs", bytes, self->world.rank == 0 ? length : 0, &blobs,
-                             eni_now_ns() + self->config->join_timeout_ns));
+                             eni_now_ns() + self->asked.join_timeout_ns));
     const en_status st = blobs.blob[0].bytes == length ? EN_OK : EN_EPROTO;
     if (st == EN_OK)
         memcpy(bytes, blobs.blob[0].data, length);
@@ -429,7 +407,7 @@ static void touch(const eni_rank *self)
 
 en_status eni_rank_connect(eni_rank *self)
 {
-    int64_t deadline = eni_now_ns() + self->config->join_timeout_ns;
+    int64_t deadline = eni_now_ns() + self->asked.join_timeout_ns;
     EN_TRY(open_shaper(self));
     if (eni_rank_has_leaders(self))
         EN_TRY(open_local_group(self, self->records.trace == NULL ? NULL : trace_coll, deadline));
@@ -451,7 +429,7 @@ en_status eni_rank_start(eni_rank *self)
     eni_host_config config = {.strategy = self->job.strategy,
                               .options = self->job.options,
                               .world = self->world,
-                              .seed = (uint64_t)self->config->seed,
+                              .seed = self->job.seed,
                               .buckets = self->job.buckets,
                               .arena = self->exchange.arena,
                               .coll = self->exchange.coll,

@@ -1,5 +1,5 @@
-/* join.c - how a rank gets into a run: where it meets the others, with which token, what it tells them
- * (JOIN).
+/* join.c - how a rank gets into a run, and out of it: where it meets the others, with which token, what it
+ * tells them (JOIN); how it leaves.
  *
  * Whose word it is: psd at --server when the strategy keeps its store on servers, else rank 0 at
  * --rendezvous, which starts its leader here. The token comes, in this order, from the launcher's descriptor;
@@ -11,12 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/env.h"
-#include "config/folders.h"
-#include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/memory.h"
 #include "core/try.h"
 #include "rank/rank.h"
 #include "runtime/control/file_rendezvous.h"
@@ -31,7 +27,7 @@ static int has_servers(const eni_rank *self)
 
 static int is_file(const eni_rank *self)
 {
-    return strncmp(self->config->rendezvous, "file://", 7) == 0;
+    return strncmp(self->asked.rendezvous, "file://", 7) == 0;
 }
 
 static int leads_everywhere(const eni_rank *self)
@@ -43,8 +39,8 @@ static int leads_everywhere(const eni_rank *self)
 
 static en_status choose_token(eni_rank *self)
 {
-    const eni_config *c = self->config;
-    if (c->token_fd >= 0) return eni_token_read_fd((int)c->token_fd, &self->token);
+    const eni_join_options *c = &self->asked;
+    if (c->token_fd >= 0) return eni_token_read_fd(c->token_fd, &self->token);
     if (c->token_file != NULL && access(c->token_file, F_OK) == 0)
         return eni_token_read(c->token_file, &self->token);
     eni_token_make(&self->token);
@@ -53,18 +49,16 @@ static en_status choose_token(eni_rank *self)
 
 static en_status start_leader(eni_rank *self, const eni_address *listen)
 {
-    const eni_config *c = self->config;
-    char launcher[24], out[1024], folder[256];
-    const bool has_folder = eni_env_runtime_dir(folder, sizeof folder) == EN_OK;
-    snprintf(launcher, sizeof launcher, "%d", c->result_fd >= 0 ? (int)getppid() : 0);
-    eni_folder_absolute(c->out, out, sizeof out);
+    const eni_join_options *c = &self->asked;
+    char launcher[24];
+    snprintf(launcher, sizeof launcher, "%d", c->launcher_fd >= 0 ? (int)getppid() : 0);
     const eni_key_value attributes[] = {{"strategy", self->job.strategy->name},
                                         {"model", self->trainer.about.model},
-                                        {"out", out},
+                                        {"out", c->out},
                                         {"launcher", launcher}};
     eni_leader_config config = {.listen = *listen,
-                                .listen_fd = (int)c->listen_fd,
-                                .is_insecure = c->insecure,
+                                .listen_fd = c->listen_fd,
+                                .is_insecure = c->is_insecure,
                                 .nranks = self->world.nranks,
                                 .rank = 0,
                                 .host = self->host,
@@ -74,7 +68,7 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
                                 .join_ns = c->join_timeout_ns,
                                 .peer_timeout_ns = c->peer_timeout_ns,
                                 .budget = self->job.plan.micro_batches - self->saving.first_micro,
-                                .status_folder = has_folder ? folder : NULL,
+                                .status_folder = c->private_folder[0] != 0 ? c->private_folder : NULL,
                                 .attributes = attributes,
                                 .nattributes = sizeof attributes / sizeof *attributes};
     return eni_leader_start(&config, &self->leader);
@@ -82,20 +76,19 @@ static en_status start_leader(eni_rank *self, const eni_address *listen)
 
 static en_status token_file(const eni_rank *self, uint16_t port, char *path_out, size_t bytes)
 {
-    char dir[256];
-    if (self->config->token_file != NULL) {
-        snprintf(path_out, bytes, "%s", self->config->token_file);
+    if (self->asked.token_file != NULL) {
+        snprintf(path_out, bytes, "%s", self->asked.token_file);
         return EN_OK;
     }
-    EN_TRY(eni_env_runtime_dir(dir, sizeof dir));
-    return eni_token_path(dir, port, path_out, bytes);
+    if (self->asked.private_folder[0] == 0) return EN_EINVAL; /* why was said when the command was read */
+    return eni_token_path(self->asked.private_folder, port, path_out, bytes);
 }
 
 static en_status leave_token(eni_rank *self, uint16_t port)
 {
     char path[sizeof self->token_path];
-    if (self->config->token_fd >= 0 || self->world.nranks == 1) return EN_OK;
-    if (self->config->token_file != NULL && access(self->config->token_file, F_OK) == 0)
+    if (self->asked.token_fd >= 0 || self->world.nranks == 1) return EN_OK;
+    if (self->asked.token_file != NULL && access(self->asked.token_file, F_OK) == 0)
         return EN_OK; /* the user's */
     EN_TRY(token_file(self, port, path, sizeof path));
     EN_TRY(eni_token_write_held(&self->token, path, &self->token_lock));
@@ -109,12 +102,12 @@ static en_status lead_by_file(eni_rank *self)
     eni_address listen = {.host = "127.0.0.1"};
     eni_file_rendezvous rendezvous = {.pid = getpid()};
     char path[sizeof self->token_path];
-    EN_TRY(eni_file_rendezvous_parse(self->config->rendezvous, path, sizeof path, &listen.port));
+    EN_TRY(eni_file_rendezvous_parse(self->asked.rendezvous, path, sizeof path, &listen.port));
     EN_TRY(eni_file_rendezvous_check_free(path, self->host_id));
-    if (self->config->insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
+    if (self->asked.is_insecure) snprintf(listen.host, sizeof listen.host, "0.0.0.0");
     EN_TRY(start_leader(self, &listen));
     uint16_t port = eni_leader_address(self->leader)->port;
-    if (self->config->insecure)
+    if (self->asked.is_insecure)
         rendezvous.naddresses =
             eni_host_info_addresses(rendezvous.address, ENI_FILE_RENDEZVOUS_ADDRESSES - 1);
     snprintf(rendezvous.address[rendezvous.naddresses++].host, ENI_HOST_MAX, "127.0.0.1");
@@ -131,11 +124,10 @@ static en_status lead_by_file(eni_rank *self)
 /* A launcher has put ranks on several hosts, and this one is to be found by them. */
 static en_status check_reachable(const eni_rank *self, const eni_address *listen)
 {
-    const eni_config *c = self->config;
+    const eni_join_options *c = &self->asked;
     eni_own_address own;
-    if (!eni_config_is_from_env(c, "local-size") || c->local_size >= self->world.nranks || c->host_id != NULL)
-        return EN_OK;
-    if (!eni_config_is_given(c, "rendezvous")) {
+    if (c->local_size == 0 || c->local_size >= self->world.nranks || c->host_id != NULL) return EN_OK;
+    if (!c->has_rendezvous) {
         eni_error("join",
                   "%lld of %d ranks are on this host, and their launcher does not say where rank 0 is: give "
                   "--rendezvous=tcp://HOST:PORT, or file:///PATH on a disk that all hosts share",
@@ -158,10 +150,10 @@ static en_status lead(eni_rank *self)
     EN_TRY(choose_token(self));
     if (is_file(self)) return lead_by_file(self);
     eni_address listen;
-    EN_TRY(eni_address_parse(self->config->rendezvous, &listen));
+    EN_TRY(eni_address_parse(self->asked.rendezvous, &listen));
     EN_TRY(check_reachable(self, &listen));
     /* Alone there is nobody to meet: any free port will do. */
-    if (self->world.nranks == 1 && !eni_config_is_given(self->config, "rendezvous")) listen.port = 0;
+    if (self->world.nranks == 1 && !self->asked.has_rendezvous) listen.port = 0;
     EN_TRY(start_leader(self, &listen));
     return leave_token(self, eni_leader_address(self->leader)->port);
 }
@@ -191,7 +183,7 @@ static void say_no_token(int level, const eni_rank *self, const eni_address *lea
 static en_status check_near(const eni_rank *self, const eni_address *leader)
 {
     eni_own_address own;
-    if (self->config->token_file != NULL) return EN_OK;
+    if (self->asked.token_file != NULL) return EN_OK;
     EN_TRY(eni_host_info_address(leader, &own));
     if (own.is_remote_here) return EN_OK;
     eni_error("join",
@@ -208,9 +200,9 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
 {
     char path[512];
     const int64_t begin = eni_now_ns();
-    const int is_users = self->config->token_file != NULL;
+    const int is_users = self->asked.token_file != NULL;
     int64_t say = begin + 5 * ENI_SECOND;
-    if (self->config->token_fd >= 0) return eni_token_read_fd((int)self->config->token_fd, &self->token);
+    if (self->asked.token_fd >= 0) return eni_token_read_fd(self->asked.token_fd, &self->token);
     EN_TRY(check_near(self, leader));
     EN_TRY(token_file(self, leader->port, path, sizeof path));
     while (access(path, F_OK) != 0 || (!is_users && eni_token_is_stale(path))) {
@@ -231,7 +223,7 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
 
 static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
 {
-    const eni_config *c = self->config;
+    const eni_join_options *c = &self->asked;
     if (!has_servers(self) && is_file(self)) {
         char path[sizeof self->token_path];
         uint16_t port;
@@ -246,7 +238,7 @@ static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader
 
 static en_status check_asked(const eni_rank *self)
 {
-    if (has_servers(self) && self->config->server == NULL) {
+    if (has_servers(self) && self->asked.server == NULL) {
         eni_error("join",
                   "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
                   "address by --server=tcp://HOST:PORT",
@@ -270,51 +262,34 @@ static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *le
     return EN_OK;
 }
 
-/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
- * text of --data, which is a folder's path on one host. */
-static en_status add_config_key(void *user, const char *key, const char *value)
-{
-    static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
-                                           "lr",        "lr-schedule", "lr-warmup", "lr-step",
-                                           "lr-gamma",  "sum-order",   "data"};
-    for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
-        if (strcmp(key, resolved[i]) == 0) return EN_OK;
-    return eni_run_spec_add(user, key, value);
-}
-
 /* What is trained, by content: a name can stand for different things on two hosts. */
 static en_status add_contents(const eni_rank *self, eni_run_spec *spec)
 {
     EN_TRY(eni_run_spec_add(spec, "schema-sha256", self->job.schema_sha256));
     EN_TRY(eni_run_spec_add(spec, "data", self->trainer.about.data));
     EN_TRY(eni_run_spec_add(spec, "data-sha256", self->job.data_sha256));
-    EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", (uint64_t)self->config->checkpoint_every));
+    EN_TRY(eni_run_spec_add_whole(spec, "checkpoint-every", self->saving.asked.every));
     EN_TRY(eni_run_spec_add(spec, "resume",
                             self->saving.is_resumed ? self->saving.past.digest : "from the start"));
     return eni_run_spec_add(spec, "device-type", self->trainer.about.device);
 }
 
+/* After the build and the flags, which are in it (rank_options.h). */
 static en_status agree(const eni_rank *self, eni_run_spec *spec)
 {
-    const eni_config *c = self->config;
-    uint64_t net_rate = 0;
-    int64_t net_delay = 0;
-    const char *wrong;
-    if (c->net != NULL && !eni_net_parse(c->net, &net_rate, &net_delay, &wrong)) return EN_EINVAL;
+    const eni_exchange_options *asked = &self->exchange.asked;
     const eni_run_attributes attributes = {.strategy = self->job.strategy->name,
                                            .strategy_options = eni_options_canonical(self->job.options),
                                            .optimizer = self->job.optimizer,
                                            .hyper = self->job.hyper,
                                            .schedule = self->job.schedule,
-                                           .sum_order = (eni_sum_order)c->sum_order,
-                                           .seed = (uint64_t)c->seed,
+                                           .sum_order = asked->sum_order,
+                                           .seed = self->job.seed,
                                            .budget = self->job.plan.micro_batches - self->saving.first_micro,
                                            .elements = self->job.schema.count,
-                                           .net_bytes_per_s = net_rate,
-                                           .net_delay_ns = net_delay,
+                                           .net_bytes_per_s = asked->net_bytes_per_s,
+                                           .net_delay_ns = asked->net_delay_ns,
                                            .buckets = self->job.buckets};
-    EN_TRY(eni_run_spec_add_build(spec, self->version));
-    EN_TRY(eni_config_match(c, add_config_key, spec));
     EN_TRY(add_contents(self, spec));
     return eni_run_spec_add_run(spec, &attributes);
 }
@@ -327,22 +302,22 @@ static en_status open_mesh(eni_rank *self, const eni_address *leader)
     eni_own_address own;
     if (leads_everywhere(self)) {
         eni_info("join", "rank 0 on %s: all interfaces (leads at port %u)", self->host, leader->port);
-        return eni_mesh_open("0.0.0.0", leader->host, self->config->insecure, &self->mesh);
+        return eni_mesh_open("0.0.0.0", leader->host, self->asked.is_insecure, &self->mesh);
     }
     EN_TRY(eni_host_info_address(leader, &own));
     /* On one host, started by us, there is no choice and nothing to tell. */
-    eni_log(own.is_loopback && self->config->token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
+    eni_log(own.is_loopback && self->asked.token_fd >= 0 ? ENI_LOG_DEBUG : ENI_LOG_INFO, "join",
             "rank %d on %s: %s via %s (%s %s:%u%s)", self->world.rank, self->host, own.host, own.interface,
             self->leader != NULL ? "leads at" : "route to", leader->host, leader->port,
-            self->leader != NULL ? eni_env_rendezvous_note(self->config) : "");
-    return eni_mesh_open(own.host, leader->host, self->config->insecure, &self->mesh);
+            self->leader != NULL ? self->asked.rendezvous_note : "");
+    return eni_mesh_open(own.host, leader->host, self->asked.is_insecure, &self->mesh);
 }
 
 /* Told now, for all of them, and not by a connection that is refused much later. --host-id is for playing. */
 static en_status check_reach(const eni_rank *self)
 {
     const eni_peer *own = &self->info->peers[self->info->rank];
-    for (int r = 0; r < self->info->nranks && self->config->host_id == NULL; r++) {
+    for (int r = 0; r < self->info->nranks && self->asked.host_id == NULL; r++) {
         const eni_peer *peer = &self->info->peers[r];
         const char *data = eni_key_value_find(peer->member_data, peer->nmember_data, "data");
         eni_address address;
@@ -380,7 +355,7 @@ static void describe_world(eni_rank *self)
 
 en_status eni_rank_join(eni_rank *self)
 {
-    const eni_config *c = self->config;
+    const eni_join_options *c = &self->asked;
     int64_t deadline = eni_now_ns() + c->join_timeout_ns;
     eni_address leader;
     char who[ENI_HOST_MAX + 16];
@@ -388,9 +363,7 @@ en_status eni_rank_join(eni_rank *self)
     EN_TRY(eni_host_info_id(c->host_id, self->host_id));
     EN_TRY(rendezvous(self, deadline, &leader));
     EN_TRY(open_mesh(self, &leader));
-    eni_run_spec *spec = eni_alloc(sizeof *spec);
-    if (spec == NULL) return EN_ENOMEM;
-    en_status st = agree(self, spec);
+    EN_TRY(agree(self, c->spec));
     eni_key_value member_data[] = {{"data", self->mesh.address}, {"arena", self->mesh.name}};
     eni_member_config config = {.leader = leader,
                                 .token = self->token,
@@ -398,19 +371,17 @@ en_status eni_rank_join(eni_rank *self)
                                 .nranks = self->world.nranks,
                                 .host = self->host,
                                 .host_id = self->host_id,
-                                .key_values = spec->key_value,
-                                .nkey_values = spec->n,
+                                .key_values = c->spec->key_value,
+                                .nkey_values = c->spec->n,
                                 .member_data = member_data,
                                 .nmember_data = 2,
                                 .join_deadline_ns = deadline,
                                 .peer_timeout_ns = c->peer_timeout_ns,
-                                .is_slowed = c->net != NULL,
+                                .is_slowed = self->exchange.asked.net != NULL,
                                 .server_timeout_ns = c->server_timeout_ns,
                                 .abort_fd = self->abort_fd,
                                 .ended = &self->ended};
-    if (st == EN_OK) st = eni_member_open(&config, &self->member);
-    eni_free(spec);
-    EN_TRY(st);
+    EN_TRY(eni_member_open(&config, &self->member));
     self->info = eni_member_world(self->member);
     EN_TRY(check_reach(self));
     describe_world(self);
@@ -420,4 +391,77 @@ en_status eni_rank_join(eni_rank *self)
               (int64_t)getpid(), self->world.nranks, self->world.rank, leader.host, leader.port,
               self->mesh.address);
     return EN_OK;
+}
+
+/* ---- the end: in good order; or because this rank has failed, and then the others hear why ---- */
+
+/* A wait ended because nobody is there any more. Somebody died: the leader knows who, and says so within the
+ * time that a broken data socket is ahead of it. Or the user called all of us off, and we are not the first
+ * to go. */
+static en_status why_alone(eni_rank *self)
+{
+    if (self->member != NULL && !eni_shutdown_is_asked(self->shutdown))
+        eni_member_verdict(self->member, eni_now_ns() + 2 * ENI_SECOND);
+    return eni_shutdown_is_asked(self->shutdown) ? EN_EINTR : EN_EPEER;
+}
+
+/* What could not be reached or read may be what a dead process has left behind: then its death is the cause.
+ */
+static en_status unless_lost(eni_rank *self, en_status st)
+{
+    const int may_be = st == EN_ENOENT || st == EN_EIO || st == EN_EDENIED || st == EN_EPROTO;
+    if (self->member == NULL || !may_be) return st;
+    return eni_member_verdict(self->member, eni_now_ns() + 300 * ENI_MILLI) == EN_EPEER ? EN_EPEER : st;
+}
+
+en_status eni_rank_cause(eni_rank *self, en_status st)
+{
+    return st == EN_EPEER ? why_alone(self) : unless_lost(self, st);
+}
+
+void eni_rank_give_up(eni_rank *self, en_status st)
+{
+    char reason[ENI_REASON_MAX] = "", said[ENI_REASON_MAX];
+    eni_death death;
+    /* The exact sentence that this rank has logged: the survivors hear the cause, not its class. */
+    const char *why = st != EN_EINTR && eni_log_last_error(said, sizeof said) ? said : en_status_str(st);
+    eni_shutdown_heard(self->shutdown);
+    if (self->exchange.net != NULL)
+        eni_net_abort(self->exchange.net); /* nobody may take it: unsent messages would cost 2 s */
+    if (self->member != NULL) {
+        eni_member_reason(self->member, reason);
+        if (reason[0] == 0) eni_member_abort(self->member, why);
+    } else if (self->leader != NULL) {
+        snprintf(reason, sizeof reason, "rank %d gave up: %.480s", self->world.rank, why);
+        eni_leader_abort(self->leader, reason);
+    }
+    /* The leader names the one who gave up; to be stopped before it has would be the end that others hear. */
+    if (self->leader != NULL) eni_leader_wait(self->leader, eni_now_ns() + 2 * ENI_SECOND, -1);
+    if (self->leader != NULL && self->asked.launcher_fd >= 0 &&
+        eni_leader_death(self->leader, &death) == EN_OK)
+        eni_failure_write(self->asked.launcher_fd, &death); /* there may be no member yet to know it */
+    if (st == EN_EINTR)
+        eni_result_cut_short(self, "interrupted", "");
+    else
+        eni_result_cut_short(self, "failed", reason[0] != 0 ? reason : why);
+}
+
+en_status eni_rank_bye(eni_rank *self)
+{
+    EN_TRY(eni_member_bye(self->member, eni_rank_answer_by(self, 10 * ENI_SECOND)));
+    /* The leader stays until the last has left: its end would look like a death to the others. */
+    return self->leader == NULL
+               ? EN_OK
+               : eni_leader_wait(self->leader, eni_now_ns() + 60 * ENI_SECOND, self->abort_fd);
+}
+
+void eni_rank_leave(eni_rank *self)
+{
+    eni_member_close(self->member);
+    self->member = NULL;
+    eni_mesh_close(&self->mesh);
+    eni_leader_stop(self->leader);
+    self->leader = NULL;
+    if (self->token_path[0] != 0) eni_token_remove(self->token_path);
+    if (self->token_lock >= 0) close(self->token_lock);
 }

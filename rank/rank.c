@@ -25,7 +25,7 @@ en_status eni_rank_alive(void *rank)
 
 int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns)
 {
-    return eni_now_ns() + self->config->server_timeout_ns + timeout_ns;
+    return eni_now_ns() + self->asked.server_timeout_ns + timeout_ns;
 }
 
 /* ---- since when ---- */

@@ -2,14 +2,11 @@
  * records and saves. It knows no model, no data set and no device: what computes is its trainer (trainer.h).
  *
  *     rank.c        alive, until when, since when
- *     join.c        token, leader, control connection: who takes part
- *     exchange.c    arena, collectives, store client, the strategy's host: how vectors travel
- *     step.c        one training step: read this first
- *     save.h        checkpoints, and how a run goes on from one
- *     result.c      what is reported at the end
- *     leave.c       how it leaves, in good order or not
- *     record.h, curve.h, tensorboard.h, progress.h    what is recorded on the way
- *     shutdown.h      how the user, or a death, ends it
+ *     join.c        token, leader, control connection: who takes part; and how it leaves, in good order or
+ * not exchange.c    arena, collectives, store client, the strategy's host: how vectors travel step.c one
+ * training step: read this first save.h        checkpoints, and how a run goes on from one result.c      what
+ * is reported at the end records.c     what is recorded on the way: opens record.h and curve.h shutdown.h how
+ * the user, or a death, ends it
  *
  * Opened in stages, since what computes is opened in between:
  *
@@ -20,17 +17,15 @@
 #ifndef RANK_RANK_H
 #define RANK_RANK_H
 
-#include "config/config.h"
 #include "core/trace.h"
 #include "data/plan.h"
 #include "entrain/model.h"
 #include "rank/checkpoint.h"
 #include "rank/curve.h"
-#include "rank/progress.h"
+#include "rank/rank_options.h"
 #include "rank/record.h"
 #include "rank/shutdown.h"
 #include "rank/step.h"
-#include "rank/tensorboard.h"
 #include "rank/trainer.h"
 #include "runtime/client/client.h"
 #include "runtime/client/endpoints.h"
@@ -53,6 +48,9 @@ typedef struct eni_job {
     eni_schedule schedule;
     int is_claiming; /* the next micro-batch is claimed, not assigned */
     int64_t accumulate;
+    double momentum, weight_decay; /* as given: `hyper` has them in float */
+    uint64_t seed;
+    bool is_shuffled;
     float *init; /* --init, until the exchange has it; NULL: none */
     char schema_sha256[ENI_DIGEST_HEX], data_sha256[ENI_DIGEST_HEX];
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
@@ -70,6 +68,7 @@ typedef struct eni_local_group {
 
 /* How vectors travel. */
 typedef struct eni_exchange {
+    eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
     eni_arena **arenas; /* (nranks), or NULL */
@@ -82,6 +81,15 @@ typedef struct eni_exchange {
     eni_client *client;
     eni_host *host; /* the strategy's */
 } eni_exchange;
+
+/* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
+typedef struct eni_deferred_step {
+    int is_there;
+    eni_step step; /* but for loss and correct */
+    int set;       /* where they will be (trainer.score) */
+    double loss;   /* sum over the samples */
+    uint64_t correct;
+} eni_deferred_step;
 
 /* Sums of this rank over the whole run, for result.json. */
 typedef struct eni_stats {
@@ -102,6 +110,7 @@ typedef struct eni_stats {
 
 /* What is written down on the way. */
 typedef struct eni_records {
+    eni_record_options asked;
     eni_stats stats;
     eni_deferred_step deferred;
     eni_trace *trace;
@@ -116,6 +125,7 @@ typedef struct eni_records {
 
 /* Checkpoints: those to come, and the one that this run goes on from. */
 typedef struct eni_saving {
+    eni_save_options asked;
     struct eni_saver *saver; /* save.h; NULL without --checkpoint-every */
     eni_checkpoint past;     /* is_resumed: what this run goes on from */
     char past_path[1024];
@@ -125,11 +135,8 @@ typedef struct eni_saving {
 } eni_saving;
 
 struct eni_rank {
-    const eni_config *config;
-    char **argv;
-    int argc;
+    eni_join_options asked;
     const char *version;    /* of this program: all ranks' must be equal */
-    const char *plugin_dir; /* strategies and devices */
     eni_shutdown *shutdown; /* how the user or a death ends it; set before the rank is opened */
     atomic_int ended; /* EN_OK, or why every wait is to end: EN_EINTR of `shutdown`, else the member's */
     int abort_fd;     /* of `shutdown`: readable once every wait is to end */
@@ -195,11 +202,21 @@ int64_t eni_startup_ns(int64_t begin_ns);
  * EN_EMISMATCH and a sentence with both values. Blocks until all are there, --join-timeout at most. */
 en_status eni_rank_join(eni_rank *self);
 
-/* ---- exchange.c ---- */
+/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where
+ * the user called it off. Waits for the leader's word for two seconds at most. */
+en_status eni_rank_cause(eni_rank *self, en_status st);
 
-/* --allreduce as ENI_COLL_*, and why the command forbids shared memory; NULL: it does not. */
-int eni_exchange_asked(const eni_config *config);
-const char *eni_exchange_no_shm(const eni_config *config);
+/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
+ * our threads and sockets goes on. */
+void eni_rank_give_up(eni_rank *self, en_status st);
+
+/* Says goodbye, and as the leader waits for the others'. */
+en_status eni_rank_bye(eni_rank *self);
+
+/* Closes the control connection and what it was reached by. */
+void eni_rank_leave(eni_rank *self);
+
+/* ---- exchange.c ---- */
 
 /* After the join, with an arena: opens groups and the client, and starts everybody from rank 0's weights. */
 en_status eni_rank_connect(eni_rank *self);
@@ -217,21 +234,22 @@ en_status eni_exchange_measure(void *rank, eni_costs *costs_out);
 
 enum { ENI_SLOT_EVAL = ENI_ARENA_NSLOTS - 1 }; /* of the arena: a snapshot (step.h) */
 
-/* ---- leave.c ---- */
+/* ---- records.c ---- */
 
-/* `st` is why the run has ended on this rank. The cause behind it: EN_EPEER where a death is, EN_EINTR where
- * the user called it off. Waits for the leader's word for two seconds at most. */
-en_status eni_rank_cause(eni_rank *self, en_status st);
+/* Once the trainer is open, in a folder that is this run's: all that is written on the way, and rank 0's
+ * metrics; those of the others once rank 0's weights are here, for the folder is its. EN_EIO, logged. */
+en_status eni_records_open(eni_rank *self);
+en_status eni_records_open_metrics(eni_rank *self);
 
-/* Before anything is closed: the others hear the cause from us if we are the first to know, and what waits in
- * our threads and sockets goes on. */
-void eni_rank_give_up(eni_rank *self, en_status st);
+/* With a target the initial weights are the first point of the curve. */
+en_status eni_records_point_zero(eni_rank *self);
 
-/* Says goodbye, and as the leader waits for the others'. */
-en_status eni_rank_bye(eni_rank *self);
+/* At the end of a run that ends well: a full disk shows when the last buffer is written. The curve is
+ * result.c's. */
+en_status eni_records_close(eni_rank *self);
 
-/* Closes the control connection and what it was reached by. */
-void eni_rank_leave(eni_rank *self);
+/* Whatever is still open. */
+void eni_records_free(eni_rank *self);
 
 /* ---- result.c ---- */
 

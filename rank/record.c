@@ -1,15 +1,75 @@
-/* record.c - see record.h. */
+/* record.c - files of JSON lines, metrics, the bar, TensorBoard's event files; see record.h. */
 #include "rank/record.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "core/clock.h"
+#include "core/crc32c.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "rank/jsonl.h"
+#include "core/try.h"
+
+/* ---- files of one JSON object a line ---- */
+
+/* 1 for a whole object of at most `resumed` samples and, if it has one, a time of at most `seconds`. */
+static int stays(const char *line, size_t length, uint64_t resumed, double seconds)
+{
+    static const char key[] = "\"samples\":", time_key[] = "\"t\":";
+    const char *at = strstr(line, key), *t = strstr(line, time_key);
+    if (length <= 2 || strcmp(line + length - 2, "}\n") != 0 || at == NULL) return 0;
+    if (t != NULL && !eni_jsonl_is_before(strtod(t + sizeof time_key - 1, NULL), seconds)) return 0;
+    return strtoull(at + sizeof key - 1, NULL, 10) <= resumed;
+}
+
+/* Lines come in the order of time: from the first that goes, all go. */
+static off_t length_that_stays(FILE *file, uint64_t resumed, double seconds)
+{
+    char *line = NULL;
+    size_t room = 0;
+    off_t end = 0;
+    for (ssize_t n; (n = getline(&line, &room, file)) > 0 && stays(line, (size_t)n, resumed, seconds);)
+        end += n;
+    free(line);
+    return end;
+}
+
+static en_status cut(const char *path, uint64_t resumed, double seconds)
+{
+    FILE *file = fopen(path, "r+e");
+    if (file == NULL && errno == ENOENT) return EN_OK;
+    if (file != NULL && ftruncate(fileno(file), length_that_stays(file, resumed, seconds)) == 0)
+        return fclose(file) == 0 ? EN_OK : EN_EIO;
+    eni_error("record", "cannot cut %s: %s; choose another --out", path, strerror(errno));
+    if (file != NULL) fclose(file);
+    return EN_EIO;
+}
+
+en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FILE **file_out)
+{
+    if (resumed > 0) EN_TRY(cut(path, resumed, seconds));
+    *file_out = fopen(path, resumed > 0 ? "ae" : "we");
+    if (*file_out != NULL) return EN_OK;
+    eni_error("record", "cannot create %s: %s; choose another --out", path, strerror(errno));
+    return EN_EIO;
+}
+
+en_status eni_record_close(const char *who, const char *path, FILE *file)
+{
+    if (file == NULL) return EN_OK;
+    int failed = ferror(file);
+    failed |= fclose(file) != 0;
+    if (!failed) return EN_OK;
+    eni_error(who, "cannot write %s: %s", path, strerror(errno));
+    return EN_EIO;
+}
+
+/* ---- metrics ---- */
 
 struct eni_recorder {
     FILE *file;
@@ -57,9 +117,263 @@ void eni_recorder_flush(eni_recorder *recorder)
 en_status eni_recorder_close(eni_recorder *recorder)
 {
     if (recorder == NULL) return EN_OK;
-    int failed = ferror(recorder->file);
-    failed |= fclose(recorder->file) != 0;
-    if (failed) eni_error("record", "cannot write %s: %s", recorder->path, strerror(errno));
+    const en_status st = eni_record_close("record", recorder->path, recorder->file);
     eni_free(recorder);
-    return failed ? EN_EIO : EN_OK;
+    return st;
+}
+
+/* ---- the bar; the plain line is the form that PyTorch's MNIST example made familiar ---- */
+
+enum { BAR_WIDTH = 20 }; /* the line fits into 80 columns: a longer one would not be overwritten */
+
+void eni_progress_init(eni_progress *progress, int fd, int quiet, uint64_t total, uint64_t per_epoch,
+                       uint64_t log_every)
+{
+    *progress = (eni_progress){.fd = fd,
+                               .quiet = quiet,
+                               .tty = isatty(STDERR_FILENO),
+                               .total = total,
+                               .per_epoch = per_epoch,
+                               .log_every = log_every,
+                               .begin_ns = eni_now_ns()};
+}
+
+/* "12.3 s", "4:05 min" */
+static void format_left(double seconds, char text[32])
+{
+    if (seconds < 60)
+        snprintf(text, 32, "%.1f s", seconds);
+    else
+        snprintf(text, 32, "%d:%02d min", (int)(seconds / 60), (int)seconds % 60);
+}
+
+static void draw_bar(const eni_progress *progress, uint64_t samples, float loss, double rate)
+{
+    char bar[BAR_WIDTH * 3 + 1] = "", left[32];
+    double done = progress->total > 0 ? (double)samples / (double)progress->total : 1;
+    if (done > 1) done = 1;
+    for (int i = 0; i < BAR_WIDTH; i++)
+        strcat(bar, i < (int)(done * BAR_WIDTH) ? "█" : "░");
+    format_left(rate > 0 ? (1 - done) * (double)progress->total / rate : 0, left);
+    fprintf(stderr, "\r%s %3.0f %%  %8.0f samples/s  loss %.4f  %s left \033[K", bar, done * 100, rate,
+            (double)loss, left);
+}
+
+static void print_line(const eni_progress *progress, uint64_t samples, float loss)
+{
+    uint64_t per_epoch = progress->per_epoch > 0 ? progress->per_epoch : 1;
+    uint64_t epoch = samples > 0 ? (samples - 1) / per_epoch : 0, in_epoch = samples - epoch * per_epoch;
+    fprintf(stderr, "Train Epoch: %" PRIu64 " [%" PRIu64 "/%" PRIu64 " (%.0f%%)]  Loss: %.6f\n", epoch + 1,
+            in_epoch, per_epoch, 100.0 * (double)in_epoch / (double)per_epoch, (double)loss);
+}
+
+/* Not dprintf: glibc's leaks its buffer when the launcher has gone. */
+static void tell_launcher(const eni_progress *progress, uint64_t samples, double rate, float loss)
+{
+    char line[160];
+    int n = snprintf(line, sizeof line, "progress %" PRIu64 " %" PRIu64 " %.1f %.6g\n", samples,
+                     progress->total, rate, (double)loss);
+    ssize_t ignored = write(progress->fd, line, (size_t)n);
+    (void)ignored;
+}
+
+void eni_progress_step(eni_progress *progress, uint64_t step, uint64_t samples, float loss)
+{
+    int64_t now = eni_now_ns();
+    int due = now - progress->last_ns >= ENI_SECOND / 10 || samples >= progress->total;
+    double seconds = (double)(now - progress->begin_ns) * 1e-9;
+    double rate = seconds > 0 ? (double)samples / seconds : 0;
+    if (due && progress->fd >= 0) tell_launcher(progress, samples, rate, loss);
+    if (!progress->quiet && !progress->tty && progress->log_every > 0 && step % progress->log_every == 0)
+        print_line(progress, samples, loss);
+    if (due && !progress->quiet && progress->tty) draw_bar(progress, samples, loss, rate);
+    if (due) progress->last_ns = now;
+}
+
+void eni_progress_done(eni_progress *progress)
+{
+    if (!progress->quiet && progress->tty) fputc('\n', stderr);
+}
+
+static const int64_t flush_ns = 2 * ENI_SECOND;
+
+struct eni_tensorboard {
+    FILE *file;
+    char path[1024];
+    double start; /* seconds since 1970 at the training clock's 0 */
+    int64_t flushed_ns;
+    uint64_t samples; /* at the last step that was shown */
+    double t;
+};
+
+/* ---- TensorBoard: protocol buffers, as much as a scalar needs ---- */
+
+enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* wire types */
+
+/* A message being encoded. The largest holds six scalars with short tags. */
+typedef struct proto {
+    uint8_t byte[512];
+    size_t n;
+} proto;
+
+static void put_varint(proto *p, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        p->byte[p->n++] = (uint8_t)(value | 0x80);
+    p->byte[p->n++] = (uint8_t)value;
+}
+
+static void put_key(proto *p, unsigned field, unsigned type)
+{
+    put_varint(p, field << 3 | type);
+}
+
+static void put_bytes(proto *p, unsigned field, const void *bytes, size_t n)
+{
+    put_key(p, field, BYTES);
+    put_varint(p, n);
+    memcpy(p->byte + p->n, bytes, n);
+    p->n += n;
+}
+
+static void put_double(proto *p, unsigned field, double value)
+{
+    put_key(p, field, FIXED64);
+    memcpy(p->byte + p->n, &value, sizeof value); /* little endian, as everywhere in Entrain */
+    p->n += sizeof value;
+}
+
+static void put_float(proto *p, unsigned field, float value)
+{
+    put_key(p, field, FIXED32);
+    memcpy(p->byte + p->n, &value, sizeof value);
+    p->n += sizeof value;
+}
+
+/* Fields of event.proto and summary.proto. */
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, SESSION_START = 1 };
+
+static void begin_event(proto *event, double wall_time, uint64_t step)
+{
+    event->n = 0;
+    put_double(event, EVENT_WALL_TIME, wall_time);
+    put_key(event, EVENT_STEP, VARINT);
+    put_varint(event, step);
+}
+
+static void put_scalar(proto *summary, const char *tag, double value)
+{
+    proto scalar = {.n = 0};
+    put_bytes(&scalar, VALUE_TAG, tag, strlen(tag));
+    put_float(&scalar, VALUE_SIMPLE, (float)value);
+    put_bytes(summary, SUMMARY_VALUE, scalar.byte, scalar.n);
+}
+
+/* ---- TensorBoard: records ---- */
+
+/* A CRC of data that holds CRCs is weak, so TensorFlow's files rotate and shift them. */
+static uint32_t masked_crc(const void *bytes, size_t n)
+{
+    uint32_t crc = eni_crc32c(0, bytes, n);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+static void write_record(const eni_tensorboard *board, const proto *event)
+{
+    uint64_t length = event->n;
+    uint32_t of_length = masked_crc(&length, sizeof length), of_data = masked_crc(event->byte, event->n);
+    fwrite(&length, sizeof length, 1, board->file);
+    fwrite(&of_length, sizeof of_length, 1, board->file);
+    fwrite(event->byte, event->n, 1, board->file);
+    fwrite(&of_data, sizeof of_data, 1, board->file);
+}
+
+static void write_summary(const eni_tensorboard *board, double t, uint64_t samples, const proto *summary)
+{
+    proto event;
+    begin_event(&event, board->start + t, samples);
+    put_bytes(&event, EVENT_SUMMARY, summary->byte, summary->n);
+    write_record(board, &event);
+}
+
+static void write_head(const eni_tensorboard *board, uint64_t resumed)
+{
+    static const char version[] = "brain.Event:2";
+    proto event, session = {.n = 0};
+    begin_event(&event, board->start, 0);
+    put_bytes(&event, EVENT_VERSION, version, sizeof version - 1);
+    write_record(board, &event);
+    if (resumed == 0) return;
+    put_key(&session, SESSION_STATUS, VARINT);
+    put_varint(&session, SESSION_START);
+    begin_event(&event, board->start, resumed);
+    put_bytes(&event, EVENT_SESSION, session.byte, session.n);
+    write_record(board, &event);
+}
+
+/* ---- TensorBoard: calls ---- */
+
+en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorboard **board_out)
+{
+    struct timespec now;
+    char host[256] = "host";
+    eni_tensorboard *board = eni_alloc(sizeof *board);
+    if (board == NULL) return EN_ENOMEM;
+    gethostname(host, sizeof host - 1);
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010lld.%.100s.%d", folder,
+             (long long)now.tv_sec, host, (int)getpid());
+    board->file = fopen(board->path, "we");
+    if (board->file == NULL) {
+        eni_error("board", "--tensorboard: cannot create %s: %s", board->path, strerror(errno));
+        eni_free(board);
+        return EN_EIO;
+    }
+    board->start = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    board->flushed_ns = eni_now_ns();
+    board->samples = resumed;
+    write_head(board, resumed);
+    *board_out = board;
+    return EN_OK;
+}
+
+void eni_tensorboard_step(eni_tensorboard *board, const eni_step *s)
+{
+    if (board == NULL) return;
+    proto summary = {.n = 0};
+    put_scalar(&summary, "train/loss", (double)s->loss);
+    if (s->nsamples > 0) put_scalar(&summary, "train/accuracy", (double)s->correct / (double)s->nsamples);
+    put_scalar(&summary, "train/lr", (double)s->lr);
+    if (s->staleness > 0) put_scalar(&summary, "train/staleness", s->staleness);
+    if (s->t > board->t && s->samples > board->samples)
+        put_scalar(&summary, "train/samples_per_s",
+                   (double)(s->samples - board->samples) / (s->t - board->t));
+    write_summary(board, s->t, s->samples, &summary);
+    board->samples = s->samples;
+    board->t = s->t;
+    int64_t now = eni_now_ns();
+    if (now - board->flushed_ns < flush_ns) return;
+    board->flushed_ns = now;
+    fflush(board->file);
+}
+
+void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_point *point)
+{
+    if (board == NULL) return;
+    proto summary = {.n = 0};
+    char tag[40];
+    snprintf(tag, sizeof tag, "%.20s/loss", set);
+    put_scalar(&summary, tag, point->loss);
+    snprintf(tag, sizeof tag, "%.20s/accuracy", set);
+    if (!isnan(point->accuracy)) put_scalar(&summary, tag, point->accuracy);
+    write_summary(board, point->t, point->samples, &summary);
+}
+
+en_status eni_tensorboard_close(eni_tensorboard *board)
+{
+    if (board == NULL) return EN_OK;
+    const en_status st = eni_record_close("board", board->path, board->file);
+    eni_free(board);
+    return st;
 }

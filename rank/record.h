@@ -1,10 +1,38 @@
-/* record.h - metrics-RANK.jsonl: one JSON object per step, the machine-readable twin of the progress bar. */
+/* record.h - what is written down of a run while it goes on: a line per step, the bar, TensorBoard's events.
+ *
+ * Event files are a sequence of TFRecords (length, masked CRC-32C of it, data, masked CRC-32C of that), each
+ * an Event message of tensorflow/core/util/event.proto, which has been stable since 2015. The few fields that
+ * a scalar needs are encoded here rather than by a protobuf library. Every scalar's step is the number of
+ * global samples, so that runs of different strategies and worker counts lie on one axis; its wall time is
+ * the start of the run plus the training clock, so that "relative" is the time that the report plots.
+ *
+ * Compute thread. */
 #ifndef RANK_RECORD_H
 #define RANK_RECORD_H
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "entrain/status.h"
+
+/* ---- files of one JSON object a line ---- */
+
+/* Opens `path` for writing at its end. resumed 0: it begins empty. Else the lines whose "samples" are at most
+ * that stay, and whose "t" is at most `seconds` (0: whatever it is), and the rest (a killed run's, perhaps
+ * torn) goes: so the file is one run's. A file that is not there begins empty. EN_EIO, logged. */
+en_status eni_jsonl_open(const char *path, uint64_t resumed, double seconds, FILE **file_out);
+
+/* Ends one: EN_EIO if any write failed, logged for `who`. NULL is fine. */
+en_status eni_record_close(const char *who, const char *path, FILE *file);
+
+/* Whether a line of that time stays; six digits are written of it. */
+static inline bool eni_jsonl_is_before(double t, double seconds)
+{
+    return !(seconds > 0) || t <= seconds + 1e-6;
+}
+
+/* ---- metrics-RANK.jsonl: the machine-readable twin of the bar ---- */
 
 /* What one step cost and did. Nanoseconds are of the compute thread and do not overlap:
  * step = data + compute + send + wait + update + (straggler's sleep, counted as compute) + rest.
@@ -29,18 +57,9 @@ typedef struct eni_step {
     double staleness;                   /* versions between base and application, mean over the partitions */
 } eni_step;
 
-/* A step that has been taken and is not recorded yet: its loss is on its way from a GPU. */
-typedef struct eni_deferred_step {
-    int is_there;
-    eni_step step; /* but for loss and correct */
-    int set;       /* where they will be (scores.h) */
-    double loss;   /* sum over the samples */
-    uint64_t correct;
-} eni_deferred_step;
-
 typedef struct eni_recorder eni_recorder;
 
-/* Creates DIR/metrics-RANK.jsonl, or goes on with it (jsonl.h). Buffered: no system call per step. */
+/* Creates DIR/metrics-RANK.jsonl, or goes on with it (above). Buffered: no system call per step. */
 en_status eni_recorder_open(const char *dir, int rank, uint64_t resumed, double seconds,
                             eni_recorder **recorder_out);
 
@@ -52,5 +71,55 @@ void eni_recorder_add(eni_recorder *recorder, const eni_step *step);
 
 /* Flushes and closes; EN_EIO if any write failed (logged). NULL is fine. */
 en_status eni_recorder_close(eni_recorder *recorder);
+
+/* ---- what a person sees: a bar on a terminal, plain lines elsewhere; for a launcher a line per update ----
+ */
+
+typedef struct eni_progress {
+    int fd;         /* >= 0: machine-readable lines for a launcher go here */
+    int quiet;      /* nothing for people */
+    int tty;        /* stderr is a terminal */
+    uint64_t total; /* global samples of the run */
+    uint64_t per_epoch;
+    uint64_t log_every; /* steps between two plain lines; 0: never */
+    int64_t begin_ns, last_ns;
+} eni_progress;
+
+/* `fd` < 0: no launcher. */
+void eni_progress_init(eni_progress *progress, int fd, int quiet, uint64_t total, uint64_t per_epoch,
+                       uint64_t log_every);
+
+/* After each step of rank 0: at most ten redraws a second. */
+void eni_progress_step(eni_progress *progress, uint64_t step, uint64_t samples, float loss);
+
+/* Ends the bar's line. */
+void eni_progress_done(eni_progress *progress);
+
+/* ---- TensorBoard: the curves of one run, one folder per run ---- */
+
+/* Of the curve (curve.h). */
+typedef struct eni_point {
+    uint64_t samples, update;
+    double t; /* seconds on the training clock */
+    double loss, accuracy;
+} eni_point;
+
+typedef struct eni_tensorboard eni_tensorboard;
+
+/* Creates a new event file in `folder`. Of a run that goes on from a checkpoint,
+ * `resumed` > 0 samples: TensorBoard then forgets what an earlier file of the folder says beyond them.
+ * EN_EIO, logged. */
+en_status eni_tensorboard_open(const char *folder, uint64_t resumed, eni_tensorboard **board_out);
+
+/* train/loss, train/accuracy, train/lr, train/staleness (where there is some) and train/samples_per_s since
+ * the last call. Buffered; what is older than 2 s is written out, so that a running job can be watched. NULL
+ * shows nothing. */
+void eni_tensorboard_step(eni_tensorboard *board, const eni_step *step);
+
+/* SET/loss and SET/accuracy: "test", or "holdout". */
+void eni_tensorboard_point(eni_tensorboard *board, const char *set, const eni_point *point);
+
+/* EN_EIO if any write failed (logged). NULL is fine. */
+en_status eni_tensorboard_close(eni_tensorboard *board);
 
 #endif

@@ -397,12 +397,12 @@ static void add_environment(const eni_rank *self, json_t *result)
     set_int(env, "cores", (uint64_t)eni_host_info_cores());
     set_int(env, "memory", eni_host_info_memory());
     json_object_set_new(env, "device", json_string(self->trainer.about.machine));
-    for (int i = 0; i < self->config->straggler.count; i++) {
-        snprintf(text, sizeof text, "straggler %s", self->config->straggler.item[i]);
+    for (int i = 0; i < self->records.asked.nstragglers; i++) {
+        snprintf(text, sizeof text, "straggler %s", self->records.asked.stragglers[i]);
         json_array_append_new(emulated, json_string(text));
     }
     if (self->exchange.shaper != NULL) {
-        snprintf(text, sizeof text, "net %s", self->config->net);
+        snprintf(text, sizeof text, "net %s", self->exchange.asked.net);
         json_array_append_new(emulated, json_string(text));
     }
     json_object_set_new(env, "emulated", emulated);
@@ -411,7 +411,7 @@ static void add_environment(const eni_rank *self, json_t *result)
 
 static void add_identity(const eni_rank *self, json_t *result)
 {
-    const eni_config *c = self->config;
+    const eni_record_options *c = &self->records.asked;
     const char *psd_transport = self->exchange.client == NULL                 ? NULL
                                 : eni_client_is_shared(self->exchange.client) ? "shm"
                                                                               : "tcp";
@@ -421,8 +421,8 @@ static void add_identity(const eni_rank *self, json_t *result)
                                                                                    : "tcp";
     const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
     json_t *argv = json_array();
-    for (int i = 0; i < self->argc; i++)
-        json_array_append_new(argv, json_string(self->argv[i]));
+    for (int i = 0; i < c->argc; i++)
+        json_array_append_new(argv, json_string(c->argv[i]));
     set_int(result, "schema", 1);
     json_object_set_new(result, "argv", argv);
     json_object_set_new(result, "version", json_string(self->version));
@@ -434,7 +434,7 @@ static void add_identity(const eni_rank *self, json_t *result)
     json_object_set_new(result, "data_sha256", json_string(self->job.data_sha256));
     set_int(result, "holdout", self->trainer.about.holdout);
     json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
-    set_int(result, "seed", (uint64_t)c->seed);
+    set_int(result, "seed", self->job.seed);
     json_object_set_new(result, "budget",
                         json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps",
                                   (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
@@ -457,13 +457,12 @@ static void add_identity(const eni_rank *self, json_t *result)
     set_int(result, "shards",
             (uint64_t)(self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client)));
     set_int(result, "buckets", self->job.buckets->n);
-    set_int(result, "batch_size", (uint64_t)c->batch_size);
+    set_int(result, "batch_size", self->job.plan.batch);
     set_int(result, "global_batch_size", self->job.plan.global_batch);
     set_int(result, "samples_per_update",
-            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch
-                                                       : (uint64_t)c->batch_size);
+            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch : self->job.plan.batch);
     json_object_set_new(result, "lr", json_real(self->job.schedule.base));
-    json_object_set_new(result, "momentum", json_real(c->momentum));
+    json_object_set_new(result, "momentum", json_real(self->job.momentum));
     json_object_set_new(result, "assign", json_string(self->job.is_claiming ? "claim" : "fixed"));
 }
 
@@ -540,7 +539,7 @@ static void add_stragglers(const eni_rank *self, const json_t *reports, json_t *
 static en_status write_json(const eni_rank *self, const json_t *result)
 {
     char path[1024], *text = json_dumps(result, JSON_INDENT(2));
-    snprintf(path, sizeof path, "%s/result.json", self->config->out);
+    snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
     const en_status st = eni_file_replace_text("result", path, text);
     free(text); /* jansson's */
     return st;
@@ -568,18 +567,18 @@ static void print_reached(const eni_rank *self, const eni_curve_end *curve)
     const char *set = is_judged_by_test(self) ? "Test set" : "Holdout";
     if (!curve->is_whole) return;
     if (isfinite(curve->reach.t))
-        printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->config->target,
+        printf("%s: %g %% reached after %.2f s (%.2f to %.2f), %s samples\n", set, self->records.asked.target,
                curve->reach.t, curve->reach.low, curve->reach.high,
                with_commas(curve->reach.samples, samples));
     else
         printf("%s: %g %% not reached for three points of the curve in a row; %.2f %% at the end\n", set,
-               self->config->target, curve->last.accuracy * 100);
+               self->records.asked.target, curve->last.accuracy * 100);
 }
 
 static void print_last_lines(const eni_rank *self, const judgement *last, const json_t *result)
 {
     const eni_about *about = &self->trainer.about;
-    if (self->config->quiet) return;
+    if (self->records.asked.is_quiet) return;
     if (!last->is_there)
         printf("Test set: not evaluated, the run was interrupted\n");
     else if (about->has_accuracy)
@@ -587,9 +586,10 @@ static void print_last_lines(const eni_rank *self, const judgement *last, const 
                last->accuracy * (double)about->test_samples, about->test_samples, last->accuracy * 100);
     else
         printf("Test set: Average loss: %.6f%s\n", last->loss,
-               self->config->target > 0 ? "; without classes there is no accuracy, and no target is reached"
-                                        : "");
-    if (isfinite(last->accuracy) && self->config->target > 0 && about->has_accuracy)
+               self->records.asked.target > 0
+                   ? "; without classes there is no accuracy, and no target is reached"
+                   : "");
+    if (isfinite(last->accuracy) && self->records.asked.target > 0 && about->has_accuracy)
         print_reached(self, &last->curve);
     print_lost(result);
     print_not_applied(result);
@@ -604,7 +604,8 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
 {
     const float *flat = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
     char params_sha256[ENI_DIGEST_HEX];
-    if (self->config->save != NULL) EN_TRY(eni_weights_save(self->config->save, &self->job.schema, flat));
+    if (self->records.asked.save != NULL)
+        EN_TRY(eni_weights_save(self->records.asked.save, &self->job.schema, flat));
     EN_TRY(eni_weights_digest(&self->job.schema, flat, params_sha256));
     json_t *result = json_object();
     add_identity(self, result);
@@ -622,7 +623,7 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_checkpoints(self, result);
     json_object_set_new(result, "exit",
                         json_string(eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok"));
-    en_status st = self->config->out != NULL ? write_json(self, result) : EN_OK;
+    en_status st = self->records.asked.out != NULL ? write_json(self, result) : EN_OK;
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
     json_decref(result);
@@ -632,13 +633,13 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
 void eni_result_clear(const eni_rank *self)
 {
     char path[1024];
-    snprintf(path, sizeof path, "%s/result.json", self->config->out);
+    snprintf(path, sizeof path, "%s/result.json", self->records.asked.out);
     unlink(path);
 }
 
 void eni_result_cut_short(const eni_rank *self, const char *exit, const char *cause)
 {
-    if (self->world.rank != 0 || self->config->out == NULL || self->records.curve == NULL ||
+    if (self->world.rank != 0 || self->records.asked.out == NULL || self->records.curve == NULL ||
         self->records.has_result)
         return;
     json_t *result = json_object();

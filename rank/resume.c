@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "config/outputs.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -36,9 +35,10 @@ static en_status refuse(const eni_rank *self, const char *fmt, ...)
 /* The newest whole one. Damaged ones are named and passed over; one of another network is no damage. */
 static en_status read_newest(eni_rank *self)
 {
-    char dir[1000], why[ENI_ST_WHY];
+    const char *dir = self->saving.asked.dir;
+    char why[ENI_ST_WHY];
     uint64_t found[LISTED];
-    if (eni_out_checkpoints(self->config, dir, sizeof dir) != EN_OK) {
+    if (dir[0] == 0) {
         eni_error("resume",
                   "--resume=auto: where from? Give --checkpoint-dir=FOLDER, or --out=FOLDER of the run");
         return EN_EINVAL;
@@ -63,7 +63,7 @@ static en_status read_newest(eni_rank *self)
 static en_status read_given(eni_rank *self)
 {
     char why[ENI_ST_WHY];
-    snprintf(self->saving.past_path, sizeof self->saving.past_path, "%s", self->config->resume);
+    snprintf(self->saving.past_path, sizeof self->saving.past_path, "%s", self->saving.asked.resume);
     en_status st = eni_checkpoint_read(self->saving.past_path, &self->job.schema, &self->saving.past, why);
     self->saving.is_resumed = st == EN_OK;
     if (st != EN_OK) refuse(self, "%s", why);
@@ -89,19 +89,19 @@ uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOIN
     const eni_schedule *s = &self->job.schedule;
     eni_fact *f = facts_out;
     uint32_t n = 0;
-    add(f, &n, "seed", "%" PRId64, self->config->seed);
+    add(f, &n, "seed", "%" PRIu64, self->job.seed);
     add(f, &n, "model", "%s", self->trainer.about.model);
     add(f, &n, "schema-sha256", "%s", self->job.schema_sha256);
     add(f, &n, "data", "%s", self->trainer.about.data);
     add(f, &n, "holdout", "%" PRIu64, self->trainer.about.holdout);
     add(f, &n, "limit-train-samples", "%" PRIu64, self->job.plan.train_samples); /* resolved */
     add(f, &n, "data-sha256", "%s", self->job.data_sha256);
-    add(f, &n, "shuffle", "%s", self->config->shuffle ? "on" : "off");
+    add(f, &n, "shuffle", "%s", self->job.is_shuffled ? "on" : "off");
     add(f, &n, "epoch-samples", "%" PRIu64, self->job.plan.epoch_samples); /* --drop-last */
     add(f, &n, "optimizer", "%s", self->job.optimizer->name);
-    add(f, &n, "momentum", "%.9g", self->config->momentum);
+    add(f, &n, "momentum", "%.9g", self->job.momentum);
     add(f, &n, "nesterov", "%s", self->job.hyper.nesterov ? "on" : "off");
-    add(f, &n, "weight-decay", "%.9g", self->config->weight_decay);
+    add(f, &n, "weight-decay", "%.9g", self->job.weight_decay);
     add(f, &n, "lr", "%.15g", s->base);
     add(f, &n, "lr-schedule", "%s", eni_schedule_names[s->kind]);
     add(f, &n, "lr-warmup", "%" PRIu64, s->warmup);
@@ -227,8 +227,8 @@ static en_status find_position(eni_rank *self)
 
 en_status eni_resume_find(eni_rank *self)
 {
-    if (self->config->resume == NULL) return EN_OK;
-    EN_TRY(strcmp(self->config->resume, "auto") == 0 ? read_newest(self) : read_given(self));
+    if (self->saving.asked.resume == NULL) return EN_OK;
+    EN_TRY(strcmp(self->saving.asked.resume, "auto") == 0 ? read_newest(self) : read_given(self));
     if (!self->saving.is_resumed) return EN_OK;
     EN_TRY(check_facts(self));
     EN_TRY(check_strategy(self));

@@ -9,8 +9,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "config/folders.h"
-#include "config/outputs.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -61,22 +59,23 @@ static en_status refuse_mixing(const char *dir)
 
 en_status eni_save_check(const eni_rank *self)
 {
-    char dir[1024];
+    const eni_save_options *asked = &self->saving.asked;
+    const char *dir = asked->dir;
     uint64_t newest;
-    if (self->config->checkpoint_every == 0) return EN_OK;
-    if (eni_out_checkpoints(self->config, dir, sizeof dir) != EN_OK) {
+    if (asked->every == 0) return EN_OK;
+    if (dir[0] == 0) {
         eni_error("save", "--checkpoint-every=%lld: where to? Give --checkpoint-dir=FOLDER, or --out=FOLDER",
-                  (long long)self->config->checkpoint_every);
+                  (long long)asked->every);
         return EN_EINVAL;
     }
     if (obstacle(self) != NULL) {
-        eni_error("save", "--checkpoint-every=%lld: %s cannot be saved: %s",
-                  (long long)self->config->checkpoint_every, self->job.strategy->name, obstacle(self));
+        eni_error("save", "--checkpoint-every=%lld: %s cannot be saved: %s", (long long)asked->every,
+                  self->job.strategy->name, obstacle(self));
         return EN_EINVAL;
     }
     if (eni_checkpoint_list(dir, &newest, 1) == 0) return EN_OK;
     if (self->saving.is_resumed &&
-        (newest <= self->saving.past.samples || strcmp(self->config->resume, "auto") == 0))
+        (newest <= self->saving.past.samples || strcmp(asked->resume, "auto") == 0))
         return EN_OK;
     if (self->saving.is_resumed) {
         eni_error(
@@ -86,9 +85,7 @@ en_status eni_save_check(const eni_rank *self)
             dir, (unsigned long long)newest, (unsigned long long)self->saving.past.samples);
         return EN_EINVAL;
     }
-    if (self->config->overwrite && self->config->checkpoint_dir == NULL)
-        return EN_OK; /* they go with the old run */
-    return refuse_mixing(dir);
+    return asked->may_replace ? EN_OK : refuse_mixing(dir);
 }
 
 /* ---- open ---- */
@@ -96,7 +93,6 @@ en_status eni_save_check(const eni_rank *self)
 /* A lock on the folder itself leaves no file behind, and is gone with its process. */
 static en_status take_folder(eni_saver *s)
 {
-    EN_TRY(eni_folder_check("--checkpoint-dir", s->dir));
     s->folder = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->folder < 0 || access(s->dir, W_OK) != 0) {
         eni_error("save", "cannot write into %s: %s; choose another --checkpoint-dir", s->dir,
@@ -115,16 +111,16 @@ static en_status take_folder(eni_saver *s)
 
 en_status eni_save_open(eni_rank *self)
 {
-    if (self->config->checkpoint_every == 0) return EN_OK;
+    if (self->saving.asked.every == 0) return EN_OK;
     eni_saver *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;
     self->saving.saver = s;
     s->folder = -1;
     s->schema = &self->job.schema;
-    s->every = (uint64_t)self->config->checkpoint_every;
+    s->every = self->saving.asked.every;
     s->last = self->saving.is_resumed ? self->saving.past.samples : 0;
     s->next = (s->last / s->every + 1) * s->every;
-    EN_TRY(eni_out_checkpoints(self->config, s->dir, sizeof s->dir));
+    memcpy(s->dir, self->saving.asked.dir, sizeof s->dir);
     if (self->world.rank != 0) return EN_OK;
     uint64_t left; /* behind a link they were not removed */
     if (!self->saving.is_resumed && eni_checkpoint_list(s->dir, &left, 1) > 0) return refuse_mixing(s->dir);

@@ -223,7 +223,7 @@ en_status eni_step_settle(eni_rank *self, bool may_wait)
     s->correct = deferred->correct;
     warn_if_diverged(self, s);
     eni_recorder_add(self->records.recorder, s);
-    if (self->config->log_every < 2 || (t->steps - 1) % (uint64_t)self->config->log_every == 0)
+    if (self->records.asked.log_every < 2 || (t->steps - 1) % self->records.asked.log_every == 0)
         eni_tensorboard_step(self->records.tensorboard, s);
     if (s->epoch + 1 >=
         (self->job.plan.samples + self->job.plan.epoch_samples - 1) / self->job.plan.epoch_samples) {
@@ -249,7 +249,7 @@ en_status eni_step_close(eni_step_run *run)
     }
     note_step(run);
     if (self->trainer.late == 0) EN_TRY(eni_step_settle(self, true));
-    if (t->startup_ns == 0) t->startup_ns = eni_startup_ns(self->config->begin_ns);
+    if (t->startup_ns == 0) t->startup_ns = eni_startup_ns(self->records.asked.begin_ns);
     return EN_OK;
 }
 

@@ -19,7 +19,7 @@ allowed() { # folder -> prefixes that it may include, itself and include/entrain
     runtime/sim) echo "core ops runtime/collective runtime/spec runtime/store runtime/host" ;;
     runtime/sim/faults) echo "core ops runtime/net runtime/spec runtime/client runtime/store runtime/sim" ;;
     server) echo "core ops config runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client" ;;
-    rank) echo "core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
+    rank) echo "core ops models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     worker) echo "rank core ops config models data runtime/net runtime/control runtime/spec runtime/collective runtime/store runtime/client runtime/host" ;;
     report) echo "core config" ;;
     cli) echo "report core ops config models data runtime" ;;

@@ -152,8 +152,8 @@ en_status eni_start_loader(eni_worker *w, eni_loader_options *options)
 {
     options->dataset = w->dataset;
     options->plan = &w->rank.job.plan;
-    options->seed = (uint64_t)w->rank.config->seed;
-    options->shuffle = w->rank.config->shuffle;
+    options->seed = (uint64_t)w->config->seed;
+    options->shuffle = w->config->shuffle;
     options->depth = PREFETCH;
     options->first = w->rank.saving.first_micro + (uint64_t)w->rank.world.rank;
     options->stride = (uint64_t)w->rank.world.nranks;
@@ -188,6 +188,6 @@ void eni_average_micros(eni_worker *w, const uint64_t *nsamples)
         for (int64_t i = 0; i < job->accumulate; i++)
             source[i] = w->micro_grads[i] + lo;
         eni_mean_ranks(eni_arena_at(w->rank.exchange.arena, ENI_SLOT_GRAD, lo), source, nsamples,
-                       (int)job->accumulate, (eni_sum_order)w->rank.config->sum_order, count, 0, count);
+                       (int)job->accumulate, (eni_sum_order)w->config->sum_order, count, 0, count);
     }
 }

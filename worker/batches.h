@@ -19,8 +19,8 @@ en_status eni_warm_up(eni_worker *w);
 /* Starts w->loader. `options`: how its memory is taken; the rest is filled in here. */
 en_status eni_start_loader(eni_worker *w, eni_loader_options *options);
 
-/* The next micro-batch of this rank, on the device that computes it; tells the step. Blocks for the loader, as long as
- * the run is alive. */
+/* The next micro-batch of this rank, on the device that computes it; tells the step. Blocks for the loader,
+ * as long as the run is alive. */
 en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out);
 
 /* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would

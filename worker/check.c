@@ -114,7 +114,7 @@ static void tell(const eni_worker *w, const char *what, const eni_cost_curve *cu
     for (int i = 0; i < curve->n; i++) {
         int n = snprintf(line, sizeof line, "cost %s %.0f %.9g\n", what, curve->point[i].bytes,
                          curve->point[i].seconds);
-        ssize_t ignored = write((int)w->rank.config->result_fd, line, (size_t)n);
+        ssize_t ignored = write((int)w->config->result_fd, line, (size_t)n);
         (void)ignored;
     }
 }
@@ -126,7 +126,7 @@ static en_status tell_costs(eni_worker *w)
     eni_costs costs;
     fill(w, ENI_SLOT_GRAD, 0);
     EN_TRY(eni_exchange_measure(&w->rank, &costs));
-    if (w->rank.world.rank != 0 || w->rank.config->result_fd < 0) return EN_OK;
+    if (w->rank.world.rank != 0 || w->config->result_fd < 0) return EN_OK;
     tell(w, "call", &costs.call);
     tell(w, "allreduce", &costs.allreduce);
     return EN_OK;
@@ -150,7 +150,7 @@ en_status eni_check(eni_worker *w)
     char text[960];
     if (w->rank.exchange.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
-    if (w->rank.config->probe) EN_TRY(tell_costs(w));
+    if (w->config->probe) EN_TRY(tell_costs(w));
     if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(),
                                 w->rank.world.nranks, w->rank.world.rank, w->rank.host, w->rank.mesh.address);
@@ -164,7 +164,7 @@ en_status eni_check(eni_worker *w)
                               eni_client_is_shared(w->rank.exchange.client) ? "shared memory" : "tcp",
                               step_us);
     tell_gpu(w, step_us, text + n, sizeof text - n);
-    if (!w->rank.config->probe) puts(text); /* who measures has said so already */
+    if (!w->config->probe) puts(text); /* who measures has said so already */
     fflush(stdout);
     EN_TRY(eni_member_gather(w->rank.member, "trained", NULL, 0, NULL, INT64_MAX));
     return eni_member_gather(w->rank.member, "result", NULL, 0, NULL, INT64_MAX);

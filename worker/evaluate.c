@@ -31,7 +31,7 @@ static eni_set set_of(eni_worker *w, int split)
     const eni_dataset *d = w->dataset;
     const eni_gpu_timeout timeout = eni_gpu_timeout_of(w);
     return (eni_set){.count = d->split[split].count,
-                     .batch = (uint64_t)w->rank.config->eval_batch_size,
+                     .batch = (uint64_t)w->config->eval_batch_size,
                      .sample_bytes = d->sample_floats * sizeof(float),
                      .fill = split == ENI_TEST ? eni_dataset_fill_test : eni_dataset_fill_holdout,
                      .user = w->dataset,

@@ -19,9 +19,9 @@ struct eni_graphs {
 
 static const char *obstacle(const eni_worker *w)
 {
-    if (!w->rank.config->graph) return "--no-graph";
-    if (w->rank.config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
-    if (w->rank.job.accumulate > 1) return "--accumulate"; /* a gradient of its own for each micro-batch */
+    if (!w->config->graph) return "--no-graph";
+    if (w->config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
+    if (w->rank.job.accumulate > 1) return "--accumulate";    /* a gradient of its own for each micro-batch */
     if (!eni_vectors_are_on_gpu(w) && w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank))
         return "the host averages its gradient"; /* staged, as with --accumulate */
     return "";

@@ -29,7 +29,7 @@ static void leave_at_once(void *user, int code)
 {
     const eni_worker *worker = user;
     eni_worker_abandon(user, code);
-    eni_end_write((int)worker->rank.config->result_fd);
+    eni_end_write((int)worker->config->result_fd);
     _exit(code);
 }
 
@@ -44,8 +44,8 @@ static void tell_exit(void *user, int code)
     snprintf(death.phase, sizeof death.phase, "%s", phase);
     snprintf(death.host, sizeof death.host, "%s", w->rank.host);
     snprintf(death.cause, sizeof death.cause, ENI_CAUSE_EXIT "%d", code);
-    if (w->rank.config->result_fd >= 0) {
-        eni_failure_write((int)w->rank.config->result_fd, &death);
+    if (w->config->result_fd >= 0) {
+        eni_failure_write((int)w->config->result_fd, &death);
     } else {
         eni_death_text(&death, text);
         eni_error("worker", "%s", text);
@@ -63,7 +63,7 @@ static int run(eni_worker *worker)
 {
     const int signal_fd = eni_signals_open();
     const eni_shutdown_config config = {.signal_fd = signal_fd,
-                                        .report_fd = (int)worker->rank.config->result_fd,
+                                        .report_fd = (int)worker->config->result_fd,
                                         .ended = &worker->rank.ended,
                                         .leave_at_once = leave_at_once,
                                         .user = worker};
@@ -99,11 +99,9 @@ int main(int argc, char **argv)
     eni_log_set_launcher((int)config.result_fd);
     int code = 1;
     if (eni_folder_plugins(plugins, sizeof plugins) == EN_OK) {
-        eni_worker worker = {.rank = {.config = &config,
-                                      .argc = argc,
-                                      .argv = argv,
-                                      .version = eni_version,
-                                      .plugin_dir = plugins}};
+        eni_worker worker = {.config = &config,
+                             .plugin_dir = plugins,
+                             .rank = {.version = eni_version, .records.asked = {.argv = argv, .argc = argc}}};
         code = run(&worker);
         eni_end_write((int)config.result_fd);
         if (worker.gpu.is_stuck) leave_stuck(code);

@@ -46,7 +46,7 @@ static en_status send_scale(eni_worker *w)
 
 en_status eni_scaler_open(eni_worker *w)
 {
-    if (w->rank.config->precision != ENI_PRECISION_FP16) return EN_OK;
+    if (w->config->precision != ENI_PRECISION_FP16) return EN_OK;
     eni_scaler *s = eni_alloc(sizeof *s);
     if (s == NULL) return EN_ENOMEM;
     w->gpu.scaler = s;

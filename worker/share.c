@@ -74,8 +74,7 @@ static en_status read_for_all(eni_worker *w, const eni_data_options *options, in
  * told by looks at it, not by a clock, which runs on while this process itself is stopped. */
 static en_status wait_for_first(const eni_worker *w, const char *name, int *set_fd_out)
 {
-    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND,
-                  peer_timeout = w->rank.config->peer_timeout_ns;
+    const int64_t until = eni_now_ns() + TIMEOUT_S * ENI_SECOND, peer_timeout = w->config->peer_timeout_ns;
     int64_t pid, stopped_ns = 0;
     en_status st;
     do {
@@ -115,7 +114,7 @@ static en_status take_from_first(eni_worker *w, const eni_data_options *options,
 
 en_status eni_share_open(eni_worker *w, const eni_data_options *options)
 {
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     char scope[512], identity[ENI_DIGEST_HEX], name[ENI_FDPASS_NAME];
     /* Of this run, as far as the command names it: others may be stopped, or late. */
     snprintf(scope, sizeof scope, "%s %.200s %.200s", w->rank.version, c->server != NULL ? c->server : "",

@@ -110,7 +110,7 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
 {
     work *k = user;
     (void)n;
-    return k->w->rank.config->overlap ? let_go_until(k, eni_step_complete(k->run, first)) : EN_OK;
+    return k->w->config->overlap ? let_go_until(k, eni_step_complete(k->run, first)) : EN_OK;
 }
 
 static en_status put_in(work *k)
@@ -344,15 +344,15 @@ static en_status choose_vectors(eni_worker *w)
     static const int backend[] = {[ENI_BACKEND_AUTO] = ENI_GPU_BACKEND_AUTO,
                                   [ENI_BACKEND_HOST] = ENI_GPU_BACKEND_HOST,
                                   [ENI_BACKEND_NCCL] = ENI_GPU_BACKEND_NCCL};
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     const eni_gpu_facts_of_run facts = {.strategy_flags = w->rank.job.strategy->flags,
                                         .is_solo = (w->rank.job.strategy->flags & EN_ALONE) != 0,
                                         .has_store = eni_rank_has_store(&w->rank),
                                         .accumulate = (int)w->rank.job.accumulate,
                                         .backend = backend[c->backend],
-                                        .allreduce = eni_exchange_asked(c),
+                                        .allreduce = w->rank.exchange.asked.allreduce,
                                         .is_shaped = c->net != NULL,
-                                        .no_shm = eni_exchange_no_shm(c)};
+                                        .no_shm = w->rank.exchange.asked.no_shm};
     EN_TRY(eni_gpus_choose(w->gpu.gpus, w->device.ctx, &facts, &w->gpu.choice));
     eni_log(w->rank.world.rank == 0 && !c->check ? ENI_LOG_INFO : ENI_LOG_DEBUG, "gpu", "vectors %s: %s",
             eni_vectors_are_on_gpu(w) ? "stay on the GPU" : "are staged through the host", w->gpu.choice.why);
@@ -361,7 +361,7 @@ static en_status choose_vectors(eni_worker *w)
 
 static en_status open_context(eni_worker *w)
 {
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     const eni_gpus_config gpus = {.spec = c->device,
                                   .device = w->device.ops,
                                   .host = eni_device_host(),
@@ -405,7 +405,7 @@ static en_status open_trainer(void *self)
     EN_TRY(open_lag(w));
     describe(w);
     const en_model_options options = {.size = sizeof options,
-                                      .dtype = types[w->rank.config->precision],
+                                      .dtype = types[w->config->precision],
                                       .loss_scale = eni_scaler_address(w->gpu.scaler)};
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, &options, &w->model);
 }
@@ -530,7 +530,7 @@ static void report_run(void *self, const json_t *reports, json_t *result)
 {
     const eni_worker *w = self;
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     if (w->gpu.vectors == NULL) return;
     const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
     json_t *gpu = json_object();

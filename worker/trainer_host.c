@@ -36,7 +36,7 @@ static en_status on_grad_ready(void *user, uint32_t first, uint32_t n)
     const progress *p = user;
     const uint32_t complete = eni_step_complete(p->run, first);
     (void)n;
-    if (!p->w->rank.config->overlap || complete == p->run->submitted) return EN_OK;
+    if (!p->w->config->overlap || complete == p->run->submitted) return EN_OK;
     compute_ends(p, "backward");
     EN_TRY(eni_step_submit(p->run, complete));
     compute_begins(p);

@@ -49,13 +49,13 @@ static void tell_late(void *user, const char *what)
     eni_error("gpu",
               "cuda:%d (%.40s) of rank %d has not answered for %.3g s: step %llu waits for %s; see what "
               "nvidia-smi and the kernel's log (Xid) say of it",
-              (int)facts->index, facts->name, w->rank.world.rank,
-              (double)w->rank.config->gpu_timeout_ns * 1e-9, (unsigned long long)w->rank.step, what);
+              (int)facts->index, facts->name, w->rank.world.rank, (double)w->config->gpu_timeout_ns * 1e-9,
+              (unsigned long long)w->rank.step, what);
 }
 
 eni_gpu_timeout eni_gpu_timeout_of(eni_worker *w)
 {
-    return (eni_gpu_timeout){is_group(w) ? 0 : w->rank.config->gpu_timeout_ns, tell_late, w};
+    return (eni_gpu_timeout){is_group(w) ? 0 : w->config->gpu_timeout_ns, tell_late, w};
 }
 
 static en_status wait_alone(eni_worker *w, en_event *event, const char *what)
@@ -163,7 +163,7 @@ static en_status open_group(eni_worker *w, eni_vectors *v)
     const int is_first = w->rank.world.rank == 0;
     if (is_first) EN_TRY(v->gpu->group_id(eni_device_host(), id));
     EN_TRY(eni_member_gather(w->rank.member, "group of GPUs", id, is_first ? sizeof id : 0, &blobs,
-                             eni_now_ns() + w->rank.config->join_timeout_ns));
+                             eni_now_ns() + w->config->join_timeout_ns));
     en_status st = blobs.blob[0].bytes == sizeof id ? EN_OK : EN_EPROTO;
     if (st == EN_OK) memcpy(id, blobs.blob[0].data, sizeof id);
     eni_blobs_fini(&blobs);
@@ -209,7 +209,7 @@ static en_status reach_others(eni_worker *w, eni_vectors *v)
     en_status st = lend(w, v, &own);
     if (st == EN_OK)
         st = eni_member_gather(w->rank.member, "memory of GPUs", &own, sizeof own, &blobs,
-                               eni_now_ns() + w->rank.config->join_timeout_ns);
+                               eni_now_ns() + w->config->join_timeout_ns);
     for (int r = 0; r < w->rank.world.nranks && st == EN_OK; r++) {
         if (r == w->rank.world.rank) continue;
         if (blobs.blob[r].bytes != sizeof theirs) st = EN_EPROTO;
@@ -264,7 +264,7 @@ static en_status open_on_gpu(eni_worker *w, eni_vectors *v)
                                    .ctx = w->device.ctx,
                                    .buckets = w->rank.job.buckets,
                                    .optimizer = w->rank.job.optimizer,
-                                   .sum_order = (eni_sum_order)w->rank.config->sum_order,
+                                   .sum_order = (eni_sum_order)w->config->sum_order,
                                    .nslots = v->nslots,
                                    .param = v->param,
                                    .grads = v->grads,

@@ -1,13 +1,9 @@
 /* worker.c - the life of a rank: open everything in order, train, report, close in reverse. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/env.h"
-#include "config/outputs.h"
 #include "config/units.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -24,16 +20,14 @@
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
-enum { CURVE_BUDGET = 256 << 20, TRACE_SPANS = 1 << 18 };
-
 /* ---- what is trained ---- */
 
 static en_status find_strategy(eni_worker *w)
 {
     char word[ENI_STRATEGY_WORD_MAX];
     const char *given;
-    EN_TRY(eni_plugin_split(w->rank.config->strategy, word, &given));
-    EN_TRY(eni_plugin_find(w->rank.plugin_dir, word, &w->rank.job.strategy));
+    EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
+    EN_TRY(eni_plugin_find(w->plugin_dir, word, &w->rank.job.strategy));
     if (w->rank.job.strategy->flags & EN_ALONE && w->rank.world.nranks > 1) {
         eni_error("worker",
                   "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
@@ -47,28 +41,28 @@ static en_status find_strategy(eni_worker *w)
 static en_status find_network(eni_worker *w)
 {
     const en_network *network;
-    EN_TRY(eni_network_get("--model", w->rank.config->model, &network));
+    EN_TRY(eni_network_get("--model", w->config->model, &network));
     EN_TRY(en_schema_init(network, &w->rank.job.schema));
     return eni_schema_digest(&w->rank.job.schema, w->rank.job.schema_sha256);
 }
 
 static en_status open_data(eni_worker *w)
 {
-    eni_data_options options = {.name = w->rank.config->data,
-                                .folder = w->rank.config->data_dir,
-                                .holdout = (uint64_t)w->rank.config->holdout,
-                                .limit_train = (uint64_t)w->rank.config->limit_train_samples,
-                                .limit_test = (uint64_t)w->rank.config->limit_test_samples,
-                                .seed = (uint64_t)w->rank.config->seed,
+    eni_data_options options = {.name = w->config->data,
+                                .folder = w->config->data_dir,
+                                .holdout = (uint64_t)w->config->holdout,
+                                .limit_train = (uint64_t)w->config->limit_train_samples,
+                                .limit_test = (uint64_t)w->config->limit_test_samples,
+                                .seed = (uint64_t)w->config->seed,
                                 .want = eni_data_want_of(&w->rank.job.schema)};
-    const bool is_alone = w->rank.world.nranks == 1 || w->rank.config->local_size == 1;
+    const bool is_alone = w->rank.world.nranks == 1 || w->config->local_size == 1;
     EN_TRY(is_alone ? eni_dataset_open(&options, &w->dataset) : eni_share_open(w, &options));
     return eni_dataset_sha256(w->dataset, w->rank.job.data_sha256);
 }
 
 static en_status make_plan(eni_worker *w)
 {
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     const int is_alone = eni_rank_is_alone(&w->rank);
     w->rank.job.accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone) {
@@ -113,12 +107,16 @@ static en_status make_plan(eni_worker *w)
 
 static en_status choose_optimizer(eni_worker *w)
 {
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     w->rank.job.optimizer = eni_optimizer_find(c->optimizer);
     if (w->rank.job.optimizer == NULL) {
         eni_error("worker", "--optimizer=%s: there is no such optimizer; sgd is there", c->optimizer);
         return EN_EINVAL;
     }
+    w->rank.job.momentum = c->momentum;
+    w->rank.job.weight_decay = c->weight_decay;
+    w->rank.job.seed = (uint64_t)c->seed;
+    w->rank.job.is_shuffled = c->shuffle;
     w->rank.job.hyper = (eni_hyper){
         .momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov};
     double scale = 1, world = (double)w->rank.job.plan.world;
@@ -150,7 +148,7 @@ static en_status cut_buckets(eni_worker *w)
                                       .kind = t->kind};
     }
     en_status st = eni_buckets_new(table, s->ntensors, s->count,
-                                   (uint64_t)(w->rank.config->bucket_cap_mb * 1048576), &w->rank.job.buckets);
+                                   (uint64_t)(w->config->bucket_cap_mb * 1048576), &w->rank.job.buckets);
     eni_free(table);
     return st;
 }
@@ -161,15 +159,15 @@ static en_status cut_buckets(eni_worker *w)
  * one it will be depends on who else is on this host. */
 static en_status open_device(eni_worker *w)
 {
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     int local = c->local_size > 0 ? (int)c->local_size : w->rank.world.nranks;
     int share = eni_host_info_cores() / (local > 0 ? local : 1);
     w->threads = c->threads > 0 ? (int)c->threads : share > 0 ? share : 1;
     if (eni_device_is_gpu(c->device)) {
-        EN_TRY(eni_device_load("cuda", w->rank.plugin_dir, &w->device.ops));
+        EN_TRY(eni_device_load("cuda", w->plugin_dir, &w->device.ops));
         return eni_gpu_check(c->device, w->device.ops, eni_device_host());
     }
-    EN_TRY(eni_device_open(c->device, w->rank.plugin_dir, w->threads, &w->device));
+    EN_TRY(eni_device_open(c->device, w->plugin_dir, w->threads, &w->device));
     return en_model_new(&w->rank.job.schema, w->device.ops, w->device.ctx, NULL, &w->model);
 }
 
@@ -205,12 +203,11 @@ static en_status open_vectors(eni_worker *w)
 static void open_straggler(eni_worker *w)
 {
     w->straggler =
-        (eni_straggler){.factor = 1, .seed = (uint64_t)w->rank.config->seed, .rank = w->rank.world.rank};
-    for (int i = 0; i < w->rank.config->straggler.count; i++) {
+        (eni_straggler){.factor = 1, .seed = (uint64_t)w->config->seed, .rank = w->rank.world.rank};
+    for (int i = 0; i < w->config->straggler.count; i++) {
         int64_t rank;
         double factor;
-        if (eni_straggler_parse(w->rank.config->straggler.item[i], &rank, &factor) &&
-            rank == w->rank.world.rank)
+        if (eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) && rank == w->rank.world.rank)
             w->straggler.factor = factor;
     }
     if (w->straggler.factor > 1)
@@ -219,179 +216,11 @@ static void open_straggler(eni_worker *w)
     eni_straggler_open(&w->straggler);
 }
 
-static en_status dump_config(const eni_worker *w)
-{
-    char path[1024];
-    snprintf(path, sizeof path, "%s/config.yaml", w->rank.config->out);
-    FILE *file = fopen(path, "we");
-    if (file == NULL) {
-        eni_error("worker", "cannot create %s: %s", path, strerror(errno));
-        return EN_EIO;
-    }
-    en_status st = eni_config_dump(w->rank.config, file, path);
-    if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;
-    return st;
-}
-
-static void show_point(void *user, const eni_point *point)
-{
-    const eni_worker *w = user;
-    eni_tensorboard_point(w->rank.records.tensorboard, w->rank.trainer.about.set, point);
-}
-
-/* "auto" is the run's own folder: it names the run in TensorBoard. */
-static en_status open_tensorboard(eni_worker *w)
-{
-    const eni_config *c = w->rank.config;
-    if (c->tensorboard == NULL || w->rank.world.rank != 0) return EN_OK;
-    int is_own = strcmp(c->tensorboard, "auto") == 0;
-    if (!is_own || c->out != NULL)
-        return eni_tensorboard_open(is_own ? c->out : c->tensorboard,
-                                    w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0,
-                                    &w->rank.records.tensorboard);
-    eni_error("worker",
-              "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
-    return EN_EINVAL;
-}
-
-/* The same in every arm of a comparison, whose runs have the same amount of work. */
-static uint64_t samples_between_points(const eni_worker *w)
-{
-    const uint64_t every = (uint64_t)w->rank.config->eval_every,
-                   points = (uint64_t)w->rank.config->eval_points;
-    return every > 0 || points == 0 ? every : (w->rank.job.plan.samples + points - 1) / points;
-}
-
-/* Said before the run: such a curve reaches no target, whatever its accuracy. */
-static void warn_of_few_points(const eni_worker *w, uint64_t every)
-{
-    const uint64_t all = w->rank.job.plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
-    const bool has_accuracy = w->dataset->classes > 0;
-    if (w->rank.world.rank != 0 || w->rank.config->target <= 0 || !has_accuracy ||
-        points >= ENI_REACH_IN_A_ROW)
-        return;
-    eni_warn("worker",
-             "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
-             "--eval-every=%llu or less",
-             w->rank.config->target, ENI_REACH_IN_A_ROW, (unsigned long long)points,
-             (unsigned long long)(all / ENI_REACH_IN_A_ROW));
-}
-
-/* With a target the initial weights are the first point. */
-static en_status add_point_zero(eni_worker *w)
-{
-    if (w->rank.world.rank != 0 || w->rank.config->target <= 0 || w->rank.saving.is_resumed) return EN_OK;
-    return eni_curve_add(w->rank.records.curve, 0, 0, 0,
-                         eni_arena_at(w->rank.exchange.arena, ENI_SLOT_PARAM, 0));
-}
-
-/* Nothing is refused any more: what the folder held makes room, before anybody writes there. */
-static en_status begin_folder(eni_worker *w)
-{
-    const eni_config *c = w->rank.config;
-    if (w->rank.records.out_fd < 0)
-        EN_TRY(eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd)); /* rank 0 since the join */
-    if (w->rank.saving.is_resumed)
-        eni_result_clear(&w->rank);
-    else
-        EN_TRY(eni_out_clear(w->rank.records.out_fd, c->out));
-    return dump_config(w);
-}
-
-/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock
- * says which records are of steps that are lost. 0: the samples do. */
-static double resumed_seconds(const eni_worker *w)
-{
-    return w->rank.saving.is_resumed && w->rank.job.is_claiming ? (double)w->rank.saving.past.train_ns * 1e-9
-                                                                : 0;
-}
-
-static en_status evaluate_point(void *user, const float *flat, double *loss_out, double *accuracy_out)
-{
-    return eni_evaluate_weights(user, ENI_JUDGED_CURVE, flat, loss_out, accuracy_out);
-}
-
-static en_status open_metrics(eni_worker *w)
-{
-    const char *dir = w->rank.config->out;
-    if (dir == NULL) return EN_OK;
-    return eni_recorder_open(dir, w->rank.world.rank,
-                             w->rank.saving.is_resumed ? w->rank.saving.past.samples : 0, resumed_seconds(w),
-                             &w->rank.records.recorder);
-}
-
-static en_status open_records(eni_worker *w)
-{
-    const eni_config *c = w->rank.config;
-    if (c->out != NULL && w->rank.world.rank == 0) {
-        EN_TRY(begin_folder(w));
-        EN_TRY(open_metrics(w));
-    }
-    EN_TRY(open_tensorboard(w));
-    eni_progress_init(&w->rank.records.progress, (int)c->result_fd, c->quiet || w->rank.world.rank != 0,
-                      w->rank.job.plan.samples, w->rank.job.plan.epoch_samples, (uint64_t)c->log_every);
-    const uint64_t every = samples_between_points(w);
-    warn_of_few_points(w, every);
-    eni_curve_config curve = {.dir = w->rank.world.rank == 0 ? c->out : NULL,
-                              .set = w->rank.trainer.about.set,
-                              .count = w->rank.job.schema.count,
-                              .every = every,
-                              .target = c->target / 100,
-                              .budget = CURVE_BUDGET,
-                              /* at the very end the last point is made again */
-                              .resumed = w->rank.saving.is_resumed
-                                             ? w->rank.saving.past.samples -
-                                                   (w->rank.saving.past.samples == w->rank.job.plan.samples)
-                                             : 0,
-                              .resumed_t = resumed_seconds(w),
-                              .evaluate = evaluate_point,
-                              .on_point = show_point,
-                              .user = w};
-    if (w->rank.world.rank == 0 && w->rank.job.plan.dropped_per_epoch + w->rank.job.plan.dropped_at_end > 0)
-        eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
-                 (unsigned long long)w->rank.job.plan.dropped_per_epoch,
-                 (unsigned long long)w->rank.job.plan.train_samples,
-                 (unsigned long long)w->rank.job.plan.dropped_at_end);
-    return eni_curve_open(&curve, &w->rank.records.curve);
-}
-
-/* A full disk shows when the last buffer is written: that fails the run. */
-static en_status close_records(eni_worker *w)
-{
-    eni_recorder *recorder = w->rank.records.recorder;
-    w->rank.records.recorder = NULL;
-    EN_TRY(eni_recorder_close(recorder));
-    eni_tensorboard *board = w->rank.records.tensorboard;
-    w->rank.records.tensorboard = NULL;
-    return eni_tensorboard_close(board);
-}
-
-static en_status open_trace(eni_worker *w)
-{
-    char role[32];
-    if (w->rank.config->trace == NULL) return EN_OK;
-    snprintf(role, sizeof role, "rank %d", w->rank.world.rank);
-    w->rank.records.trace = eni_trace_new(role, w->rank.world.rank, TRACE_SPANS);
-    return w->rank.records.trace == NULL ? EN_ENOMEM : EN_OK;
-}
-
-/* FILE of rank 0, FILE.rankN of the others; `entrain run` merges them. */
-static en_status write_trace(const eni_worker *w)
-{
-    char path[1024];
-    if (w->rank.records.trace == NULL) return EN_OK;
-    if (w->rank.world.rank == 0)
-        snprintf(path, sizeof path, "%s", w->rank.config->trace);
-    else
-        snprintf(path, sizeof path, "%s.rank%d", w->rank.config->trace, w->rank.world.rank);
-    return eni_trace_write(w->rank.records.trace, path);
-}
-
 /* What the rank is told of its trainer. */
 static void introduce_trainer(eni_worker *w)
 {
     static const char *const types[] = {"", ", bf16", ", fp16"};
-    const eni_config *c = w->rank.config;
+    const eni_config *c = w->config;
     const bool is_gpu = w->device.ops->gpu != NULL;
     eni_trainer *t = &w->rank.trainer;
     *t = (eni_trainer){.ops = is_gpu ? &eni_trainer_gpu : &eni_trainer_host, .self = w};
@@ -410,12 +239,11 @@ static void introduce_trainer(eni_worker *w)
 
 static en_status prepare(eni_worker *w)
 {
-    w->rank.world =
-        (en_world){.size = sizeof w->rank.world,
-                   .rank = (int32_t)w->rank.config->rank,
-                   .nranks = (int32_t)(w->rank.config->world_size > 0 ? w->rank.config->world_size : 1)};
+    w->rank.world = (en_world){.size = sizeof w->rank.world,
+                               .rank = (int32_t)w->config->rank,
+                               .nranks = (int32_t)(w->config->world_size > 0 ? w->config->world_size : 1)};
     if (w->rank.world.nranks == 1 && w->rank.world.rank < 0) w->rank.world.rank = 0;
-    EN_TRY(eni_refuse_without_gpu(w->rank.config));
+    EN_TRY(eni_refuse_without_gpu(w->config));
     EN_TRY(find_strategy(w));
     EN_TRY(find_network(w));
     EN_TRY(eni_validate(w));
@@ -438,7 +266,7 @@ static void make_first_weights(eni_worker *w)
     if (job->init != NULL)
         memcpy(param, job->init, job->schema.count * sizeof *param);
     else
-        en_schema_init_param(&job->schema, (uint64_t)w->rank.config->seed, param);
+        en_schema_init_param(&job->schema, (uint64_t)w->config->seed, param);
 }
 
 /* Rank and trainer open in turns: where a device's memory lies depends on who takes part, and what the
@@ -455,36 +283,36 @@ static en_status open_all(eni_worker *w)
     EN_TRY(trainer->ops->open(w));
     EN_TRY(open_vectors(w));
     EN_TRY(prepare_model(w));
-    EN_TRY(open_trace(w));
-    EN_TRY(open_records(w));
+    EN_TRY(eni_begin_folders(w));
+    EN_TRY(eni_records_open(rank));
     EN_TRY(eni_save_open(rank));
     make_first_weights(w);
     EN_TRY(eni_rank_connect(rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->connect));
     EN_TRY(eni_rank_start(rank));
     EN_TRY(eni_trainer_do(trainer, trainer->ops->start));
-    return rank->world.rank == 0 ? EN_OK : open_metrics(w); /* rank 0's weights are here: the folder is its */
+    return rank->world.rank == 0 ? EN_OK : eni_records_open_metrics(rank);
 }
 
 static en_status run(eni_worker *w)
 {
     const eni_trainer *trainer = &w->rank.trainer;
+    EN_TRY(eni_tell_rank(w));
     const en_status st = prepare(w);
     if (st == EN_ESTOP) return EN_OK; /* --resume=auto of a run that is finished */
     EN_TRY(st);
     EN_TRY(open_all(w));
-    if (w->rank.config->check) {
+    if (w->config->check) {
         EN_TRY(eni_check(w));
     } else {
         EN_TRY(eni_trainer_do(trainer, trainer->ops->warm_up));
-        EN_TRY(add_point_zero(w));
+        EN_TRY(eni_records_point_zero(&w->rank));
         w->rank.has_begun = 1;
         EN_TRY(eni_train(&w->rank));
         EN_TRY(eni_result(&w->rank));
-        EN_TRY(write_trace(w));
     }
     EN_TRY(eni_trainer_do(trainer, trainer->ops->leave));
-    EN_TRY(close_records(w));
+    EN_TRY(eni_records_close(&w->rank));
     return eni_rank_bye(&w->rank);
 }
 
@@ -497,10 +325,7 @@ static void close_all(eni_worker *w)
     eni_gpu_close(w);
     const bool is_stuck = w->gpu.is_stuck;
     if (!is_stuck) eni_loader_stop(w->loader); /* a GPU may read its buffers until here */
-    eni_curve_close(rank->records.curve);
-    eni_recorder_close(rank->records.recorder);
-    eni_tensorboard_close(rank->records.tensorboard);
-    eni_trace_free(rank->records.trace);
+    eni_records_free(rank);
     for (int64_t i = 0; w->micro_grads != NULL && !is_stuck && i < rank->job.accumulate; i++)
         eni_free(w->micro_grads[i]);
     if (!is_stuck) eni_free(w->micro_grads);
@@ -517,6 +342,7 @@ static void close_all(eni_worker *w)
     eni_dataset_close(w->dataset);
     en_schema_fini(&rank->job.schema);
     eni_options_free(rank->job.options);
+    eni_free(w->spec);
 }
 
 /* Before anything is closed: what waits in the loader, on the device or in a socket goes on. */

@@ -2,7 +2,7 @@
  *
  *     main.c           flags, signals, exit code
  *     worker.c         opens what is below, runs, closes it in reverse
- *     validate.c         what it can find wrong before it meets anybody
+ *     command.c        what the rank is told, and what it can find wrong before it meets anybody
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
  *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scores.h, graph.h, scaler.h
@@ -16,6 +16,7 @@
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H
 
+#include "config/config.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "ops/device.h"
@@ -43,6 +44,9 @@ typedef struct eni_on_gpu {
 
 typedef struct eni_worker {
     eni_rank rank;
+    const eni_config *config;
+    const char *plugin_dir; /* strategies and devices */
+    eni_run_spec *spec;     /* of the flags; the rank's options name it */
     eni_dataset *dataset;
     eni_share *share; /* of it, with the other ranks of this host, until all have joined; NULL: another one's,
                          or none */
@@ -64,11 +68,14 @@ en_status eni_worker_run(eni_worker *worker);
  * kernel. On any thread; `code` is the exit code to come. */
 void eni_worker_abandon(eni_worker *worker, int code);
 
-/* validate.c: the files, folders and flags of the command; reads --init. EN_EINVAL and what eni_weights_load
- * says. */
+/* command.c. tell_rank: before anything else. validate: EN_EINVAL, and what eni_weights_load says; reads
+ * --init. begin_folders, at rank 0 once nothing can be refused any more: --out makes room, and all that is
+ * written to are there. */
+en_status eni_tell_rank(eni_worker *w);
 en_status eni_validate(eni_worker *w);
+en_status eni_begin_folders(eni_worker *w);
 
-/* validate.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
+/* command.c: EN_EINVAL, logged, for a flag that only a GPU could follow where there is none. */
 en_status eni_refuse_without_gpu(const eni_config *config);
 
 /* The two trainers: which one, worker.c decides by the device. */

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "rank/jsonl.h"
+#include "rank/record.h"
 
 static char path[64];
 

@@ -1,5 +1,5 @@
 /* test_progress.c - a bar on a terminal, plain lines elsewhere, nothing when quiet, lines for a launcher. */
-#include "rank/progress.h"
+#include "rank/record.h"
 
 #include <fcntl.h>
 #include <pty.h>

@@ -21,7 +21,7 @@ static void nobody_waits_for_a_stopped_reader(void **state)
     eni_config config = {.peer_timeout_ns = ENI_SECOND / 2, .rendezvous = run};
     const eni_data_options options = {
         .name = "synthetic", .limit_train = 8, .limit_test = 8, .want = {1, 1, 4, .classes = 2}};
-    eni_worker first = {.rank = {.config = &config, .version = "1", .abort_fd = -1}}, second = first;
+    eni_worker first = {.config = &config, .rank = {.version = "1", .abort_fd = -1}}, second = first;
     int status;
     const pid_t pid = fork();
     if (pid == 0) {

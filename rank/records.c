@@ -1,0 +1,151 @@
+/* records.c - what a rank writes down of a run while it goes on, opened and closed: trace, metrics,
+ * TensorBoard, the bar (record.h) and the curve (curve.h). */
+#include <stdio.h>
+
+#include "core/log.h"
+#include "core/try.h"
+#include "rank/rank.h"
+
+enum { CURVE_BUDGET = 256 << 20, TRACE_SPANS = 1 << 18 };
+
+static uint64_t resumed_samples(const eni_rank *self)
+{
+    return self->saving.is_resumed ? self->saving.past.samples : 0;
+}
+
+/* A claimed batch that was done after the checkpoint may lie before others that are in it: then the clock
+ * says which records are of steps that are lost. 0: the samples do. */
+static double resumed_seconds(const eni_rank *self)
+{
+    return self->saving.is_resumed && self->job.is_claiming ? (double)self->saving.past.train_ns * 1e-9 : 0;
+}
+
+en_status eni_records_open_metrics(eni_rank *self)
+{
+    const char *dir = self->records.asked.out;
+    if (dir == NULL) return EN_OK;
+    return eni_recorder_open(dir, self->world.rank, resumed_samples(self), resumed_seconds(self),
+                             &self->records.recorder);
+}
+
+static en_status open_trace(eni_rank *self)
+{
+    char role[32];
+    if (self->records.asked.trace == NULL) return EN_OK;
+    snprintf(role, sizeof role, "rank %d", self->world.rank);
+    self->records.trace = eni_trace_new(role, self->world.rank, TRACE_SPANS);
+    return self->records.trace == NULL ? EN_ENOMEM : EN_OK;
+}
+
+/* FILE of rank 0, FILE.rankN of the others; `entrain run` merges them. */
+static en_status write_trace(const eni_rank *self)
+{
+    char path[1024];
+    if (self->records.trace == NULL) return EN_OK;
+    if (self->world.rank == 0)
+        snprintf(path, sizeof path, "%s", self->records.asked.trace);
+    else
+        snprintf(path, sizeof path, "%s.rank%d", self->records.asked.trace, self->world.rank);
+    return eni_trace_write(self->records.trace, path);
+}
+
+/* ---- the curve ---- */
+
+static en_status evaluate_point(void *user, const float *flat, double *loss_out, double *accuracy_out)
+{
+    const eni_trainer *trainer = &((eni_rank *)user)->trainer;
+    return trainer->ops->evaluate(trainer->self, ENI_JUDGED_CURVE, flat, loss_out, accuracy_out);
+}
+
+static void show_point(void *user, const eni_point *point)
+{
+    const eni_rank *self = user;
+    eni_tensorboard_point(self->records.tensorboard, self->trainer.about.set, point);
+}
+
+/* The same in every arm of a comparison, whose runs have the same amount of work. */
+static uint64_t samples_between_points(const eni_rank *self)
+{
+    const uint64_t every = self->records.asked.eval_every, points = self->records.asked.eval_points;
+    return every > 0 || points == 0 ? every : (self->job.plan.samples + points - 1) / points;
+}
+
+/* Said before the run: such a curve reaches no target, whatever its accuracy. */
+static void warn_of_few_points(const eni_rank *self, uint64_t every)
+{
+    const double target = self->records.asked.target;
+    const uint64_t all = self->job.plan.samples, points = every == 0 ? 1 : (all + every - 1) / every;
+    if (self->world.rank != 0 || target <= 0 || !self->trainer.about.has_accuracy ||
+        points >= ENI_REACH_IN_A_ROW)
+        return;
+    eni_warn("worker",
+             "--target=%g: to be reached takes %d points of the curve in a row, and this run has %llu: give "
+             "--eval-every=%llu or less",
+             target, ENI_REACH_IN_A_ROW, (unsigned long long)points,
+             (unsigned long long)(all / ENI_REACH_IN_A_ROW));
+}
+
+static en_status open_curve(eni_rank *self)
+{
+    const eni_record_options *asked = &self->records.asked;
+    const uint64_t resumed = resumed_samples(self), every = samples_between_points(self);
+    warn_of_few_points(self, every);
+    const eni_curve_config curve = {.dir = self->world.rank == 0 ? asked->out : NULL,
+                                    .set = self->trainer.about.set,
+                                    .count = self->job.schema.count,
+                                    .every = every,
+                                    .target = asked->target / 100,
+                                    .budget = CURVE_BUDGET,
+                                    /* at the very end the last point is made again */
+                                    .resumed = resumed - (resumed > 0 && resumed == self->job.plan.samples),
+                                    .resumed_t = resumed_seconds(self),
+                                    .evaluate = evaluate_point,
+                                    .on_point = show_point,
+                                    .user = self};
+    return eni_curve_open(&curve, &self->records.curve);
+}
+
+en_status eni_records_point_zero(eni_rank *self)
+{
+    if (self->world.rank != 0 || self->records.asked.target <= 0 || self->saving.is_resumed) return EN_OK;
+    return eni_curve_add(self->records.curve, 0, 0, 0, eni_arena_at(self->exchange.arena, ENI_SLOT_PARAM, 0));
+}
+
+/* ---- all of them ---- */
+
+en_status eni_records_open(eni_rank *self)
+{
+    const eni_record_options *asked = &self->records.asked;
+    const eni_plan *plan = &self->job.plan;
+    const bool is_first = self->world.rank == 0;
+    EN_TRY(open_trace(self));
+    if (is_first) EN_TRY(eni_records_open_metrics(self));
+    if (is_first && asked->tensorboard != NULL)
+        EN_TRY(eni_tensorboard_open(asked->tensorboard, resumed_samples(self), &self->records.tensorboard));
+    eni_progress_init(&self->records.progress, self->asked.launcher_fd, asked->is_quiet || !is_first,
+                      plan->samples, plan->epoch_samples, asked->log_every);
+    if (is_first && plan->dropped_per_epoch + plan->dropped_at_end > 0)
+        eni_info("worker", "%llu of %llu samples dropped per epoch, %llu at the end (--drop-last)",
+                 (unsigned long long)plan->dropped_per_epoch, (unsigned long long)plan->train_samples,
+                 (unsigned long long)plan->dropped_at_end);
+    return open_curve(self);
+}
+
+en_status eni_records_close(eni_rank *self)
+{
+    eni_recorder *recorder = self->records.recorder;
+    eni_tensorboard *board = self->records.tensorboard;
+    if (self->has_begun) EN_TRY(write_trace(self));
+    self->records.recorder = NULL;
+    EN_TRY(eni_recorder_close(recorder));
+    self->records.tensorboard = NULL;
+    return eni_tensorboard_close(board);
+}
+
+void eni_records_free(eni_rank *self)
+{
+    eni_curve_close(self->records.curve);
+    eni_recorder_close(self->records.recorder);
+    eni_tensorboard_close(self->records.tensorboard);
+    eni_trace_free(self->records.trace);
+}

@@ -1,0 +1,225 @@
+/* command.c - the command of a rank: what of it the rank is told (rank/rank_options.h); what it can find wrong by
+ * itself, before it meets anybody, since whoever waits for it would learn it later and from somebody else;
+ * and the folders that it names. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/env.h"
+#include "config/folders.h"
+#include "config/outputs.h"
+#include "config/units.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/try.h"
+#include "models/weights.h"
+#include "worker/worker.h"
+
+/* ---- what the rank is told ---- */
+
+/* Keys that psd reads are written resolved (the rate after --lr-scale), so the raw ones stay out; so does the
+ * text of --data, which is a folder's path on one host. */
+static en_status add_config_key(void *user, const char *key, const char *value)
+{
+    static const char *const resolved[] = {"optimizer", "momentum",    "nesterov",  "weight-decay",
+                                           "lr",        "lr-schedule", "lr-warmup", "lr-step",
+                                           "lr-gamma",  "sum-order",   "data"};
+    for (size_t i = 0; i < sizeof resolved / sizeof *resolved; i++)
+        if (strcmp(key, resolved[i]) == 0) return EN_OK;
+    return eni_run_spec_add(user, key, value);
+}
+
+/* What must be equal on all ranks, as far as flags say it. */
+static en_status tell_flags(eni_worker *w)
+{
+    w->spec = eni_alloc(sizeof *w->spec);
+    if (w->spec == NULL) return EN_ENOMEM;
+    EN_TRY(eni_run_spec_add_build(w->spec, w->rank.version));
+    return eni_config_match(w->config, add_config_key, w->spec);
+}
+
+static void tell_join(const eni_config *c, eni_join_options *out)
+{
+    *out = (eni_join_options){.server = c->server,
+                              .rendezvous = c->rendezvous,
+                              .token_file = c->token_file,
+                              .host_id = c->host_id,
+                              .rendezvous_note = eni_env_rendezvous_note(c),
+                              .has_rendezvous = eni_config_is_given(c, "rendezvous") != 0,
+                              .is_insecure = c->insecure,
+                              .local_size = eni_config_is_from_env(c, "local-size") ? c->local_size : 0,
+                              .token_fd = (int)c->token_fd,
+                              .listen_fd = (int)c->listen_fd,
+                              .launcher_fd = (int)c->result_fd,
+                              .join_timeout_ns = c->join_timeout_ns,
+                              .peer_timeout_ns = c->peer_timeout_ns,
+                              .server_timeout_ns = c->server_timeout_ns};
+    eni_folder_absolute(c->out, out->out, sizeof out->out);
+    if (eni_env_runtime_dir(out->private_folder, sizeof out->private_folder) != EN_OK)
+        out->private_folder[0] = 0;
+}
+
+static void tell_exchange(const eni_config *c, eni_exchange_options *out)
+{
+    static const int allreduce[] = {[ENI_ALLREDUCE_AUTO] = ENI_COLL_AUTO,
+                                    [ENI_ALLREDUCE_DIRECT] = ENI_COLL_DIRECT,
+                                    [ENI_ALLREDUCE_RING] = ENI_COLL_RING,
+                                    [ENI_ALLREDUCE_NAIVE] = ENI_COLL_NAIVE};
+    const char *wrong;
+    *out = (eni_exchange_options){.net = c->net,
+                                  .allreduce = allreduce[c->allreduce],
+                                  .no_shm = c->transport == ENI_TRANSPORT_TCP ? "--transport=tcp" : NULL,
+                                  .sum_order = (eni_sum_order)c->sum_order,
+                                  .bucket_cap_mb = c->bucket_cap_mb,
+                                  .is_check = c->check};
+    if (c->net != NULL) (void)eni_net_parse(c->net, &out->net_bytes_per_s, &out->net_delay_ns, &wrong);
+}
+
+static void tell_records(const eni_config *c, eni_record_options *out)
+{
+    const bool is_own = c->tensorboard != NULL && strcmp(c->tensorboard, "auto") == 0;
+    *out = (eni_record_options){.out = c->out,
+                                .save = c->save,
+                                .trace = c->trace,
+                                .tensorboard = is_own ? c->out : c->tensorboard,
+                                .is_quiet = c->quiet,
+                                .log_every = (uint64_t)c->log_every,
+                                .eval_every = (uint64_t)c->eval_every,
+                                .eval_points = (uint64_t)c->eval_points,
+                                .target = c->target,
+                                .begin_ns = c->begin_ns,
+                                .epochs = (uint64_t)c->epochs,
+                                .steps = (uint64_t)c->steps,
+                                .max_samples = (uint64_t)c->max_samples,
+                                .argv = out->argv,
+                                .argc = out->argc,
+                                .stragglers = c->straggler.item,
+                                .nstragglers = c->straggler.count};
+}
+
+en_status eni_tell_rank(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    eni_save_options *saving = &w->rank.saving.asked;
+    tell_join(c, &w->rank.asked);
+    tell_exchange(c, &w->rank.exchange.asked);
+    tell_records(c, &w->rank.records.asked);
+    *saving = (eni_save_options){.every = (uint64_t)c->checkpoint_every,
+                                 .resume = c->resume,
+                                 .may_replace = c->overwrite && c->checkpoint_dir == NULL};
+    if (eni_out_checkpoints(c, saving->dir, sizeof saving->dir) != EN_OK) saving->dir[0] = 0;
+    EN_TRY(tell_flags(w));
+    w->rank.asked.spec = w->spec;
+    return EN_OK;
+}
+
+/* ---- what can be found wrong ---- */
+
+static en_status check_stragglers(const eni_worker *w)
+{
+    for (int i = 0; i < w->config->straggler.count; i++) {
+        int64_t rank;
+        double factor;
+        if (eni_straggler_parse(w->config->straggler.item[i], &rank, &factor) && rank < w->rank.world.nranks)
+            continue;
+        eni_error("worker", "--straggler=%s: write RANK:FACTOR with a rank below %d, such as 1:3",
+                  w->config->straggler.item[i], w->rank.world.nranks);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* Rank 0's weights become everybody's. A rank that has none yet may become rank 0. */
+static en_status read_init(eni_worker *w)
+{
+    if (w->config->init == NULL || w->rank.world.rank > 0 || w->config->resume != NULL) return EN_OK;
+    w->rank.job.init = eni_alloc_array(w->rank.job.schema.count, sizeof *w->rank.job.init);
+    if (w->rank.job.init == NULL) return EN_ENOMEM;
+    return eni_weights_load(w->config->init, &w->rank.job.schema, w->rank.job.init);
+}
+
+/* Rank 0 takes it for all ranks, before it meets them; where a launcher has started us, that one has. */
+static en_status take_out(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    EN_TRY(eni_folder_check("--out", c->out));
+    w->rank.records.out_fd = (int)c->out_fd;
+    if (c->out == NULL || c->result_fd >= 0) return EN_OK;
+    return w->rank.world.rank == 0 ? eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd)
+                                   : eni_out_ask(c, c->out);
+}
+
+en_status eni_validate(eni_worker *w)
+{
+    EN_TRY(check_stragglers(w));
+    EN_TRY(take_out(w));
+    if (w->rank.world.rank <= 0) {
+        EN_TRY(eni_target_check("--save", w->config->save));
+        EN_TRY(eni_target_check("--trace", w->config->trace)); /* may lie in --out */
+    }
+    return read_init(w);
+}
+
+/* Flags that are for GPUs, on a device that is none: refused, because a run that takes them and does nothing
+ * is found out when it is too late. What a host does anyway is passed over: it computes in 32 bits, so --tf32
+ * has nothing to round; and in the same bits every time, so it is --deterministic. */
+en_status eni_refuse_without_gpu(const eni_config *config)
+{
+    static const char *const precisions[] = {"fp32", "bf16", "fp16"};
+    if (eni_device_is_gpu(config->device)) return EN_OK;
+    if (config->backend == ENI_BACKEND_NCCL)
+        eni_error("worker",
+                  "--backend=nccl moves gradients between GPUs, and --device=%s is none: use --device=cuda, "
+                  "or --backend=host",
+                  config->device);
+    else if (config->precision != ENI_PRECISION_FP32)
+        eni_error("worker",
+                  "--precision=%s is for GPUs, and --device=%s is none: use --device=cuda, or leave it away",
+                  precisions[config->precision], config->device);
+    else
+        return EN_OK;
+    return EN_EINVAL;
+}
+
+/* ---- folders ---- */
+
+static en_status dump_config(const eni_worker *w)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/config.yaml", w->config->out);
+    FILE *file = fopen(path, "we");
+    if (file == NULL) {
+        eni_error("worker", "cannot create %s: %s", path, strerror(errno));
+        return EN_EIO;
+    }
+    en_status st = eni_config_dump(w->config, file, path);
+    if (fclose(file) != 0 && st == EN_OK) st = EN_EIO;
+    return st;
+}
+
+/* Nothing is refused any more: what the folder held makes room, before anybody writes there. */
+static en_status begin_out(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    if (w->rank.records.out_fd < 0)
+        EN_TRY(eni_out_take(c, c->out, ENI_OUT_RUN, &w->rank.records.out_fd)); /* rank 0 since the join */
+    if (w->rank.saving.is_resumed)
+        eni_result_clear(&w->rank);
+    else
+        EN_TRY(eni_out_clear(w->rank.records.out_fd, c->out));
+    return dump_config(w);
+}
+
+en_status eni_begin_folders(eni_worker *w)
+{
+    const eni_config *c = w->config;
+    if (w->rank.world.rank != 0) return EN_OK;
+    if (c->out != NULL) EN_TRY(begin_out(w));
+    if (c->tensorboard != NULL && w->rank.records.asked.tensorboard == NULL) {
+        eni_error("worker",
+                  "--tensorboard: in which folder? Give --tensorboard=FOLDER, or --out=FOLDER for the run");
+        return EN_EINVAL;
+    }
+    EN_TRY(eni_folder_check("--tensorboard", w->rank.records.asked.tensorboard));
+    return c->checkpoint_every > 0 ? eni_folder_check("--checkpoint-dir", w->rank.saving.asked.dir) : EN_OK;
+}
