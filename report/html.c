@@ -2,6 +2,7 @@
 #include "report/html.h"
 
 #include <stdarg.h>
+#include <string.h>
 
 void eni_html_text(FILE *page, const char *text)
 {
@@ -29,6 +30,25 @@ void eni_html_printf(FILE *page, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     eni_html_text(page, text);
+}
+
+void eni_html_table(FILE *page, const char *class_name, const char *heads)
+{
+    fputs("<div class=\"scroll\" tabindex=\"0\"><table", page);
+    if (class_name != NULL) fprintf(page, " class=\"%s\"", class_name);
+    fputs("><thead><tr>", page);
+    while (*heads != 0) {
+        const int length = (int)strcspn(heads, "|"), is_name = *heads == '=';
+        fprintf(page, "<th scope=\"col\"%s>%.*s</th>", is_name ? " class=\"name\"" : "", length - is_name,
+                heads + is_name);
+        heads += length + (heads[length] == '|');
+    }
+    fputs("</tr></thead><tbody>\n", page);
+}
+
+void eni_html_table_end(FILE *page)
+{
+    fputs("</tbody></table></div>", page);
 }
 
 void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes)

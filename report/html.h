@@ -12,6 +12,11 @@ void eni_html_text(FILE *page, const char *text);
 /* printf, with the result written by eni_html_text (at most 4095 bytes of it). */
 void eni_html_printf(FILE *page, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Begins a table: its frame, and the heads of its columns, "setting|=strategy<small>sum</small>|updates": '|'
+ * between them, markup as it stands, '=' before those that are names. `class_name` may be NULL. Ends it. */
+void eni_html_table(FILE *page, const char *class_name, const char *heads);
+void eni_html_table_end(FILE *page);
+
 /* Writes "data:MIME;base64,…" (RFC 2397, RFC 4648). */
 void eni_html_data_uri(FILE *page, const char *mime, const void *data, size_t bytes);
 

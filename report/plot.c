@@ -3,7 +3,6 @@
 #include "report/plot.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -63,13 +62,16 @@ void eni_plot_embed(FILE *page, const char *svg, const char *prefix, const char 
 
 /* ---- a figure ------------------------------------------------------------------------------------------ */
 
-en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height)
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, int width, int height, const char *name, ...)
 {
     *plot = (eni_plot){.canvas = canvas, .width = width, .height = height};
-    snprintf(plot->name, sizeof plot->name, "%s", name);
+    va_list args;
+    va_start(args, name);
+    vsnprintf(plot->name, sizeof plot->name, name, args);
+    va_end(args);
     plot->script = open_memstream(&plot->text, &plot->bytes);
     if (plot->script == NULL) {
-        eni_error("plot", "cannot allocate the script of %s", name);
+        eni_error("plot", "cannot allocate the script of %s", plot->name);
         return EN_ENOMEM;
     }
     fprintf(plot->script, "set terminal svg size %d,%d dynamic noenhanced font 'sans,14' linewidth 1 butt\n",
@@ -105,13 +107,6 @@ void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_
     fputs("set tmargin 2\nset label 99 ", plot->script);
     eni_plot_quote(plot->script, title, 58);
     fputs(" at graph 0, graph 1 left offset 0,0.9 tc rgb '#1c2733' font ',15'\n", plot->script);
-}
-
-void eni_plot_drop(eni_plot *plot)
-{
-    if (plot->script != NULL) fclose(plot->script);
-    free(plot->text);
-    *plot = (eni_plot){0};
 }
 
 /* Writes DIR/NAME.SUFFIX. EN_EIO, logged. */
@@ -168,51 +163,34 @@ static en_status draw_pdf(const eni_plot *plot)
     return draw(plot->canvas, plot->name, script, &text, &bytes);
 }
 
-/* Nothing but a key, a line a name. */
-static FILE *open_legend(char **text, size_t *bytes, size_t lines)
+/* Nothing but a key, a line a name: of the arms, or of the phases. */
+static en_status draw_legend(const eni_canvas *canvas, const char *name, size_t lines, bool is_of_arms)
 {
-    FILE *script = open_script(text, bytes, 180, 16 + 20 * (int)lines);
-    if (script != NULL)
-        fputs("set encoding utf8\nunset border\nunset tics\nset margins 0,0,0,0\n"
-              "set key left Left reverse center width 2\nplot [0:1] [0:1]",
-              script);
-    return script;
-}
-
-static en_status draw_arms(const eni_canvas *canvas)
-{
-    const eni_study *study = canvas->study;
     char *text = NULL;
     size_t bytes = 0;
-    FILE *script = open_legend(&text, &bytes, study->narms);
+    FILE *script = open_script(&text, &bytes, 180, 16 + 20 * (int)lines);
     if (script == NULL) return EN_ENOMEM;
-    for (size_t a = 0; a < study->narms; a++) {
-        const eni_arm *arm = &study->arms[a];
-        fprintf(script, "%s NaN with linespoints lw 2 dt %s pt %d ps 0.8 lc rgb '%s' title ",
-                a > 0 ? "," : "", eni_plot_dash(arm), eni_plot_marker(arm, true), eni_plot_colour(arm));
-        eni_plot_quote(script, arm->name, 40);
+    fputs("set encoding utf8\nunset border\nunset tics\nset margins 0,0,0,0\n"
+          "set key left Left reverse center width 2\nplot [0:1] [0:1]",
+          script);
+    for (size_t i = 0; i < lines; i++) {
+        const eni_arm *arm = &canvas->study->arms[i];
+        fputs(i > 0 ? "," : "", script);
+        if (is_of_arms)
+            fprintf(script, " NaN with linespoints lw 2 dt %s pt %d ps 0.8 lc rgb '%s' title ",
+                    eni_plot_dash(arm), eni_plot_marker(arm, true), eni_plot_colour(arm));
+        else
+            fprintf(script, " NaN with boxes fs solid lc rgb '%s' title ", eni_plot_phases[i].colour);
+        eni_plot_quote(script, is_of_arms ? arm->name : eni_plot_phases[i].name, 40);
     }
     fputc('\n', script);
-    return draw(canvas, "legend-arms", script, &text, &bytes);
-}
-
-static en_status draw_phases(const eni_canvas *canvas)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *script = open_legend(&text, &bytes, ENI_PHASES);
-    if (script == NULL) return EN_ENOMEM;
-    for (int p = 0; p < ENI_PHASES; p++)
-        fprintf(script, "%s NaN with boxes fs solid lc rgb '%s' title '%s'", p > 0 ? "," : "",
-                eni_plot_phase_colour(p), eni_plot_phase_name(p));
-    fputc('\n', script);
-    return draw(canvas, "legend-phases", script, &text, &bytes);
+    return draw(canvas, name, script, &text, &bytes);
 }
 
 en_status eni_plot_pdf_legends(const eni_canvas *canvas)
 {
-    EN_TRY(draw_arms(canvas));
-    return draw_phases(canvas);
+    EN_TRY(draw_legend(canvas, "legend-arms", canvas->study->narms, true));
+    return draw_legend(canvas, "legend-phases", ENI_PHASES, false);
 }
 
 /* ---- the end of a figure ------------------------------------------------------------------------------- */
@@ -222,7 +200,6 @@ en_status eni_plot_close(eni_plot *plot)
     eni_canvas *canvas = plot->canvas;
     en_status st = EN_OK;
     fclose(plot->script);
-    plot->script = NULL;
     EN_TRY_GOTO(write_file(canvas->dir, plot->name, "gp", plot->text, plot->bytes), drop);
 
     char reason[512] = "gnuplot does not run here";
@@ -245,7 +222,8 @@ en_status eni_plot_close(eni_plot *plot)
     }
     free(svg.data);
 drop:
-    eni_plot_drop(plot);
+    free(plot->text);
+    *plot = (eni_plot){0};
     return st;
 }
 
@@ -285,9 +263,17 @@ void eni_csv_name(eni_csv *csv, const char *name)
 
 void eni_csv_number(eni_csv *csv, double value)
 {
-    if (isnan(value)) return;
+    if (isnan(value) || csv->is_blank) return;
     const bool is_whole = isfinite(value) && value == nearbyint(value) && fabs(value) < 0x1p53;
     fprintf(csv->file, is_whole ? "%.0f" : "%.9g", value);
+}
+
+void eni_csv_put(eni_csv *csv, const double *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        fputc(',', csv->file);
+        eni_csv_number(csv, values[i]);
+    }
 }
 
 /* One part of every slow rank, "RANK:FACTOR": what stands before the colon, or behind it. */
@@ -296,6 +282,7 @@ static void put_stragglers(eni_csv *csv, const json_t *emulated, bool wants_fact
     static const char mark[] = "straggler ";
     size_t i, n = 0;
     json_t *item;
+    fputc(',', csv->file);
     json_array_foreach(emulated, i, item)
     {
         const char *text = json_string_value(item);
@@ -306,7 +293,6 @@ static void put_stragglers(eni_csv *csv, const json_t *emulated, bool wants_fact
         if (n++ > 0) fputc(';', csv->file);
         eni_csv_number(csv, wants_factor ? factor : (double)rank);
     }
-    fputc(',', csv->file);
 }
 
 static void put_net(eni_csv *csv, const json_t *emulated)
@@ -324,10 +310,7 @@ static void put_net(eni_csv *csv, const json_t *emulated)
             !eni_net_parse(text + sizeof mark - 1, &rate, &delay, &wrong))
             rate = 0, delay = 0;
     }
-    if (rate > 0) fprintf(csv->file, "%" PRIu64, rate);
-    fputc(',', csv->file);
-    if (delay > 0) eni_csv_number(csv, (double)delay * 1e-9);
-    fputc(',', csv->file);
+    ENI_CSV_PUT(csv, rate > 0 ? (double)rate : NAN, delay > 0 ? (double)delay * 1e-9 : NAN);
 }
 
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
@@ -337,29 +320,20 @@ void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run)
     fputc(',', csv->file);
     eni_csv_name(csv, study->arms[run->arm].name);
     const bool is_real = run->emulated == NULL && eni_study_is_real(study, run->setting);
-    fprintf(csv->file, ",%lld,%s,", (long long)run->seed, is_real ? "real" : "emulated");
+    fprintf(csv->file, ",%lld,%s", (long long)run->seed, is_real ? "real" : "emulated");
     put_stragglers(csv, emulated, false);
     put_stragglers(csv, emulated, true);
     put_net(csv, emulated);
 }
 
-en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name)
+en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page)
 {
     fclose(csv->file);
     en_status st = write_file(dir, name, "csv", csv->text, csv->bytes);
-    free(csv->text);
-    *csv = (eni_csv){0};
-    return st;
-}
-
-en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name)
-{
-    fclose(csv->file);
-    en_status st = write_file(canvas->dir, name, "csv", csv->text, csv->bytes);
-    if (st == EN_OK) {
-        fprintf(canvas->page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
-        eni_html_data_uri(canvas->page, "text/csv", csv->text, csv->bytes);
-        fprintf(canvas->page, "\">Data of this figure: %s.csv</a></p>\n", name);
+    if (st == EN_OK && page != NULL) {
+        fprintf(page, "<p class=\"csv\"><a download=\"%s.csv\" href=\"", name);
+        eni_html_data_uri(page, "text/csv", csv->text, csv->bytes);
+        fprintf(page, "\">Data of this figure: %s.csv</a></p>\n", name);
     }
     free(csv->text);
     *csv = (eni_csv){0};

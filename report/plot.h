@@ -1,7 +1,7 @@
 /* plot.h - one picture: a gnuplot script, run as a child process, its SVG written into a page.
  *
  *     eni_plot plot;
- *     EN_TRY(eni_plot_open(&plot, canvas, "steps-0", 480, 300));
+ *     EN_TRY(eni_plot_open(&plot, canvas, 480, 300, "steps-%d", 0));
  *     fprintf(plot.script, "plot …");
  *     EN_TRY(eni_plot_close(&plot));
  *
@@ -34,23 +34,22 @@ typedef struct eni_plot {
     size_t body;       /* of the text, where the line behind `set terminal` begins */
 } eni_plot;
 
-/* Starts a script of width x height pixels with the common style. `name`: [a-z0-9-]+, unique in the page. */
-en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, const char *name, int width, int height);
+/* Starts a script of width x height pixels with the common style. The name: [a-z0-9-]+, unique in the page.
+ */
+en_status eni_plot_open(eni_plot *plot, eni_canvas *canvas, int width, int height, const char *name, ...)
+    __attribute__((format(printf, 5, 6)));
 
 /* Sets the picture's name for screen readers. */
 void eni_plot_label(eni_plot *plot, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Sets the label to `what`, the setting and its kind, and shows all but the `what` as the title: "even (real)";
- * with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
+/* Sets the label to `what`, the setting and its kind, and shows all but the `what` as the title: "even
+ * (real)"; with an arm in front when `arm` is not NULL: "ps-async, even (real)". */
 void eni_plot_title(eni_plot *plot, const char *what, size_t setting, const eni_arm *arm);
 
 /* Runs gnuplot (deadline 20 s) and writes the picture into the page; when gnuplot fails, a note takes its
  * place and one warning is logged. Frees the plot in any case. EN_EIO when the script cannot be written
  * beside the page, EN_ENOMEM. Blocks. */
 en_status eni_plot_close(eni_plot *plot);
-
-/* Drops it. */
-void eni_plot_drop(eni_plot *plot);
 
 /* Prints text as a gnuplot string that nothing in it can leave (single quotes doubled; backquotes, which run
  * a shell, and control characters replaced), cut to `letters`. */
@@ -61,12 +60,13 @@ typedef struct eni_csv {
     FILE *file;
     char *text;
     size_t bytes;
+    bool is_blank; /* numbers are left out: the run has none */
 } eni_csv;
 
 /* Starts it with its line of column names. */
 en_status eni_csv_open(eni_csv *csv, const char *head);
-/* The columns that start the line of a run, and their values, each with a comma behind it: setting, arm, seed, kind
- * ("real" or "emulated") and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
+/* The columns that start the line of a run, and their values: setting, arm, seed, kind ("real" or "emulated")
+ * and what was emulated, nothing where nothing was. Several slow ranks: "0;2". */
 #define ENI_CSV_RUN "cell,arm,seed,kind,straggler_rank,straggler_factor,net_bytes_per_s,net_delay_s"
 void eni_csv_run(eni_csv *csv, const eni_study *study, const eni_run *run);
 void eni_csv_text(eni_csv *csv, const char *text);
@@ -74,10 +74,12 @@ void eni_csv_text(eni_csv *csv, const char *text);
 void eni_csv_name(eni_csv *csv, const char *name);
 /* Whole numbers exactly, others as "%.9g"; nothing for NAN, inf for a censored time. */
 void eni_csv_number(eni_csv *csv, double value);
-/* Writes DIR/NAME.csv; frees. */
-en_status eni_csv_write(eni_csv *csv, const char *dir, const char *name);
-/* Writes DIR/plots/NAME.csv, and a download link with the data inside into the page; frees. */
-en_status eni_csv_close(eni_csv *csv, eni_canvas *canvas, const char *name);
+/* The same of each number, with a comma before it. */
+void eni_csv_put(eni_csv *csv, const double *values, size_t n);
+#define ENI_CSV_PUT(csv, ...)                                                                                \
+    eni_csv_put(csv, (const double[]){__VA_ARGS__}, sizeof((const double[]){__VA_ARGS__}) / sizeof(double))
+/* Writes DIR/NAME.csv, and a download link with the data inside into the page (NULL: none); frees. */
+en_status eni_csv_close(eni_csv *csv, const char *dir, const char *name, FILE *page);
 
 /* A picture as gnuplot printed it: text for SVG, with a 0 behind it; freed with free. */
 typedef struct eni_picture {
@@ -90,8 +92,8 @@ typedef struct eni_picture {
 eni_picture eni_plot_run(const char *gnuplot, const char *script, size_t bytes, const char *mark,
                          int64_t timeout_ns, char *reason_out, size_t reason_size);
 
-/* The legends, which the page has as text, as legend-arms.pdf and legend-phases.pdf in DIR/plots. EN_EIO, logged,
- * where gnuplot cannot. Blocks like eni_plot_run. */
+/* The legends, which the page has as text, as legend-arms.pdf and legend-phases.pdf in DIR/plots. EN_EIO,
+ * logged, where gnuplot cannot. Blocks like eni_plot_run. */
 en_status eni_plot_pdf_legends(const eni_canvas *canvas);
 
 /* Writes gnuplot's SVG into a page: no XML head, no titles, each id with `prefix` in front (several pictures
@@ -105,10 +107,12 @@ const char *eni_plot_colour(const eni_arm *arm);
 const char *eni_plot_dash(const eni_arm *arm);
 int eni_plot_marker(const eni_arm *arm, bool is_real);
 
-/* A colour and a legend word for each phase of a step. */
-const char *eni_plot_phase_colour(int phase);
-const char *eni_plot_phase_name(int phase);
-const char *eni_plot_phase_fill(int phase); /* "solid 1.0", or a hatch for what is emulated */
+/* Each phase of a step; the fill is a hatch for what is emulated. */
+typedef struct eni_plot_phase {
+    const char *name, *colour, *fill; /* "wait", "#e4e8ec", "solid 1.0" */
+    const char *legend;               /* CSS */
+} eni_plot_phase;
+extern const eni_plot_phase eni_plot_phases[ENI_PHASES];
 
 /* Writes the arm's marker as a small inline SVG, open when not real. */
 void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real);
@@ -137,11 +141,46 @@ int eni_plot_row_height(size_t n, int each);
 /* ---- figures, in the page's order; each writes its panels and its CSV link ----------------------------- */
 
 en_status eni_plot_curves(eni_canvas *canvas); /* plot_curves.c: accuracy over time and over samples */
-en_status eni_plot_steps(eni_canvas *canvas);  /* plot_steps.c: where a step's time goes, per role */
-en_status eni_plot_settings(eni_canvas *canvas);  /* plot_settings.c: the settings beside each other, a dot a seed */
+en_status eni_plot_steps(eni_canvas *canvas);  /* plot_bars.c: where a step's time goes, per role */
+en_status
+eni_plot_settings(eni_canvas *canvas); /* plot_settings.c: the settings beside each other, a dot a seed */
 en_status eni_plot_staleness(eni_canvas *canvas); /* plot_staleness.c: histogram per worker */
-en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bytes.c: payload, wire, shared memory, theory */
+en_status eni_plot_bytes(eni_canvas *canvas);     /* plot_bars.c: payload, wire, shared memory, theory */
 en_status eni_plot_timeline(eni_canvas *canvas);  /* plot_timeline.c: one step of workers and psd */
-en_status eni_plot_shares(eni_canvas *canvas);    /* plot_shares.c: samples applied per worker */
+en_status eni_plot_shares(eni_canvas *canvas);    /* plot_bars.c: samples applied per worker */
+
+/* ---- one step, cut out of a run's trace.json, which core/trace.h writes (plot_timeline.c) -------------- */
+
+enum { ENI_TRACE_LANES = 32 };
+
+/* A thread of a process, a line of the picture. */
+typedef struct eni_trace_lane {
+    long pid, tid;
+    char name[80]; /* "rank 0 compute" */
+} eni_trace_lane;
+
+typedef struct eni_trace_part {
+    size_t lane;
+    double begin, end; /* ms from the step's begin; may reach over its edges */
+    int phase;         /* ENI_PHASE_*; -1: something else */
+    char name[32];
+} eni_trace_part;
+
+typedef struct eni_trace_step {
+    long step;
+    double ms; /* from the first begin to the last end of rank 0's spans of this step */
+    size_t nlanes, nparts;
+    eni_trace_lane lanes[ENI_TRACE_LANES]; /* workers by rank, then the servers */
+    eni_trace_part *parts;                 /* longest first, so that nested spans are drawn on top */
+} eni_trace_step;
+
+/* Reads `path` and cuts out the step of median length, leaving out the first fifth of the steps (start-up).
+ * EN_ENOENT (not logged) when there is no trace or no step in it; EN_EFORMAT, EN_EIO and EN_ENOMEM logged.
+ * Freed with eni_trace_step_fini. */
+en_status eni_trace_step_load(const char *path, eni_trace_step *step_out);
+void eni_trace_step_fini(eni_trace_step *step);
+
+/* The phase that a span's name belongs to, or -1. */
+int eni_trace_phase(const char *name);
 
 #endif

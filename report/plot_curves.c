@@ -48,9 +48,8 @@ static size_t print_median(eni_plot *plot, const eni_study *study, size_t settin
     fprintf(plot->script, "$m%zu << EOD\n", arm);
     for (size_t i = 0;; i++) {
         size_t n = 0, runs = 0;
-        for (size_t r = 0; r < study->nruns; r++) {
-            const eni_run *run = &study->runs[r];
-            if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
+        for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
+            if (!run->is_complete) continue;
             const eni_eval *eval = grid_at(run, i);
             runs++;
             if (eval == NULL || isnan(eval->accuracy)) continue;
@@ -103,10 +102,9 @@ static void print_curves(eni_plot *plot, const eni_study *study, size_t setting,
 static en_status draw_panel(eni_canvas *canvas, size_t setting, int over, double most_x)
 {
     const eni_study *study = canvas->study;
-    char name[64];
-    snprintf(name, sizeof name, "accuracy-%zu-%s", setting, over == OVER_TIME ? "time" : "samples");
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 480, 320));
+    EN_TRY(eni_plot_open(&plot, canvas, 480, 320, "accuracy-%zu-%s", setting,
+                         over == OVER_TIME ? "time" : "samples"));
     const char *what = eni_study_has_holdout(study) ? "holdout accuracy" : "test accuracy";
     eni_plot_label(&plot, "%s over %s, setting %s", what,
                    over == OVER_TIME ? "the training clock" : "samples", study->settings[setting].name);
@@ -167,16 +165,13 @@ en_status eni_plot_curves(eni_canvas *canvas)
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
         for (size_t i = 0; i < run->nevals; i++) {
+            const eni_eval *eval = &run->evals[i];
             eni_csv_run(&csv, study, run);
-            eni_csv_number(&csv, run->evals[i].samples);
-            fputc(',', csv.file);
-            eni_csv_number(&csv, run->evals[i].t);
-            fprintf(csv.file, ",%s,", eni_study_has_holdout(study) ? "holdout" : "test");
-            eni_csv_number(&csv, run->evals[i].loss);
-            fputc(',', csv.file);
-            eni_csv_number(&csv, run->evals[i].accuracy);
-            fprintf(csv.file, ",%d\n", run->evals[i].is_bracket);
+            ENI_CSV_PUT(&csv, eval->samples, eval->t);
+            fprintf(csv.file, ",%s", eni_study_has_holdout(study) ? "holdout" : "test");
+            ENI_CSV_PUT(&csv, eval->loss, eval->accuracy, eval->is_bracket);
+            fputc('\n', csv.file);
         }
     }
-    return eni_csv_close(&csv, canvas, "accuracy");
+    return eni_csv_close(&csv, canvas->dir, "accuracy", canvas->page);
 }

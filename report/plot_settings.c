@@ -1,20 +1,10 @@
-/* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy and
- * samples/s, a marker per seed (full: real, open: emulated), a bar at the median. */
+/* plot_settings.c - the settings beside each other ("even beside slow"): time to the target, final accuracy
+ * and samples/s, a marker per seed (full: real, open: emulated), a bar at the median. */
 #include <math.h>
 
 #include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-
-static double accuracy_percent(const eni_run *run)
-{
-    return 100 * run->test_accuracy;
-}
-
-static double thousand_per_s(const eni_run *run)
-{
-    return eni_metric_samples_per_s(run) / 1000;
-}
 
 typedef struct panel {
     const char *name, *title;
@@ -45,19 +35,13 @@ static void print_points(eni_plot *plot, const eni_study *study, const panel *wh
         for (size_t c = 0; c < study->nsettings; c++) {
             row++;
             fprintf(plot->script, "$p%zu << EOD\n", row);
-            for (size_t r = 0; r < study->nruns; r++) {
-                const eni_run *run = &study->runs[r];
-                if (run->arm != a || run->setting != c) continue;
-                double value = what->metric(run);
-                if (isfinite(value)) fprintf(plot->script, "%.9g %zu\n", value, row);
-            }
+            for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
+                if (isfinite(what->metric(run))) fprintf(plot->script, "%.9g %zu\n", what->metric(run), row);
             fprintf(plot->script, "EOD\n$c%zu << EOD\n",
                     row); /* censored: an arrow from the last evaluation on */
-            for (size_t r = 0; r < study->nruns; r++) {
-                const eni_run *run = &study->runs[r];
-                if (run->arm == a && run->setting == c && isinf(what->metric(run)) && run->last_t > 0)
+            for (const eni_run *run = NULL; (run = eni_study_next(study, c, a, run)) != NULL;)
+                if (isinf(what->metric(run)) && run->last_t > 0)
                     fprintf(plot->script, "%.9g %zu\n", run->last_t, row);
-            }
             eni_summary all = eni_study_summary(study, c, a, what->metric);
             fputs("EOD\n", plot->script);
             if (all.n > 1 && isfinite(all.median))
@@ -76,10 +60,8 @@ static en_status draw_panel(eni_canvas *canvas, const panel *what)
     for (size_t a = 0; a < study->narms; a++)
         for (size_t c = 0; c < study->nsettings; c++)
             eni_plot_add_row(&rows, "%s · %s", study->arms[a].name, study->settings[c].name);
-    char name[64];
-    snprintf(name, sizeof name, "cells-%s", what->name);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 370, eni_plot_row_height(rows.n, 26)));
+    EN_TRY(eni_plot_open(&plot, canvas, 370, eni_plot_row_height(rows.n, 26), "cells-%s", what->name));
     eni_plot_set_rows(&plot, &rows);
     fprintf(plot.script, "set xlabel '%s'\nset rmargin 2\n", what->title);
     double low, high;
@@ -111,8 +93,8 @@ en_status eni_plot_settings(eni_canvas *canvas)
     char time_title[64];
     snprintf(time_title, sizeof time_title, "seconds to %g %% accuracy", 100 * study->target);
     const panel panels[] = {{"time", time_title, eni_metric_reach_t, true},
-                            {"accuracy", "final test accuracy, %", accuracy_percent, false},
-                            {"speed", "samples/s, thousands", thousand_per_s, true}};
+                            {"accuracy", "final test accuracy, %", eni_metric_accuracy_percent, false},
+                            {"speed", "samples/s, thousands", eni_metric_thousand_per_s, true}};
     fputs("<div class=\"panels three\">\n", canvas->page);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) {
         bool is_known = false;
@@ -122,19 +104,14 @@ en_status eni_plot_settings(eni_canvas *canvas)
     }
     fputs("</div>\n", canvas->page);
     eni_csv csv;
-    EN_TRY(eni_csv_open(&csv,
-                        ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
-                        "last_evaluation_s"));
+    EN_TRY(eni_csv_open(&csv, ENI_CSV_RUN ",seconds_to_target,samples_to_target,test_accuracy,samples_per_s,"
+                                          "last_evaluation_s"));
     for (size_t r = 0; r < study->nruns; r++) {
         const eni_run *run = &study->runs[r];
-        const double values[] = {run->reach_t, run->reach_samples, run->test_accuracy,
-                                 eni_metric_samples_per_s(run), run->last_t};
         eni_csv_run(&csv, study, run);
-        for (size_t v = 0; v < 5; v++) {
-            if (v > 0) fputc(',', csv.file);
-            eni_csv_number(&csv, values[v]);
-        }
+        ENI_CSV_PUT(&csv, run->reach_t, run->reach_samples, run->test_accuracy, eni_metric_samples_per_s(run),
+                    run->last_t);
         fputc('\n', csv.file);
     }
-    return eni_csv_close(&csv, canvas, "cells");
+    return eni_csv_close(&csv, canvas->dir, "cells", canvas->page);
 }

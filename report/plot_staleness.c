@@ -29,9 +29,8 @@ static void add(histogram *h, size_t worker, const eni_staleness *from)
 static histogram collect(const eni_study *study, size_t setting, size_t arm)
 {
     histogram h = {0};
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
+        if (!run->is_complete) continue;
         h.is_per_worker = run->nworkers_stale > 0 && run->nworkers_stale <= MAX_WORKERS;
         if (!h.is_per_worker) add(&h, 0, &run->staleness);
         for (size_t w = 0; h.is_per_worker && w < run->nworkers_stale; w++)
@@ -52,10 +51,8 @@ static double tallest(const histogram *h)
 static en_status draw(eni_canvas *canvas, size_t setting, size_t arm, const histogram *h)
 {
     const eni_study *study = canvas->study;
-    char name[64];
-    snprintf(name, sizeof name, "staleness-%zu-%zu", setting, arm);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 480, 250));
+    EN_TRY(eni_plot_open(&plot, canvas, 480, 250, "staleness-%zu-%zu", setting, arm));
     eni_plot_title(&plot, "Staleness", setting, &study->arms[arm]);
     fprintf(plot.script,
             "set xlabel 'staleness, versions%s'\nset ylabel 'pushes, %%' offset 1,0\n"
@@ -89,10 +86,8 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
 {
     for (size_t i = 0; i < from->nbins; i++) {
         eni_csv_run(csv, study, run);
-        fprintf(csv->file, from->rank < 0 ? "all," : "%d,", from->rank);
-        eni_csv_number(csv, from->bins[i].value);
-        fputc(',', csv->file);
-        eni_csv_number(csv, from->bins[i].count);
+        fprintf(csv->file, from->rank < 0 ? ",all" : ",%d", from->rank);
+        ENI_CSV_PUT(csv, from->bins[i].value, from->bins[i].count);
         fputc('\n', csv->file);
     }
 }
@@ -138,5 +133,5 @@ en_status eni_plot_staleness(eni_canvas *canvas)
         for (size_t w = 0; w < run->nworkers_stale; w++)
             csv_lines(&csv, study, run, &run->worker_stale[w]);
     }
-    return eni_csv_close(&csv, canvas, "staleness");
+    return eni_csv_close(&csv, canvas->dir, "staleness", canvas->page);
 }

@@ -32,29 +32,13 @@ int eni_plot_marker(const eni_arm *arm, bool is_real)
 /* As gnuplot's pattern 4 looks. */
 #define ENI_HATCH "repeating-linear-gradient(135deg,#2f3d4c 0 1px,#fff 1px 4px)"
 
-static const struct {
-    const char *name, *colour, *legend;
-} phases[ENI_PHASES] = {{"data", "#a9b7c4", "background:#a9b7c4"},
-                        {"compute", "#2f3d4c", "background:#2f3d4c"},
-                        {"sleep (emulated)", "#2f3d4c", "background:" ENI_HATCH},
-                        {"exposed exchange", "#d8b95c", "background:#d8b95c"},
-                        {"wait", "#e4e8ec", "background:#e4e8ec"},
-                        {"update", "#6f8598", "background:#6f8598"}};
-
-const char *eni_plot_phase_colour(int phase)
-{
-    return phases[phase].colour;
-}
-
-const char *eni_plot_phase_name(int phase)
-{
-    return phases[phase].name;
-}
-
-const char *eni_plot_phase_fill(int phase)
-{
-    return phase == ENI_PHASE_SLEEP ? "pattern 4" : "solid 1.0";
-}
+const eni_plot_phase eni_plot_phases[ENI_PHASES] = {
+    {"data", "#a9b7c4", "solid 1.0", "background:#a9b7c4"},
+    {"compute", "#2f3d4c", "solid 1.0", "background:#2f3d4c"},
+    {"sleep (emulated)", "#2f3d4c", "pattern 4", "background:" ENI_HATCH},
+    {"exposed exchange", "#d8b95c", "solid 1.0", "background:#d8b95c"},
+    {"wait", "#e4e8ec", "solid 1.0", "background:#e4e8ec"},
+    {"update", "#6f8598", "solid 1.0", "background:#6f8598"}};
 
 void eni_plot_swatch(FILE *page, const eni_arm *arm, bool is_real)
 {
@@ -92,8 +76,8 @@ void eni_plot_phase_legend(const eni_canvas *canvas, const bool shown[], bool wi
     fputs("<ul class=\"legend\">", canvas->page);
     for (int p = 0; p < ENI_PHASES; p++)
         if (shown == NULL || shown[p])
-            fprintf(canvas->page, "<li><span class=\"box\" style=\"%s\"></span>%s</li>", phases[p].legend,
-                    phases[p].name);
+            fprintf(canvas->page, "<li><span class=\"box\" style=\"%s\"></span>%s</li>",
+                    eni_plot_phases[p].legend, eni_plot_phases[p].name);
     if (with_hidden)
         fputs("<li><span class=\"box\" style=\"background:linear-gradient(#2f3d4c 62%,#d8b95c 62%)\"></span>"
               "exchange under way behind compute</li>",
@@ -109,15 +93,7 @@ void eni_plot_add_row(eni_plot_rows *rows, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(label, sizeof rows->label[0], fmt, args);
     va_end(args);
-    size_t end = 0; /* a letter that was cut in half goes as a whole */
-    for (size_t i = 0; label[i] != 0; i++)
-        if ((label[i] & 0xc0) != 0x80) end = i;
-    if (rows->n > 0 && (label[end] & 0xc0) == 0xc0) {
-        size_t wanted = (label[end] & 0xf0) == 0xf0 ? 4 : (label[end] & 0xe0) == 0xe0 ? 3 : 2, have = 1;
-        while (label[end + have] != 0)
-            have++;
-        if (have < wanted) label[end] = 0;
-    }
+    eni_table_trim(label);
 }
 
 enum { LABEL_LETTERS = 24 };

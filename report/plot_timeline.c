@@ -1,24 +1,254 @@
-/* plot_timeline.c - one step of every arm, workers and psd on one clock, from the trace of its first run. */
+/* plot_timeline.c - one step of every arm, workers and psd on one clock, from the trace of its first run: the
+ * step is cut out of trace.json, then drawn. */
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "core/memory.h"
+#include "core/trace.h"
 #include "core/try.h"
 #include "report/html.h"
 #include "report/plot.h"
-#include "report/plot_trace.h"
+#include "report/report_json.h"
+
+enum { MAX_STEPS = 1 << 20, MAX_PROCESSES = 64, MAX_PARTS = 4096 };
+
+int eni_trace_phase(const char *name)
+{
+    static const struct {
+        const char *word;
+        int phase;
+    } words[] = {
+        {"wait", ENI_PHASE_WAIT},       {"hold", ENI_PHASE_WAIT},         {"idle", ENI_PHASE_WAIT},
+        {"sleep", ENI_PHASE_SLEEP},     {"data", ENI_PHASE_DATA},         {"load", ENI_PHASE_DATA},
+        {"batch", ENI_PHASE_DATA},      {"forward", ENI_PHASE_COMPUTE},   {"backward", ENI_PHASE_COMPUTE},
+        {"compute", ENI_PHASE_COMPUTE}, {"loss", ENI_PHASE_COMPUTE},      {"update", ENI_PHASE_UPDATE},
+        {"absorb", ENI_PHASE_UPDATE},   {"apply", ENI_PHASE_UPDATE},      {"optimizer", ENI_PHASE_UPDATE},
+        {"push", ENI_PHASE_EXCHANGE},   {"pull", ENI_PHASE_EXCHANGE},     {"reduce", ENI_PHASE_EXCHANGE},
+        {"gather", ENI_PHASE_EXCHANGE}, {"exchange", ENI_PHASE_EXCHANGE}, {"send", ENI_PHASE_EXCHANGE},
+        {"recv", ENI_PHASE_EXCHANGE},   {"reply", ENI_PHASE_EXCHANGE},    {"swap", ENI_PHASE_EXCHANGE}};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strstr(name, words[i].word) != NULL) return words[i].phase;
+    return -1;
+}
+
+/* ---- spans --------------------------------------------------------------------------------------------- */
+
+typedef struct drawn_span {
+    const char *name;  /* borrowed from the JSON */
+    double begin, end; /* ms */
+    long pid, tid, step;
+} drawn_span;
+
+typedef struct process {
+    long pid;
+    const char *role; /* borrowed from the JSON */
+} process;
+
+typedef struct trace {
+    json_t *root;
+    drawn_span *spans;
+    size_t nspans, nprocesses;
+    process processes[MAX_PROCESSES];
+} trace;
+
+static void take_event(eni_json *reader, trace *t, const json_t *event, size_t i)
+{
+    eni_json_at(reader, "traceEvents[%zu]", i);
+    if (!json_is_object(event)) {
+        eni_json_fail(reader, "%s should be an object", reader->where);
+        return;
+    }
+    const char *name = eni_json_need_text(reader, event, "name");
+    const char *kind = eni_json_need_text(reader, event, "ph");
+    if (reader->status != EN_OK) return;
+    long pid = (long)json_integer_value(json_object_get(event, "pid"));
+    const json_t *args = json_object_get(event, "args");
+    if (strcmp(kind, "M") == 0 && strcmp(name, "process_name") == 0 && t->nprocesses < MAX_PROCESSES) {
+        const char *role = json_string_value(json_object_get(args, "name"));
+        if (role != NULL) t->processes[t->nprocesses++] = (process){pid, role};
+        return;
+    }
+    if (strcmp(kind, "X") != 0) return;
+    double begin = eni_json_need_number(reader, event, "ts") / 1e3;
+    double length = eni_json_need_number(reader, event, "dur") / 1e3;
+    const json_t *step = json_object_get(args, "step");
+    t->spans[t->nspans++] = (drawn_span){name,
+                                         begin,
+                                         begin + length,
+                                         pid,
+                                         (long)json_integer_value(json_object_get(event, "tid")),
+                                         json_is_integer(step) ? (long)json_integer_value(step) : -1};
+}
+
+static en_status load_trace(eni_json *reader, trace *t)
+{
+    t->root = eni_json_load(reader);
+    json_t *events = eni_json_need_array(reader, t->root, "traceEvents", SIZE_MAX);
+    EN_TRY(reader->status);
+    t->spans = eni_alloc_array(json_array_size(events), sizeof *t->spans);
+    if (t->spans == NULL) return EN_ENOMEM;
+    for (size_t i = 0; i < json_array_size(events) && reader->status == EN_OK; i++)
+        take_event(reader, t, json_array_get(events, i), i);
+    return reader->status;
+}
+
+static void role_of(const trace *t, long pid, char *text_out, size_t size)
+{
+    snprintf(text_out, size, "process %ld", pid);
+    for (size_t i = 0; i < t->nprocesses; i++)
+        if (t->processes[i].pid == pid) snprintf(text_out, size, "%s", t->processes[i].role);
+}
+
+static bool is_rank_0(const trace *t, long pid)
+{
+    char role[64];
+    role_of(t, pid, role, sizeof role);
+    return strcmp(role, "rank 0") == 0;
+}
+
+/* ---- the step ------------------------------------------------------------------------------------------ */
+
+typedef struct window {
+    double begin, end;
+    long step;
+} window;
+
+static int by_length(const void *a, const void *b)
+{
+    const window *x = a, *y = b;
+    double p = x->end - x->begin, q = y->end - y->begin;
+    return (p > q) - (p < q);
+}
+
+/* The window of rank 0's step of median length (asynchronous ranks number their steps alone) among those
+ * after the first fifth; false when there is none. */
+static bool choose_window(const trace *t, window *window_out)
+{
+    long last = -1;
+    for (size_t i = 0; i < t->nspans; i++)
+        if (t->spans[i].step > last && t->spans[i].step < MAX_STEPS) last = t->spans[i].step;
+    if (last < 0) return false;
+    window *windows = eni_alloc_array((size_t)last + 1, sizeof *windows);
+    if (windows == NULL) return false;
+    for (long s = 0; s <= last; s++)
+        windows[s] = (window){INFINITY, -INFINITY, s};
+    for (size_t i = 0; i < t->nspans; i++) {
+        const drawn_span *s = &t->spans[i];
+        if (s->step < 0 || s->step > last || s->tid != ENI_TRACE_COMPUTE || !is_rank_0(t, s->pid)) continue;
+        windows[s->step].begin = fmin(windows[s->step].begin, s->begin);
+        windows[s->step].end = fmax(windows[s->step].end, s->end);
+    }
+    size_t n = 0;
+    for (long s = (last + 1) / 5; s <= last; s++)
+        if (windows[s].end > windows[s].begin) windows[n++] = windows[s];
+    qsort(windows, n, sizeof *windows, by_length);
+    if (n > 0) *window_out = windows[n / 2];
+    eni_free(windows);
+    return n > 0;
+}
+
+static size_t lane_of(const trace *t, eni_trace_step *step, const drawn_span *s)
+{
+    for (size_t i = 0; i < step->nlanes; i++)
+        if (step->lanes[i].pid == s->pid && step->lanes[i].tid == s->tid) return i;
+    if (step->nlanes == ENI_TRACE_LANES) return ENI_TRACE_LANES;
+    eni_trace_lane *lane = &step->lanes[step->nlanes];
+    char role[40];
+    role_of(t, s->pid, role, sizeof role);
+    lane->pid = s->pid;
+    lane->tid = s->tid;
+    if (s->tid >= ENI_TRACE_SHARD0)
+        snprintf(lane->name, sizeof lane->name, "%s shard %ld", role, s->tid - ENI_TRACE_SHARD0);
+    else
+        snprintf(lane->name, sizeof lane->name, "%s%s", role,
+                 s->tid == ENI_TRACE_COMM     ? " comm"
+                 : s->tid == ENI_TRACE_LOADER ? " loader"
+                                              : "");
+    return step->nlanes++;
+}
+
+static int by_part_length(const void *a, const void *b)
+{
+    const eni_trace_part *x = a, *y = b;
+    double p = x->end - x->begin, q = y->end - y->begin;
+    return (p < q) - (p > q);
+}
+
+/* Servers stand below the workers; within a process its threads in order. */
+static int by_lane(const void *a, const void *b)
+{
+    const eni_trace_lane *x = a, *y = b;
+    bool p = strncmp(x->name, "rank ", 5) == 0, q = strncmp(y->name, "rank ", 5) == 0;
+    if (p != q) return q - p;
+    if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
+    return (x->tid > y->tid) - (x->tid < y->tid);
+}
+
+static en_status cut(const trace *t, const window *w, eni_trace_step *step)
+{
+    step->parts = eni_alloc_array(MAX_PARTS, sizeof *step->parts);
+    if (step->parts == NULL) return EN_ENOMEM;
+    for (int pass = 0; pass < 2; pass++) { /* first the lanes, then the parts that refer to them */
+        for (size_t i = 0; i < t->nspans && step->nparts < MAX_PARTS; i++) {
+            const drawn_span *s = &t->spans[i];
+            if (s->end <= w->begin || s->begin >= w->end || strcmp(s->name, "step") == 0) continue;
+            size_t lane = lane_of(t, step, s);
+            if (pass == 0 || lane == ENI_TRACE_LANES) continue;
+            eni_trace_part *part = &step->parts[step->nparts++];
+            *part =
+                (eni_trace_part){lane, s->begin - w->begin, s->end - w->begin, eni_trace_phase(s->name), ""};
+            snprintf(part->name, sizeof part->name, "%s", s->name);
+        }
+        if (pass == 0) qsort(step->lanes, step->nlanes, sizeof *step->lanes, by_lane);
+    }
+    qsort(step->parts, step->nparts, sizeof *step->parts, by_part_length);
+    step->step = w->step;
+    step->ms = w->end - w->begin;
+    return EN_OK;
+}
+
+en_status eni_trace_step_load(const char *path, eni_trace_step *step_out)
+{
+    memset(step_out, 0, sizeof *step_out);
+    if (access(path, F_OK) != 0) return EN_ENOENT;
+    eni_json reader = {.path = path};
+    trace t = {0};
+    window w;
+    en_status st;
+    EN_TRY_GOTO(load_trace(&reader, &t), drop);
+    EN_TRY_GOTO(choose_window(&t, &w) ? EN_OK : EN_ENOENT, drop);
+    EN_TRY_GOTO(cut(&t, &w, step_out), drop);
+drop:
+    json_decref(t.root);
+    eni_free(t.spans);
+    if (st != EN_OK) eni_trace_step_fini(step_out);
+    return st;
+}
+
+void eni_trace_step_fini(eni_trace_step *step)
+{
+    eni_free(step->parts);
+    memset(step, 0, sizeof *step);
+}
+
+/* ---- the picture ----------------------------------------------------------------------------------------
+ */
 
 static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_step *step)
 {
     const eni_study *study = canvas->study;
-    char name[64], what[64];
+    char what[64];
     eni_plot_rows rows = {0};
     for (size_t i = 0; i < step->nlanes; i++)
         eni_plot_add_row(&rows, "%s", step->lanes[i].name);
-    snprintf(name, sizeof name, "timeline-%zu-%zu", run->setting, run->arm);
     snprintf(what, sizeof what, "Step %ld of seed %lld", step->step, (long long)run->seed);
     eni_plot plot;
-    EN_TRY(eni_plot_open(&plot, canvas, name, 480, eni_plot_row_height(rows.n, 26) + 26));
+    EN_TRY(eni_plot_open(&plot, canvas, 480, eni_plot_row_height(rows.n, 26) + 26, "timeline-%zu-%zu",
+                         run->setting, run->arm));
     eni_plot_set_rows(&plot, &rows);
     eni_plot_title(&plot, what, run->setting, &study->arms[run->arm]);
     fprintf(plot.script,
@@ -33,8 +263,9 @@ static en_status draw(eni_canvas *canvas, const eni_run *run, const eni_trace_st
                 "border lc "
                 "rgb '#5b6875' fc rgb '%s' lw 0.6\n",
                 i + 1, fmax(part->begin, 0), (double)part->lane + 1 - 0.34, fmin(part->end, step->ms),
-                (double)part->lane + 1 + 0.34, part->phase < 0 ? "solid 1.0" : eni_plot_phase_fill(part->phase),
-                part->phase < 0 ? "#ffffff" : eni_plot_phase_colour(part->phase));
+                (double)part->lane + 1 + 0.34,
+                part->phase < 0 ? "solid 1.0" : eni_plot_phases[part->phase].fill,
+                part->phase < 0 ? "#ffffff" : eni_plot_phases[part->phase].colour);
     }
     fputs("plot NaN\n", plot.script);
     return eni_plot_close(&plot);
@@ -45,11 +276,11 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
     for (size_t i = 0; i < step->nparts; i++) {
         const eni_trace_part *part = &step->parts[i];
         eni_csv_run(csv, study, run);
-        fprintf(csv->file, "%ld,", step->step);
+        fprintf(csv->file, ",%ld,", step->step);
         eni_csv_text(csv, step->lanes[part->lane].name);
         fputc(',', csv->file);
         eni_csv_text(csv, part->name);
-        fprintf(csv->file, ",%s,%.6g,%.6g\n", part->phase < 0 ? "" : eni_plot_phase_name(part->phase),
+        fprintf(csv->file, ",%s,%.6g,%.6g\n", part->phase < 0 ? "" : eni_plot_phases[part->phase].name,
                 part->begin, part->end);
     }
 }
@@ -58,9 +289,8 @@ static void csv_lines(eni_csv *csv, const eni_study *study, const eni_run *run, 
 static en_status load_first(const eni_study *study, size_t setting, size_t arm, eni_trace_step *step_out,
                             const eni_run **run_out)
 {
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        if (run->setting != setting || run->arm != arm || !run->is_complete) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
+        if (!run->is_complete) continue;
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%s/trace.json", study->dir, run->dir);
         en_status st = eni_trace_step_load(path, step_out);
@@ -101,5 +331,5 @@ en_status eni_plot_timeline(eni_canvas *canvas)
         fputs(
             "<p class=\"absent\">No run left a trace (<code>--trace</code>), so there is no timeline.</p>\n",
             canvas->page);
-    return eni_csv_close(&csv, canvas, "timeline");
+    return eni_csv_close(&csv, canvas->dir, "timeline", canvas->page);
 }

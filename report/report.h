@@ -17,17 +17,17 @@ enum {
 
 /* The numbers of a comparison as CSV (RFC 4180), for spreadsheets and other programs:
  *
- *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page's table
- *     claims.csv  a line per pair of arms and setting: what was tested, and what is claimed (report_verdict.h)
- *     runs.csv    a line per run, unrounded
+ *     table.csv   a line per (setting, arm): medians over seeds with least and greatest, as in the page's
+ * table claims.csv  a line per pair of arms and setting: what was tested, and what is claimed
+ * (report_verdict.h) runs.csv    a line per run, unrounded
  *
  * Seconds, bytes (MB where the name says so) and fractions, never percent; an empty field is a number that a
  * run does not have, inf the time to a target that was not reached. */
 
 /* Reads `dir`/compare.json and the run folders it names (or, without a compare.json, `dir` itself as one run
  * folder), writes `dir`/report.html (replaced as a whole, never half-written) and `dir`/plots: for each plot
- * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting and
- * the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
+ * NAME.csv (the data) and NAME*.gp (the gnuplot script); and prints the table, the verdict of each setting
+ * and the fairness line to `table_out`. Without a gnuplot that works the page is written all the same, with a
  * note and the CSV in each plot's place, and a warning is logged.
  *
  * `target`: of the times that are reported, a fraction; 0: the folder's own.

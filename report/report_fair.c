@@ -82,8 +82,8 @@ static void rule_same_hash(const eni_study *study, const char *name, const char 
             append(list, "%sseed %" PRId64 ": %.8s", list[0] ? ", " : "", run->seed, hash(run));
         } else if (strcmp(hash(first), hash(run)) != 0) {
             add_rule(fairness, name, ENI_FAIL, "seed %" PRId64 ": %s in %s has %.8s, %s in %s has %.8s",
-                     run->seed, study->arms[first->arm].name, study->settings[first->setting].name, hash(first),
-                     study->arms[run->arm].name, study->settings[run->setting].name, hash(run));
+                     run->seed, study->arms[first->arm].name, study->settings[first->setting].name,
+                     hash(first), study->arms[run->arm].name, study->settings[run->setting].name, hash(run));
             return;
         }
     }
@@ -349,7 +349,8 @@ static size_t find_widest(const eni_study *study, slowness *widest, bool *has_sl
         for (size_t k = 0; k < n; k++) {
             const slowness s = slowness_in(study, c, run != NULL ? &run->slow[k] : &nobody);
             if (s.nunknown > lacking) lacking = s.nunknown;
-            if (s.high > 0 && (!(widest->high > 0) || s.high / s.low > widest->high / widest->low)) *widest = s;
+            if (s.high > 0 && (!(widest->high > 0) || s.high / s.low > widest->high / widest->low))
+                *widest = s;
         }
         nunknown += lacking;
     }
@@ -494,7 +495,6 @@ static void append_load(const eni_study *study, char *text)
     if (most >= 0) append(text, "; load %.1f to %.1f before the runs", least, most);
 }
 
-
 static void rule_quiet(const eni_study *study, eni_fairness *fairness)
 {
     size_t known = 0, unknown = 0, nbusy = 0;
@@ -520,8 +520,8 @@ static void rule_quiet(const eni_study *study, eni_fairness *fairness)
     } else if (nbusy == 0) {
         append(text, "other processes took at most %.1f %% of the cores in %zu runs", 100 * most, known);
     } else {
-        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s", 100 * ENI_BUSY_SHARE,
-               nbusy, known, list);
+        append(text, "other processes took over %.0f %% of the cores in %zu of %zu runs: %s",
+               100 * ENI_BUSY_SHARE, nbusy, known, list);
         if (nbusy > RUNS_NAMED) append(text, ", …, up to %.0f %%", 100 * most);
     }
     if (known > 0 && unknown > 0) append(text, "; not known in %zu", unknown);
@@ -559,8 +559,8 @@ static void rule_seeds(const eni_study *study, eni_fairness *fairness)
         }
     }
     if (failed > 0)
-        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns,
-                 list, failed > RUNS_NAMED ? ", …" : "");
+        add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu of %zu runs failed: %s%s", failed, study->nruns, list,
+                 failed > RUNS_NAMED ? ", …" : "");
     else if (missing > 0)
         add_rule(fairness, SEEDS_RULE, ENI_FAIL, "%zu runs that other arms have are missing", missing);
     else if (widest < study->nseeds)

@@ -54,70 +54,72 @@ json_t *eni_json_line(eni_json *reader, const char *text, size_t length, size_t 
     return NULL;
 }
 
-static void wrong(eni_json *reader, const char *where, const char *key, const char *what)
+void eni_json_at(eni_json *reader, const char *fmt, ...)
 {
-    eni_json_fail(reader, "%s%s%s should be %s", where, where[0] == 0 ? "" : ".", key, what);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(reader->where, sizeof reader->where, fmt, args);
+    va_end(args);
 }
 
 /* The field, or NULL when it is absent, null or of another type than `is_type`. */
-static json_t *field(eni_json *reader, const json_t *object, const char *where, const char *key, bool needed,
-                     json_type type, const char *what)
+static json_t *field(eni_json *reader, const json_t *object, const char *key, bool needed, json_type type,
+                     const char *what)
 {
     if (reader->status != EN_OK) return NULL;
     json_t *value = json_object_get(object, key);
-    if (value == NULL || json_is_null(value)) {
-        if (needed) wrong(reader, where, key, what);
-        return NULL;
-    }
-    json_type found = json_typeof(value);
-    if (found == type || (type == JSON_REAL && found == JSON_INTEGER)) return value;
-    wrong(reader, where, key, what);
+    if (json_is_null(value)) value = NULL;
+    if (value == NULL && !needed) return NULL;
+    if (value != NULL && (json_typeof(value) == type || (type == JSON_REAL && json_is_integer(value))))
+        return value;
+    eni_json_fail(reader, "%s%s%s should be %s", reader->where, reader->where[0] == 0 ? "" : ".", key, what);
     return NULL;
 }
 
-double eni_json_number(eni_json *reader, const json_t *object, const char *where, const char *key)
+static double number(eni_json *reader, const json_t *object, const char *key, bool needed)
 {
-    json_t *value = field(reader, object, where, key, false, JSON_REAL, "a number");
+    const json_t *value = field(reader, object, key, needed, JSON_REAL, "a number");
     return value == NULL ? NAN : json_number_value(value);
 }
 
-const char *eni_json_text(eni_json *reader, const json_t *object, const char *where, const char *key)
+double eni_json_number(eni_json *reader, const json_t *object, const char *key)
 {
-    return json_string_value(field(reader, object, where, key, false, JSON_STRING, "a text"));
+    return number(reader, object, key, false);
 }
 
-json_t *eni_json_array(eni_json *reader, const json_t *object, const char *where, const char *key)
+double eni_json_need_number(eni_json *reader, const json_t *object, const char *key)
 {
-    return field(reader, object, where, key, false, JSON_ARRAY, "a list");
+    return number(reader, object, key, true);
 }
 
-double eni_json_need_number(eni_json *reader, const json_t *object, const char *where, const char *key)
+const char *eni_json_text(eni_json *reader, const json_t *object, const char *key)
 {
-    json_t *value = field(reader, object, where, key, true, JSON_REAL, "a number");
-    return value == NULL ? NAN : json_number_value(value);
+    return json_string_value(field(reader, object, key, false, JSON_STRING, "a text"));
 }
 
-int64_t eni_json_need_integer(eni_json *reader, const json_t *object, const char *where, const char *key)
+json_t *eni_json_array(eni_json *reader, const json_t *object, const char *key)
 {
-    return json_integer_value(field(reader, object, where, key, true, JSON_INTEGER, "an integer"));
+    return field(reader, object, key, false, JSON_ARRAY, "a list");
 }
 
-const char *eni_json_need_text(eni_json *reader, const json_t *object, const char *where, const char *key)
+int64_t eni_json_need_integer(eni_json *reader, const json_t *object, const char *key)
 {
-    const char *text = json_string_value(field(reader, object, where, key, true, JSON_STRING, "a text"));
-    if (text != NULL && text[0] == 0) {
-        wrong(reader, where, key, "a text that is not empty");
-        return NULL;
-    }
-    return text;
+    return json_integer_value(field(reader, object, key, true, JSON_INTEGER, "an integer"));
 }
 
-json_t *eni_json_need_array(eni_json *reader, const json_t *object, const char *where, const char *key,
-                            size_t max)
+const char *eni_json_need_text(eni_json *reader, const json_t *object, const char *key)
 {
-    json_t *list = field(reader, object, where, key, true, JSON_ARRAY, "a list");
-    if (list == NULL) return NULL;
-    if (json_array_size(list) >= 1 && json_array_size(list) <= max) return list;
+    const char *text = json_string_value(field(reader, object, key, true, JSON_STRING, "a text"));
+    if (text == NULL || text[0] != 0) return text;
+    const char *dot = reader->where[0] == 0 ? "" : ".";
+    eni_json_fail(reader, "%s%s%s should be a text that is not empty", reader->where, dot, key);
+    return NULL;
+}
+
+json_t *eni_json_need_array(eni_json *reader, const json_t *object, const char *key, size_t max)
+{
+    json_t *list = field(reader, object, key, true, JSON_ARRAY, "a list");
+    if (list == NULL || (json_array_size(list) >= 1 && json_array_size(list) <= max)) return list;
     eni_json_fail(reader, "%s should have 1 to %zu entries, not %zu", key, max, json_array_size(list));
     return NULL;
 }

@@ -1,11 +1,18 @@
-/* report_page.c - see report_page.h. */
+/* report_page.c - report.html from its head to its foot: verdict, fairness box, table, pairs, figures, how to
+ * do it again; see report_page.h. */
 #include "report/report_page.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "report/html.h"
-#include "report/report_table.h"
 
 /* ---- its figures ---- */
 
@@ -20,12 +27,15 @@ typedef struct figure {
 static const figure figures[] = {
     {"accuracy", "Accuracy over time and over samples",
      "The left picture asks how soon, the right one how well a sample is used. A thin line is one seed, the "
-     "bold one their median. All ranks start their clocks together, after a warm-up on made-up samples, and the "
+     "bold one their median. All ranks start their clocks together, after a warm-up on made-up samples, and "
+     "the "
      "clock does not stop before the last has ended; evaluation comes later. Two strokes: the axis is cut.",
      ARM_LEGEND, eni_plot_curves},
     {"steps", "Where a step’s time goes",
-     "Milliseconds that each role spends for one global batch, the same unit in every bar. Exposed exchange is "
-     "the part that backward does not hide; the strip at the foot of compute is the time in which an exchange was "
+     "Milliseconds that each role spends for one global batch, the same unit in every bar. Exposed exchange "
+     "is "
+     "the part that backward does not hide; the strip at the foot of compute is the time in which an "
+     "exchange was "
      "under way behind it. Medians over seeds, one axis for all settings.",
      NO_LEGEND, eni_plot_steps},
     {"cells", "Even beside slow",
@@ -37,11 +47,14 @@ static const figure figures[] = {
      "mean over all pushes is close to W − 1 by identity; how it spreads over the workers is not.",
      NO_LEGEND, eni_plot_staleness},
     {"bytes", "Bytes: what the formula says, and what moved",
-     "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved stands "
+     "Theory is the strategy’s formula, payload the vectors as its algorithm hands them on. What moved "
+     "stands "
      "below: through sockets, with all headers, and in shared memory, what one process read from or wrote to "
-     "another’s. The two differ in shared memory: nobody copies what it can read in place, and what is written "
+     "another’s. The two differ in shared memory: nobody copies what it can read in place, and what is "
+     "written "
      "by one and read by another counts twice. All of it is the training steps’: what carried weights at the "
-     "start, to evaluation and into checkpoints is payload_beside_steps of each role in result.json. Medians over "
+     "start, to evaluation and into checkpoints is payload_beside_steps of each role in result.json. Medians "
+     "over "
      "seeds.",
      ARM_LEGEND, eni_plot_bytes},
     {"timeline", "One step on the clock",
@@ -140,7 +153,8 @@ static const char *const style[] = {
     "font-size:.9375rem}\n",
     ".facts dt{color:var(--soft)}.facts dd{margin:0;overflow-wrap:anywhere}\n",
     "footer{margin-top:4rem;font-size:.8125rem;color:var(--soft)}\n",
-    "@media(max-width:40rem){main{padding:1.5rem 1rem 3rem}.verdicts>div{grid-template-columns:minmax(0,1fr)}",
+    "@media(max-width:40rem){main{padding:1.5rem 1rem "
+    "3rem}.verdicts>div{grid-template-columns:minmax(0,1fr)}",
     ".verdicts dd{font-size:1.25rem}.rank{font-size:.8125rem}.rank th,.rank td{padding:.4rem .3rem}",
     ".box{padding:1rem}.rules li{grid-template-columns:3.6rem 1fr}",
     ".rules .found{grid-column:2}.scroll{margin-left:-1rem;margin-right:-1rem;padding:0 1rem}section{",
@@ -173,6 +187,362 @@ static void write_head(const eni_canvas *canvas)
     fputs("</style>\n</head>\n<body>\n<main>\n", page);
 }
 
+/* ---- verdict ----------------------------------------------------------------------------------------- */
+
+static void write_task(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    const eni_run *run = NULL;
+    for (size_t i = 0; i < study->nruns && run == NULL; i++)
+        if (study->runs[i].is_complete) run = &study->runs[i];
+    fputs("<p class=\"eyebrow\">Entrain", canvas->page);
+    if (run != NULL)
+        eni_html_printf(canvas->page, " · %s on %s · %g workers · global batch %g",
+                        run->model ? run->model : "?", run->data ? run->data : "?", run->workers,
+                        run->global_batch_size);
+    eni_html_printf(canvas->page, " · %zu run%s", study->nruns, study->nruns == 1 ? "" : "s");
+    fputs("</p>\n<h1>", canvas->page);
+    for (size_t a = 0; a < study->narms; a++) {
+        fputs(a == 0 ? "" : a + 1 == study->narms ? " and " : ", ", canvas->page);
+        eni_html_text(canvas->page, study->arms[a].name);
+    }
+    fputs(study->narms > 1 ? ", compared</h1>\n" : "</h1>\n", canvas->page);
+}
+
+/* The sentence with the arms' names in bold, so that they are found at a glance and never broken in two. */
+static void write_sentence(FILE *page, const eni_study *study, const char *text)
+{
+    for (const char *at = text; *at != 0;) {
+        size_t longest = 0;
+        for (size_t a = 0; a < study->narms && (at == text || at[-1] == ' '); a++) {
+            size_t n = strlen(study->arms[a].name);
+            bool is_here = strncmp(at, study->arms[a].name, n) == 0 && strchr(" ,;.", at[n]) != NULL;
+            if (is_here && n > longest) longest = n;
+        }
+        if (longest > 0) fputs("<b>", page);
+        size_t n = longest > 0 ? longest : strcspn(at, " ") + (strchr(at, ' ') != NULL);
+        char word[256];
+        for (size_t done = 0; done < n; done += strlen(word)) {
+            size_t part = n - done < sizeof word ? n - done : sizeof word - 1;
+            memcpy(word, at + done, part);
+            word[part] = 0;
+            eni_html_text(page, word);
+        }
+        if (longest > 0) fputs("</b>", page);
+        at += n;
+    }
+}
+
+static void write_verdict(const eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    fputs("<header id=\"verdict\">\n", page);
+    write_task(canvas);
+    if (fairness->nfail > 0)
+        fprintf(page,
+                "<p class=\"alarm\"><b class=\"mark fail\">FAIL</b> %zu fairness rule%s broken: see the box "
+                "below before you use a number.</p>\n",
+                fairness->nfail, fairness->nfail == 1 ? " is" : "s are");
+    fputs("<dl class=\"verdicts\">\n", page);
+    for (size_t c = 0; c < study->nsettings; c++) {
+        char text[ENI_VERDICT_TEXT], kind[256];
+        eni_verdict_sentence(verdict, c, text, sizeof text);
+        eni_study_kind(study, c, kind, sizeof kind);
+        fputs("<div><dt>", page);
+        eni_html_text(page, study->settings[c].name);
+        fputs("<span class=\"kind\">", page);
+        eni_html_text(page, kind);
+        fputs("</span></dt><dd>", page);
+        eni_report_html_ranking(verdict, c, page);
+        write_sentence(page, study, text);
+        fputs("</dd></div>\n", page);
+    }
+    fputs("</dl>\n", page);
+    char caveat[ENI_VERDICT_TEXT];
+    eni_verdict_caveat(verdict, fairness, caveat, sizeof caveat);
+    if (caveat[0] != 0 || fairness->same_bytes[0] != 0) {
+        fputs("<p class=\"note\">", page);
+        if (fairness->same_bytes[0] != 0) eni_html_printf(page, "%s. ", fairness->same_bytes);
+        eni_html_text(page, caveat);
+        fputs("</p>\n", page);
+    }
+    fputs("</header>\n", page);
+}
+
+/* ---- fairness ---------------------------------------------------------------------------------------- */
+
+static void write_fairness(const eni_canvas *canvas, const eni_fairness *fairness)
+{
+    static const char *const classes[] = {"pass", "warn", "fail"};
+    FILE *page = canvas->page;
+    int worst = fairness->nfail > 0 ? ENI_FAIL : ENI_PASS;
+    fprintf(page, "<section id=\"fairness\" class=\"box\">\n<h2>Fairness: <b class=\"mark %s\">%s</b>",
+            classes[worst], eni_fair_mark(worst));
+    if (fairness->nwarn > 0)
+        fprintf(page, " <span class=\"count\">%zu warning%s</span>", fairness->nwarn,
+                fairness->nwarn == 1 ? "" : "s");
+    fputs("</h2>\n<ul class=\"rules\">\n", page);
+    for (size_t i = 0; i < fairness->nrules; i++) {
+        const eni_rule *rule = &fairness->rules[i];
+        fprintf(page, "<li><b class=\"mark %s\">%s</b><span class=\"rule\">%s</span><span class=\"found\">",
+                classes[rule->mark], eni_fair_mark(rule->mark), rule->name);
+        eni_html_text(page, rule->text);
+        fputs("</span></li>\n", page);
+    }
+    fputs("</ul>\n</section>\n", page);
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------- */
+
+static void write_pair(const eni_canvas *canvas, const eni_verdict *verdict, const eni_claim *claim)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    double least = eni_verdict_least(verdict, claim);
+    fputs("<tr><th scope=\"row\">", page);
+    eni_html_text(page, study->settings[claim->setting].name);
+    fputs("</th><td class=\"name\">", page);
+    eni_plot_swatch(page, &study->arms[claim->a], true);
+    eni_html_printf(page, "%s against ", study->arms[claim->a].name);
+    eni_plot_swatch(page, &study->arms[claim->b], true);
+    eni_html_text(page, study->arms[claim->b].name);
+    fprintf(page, "</td><td>%zu</td><td>%zu</td><td>%zu</td><td>%.4f</td>", claim->n, claim->sooner,
+            claim->later, claim->p);
+    if (claim->is_primary)
+        fputs("<td>primary</td>", page);
+    else if (isnan(claim->adjusted))
+        fputs("<td>-</td>", page);
+    else
+        fprintf(page, "<td>%.4f</td>", claim->adjusted);
+    if (isnan(least))
+        fputs("<td>-</td>", page);
+    else
+        fprintf(page, "<td>%.2fx</td>", ceil(100 * least) / 100);
+    fprintf(page, "<td>%s</td></tr>\n", eni_verdict_found(claim));
+}
+
+static void write_pairs(const eni_canvas *canvas, const eni_verdict *verdict)
+{
+    bool is_any = false;
+    for (size_t i = 0; i < verdict->n; i++)
+        is_any = is_any || verdict->claims[i].n > 0;
+    if (!is_any) return;
+    fputs("<details><summary>Every pair of arms, paired by seed</summary>\n<p class=\"lede\">Time to the "
+          "target: "
+          "the exact two-sided signed-rank test of the logarithms; a miss is the largest rank, two misses "
+          "are a "
+          "tie. Holm’s p is over all comparisons that may claim, and 0.05 is the limit. The least effect is "
+          "the "
+          "ratio of times that the scatter of these pairs could have hidden.</p>\n",
+          canvas->page);
+    eni_html_table(canvas->page, NULL,
+                   "setting|=arms|pairs|first sooner|later|p|p (Holm)|least effect|claim");
+    for (size_t i = 0; i < verdict->n; i++)
+        if (verdict->claims[i].n > 0) write_pair(canvas, verdict, &verdict->claims[i]);
+    eni_html_table_end(canvas->page);
+    fputs("</details>\n", canvas->page);
+}
+
+/* ---- do it again ------------------------------------------------------------------------------------- */
+
+/* One word of a command line, quoted for a shell when it needs to be. */
+static void write_word(FILE *page, const char *word)
+{
+    static const char *const plain =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=:,+@%";
+    if (word[0] != 0 && strspn(word, plain) == strlen(word)) {
+        eni_html_text(page, word);
+        return;
+    }
+    eni_html_text(page, "'");
+    for (char letter[2] = {0}; *word != 0; word++) {
+        letter[0] = *word;
+        if (*word == '\'')
+            eni_html_text(page, "'\\''");
+        else if ((*word & 0x80) != 0)
+            fputc(*word, page);
+        else
+            eni_html_text(page, letter);
+    }
+    eni_html_text(page, "'");
+}
+
+/* The length of "--out=" or 0; "-o" and "--out" alone have their folder in the next word: then *is_next is
+ * set. */
+static size_t out_flag(const char *word, bool *is_next)
+{
+    *is_next = strcmp(word, "--out") == 0 || strcmp(word, "-o") == 0;
+    return strncmp(word, "--out=", 6) == 0 ? 6 : strncmp(word, "-o=", 3) == 0 ? 3 : 0;
+}
+
+/* Into a folder of its own: pasted as it was, the line would ask for the study's. */
+static void write_command(const eni_canvas *canvas)
+{
+    const json_t *argv = json_object_get(canvas->study->index, "argv");
+    bool is_folder = false, has_folder = false;
+    if (!json_is_array(argv)) return;
+    fputs("<h3>Command</h3>\n<pre>", canvas->page);
+    for (size_t i = 0; i < json_array_size(argv); i++) {
+        const char *word = json_string_value(json_array_get(argv, i));
+        if (word == NULL) word = "?";
+        if (strcmp(word, "--overwrite") == 0) continue;
+        if (i > 0) fputc(' ', canvas->page);
+        const bool is_value = is_folder;
+        const size_t flag = out_flag(word, &is_folder);
+        write_word(canvas->page, word);
+        if (flag == 0 && !is_value) continue;
+        fputs("-again", canvas->page);
+        has_folder = true;
+    }
+    if (!has_folder) fputs(" --out=again", canvas->page);
+    fputs("</pre>\n", canvas->page);
+}
+
+static void write_value(FILE *page, const json_t *value)
+{
+    const char *key;
+    json_t *part;
+    bool is_first = true;
+    if (json_is_string(value)) {
+        eni_html_text(page, json_string_value(value));
+        return;
+    }
+    if (json_is_object(value)) { /* libraries and such: "oneDNN 2.6, ZeroMQ 4.3.4" */
+        json_object_foreach((json_t *)value, key, part)
+        {
+            eni_html_printf(page, "%s%s ", is_first ? "" : ", ", key);
+            write_value(page, part);
+            is_first = false;
+        }
+        return;
+    }
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    eni_html_text(page, text == NULL ? "?" : text);
+    free(text);
+}
+
+static void write_environment(const eni_canvas *canvas)
+{
+    json_t *environment = json_object_get(canvas->study->index, "environment");
+    const char *key;
+    json_t *value;
+    if (!json_is_object(environment) || json_object_size(environment) == 0) return;
+    fputs("<h3>Environment</h3>\n<dl class=\"facts\">\n", canvas->page);
+    json_object_foreach(environment, key, value)
+    {
+        fputs("<dt>", canvas->page);
+        eni_html_text(canvas->page, key);
+        fputs("</dt><dd>", canvas->page);
+        write_value(canvas->page, value);
+        fputs("</dd>\n", canvas->page);
+    }
+    fputs("</dl>\n", canvas->page);
+}
+
+/* The resolved configuration of the first complete run of each arm, as the worker wrote it. */
+static en_status write_configs(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    for (size_t a = 0; a < study->narms; a++) {
+        const eni_run *run = eni_study_example(study, 0, a);
+        if (run == NULL) continue;
+        char path[PATH_MAX], text[16384];
+        snprintf(path, sizeof path, "%s/%s/config.yaml", study->dir, run->dir);
+        FILE *file = fopen(path, "re");
+        if (file == NULL) {
+            if (errno == ENOENT) continue; /* an older run; nothing depends on it */
+            eni_error("report", "cannot open %s: %s", path, strerror(errno));
+            return EN_EIO;
+        }
+        size_t n = fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+        text[n] = 0;
+        fputs("<details><summary>Configuration of ", canvas->page);
+        eni_html_printf(canvas->page, "%s (%s/config.yaml)", study->arms[a].name, run->dir);
+        fputs("</summary><pre>", canvas->page);
+        eni_html_text(canvas->page, text);
+        if (n == sizeof text - 1) fputs("\n… (cut here)", canvas->page);
+        fputs("</pre></details>\n", canvas->page);
+    }
+    return EN_OK;
+}
+
+static void write_hash(FILE *page, const char *hash)
+{
+    fputs("<td><code>", page);
+    eni_html_printf(page, "%.8s", hash == NULL ? "-" : hash);
+    fputs("</code></td>", page);
+}
+
+static void write_number(FILE *page, const char *format, double value)
+{
+    fputs("<td>", page);
+    if (isfinite(value))
+        fprintf(page, format, value);
+    else
+        fputs("-", page);
+    fputs("</td>", page);
+}
+
+/* Threads per worker, the most memory that the roles had together, and what other processes took. */
+static void write_machine(FILE *page, const eni_run *run)
+{
+    const json_t *threads = json_object_get(run->result, "threads"),
+                 *roles = json_object_get(run->result, "roles");
+    json_t *role;
+    size_t i;
+    double bytes = 0;
+    json_array_foreach(roles, i, role) bytes += json_number_value(json_object_get(role, "max_rss"));
+    write_number(page, "%.0f", threads == NULL ? NAN : json_number_value(threads));
+    write_number(page, "%.0f", bytes > 0 ? bytes / 1e6 : NAN);
+    write_number(page, "%.1f", 100 * run->outside);
+}
+
+static void write_runs(const eni_canvas *canvas)
+{
+    const eni_study *study = canvas->study;
+    FILE *page = canvas->page;
+    fprintf(page,
+            "<details><summary>All %zu runs in the order of their starts, with their hashes</summary>\n",
+            study->nruns);
+    eni_html_table(
+        page, NULL,
+        "run|=folder|started|seed|exit|threads|memory<small>MB, all roles</small>|others<small>% of cores"
+        "</small>|initial|order|weights|kind");
+    for (size_t r = 0; r < study->nruns; r++) {
+        const eni_run *run = &study->runs[r];
+        fprintf(page, "<tr><th scope=\"row\">%zu</th><td class=\"name\">", r + 1);
+        eni_html_text(page, run->dir);
+        fputs("</td><td>", page);
+        eni_html_text(page, run->started == NULL ? "-" : run->started);
+        fprintf(page, "</td><td>%" PRId64 "</td><td>%d</td>", run->seed, run->exit);
+        write_machine(page, run);
+        write_hash(page, run->init_sha256);
+        write_hash(page, run->order_sha256);
+        write_hash(page, run->params_sha256);
+        fputs("<td>", page);
+        eni_html_text(page, run->emulated == NULL ? run->is_complete ? "real" : "failed" : run->emulated);
+        fputs("</td></tr>\n", page);
+    }
+    eni_html_table_end(page);
+    fputs("</details>\n", page);
+}
+
+static en_status write_reproduce(const eni_canvas *canvas)
+{
+    fputs("<section id=\"reproduce\">\n<h2>To do it again</h2>\n", canvas->page);
+    write_command(canvas);
+    write_environment(canvas);
+    fputs("<h3>Runs and configuration</h3>\n", canvas->page);
+    write_runs(canvas);
+    en_status st = write_configs(canvas);
+    fputs("</section>\n", canvas->page);
+    return st;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------- */
+
 static en_status write_figure(eni_canvas *canvas, const figure *f)
 {
     FILE *page = canvas->page;
@@ -194,7 +564,8 @@ static void write_other_target(const eni_canvas *canvas)
     for (size_t i = 0; i < study->nruns; i++) {
         if (!eni_study_bracket_is_of_grid(&study->runs[i], study->target)) continue;
         fprintf(canvas->page,
-                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the grid is "
+                "<p class=\"lede\">These runs were evaluated for a target of %g %%: around %g %% only the "
+                "grid is "
                 "known, so the two that enclose a time are points of the grid.</p>\n",
                 100 * study->runs[i].evaluated_for, 100 * study->target);
         return;
@@ -204,19 +575,20 @@ static void write_other_target(const eni_canvas *canvas)
 en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict)
 {
     write_head(canvas);
-    eni_page_verdict(canvas, fairness, verdict);
-    eni_page_fairness(canvas, fairness);
+    write_verdict(canvas, fairness, verdict);
+    write_fairness(canvas, fairness);
     fputs("<section id=\"table\">\n<h2>The numbers</h2>\n<p class=\"lede\">Medians over seeds, the range "
-          "below. The target counts as reached at the first of three evaluations in a row at or above it; the time "
+          "below. The target counts as reached at the first of three evaluations in a row at or above it; "
+          "the time "
           "is interpolated between the two snapshots that enclose it.</p>\n",
           canvas->page);
     write_other_target(canvas);
     eni_report_html_table(canvas->study, canvas->page);
-    eni_page_pairs(canvas, verdict);
+    write_pairs(canvas, verdict);
     fputs("</section>\n", canvas->page);
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         EN_TRY(write_figure(canvas, &figures[i]));
-    EN_TRY(eni_page_reproduce(canvas));
+    EN_TRY(write_reproduce(canvas));
     fprintf(canvas->page,
             "<footer>Written by <code>entrain report</code> %s.</footer>\n</main>\n</body>\n</html>\n",
             EN_VERSION);

@@ -1,4 +1,5 @@
-/* report_page.h - report.html: verdict, fairness, table, figures, and what is needed to do it again. */
+/* report_page.h - what a report shows: report.html (verdict, fairness, table, figures, and what is needed to
+ * do it again), and the table of a comparison, whose numbers go to the terminal and into the page. */
 #ifndef REPORT_REPORT_PAGE_H
 #define REPORT_REPORT_PAGE_H
 
@@ -11,10 +12,35 @@
  * no script, no link that leaves it. */
 en_status eni_page_write(eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict);
 
-/* report_sections.c: the parts that are text. */
-void eni_page_verdict(const eni_canvas *canvas, const eni_fairness *fairness, const eni_verdict *verdict);
-void eni_page_fairness(const eni_canvas *canvas, const eni_fairness *fairness);
-void eni_page_pairs(const eni_canvas *canvas, const eni_verdict *verdict); /* every arm against every other, below the table */
-en_status eni_page_reproduce(const eni_canvas *canvas);
+/* ---- report_table.c: one row per (setting, arm), medians over seeds ------------------------------------ */
+
+/* A row's numbers, each a median over seeds with its range; staleness: medians, but the greatest maximum. */
+typedef struct eni_row {
+    bool is_first;                       /* of its setting */
+    size_t setting, arm, nruns, nmissed; /* runs; those that did not reach the target .. */
+    double censored_t;                   /* .. and when the first of these ended; NAN: all reached it */
+    char strategy[80];                   /* "ring [direct, shm]" */
+    eni_summary updates, speed, reach, accuracy, wait, ratio, wire;
+    double stale_mean, stale_p50, stale_p95, stale_max;
+} eni_row;
+
+/* The next row that has runs: begin with *next 0 and a zeroed row. false: no more. */
+bool eni_row_next(const eni_study *study, size_t *next, eni_row *row);
+
+/* Prints the table with its heads. */
+en_status eni_report_print_table(const eni_study *study, FILE *out);
+
+/* Prints the ranking of a setting's arms: time to the target, accuracy, speed, each with its interval. */
+void eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *out);
+
+/* The same as an HTML table. */
+void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page);
+
+/* Writes it as an HTML table, with the ranges below the medians. */
+void eni_report_html_table(const eni_study *study, FILE *page);
+
+/* Writes what the runs say of single steps and of the machine's use: quantiles of the step time, processor
+ * time and memory; nothing when no run says any of it. */
+void eni_report_html_steps(const eni_study *study, FILE *page);
 
 #endif

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,30 @@
 #include "report/report_json.h"
 #include "report/report_study.h"
 
+/* What the lines of a file become: numbers, or evaluations. */
+typedef struct growing {
+    void *at;
+    size_t n, room, size; /* size: bytes of one */
+} growing;
+
+/* Room for one more; NULL when out of memory. */
+static void *add_one(growing *list)
+{
+    if (list->n == list->room) {
+        size_t wanted = list->room == 0 ? 64 : 2 * list->room;
+        void *grown = eni_alloc_array(wanted, list->size);
+        if (grown == NULL) return NULL;
+        if (list->n > 0) memcpy(grown, list->at, list->n * list->size);
+        eni_free(list->at);
+        list->at = grown;
+        list->room = wanted;
+    }
+    return (char *)list->at + list->n++ * list->size;
+}
+
 /* Calls `take` for each line of a .jsonl file. EN_ENOENT, not logged, when there is no such file. */
-static en_status each_line(const char *path,
-                           void (*take)(eni_json *, const json_t *, const char *where, void *), void *user)
+static en_status each_line(const char *path, void (*take)(eni_json *, const json_t *, growing *),
+                           growing *into)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
@@ -23,15 +45,14 @@ static en_status each_line(const char *path,
         eni_error("report", "cannot open %s: %s", path, strerror(errno));
         return EN_EIO;
     }
-    eni_json reader = {path, EN_OK};
+    eni_json reader = {.path = path};
     char *text = NULL;
     size_t size = 0, line = 0;
     ssize_t length;
     while (reader.status == EN_OK && (length = getline(&text, &size, file)) >= 0) {
-        char where[32];
-        snprintf(where, sizeof where, "line %zu", ++line);
+        eni_json_at(&reader, "line %zu", ++line);
         json_t *object = eni_json_line(&reader, text, (size_t)length, line);
-        if (object != NULL) take(&reader, object, where, user);
+        if (object != NULL) take(&reader, object, into);
         json_decref(object);
     }
     if (reader.status == EN_OK && ferror(file)) {
@@ -45,54 +66,35 @@ static en_status each_line(const char *path,
 
 /* ---- eval.jsonl ---------------------------------------------------------------------------------------- */
 
-typedef struct eval_list {
-    eni_eval *at;
-    size_t n, room;
-} eval_list;
-
-/* Room for one more entry of `size` bytes; false when out of memory. `at` moves. */
-static bool has_room(void **at, size_t n, size_t *room, size_t size)
+static void take_eval(eni_json *reader, const json_t *object, growing *list)
 {
-    if (n < *room) return true;
-    size_t wanted = *room == 0 ? 64 : 2 * *room;
-    void *grown = eni_alloc_array(wanted, size);
-    if (grown == NULL) return false;
-    if (n > 0) memcpy(grown, *at, n * size);
-    eni_free(*at);
-    *at = grown;
-    *room = wanted;
-    return true;
-}
-
-static void take_eval(eni_json *reader, const json_t *object, const char *where, void *user)
-{
-    eval_list *list = user;
-    eni_eval eval = {.samples = eni_json_need_number(reader, object, where, "samples"),
-                     .t = eni_json_need_number(reader, object, where, "t"),
-                     .is_bracket = json_is_true(json_object_get(object, "bracket"))};
     const bool is_held_out = json_object_get(object, "holdout_accuracy") != NULL;
     const char *accuracy = is_held_out ? "holdout_accuracy" : "test_accuracy";
-    eval.loss = eni_json_number(reader, object, where, is_held_out ? "holdout_loss" : "test_loss");
-    eval.accuracy = eni_json_number(reader, object, where, accuracy);
+    const eni_eval *last = list->n == 0 ? NULL : (const eni_eval *)list->at + list->n - 1;
+    const eni_eval eval = {.samples = eni_json_need_number(reader, object, "samples"),
+                           .t = eni_json_need_number(reader, object, "t"),
+                           .is_bracket = json_is_true(json_object_get(object, "bracket")),
+                           .loss =
+                               eni_json_number(reader, object, is_held_out ? "holdout_loss" : "test_loss"),
+                           .accuracy = eni_json_number(reader, object, accuracy)};
     if (eval.accuracy < 0 || eval.accuracy > 1)
-        eni_json_fail(reader, "%s.%s %g should be a fraction from 0 to 1", where, accuracy, eval.accuracy);
-    if (list->n > 0 && (eval.samples < list->at[list->n - 1].samples || eval.t < list->at[list->n - 1].t))
-        eni_json_fail(reader, "%s goes back: samples and t should never fall", where);
+        eni_json_fail(reader, "%s.%s %g should be a fraction from 0 to 1", reader->where, accuracy,
+                      eval.accuracy);
+    if (last != NULL && (eval.samples < last->samples || eval.t < last->t))
+        eni_json_fail(reader, "%s goes back: samples and t should never fall", reader->where);
     if (reader->status != EN_OK) return;
-    void *at = list->at;
-    if (!has_room(&at, list->n, &list->room, sizeof *list->at)) {
+    eni_eval *room = add_one(list);
+    if (room == NULL)
         reader->status = EN_ENOMEM;
-        return;
-    }
-    list->at = at;
-    list->at[list->n++] = eval;
+    else
+        *room = eval;
 }
 
 static en_status load_evals(const char *folder, eni_run *run)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/eval.jsonl", folder);
-    eval_list list = {0};
+    growing list = {.size = sizeof *run->evals};
     en_status st = each_line(path, take_eval, &list);
     run->evals = list.at;
     run->nevals = list.n;
@@ -102,28 +104,21 @@ static en_status load_evals(const char *folder, eni_run *run)
 
 /* ---- metrics-RANK.jsonl -------------------------------------------------------------------------------- */
 
-typedef struct step_list {
-    double *at;
-    size_t n, room;
-} step_list;
-
-static void take_step(eni_json *reader, const json_t *object, const char *where, void *user)
+static void take_step(eni_json *reader, const json_t *object, growing *list)
 {
-    step_list *list = user;
-    double ns = eni_json_number(reader, object, where, "step_ns");
+    double ns = eni_json_number(reader, object, "step_ns");
     if (isnan(ns) || reader->status != EN_OK) return;
-    void *at = list->at;
-    if (!has_room(&at, list->n, &list->room, sizeof *list->at)) {
+    double *room = add_one(list);
+    if (room == NULL)
         reader->status = EN_ENOMEM;
-        return;
-    }
-    list->at = at;
-    list->at[list->n++] = ns / 1e6;
+    else
+        *room = ns / 1e6;
 }
 
 static en_status load_steps(const char *folder, eni_run *run)
 {
-    step_list list = {0};
+    static const double quantiles[] = {0.50, 0.95, 0.99};
+    growing list = {.size = sizeof(double)};
     en_status st = EN_OK;
     for (int rank = 0; st == EN_OK; rank++) {
         char path[PATH_MAX];
@@ -131,42 +126,54 @@ static en_status load_steps(const char *folder, eni_run *run)
         st = each_line(path, take_step, &list);
     }
     eni_stats_sort(list.at, list.n);
-    run->step_ms[0] = eni_stats_quantile(list.at, list.n, 0.50);
-    run->step_ms[1] = eni_stats_quantile(list.at, list.n, 0.95);
-    run->step_ms[2] = eni_stats_quantile(list.at, list.n, 0.99);
+    for (int q = 0; q < 3; q++)
+        run->step_ms[q] = eni_stats_quantile(list.at, list.n, quantiles[q]);
     eni_free(list.at);
     return st == EN_ENOENT ? EN_OK : st;
 }
 
 /* ---- result.json --------------------------------------------------------------------------------------- */
 
+/* The list `key` of an object, and zeroed room for what its entries become, `size` bytes each:
+ * eni_study_drop_run has it freed. */
+static en_status take_list(eni_json *reader, const json_t *object, const char *key, size_t size,
+                           json_t **list_out, void *room_out)
+{
+    *list_out = eni_json_array(reader, object, key);
+    EN_TRY(reader->status);
+    void *room = eni_alloc_array(json_array_size(*list_out), size);
+    memcpy(room_out, &room, sizeof room);
+    return room == NULL ? EN_ENOMEM : EN_OK;
+}
+
+static double at_least_0(double value)
+{
+    return value > 0 ? value : 0;
+}
+
 static en_status load_roles(eni_json *reader, eni_run *run)
 {
     static const char *const keys[ENI_PHASES] = {"data_ns", "compute_ns", "straggler_slept_ns",
                                                  "send_ns", "wait_ns",    "update_ns"};
-    json_t *list = eni_json_array(reader, run->result, "", "roles");
-    size_t n = json_array_size(list);
+    json_t *list, *entry;
+    size_t i;
+    EN_TRY(take_list(reader, run->result, "roles", sizeof *run->roles, &list, &run->roles));
+    const size_t n = json_array_size(list);
     if (n > ENI_MAX_ROLES) eni_json_fail(reader, "roles has %zu entries, more than %d", n, ENI_MAX_ROLES);
     EN_TRY(reader->status);
-    run->roles = eni_alloc_array(n, sizeof *run->roles);
-    if (run->roles == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        char where[32];
-        snprintf(where, sizeof where, "roles[%zu]", i);
-        const json_t *entry = json_array_get(list, i);
+    json_array_foreach(list, i, entry)
+    {
         eni_role *role = &run->roles[i];
-        role->name = eni_json_need_text(reader, entry, where, "role");
-        role->cores = eni_json_text(reader, entry, where, "cores");
-        role->cpu_seconds = eni_json_number(reader, entry, where, "cpu_seconds");
-        role->steps = eni_json_number(reader, entry, where, "steps");
-        for (int p = 0; p < ENI_PHASES; p++) {
-            double ns = eni_json_number(reader, entry, where, keys[p]);
-            role->ns[p] = ns > 0 ? ns : 0;
-        }
+        eni_json_at(reader, "roles[%zu]", i);
+        *role = (eni_role){.name = eni_json_need_text(reader, entry, "role"),
+                           .cores = eni_json_text(reader, entry, "cores"),
+                           .cpu_seconds = eni_json_number(reader, entry, "cpu_seconds"),
+                           .steps = eni_json_number(reader, entry, "steps"),
+                           .hidden_ns = at_least_0(eni_json_number(reader, entry, "hidden_ns")),
+                           .rank = -1};
+        for (int p = 0; p < ENI_PHASES; p++)
+            role->ns[p] = at_least_0(eni_json_number(reader, entry, keys[p]));
         role->ns[ENI_PHASE_COMPUTE] = fmax(role->ns[ENI_PHASE_COMPUTE] - role->ns[ENI_PHASE_SLEEP], 0);
-        const double hidden = eni_json_number(reader, entry, where, "hidden_ns");
-        role->hidden_ns = hidden > 0 ? hidden : 0;
-        role->rank = -1;
         if (role->name != NULL && strncmp(role->name, "rank ", 5) == 0) role->rank = atoi(role->name + 5);
     }
     run->nroles = n;
@@ -175,59 +182,54 @@ static en_status load_roles(eni_json *reader, eni_run *run)
 
 static en_status load_stragglers(eni_json *reader, eni_run *run)
 {
-    const json_t *list = eni_json_array(reader, run->result, "", "stragglers");
-    EN_TRY(reader->status);
-    run->slow = eni_alloc_array(json_array_size(list), sizeof *run->slow);
-    if (run->slow == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        char where[48];
-        snprintf(where, sizeof where, "stragglers[%zu]", i);
-        const json_t *entry = json_array_get(list, i);
-        run->slow[run->nslow++] =
-            (eni_slow){.rank = (int)eni_json_need_integer(reader, entry, where, "rank"),
-                       .asked = eni_json_number(reader, entry, where, "factor"),
-                       .measured = eni_json_number(reader, entry, where, "factor_measured")};
+    json_t *list, *entry;
+    size_t i;
+    EN_TRY(take_list(reader, run->result, "stragglers", sizeof *run->slow, &list, &run->slow));
+    json_array_foreach(list, i, entry)
+    {
+        eni_json_at(reader, "stragglers[%zu]", i);
+        run->slow[run->nslow++] = (eni_slow){.rank = (int)eni_json_need_integer(reader, entry, "rank"),
+                                             .asked = eni_json_number(reader, entry, "factor"),
+                                             .measured = eni_json_number(reader, entry, "factor_measured")};
     }
     return reader->status;
 }
 
-static en_status load_histogram(eni_json *reader, const json_t *object, const char *where,
-                                eni_staleness *into)
+static en_status load_histogram(eni_json *reader, const json_t *object, eni_staleness *into)
 {
-    into->mean = eni_json_number(reader, object, where, "mean");
-    into->p50 = eni_json_number(reader, object, where, "p50");
-    into->p95 = eni_json_number(reader, object, where, "p95");
-    into->p99 = eni_json_number(reader, object, where, "p99");
-    into->max = eni_json_number(reader, object, where, "max");
-    json_t *list = eni_json_array(reader, object, where, "histogram");
-    EN_TRY(reader->status);
-    into->bins = eni_alloc_array(json_array_size(list), sizeof *into->bins);
-    if (into->bins == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *pair = json_array_get(list, i);
+    json_t *list, *pair;
+    size_t i;
+    into->mean = eni_json_number(reader, object, "mean");
+    into->p50 = eni_json_number(reader, object, "p50");
+    into->p95 = eni_json_number(reader, object, "p95");
+    into->p99 = eni_json_number(reader, object, "p99");
+    into->max = eni_json_number(reader, object, "max");
+    EN_TRY(take_list(reader, object, "histogram", sizeof *into->bins, &list, &into->bins));
+    json_array_foreach(list, i, pair)
+    {
         const json_t *value = json_array_get(pair, 0), *count = json_array_get(pair, 1);
-        if (!json_is_number(value) || !json_is_number(count) || json_number_value(value) < 0 ||
-            json_number_value(count) < 0) {
-            eni_json_fail(reader, "%s.histogram[%zu] should be [staleness, pushes]", where, i);
-            return reader->status;
-        }
-        into->bins[into->nbins++] = (eni_bin){json_number_value(value), json_number_value(count)};
+        if (json_is_number(value) && json_is_number(count) && json_number_value(value) >= 0 &&
+            json_number_value(count) >= 0)
+            into->bins[into->nbins++] = (eni_bin){json_number_value(value), json_number_value(count)};
+        else
+            eni_json_fail(reader, "%s.histogram[%zu] should be [staleness, pushes]", reader->where, i);
     }
-    return EN_OK;
+    return reader->status;
 }
 
 /* A list of {"rank", and in it or in its "staleness" the histogram}. */
-static en_status load_worker_stale(eni_json *reader, const json_t *list, const char *where, eni_run *run)
+static en_status load_worker_stale(eni_json *reader, const json_t *object, const char *place, eni_run *run)
 {
-    run->worker_stale = eni_alloc_array(json_array_size(list), sizeof *run->worker_stale);
-    if (run->worker_stale == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        char place[96];
-        snprintf(place, sizeof place, "%s[%zu]", where, i);
-        const json_t *entry = json_array_get(list, i), *inner = json_object_get(entry, "staleness");
+    json_t *list, *entry;
+    size_t i;
+    EN_TRY(take_list(reader, object, "per_worker", sizeof *run->worker_stale, &list, &run->worker_stale));
+    json_array_foreach(list, i, entry)
+    {
+        const json_t *inner = json_object_get(entry, "staleness");
         eni_staleness *worker = &run->worker_stale[run->nworkers_stale++];
-        worker->rank = (int)eni_json_need_integer(reader, entry, place, "rank");
-        EN_TRY(load_histogram(reader, json_is_object(inner) ? inner : entry, place, worker));
+        eni_json_at(reader, "%s[%zu]", place, i);
+        worker->rank = (int)eni_json_need_integer(reader, entry, "rank");
+        EN_TRY(load_histogram(reader, json_is_object(inner) ? inner : entry, worker));
     }
     return reader->status;
 }
@@ -235,94 +237,96 @@ static en_status load_worker_stale(eni_json *reader, const json_t *list, const c
 /* Per worker: in the run's staleness, or in the report of the role psd, which measures it. */
 static en_status load_staleness(eni_json *reader, eni_run *run)
 {
-    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
-    const json_t *object = json_object_get(run->result, "staleness");
-    if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
-    EN_TRY(load_histogram(reader, object, "staleness", &run->staleness));
-
-    json_t *list = eni_json_array(reader, object, "staleness", "per_worker");
-    if (list != NULL) return load_worker_stale(reader, list, "staleness.per_worker", run);
     json_t *roles = json_object_get(run->result, "roles"), *role;
+    const json_t *object = json_object_get(run->result, "staleness");
     size_t i;
+    run->staleness = (eni_staleness){-1, NAN, NAN, NAN, NAN, NAN, 0, NULL};
+    if (!json_is_object(object)) return EN_OK; /* a run without pushes may say null */
+    eni_json_at(reader, "staleness");
+    EN_TRY(load_histogram(reader, object, &run->staleness));
+    if (eni_json_array(reader, object, "per_worker") != NULL)
+        return load_worker_stale(reader, object, "staleness.per_worker", run);
     json_array_foreach(roles, i, role)
     {
         const char *name = json_string_value(json_object_get(role, "role"));
-        list = json_object_get(role, "per_worker");
-        if (name != NULL && strcmp(name, "psd") == 0 && json_is_array(list))
-            return load_worker_stale(reader, list, "per_worker of psd", run);
+        if (name != NULL && strcmp(name, "psd") == 0 && json_is_array(json_object_get(role, "per_worker")))
+            return load_worker_stale(reader, role, "per_worker of psd", run);
     }
     return reader->status;
 }
 
 static en_status load_shares(eni_json *reader, eni_run *run)
 {
-    json_t *list = eni_json_array(reader, run->result, "", "per_worker");
-    EN_TRY(reader->status);
-    run->shares = eni_alloc_array(json_array_size(list), sizeof *run->shares);
-    if (run->shares == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        char where[64];
-        snprintf(where, sizeof where, "per_worker[%zu]", i);
-        const json_t *entry = json_array_get(list, i);
+    json_t *list, *entry;
+    size_t i;
+    EN_TRY(take_list(reader, run->result, "per_worker", sizeof *run->shares, &list, &run->shares));
+    json_array_foreach(list, i, entry)
+    {
+        eni_json_at(reader, "per_worker[%zu]", i);
         run->shares[run->nshares++] =
-            (eni_rank_share){.rank = (int)eni_json_need_integer(reader, entry, where, "rank"),
-                             .computed = eni_json_number(reader, entry, where, "samples_computed"),
-                             .applied = eni_json_number(reader, entry, where, "samples_applied"),
-                             .steps = eni_json_number(reader, entry, where, "steps")};
+            (eni_rank_share){.rank = (int)eni_json_need_integer(reader, entry, "rank"),
+                             .computed = eni_json_number(reader, entry, "samples_computed"),
+                             .applied = eni_json_number(reader, entry, "samples_applied"),
+                             .steps = eni_json_number(reader, entry, "steps")};
     }
     return reader->status;
 }
 
+#define FIELD(name)                                                                                          \
+    {                                                                                                        \
+#name, offsetof(eni_run, name)                                                                       \
+    } /* the key has the member's name */
+
 static void load_numbers(eni_json *reader, eni_run *run)
 {
-    const struct {
+    static const struct {
         const char *key;
-        double *into;
-    } numbers[] = {{"workers", &run->workers},
-                   {"updates", &run->updates},
-                   {"steps", &run->steps},
-                   {"samples_computed", &run->samples_computed},
-                   {"samples_applied", &run->samples_applied},
-                   {"samples_dropped", &run->samples_dropped},
-                   {"samples_per_s", &run->samples_per_s},
-                   {"train_seconds", &run->train_seconds},
-                   {"test_accuracy", &run->test_accuracy},
-                   {"test_loss", &run->test_loss},
-                   {"lr", &run->lr},
-                   {"global_batch_size", &run->global_batch_size},
-                   {"payload_bytes", &run->payload_bytes},
-                   {"wire_bytes", &run->wire_bytes},
-                   {"shm_bytes", &run->shm_bytes},
-                   {"theory_bytes", &run->theory_bytes},
-                   {"max_rss", &run->max_rss},
-                   {"target", &run->evaluated_for}};
+        size_t at;
+    } numbers[] = {FIELD(workers),
+                   FIELD(updates),
+                   FIELD(steps),
+                   FIELD(samples_computed),
+                   FIELD(samples_applied),
+                   FIELD(samples_dropped),
+                   FIELD(samples_per_s),
+                   FIELD(train_seconds),
+                   FIELD(test_accuracy),
+                   FIELD(test_loss),
+                   FIELD(lr),
+                   FIELD(global_batch_size),
+                   FIELD(payload_bytes),
+                   FIELD(wire_bytes),
+                   FIELD(shm_bytes),
+                   FIELD(theory_bytes),
+                   FIELD(max_rss),
+                   {"target", offsetof(eni_run, evaluated_for)}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        *numbers[i].into =
-            run->result == NULL ? NAN : eni_json_number(reader, run->result, "", numbers[i].key);
+        *(double *)(void *)((char *)run + numbers[i].at) =
+            run->result == NULL ? NAN : eni_json_number(reader, run->result, numbers[i].key);
     if (run->test_accuracy < 0 || run->test_accuracy > 1)
         eni_json_fail(reader, "test_accuracy %g should be a fraction from 0 to 1", run->test_accuracy);
 }
 
-static void load_texts(eni_json *reader, eni_run *run)
+static en_status load_texts(eni_json *reader, eni_run *run)
 {
-    const struct {
-        const char *key, **into;
-    } texts[] = {{"model", &run->model},
-                 {"data", &run->data},
-                 {"device", &run->device},
-                 {"transport", &run->transport},
-                 {"version", &run->version},
-                 {"init_sha256", &run->init_sha256},
-                 {"order_sha256", &run->order_sha256},
-                 {"params_sha256", &run->params_sha256}};
+    static const struct {
+        const char *key;
+        size_t at;
+    } texts[] = {FIELD(model),   FIELD(data),        FIELD(device),       FIELD(transport),
+                 FIELD(version), FIELD(init_sha256), FIELD(order_sha256), FIELD(params_sha256)};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        *texts[i].into = eni_json_text(reader, run->result, "", texts[i].key);
+        *(const char **)(void *)((char *)run + texts[i].at) =
+            eni_json_text(reader, run->result, texts[i].key);
 
     const json_t *collective = json_object_get(run->result, "collective");
-    if (!json_is_object(collective)) return;
-    run->algorithm = eni_json_text(reader, collective, "collective", "algorithm");
-    run->algorithm_why = eni_json_text(reader, collective, "collective", "why");
-    if (run->transport == NULL) run->transport = eni_json_text(reader, collective, "collective", "transport");
+    eni_json_at(reader, "collective");
+    if (json_is_object(collective)) {
+        run->algorithm = eni_json_text(reader, collective, "algorithm");
+        if (run->transport == NULL) run->transport = eni_json_text(reader, collective, "transport");
+    }
+    if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
+        run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
+    return reader->status;
 }
 
 /* environment.emulated is a list of texts; joined, it labels the run. */
@@ -330,29 +334,27 @@ static en_status load_emulated(eni_json *reader, eni_run *run)
 {
     const json_t *environment = json_object_get(run->result, "environment");
     if (!json_is_object(environment)) return EN_OK;
-    json_t *list = eni_json_array(reader, environment, "environment", "emulated");
-    size_t bytes = 1;
+    eni_json_at(reader, "environment");
+    json_t *list = eni_json_array(reader, environment, "emulated");
+    size_t bytes = 0;
+    FILE *notes = json_array_size(list) == 0 ? NULL : open_memstream(&run->notes, &bytes);
+    if (notes == NULL) return json_array_size(list) == 0 ? reader->status : EN_ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *text = json_string_value(json_array_get(list, i));
         if (text == NULL) eni_json_fail(reader, "environment.emulated[%zu] should be a text", i);
-        EN_TRY(reader->status);
-        bytes += strlen(text) + 2;
+        fprintf(notes, "%s%s", i > 0 ? ", " : "", text == NULL ? "" : text);
     }
-    if (bytes == 1) return EN_OK;
-    run->notes = eni_alloc(bytes);
-    if (run->notes == NULL) return EN_ENOMEM;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        if (i > 0) strcat(run->notes, ", ");
-        strcat(run->notes, json_string_value(json_array_get(list, i)));
-    }
+    fclose(notes);
     run->emulated = run->notes;
-    return EN_OK;
+    return reader->status;
 }
 
 en_status eni_study_load_run(const char *dir, double target, eni_run *run)
 {
+    static en_status (*const parts[])(eni_json *, eni_run *) = {load_texts,     load_roles,  load_stragglers,
+                                                                load_staleness, load_shares, load_emulated};
     char folder[PATH_MAX - 32], path[PATH_MAX];
-    eni_json reader = {path, EN_OK};
+    eni_json reader = {.path = path};
     snprintf(folder, sizeof folder, "%s/%s", dir, run->dir);
     snprintf(path, sizeof path, "%s/result.json", folder);
 
@@ -362,15 +364,10 @@ en_status eni_study_load_run(const char *dir, double target, eni_run *run)
     load_numbers(&reader, run);
     if (run->is_complete) {
         EN_TRY(reader.status);
-        load_texts(&reader, run);
-        if (run->transport != NULL && strcmp(run->transport, "nccl") == 0)
-            run->wire_bytes = run->shm_bytes = NAN; /* what NCCL sends, and over what, cannot be seen */
-        EN_TRY(load_roles(&reader, run));
-        EN_TRY(load_stragglers(&reader, run));
-        EN_TRY(load_staleness(&reader, run));
-        EN_TRY(load_shares(&reader, run));
-        EN_TRY(load_emulated(&reader, run));
-        EN_TRY(reader.status);
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            reader.where[0] = 0;
+            EN_TRY(parts[i](&reader, run));
+        }
         EN_TRY(load_evals(folder, run));
         EN_TRY(load_steps(folder, run));
     }
@@ -388,6 +385,6 @@ void eni_study_drop_run(eni_run *run)
     eni_free(run->roles);
     eni_free(run->shares);
     eni_free(run->slow);
-    eni_free(run->notes);
+    free(run->notes);
     json_decref(run->result);
 }

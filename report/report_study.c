@@ -10,7 +10,8 @@ void eni_study_find_target(eni_run *run, double target)
     bool has_accuracy = false;
     for (size_t i = 0; i < run->nevals; i++)
         has_accuracy = has_accuracy || !isnan(run->evals[i].accuracy);
-    if (run->is_complete && !has_accuracy) reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
+    if (run->is_complete && !has_accuracy)
+        reach = (eni_reach){.t = NAN, .samples = NAN, .low = NAN, .high = NAN};
     run->reach_t = reach.t;
     run->reach_samples = reach.samples;
     run->reach_low = reach.low;
@@ -28,19 +29,36 @@ bool eni_study_bracket_is_of_grid(const eni_run *run, double target)
     return isfinite(run->reach_t) && isfinite(run->evaluated_for) && fabs(run->evaluated_for - target) > 1e-9;
 }
 
-const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed)
+const eni_run *eni_study_next(const eni_study *study, size_t setting, size_t arm, const eni_run *before)
 {
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting == setting && run->arm == arm && run->seed == seed) return run;
-    }
+    for (const eni_run *run = before == NULL ? study->runs : before + 1; run < study->runs + study->nruns;
+         run++)
+        if (run->setting == setting && run->arm == arm) return run;
     return NULL;
 }
 
-double eni_metric_updates(const eni_run *run)
+const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed)
 {
-    return run->updates;
+    const eni_run *run = NULL;
+    while ((run = eni_study_next(study, setting, arm, run)) != NULL && run->seed != seed) {
+    }
+    return run;
 }
+
+const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t arm)
+{
+    const eni_run *run = NULL;
+    while ((run = eni_study_next(study, setting, arm, run)) != NULL && !run->is_complete) {
+    }
+    return run;
+}
+
+#define METRIC_DEFINED(name, value)                                                                          \
+    double eni_metric_##name(const eni_run *run)                                                             \
+    {                                                                                                        \
+        return value;                                                                                        \
+    }
+ENI_METRICS(METRIC_DEFINED)
 
 double eni_metric_samples_per_s(const eni_run *run)
 {
@@ -48,14 +66,12 @@ double eni_metric_samples_per_s(const eni_run *run)
     return run->train_seconds > 0 ? run->samples_computed / run->train_seconds : NAN;
 }
 
-double eni_metric_reach_t(const eni_run *run)
+double eni_metric_cpu_seconds(const eni_run *run)
 {
-    return run->is_complete ? run->reach_t : NAN;
-}
-
-double eni_metric_accuracy(const eni_run *run)
-{
-    return run->test_accuracy;
+    double sum = run->nroles > 0 ? 0 : NAN;
+    for (size_t i = 0; i < run->nroles; i++)
+        sum += run->roles[i].cpu_seconds;
+    return sum;
 }
 
 /* Of one rank, or of all workers (rank -1). */
@@ -80,39 +96,17 @@ double eni_study_wait_of_rank(const eni_study *study, size_t setting, size_t arm
 {
     double values[ENI_MAX_RUNS];
     size_t n = 0;
-    for (size_t r = 0; r < study->nruns; r++) {
-        const eni_run *run = &study->runs[r];
-        const double share = run->setting == setting && run->arm == arm ? wait_share(run, rank) : NAN;
-        if (!isnan(share)) values[n++] = share;
-    }
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
+        if (!isnan(wait_share(run, rank))) values[n++] = wait_share(run, rank);
     return eni_stats_median(values, n);
-}
-
-double eni_metric_payload_ratio(const eni_run *run)
-{
-    return run->theory_bytes > 0 ? run->payload_bytes / run->theory_bytes : NAN;
-}
-
-double eni_metric_wire_mb(const eni_run *run)
-{
-    return run->wire_bytes / 1e6;
-}
-
-double eni_metric_shm_mb(const eni_run *run)
-{
-    return run->shm_bytes / 1e6;
 }
 
 size_t eni_study_values(const eni_study *study, size_t setting, size_t arm, eni_metric metric,
                         double values_out[ENI_MAX_RUNS])
 {
     size_t n = 0;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting != setting || run->arm != arm) continue;
-        double value = metric(run);
-        if (!isnan(value)) values_out[n++] = value;
-    }
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
+        if (!isnan(metric(run))) values_out[n++] = metric(run);
     return n;
 }
 
@@ -125,8 +119,8 @@ eni_summary eni_study_summary(const eni_study *study, size_t setting, size_t arm
 size_t eni_study_count(const eni_study *study, size_t setting, size_t arm)
 {
     size_t n = 0;
-    for (size_t i = 0; i < study->nruns; i++)
-        n += study->runs[i].setting == setting && study->runs[i].arm == arm;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;)
+        n++;
     return n;
 }
 
@@ -134,22 +128,12 @@ size_t eni_study_missed(const eni_study *study, size_t setting, size_t arm, doub
 {
     size_t n = 0;
     *least_t_out = NAN;
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting != setting || run->arm != arm || !isinf(eni_metric_reach_t(run))) continue;
+    for (const eni_run *run = NULL; (run = eni_study_next(study, setting, arm, run)) != NULL;) {
+        if (!isinf(eni_metric_reach_t(run))) continue;
         *least_t_out = fmin(*least_t_out, run->last_t);
         n++;
     }
     return n;
-}
-
-const eni_run *eni_study_example(const eni_study *study, size_t setting, size_t arm)
-{
-    for (size_t i = 0; i < study->nruns; i++) {
-        const eni_run *run = &study->runs[i];
-        if (run->setting == setting && run->arm == arm && run->is_complete) return run;
-    }
-    return NULL;
 }
 
 bool eni_study_has_holdout(const eni_study *study)

@@ -77,7 +77,7 @@ typedef struct eni_run {
     const char *cause;         /* why it failed, likewise; NULL: it did not, or nobody said */
 
     json_t *result; /* owned; the texts below are borrowed from it */
-    const char *model, *data, *device, *transport, *algorithm, *algorithm_why, *version;
+    const char *model, *data, *device, *transport, *algorithm, *version;
     const char *init_sha256, *order_sha256, *params_sha256;
     const char *emulated; /* owned by `notes`: "straggler 1:3, net …"; NULL: real */
     char *notes;
@@ -151,20 +151,44 @@ bool eni_study_bracket_is_wide(const eni_run *run);
  * the grid. False where nobody has said for which target the run was evaluated. */
 bool eni_study_bracket_is_of_grid(const eni_run *run, double target);
 
+/* The run of (setting, arm) behind `before` (NULL: the first), in the order of starts; NULL: no more.
+ * Borrowed. */
+const eni_run *eni_study_next(const eni_study *study, size_t setting, size_t arm, const eni_run *before);
+
 /* The run of (setting, arm, seed), or NULL. Borrowed. */
 const eni_run *eni_study_find(const eni_study *study, size_t setting, size_t arm, int64_t seed);
 
 /* A number of a run; NAN takes the run out of a summary. */
 typedef double (*eni_metric)(const eni_run *run);
 
-double eni_metric_updates(const eni_run *run);
 double eni_metric_samples_per_s(const eni_run *run);
-double eni_metric_reach_t(const eni_run *run); /* NAN for a run that failed: it is no miss */
-double eni_metric_accuracy(const eni_run *run);
-double eni_metric_wait(const eni_run *run);          /* workers' waiting, as a part of their step time */
-double eni_metric_payload_ratio(const eni_run *run); /* payload over theory */
-double eni_metric_wire_mb(const eni_run *run);
-double eni_metric_shm_mb(const eni_run *run);
+double eni_metric_wait(const eni_run *run); /* workers' waiting, as a part of their step time */
+double eni_metric_cpu_seconds(const eni_run *run);
+
+/* Those that are one expression: eni_metric_updates(run) and so on. A run that failed is no miss. */
+/* clang-format off */
+#define ENI_METRICS(METRIC)                                                   \
+    METRIC(updates, run->updates)                                             \
+    METRIC(reach_t, run->is_complete ? run->reach_t : NAN)                    \
+    METRIC(accuracy, run->test_accuracy)                                      \
+    METRIC(accuracy_percent, 100 * run->test_accuracy)                        \
+    METRIC(thousand_per_s, eni_metric_samples_per_s(run) / 1000)              \
+    METRIC(payload_ratio, run->theory_bytes > 0 ? run->payload_bytes / run->theory_bytes : NAN) \
+    METRIC(theory_mb, run->theory_bytes / 1e6)                                \
+    METRIC(payload_mb, run->payload_bytes / 1e6)                              \
+    METRIC(wire_mb, run->wire_bytes / 1e6)                                    \
+    METRIC(shm_mb, run->shm_bytes / 1e6)                                      \
+    METRIC(rss_mb, run->max_rss / 1e6)                                        \
+    METRIC(stale_mean, run->is_complete ? run->staleness.mean : NAN)          \
+    METRIC(stale_p50, run->is_complete ? run->staleness.p50 : NAN)            \
+    METRIC(stale_p95, run->is_complete ? run->staleness.p95 : NAN)            \
+    METRIC(stale_max, run->is_complete ? run->staleness.max : NAN)            \
+    METRIC(step_p50, run->step_ms[0])                                         \
+    METRIC(step_p95, run->step_ms[1])                                         \
+    METRIC(step_p99, run->step_ms[2])
+#define ENI_METRIC_DECLARED(name, value) double eni_metric_##name(const eni_run *run);
+ENI_METRICS(ENI_METRIC_DECLARED)
+/* clang-format on */
 
 /* The metric of the runs of one (setting, arm), without NAN, in the order of the runs. Returns how many. */
 size_t eni_study_values(const eni_study *study, size_t setting, size_t arm, eni_metric metric,

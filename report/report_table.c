@@ -1,36 +1,15 @@
-/* report_table.c - see report_table.h. */
-#include "report/report_table.h"
+/* report_table.c - the table and the ranking of a comparison, for the terminal and the page; see
+ * report_page.h. */
+#include "report/report_page.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/memory.h"
 #include "report/html.h"
-#include "report/plot.h"
-#include "report/report_verdict.h"
 #include "report/table.h"
 
 /* ---- the numbers ------------------------------------------------------------------------------------- */
-
-static double stale_mean(const eni_run *run)
-{
-    return run->is_complete ? run->staleness.mean : NAN;
-}
-
-static double stale_p50(const eni_run *run)
-{
-    return run->is_complete ? run->staleness.p50 : NAN;
-}
-
-static double stale_p95(const eni_run *run)
-{
-    return run->is_complete ? run->staleness.p95 : NAN;
-}
-
-static double stale_max(const eni_run *run)
-{
-    return run->is_complete ? run->staleness.max : NAN;
-}
 
 /* "ring [direct, shm]", "ps-async [shm]", "ssp:bound=2": the arm, how it sums, over what. */
 static void name_strategy(const eni_study *study, size_t setting, size_t arm, char *text_out, size_t size)
@@ -48,11 +27,17 @@ static void name_strategy(const eni_study *study, size_t setting, size_t arm, ch
         snprintf(text_out, size, "%.40s", name);
 }
 
-void eni_row_fill(const eni_study *study, size_t setting, size_t arm, eni_row *row_out)
+bool eni_row_next(const eni_study *study, size_t *next, eni_row *row)
 {
-    *row_out = (eni_row){.setting = setting,
+    while (*next < study->nsettings * study->narms) {
+        const size_t setting = *next / study->narms, arm = (*next)++ % study->narms;
+        const size_t nruns = eni_study_count(study, setting, arm);
+        if (nruns == 0) continue;
+        const bool is_first = row->nruns == 0 || row->setting != setting;
+        *row = (eni_row){.setting = setting,
                          .arm = arm,
-                         .nruns = eni_study_count(study, setting, arm),
+                         .nruns = nruns,
+                         .is_first = is_first,
                          .updates = eni_study_summary(study, setting, arm, eni_metric_updates),
                          .speed = eni_study_summary(study, setting, arm, eni_metric_samples_per_s),
                          .reach = eni_study_summary(study, setting, arm, eni_metric_reach_t),
@@ -60,12 +45,15 @@ void eni_row_fill(const eni_study *study, size_t setting, size_t arm, eni_row *r
                          .wait = eni_study_summary(study, setting, arm, eni_metric_wait),
                          .ratio = eni_study_summary(study, setting, arm, eni_metric_payload_ratio),
                          .wire = eni_study_summary(study, setting, arm, eni_metric_wire_mb),
-                         .stale_mean = eni_study_summary(study, setting, arm, stale_mean).median,
-                         .stale_p50 = eni_study_summary(study, setting, arm, stale_p50).median,
-                         .stale_p95 = eni_study_summary(study, setting, arm, stale_p95).median,
-                         .stale_max = eni_study_summary(study, setting, arm, stale_max).max};
-    name_strategy(study, setting, arm, row_out->strategy, sizeof row_out->strategy);
-    row_out->nmissed = eni_study_missed(study, setting, arm, &row_out->censored_t);
+                         .stale_mean = eni_study_summary(study, setting, arm, eni_metric_stale_mean).median,
+                         .stale_p50 = eni_study_summary(study, setting, arm, eni_metric_stale_p50).median,
+                         .stale_p95 = eni_study_summary(study, setting, arm, eni_metric_stale_p95).median,
+                         .stale_max = eni_study_summary(study, setting, arm, eni_metric_stale_max).max};
+        name_strategy(study, setting, arm, row->strategy, sizeof row->strategy);
+        row->nmissed = eni_study_missed(study, setting, arm, &row->censored_t);
+        return true;
+    }
+    return false;
 }
 
 /* ---- as text ------------------------------------------------------------------------------------------- */
@@ -118,8 +106,8 @@ static void put(double value, const char *format, char *text_out, size_t size)
 
 enum { RANKS_SHOWN = 4 };
 
-/* Of each rank, "68/1 %"; of many the least and the most, "1-68 %"; of ranks that wait alike "9 %". A mean would
- * hide who waits for whom. */
+/* Of each rank, "68/1 %"; of many the least and the most, "1-68 %"; of ranks that wait alike "9 %". A mean
+ * would hide who waits for whom. */
 static void put_wait(const eni_study *study, const eni_row *row, const char *dash, const char *percent,
                      char *text_out, size_t size)
 {
@@ -132,7 +120,8 @@ static void put_wait(const eni_study *study, const eni_row *row, const char *das
         least = fmin(least, share);
         most = fmax(most, share);
         const size_t used = strlen(each);
-        if (ranks < RANKS_SHOWN) snprintf(each + used, sizeof each - used, "%s%.0f", ranks > 0 ? "/" : "", share);
+        if (ranks < RANKS_SHOWN)
+            snprintf(each + used, sizeof each - used, "%s%.0f", ranks > 0 ? "/" : "", share);
     }
     if (ranks == 0)
         snprintf(text_out, size, "-");
@@ -142,18 +131,6 @@ static void put_wait(const eni_study *study, const eni_row *row, const char *das
         snprintf(text_out, size, "%s%s", each, percent);
     else
         snprintf(text_out, size, "%.0f%s%.0f%s", least, dash, most, percent);
-}
-
-/* Letters that were cut in half by a size limit would break the line: they go. */
-static void trim_letter(char *text)
-{
-    size_t n = strlen(text), tail = 0;
-    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80)
-        tail++;
-    if (tail == n) return;
-    unsigned char head = (unsigned char)text[n - 1 - tail];
-    size_t wanted = head >= 0xf0 ? 3 : head >= 0xe0 ? 2 : head >= 0xc0 ? 1 : 0;
-    if (wanted != tail) text[n - 1 - tail] = 0;
 }
 
 static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)[ENI_TABLE_TEXT])
@@ -170,8 +147,8 @@ static void fill_cells(const eni_study *study, const eni_row *row, char (*cells)
     char megabytes[32];
     eni_table_grouped(row->wire.median, ",", megabytes, sizeof megabytes);
     snprintf(cells[COL_WIRE], ENI_TABLE_TEXT, isnan(row->wire.median) ? "-" : "%s MB", megabytes);
-    trim_letter(cells[COL_SETTING]);
-    trim_letter(cells[COL_STRATEGY]);
+    eni_table_trim(cells[COL_SETTING]);
+    eni_table_trim(cells[COL_STRATEGY]);
 }
 
 en_status eni_report_print_table(const eni_study *study, FILE *out)
@@ -188,16 +165,12 @@ en_status eni_report_print_table(const eni_study *study, FILE *out)
                                       {"wait by rank", true},
                                       {"payload/theory", false},
                                       {"wire", true}};
-    size_t nrows = 0;
+    size_t nrows = 0, next = 0;
+    eni_row row = {0};
     char(*cells)[ENI_TABLE_TEXT] = eni_alloc_array(study->nsettings * study->narms * COLS, ENI_TABLE_TEXT);
     if (cells == NULL) return EN_ENOMEM;
-    for (size_t c = 0; c < study->nsettings; c++)
-        for (size_t a = 0; a < study->narms; a++) {
-            eni_row row;
-            if (eni_study_count(study, c, a) == 0) continue;
-            eni_row_fill(study, c, a, &row);
-            fill_cells(study, &row, &cells[COLS * nrows++]);
-        }
+    while (eni_row_next(study, &next, &row))
+        fill_cells(study, &row, &cells[COLS * nrows++]);
     eni_table_print(out, columns, COLS, (const char(*)[ENI_TABLE_TEXT])cells, nrows);
     eni_free(cells);
     return EN_OK;
@@ -227,7 +200,7 @@ void eni_report_print_ranking(const eni_verdict *verdict, size_t setting, FILE *
     for (size_t i = 0; i < n; i++) {
         char(*line)[ENI_TABLE_TEXT] = &cells[i * RANK_COLS];
         snprintf(line[0], ENI_TABLE_TEXT, "%.60s", study->arms[rows[i].arm].name);
-        trim_letter(line[0]);
+        eni_table_trim(line[0]);
         put_with_range(rows[i].time, rows[i].time_range, line[1]);
         put_with_range(rows[i].accuracy, rows[i].accuracy_range, line[2]);
         put_with_range(rows[i].speed, rows[i].speed_range, line[3]);
@@ -279,23 +252,28 @@ static void cell_time(const eni_study *study, const eni_row *row, FILE *page)
     fputs("</td>", page);
 }
 
-static void html_row(const eni_study *study, const eni_row *row, bool is_first, FILE *page)
+/* Of which setting and arm a row is; behind the arm what stands in brackets, "ring [direct, shm]", below it.
+ */
+static void begin_row(const eni_study *study, const eni_row *row, const char *strategy, FILE *page)
 {
-    char text[ENI_TABLE_TEXT], kind[256];
-    bool is_real = eni_study_is_real(study, row->setting);
-    eni_study_kind(study, row->setting, kind, sizeof kind);
-    fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
+    fputs(row->is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
     eni_html_text(page, study->settings[row->setting].name);
-    fputs("<small>", page);
-    eni_html_text(page, is_real ? "real" : "emulated");
-    fputs("</small></th><td class=\"name\">", page);
-    eni_plot_swatch(page, &study->arms[row->arm], is_real);
-    const char *how = strstr(row->strategy, " [");
-    eni_html_printf(page, "%.*s", how == NULL ? 80 : (int)(how - row->strategy), row->strategy);
+    if (strategy != NULL)
+        fprintf(page, "<small>%s</small>", eni_study_is_real(study, row->setting) ? "real" : "emulated");
+    fputs("</th><td class=\"name\">", page);
+    eni_plot_swatch(page, &study->arms[row->arm], eni_study_is_real(study, row->setting));
+    if (strategy == NULL) strategy = study->arms[row->arm].name;
+    const char *how = strategy == row->strategy ? strstr(strategy, " [") : NULL;
+    eni_html_printf(page, "%.*s", how == NULL ? (int)strlen(strategy) : (int)(how - strategy), strategy);
     if (how != NULL) fputs("<small>", page);
     if (how != NULL) eni_html_printf(page, "%.*s", (int)strcspn(how + 2, "]"), how + 2);
-    if (how != NULL) fputs("</small>", page);
-    fputs("</td>", page);
+    fputs(how != NULL ? "</small></td>" : "</td>", page);
+}
+
+static void html_row(const eni_study *study, const eni_row *row, FILE *page)
+{
+    char text[ENI_TABLE_TEXT];
+    begin_row(study, row, row->strategy, page);
     cell_number(page, row->updates.median, row->updates.min, row->updates.max, row->updates.n, to_one);
     cell_number(page, row->speed.median, row->speed.min, row->speed.max, row->speed.n, to_three_digits);
     cell_time(study, row, page);
@@ -322,26 +300,19 @@ static void html_row(const eni_study *study, const eni_row *row, bool is_first, 
 
 void eni_report_html_table(const eni_study *study, FILE *page)
 {
-    fprintf(
-        page,
-        "<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">setting</th>"
-        "<th scope=\"col\" class=\"name\">strategy<small>sum, transport</small></th>"
-        "<th scope=\"col\">updates</th><th scope=\"col\">samples/s</th><th scope=\"col\">to %g" THIN "%%</th>"
-        "<th scope=\"col\">test acc<small>%%</small></th><th scope=\"col\">staleness<small>mean, p50/p95/max"
-        "</small></th><th scope=\"col\">wait<small>by rank</small></th><th scope=\"col\">payload<small>/ theory</small></th>"
-        "<th scope=\"col\">wire<small>MB</small></th></tr></thead><tbody>\n",
+    char heads[400];
+    eni_row row = {0};
+    snprintf(
+        heads, sizeof heads,
+        "setting|=strategy<small>sum, transport</small>|updates|samples/s|to %g" THIN "%%|test acc<small>%%"
+        "</small>|staleness<small>mean, p50/p95/max</small>|wait<small>by rank</small>|payload<small>/ theory"
+        "</small>|wire<small>MB</small>",
         100 * study->target);
-    for (size_t c = 0; c < study->nsettings; c++) {
-        bool is_first = true;
-        for (size_t a = 0; a < study->narms; a++) {
-            eni_row row;
-            if (eni_study_count(study, c, a) == 0) continue;
-            eni_row_fill(study, c, a, &row);
-            html_row(study, &row, is_first, page);
-            is_first = false;
-        }
-    }
-    fputs("</tbody></table></div>\n", page);
+    eni_html_table(page, "main", heads);
+    for (size_t next = 0; eni_row_next(study, &next, &row);)
+        html_row(study, &row, page);
+    eni_html_table_end(page);
+    fputc('\n', page);
 }
 
 static void ranked_cell(FILE *page, const char *text, const char *range)
@@ -359,15 +330,14 @@ static void ranked_cell(FILE *page, const char *text, const char *range)
 void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *page)
 {
     const eni_study *study = verdict->study;
+    char heads[160];
     eni_rank_row rows[ENI_MAX_ARMS];
     size_t n = eni_verdict_rank(verdict, setting, rows);
     if (n < 2) return;
-    fprintf(
-        page,
-        "<div class=\"scroll\" tabindex=\"0\"><table class=\"rank\"><thead><tr><th scope=\"col\">arm</th>"
-        "<th scope=\"col\">to %g" THIN "%%</th><th scope=\"col\">test acc<small>%%</small></th>"
-        "<th scope=\"col\">samples/s</th><th scope=\"col\">differs from the first</th></tr></thead><tbody>\n",
-        100 * study->target);
+    snprintf(heads, sizeof heads,
+             "arm|to %g" THIN "%%|test acc<small>%%</small>|samples/s|differs from the first",
+             100 * study->target);
+    eni_html_table(page, "rank", heads);
     for (size_t i = 0; i < n; i++) {
         fputs("<tr><th scope=\"row\">", page);
         eni_plot_swatch(page, &study->arms[rows[i].arm], eni_study_is_real(study, setting));
@@ -379,35 +349,8 @@ void eni_report_html_ranking(const eni_verdict *verdict, size_t setting, FILE *p
         ranked_cell(page, rows[i].differs, "");
         fputs("</tr>\n", page);
     }
-    fputs("</tbody></table></div>\n", page);
-}
-
-static double step_p50(const eni_run *run)
-{
-    return run->step_ms[0];
-}
-
-static double step_p95(const eni_run *run)
-{
-    return run->step_ms[1];
-}
-
-static double step_p99(const eni_run *run)
-{
-    return run->step_ms[2];
-}
-
-static double cpu_seconds(const eni_run *run)
-{
-    double sum = run->nroles > 0 ? 0 : NAN;
-    for (size_t i = 0; i < run->nroles; i++)
-        sum += run->roles[i].cpu_seconds;
-    return sum;
-}
-
-static double rss_mb(const eni_run *run)
-{
-    return run->max_rss / 1e6;
+    eni_html_table_end(page);
+    fputc('\n', page);
 }
 
 void eni_report_html_steps(const eni_study *study, FILE *page)
@@ -415,39 +358,32 @@ void eni_report_html_steps(const eni_study *study, FILE *page)
     static const struct {
         eni_metric metric;
         const char *format;
-    } columns[] = {
-        {step_p50, "%.1f"}, {step_p95, "%.1f"}, {step_p99, "%.1f"}, {cpu_seconds, "%.1f"}, {rss_mb, "%.0f"}};
+    } columns[] = {{eni_metric_step_p50, "%.1f"},
+                   {eni_metric_step_p95, "%.1f"},
+                   {eni_metric_step_p99, "%.1f"},
+                   {eni_metric_cpu_seconds, "%.1f"},
+                   {eni_metric_rss_mb, "%.0f"}};
     enum { COLUMNS = sizeof columns / sizeof columns[0] };
     bool is_known = false;
+    eni_row row = {0};
     for (size_t r = 0; r < study->nruns; r++)
         for (size_t k = 0; k < COLUMNS; k++)
             is_known = is_known || !isnan(columns[k].metric(&study->runs[r]));
     if (!is_known) return;
-    fputs("<div class=\"scroll\" tabindex=\"0\"><table class=\"main\"><thead><tr><th scope=\"col\">setting</th>"
-          "<th scope=\"col\" class=\"name\">strategy</th><th scope=\"col\">step p50<small>ms</small></th>"
-          "<th scope=\"col\">p95<small>ms</small></th><th scope=\"col\">p99<small>ms</small></th>"
-          "<th scope=\"col\">processor<small>s, all roles</small></th>"
-          "<th scope=\"col\">memory<small>MB, max rss</small></th></tr></thead><tbody>\n",
-          page);
-    for (size_t c = 0; c < study->nsettings; c++) {
-        bool is_first = true;
-        for (size_t a = 0; a < study->narms; a++) {
-            if (eni_study_count(study, c, a) == 0) continue;
-            fputs(is_first ? "<tr class=\"first\"><th scope=\"row\">" : "<tr><th scope=\"row\">", page);
-            is_first = false;
-            eni_html_text(page, study->settings[c].name);
-            fputs("</th><td class=\"name\">", page);
-            eni_plot_swatch(page, &study->arms[a], eni_study_is_real(study, c));
-            eni_html_text(page, study->arms[a].name);
-            fputs("</td>", page);
-            for (size_t k = 0; k < COLUMNS; k++) {
-                char text[32];
-                put(eni_study_summary(study, c, a, columns[k].metric).median, columns[k].format, text,
-                    sizeof text);
-                fprintf(page, "<td>%s</td>", text);
-            }
-            fputs("</tr>\n", page);
+    eni_html_table(
+        page, "main",
+        "setting|=strategy|step p50<small>ms</small>|p95<small>ms</small>|p99<small>ms</small>|processor"
+        "<small>s, all roles</small>|memory<small>MB, max rss</small>");
+    for (size_t next = 0; eni_row_next(study, &next, &row);) {
+        begin_row(study, &row, NULL, page);
+        for (size_t k = 0; k < COLUMNS; k++) {
+            char text[32];
+            put(eni_study_summary(study, row.setting, row.arm, columns[k].metric).median, columns[k].format,
+                text, sizeof text);
+            fprintf(page, "<td>%s</td>", text);
         }
+        fputs("</tr>\n", page);
     }
-    fputs("</tbody></table></div>\n", page);
+    eni_html_table_end(page);
+    fputc('\n', page);
 }

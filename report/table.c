@@ -28,6 +28,17 @@ size_t eni_table_width(const char *text)
     return width;
 }
 
+void eni_table_trim(char *text)
+{
+    size_t n = strlen(text), tail = 0;
+    while (tail < n && tail < 3 && ((unsigned char)text[n - 1 - tail] & 0xc0) == 0x80)
+        tail++;
+    if (tail == n) return;
+    unsigned char head = (unsigned char)text[n - 1 - tail];
+    size_t wanted = head >= 0xf0 ? 3 : head >= 0xe0 ? 2 : head >= 0xc0 ? 1 : 0;
+    if (wanted != tail) text[n - 1 - tail] = 0;
+}
+
 static void print_cell(FILE *out, const char *text, size_t width, bool is_right, bool is_last)
 {
     int pad = (int)(width - eni_table_width(text));

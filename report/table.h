@@ -22,6 +22,9 @@ void eni_table_print(FILE *out, const eni_column *columns, size_t ncols, const c
 /* Prints one text without control characters. */
 void eni_table_text(FILE *out, const char *text);
 
+/* A letter that a size limit has cut in half goes as a whole. */
+void eni_table_trim(char *text);
+
 /* Letters that `text` takes in a terminal. */
 size_t eni_table_width(const char *text);
 

@@ -15,7 +15,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "report/plot.h"
-#include "report/plot_trace.h"
 #include "tests/report/fixture.h"
 
 static void swallow(void *user, int level, const char *subsystem, const char *text)
@@ -150,7 +149,7 @@ static void csv_quotes_what_it_must(void **state)
     eni_csv_number(&csv, 12345678901.0);
     fputc(',', csv.file);
     eni_csv_name(&csv, "ssp:bound=2,lr=\"a b\"");
-    assert_int_equal(eni_csv_close(&csv, &canvas, "data"), EN_OK);
+    assert_int_equal(eni_csv_close(&csv, dir, "data", canvas.page), EN_OK);
     fclose(canvas.page);
     file = fixture_read(dir, "data.csv");
     assert_string_equal(file, "a,b\n\"x,\"\"y\"\"\",0.25,12345678901,ssp:bound=2;lr=_a_b_");
