@@ -66,23 +66,6 @@ en_status eni_peer_init(eni_peer *peer, const eni_message *message)
     return EN_ENOMEM;
 }
 
-static bool copy_peer(eni_peer *copy, const eni_peer *peer)
-{
-    copy->host = eni_strdup(peer->host);
-    copy->host_id = eni_strdup(peer->host_id);
-    return copy->host != NULL && copy->host_id != NULL &&
-           eni_key_values_copy(peer->member_data, peer->nmember_data, &copy->member_data) == EN_OK;
-}
-
-en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer)
-{
-    *copy_out = (eni_peer){
-        .rank = peer->rank, .pid = peer->pid, .born = peer->born, .nmember_data = peer->nmember_data};
-    if (copy_peer(copy_out, peer)) return EN_OK;
-    eni_peer_fini(copy_out);
-    return EN_ENOMEM;
-}
-
 void eni_peer_fini(eni_peer *peer)
 {
     eni_free((void *)(uintptr_t)peer->host);

@@ -44,7 +44,7 @@ typedef struct eni_peer {
     int64_t pid;
     uint64_t born;    /* clock ticks after boot: with pid and host_id the one process meant; 0: not known */
     const char *host; /* for people */
-    const char *host_id;      /* equal exactly for processes that may share memory: host_info.h */
+    const char *host_id;              /* equal exactly for processes that may share memory: host_info.h */
     const eni_key_value *member_data; /* what it wanted to tell the others: data addresses, socket names */
     size_t nmember_data;
 } eni_peer;

@@ -1,6 +1,6 @@
-/* leader.c - the leader's life, its calls and its loop; see leader.h. One round of the loop: wait, read
- * everything, serve broken connections first (so that a death is named before what others say because of it),
- * then the rest. What is served there is in the other files (leader_state.h). */
+/* leader.c - the leader's life, its calls, its loop and what members say in it; see leader.h. One round of
+ * the loop: wait, read everything, serve broken connections first (so that a death is named before what
+ * others say because of it), then the rest. */
 #include "runtime/control/leader.h"
 
 #include <errno.h>
@@ -24,9 +24,160 @@
 enum { POLL_WAKE, POLL_LISTEN, POLL_CONNECTIONS };
 enum { SPARE_CONNECTIONS = 64, OTHER_FILES = 64, TICK_MS = 100, SOON_MS = 10 };
 static const int64_t unauthenticated_ns = 5 * ENI_SECOND; /* how long a connection may stay without a JOIN */
-static const int64_t turn_ns = 100 * ENI_MILLI;    /* and in any crowd */
+static const int64_t turn_ns = 100 * ENI_MILLI;           /* and in any crowd */
 static const int64_t last_words_ns =
     50 * ENI_MILLI; /* what a process sent before it ended may be on its way */
+
+/* ---- what members say after WELCOME ---- */
+
+static void on_bye(eni_leader *leader, eni_leader_member *member)
+{
+    member->stage = MEMBER_BYE;
+    member->done = member->told;
+    eni_leader_try_gather(leader);
+    eni_leader_check_paused(leader);
+    eni_leader_check_end(leader);
+}
+
+static void on_paused(eni_leader *leader, eni_leader_member *member, const eni_message *m)
+{
+    member->has_paused = true;
+    member->paused_step = m->step;
+    eni_leader_check_paused(leader);
+}
+
+static void on_stop(eni_leader *leader, const eni_connection *connection, const eni_message *m)
+{
+    char who[32], why[ENI_REASON_MAX];
+    eni_peer_name(connection->peer.rank, who);
+    snprintf(why, sizeof why, "%.400s, at %s", m->reason, who);
+    eni_leader_begin_stop(leader, why);
+}
+
+/* The same number gets the same answer, also from another incarnation of the leader. */
+static void on_claim(eni_leader *leader, eni_leader_member *member, const eni_message *m)
+{
+    if (m->number != member->claims && m->number != member->claims + 1) {
+        eni_leader_lost(leader, member->connection, "it sent a claim out of order");
+        return;
+    }
+    if (m->number != member->claims) {
+        uint64_t next = atomic_load_explicit(&leader->claimed, memory_order_relaxed);
+        bool has_index = next < leader->terms.budget && leader->stop.stage == STOP_NONE;
+        uint64_t index = has_index ? next : UINT64_MAX;
+        int32_t rank = eni_leader_member_number(leader, member);
+        if (eni_leader_write(leader, ENI_ENTRY_CLAIM, rank, m->number, index) != EN_OK) return;
+        member->claims = m->number;
+        member->claim_index = index;
+        if (has_index) atomic_store_explicit(&leader->claimed, next + 1, memory_order_relaxed);
+    }
+    bool has_index = member->claim_index != UINT64_MAX;
+    eni_message answer = {.type = ENI_CTL_CLAIMED,
+                          .number = member->claims,
+                          .has_index = has_index,
+                          .index = has_index ? member->claim_index : 0};
+    eni_leader_member_put(member, &answer);
+}
+
+static void on_heartbeat(eni_leader *leader, eni_leader_member *member, const eni_message *m)
+{
+    bool has_moved = m->moves != member->moves || m->step != member->step || m->op != member->op ||
+                     m->waits != member->waits;
+    if (has_moved) {
+        leader->when.moved_ns = eni_now_ns();
+        member->has_wait = false;
+    }
+    member->step = m->step;
+    member->op = m->op;
+    member->waits = m->waits;
+    member->moves = m->moves;
+    memcpy(member->phase, m->phase, sizeof member->phase);
+    atomic_fetch_add_explicit(&leader->samples, m->samples - member->samples, memory_order_relaxed);
+    member->samples = m->samples;
+}
+
+static void on_done(eni_leader *leader, eni_leader_member *member, const eni_message *m)
+{
+    if (m->number > member->told || m->number < member->done) {
+        eni_leader_lost(leader, member->connection, "it has blobs that it was never sent");
+        return;
+    }
+    member->done = m->number;
+    eni_leader_check_end(leader);
+}
+
+/* Whoever breaks the protocol is lost. `fault` NULL: it did not. */
+static void check_fault(eni_leader *leader, const eni_leader_member *member, const char *fault)
+{
+    if (fault != NULL) eni_leader_lost(leader, member->connection, fault);
+}
+
+/* What a rank may say after WELCOME and before its goodbye; false: nothing of that. */
+static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_message *m)
+{
+    leader->when.moved_ns = eni_now_ns();
+    switch (m->type) {
+    case ENI_CTL_CLAIM: on_claim(leader, member, m); return true;
+    case ENI_CTL_GATHER: check_fault(leader, member, eni_leader_gather(leader, member, m)); return true;
+    case ENI_CTL_DONE: on_done(leader, member, m); return true;
+    case ENI_CTL_PAUSED: on_paused(leader, member, m); return true;
+    case ENI_CTL_BYE: on_bye(leader, member); return true;
+    default: return false;
+    }
+}
+
+static void serve_member(eni_leader *leader, eni_connection *connection, const eni_message *m)
+{
+    if (leader->stage == LEADER_ENDING) return;
+    eni_leader_member *member = eni_leader_member_of(leader, connection);
+    bool is_in = connection->stage == CONNECTION_ACTIVE && member != NULL;
+    switch (m->type) {
+    case ENI_CTL_ABORT: eni_leader_gave_up(leader, connection, m->reason); return;
+    case ENI_CTL_STOP: on_stop(leader, connection, m); return;
+    case ENI_CTL_WAITING: eni_leader_waiting(leader, connection, member, m); return;
+    case ENI_CTL_READY: eni_leader_ready(leader, connection, m); return;
+    case ENI_CTL_HEARTBEAT:
+        if (!is_in) break;
+        on_heartbeat(leader, member, m);
+        return;
+    case ENI_CTL_ADDED:
+        if (!is_in || connection->server == 0) break;
+        check_fault(leader, member, eni_leader_added(leader, member, m));
+        return;
+    default:
+        if (is_in && connection->server == 0 && member->stage == MEMBER_HERE && serve_rank(leader, member, m))
+            return;
+    }
+    eni_leader_lost(leader, connection, "it sent a message that was not due");
+}
+
+/* ---- time ---- */
+
+static void beat(eni_leader *leader, int64_t now_ns)
+{
+    int64_t interval_ns = leader->config.peer_timeout_ns / 4;
+    if (interval_ns > ENI_SECOND) interval_ns = ENI_SECOND;
+    if (now_ns < leader->when.next_beat_ns) return;
+    leader->when.next_beat_ns = now_ns + interval_ns;
+    eni_message m = {.type = ENI_CTL_HEARTBEAT, .step = -1, .samples = eni_leader_samples(leader)};
+    for (int32_t i = 0; i < leader->nmembers; i++)
+        if (leader->members[i].connection != NULL &&
+            leader->members[i].connection->stage == CONNECTION_ACTIVE)
+            eni_leader_member_put(&leader->members[i], &m);
+}
+
+static void tick_run(eni_leader *leader, int64_t now_ns)
+{
+    eni_leader_check_silence(leader, now_ns);
+    if (leader->stage == LEADER_RUNNING && leader->abort.at_ns != 0 && now_ns >= leader->abort.at_ns)
+        eni_leader_finish(leader, EN_EPEER, leader->abort.reason);
+    /* Everyone had left before this incarnation began: who has not heard the answer has had time to ask for
+     * it. */
+    if (leader->config.revived != NULL && now_ns - leader->when.started_ns >= eni_leader_back_ns(leader))
+        eni_leader_check_end(leader);
+    if (leader->stage == LEADER_RUNNING) eni_leader_check_deadlock(leader, now_ns);
+    if (leader->stage == LEADER_RUNNING) beat(leader, now_ns);
+}
 
 /* ---- one round of the loop ---- */
 
@@ -44,7 +195,7 @@ static eni_connection *next_connection(eni_leader *leader, bool *is_full_out)
         if (connection->stage == CONNECTION_FREE) return connection;
         if (connection->stage != CONNECTION_NEW) continue;
         has_unauthenticated = true;
-        if (connection->heard_ns + turn_ns > leader->looked_ns) continue;
+        if (connection->heard_ns + turn_ns > leader->when.looked_ns) continue;
         if (oldest == NULL || connection->heard_ns < oldest->heard_ns) oldest = connection;
     }
     *is_full_out = !has_unauthenticated;
@@ -58,11 +209,11 @@ static void accept_all(eni_leader *leader)
     bool is_full;
     for (eni_connection *connection; (connection = next_connection(leader, &is_full)) != NULL || is_full;) {
         int fd;
-        if (eni_tcp_accept(leader->listen_fd, 0, -1, &fd) != EN_OK) return;
+        if (eni_tcp_accept(leader->door.listen_fd, 0, -1, &fd) != EN_OK) return;
         if (connection == NULL || connection->stage != CONNECTION_FREE) {
-            if (!leader->has_warned_full)
+            if (!leader->door.has_warned_full)
                 eni_warn("leader", "too many connections: closing unauthenticated ones");
-            leader->has_warned_full = true;
+            leader->door.has_warned_full = true;
         }
         if (connection == NULL) {
             close(fd);
@@ -70,7 +221,7 @@ static void accept_all(eni_leader *leader)
         }
         if (connection->stage != CONNECTION_FREE) eni_connection_free(connection);
         *connection = (eni_connection){.stage = CONNECTION_NEW,
-                                       .refusals = &leader->refusals,
+                                       .refusals = &leader->door.refusals,
                                        .heard_ns = eni_now_ns(),
                                        .process_fd = -1};
         eni_link_init(&connection->link, fd);
@@ -84,7 +235,7 @@ static void dispatch(eni_leader *leader, eni_connection *connection, eni_span fr
     char text[ENI_REASON_MAX];
     en_status st = eni_message_get(frame.data, frame.bytes, &message, &why);
     if (st == EN_OK && (connection->stage == CONNECTION_ACTIVE || connection->stage == CONNECTION_JOINED)) {
-        eni_leader_serve(leader, connection, &message);
+        serve_member(leader, connection, &message);
     } else if (st == EN_OK && connection->stage == CONNECTION_NEW && message.type == ENI_CTL_JOIN) {
         eni_leader_join(leader, connection, &message);
     } else if (connection->stage == CONNECTION_NEW) {
@@ -169,10 +320,10 @@ static void wait_events(eni_leader *leader)
 {
     struct pollfd *set = leader->polled;
     int wait_ms = TICK_MS;
-    set[POLL_WAKE] = (struct pollfd){leader->wake_fd, POLLIN, 0};
+    set[POLL_WAKE] = (struct pollfd){leader->loop.wake_fd, POLLIN, 0};
     bool is_full;
     const bool has_room = next_connection(leader, &is_full) != NULL || is_full;
-    set[POLL_LISTEN] = (struct pollfd){has_room ? leader->listen_fd : -1, POLLIN, 0};
+    set[POLL_LISTEN] = (struct pollfd){has_room ? leader->door.listen_fd : -1, POLLIN, 0};
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
         short events = POLLIN;
@@ -190,10 +341,10 @@ static void wait_events(eni_leader *leader)
 /* The process itself was stopped (Ctrl-Z, a suspended laptop): silence during that time is nobody's fault. */
 static void forgive_own_absence(eni_leader *leader, int64_t now_ns)
 {
-    if (leader->looked_ns != 0 && now_ns - leader->looked_ns > leader->config.peer_timeout_ns / 2)
+    if (leader->when.looked_ns != 0 && now_ns - leader->when.looked_ns > leader->config.peer_timeout_ns / 2)
         for (size_t i = 0; i < leader->nconnections; i++)
             leader->connections[i].heard_ns = now_ns;
-    leader->looked_ns = now_ns;
+    leader->when.looked_ns = now_ns;
 }
 
 /* What other threads of this process asked for. */
@@ -201,12 +352,12 @@ static void check_asked(eni_leader *leader)
 {
     char abort_reason[ENI_REASON_MAX], stop_why[ENI_REASON_MAX];
     eventfd_t ignored;
-    eventfd_read(leader->wake_fd, &ignored);
+    eventfd_read(leader->loop.wake_fd, &ignored);
     pthread_mutex_lock(&leader->lock);
-    bool is_abort_asked = leader->is_abort_asked, is_stop_asked = leader->is_stop_asked;
-    memcpy(abort_reason, leader->asked_reason, sizeof abort_reason);
-    memcpy(stop_why, leader->stop_why, sizeof stop_why);
-    leader->is_stop_asked = false;
+    bool is_abort_asked = leader->asked.is_abort, is_stop_asked = leader->asked.is_stop;
+    memcpy(abort_reason, leader->asked.abort_reason, sizeof abort_reason);
+    memcpy(stop_why, leader->asked.stop_why, sizeof stop_why);
+    leader->asked.is_stop = false;
     pthread_mutex_unlock(&leader->lock);
     if (leader->stage == LEADER_ENDING) return;
     if (is_abort_asked)
@@ -234,7 +385,7 @@ static void round_once(eni_leader *leader)
     check_asked(leader);
     if (leader->stage == LEADER_JOINING || leader->stage == LEADER_SERVING)
         eni_leader_tick_join(leader, now_ns);
-    if (leader->stage == LEADER_RUNNING) eni_leader_tick_run(leader, now_ns);
+    if (leader->stage == LEADER_RUNNING) tick_run(leader, now_ns);
     eni_leader_status_tick(leader, now_ns);
 }
 
@@ -244,15 +395,14 @@ static void *run(void *argument)
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
-    if (leader->config.revived != NULL && eni_leader_revive(leader) != EN_OK)
-        eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");
+    if (leader->config.revived != NULL) eni_leader_revive(leader);
     do
         round_once(leader);
-    while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->end_ns));
+    while (leader->stage != LEADER_ENDING || (has_connections(leader) && eni_now_ns() < leader->when.end_ns));
     pthread_mutex_lock(&leader->lock);
-    leader->is_over = true;
+    leader->outcome.is_over = true;
     pthread_mutex_unlock(&leader->lock);
-    eventfd_write(leader->over_fd, 1);
+    eventfd_write(leader->loop.over_fd, 1);
     return NULL;
 }
 
@@ -272,16 +422,18 @@ static void leader_free(eni_leader *leader)
         eni_connection_free(&leader->connections[i]);
     for (int32_t i = 0; i < leader->nmembers && leader->members != NULL; i++)
         member_fini(&leader->members[i]);
-    for (int32_t i = 0; i < leader->nmembers && leader->peers != NULL; i++)
+    const bool is_revived = leader->config.revived != NULL; /* then these are borrowed */
+    for (int32_t i = is_revived ? leader->config.nranks : 0; i < leader->nmembers && leader->peers != NULL;
+         i++)
         eni_peer_fini(&leader->peers[i]);
     eni_leader_status_close(leader->status_file);
-    if (leader->listen_fd >= 0) close(leader->listen_fd);
-    if (leader->wake_fd >= 0) close(leader->wake_fd);
-    if (leader->over_fd >= 0) close(leader->over_fd);
+    if (leader->door.listen_fd >= 0) close(leader->door.listen_fd);
+    if (leader->loop.wake_fd >= 0) close(leader->loop.wake_fd);
+    if (leader->loop.over_fd >= 0) close(leader->loop.over_fd);
     eni_free((void *)(uintptr_t)leader->config.host);
     eni_free((void *)(uintptr_t)leader->config.host_id);
     eni_free((void *)(uintptr_t)leader->config.attributes);
-    eni_free((void *)(uintptr_t)leader->world.key_values);
+    if (!is_revived) eni_free((void *)(uintptr_t)leader->world.key_values);
     eni_free(leader->connections);
     eni_free(leader->polled);
     eni_free(leader->member_data);
@@ -304,8 +456,8 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     leader->members = eni_alloc_array(n, sizeof *leader->members);
     leader->config.host = eni_strdup(config->host);
     leader->config.host_id = eni_strdup(config->host_id);
-    leader->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    leader->over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    leader->loop.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    leader->loop.over_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     for (size_t i = 0; leader->connections != NULL && i < leader->nconnections; i++)
         leader->connections[i].link.fd = leader->connections[i].process_fd = -1;
     for (size_t i = 0; leader->members != NULL && i < n; i++)
@@ -315,7 +467,7 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
     if (!is_whole) return EN_ENOMEM;
     if (config->attributes != NULL)
         EN_TRY(eni_key_values_copy(config->attributes, config->nattributes, &leader->config.attributes));
-    if (leader->wake_fd >= 0 && leader->over_fd >= 0) return EN_OK;
+    if (leader->loop.wake_fd >= 0 && leader->loop.over_fd >= 0) return EN_OK;
     eni_error("leader", "eventfd failed: %s", strerror(errno));
     return EN_EIO;
 }
@@ -324,9 +476,10 @@ static en_status allocate(eni_leader *leader, const eni_leader_config *config)
 static en_status open_listener(eni_leader *leader, const eni_leader_config *config)
 {
     if (config->listen_fd < 0)
-        return eni_tcp_listen(&config->listen, config->is_insecure, &leader->listen_fd, &leader->address);
+        return eni_tcp_listen(&config->listen, config->is_insecure, &leader->door.listen_fd,
+                              &leader->address);
     EN_TRY(eni_tcp_adopt(config->listen_fd, &leader->address));
-    leader->listen_fd = config->listen_fd;
+    leader->door.listen_fd = config->listen_fd;
     return EN_OK;
 }
 
@@ -347,25 +500,25 @@ en_status eni_leader_start(const eni_leader_config *config, eni_leader **leader_
     leader->config.host = leader->config.host_id = NULL;
     leader->config.attributes = NULL;
     leader->born = eni_process_born(getpid());
-    leader->stop_step = ENI_STEP_NEVER;
-    leader->listen_fd = leader->wake_fd = leader->over_fd = -1;
+    leader->stop.step = ENI_STEP_NEVER;
+    leader->door.listen_fd = leader->loop.wake_fd = leader->loop.over_fd = -1;
     if (config->peer_timeout_ns == 0) leader->config.peer_timeout_ns = 5 * ENI_SECOND;
     if (config->deadlock_ns == 0)
         leader->config.deadlock_ns =
             leader->config.peer_timeout_ns > 5 * ENI_SECOND ? leader->config.peer_timeout_ns : 5 * ENI_SECOND;
     if (config->ask_tag == NULL) leader->config.ask_tag = "result";
-    leader->started_ns = eni_now_ns();
-    leader->next_notice_ns = leader->started_ns + 5 * ENI_SECOND;
+    leader->when.started_ns = eni_now_ns();
+    leader->when.next_notice_ns = leader->when.started_ns + 5 * ENI_SECOND;
     int64_t join_ns = config->join_ns;
     if (config->revived != NULL && config->server_timeout_ns > 0) join_ns = config->server_timeout_ns;
-    leader->join_deadline_ns = leader->started_ns + join_ns;
+    leader->when.join_deadline_ns = leader->when.started_ns + join_ns;
     pthread_mutex_init(&leader->lock, NULL);
     EN_TRY_GOTO(allocate(leader, config), free_leader);
     EN_TRY_GOTO(open_listener(leader, config), free_leader);
     eni_leader_status_open(leader);
-    if (pthread_create(&leader->thread, NULL, run, leader) != 0) {
+    if (pthread_create(&leader->loop.thread, NULL, run, leader) != 0) {
         eni_error("leader", "cannot start a thread");
-        if (config->listen_fd >= 0) leader->listen_fd = -1; /* not taken over after all */
+        if (config->listen_fd >= 0) leader->door.listen_fd = -1; /* not taken over after all */
         EN_TRY_GOTO(EN_EIO, free_leader);
     }
     *leader_out = leader;
@@ -377,6 +530,16 @@ free_leader:
 
 /* ---- questions and wishes ---- */
 
+uint64_t eni_leader_claimed(const eni_leader *leader)
+{
+    return atomic_load_explicit(&leader->claimed, memory_order_relaxed);
+}
+
+uint64_t eni_leader_samples(const eni_leader *leader)
+{
+    return atomic_load_explicit(&leader->samples, memory_order_relaxed);
+}
+
 const eni_address *eni_leader_address(const eni_leader *leader)
 {
     return &leader->address;
@@ -386,39 +549,34 @@ bool eni_leader_is_over(const eni_leader *leader)
 {
     eni_leader *mutable = (eni_leader *)(uintptr_t)leader; /* the lock is not part of what const promises */
     pthread_mutex_lock(&mutable->lock);
-    bool is_over = leader->is_over;
+    bool is_over = leader->outcome.is_over;
     pthread_mutex_unlock(&mutable->lock);
     return is_over;
 }
 
 en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt_fd)
 {
-    en_status st = eni_tcp_wait(leader->over_fd, POLLIN, deadline_ns, interrupt_fd);
+    en_status st = eni_tcp_wait(leader->loop.over_fd, POLLIN, deadline_ns, interrupt_fd);
     if (st == EN_EPEER && !eni_leader_is_over(leader)) return EN_EINTR;
     if (st == EN_ETIMEOUT) return st;
     pthread_mutex_lock(&leader->lock);
-    st = leader->status;
+    st = leader->outcome.status;
     pthread_mutex_unlock(&leader->lock);
     return st;
-}
-
-int eni_leader_fd(const eni_leader *leader)
-{
-    return leader->over_fd;
 }
 
 void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX])
 {
     pthread_mutex_lock(&leader->lock);
-    memcpy(reason_out, leader->reason, ENI_REASON_MAX);
+    memcpy(reason_out, leader->outcome.reason, ENI_REASON_MAX);
     pthread_mutex_unlock(&leader->lock);
 }
 
 en_status eni_leader_death(eni_leader *leader, eni_death *death_out)
 {
     pthread_mutex_lock(&leader->lock);
-    bool has_death = leader->has_death;
-    if (has_death) *death_out = leader->death;
+    bool has_death = leader->outcome.has_death;
+    if (has_death) *death_out = leader->outcome.death;
     pthread_mutex_unlock(&leader->lock);
     return has_death ? EN_OK : EN_ENOENT;
 }
@@ -426,35 +584,36 @@ en_status eni_leader_death(eni_leader *leader, eni_death *death_out)
 void eni_leader_abort(eni_leader *leader, const char *reason)
 {
     pthread_mutex_lock(&leader->lock);
-    if (!leader->is_abort_asked) snprintf(leader->asked_reason, sizeof leader->asked_reason, "%s", reason);
-    leader->is_abort_asked = true;
+    if (!leader->asked.is_abort)
+        snprintf(leader->asked.abort_reason, sizeof leader->asked.abort_reason, "%s", reason);
+    leader->asked.is_abort = true;
     pthread_mutex_unlock(&leader->lock);
-    eventfd_write(leader->wake_fd, 1);
+    eventfd_write(leader->loop.wake_fd, 1);
 }
 
 void eni_leader_stop(eni_leader *leader)
 {
     if (leader == NULL) return;
     eni_leader_abort(leader, "the leader was stopped");
-    pthread_join(leader->thread, NULL);
+    pthread_join(leader->loop.thread, NULL);
     leader_free(leader);
 }
 
 void eni_leader_stop_run(eni_leader *leader, const char *why)
 {
     pthread_mutex_lock(&leader->lock);
-    if (leader->stop_why[0] == '\0') {
-        snprintf(leader->stop_why, sizeof leader->stop_why, "%s", why);
-        leader->is_stop_asked = true;
+    if (leader->asked.stop_why[0] == '\0') {
+        snprintf(leader->asked.stop_why, sizeof leader->asked.stop_why, "%s", why);
+        leader->asked.is_stop = true;
     }
     pthread_mutex_unlock(&leader->lock);
-    eventfd_write(leader->wake_fd, 1);
+    eventfd_write(leader->loop.wake_fd, 1);
 }
 
 bool eni_leader_is_stopping(eni_leader *leader, char why_out[ENI_REASON_MAX])
 {
     pthread_mutex_lock(&leader->lock);
-    memcpy(why_out, leader->stop_why, ENI_REASON_MAX);
+    memcpy(why_out, leader->asked.stop_why, ENI_REASON_MAX);
     pthread_mutex_unlock(&leader->lock);
     return why_out[0] != '\0';
 }

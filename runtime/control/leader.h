@@ -19,11 +19,11 @@ typedef struct eni_leader eni_leader;
 
 /* What on_world decides before anyone is let in. The pointers must stay valid until eni_leader_stop. */
 typedef struct eni_terms {
-    uint64_t budget;          /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
+    uint64_t budget;                  /* micro-batches that claims hand out: 0 .. budget-1, then EN_ESTOP */
     const eni_key_value *member_data; /* the leader's word to all: shard endpoints, .. */
     size_t nmember_data;
-    bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and the
-                     result, cannot be done without */
+    bool goes_on; /* as in the config, for who hears it from the ranks; but rank 0, which keeps the curve and
+                     the result, cannot be done without */
     char reason[ENI_REASON_MAX]; /* why not, when on_world fails: every rank logs it */
 } eni_terms;
 
@@ -82,12 +82,13 @@ typedef struct eni_leader_config {
                                   generation when it is back); and as long a revived leader waits for rejoins.
                                   0: its death is the run's, and a revived leader waits join_ns */
     int64_t deadlock_ns;       /* 0: the peer timeout, at least 5 s; see eni_member_wait_begin */
-    const eni_revived *revived; /* NULL: a first incarnation. Else only rejoins are let in, each at once (after all
-                                   other servers); on_world is called at the start, with epoch + 1 */
-    const char *ask_tag;        /* the gather for which other servers are asked for a blob; NULL: "result" */
+    const eni_revived
+        *revived;        /* NULL: a first incarnation. Else only rejoins are let in, each at once (after all
+                            other servers); on_world is called at the start, with epoch + 1 */
+    const char *ask_tag; /* the gather for which other servers are asked for a blob; NULL: "result" */
 
-    /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied, what
-     * the leader does not know: "strategy", "out", "launcher" (pid), "model", .. */
+    /* For `entrain ps`: the folder of its files (runs.h; borrowed during start; NULL: none), and, copied,
+     * what the leader does not know: "strategy", "out", "launcher" (pid), "model", .. */
     const char *status_folder;
     const eni_key_value *attributes;
     size_t nattributes;
@@ -125,9 +126,6 @@ en_status eni_leader_wait(eni_leader *leader, int64_t deadline_ns, int interrupt
 
 bool eni_leader_is_over(const eni_leader *leader);
 
-/* An eventfd, readable once the run is over. Borrowed: never read or closed. */
-int eni_leader_fd(const eni_leader *leader);
-
 /* How it ended, as one sentence; "" while it has not ended or when all said BYE. Copied. */
 void eni_leader_reason(eni_leader *leader, char reason_out[ENI_REASON_MAX]);
 
@@ -138,8 +136,8 @@ en_status eni_leader_death(eni_leader *leader, eni_death *death_out);
 uint64_t eni_leader_claimed(const eni_leader *leader);
 uint64_t eni_leader_samples(const eni_leader *leader);
 
-/* The early end in good order of member.h, asked for by the leader's process, which `entrain stop` sends a SIGTERM. Before
- * the ranks are in it ends the run at once. Returns at once. */
+/* The early end in good order of member.h, asked for by the leader's process, which `entrain stop` sends a
+ * SIGTERM. Before the ranks are in it ends the run at once. Returns at once. */
 void eni_leader_stop_run(eni_leader *leader, const char *why);
 
 /* Whether an early end was asked for, by anybody; then why. */

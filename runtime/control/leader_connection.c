@@ -66,11 +66,11 @@ bool eni_leader_has_own_member(const eni_leader *leader)
 void eni_leader_end(eni_leader *leader, en_status status, const char *reason, const eni_message *last)
 {
     pthread_mutex_lock(&leader->lock);
-    leader->status = status;
-    snprintf(leader->reason, sizeof leader->reason, "%s", reason);
+    leader->outcome.status = status;
+    snprintf(leader->outcome.reason, sizeof leader->outcome.reason, "%s", reason);
     pthread_mutex_unlock(&leader->lock);
     leader->stage = LEADER_ENDING;
-    leader->end_ns = eni_now_ns() + goodbye_ns;
+    leader->when.end_ns = eni_now_ns() + goodbye_ns;
     for (size_t i = 0; i < leader->nconnections; i++) {
         eni_connection *connection = &leader->connections[i];
         if (connection->stage != CONNECTION_JOINED && connection->stage != CONNECTION_ACTIVE) continue;

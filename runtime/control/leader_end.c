@@ -44,7 +44,8 @@ static void let_go(eni_leader *leader, eni_leader_member *member)
 void eni_leader_check_end(eni_leader *leader)
 {
     int32_t living = 0;
-    if (leader->stage != LEADER_RUNNING || leader->abort_ns != 0) return; /* goodbyes do not hide an abort */
+    if (leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
+        return; /* goodbyes do not hide an abort */
     for (int32_t r = 0; r < leader->config.nranks && leader->stage == LEADER_RUNNING; r++) {
         eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_BYE && member->connection != NULL && may_go(leader, member))
@@ -65,9 +66,9 @@ static void put_all(eni_leader *leader, const eni_message *m)
 
 static eni_message stop_message(eni_leader *leader, uint32_t type)
 {
-    eni_message m = {.type = type, .index = leader->stop_step};
+    eni_message m = {.type = type, .index = leader->stop.step};
     pthread_mutex_lock(&leader->lock);
-    memcpy(m.reason, leader->stop_why, sizeof m.reason);
+    memcpy(m.reason, leader->asked.stop_why, sizeof m.reason);
     pthread_mutex_unlock(&leader->lock);
     return m;
 }
@@ -77,14 +78,15 @@ static eni_message stop_message(eni_leader *leader, uint32_t type)
 void eni_leader_begin_stop(eni_leader *leader, const char *why)
 {
     pthread_mutex_lock(&leader->lock);
-    if (leader->stop_why[0] == '\0') snprintf(leader->stop_why, sizeof leader->stop_why, "%s", why);
+    if (leader->asked.stop_why[0] == '\0')
+        snprintf(leader->asked.stop_why, sizeof leader->asked.stop_why, "%s", why);
     pthread_mutex_unlock(&leader->lock);
     if (leader->stage != LEADER_RUNNING) {
         eni_leader_finish(leader, EN_EINTR, why);
         return;
     }
-    if (leader->stop != STOP_NONE) return;
-    leader->stop = STOP_PAUSING;
+    if (leader->stop.stage != STOP_NONE) return;
+    leader->stop.stage = STOP_PAUSING;
     for (int32_t r = 0; r < leader->config.nranks; r++)
         leader->members[r].has_paused = false;
     if (!eni_leader_has_own_member(leader)) eni_info("leader", "the run ends early: %s", why);
@@ -96,23 +98,24 @@ void eni_leader_begin_stop(eni_leader *leader, const char *why)
 void eni_leader_check_paused(eni_leader *leader)
 {
     int64_t last = -1;
-    if (leader->stop != STOP_PAUSING || leader->stage != LEADER_RUNNING) return;
+    if (leader->stop.stage != STOP_PAUSING || leader->stage != LEADER_RUNNING) return;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
         const eni_leader_member *member = &leader->members[r];
         if (member->stage == MEMBER_MISSING || (member->stage == MEMBER_HERE && !member->has_paused)) return;
         if (member->stage == MEMBER_HERE && member->paused_step > last) last = member->paused_step;
     }
     if (eni_leader_write(leader, ENI_ENTRY_STOP, 0, 0, (uint64_t)(last + 1)) != EN_OK) return;
-    leader->stop = STOP_CHOSEN;
-    leader->stop_step = (uint64_t)(last + 1);
+    leader->stop.stage = STOP_CHOSEN;
+    leader->stop.step = (uint64_t)(last + 1);
     eni_message stopping = stop_message(leader, ENI_CTL_STOPPING);
     put_all(leader, &stopping);
 }
 
 void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member)
 {
-    if (leader->stop == STOP_NONE) return;
-    eni_message m = stop_message(leader, leader->stop == STOP_CHOSEN ? ENI_CTL_STOPPING : ENI_CTL_PAUSE);
+    if (leader->stop.stage == STOP_NONE) return;
+    eni_message m =
+        stop_message(leader, leader->stop.stage == STOP_CHOSEN ? ENI_CTL_STOPPING : ENI_CTL_PAUSE);
     eni_leader_member_put(member, &m);
 }
 
@@ -144,8 +147,8 @@ static void end_with(eni_leader *leader, const eni_death *death)
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_error("leader", "%s", reason);
     pthread_mutex_lock(&leader->lock);
-    leader->death = *death;
-    leader->has_death = true;
+    leader->outcome.death = *death;
+    leader->outcome.has_death = true;
     pthread_mutex_unlock(&leader->lock);
     eni_leader_end(leader, EN_EPEER, reason, &dead);
 }
@@ -164,7 +167,7 @@ static void go_on_without(eni_leader *leader, eni_leader_member *member, const e
     eni_message left = eni_death_message(ENI_CTL_LEFT, death);
     member->stage = MEMBER_LOST;
     member->connection = NULL;
-    leader->moved_ns = eni_now_ns();
+    leader->when.moved_ns = eni_now_ns();
     if (eni_leader_write(leader, ENI_ENTRY_LEFT, death->rank, 0, 0) != EN_OK) return;
     eni_death_text(death, reason);
     if (!eni_leader_has_own_member(leader)) eni_warn("leader", "%s; the run goes on without it", reason);
@@ -180,7 +183,7 @@ static bool can_do_without(const eni_leader *leader, const eni_leader_member *me
 {
     return leader->config.goes_on && leader->stage == LEADER_RUNNING && member != NULL &&
            member - leader->members < leader->config.nranks && others_live(leader, member) &&
-           (member != leader->members || !leader->needs_first);
+           (member != leader->members || !leader->terms.goes_on);
 }
 
 static void lose(eni_leader *leader, eni_leader_member *member, const eni_death *death)
@@ -230,7 +233,7 @@ void eni_leader_connection_broke(eni_leader *leader, eni_connection *connection,
     member->connection = NULL;
     member->is_ready = false;
     member->missing_ns = eni_now_ns();
-    leader->asked = 0; /* it is asked again */
+    leader->asked_gather = 0; /* it is asked again */
     eni_connection_free(connection);
 }
 
@@ -249,9 +252,9 @@ void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const ch
         go_on_without(leader, member, &death);
         return;
     }
-    if (leader->abort_ns == 0) {
-        leader->abort_ns = eni_now_ns() + abort_grace_ns;
-        snprintf(leader->abort_reason, sizeof leader->abort_reason,
+    if (leader->abort.at_ns == 0) {
+        leader->abort.at_ns = eni_now_ns() + abort_grace_ns;
+        snprintf(leader->abort.reason, sizeof leader->abort.reason,
                  "%s (pid %" PRId64 " on host %.100s) gave up: %.300s", who, connection->peer.pid,
                  connection->peer.host, reason);
     }
@@ -261,7 +264,7 @@ void eni_leader_gave_up(eni_leader *leader, eni_connection *connection, const ch
     }
     bool is_joining = leader->stage != LEADER_RUNNING; /* then nobody has a neighbour yet */
     eni_connection_leave(connection);
-    if (is_joining) eni_leader_finish(leader, EN_EPEER, leader->abort_reason);
+    if (is_joining) eni_leader_finish(leader, EN_EPEER, leader->abort.reason);
 }
 
 /* ---- one that is silent, or does not come ---- */

@@ -79,7 +79,7 @@ static void forget(eni_leader *leader, uint64_t number)
     }
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         eni_slot_fini(&leader->members[i].added);
-    leader->asked = 0;
+    leader->asked_gather = 0;
 }
 
 static eni_blob blob_of(const eni_slot *slot)
@@ -98,7 +98,7 @@ static void finish_gather(eni_leader *leader, uint64_t number, const eni_slot *o
         return;
     }
     char tag[ENI_TAG_MAX];
-    bool is_asked = leader->asked == number;
+    bool is_asked = leader->asked_gather == number;
     memcpy(tag, opened->tag, sizeof tag);
     for (uint32_t i = 0; i < nmembers; i++) {
         const eni_leader_member *member = &leader->members[i];
@@ -126,12 +126,12 @@ static bool servers_added(eni_leader *leader, uint64_t number, const char *tag)
 {
     bool has_all = true;
     if (leader->nmembers == leader->config.nranks || strcmp(tag, leader->config.ask_tag) != 0) return true;
-    if (leader->asked != number) {
+    if (leader->asked_gather != number) {
         eni_message ask = {.type = ENI_CTL_ASK, .number = number};
         memcpy(ask.tag, tag, sizeof ask.tag);
         for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
             eni_leader_member_put(&leader->members[i], &ask);
-        leader->asked = number;
+        leader->asked_gather = number;
     }
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         has_all = has_all && leader->members[i].added.number == number;
@@ -153,7 +153,7 @@ void eni_leader_try_gather(eni_leader *leader)
         uint64_t number = open_number(leader);
         const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
         const eni_slot *slot = first == NULL ? NULL : eni_leader_member_slot(first, number);
-        if (slot == NULL || leader->stage != LEADER_RUNNING || leader->abort_ns != 0)
+        if (slot == NULL || leader->stage != LEADER_RUNNING || leader->abort.at_ns != 0)
             return; /* after an abort all hear that in a moment instead of an answer */
         for (int32_t r = 0; r < leader->config.nranks; r++) {
             const eni_leader_member *member = &leader->members[r];
@@ -203,7 +203,7 @@ const char *eni_leader_gather(eni_leader *leader, eni_leader_member *member, con
 
 const char *eni_leader_added(eni_leader *leader, eni_leader_member *member, const eni_message *m)
 {
-    if (leader->asked == 0 || m->number != leader->asked || member->added.number == m->number)
+    if (leader->asked_gather == 0 || m->number != leader->asked_gather || member->added.number == m->number)
         return "it sent a blob that nobody asked for";
     if (!slot_fill(&member->added, m)) {
         eni_leader_finish(leader, EN_ENOMEM, "the leader is out of memory");

@@ -1,8 +1,8 @@
 /* leader_join.c - who may come in, and when: at the start, and back after a psd was restarted.
  *
- * A first incarnation: every JOIN is checked by itself and its sender waits. When all are there the leader compares
- * what they say, lets its own process and then the other servers open what they have, and welcomes all. A
- * revived leader knows the world from the previous incarnation, and welcomes each as it comes back. */
+ * A first incarnation: every JOIN is checked by itself and its sender waits. When all are there the leader
+ * compares what they say, lets its own process and then the other servers open what they have, and welcomes
+ * all. A revived leader knows the world from the previous incarnation, and welcomes each as it comes back. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,11 +20,6 @@
 enum { FIRST_INCARNATION = 1 };
 static const int64_t serve_ns = 30 * ENI_SECOND; /* how long servers may take to open their shards */
 static const int64_t notice_again_ns = 30 * ENI_SECOND;
-
-static void set_text(char *out, size_t capacity, const char *text)
-{
-    snprintf(out, capacity, "%s", text);
-}
 
 /* ---- refusing ---- */
 
@@ -108,30 +103,21 @@ static bool compare_all(eni_leader *leader, char reason_out[ENI_REASON_MAX])
 
 static eni_message leader_message(const eni_leader *leader, uint32_t type)
 {
-    const eni_peer *self = &leader->world.leader;
     eni_message m = {.type = type,
                      .nranks = leader->config.nranks,
                      .nservers = leader->config.nservers,
                      .epoch = leader->world.epoch,
                      .incarnation = leader->world.incarnation,
-                     .budget = leader->terms.budget,
-                     .rank = self->rank,
-                     .pid = self->pid,
-                     .born = self->born};
-    set_text(m.host, sizeof m.host, self->host);
-    set_text(m.host_id, sizeof m.host_id, self->host_id);
-    m.member_data = (eni_key_value_list){self->member_data, self->nmember_data, {NULL, 0}};
+                     .budget = leader->terms.budget};
+    eni_message_set_peer(&m, &leader->world.leader);
     return m;
 }
 
 static void put_peers(eni_leader *leader, eni_connection *connection)
 {
     for (int32_t r = 0; r < leader->config.nranks; r++) {
-        const eni_peer *peer = &leader->peers[r];
-        eni_message m = {.type = ENI_CTL_PEER, .rank = r, .pid = peer->pid, .born = peer->born};
-        set_text(m.host, sizeof m.host, peer->host);
-        set_text(m.host_id, sizeof m.host_id, peer->host_id);
-        m.member_data = (eni_key_value_list){peer->member_data, peer->nmember_data, {NULL, 0}};
+        eni_message m = {.type = ENI_CTL_PEER};
+        eni_message_set_peer(&m, &leader->peers[r]);
         eni_connection_put(connection, &m);
     }
 }
@@ -144,7 +130,7 @@ static void welcome(eni_leader *leader, eni_leader_member *member)
     eni_message m = leader_message(leader, ENI_CTL_WELCOME);
     m.to = eni_leader_member_number(leader, member);
     connection->stage = CONNECTION_ACTIVE;
-    connection->heard_ns = leader->moved_ns = eni_now_ns();
+    connection->heard_ns = leader->when.moved_ns = eni_now_ns();
     member->stage = MEMBER_HERE;
     member->told = member->done = connection->done;
     member->has_wait = member->has_paused = false;
@@ -156,7 +142,7 @@ static void put_serve(eni_leader *leader, eni_leader_member *member)
 {
     if (member->connection->incarnation == 0) put_peers(leader, member->connection);
     eni_message m = leader_message(leader, ENI_CTL_SERVE);
-    m.key_values = (eni_key_value_list){leader->world.key_values, leader->world.nkey_values, {NULL, 0}};
+    m.key_values = (eni_key_value_list){.pair = leader->world.key_values, .n = leader->world.nkey_values};
     eni_connection_put(member->connection, &m);
 }
 
@@ -206,7 +192,7 @@ static void open_servers(eni_leader *leader)
 {
     int64_t deadline_ns = eni_now_ns() + serve_ns;
     leader->stage = LEADER_SERVING;
-    if (leader->join_deadline_ns < deadline_ns) leader->join_deadline_ns = deadline_ns;
+    if (leader->when.join_deadline_ns < deadline_ns) leader->when.join_deadline_ns = deadline_ns;
     for (int32_t i = leader->config.nranks; i < leader->nmembers; i++)
         if (leader->members[i].connection != NULL) put_serve(leader, &leader->members[i]);
     if (all_ready(leader)) run(leader);
@@ -262,32 +248,30 @@ static void assign_ranks(eni_leader *leader)
     }
 }
 
-/* Moves what all have said into the world, which outlives their connections. */
-static void make_world(eni_leader *leader)
+static eni_peer own_peer(const eni_leader *leader)
 {
     const eni_leader_config *config = &leader->config;
-    for (int32_t i = 0; i < leader->nmembers; i++) {
-        eni_connection *connection = leader->members[i].connection;
-        leader->peers[i] = connection->peer;
-        connection->is_in_world = true;
-    }
-    eni_connection *first = leader->members[0].connection;
+    return (eni_peer){.rank = config->rank,
+                      .pid = getpid(),
+                      .born = leader->born,
+                      .host = config->host,
+                      .host_id = config->host_id};
+}
+
+static void make_world(eni_leader *leader, uint32_t epoch, uint64_t incarnation,
+                       const eni_key_value *key_values, size_t nkey_values)
+{
+    const eni_leader_config *config = &leader->config;
     leader->world = (eni_world_info){.rank = config->rank,
                                      .nranks = config->nranks,
                                      .nservers = config->nservers,
-                                     .epoch = config->epoch,
-                                     .incarnation = FIRST_INCARNATION,
+                                     .epoch = epoch,
+                                     .incarnation = incarnation,
                                      .budget = config->budget,
                                      .peers = leader->peers,
-                                     .leader = {.rank = config->rank,
-                                                .pid = getpid(),
-                                                .born = leader->born,
-                                                .host = config->host,
-                                                .host_id = config->host_id},
-                                     .key_values = first->key_values,
-                                     .nkey_values = first->nkey_values};
-    first->key_values = NULL;
-    first->nkey_values = 0;
+                                     .leader = own_peer(leader),
+                                     .key_values = key_values,
+                                     .nkey_values = nkey_values};
     leader->terms = (eni_terms){.budget = config->budget};
 }
 
@@ -303,14 +287,14 @@ static bool open_world(eni_leader *leader)
         return false;
     }
     leader->config.goes_on |= leader->terms.goes_on;
-    leader->needs_first = leader->terms.goes_on;
     leader->world.budget = leader->terms.budget;
     leader->world.leader.member_data = leader->terms.member_data;
     leader->world.leader.nmember_data = leader->terms.nmember_data;
-    leader->looked_ns = eni_now_ns(); /* it may have taken its time */
+    leader->when.looked_ns = eni_now_ns(); /* it may have taken its time */
     return true;
 }
 
+/* What all have said moves into the world, which outlives their connections. */
 static void begin(eni_leader *leader)
 {
     char reason[ENI_REASON_MAX];
@@ -319,7 +303,14 @@ static void begin(eni_leader *leader)
         eni_leader_finish(leader, EN_EMISMATCH, reason);
         return;
     }
-    make_world(leader);
+    for (int32_t i = 0; i < leader->nmembers; i++) {
+        leader->peers[i] = leader->members[i].connection->peer;
+        leader->members[i].connection->is_in_world = true;
+    }
+    eni_connection *first = leader->members[0].connection;
+    make_world(leader, leader->config.epoch, FIRST_INCARNATION, first->key_values, first->nkey_values);
+    first->key_values = NULL;
+    first->nkey_values = 0;
     if (open_world(leader)) open_servers(leader);
 }
 
@@ -346,44 +337,23 @@ en_status eni_revived_apply(eni_revived *revived, int32_t nranks, const eni_entr
     }
 }
 
-static en_status copy_world(eni_leader *leader, const eni_revived *revived)
+void eni_leader_revive(eni_leader *leader)
 {
+    const eni_revived *revived = leader->config.revived;
     for (int32_t r = 0; r < leader->config.nranks; r++) {
-        EN_TRY(eni_peer_copy(&leader->peers[r], &revived->peers[r]));
         eni_leader_member *member = &leader->members[r];
+        leader->peers[r] = revived->peers[r];
         member->claims = revived->rank[r].claim_number;
         member->claim_index = revived->rank[r].claim_index;
-        member->missing_ns = leader->started_ns;
+        member->missing_ns = leader->when.started_ns;
         if (revived->rank[r].has_said_bye) member->stage = MEMBER_GONE;
         if (revived->rank[r].has_left) member->stage = MEMBER_LOST;
     }
-    return eni_key_values_copy(revived->key_values, revived->nkey_values, &leader->world.key_values);
-}
-
-en_status eni_leader_revive(eni_leader *leader)
-{
-    const eni_leader_config *config = &leader->config;
-    const eni_revived *revived = config->revived;
-    EN_TRY(copy_world(leader, revived));
-    leader->world.rank = config->rank;
-    leader->world.nranks = config->nranks;
-    leader->world.nservers = config->nservers;
-    leader->world.epoch = revived->epoch + 1;
-    leader->world.incarnation = revived->incarnation;
-    leader->world.budget = config->budget;
-    leader->world.peers = leader->peers;
-    leader->world.leader = (eni_peer){.rank = config->rank,
-                                      .pid = getpid(),
-                                      .born = leader->born,
-                                      .host = config->host,
-                                      .host_id = config->host_id};
-    leader->world.nkey_values = revived->nkey_values;
-    leader->terms = (eni_terms){.budget = config->budget};
+    make_world(leader, revived->epoch + 1, revived->incarnation, revived->key_values, revived->nkey_values);
     atomic_store_explicit(&leader->claimed, revived->claimed, memory_order_relaxed);
-    leader->stop_step = revived->stop_step;
-    if (revived->stop_step != ENI_STEP_NEVER) leader->stop = STOP_CHOSEN;
+    leader->stop.step = revived->stop_step;
+    if (revived->stop_step != ENI_STEP_NEVER) leader->stop.stage = STOP_CHOSEN;
     if (open_world(leader)) open_servers(leader);
-    return EN_OK;
 }
 
 /* A member that has come back, or a rank that came back while servers are still missing. */
@@ -496,10 +466,9 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
 /* So that it can name us when we end before WELCOME. */
 static void introduce(const eni_leader *leader, eni_connection *connection)
 {
-    eni_message m = {
-        .type = ENI_CTL_LEADER, .rank = leader->config.rank, .pid = getpid(), .born = leader->born};
-    snprintf(m.host, sizeof m.host, "%s", leader->config.host);
-    snprintf(m.host_id, sizeof m.host_id, "%s", leader->config.host_id);
+    eni_message m = {.type = ENI_CTL_LEADER};
+    const eni_peer self = own_peer(leader);
+    eni_message_set_peer(&m, &self);
     eni_connection_put(connection, &m);
 }
 
@@ -565,7 +534,7 @@ static void give_up(eni_leader *leader)
     else
         snprintf(have, sizeof have, "not all servers opened their shards");
     snprintf(reason, sizeof reason, "%.400s after %.3g s", have,
-             (double)(leader->join_deadline_ns - leader->started_ns) / 1e9);
+             (double)(leader->when.join_deadline_ns - leader->when.started_ns) / 1e9);
     eni_leader_finish(leader, EN_ETIMEOUT, reason);
 }
 
@@ -573,11 +542,12 @@ static void give_up(eni_leader *leader)
 static void say_who_is_missing(eni_leader *leader, int64_t now_ns)
 {
     char have[ENI_REASON_MAX];
-    if (leader->config.rank >= 0 || now_ns < leader->next_notice_ns) return;
-    leader->next_notice_ns = now_ns + notice_again_ns;
+    if (leader->config.rank >= 0 || now_ns < leader->when.next_notice_ns) return;
+    leader->when.next_notice_ns = now_ns + notice_again_ns;
     eni_leader_have(leader, have);
     eni_info("leader", "%s after %.1f s; giving up in %.0f s", have,
-             (double)(now_ns - leader->started_ns) / 1e9, (double)(leader->join_deadline_ns - now_ns) / 1e9);
+             (double)(now_ns - leader->when.started_ns) / 1e9,
+             (double)(leader->when.join_deadline_ns - now_ns) / 1e9);
 }
 
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns)
@@ -587,7 +557,7 @@ void eni_leader_tick_join(eni_leader *leader, int64_t now_ns)
                        count_joined(leader, true) == servers_expected(leader);
     if (is_complete)
         begin(leader);
-    else if (now_ns >= leader->join_deadline_ns)
+    else if (now_ns >= leader->when.join_deadline_ns)
         give_up(leader);
     else if (leader->stage == LEADER_JOINING)
         say_who_is_missing(leader, now_ns);

@@ -1,13 +1,11 @@
 /* leader_state.h - what the leader's files share:
  *
- *     leader.c         life, calls, and one round of the loop
- *     leader_status.c  the file for `entrain ps`
- *     leader_run.c     what members say after WELCOME; heartbeats, claims
- *     leader_wait.c    who waits for whom; a wait that cannot end
- *     leader_join.c    who may come in, and come back: compare, open, let in
- *     leader_end.c     goodbyes, the early end, deaths: who died first
- *     leader_gather.c  blobs of all for all
- *     leader_connection.c    say something to a member, close a connection, write down, end the run
+ *     leader.c             life, calls, the loop, and what members say after WELCOME
+ *     leader_join.c        who may come in, and come back: compare, open, let in
+ *     leader_end.c         goodbyes, the early end, deaths: who died first
+ *     leader_gather.c      blobs of all for all
+ *     leader_status.c      how the run stands: who waits for whom; the file for `entrain ps`
+ *     leader_connection.c  say something to a member, close a connection, write down, end the run
  *
  * Each calls only those below it.
  *
@@ -99,43 +97,82 @@ typedef enum eni_leader_stage {
 typedef enum eni_stop_stage { STOP_NONE, STOP_PAUSING, STOP_CHOSEN } eni_stop_stage;
 
 struct eni_leader_status; /* leader_status.c */
+void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
+                        const eni_message *message);
+void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
+
+/* Moments on the monotonic clock, in ns. */
+typedef struct eni_leader_times {
+    int64_t started_ns, join_deadline_ns, next_notice_ns;
+    int64_t next_beat_ns, looked_ns;
+    int64_t moved_ns; /* when anybody was last seen to go on */
+    int64_t end_ns;   /* goodbyes are over at the latest */
+} eni_leader_times;
+
+/* Its thread, and what wakes it and whoever waits for its end. */
+typedef struct eni_leader_loop {
+    pthread_t thread;
+    int wake_fd, over_fd;
+} eni_leader_loop;
+
+/* Where members come in. */
+typedef struct eni_leader_door {
+    int listen_fd;
+    bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
+    eni_log_limit refusals;
+} eni_leader_door;
+
+/* Somebody gave up; the run ends when no death has explained it by then. at_ns 0: nobody did. */
+typedef struct eni_leader_abort_notice {
+    int64_t at_ns;
+    char reason[ENI_REASON_MAX];
+} eni_leader_abort_notice;
+
+typedef struct eni_leader_stopping {
+    eni_stop_stage stage;
+    uint64_t step;
+} eni_leader_stopping;
+
+/* What other threads asked for. */
+typedef struct eni_leader_asked {
+    bool is_abort, is_stop;
+    char abort_reason[ENI_REASON_MAX];
+    char stop_why[ENI_REASON_MAX]; /* "": no early end was asked for */
+} eni_leader_asked;
+
+typedef struct eni_leader_outcome {
+    bool is_over, has_death;
+    en_status status;
+    char reason[ENI_REASON_MAX];
+    eni_death death;
+} eni_leader_outcome;
 
 struct eni_leader {
     eni_leader_config config; /* host, host_id and attributes are our own copies */
     eni_address address;
-    pthread_t thread;
-    int listen_fd, wake_fd, over_fd;
     uint64_t born;
-
+    eni_leader_loop loop;
+    eni_leader_door door;
     eni_leader_stage stage;
-    int64_t started_ns, join_deadline_ns, next_beat_ns, end_ns, abort_ns, looked_ns, next_notice_ns;
+    eni_leader_times when;
     eni_connection *connections;
     size_t nconnections;
-    bool has_warned_full; /* once is enough: unauthenticated peers must not fill a log */
-    eni_log_limit refusals;
     struct pollfd *polled;
     struct eni_leader_status *status_file; /* NULL: none */
     eni_world_info world;                  /* valid until stop: on_world may keep it */
-    eni_peer *peers;                       /* (nmembers) ranks, then servers 1 .. */
-    eni_leader_member *members;            /* (nmembers) */
+    eni_peer *peers;            /* (nmembers) ranks, then servers 1 ..; a revived leader borrows the ranks */
+    eni_leader_member *members; /* (nmembers) */
     int32_t nmembers;
     eni_terms terms;
-    bool needs_first;           /* terms.goes_on */
     eni_key_value *member_data; /* terms.member_data and what the servers added */
-    uint64_t asked;             /* the gather for which the servers were asked */
-    int64_t moved_ns;           /* when anybody was last seen to go on */
-    eni_stop_stage stop;
-    uint64_t stop_step;
-    char abort_reason[ENI_REASON_MAX];
+    uint64_t asked_gather;      /* the one for which the servers were asked; 0: none */
+    eni_leader_stopping stop;
+    eni_leader_abort_notice abort;
 
     atomic_uint_fast64_t claimed, samples;
     pthread_mutex_t lock;
-    bool is_over, has_death, is_abort_asked, is_stop_asked;
-    en_status status;
-    char reason[ENI_REASON_MAX];
-    char asked_reason[ENI_REASON_MAX];
-    char stop_why[ENI_REASON_MAX]; /* "": no early end was asked for */
-    eni_death death;
+    eni_leader_asked asked; /* under lock, as the next one */
+    eni_leader_outcome outcome;
 };
 
 static inline int32_t eni_leader_member_number(const eni_leader *leader, const eni_leader_member *member)
@@ -199,19 +236,10 @@ void eni_leader_check_silence(eni_leader *leader, int64_t now_ns);
 void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_message *join);
 void eni_leader_refuse(eni_connection *connection, en_status status, const char *reason);
 void eni_leader_ready(eni_leader *leader, eni_connection *connection, const eni_message *message);
-en_status eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
+void eni_leader_revive(eni_leader *leader); /* from config.revived, before anyone joins */
 void eni_leader_tick_join(eni_leader *leader, int64_t now_ns);
 /* "have 2 of 3 ranks, missing rank 2" */
 void eni_leader_have(const eni_leader *leader, char text_out[ENI_REASON_MAX]);
-
-/* leader_wait.c */
-void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_leader_member *member,
-                        const eni_message *message);
-void eni_leader_check_deadlock(eni_leader *leader, int64_t now_ns);
-
-/* leader_run.c */
-void eni_leader_serve(eni_leader *leader, eni_connection *connection, const eni_message *message);
-void eni_leader_tick_run(eni_leader *leader, int64_t now_ns);
 
 /* leader_status.c */
 void eni_leader_status_open(eni_leader *leader); /* without it the run goes on */

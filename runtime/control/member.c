@@ -1,14 +1,17 @@
-/* member.c - a member's life, and its calls that wait for the leader: claims, gathers, the early end,
- * goodbyes. What is under way when psd goes away stays under way: it is asked again after the rejoin
- * (member_join.c). */
+/* member.c - a member's calls: where this rank is, how the run is, and what waits for the leader: claims,
+ * gathers, the early end, goodbyes. What is under way when psd goes away stays under way: it is asked again
+ * after the rejoin (member_join.c). The other files of the member call this one; it calls none of them.
+ *
+ * The status is one atomic word, set once: first the reason and the death are stored, then the status, then
+ * everybody who may wait is woken. */
 #include "runtime/control/member.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -16,148 +19,184 @@
 #include "core/try.h"
 #include "runtime/control/member_state.h"
 
-/* ---- life ---- */
+/* ---- where the compute thread is ---- */
 
-static void prepare_condition(eni_member *member)
+void eni_member_note(eni_member *member, int64_t step, const char *phase)
 {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&member->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    pthread_mutex_init(&member->lock, NULL);
+    if (atomic_load_explicit(&member->place.step, memory_order_relaxed) != step)
+        atomic_store_explicit(&member->place.wait.number, 0, memory_order_relaxed);
+    atomic_store_explicit(&member->place.step, step, memory_order_relaxed);
+    atomic_store_explicit(&member->place.phase, phase, memory_order_relaxed);
+    eni_wait_note_move(&member->place.wait);
 }
 
-/* A rejoin needs all of it again. */
-static en_status copy_config(eni_member *member, const eni_member_config *config)
+void eni_member_where(const eni_member *member, int64_t *step_out, const char **phase_out)
 {
-    eni_member_config *own = &member->config;
-    *own = *config;
-    own->host = own->host_id = NULL;
-    own->key_values = own->member_data = NULL;
-    if (own->peer_timeout_ns == 0) own->peer_timeout_ns = 5 * ENI_SECOND;
-    if (own->notice_ns == 0) own->notice_ns = 5 * ENI_SECOND;
-    own->host = eni_strdup(config->host == NULL ? "" : config->host);
-    own->host_id = eni_strdup(config->host_id == NULL ? "" : config->host_id);
-    if (own->host == NULL || own->host_id == NULL) return EN_ENOMEM;
-    EN_TRY(eni_key_values_copy(config->key_values, config->nkey_values, &own->key_values));
-    return eni_key_values_copy(config->member_data, config->nmember_data, &own->member_data);
+    *step_out = atomic_load_explicit(&member->place.step, memory_order_relaxed);
+    *phase_out = atomic_load_explicit(&member->place.phase, memory_order_relaxed);
 }
 
-static en_status check_config(const eni_member_config *config)
+void eni_member_note_samples(eni_member *member, uint64_t samples)
 {
-    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
-        eni_error("member", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
-        return EN_EINVAL;
-    }
-    if (config->server < 0 || config->server >= ENI_SERVERS_MAX) {
-        eni_error("member", "server %d: 0 to %d are possible", config->server, ENI_SERVERS_MAX - 1);
-        return EN_EINVAL;
-    }
+    atomic_store_explicit(&member->place.samples, samples, memory_order_relaxed);
+}
+
+eni_wait_note *eni_member_wait_note(eni_member *member)
+{
+    return &member->place.wait;
+}
+
+void eni_member_wait_begin(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                           uint32_t number)
+{
+    eni_wait_note_begin(&member->place.wait, what, name, bytes, number);
+}
+
+void eni_member_wait_device(eni_member *member, const char *what, const char *name, uint64_t bytes,
+                            uint32_t number)
+{
+    atomic_store_explicit(&member->place.waits_for_device, 1, memory_order_relaxed);
+    eni_member_wait_begin(member, what, name, bytes, number);
+}
+
+void eni_member_wait_end(eni_member *member)
+{
+    eni_wait_note_end(&member->place.wait);
+    atomic_store_explicit(&member->place.waits_for_device, 0, memory_order_relaxed);
+}
+
+/* ---- how the run is ---- */
+
+en_status eni_member_status(const eni_member *member)
+{
+    return atomic_load_explicit(&member->end.status, memory_order_acquire);
+}
+
+int eni_member_fd(const eni_member *member)
+{
+    return member->event_fd;
+}
+
+en_status eni_member_verdict(eni_member *member, int64_t deadline_ns)
+{
+    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
+    en_status st = eni_member_status(member);
+    return st == EN_OK ? EN_EINTR : st;
+}
+
+en_status eni_member_await_end(eni_member *member, int64_t deadline_ns)
+{
+    EN_TRY(eni_tcp_wait(member->event_fd, POLLIN, deadline_ns, -1));
+    EN_TRY(eni_member_status(member));
+    pthread_mutex_lock(&member->lock);
+    bool is_over = member->end.is_over;
+    pthread_mutex_unlock(&member->lock);
+    return is_over ? EN_OK : EN_EINTR;
+}
+
+void eni_member_reason(eni_member *member, char reason_out[ENI_REASON_MAX])
+{
+    pthread_mutex_lock(&member->lock);
+    memcpy(reason_out, member->end.reason, ENI_REASON_MAX);
+    pthread_mutex_unlock(&member->lock);
+}
+
+en_status eni_member_death(eni_member *member, eni_death *death_out)
+{
+    pthread_mutex_lock(&member->lock);
+    bool has_death = member->end.has_death;
+    if (has_death) *death_out = member->end.death;
+    pthread_mutex_unlock(&member->lock);
+    return has_death ? EN_OK : EN_ENOENT;
+}
+
+bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
+{
+    pthread_mutex_lock(&member->lock);
+    const eni_lost *lost = member->end.lost;
+    while (lost != NULL && lost->death.rank != rank)
+        lost = lost->next;
+    if (lost != NULL && death_out != NULL) *death_out = lost->death;
+    pthread_mutex_unlock(&member->lock);
+    return lost != NULL;
+}
+
+uint64_t eni_member_stop_step(const eni_member *member)
+{
+    uint64_t step = atomic_load(&member->stop.step);
+    return step == ENI_STEP_PENDING ? ENI_STEP_NEVER : step;
+}
+
+bool eni_member_is_stopping(eni_member *member, char why_out[ENI_REASON_MAX])
+{
+    pthread_mutex_lock(&member->lock);
+    bool has_stop = member->stop.is_asked;
+    memcpy(why_out, member->stop.why, ENI_REASON_MAX);
+    pthread_mutex_unlock(&member->lock);
+    return has_stop;
+}
+
+/* ---- who leads ---- */
+
+uint64_t eni_member_generation(const eni_member *member)
+{
+    return atomic_load_explicit(&member->lead.generation, memory_order_acquire);
+}
+
+const eni_peer *eni_member_leader(eni_member *member, uint32_t *epoch_out)
+{
+    pthread_mutex_lock(&member->lock);
+    const eni_reign *reign = member->lead.reign;
+    pthread_mutex_unlock(&member->lock);
+    if (epoch_out != NULL) *epoch_out = reign->epoch;
+    return &reign->leader;
+}
+
+int64_t eni_member_away_since(const eni_member *member)
+{
+    return atomic_load_explicit(&member->lead.away_since, memory_order_acquire);
+}
+
+/* ---- what to tell the leader ---- */
+
+en_status eni_member_put(eni_member *member, const eni_message *message)
+{
+    if (member->stage != MEMBER_HERE) return EN_OK; /* said again after the rejoin */
+    EN_TRY(eni_message_put(&member->link, message));
+    eventfd_write(member->thread.wake_fd, 1);
     return EN_OK;
 }
 
-static en_status prepare(eni_member *member, const eni_member_config *config)
-{
-    prepare_condition(member);
-    member->link.fd = member->wake_fd = member->event_fd = member->generation_fd = member->process_fd = -1;
-    atomic_init(&member->step, -1);
-    atomic_init(&member->entered, -1);
-    atomic_init(&member->phase, "");
-    atomic_init(&member->wait.what, "");
-    atomic_init(&member->wait.name, "");
-    atomic_init(&member->stop_step, ENI_STEP_NEVER);
-    EN_TRY(check_config(config));
-    EN_TRY(copy_config(member, config));
-    member->peers = eni_alloc_array((size_t)config->nranks, sizeof *member->peers);
-    if (member->peers == NULL) return EN_ENOMEM;
-    member->world.peers = member->peers;
-    member->world.key_values = member->config.key_values;
-    member->world.nkey_values = config->nkey_values;
-    member->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    member->generation_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (member->wake_fd >= 0 && member->event_fd >= 0 && member->generation_fd >= 0) return EN_OK;
-    eni_error("member", "eventfd failed: %s", strerror(errno));
-    return EN_EIO;
-}
+/* ---- the run is broken ---- */
 
-en_status eni_member_open(const eni_member_config *config, eni_member **member_out)
+/* Ends the run for this process: status, reason and death first, then everything that somebody may wait on.
+ * The first call wins. */
+void eni_member_finish(eni_member *member, en_status status, const char *reason, const eni_death *death)
 {
-    eni_member *member = eni_alloc(sizeof *member);
-    if (member == NULL) return EN_ENOMEM;
-    en_status st;
-    EN_TRY_GOTO(prepare(member, config), close_member);
-    EN_TRY_GOTO(eni_member_join(member), close_member);
-    member->heard_ns = eni_now_ns();
-    if (pthread_create(&member->thread, NULL, eni_member_run, member) != 0) {
-        eni_error("member", "cannot start a thread");
-        EN_TRY_GOTO(EN_EIO, close_member);
+    if (atomic_load(&member->end.status) != EN_OK) return;
+    snprintf(member->end.reason, sizeof member->end.reason, "%s", reason);
+    if (death != NULL) {
+        member->end.death = *death;
+        member->end.has_death = true;
     }
-    member->has_thread = true;
-    *member_out = member;
-    return EN_OK;
-close_member:
-    eni_member_close(member);
-    return st;
+    eni_error("member", "the run is broken: %s", reason);
+    int before = EN_OK, verdict = status == EN_OK ? EN_EPEER : status;
+    if (member->config.ended != NULL) atomic_compare_exchange_strong(member->config.ended, &before, verdict);
+    atomic_store_explicit(&member->end.status, verdict, memory_order_release);
+    eventfd_write(member->event_fd, 1);
+    pthread_cond_broadcast(&member->changed);
 }
 
-static void free_leaders(eni_member *member)
+/* Nobody told us anything: it is the leader itself that is gone. */
+void eni_member_leader_lost(eni_member *member, const char *cause, bool is_stopped)
 {
-    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
-    for (eni_reign *reign = member->reign; reign != NULL;) {
-        eni_reign *before = reign->before;
-        eni_peer_fini(&reign->leader);
-        eni_free(reign);
-        reign = before;
-    }
-}
-
-static void free_config(eni_member *member)
-{
-    eni_member_config *own = &member->config;
-    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
-    eni_free((void *)(uintptr_t)own->key_values);
-    eni_free((void *)(uintptr_t)own->member_data);
-    eni_free((void *)(uintptr_t)own->host);
-    eni_free((void *)(uintptr_t)own->host_id);
-}
-
-static void close_all(eni_member *member)
-{
-    const int fds[] = {member->wake_fd, member->event_fd, member->generation_fd, member->process_fd};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0) close(fds[i]);
-}
-
-void eni_member_close(eni_member *member)
-{
-    if (member == NULL) return;
-    if (member->has_thread) {
-        pthread_mutex_lock(&member->lock);
-        member->is_stopping = true;
-        pthread_mutex_unlock(&member->lock);
-        eventfd_write(member->wake_fd, 1);
-        pthread_join(member->thread, NULL);
-    }
-    eni_link_fini(&member->link);
-    for (int32_t r = 0; r < member->npeers; r++)
-        eni_peer_fini(&member->peers[r]);
-    free_leaders(member);
-    free_config(member);
-    eni_free(member->peers);
-    eni_blobs_fini(&member->blobs);
-    for (int i = 0; i < 2; i++)
-        eni_free(member->kept[i].data);
-    while (member->lost != NULL) {
-        eni_lost *next = member->lost->next;
-        eni_free(member->lost);
-        member->lost = next;
-    }
-    close_all(member);
-    pthread_cond_destroy(&member->changed);
-    pthread_mutex_destroy(&member->lock);
-    eni_free(member);
+    const eni_peer *leader = &member->lead.reign->leader;
+    eni_death death = {.rank = leader->rank, .pid = leader->pid, .step = -1, .is_stopped = is_stopped};
+    char text[ENI_REASON_MAX];
+    snprintf(death.host, sizeof death.host, "%s", leader->host);
+    snprintf(death.cause, sizeof death.cause, "%s", cause);
+    eni_death_text(&death, text);
+    eni_member_finish(member, EN_EPEER, text, &death);
 }
 
 const eni_world_info *eni_member_world(const eni_member *member)
@@ -179,7 +218,7 @@ static en_status wait_changed(eni_member *member, int64_t deadline_ns)
 static en_status can_ask(const eni_member *member)
 {
     EN_TRY(eni_member_status(member));
-    return member->is_interrupted || member->has_said_bye ? EN_EINTR : EN_OK;
+    return member->end.is_interrupted || member->end.has_said_bye ? EN_EINTR : EN_OK;
 }
 
 /* ---- claims ---- */
@@ -189,21 +228,21 @@ static en_status can_ask(const eni_member *member)
 static en_status claim_locked(eni_member *member, uint64_t *index_out, int64_t deadline_ns)
 {
     for (;;) {
-        if (member->claim == ASK_ANSWERED) break;
+        if (member->claim.stage == ASK_ANSWERED) break;
         EN_TRY(can_ask(member));
-        if (member->claim == ASK_IDLE) {
-            eni_message m = {.type = ENI_CTL_CLAIM, .number = member->claims + 1};
+        if (member->claim.stage == ASK_IDLE) {
+            eni_message m = {.type = ENI_CTL_CLAIM, .number = member->claim.number + 1};
             EN_TRY(eni_member_put(member, &m));
-            member->claim = ASK_SENT;
+            member->claim.stage = ASK_SENT;
         }
-        if (wait_changed(member, deadline_ns) != EN_OK && member->claim != ASK_ANSWERED) {
+        if (wait_changed(member, deadline_ns) != EN_OK && member->claim.stage != ASK_ANSWERED) {
             eni_error("member", "the leader did not answer a claim before the deadline");
             return EN_ETIMEOUT;
         }
     }
-    if (!member->has_index) return EN_ESTOP; /* stays answered: now and ever after */
-    member->claim = ASK_IDLE;
-    *index_out = member->index;
+    if (!member->claim.has_index) return EN_ESTOP; /* stays answered: now and ever after */
+    member->claim.stage = ASK_IDLE;
+    *index_out = member->claim.index;
     pthread_cond_broadcast(&member->changed);
     return EN_OK;
 }
@@ -222,7 +261,7 @@ en_status eni_member_claim(eni_member *member, uint64_t *index_out, int64_t dead
  * one. */
 static en_status keep(eni_member *member, const eni_message *m)
 {
-    eni_kept *kept = &member->kept[m->number % 2];
+    eni_kept *kept = &member->gather.kept[m->number % 2];
     eni_free(kept->data);
     *kept = (eni_kept){0};
     if (member->config.server_timeout_ns == 0) return EN_OK;
@@ -237,28 +276,29 @@ static en_status keep(eni_member *member, const eni_message *m)
 
 static en_status send_gather(eni_member *member, const char *tag, const void *blob, size_t bytes)
 {
-    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather != ASK_IDLE) {
+    if (strlen(tag) >= ENI_TAG_MAX || bytes > ENI_BLOB_MAX || member->gather.stage != ASK_IDLE) {
         eni_error("member", "gather '%s' of %zu bytes: %s", tag, bytes,
-                  member->gather != ASK_IDLE ? "another one is still open" : "the tag or blob is too long");
+                  member->gather.stage != ASK_IDLE ? "another one is still open"
+                                                   : "the tag or blob is too long");
         return EN_EINVAL;
     }
     eni_message m = {.type = ENI_CTL_GATHER,
-                     .number = member->sent + 1,
+                     .number = member->gather.sent + 1,
                      .blob = {blob == NULL ? (const uint8_t *)"" : blob, bytes}};
     snprintf(m.tag, sizeof m.tag, "%s", tag);
     EN_TRY(keep(member, &m));
-    memcpy(member->gather_tag, m.tag, sizeof m.tag);
-    member->nblobs = 0;
-    member->gather = ASK_SENT;
-    member->sent++;
+    memcpy(member->gather.tag, m.tag, sizeof m.tag);
+    member->gather.nblobs = 0;
+    member->gather.stage = ASK_SENT;
+    member->gather.sent++;
     return eni_member_put(member, &m);
 }
 
 static en_status await_blobs(eni_member *member, const char *tag, int64_t deadline_ns)
 {
-    while (member->gather != ASK_ANSWERED) {
+    while (member->gather.stage != ASK_ANSWERED) {
         EN_TRY(can_ask(member));
-        if (wait_changed(member, deadline_ns) != EN_OK && member->gather != ASK_ANSWERED) {
+        if (wait_changed(member, deadline_ns) != EN_OK && member->gather.stage != ASK_ANSWERED) {
             eni_error("member", "not all ranks came to gather '%s' before the deadline", tag);
             return EN_ETIMEOUT;
         }
@@ -271,16 +311,16 @@ static en_status gather_locked(eni_member *member, const char *tag, const void *
 {
     EN_TRY(can_ask(member));
     EN_TRY(send_gather(member, tag, blob, bytes));
-    eni_member_wait_begin(member, "gather", member->gather_tag, 0, (uint32_t)member->sent);
+    eni_member_wait_begin(member, "gather", member->gather.tag, 0, (uint32_t)member->gather.sent);
     en_status st = await_blobs(member, tag, deadline_ns);
     eni_member_wait_end(member);
     EN_TRY(st);
-    member->gather = ASK_IDLE;
+    member->gather.stage = ASK_IDLE;
     if (blobs_out == NULL) {
-        eni_blobs_fini(&member->blobs);
+        eni_blobs_fini(&member->gather.blobs);
     } else {
-        *blobs_out = member->blobs;
-        member->blobs = (eni_blobs){0};
+        *blobs_out = member->gather.blobs;
+        member->gather.blobs = (eni_blobs){0};
     }
     return EN_OK;
 }
@@ -301,9 +341,9 @@ void eni_member_stop(eni_member *member, const char *why)
     eni_message m = {.type = ENI_CTL_STOP};
     snprintf(m.reason, sizeof m.reason, "%s", why);
     pthread_mutex_lock(&member->lock);
-    if (!member->has_stop && eni_member_status(member) == EN_OK && !member->has_said_bye) {
-        member->has_stop = true;
-        memcpy(member->stop_why, m.reason, sizeof member->stop_why);
+    if (!member->stop.is_asked && eni_member_status(member) == EN_OK && !member->end.has_said_bye) {
+        member->stop.is_asked = true;
+        memcpy(member->stop.why, m.reason, sizeof member->stop.why);
         eni_member_put(member, &m);
     }
     pthread_mutex_unlock(&member->lock);
@@ -314,7 +354,7 @@ static en_status await_choice(eni_member *member)
 {
     en_status st = EN_OK;
     pthread_mutex_lock(&member->lock);
-    while (atomic_load(&member->stop_step) == ENI_STEP_PENDING && st == EN_OK) {
+    while (atomic_load(&member->stop.step) == ENI_STEP_PENDING && st == EN_OK) {
         st = can_ask(member);
         if (st == EN_OK) wait_changed(member, eni_now_ns() + ENI_SECOND); /* a leader that dies is noticed */
     }
@@ -326,10 +366,10 @@ static en_status await_choice(eni_member *member)
  * the leader asks (both in one total order): so either it tells of this step, or we see that it was asked. */
 en_status eni_member_enter(eni_member *member, uint64_t step)
 {
-    atomic_store(&member->entered, (int64_t)step);
-    uint64_t stop = atomic_load(&member->stop_step);
+    atomic_store(&member->stop.entered, (int64_t)step);
+    uint64_t stop = atomic_load(&member->stop.step);
     if (stop == ENI_STEP_PENDING) EN_TRY(await_choice(member));
-    stop = atomic_load(&member->stop_step);
+    stop = atomic_load(&member->stop.step);
     EN_TRY(eni_member_status(member));
     return step < stop ? EN_OK : EN_ESTOP;
 }
@@ -348,9 +388,10 @@ void eni_member_abort(eni_member *member, const char *reason)
     eni_message m = {.type = ENI_CTL_ABORT};
     snprintf(m.reason, sizeof m.reason, "%s", reason);
     pthread_mutex_lock(&member->lock);
-    if (eni_member_status(member) == EN_OK && !member->has_said_bye && eni_member_put(member, &m) == EN_OK) {
-        member->has_said_bye = true; /* what follows concerns us no more */
-        member->is_bye_answered = true;
+    if (eni_member_status(member) == EN_OK && !member->end.has_said_bye &&
+        eni_member_put(member, &m) == EN_OK) {
+        member->end.has_said_bye = true; /* what follows concerns us no more */
+        member->end.is_bye_answered = true;
         pthread_cond_broadcast(&member->changed);
         wait_sent(member, eni_now_ns() + ENI_SECOND);
     }
@@ -360,12 +401,12 @@ void eni_member_abort(eni_member *member, const char *reason)
 static en_status bye_locked(eni_member *member, int64_t deadline_ns)
 {
     EN_TRY(eni_member_status(member));
-    if (!member->has_said_bye) EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE}));
-    member->has_said_bye = true;
-    while (!member->is_bye_answered) {
+    if (!member->end.has_said_bye) EN_TRY(eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE}));
+    member->end.has_said_bye = true;
+    while (!member->end.is_bye_answered) {
         EN_TRY(eni_member_status(member));
-        if (member->is_interrupted) return EN_EINTR;
-        if (wait_changed(member, deadline_ns) != EN_OK && !member->is_bye_answered) {
+        if (member->end.is_interrupted) return EN_EINTR;
+        if (wait_changed(member, deadline_ns) != EN_OK && !member->end.is_bye_answered) {
             eni_error("member", "the leader did not answer our goodbye before the deadline");
             return EN_ETIMEOUT;
         }

@@ -165,12 +165,8 @@ bool eni_member_has_left(eni_member *member, int32_t rank, eni_death *death_out)
 /* 0 for the first incarnation, then one more each time. One atomic load. */
 uint64_t eni_member_generation(const eni_member *member);
 
-/* Who leads now and under which epoch. Valid until close, also after the next generation. Clears the fd
- * below. */
+/* Who leads now and under which epoch. Valid until close, also after the next generation. */
 const eni_peer *eni_member_leader(eni_member *member, uint32_t *epoch_out);
-
-/* An eventfd, readable from a new generation until eni_member_leader is called. Borrowed: poll it only. */
-int eni_member_generation_fd(const eni_member *member);
 
 /* Since when psd is away (monotonic clock); 0: it is there. One atomic load. */
 int64_t eni_member_away_since(const eni_member *member);

@@ -38,9 +38,9 @@ static eni_message join_message(const eni_member *member)
                         .pid = getpid(),
                         .born = eni_process_born(getpid()),
                         .incarnation = member->world.incarnation,
-                        .number = member->claims,
-                        .index = member->index,
-                        .done = member->done};
+                        .number = member->claim.number,
+                        .index = member->claim.index,
+                        .done = member->gather.done};
     set_text(join.host, sizeof join.host, config->host);
     set_text(join.host_id, sizeof join.host_id, config->host_id);
     join.key_values = (eni_key_value_list){config->key_values, config->nkey_values, {NULL, 0}};
@@ -70,11 +70,11 @@ static void say_goodbye(eni_member *member, const char *reason)
 
 static void watch_leader(eni_member *member, const eni_peer *leader)
 {
-    if (member->process_fd >= 0) close(member->process_fd);
-    member->process_fd = -1;
-    member->ended_ns = 0;
+    if (member->lead.process_fd >= 0) close(member->lead.process_fd);
+    member->lead.process_fd = -1;
+    member->lead.ended_ns = 0;
     if (strcmp(leader->host_id, member->config.host_id) == 0 && leader->pid != getpid())
-        member->process_fd = eni_process_watch(leader->pid, leader->born);
+        member->lead.process_fd = eni_process_watch(leader->pid, leader->born);
 }
 
 en_status eni_member_set_leader(eni_member *member, const eni_message *m)
@@ -86,14 +86,14 @@ en_status eni_member_set_leader(eni_member *member, const eni_message *m)
         eni_free(reign);
         return st;
     }
-    if (member->reign == NULL) eni_peer_fini(&member->world.leader); /* LEADER's word, without member data */
+    if (member->lead.reign == NULL)
+        eni_peer_fini(&member->world.leader); /* LEADER's word, without member data */
     reign->epoch = m->epoch;
-    reign->before = member->reign; /* kept until close: others may still look at it */
-    member->reign = reign;
+    reign->before = member->lead.reign; /* kept until close: others may still look at it */
+    member->lead.reign = reign;
     watch_leader(member, &reign->leader);
     if (reign->before == NULL) return EN_OK;
-    atomic_fetch_add_explicit(&member->generation, 1, memory_order_release);
-    eventfd_write(member->generation_fd, 1);
+    atomic_fetch_add_explicit(&member->lead.generation, 1, memory_order_release);
     return EN_OK;
 }
 
@@ -128,7 +128,7 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
     member->world.incarnation = m->incarnation;
     member->world.budget = m->budget;
     EN_TRY(eni_member_set_leader(member, m));
-    member->world.leader = member->reign->leader;
+    member->world.leader = member->lead.reign->leader;
     return EN_OK;
 }
 
@@ -144,8 +144,8 @@ static en_status take_death(eni_member *member, eni_death death)
     char text[ENI_REASON_MAX];
     eni_death_text(&death, text);
     eni_error("member", "the run ends before it began: %s", text);
-    member->death = death;
-    member->has_death = true;
+    member->end.death = death;
+    member->end.has_death = true;
     return EN_EPEER;
 }
 
@@ -267,7 +267,7 @@ static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notic
     }
     int64_t until_ns = *notice_ns < deadline_ns ? *notice_ns : deadline_ns;
     struct pollfd set[3] = {
-        {member->link.fd, POLLIN, 0}, {config->abort_fd, POLLIN, 0}, {member->process_fd, POLLIN, 0}};
+        {member->link.fd, POLLIN, 0}, {config->abort_fd, POLLIN, 0}, {member->lead.process_fd, POLLIN, 0}};
     if (poll(set, 3, eni_ms_left(until_ns, 1000)) < 0 && errno != EINTR) return EN_EIO;
     if (set[1].revents != 0) {
         say_goodbye(member, "interrupted by the user");
@@ -322,26 +322,26 @@ en_status eni_member_join(eni_member *member)
 
 bool eni_member_may_wait_for_leader(const eni_member *member)
 {
-    return member->config.server_timeout_ns > 0 && member->reign->leader.rank < 0 &&
-           eni_member_status(member) == EN_OK && !member->is_bye_answered && !member->is_over;
+    return member->config.server_timeout_ns > 0 && member->lead.reign->leader.rank < 0 &&
+           eni_member_status(member) == EN_OK && !member->end.is_bye_answered && !member->end.is_over;
 }
 
 static void disconnect(eni_member *member)
 {
     eni_link_fini(&member->link);
-    if (member->process_fd >= 0) close(member->process_fd);
-    member->process_fd = -1;
-    member->ended_ns = 0;
+    if (member->lead.process_fd >= 0) close(member->lead.process_fd);
+    member->lead.process_fd = -1;
+    member->lead.ended_ns = 0;
 }
 
 void eni_member_go_away(eni_member *member, const char *cause)
 {
     int64_t now_ns = eni_now_ns();
-    const eni_peer *leader = &member->reign->leader;
+    const eni_peer *leader = &member->lead.reign->leader;
     disconnect(member);
-    member->next_try_ns = now_ns + retry_ns;
+    member->when.next_try_ns = now_ns + retry_ns;
     if (member->stage == MEMBER_HERE) {
-        atomic_store_explicit(&member->away_since, now_ns, memory_order_release);
+        atomic_store_explicit(&member->lead.away_since, now_ns, memory_order_release);
         eni_warn("member", "psd (pid %" PRId64 " on host %s): %s; waiting up to %.3g s for it to come back",
                  leader->pid, leader->host, cause, (double)member->config.server_timeout_ns / 1e9);
     }
@@ -356,7 +356,7 @@ static void attempt(eni_member *member)
     pthread_mutex_unlock(&member->lock);
     en_status st = eni_tcp_attempt(&member->config.leader, deadline_ns, -1, &fd, &error);
     pthread_mutex_lock(&member->lock);
-    member->next_try_ns = eni_now_ns() + retry_ns;
+    member->when.next_try_ns = eni_now_ns() + retry_ns;
     if (st != EN_OK) return;
     eni_link_init(&member->link, fd);
     eni_message join = join_message(member);
@@ -375,7 +375,7 @@ void eni_member_tick_away(eni_member *member, int64_t now_ns)
         snprintf(cause, sizeof cause, "its connection closed, and it did not come back within %.3g s",
                  (double)member->config.server_timeout_ns / 1e9);
         eni_member_leader_lost(member, cause, false);
-    } else if (member->stage == MEMBER_AWAY && now_ns >= member->next_try_ns) {
+    } else if (member->stage == MEMBER_AWAY && now_ns >= member->when.next_try_ns) {
         attempt(member);
     }
 }
@@ -384,7 +384,7 @@ void eni_member_tick_away(eni_member *member, int64_t now_ns)
 
 static void send_gather_again(eni_member *member, uint64_t number)
 {
-    const eni_kept *kept = &member->kept[number % 2];
+    const eni_kept *kept = &member->gather.kept[number % 2];
     if (number == 0 || kept->number != number) return;
     eni_message m = {.type = ENI_CTL_GATHER, .number = number, .blob = {kept->data, kept->bytes}};
     memcpy(m.tag, kept->tag, sizeof m.tag);
@@ -394,27 +394,27 @@ static void send_gather_again(eni_member *member, uint64_t number)
 /* The gather that we have done, for those who have not; what is open; and what was said meanwhile. */
 static void say_again(eni_member *member)
 {
-    send_gather_again(member, member->done);
-    if (member->gather == ASK_SENT) {
-        eni_blobs_fini(&member->blobs); /* all of it comes anew */
-        member->nblobs = 0;
-        send_gather_again(member, member->sent);
+    send_gather_again(member, member->gather.done);
+    if (member->gather.stage == ASK_SENT) {
+        eni_blobs_fini(&member->gather.blobs); /* all of it comes anew */
+        member->gather.nblobs = 0;
+        send_gather_again(member, member->gather.sent);
     }
-    if (member->claim == ASK_SENT)
-        eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM, .number = member->claims + 1});
-    if (member->has_stop && eni_member_stop_step(member) == ENI_STEP_NEVER) {
+    if (member->claim.stage == ASK_SENT)
+        eni_member_put(member, &(eni_message){.type = ENI_CTL_CLAIM, .number = member->claim.number + 1});
+    if (member->stop.is_asked && eni_member_stop_step(member) == ENI_STEP_NEVER) {
         eni_message m = {.type = ENI_CTL_STOP};
-        memcpy(m.reason, member->stop_why, sizeof m.reason);
+        memcpy(m.reason, member->stop.why, sizeof m.reason);
         eni_member_put(member, &m);
     }
-    if (member->has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});
+    if (member->end.has_said_bye) eni_member_put(member, &(eni_message){.type = ENI_CTL_BYE});
 }
 
 void eni_member_rejoined(eni_member *member, const eni_message *m)
 {
     double away = (double)(eni_now_ns() - eni_member_away_since(member)) / 1e9;
     if (m->nranks != member->world.nranks || m->incarnation != member->world.incarnation ||
-        m->to != member->world.rank || m->epoch <= member->reign->epoch) {
+        m->to != member->world.rank || m->epoch <= member->lead.reign->epoch) {
         eni_member_finish(member, EN_EPROTO, "what answers where psd was leads another run", NULL);
         return;
     }
@@ -424,9 +424,9 @@ void eni_member_rejoined(eni_member *member, const eni_message *m)
     }
     eni_info("member", "psd is back after %.1f s: pid %" PRId64 " on host %s", away, m->pid, m->host);
     member->stage = MEMBER_HERE;
-    member->next_beat_ns = 0;
-    member->told_wait_ns = 0;
-    atomic_store_explicit(&member->away_since, 0, memory_order_release);
+    member->when.next_beat_ns = 0;
+    member->when.told_wait_ns = 0;
+    atomic_store_explicit(&member->lead.away_since, 0, memory_order_release);
     say_again(member);
     pthread_cond_broadcast(&member->changed);
 }

@@ -1,15 +1,17 @@
-/* member_run.c - a member's thread: heartbeats, waits that have become long, answers to its callers, and what
- * the leader says about deaths. */
+/* member_run.c - a member's thread and its life: heartbeats, waits that have become long, answers to its
+ * callers, and what the leader says about deaths. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/try.h"
 #include "runtime/control/member_state.h"
 #include "runtime/net/process.h"
 
@@ -23,7 +25,7 @@ enum { AGAIN = 6, TICK_MS = 250, SOON_MS = 10, MOVED_UNIT = 65536 };
  * stays and the owner can still tell the others by an abort. */
 static void interrupt(eni_member *member)
 {
-    member->is_interrupted = true;
+    member->end.is_interrupted = true;
     eventfd_write(member->event_fd, 1);
     pthread_cond_broadcast(&member->changed);
 }
@@ -35,11 +37,11 @@ static void on_user(eni_member *member, int64_t now_ns)
         interrupt(member);
         return;
     }
-    member->stop_deadline_ns = now_ns + member->config.stop_grace_ns;
-    if (member->has_stop || member->has_said_bye) return;
+    member->when.stop_deadline_ns = now_ns + member->config.stop_grace_ns;
+    if (member->stop.is_asked || member->end.has_said_bye) return;
     eni_message m = {.type = ENI_CTL_STOP, .reason = "interrupted by the user"};
-    member->has_stop = true;
-    memcpy(member->stop_why, m.reason, sizeof member->stop_why);
+    member->stop.is_asked = true;
+    memcpy(member->stop.why, m.reason, sizeof member->stop.why);
     eni_member_put(member, &m);
 }
 
@@ -59,8 +61,8 @@ static void on_left(eni_member *member, const eni_message *m)
     eni_lost *lost = eni_alloc(sizeof *lost);
     if (lost == NULL) return;
     lost->death = eni_death_of(m);
-    lost->next = member->lost;
-    member->lost = lost;
+    lost->next = member->end.lost;
+    member->end.lost = lost;
     eni_death_text(&lost->death, text);
     eni_warn("member", "%s; the run goes on without it", text);
     if (member->config.on_left != NULL) member->config.on_left(member->config.user, lost->death.rank);
@@ -68,49 +70,50 @@ static void on_left(eni_member *member, const eni_message *m)
 
 static void on_claimed(eni_member *member, const eni_message *m)
 {
-    if (member->claim != ASK_SENT || m->number != member->claims + 1) {
+    if (member->claim.stage != ASK_SENT || m->number != member->claim.number + 1) {
         eni_member_leader_lost(member, "it answered a claim that nobody made", false);
         return;
     }
-    member->claim = ASK_ANSWERED;
-    member->claims = m->number;
-    member->has_index = m->has_index;
-    member->index = m->index;
+    member->claim.stage = ASK_ANSWERED;
+    member->claim.number = m->number;
+    member->claim.has_index = m->has_index;
+    member->claim.index = m->index;
     pthread_cond_broadcast(&member->changed);
 }
 
 static void on_gathered(eni_member *member, const eni_message *m)
 {
     size_t count = (size_t)member->world.nranks + 1;
-    bool is_due = member->gather == ASK_SENT && m->index == member->nblobs && m->count == count &&
-                  m->number == member->sent && strcmp(m->tag, member->gather_tag) == 0;
+    bool is_due = member->gather.stage == ASK_SENT && m->index == member->gather.nblobs &&
+                  m->count == count && m->number == member->gather.sent &&
+                  strcmp(m->tag, member->gather.tag) == 0;
     if (!is_due) {
         eni_member_leader_lost(member, "it sent a blob that nobody asked for", false);
         return;
     }
     if (m->index == 0) {
-        member->blobs.blob = eni_alloc_array(count, sizeof *member->blobs.blob);
-        member->blobs.count = member->blobs.blob == NULL ? 0 : count;
+        member->gather.blobs.blob = eni_alloc_array(count, sizeof *member->gather.blobs.blob);
+        member->gather.blobs.count = member->gather.blobs.blob == NULL ? 0 : count;
     }
-    uint8_t *copy = member->blobs.blob == NULL ? NULL : eni_alloc(m->blob.bytes);
+    uint8_t *copy = member->gather.blobs.blob == NULL ? NULL : eni_alloc(m->blob.bytes);
     if (copy == NULL) {
         eni_member_finish(member, EN_ENOMEM, "this process is out of memory", NULL);
         return;
     }
     memcpy(copy, m->blob.data, m->blob.bytes);
-    member->blobs.blob[member->nblobs++] = (eni_blob){copy, m->blob.bytes};
-    if (member->nblobs < count) return;
-    member->done = m->number;
-    member->gather = ASK_ANSWERED;
+    member->gather.blobs.blob[member->gather.nblobs++] = (eni_blob){copy, m->blob.bytes};
+    if (member->gather.nblobs < count) return;
+    member->gather.done = m->number;
+    member->gather.stage = ASK_ANSWERED;
     eni_member_put(member, &(eni_message){.type = ENI_CTL_DONE, .number = m->number});
     pthread_cond_broadcast(&member->changed);
 }
 
 static void hear_why(eni_member *member, const eni_message *m)
 {
-    if (!member->has_stop) eni_info("member", "the run ends early: %s", m->reason);
-    member->has_stop = true;
-    memcpy(member->stop_why, m->reason, sizeof member->stop_why);
+    if (!member->stop.is_asked) eni_info("member", "the run ends early: %s", m->reason);
+    member->stop.is_asked = true;
+    memcpy(member->stop.why, m->reason, sizeof member->stop.why);
 }
 
 /* Order matters: see eni_member_enter. A server takes no steps, so it has nothing to answer. */
@@ -118,23 +121,23 @@ static void on_pause(eni_member *member, const eni_message *m)
 {
     hear_why(member, m);
     if (member->config.server > 0) return;
-    atomic_store(&member->stop_step, ENI_STEP_PENDING);
-    eni_message answer = {.type = ENI_CTL_PAUSED, .step = atomic_load(&member->entered)};
+    atomic_store(&member->stop.step, ENI_STEP_PENDING);
+    eni_message answer = {.type = ENI_CTL_PAUSED, .step = atomic_load(&member->stop.entered)};
     eni_member_put(member, &answer);
 }
 
 static void on_stopping(eni_member *member, const eni_message *m)
 {
     hear_why(member, m);
-    atomic_store(&member->stop_step, m->index);
+    atomic_store(&member->stop.step, m->index);
     pthread_cond_broadcast(&member->changed);
 }
 
 static void on_bye(eni_member *member)
 {
-    member->is_bye_answered = true;
+    member->end.is_bye_answered = true;
     if (member->config.server > 0) {
-        member->is_over = true;
+        member->end.is_over = true;
         eventfd_write(member->event_fd, 1);
     }
     pthread_cond_broadcast(&member->changed);
@@ -184,7 +187,7 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
         return;
     case ENI_CTL_WELCOME: eni_member_rejoined(member, m); return;
     case ENI_CTL_BYE: /* ours was heard in the previous incarnation, its answer was not sent */
-        if (!member->has_said_bye) break;
+        if (!member->end.has_said_bye) break;
         member->stage = MEMBER_HERE;
         on_bye(member);
         return;
@@ -248,13 +251,13 @@ static void stream_ended(eni_member *member, const char *cause)
         eni_member_go_away(member, cause);
         return;
     }
-    if (!member->has_said_bye && !member->is_over) eni_member_leader_lost(member, cause, false);
-    if (member->has_said_bye) {
-        member->is_bye_answered = true;
+    if (!member->end.has_said_bye && !member->end.is_over) eni_member_leader_lost(member, cause, false);
+    if (member->end.has_said_bye) {
+        member->end.is_bye_answered = true;
         pthread_cond_broadcast(&member->changed);
     }
     eni_link_fini(&member->link);
-    member->ended_ns = 0;
+    member->lead.ended_ns = 0;
 }
 
 /* Reads and serves all there is; then looks whether the stream has ended. */
@@ -264,7 +267,7 @@ static void receive(eni_member *member)
     eni_span frame;
     eni_message m;
     const char *why = NULL;
-    member->heard_ns = eni_now_ns();
+    member->when.heard_ns = eni_now_ns();
     while ((st = eni_link_next(&member->link, &frame)) == EN_OK) {
         if (eni_message_get(frame.data, frame.bytes, &m, &why) == EN_OK)
             serve(member, &m);
@@ -287,12 +290,12 @@ typedef struct wait_now {
 /* What the compute thread waits for; false: it does not, or is just changing its mind. */
 static bool look_at_wait(const eni_member *member, wait_now *wait)
 {
-    wait->begin_ns = atomic_load(&member->wait.begin_ns);
+    wait->begin_ns = atomic_load(&member->place.wait.begin_ns);
     if (wait->begin_ns == 0) return false;
-    wait->what = atomic_load_explicit(&member->wait.what, memory_order_relaxed);
-    wait->name = atomic_load_explicit(&member->wait.name, memory_order_relaxed);
-    wait->bytes = atomic_load_explicit(&member->wait.bytes, memory_order_relaxed);
-    return atomic_load(&member->wait.begin_ns) == wait->begin_ns;
+    wait->what = atomic_load_explicit(&member->place.wait.what, memory_order_relaxed);
+    wait->name = atomic_load_explicit(&member->place.wait.name, memory_order_relaxed);
+    wait->bytes = atomic_load_explicit(&member->place.wait.bytes, memory_order_relaxed);
+    return atomic_load(&member->place.wait.begin_ns) == wait->begin_ns;
 }
 
 static void put_heartbeat(eni_member *member, int64_t now_ns)
@@ -301,16 +304,16 @@ static void put_heartbeat(eni_member *member, int64_t now_ns)
     eni_tcp_totals totals;
     bool is_waiting = look_at_wait(member, &wait);
     if (is_waiting && now_ns - wait.begin_ns > count_after_ns && eni_tcp_count(&totals) == EN_OK)
-        member->moved_bytes = totals.sent + totals.received;
+        member->thread.moved_bytes = totals.sent + totals.received;
     eni_message m = {.type = ENI_CTL_HEARTBEAT,
-                     .step = atomic_load_explicit(&member->step, memory_order_relaxed),
-                     .op = atomic_load_explicit(&member->wait.number, memory_order_relaxed),
-                     .moves = atomic_load_explicit(&member->wait.moves, memory_order_relaxed) +
-                              member->moved_bytes / MOVED_UNIT,
-                     .samples = atomic_load_explicit(&member->samples, memory_order_relaxed)};
-    const bool is_slowed = member->config.is_slowed || atomic_load(&member->waits_for_device) != 0;
+                     .step = atomic_load_explicit(&member->place.step, memory_order_relaxed),
+                     .op = atomic_load_explicit(&member->place.wait.number, memory_order_relaxed),
+                     .moves = atomic_load_explicit(&member->place.wait.moves, memory_order_relaxed) +
+                              member->thread.moved_bytes / MOVED_UNIT,
+                     .samples = atomic_load_explicit(&member->place.samples, memory_order_relaxed)};
+    const bool is_slowed = member->config.is_slowed || atomic_load(&member->place.waits_for_device) != 0;
     if (is_waiting) m.waits = is_slowed ? ENI_WAITS_SLOWED : ENI_WAITS;
-    const char *phase = atomic_load_explicit(&member->phase, memory_order_relaxed);
+    const char *phase = atomic_load_explicit(&member->place.phase, memory_order_relaxed);
     snprintf(m.phase, sizeof m.phase, "%s", phase);
     eni_message_put(&member->link, &m);
 }
@@ -319,8 +322,8 @@ static void beat(eni_member *member, int64_t now_ns)
 {
     int64_t interval_ns = member->config.peer_timeout_ns / 4;
     if (interval_ns > ENI_SECOND) interval_ns = ENI_SECOND;
-    if (now_ns < member->next_beat_ns) return;
-    member->next_beat_ns = now_ns + interval_ns;
+    if (now_ns < member->when.next_beat_ns) return;
+    member->when.next_beat_ns = now_ns + interval_ns;
     put_heartbeat(member, now_ns);
 }
 
@@ -329,15 +332,15 @@ static void ask_why(eni_member *member, int64_t now_ns)
 {
     wait_now wait;
     if (!look_at_wait(member, &wait)) return;
-    int64_t since_ns = wait.begin_ns > member->awake_ns ? wait.begin_ns : member->awake_ns;
+    int64_t since_ns = wait.begin_ns > member->when.awake_ns ? wait.begin_ns : member->when.awake_ns;
     if (now_ns - since_ns < member->config.notice_ns) return;
-    if (member->told_wait_ns == wait.begin_ns && now_ns < member->next_notice_ns) return;
-    member->told_wait_ns = wait.begin_ns;
-    member->next_notice_ns = now_ns + AGAIN * member->config.notice_ns;
+    if (member->when.told_wait_ns == wait.begin_ns && now_ns < member->when.next_notice_ns) return;
+    member->when.told_wait_ns = wait.begin_ns;
+    member->when.next_notice_ns = now_ns + AGAIN * member->config.notice_ns;
     put_heartbeat(member, now_ns);
     eni_message m = {.type = ENI_CTL_WAITING,
-                     .step = atomic_load_explicit(&member->step, memory_order_relaxed),
-                     .op = atomic_load_explicit(&member->wait.number, memory_order_relaxed),
+                     .step = atomic_load_explicit(&member->place.step, memory_order_relaxed),
+                     .op = atomic_load_explicit(&member->place.wait.number, memory_order_relaxed),
                      .bytes = wait.bytes,
                      .waited_ns = now_ns - since_ns};
     snprintf(m.what, sizeof m.what, "%s", wait.what);
@@ -349,9 +352,9 @@ static void ask_why(eni_member *member, int64_t now_ns)
 
 static void check_silence(eni_member *member, int64_t now_ns)
 {
-    const eni_peer *leader = &member->reign->leader;
+    const eni_peer *leader = &member->lead.reign->leader;
     char cause[80];
-    int64_t silent_ns = now_ns - member->heard_ns;
+    int64_t silent_ns = now_ns - member->when.heard_ns;
     if (silent_ns <= member->config.peer_timeout_ns) return;
     bool is_stopped = strcmp(leader->host_id, member->config.host_id) == 0 &&
                       eni_process_look(leader->pid, leader->born) == ENI_PROCESS_STOPPED;
@@ -373,18 +376,19 @@ static void flush(eni_member *member)
 static void tick(eni_member *member)
 {
     int64_t now_ns = eni_now_ns();
-    if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.peer_timeout_ns / 2)
-        member->heard_ns = now_ns; /* it was we who were stopped */
-    if (member->looked_ns != 0 && now_ns - member->looked_ns > member->config.notice_ns / 2)
-        member->awake_ns = now_ns; /* and the others may have waited for us */
-    member->looked_ns = now_ns;
-    if (member->stop_deadline_ns != 0 && now_ns >= member->stop_deadline_ns && !member->is_interrupted)
+    if (member->when.looked_ns != 0 && now_ns - member->when.looked_ns > member->config.peer_timeout_ns / 2)
+        member->when.heard_ns = now_ns; /* it was we who were stopped */
+    if (member->when.looked_ns != 0 && now_ns - member->when.looked_ns > member->config.notice_ns / 2)
+        member->when.awake_ns = now_ns; /* and the others may have waited for us */
+    member->when.looked_ns = now_ns;
+    if (member->when.stop_deadline_ns != 0 && now_ns >= member->when.stop_deadline_ns &&
+        !member->end.is_interrupted)
         interrupt(member);
-    if (member->ended_ns != 0 && now_ns - member->ended_ns > last_words_ns)
+    if (member->lead.ended_ns != 0 && now_ns - member->lead.ended_ns > last_words_ns)
         stream_ended(member, "its process ended, though its connection is held open");
     if (member->stage != MEMBER_HERE && eni_member_status(member) == EN_OK)
         eni_member_tick_away(member, now_ns);
-    else if (!member->is_bye_answered && member->link.fd >= 0) {
+    else if (!member->end.is_bye_answered && member->link.fd >= 0) {
         check_silence(member, now_ns);
         beat(member, now_ns);
         ask_why(member, now_ns);
@@ -398,26 +402,27 @@ static int timeout_ms(const eni_member *member)
     int64_t ms = member->config.peer_timeout_ns / ENI_MILLI / 8 + 1;
     int64_t notice_ms = member->config.notice_ns / ENI_MILLI / 4 + 1;
     if (notice_ms < ms) ms = notice_ms;
-    if (member->stage != MEMBER_HERE || member->ended_ns != 0) return SOON_MS;
-    if (member->stop_deadline_ns != 0 && !member->is_interrupted) return SOON_MS;
+    if (member->stage != MEMBER_HERE || member->lead.ended_ns != 0) return SOON_MS;
+    if (member->when.stop_deadline_ns != 0 && !member->end.is_interrupted) return SOON_MS;
     return ms < TICK_MS ? (int)ms : TICK_MS;
 }
 
-void *eni_member_run(void *argument)
+static void *run(void *argument)
 {
     eni_member *member = argument;
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for main */
     pthread_mutex_lock(&member->lock);
-    while (!member->is_stopping) {
+    while (!member->thread.is_stopping) {
         tick(member);
-        bool has_user = !member->is_interrupted && member->stop_deadline_ns == 0;
-        bool is_watched = member->ended_ns == 0 && member->link.fd >= 0; /* else it would wake us for ever */
-        struct pollfd set[4] = {{member->wake_fd, POLLIN, 0},
+        bool has_user = !member->end.is_interrupted && member->when.stop_deadline_ns == 0;
+        bool is_watched =
+            member->lead.ended_ns == 0 && member->link.fd >= 0; /* else it would wake us for ever */
+        struct pollfd set[4] = {{member->thread.wake_fd, POLLIN, 0},
                                 {member->link.fd, POLLIN, 0},
                                 {has_user ? member->config.abort_fd : -1, POLLIN, 0},
-                                {is_watched ? member->process_fd : -1, POLLIN, 0}};
+                                {is_watched ? member->lead.process_fd : -1, POLLIN, 0}};
         if (member->link.out.bytes > 0) set[1].events |= POLLOUT;
         int wait_ms = timeout_ms(member);
         pthread_mutex_unlock(&member->lock);
@@ -425,11 +430,154 @@ void *eni_member_run(void *argument)
         pthread_mutex_lock(&member->lock);
         eventfd_t ignored;
         if (n <= 0) continue;
-        if (set[0].revents != 0) eventfd_read(member->wake_fd, &ignored);
-        if (set[3].revents != 0) member->ended_ns = eni_now_ns();
+        if (set[0].revents != 0) eventfd_read(member->thread.wake_fd, &ignored);
+        if (set[3].revents != 0) member->lead.ended_ns = eni_now_ns();
         if ((set[1].revents & ~POLLOUT) != 0) receive(member);
         if (set[2].revents != 0) on_user(member, eni_now_ns());
     }
     pthread_mutex_unlock(&member->lock);
     return NULL;
+}
+
+/* ---- life ---- */
+
+static void prepare_condition(eni_member *member)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&member->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&member->lock, NULL);
+}
+
+/* A rejoin needs all of it again. */
+static en_status copy_config(eni_member *member, const eni_member_config *config)
+{
+    eni_member_config *own = &member->config;
+    *own = *config;
+    own->host = own->host_id = NULL;
+    own->key_values = own->member_data = NULL;
+    if (own->peer_timeout_ns == 0) own->peer_timeout_ns = 5 * ENI_SECOND;
+    if (own->notice_ns == 0) own->notice_ns = 5 * ENI_SECOND;
+    own->host = eni_strdup(config->host == NULL ? "" : config->host);
+    own->host_id = eni_strdup(config->host_id == NULL ? "" : config->host_id);
+    if (own->host == NULL || own->host_id == NULL) return EN_ENOMEM;
+    EN_TRY(eni_key_values_copy(config->key_values, config->nkey_values, &own->key_values));
+    return eni_key_values_copy(config->member_data, config->nmember_data, &own->member_data);
+}
+
+static en_status check_config(const eni_member_config *config)
+{
+    if (config->nranks < 1 || config->nranks > ENI_RANKS_MAX) {
+        eni_error("member", "a world of %d ranks: 1 to %d are possible", config->nranks, ENI_RANKS_MAX);
+        return EN_EINVAL;
+    }
+    if (config->server < 0 || config->server >= ENI_SERVERS_MAX) {
+        eni_error("member", "server %d: 0 to %d are possible", config->server, ENI_SERVERS_MAX - 1);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+static en_status prepare(eni_member *member, const eni_member_config *config)
+{
+    prepare_condition(member);
+    member->link.fd = member->thread.wake_fd = member->event_fd = member->lead.process_fd = -1;
+    atomic_init(&member->place.step, -1);
+    atomic_init(&member->stop.entered, -1);
+    atomic_init(&member->place.phase, "");
+    atomic_init(&member->place.wait.what, "");
+    atomic_init(&member->place.wait.name, "");
+    atomic_init(&member->stop.step, ENI_STEP_NEVER);
+    EN_TRY(check_config(config));
+    EN_TRY(copy_config(member, config));
+    member->peers = eni_alloc_array((size_t)config->nranks, sizeof *member->peers);
+    if (member->peers == NULL) return EN_ENOMEM;
+    member->world.peers = member->peers;
+    member->world.key_values = member->config.key_values;
+    member->world.nkey_values = config->nkey_values;
+    member->thread.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    member->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (member->thread.wake_fd >= 0 && member->event_fd >= 0) return EN_OK;
+    eni_error("member", "eventfd failed: %s", strerror(errno));
+    return EN_EIO;
+}
+
+en_status eni_member_open(const eni_member_config *config, eni_member **member_out)
+{
+    eni_member *member = eni_alloc(sizeof *member);
+    if (member == NULL) return EN_ENOMEM;
+    en_status st;
+    EN_TRY_GOTO(prepare(member, config), close_member);
+    EN_TRY_GOTO(eni_member_join(member), close_member);
+    member->when.heard_ns = eni_now_ns();
+    if (pthread_create(&member->thread.id, NULL, run, member) != 0) {
+        eni_error("member", "cannot start a thread");
+        EN_TRY_GOTO(EN_EIO, close_member);
+    }
+    member->thread.is_there = true;
+    *member_out = member;
+    return EN_OK;
+close_member:
+    eni_member_close(member);
+    return st;
+}
+
+static void free_leaders(eni_member *member)
+{
+    if (member->lead.reign == NULL) eni_peer_fini(&member->world.leader); /* else it is the first one's */
+    for (eni_reign *reign = member->lead.reign; reign != NULL;) {
+        eni_reign *before = reign->before;
+        eni_peer_fini(&reign->leader);
+        eni_free(reign);
+        reign = before;
+    }
+}
+
+static void free_config(eni_member *member)
+{
+    eni_member_config *own = &member->config;
+    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
+    eni_free((void *)(uintptr_t)own->key_values);
+    eni_free((void *)(uintptr_t)own->member_data);
+    eni_free((void *)(uintptr_t)own->host);
+    eni_free((void *)(uintptr_t)own->host_id);
+}
+
+static void close_all(eni_member *member)
+{
+    const int fds[] = {member->thread.wake_fd, member->event_fd, member->lead.process_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) close(fds[i]);
+}
+
+void eni_member_close(eni_member *member)
+{
+    if (member == NULL) return;
+    if (member->thread.is_there) {
+        pthread_mutex_lock(&member->lock);
+        member->thread.is_stopping = true;
+        pthread_mutex_unlock(&member->lock);
+        eventfd_write(member->thread.wake_fd, 1);
+        pthread_join(member->thread.id, NULL);
+    }
+    eni_link_fini(&member->link);
+    for (int32_t r = 0; r < member->npeers; r++)
+        eni_peer_fini(&member->peers[r]);
+    free_leaders(member);
+    free_config(member);
+    eni_free(member->peers);
+    eni_blobs_fini(&member->gather.blobs);
+    for (int i = 0; i < 2; i++)
+        eni_free(member->gather.kept[i].data);
+    while (member->end.lost != NULL) {
+        eni_lost *next = member->end.lost->next;
+        eni_free(member->end.lost);
+        member->end.lost = next;
+    }
+    close_all(member);
+    pthread_cond_destroy(&member->changed);
+    pthread_mutex_destroy(&member->lock);
+    eni_free(member);
 }

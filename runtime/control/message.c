@@ -2,6 +2,7 @@
  * type has, and writes and reads them. */
 #include "runtime/control/message.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -322,7 +323,17 @@ en_status eni_message_get(const uint8_t *bytes, size_t length, eni_message *out,
     return st;
 }
 
-/* ---- deaths ---- */
+/* ---- peers and deaths ---- */
+
+void eni_message_set_peer(eni_message *m, const eni_peer *of)
+{
+    m->rank = of->rank;
+    m->pid = of->pid;
+    m->born = of->born;
+    snprintf(m->host, sizeof m->host, "%s", of->host);
+    snprintf(m->host_id, sizeof m->host_id, "%s", of->host_id);
+    m->member_data = (eni_key_value_list){.pair = of->member_data, .n = of->nmember_data};
+}
 
 eni_message eni_death_message(uint32_t type, const eni_death *death)
 {

@@ -119,9 +119,11 @@ en_status eni_key_values_take(const eni_key_value_list *list, const eni_key_valu
 en_status eni_key_values_copy(const eni_key_value *key_values, size_t n,
                               const eni_key_value **key_values_out);
 
+/* The message about a peer; its member data are borrowed. */
+void eni_message_set_peer(eni_message *message, const eni_peer *peer);
+
 /* Fills a peer with copies of host, host_id and member data; fini frees them. */
 en_status eni_peer_init(eni_peer *peer, const eni_message *message);
-en_status eni_peer_copy(eni_peer *copy_out, const eni_peer *peer);
 void eni_peer_fini(eni_peer *peer);
 
 #endif

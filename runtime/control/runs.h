@@ -43,9 +43,9 @@ typedef struct eni_run_status {
     uint64_t born, pid_namespace;
     uint32_t stage; /* an eni_run_stage */
     int32_t nranks, nservers;
-    int64_t started_ns, written_ns; /* on the monotonic clock of this machine */
-    uint64_t samples;               /* applied, over all ranks */
-    uint64_t claimed, budget;       /* micro-batches */
+    int64_t started_ns, written_ns;  /* on the monotonic clock of this machine */
+    uint64_t samples;                /* applied, over all ranks */
+    uint64_t claimed, budget;        /* micro-batches */
     const eni_key_value *attributes; /* "strategy", "out", "launcher", ..: as given to the leader */
     size_t nattributes;
     eni_run_rank *rank; /* (nrank) workers, then servers 1 .. */
