@@ -1,11 +1,13 @@
-/* serve.c - what a shard does with a message.
+/* serve.c - what a shard does with a message, and what it answers, by the way on which the client asked.
  *
  *     HELLO   is checked against the token and this run; from then on the connection speaks for its rank
  *     others  are believed only over that connection, and wait until an emulated wire would deliver them;
- *             CALL, INIT, SNAPSHOT and FINISHED become events of the store, whose actions answer.c sends
+ *             CALL, INIT, SNAPSHOT and FINISHED become events of the store, whose actions become answers
  *
  * Members and timers of the store are its events too, so they stand here. */
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +22,192 @@ enum {
     DELAY_MAX = 1 << 16, /* nor so many at once: those beyond are handled as they come */
     TRY_AGAIN_MS = 5     /* a call that is sent again waits so long for rank 0's INIT to be, too */
 };
+
+/* ---- answers ------------------------------------------------------------------------------------------- */
+
+/* The version buffer of `data`, acquired, if these are a partition's live weights and long enough for ZeroMQ
+ * to send them where they lie. NULL: they are copied. */
+static eni_version_buffer *acquire(eni_shard *shard, const eni_header *header, const float *data)
+{
+    if (!data || header->bytes < ENI_ZEROCOPY_MIN) return NULL;
+    if (data != eni_store_weights(shard->store, header->bucket, NULL)) return NULL;
+    return eni_store_acquire(shard->store, header->bucket);
+}
+
+/* A client's address, as a packet of its own has it: by socket. */
+static eni_packet socket_of(const eni_shard *shard, int32_t rank)
+{
+    eni_packet to = {.header = {.rank = rank}, .source = -1, .route_bytes = shard->route[rank].bytes};
+    memcpy(to.route, shard->route[rank].route, sizeof to.route);
+    return to;
+}
+
+/* Through the client's ring. 0: it must go by socket. */
+static int post_to_ring(eni_shard *shard, const eni_header *header)
+{
+    eni_shm_ring *ring = eni_arenas_ring(shard->config.arenas, header->rank);
+    return ring && eni_shm_ring_answer(ring, (uint32_t)shard->config.index, header) == EN_OK;
+}
+
+/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
+ * this returns: acquired weights keep their bytes, all else is copied. `to` without a route: by ring, to the
+ * header's rank. */
+static void post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data)
+{
+    const uint64_t on_wire = data ? header->bytes : 0;
+    header->epoch = shard->config.epoch;
+    header->shard = (uint32_t)shard->config.index;
+    header->incarnation = shard->config.incarnation;
+    header->dtype = ENI_DTYPE_F32;
+    header->codec = ENI_CODEC_NONE;
+    header->deliver_ns = shard->config.shaper == NULL ? 0
+                                                      : eni_shaper_send(shard->config.shaper, eni_now_ns(),
+                                                                        on_wire + ENI_HEADER_CHARGE);
+    eni_packet by_socket;
+    if (to->source == ENI_SHARD_RING) {
+        if (!data && post_to_ring(shard, header)) return;
+        by_socket = socket_of(shard, header->rank);
+        to = &by_socket;
+    }
+    if (to->route_bytes == 0) return; /* it has not found this psd yet, and will ask again */
+    eni_version_buffer *held = acquire(shard, header, data);
+    const en_status st =
+        eni_router_send(shard->router, to, header, (void *)data, held ? eni_store_release : NULL, held);
+    if (st == EN_OK) return;
+    eni_debug("shard", "shard %d: no answer to rank %d: %s", shard->config.index, header->rank,
+              en_status_str(st));
+    if (st == EN_ETIMEOUT && header->type == ENI_MSG_REPLY)
+        shard->config.on_failure(shard->config.user,
+                                 "a worker does not read its answers: it would wait for ever");
+}
+
+void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
+{
+    eni_header header = {.type = ENI_MSG_REFUSED,
+                         .rank = to->header.rank,
+                         .bucket = to->header.bucket,
+                         .seq = to->header.seq,
+                         .status = (uint32_t)status};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(header.text, sizeof header.text, fmt, args);
+    va_end(args);
+    shard->figures.refused++;
+    eni_log_every(&shard->refused_limit, ENI_LOG_WARN, "shard", "shard %d refused: %s", shard->config.index,
+                  header.text);
+    post(shard, to, &header, NULL);
+}
+
+/* A ticket says what the answer needs: the call's seq, and where in shared memory the worker wants it.
+ *
+ *     seq: 47 bits | slot: 14 bits, all ones: nowhere | by_ring | is_mapped | is_shared */
+enum { TICKET_SLOT = 0x3fff, TICKET_RING = 4, TICKET_MAPPED = 2, TICKET_SHARED = 1 };
+
+static uint64_t ticket_of(const eni_packet *packet)
+{
+    const eni_header *h = &packet->header;
+    const uint64_t slot = h->into < TICKET_SLOT ? h->into : TICKET_SLOT;
+    return h->seq << 17 | slot << 3 | (packet->source == ENI_SHARD_RING ? TICKET_RING : 0) |
+           (h->flags & ENI_FLAG_MAPPED ? TICKET_MAPPED : 0) | (h->flags & ENI_FLAG_SHM ? TICKET_SHARED : 0);
+}
+
+uint64_t eni_shard_old_ticket(uint64_t ticket)
+{
+    return ticket >> 17 << 17 | (uint64_t)TICKET_SLOT << 3;
+}
+
+static uint64_t ticket_seq(uint64_t ticket)
+{
+    return ticket >> 17;
+}
+
+/* Where the answer to an action goes. */
+static eni_packet address_of(const eni_shard *shard, const eni_store_action *action)
+{
+    if (action->ticket & TICKET_RING)
+        return (eni_packet){.header = {.rank = action->client}, .source = ENI_SHARD_RING};
+    return socket_of(shard, action->client);
+}
+
+static float *arena_at(const eni_shard *shard, const eni_arena *arena, uint32_t slot, uint32_t bucket)
+{
+    const eni_setup *setup = shard->config.setup;
+    const uint64_t lo = eni_slice_lo(setup->counts[bucket], shard->config.index, shard->config.nshards);
+    return eni_arena_at(arena, slot, setup->offsets[bucket] + lo);
+}
+
+/* Puts the vector where the worker wants it: it sees the live weights already, or they go straight into the
+ * slot of its call. 0: it must travel in the message. */
+static int put_into_arena(eni_shard *shard, const eni_store_action *action, eni_header *header)
+{
+    const uint64_t ticket = action->ticket;
+    const uint32_t slot = (uint32_t)(ticket >> 3) & TICKET_SLOT;
+    const eni_arena *arena = NULL;
+    if (ticket & TICKET_SHARED) arena = eni_arenas_find(shard->config.arenas, action->client);
+    if (!arena) return 0;
+    header->flags |= ENI_FLAG_SHM;
+    header->slot = ENI_INTO_NOTHING;
+    shard->figures.shm_bytes += header->bytes;
+    if (ticket & TICKET_MAPPED && shard->config.weights &&
+        action->data == eni_store_weights(shard->store, action->bucket, NULL)) {
+        header->flags |= ENI_FLAG_MAPPED;
+        return 1;
+    }
+    if (slot >= eni_arena_nslots(arena)) return 1; /* nobody wants it */
+    header->slot = slot;
+    memmove(arena_at(shard, arena, slot, action->bucket), action->data, header->bytes); /* may be its own */
+    return 1;
+}
+
+static void reply(eni_shard *shard, const eni_store_action *action, uint64_t stable)
+{
+    const eni_packet to = address_of(shard, action);
+    const float *data = action->data;
+    eni_header header = {.type = ENI_MSG_REPLY,
+                         .rank = action->client,
+                         .bucket = action->bucket,
+                         .seq = ticket_seq(action->ticket),
+                         .base_version = action->met,
+                         .version = action->version,
+                         .stable = stable,
+                         .nsamples = action->samples,
+                         .step = action->steps,
+                         .count = action->count,
+                         .bytes = data ? action->count * sizeof(float) : 0};
+    if (action->flags & ENI_STORE_IS_REPEAT) header.flags |= ENI_FLAG_REPEAT;
+    if (action->flags & ENI_STORE_IS_DATA) header.flags |= ENI_FLAG_DATA;
+    if (data && put_into_arena(shard, action, &header)) data = NULL;
+    post(shard, &to, &header, data);
+}
+
+static void refuse_call(eni_shard *shard, const eni_store_action *action)
+{
+    eni_packet to = address_of(shard, action);
+    to.header.bucket = action->bucket;
+    to.header.seq = ticket_seq(action->ticket);
+    eni_shard_refuse(shard, &to, action->status, "%s", action->text);
+}
+
+static void say_goodbye(eni_shard *shard, int32_t rank, int is_secure)
+{
+    const eni_packet to = socket_of(shard, rank);
+    eni_header header = {.type = ENI_MSG_GOODBYE, .rank = rank, .stable = (uint64_t)is_secure};
+    post(shard, &to, &header, NULL);
+}
+
+/* All calls of this client to this partition up to this seq survive. */
+static uint64_t stable_of(const eni_shard *shard, int32_t rank, uint32_t bucket)
+{
+    return shard->saves == NULL ? 0 : eni_shard_stable(shard, rank, bucket);
+}
+
+void eni_shard_tend(eni_shard *shard)
+{
+    if (shard->saves == NULL) return;
+    eni_shard_save_tend(shard);
+    for (int32_t r; (r = eni_shard_save_finish_due(shard)) >= 0;)
+        say_goodbye(shard, r, eni_shard_is_secure(shard, r));
+}
 
 /* ---- the store ----------------------------------------------------------------------------------------- */
 
@@ -37,10 +225,8 @@ static void step(eni_shard *shard, eni_store_event *event, const eni_header *hea
     for (uint32_t i = 0; i < shard->actions.n; i++) {
         const eni_store_action *action = &shard->actions.item[i];
         switch (action->type) {
-        case ENI_STORE_REPLY:
-            eni_shard_reply(shard, action, eni_shard_stable(shard, action->client, action->bucket));
-            break;
-        case ENI_STORE_REFUSE: eni_shard_refuse_call(shard, action); break;
+        case ENI_STORE_REPLY: reply(shard, action, stable_of(shard, action->client, action->bucket)); break;
+        case ENI_STORE_REFUSE: refuse_call(shard, action); break;
         case ENI_STORE_TIMER_AT: shard->timer_ns = action->when_ns; break;
         }
     }
@@ -141,7 +327,7 @@ static int find_payload(eni_shard *shard, eni_packet *packet, eni_payload *paylo
         return 0;
     }
     shard->figures.shm_bytes += h->bytes;
-    *payload_out = (eni_payload){.data = eni_shard_arena_at(shard, arena, h->slot, h->bucket),
+    *payload_out = (eni_payload){.data = arena_at(shard, arena, h->slot, h->bucket),
                                  .count = count,
                                  .flags = ENI_PAYLOAD_BORROWED | ENI_PAYLOAD_READ_ONLY};
     return 1;
@@ -175,7 +361,7 @@ static void on_hello(eni_shard *shard, const eni_packet *packet)
     memcpy(route->route, packet->route, sizeof route->route);
     eni_router_admit(shard->router, packet);
     eni_header header = {.type = ENI_MSG_WELCOME, .rank = h->rank};
-    eni_shard_post(shard, packet, &header, NULL);
+    post(shard, packet, &header, NULL);
 }
 
 /* Whether the message came over the connection that said HELLO for its rank. */
@@ -198,8 +384,8 @@ static void on_finished(eni_shard *shard, const eni_packet *packet)
                              .member = EN_MEMBER_FINISHED,
                              .incarnation = packet->header.incarnation};
     step(shard, &event, &packet->header);
-    if (eni_shard_save_finished(shard, rank))
-        eni_shard_goodbye(shard, rank, eni_shard_is_secure(shard, rank));
+    if (shard->saves == NULL || eni_shard_save_finished(shard, rank))
+        say_goodbye(shard, rank, shard->saves != NULL && eni_shard_is_secure(shard, rank));
 }
 
 /* ---- calls that are sent again, for this psd may have come back without them --------------------------- */
@@ -213,10 +399,10 @@ static void answer_done(eni_shard *shard, const eni_packet *packet)
                          .bucket = h->bucket,
                          .seq = h->seq,
                          .count = h->count,
-                         .stable = eni_shard_stable(shard, h->rank, h->bucket)};
+                         .stable = stable_of(shard, h->rank, h->bucket)};
     eni_store_weights(shard->store, h->bucket, &header.version);
     header.base_version = header.version;
-    eni_shard_post(shard, packet, &header, NULL);
+    post(shard, packet, &header, NULL);
 }
 
 static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns);
@@ -228,7 +414,7 @@ static int replay(eni_shard *shard, eni_packet *packet)
     const uint64_t taken = eni_store_seq(shard->store, h->rank, h->bucket);
     if (eni_store_count(shard->store, h->bucket) == 0) return 0;
     if (h->seq == 0) { /* the question how far the partition is stable */
-        if (eni_shard_stable(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
+        if (stable_of(shard, h->rank, h->bucket) < taken) eni_shard_save_ask(shard);
         answer_done(shard, packet);
         return 1;
     }
@@ -256,7 +442,7 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
         .type = type,
         .client = h.rank,
         .incarnation = h.incarnation,
-        .ticket = eni_shard_ticket(packet),
+        .ticket = ticket_of(packet),
         .bucket = h.bucket,
         .seq = type == ENI_STORE_INIT ? h.step : h.seq,
         .kind = h.kind,
@@ -269,6 +455,7 @@ static void on_partition(eni_shard *shard, eni_packet *packet, eni_store_event_t
     if (type == ENI_STORE_CALL && event.is_replay && replay(shard, packet)) return;
     if (type != ENI_STORE_SNAPSHOT && !find_payload(shard, packet, &event.payload)) return;
     step(shard, &event, &h);
+    if (shard->saves == NULL) return;
     if (type == ENI_STORE_CALL) eni_shard_save_called(shard, h.rank);
     if (type == ENI_STORE_INIT) eni_shard_save_begun(shard);
 }

@@ -214,7 +214,7 @@ static en_status serve_socket(eni_shard *shard, int timeout_ms)
 /* Waits for one thing to do and does it. */
 static en_status serve_once(eni_shard *shard)
 {
-    eni_shard_save_tend(shard); /* before we block: what has become durable may be waited for */
+    eni_shard_tend(shard); /* before we block: what has become durable may be waited for */
     const int was_busy = poll_rings(shard) > 0;
     if (shard->status == EN_OK) {
         const int timeout_ms = rest(shard, was_busy);

@@ -1,9 +1,8 @@
 /* shard_impl.h - what the files of a shard share; nobody else includes it. Each calls those below it only.
  *
  *     shard.c       the thread, its life, and messages by the rings of shared memory
- *     serve.c       messages, and what the store makes of them
- *     shard_save.c  what is kept on disk
- *     answer.c      answers */
+ *     serve.c       messages, what the store makes of them, and answers
+ *     shard_save.c  what is kept on disk */
 #ifndef SERVER_SHARD_IMPL_H
 #define SERVER_SHARD_IMPL_H
 
@@ -88,14 +87,16 @@ static inline void eni_shard_call_attention(eni_shard *shard)
  * when the state is durable, never before.
  *
  * Bytes of a state: u32 ranks, u32 0, then one byte a rank (1: it has finished), then the store's
- * (store/store_save.h). Without --state all of this does nothing. */
+ * (store/store_save.h). Without --state there are no `saves`, and only open, close, ask and has_finished may
+ * be called. */
 /* Loads the newest sound state if there is one (*was_loaded_out), and starts the thread that writes.
  * EN_EFORMAT, EN_EMISMATCH, EN_EVERSION (logged): there is one, and it is of no use. */
 en_status eni_shard_save_open(eni_shard *shard, int *was_loaded_out);
 void eni_shard_save_close(eni_shard *shard);
 
-/* After every event: takes note of a state that has become durable, begins the next one when it is due. */
-void eni_shard_save_tend(eni_shard *shard);
+void eni_shard_save_tend(eni_shard *shard); /* eni_shard_tend */
+/* A client whose FINISHED may be answered now, each once; -1: none. */
+int32_t eni_shard_save_finish_due(eni_shard *shard);
 
 /* A call was given to the store; initial weights were. */
 void eni_shard_save_called(eni_shard *shard, int32_t rank);
@@ -107,37 +108,24 @@ void eni_shard_save_ask(eni_shard *shard);
 /* All calls of this client to this partition up to this seq survive. */
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket);
 
-/* A client said FINISHED. 1: it may be answered at once; 0: eni_shard_goodbye is called when that is on disk,
- * or cannot be. */
+/* A client said FINISHED. 1: it may be answered at once; 0: finish_due says when that is on disk, or cannot
+ * be. */
 int eni_shard_save_finished(eni_shard *shard, int32_t rank);
 /* Whether the store knows that this client has finished. */
 int eni_shard_has_finished(const eni_shard *shard, int32_t rank);
 /* Whether that is on disk: nothing that this client has sent will be asked for again. */
 int eni_shard_is_secure(const eni_shard *shard, int32_t rank);
 
-/* ---- answer.c; shard's thread */
+/* ---- serve.c; shard's thread */
 
-/* Sends one message; a client that is gone is the control plane's business. `data` is the store's again when
- * this returns: acquired weights keep their bytes, all else is copied. `to` without a route: by ring, to the
- * header's rank. */
-void eni_shard_post(eni_shard *shard, const eni_packet *to, eni_header *header, const float *data);
+/* Answers a message with the sentence, and counts it. */
 void eni_shard_refuse(eni_shard *shard, const eni_packet *to, en_status status, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* `stable`: all calls of that client to that partition up to this seq survive. */
-void eni_shard_reply(eni_shard *shard, const eni_store_action *action, uint64_t stable);
-void eni_shard_refuse_call(eni_shard *shard, const eni_store_action *action);
-/* Answers FINISHED. is_secure: nothing that this client has sent will be asked for again. */
-void eni_shard_goodbye(eni_shard *shard, int32_t rank, int is_secure);
-/* What the answer to a message must know of it. */
-uint64_t eni_shard_ticket(const eni_packet *packet);
-/* The same of a call in the state of a psd that is gone: nobody waits at that ring, and where its answer was
- * wanted is somebody else's now. */
+/* What the answer to a call in the state of a psd that is gone must know: nobody waits at that ring, and
+ * where its answer was wanted is somebody else's now. */
 uint64_t eni_shard_old_ticket(uint64_t ticket);
-/* The packet-shaped address of a client: by socket. */
-eni_packet eni_shard_address(const eni_shard *shard, int32_t rank);
-float *eni_shard_arena_at(const eni_shard *shard, const eni_arena *arena, uint32_t slot, uint32_t bucket);
-
-/* ---- serve.c; shard's thread */
+/* After every event: takes note of a state that has become durable, begins the next one when it is due. */
+void eni_shard_tend(eni_shard *shard);
 
 /* A message from a client that is believed. Owns the packet from here on. */
 void eni_shard_handle(eni_shard *shard, eni_packet *packet);

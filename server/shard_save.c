@@ -167,8 +167,8 @@ static void writer_stop(snapshot_writer *writer)
 
 enum { HEAD = 8 }; /* bytes in front of the flags */
 
-/* How far a client's finished notice is. */
-enum { NONE, WAITS, UNDER_WAY };
+/* How far a client's finished notice is; DUE: to be answered. */
+enum { NONE, WAITS, UNDER_WAY, DUE };
 
 struct eni_shard_saves {
     snapshot_writer *writer;
@@ -199,14 +199,13 @@ static void note_seqs(const eni_shard *shard, uint64_t *seqs)
 uint64_t eni_shard_stable(const eni_shard *shard, int32_t rank, uint32_t bucket)
 {
     const eni_shard_saves *saves = shard->saves;
-    if (!saves || rank < 0 || rank >= shard->config.nranks || bucket >= shard->config.setup->nbuckets)
-        return 0;
+    if (rank < 0 || rank >= shard->config.nranks || bucket >= shard->config.setup->nbuckets) return 0;
     return *seq_at(shard, saves->stable, rank, bucket);
 }
 
 int eni_shard_is_secure(const eni_shard *shard, int32_t rank)
 {
-    return shard->saves && shard->saves->is_secure[rank];
+    return shard->saves->is_secure[rank];
 }
 
 int eni_shard_has_finished(const eni_shard *shard, int32_t rank)
@@ -239,9 +238,8 @@ static void end(eni_shard *shard, en_status status)
     }
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         if (saves->finished[r] != UNDER_WAY) continue;
-        saves->finished[r] = NONE;
+        saves->finished[r] = DUE;
         saves->is_secure[r] = status == EN_OK;
-        eni_shard_goodbye(shard, r, saves->is_secure[r]);
     }
 }
 
@@ -277,21 +275,30 @@ void eni_shard_save_tend(eni_shard *shard)
 {
     eni_shard_saves *saves = shard->saves;
     en_status status;
-    if (!saves) return;
     if (writer_done(saves->writer, &status)) end(shard, status);
     const eni_store_stats *totals = eni_store_totals(shard->store);
     if (totals->updates + totals->touches - saves->updates >= limit_of(shard)) saves->is_due = 1;
     if (saves->is_due && !writer_is_busy(saves->writer)) begin(shard);
 }
 
+int32_t eni_shard_save_finish_due(eni_shard *shard)
+{
+    for (int32_t r = 0; r < shard->config.nranks; r++) {
+        if (shard->saves->finished[r] != DUE) continue;
+        shard->saves->finished[r] = NONE;
+        return r;
+    }
+    return -1;
+}
+
 void eni_shard_save_called(eni_shard *shard, int32_t rank)
 {
-    if (shard->saves && ++shard->saves->calls[rank] >= limit_of(shard)) shard->saves->is_due = 1;
+    if (++shard->saves->calls[rank] >= limit_of(shard)) shard->saves->is_due = 1;
 }
 
 void eni_shard_save_begun(eni_shard *shard)
 {
-    if (!shard->saves || shard->saves->is_initialised || !eni_store_is_initialised(shard->store)) return;
+    if (shard->saves->is_initialised || !eni_store_is_initialised(shard->store)) return;
     shard->saves->is_initialised = shard->saves->is_due = 1;
 }
 
@@ -303,7 +310,6 @@ void eni_shard_save_ask(eni_shard *shard)
 int eni_shard_save_finished(eni_shard *shard, int32_t rank)
 {
     eni_shard_saves *saves = shard->saves;
-    if (!saves) return 1;
     saves->has_finished[rank] = 1;
     if (saves->is_secure[rank]) return 1;
     if (saves->finished[rank] == NONE) saves->finished[rank] = WAITS;

@@ -429,15 +429,6 @@ en_status eni_client_wait(eni_client *client, uint32_t bucket)
     return st;
 }
 
-en_status eni_client_progress(eni_client *client)
-{
-    enter(client);
-    en_status st = reconnect(client);
-    if (st == EN_OK) st = take(client);
-    leave(client);
-    return st;
-}
-
 static int goodbyes(const eni_client *client)
 {
     int n = 0;
@@ -528,6 +519,14 @@ void eni_client_count(const eni_client *client, eni_client_counters *counters_ou
     counters_out->wire_bytes = eni_client_wire_bytes(&client->wire);
     counters_out->wait_ns = client->wire.wait_ns;
     leave(client);
+}
+
+int64_t eni_client_waited(const eni_client *client)
+{
+    enter(client);
+    const int64_t wait_ns = client->wire.wait_ns;
+    leave(client);
+    return wait_ns;
 }
 
 int eni_client_shards(const eni_client *client)

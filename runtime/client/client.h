@@ -95,9 +95,6 @@ void eni_client_set_past(eni_client *client, uint32_t bucket, int shard, const e
  * else EN_OK, alive()'s status, or EN_EPROTO when a shard refused (logged). */
 en_status eni_client_wait(eni_client *client, uint32_t bucket);
 
-/* Takes what has arrived without blocking, so that finish finds it done. */
-en_status eni_client_progress(eni_client *client);
-
 /* Tells every shard that no more calls come, and waits for the answers: with `keep`, until every call of this
  * client is on psd's disk, so that it has nothing to come back for. */
 en_status eni_client_finished(eni_client *client);
@@ -111,6 +108,7 @@ typedef struct eni_client_counters {
     int64_t return_ns;                       /* the longest from finding psd back to the last answer */
 } eni_client_counters;
 void eni_client_count(const eni_client *client, eni_client_counters *counters_out);
+int64_t eni_client_waited(const eni_client *client); /* wait_ns alone */
 
 /* The version that a bucket's last reply carried: the least over its partitions. */
 uint64_t eni_client_version(const eni_client *client, uint32_t bucket);

@@ -42,7 +42,9 @@ en_status eni_client_wire_send(eni_client_wire *t, int shard, eni_header *header
     const int64_t now = eni_now_ns(), deadline = now + 60 * ENI_SECOND;
     const int is_question =
         header->type == ENI_MSG_CALL || header->type == ENI_MSG_INIT || header->type == ENI_MSG_SNAPSHOT;
-    header->deliver_ns = eni_shaper_send(t->config->shaper, now, (payload == NULL ? 0 : header->bytes) + 128);
+    if (t->config->shaper != NULL)
+        header->deliver_ns =
+            eni_shaper_send(t->config->shaper, now, (payload == NULL ? 0 : header->bytes) + 128);
     if (is_question && header->flags & ENI_FLAG_SHM && t->ring != NULL &&
         eni_shm_ring_may_post(t->ring, (uint32_t)shard)) {
         eni_shm_ring_post(t->ring, (uint32_t)shard, header);

@@ -47,11 +47,9 @@ static en_status wait_coll(eni_coll *group, eni_operation *op)
 
 static en_status wait_call(eni_client *client, eni_operation *op)
 {
-    eni_client_counters before, after;
-    eni_client_count(client, &before);
+    const int64_t before_ns = eni_client_waited(client);
     EN_TRY(eni_client_wait(client, op->bucket));
-    eni_client_count(client, &after);
-    op->waited_ns = after.wait_ns - before.wait_ns;
+    op->waited_ns = eni_client_waited(client) - before_ns;
     op->version = eni_client_version(client, op->bucket);
     op->staleness = eni_client_staleness(client, op->bucket);
     return EN_OK;

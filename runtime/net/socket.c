@@ -210,7 +210,7 @@ static holder *hold_take(eni_net *net)
     return hold;
 }
 
-static void hold_release(void *owner)
+void eni_packet_free(void *owner)
 {
     holder *hold = owner;
     eni_net *net = hold->net;
@@ -231,14 +231,6 @@ static en_status hold_room(holder *hold, uint64_t bytes)
     if (hold->copy == NULL) return EN_ENOMEM;
     hold->room = bytes;
     return EN_OK;
-}
-
-void eni_packet_release(eni_packet *packet)
-{
-    if (packet->owner != NULL) hold_release(packet->owner);
-    packet->owner = NULL;
-    packet->payload = NULL;
-    packet->bytes = 0;
 }
 
 /* Receives the next frame of the message into an initialised zmq_msg. EN_ETIMEOUT when there is none. */

@@ -59,8 +59,16 @@ typedef struct eni_packet {
                          released: that is how ownership moves */
 } eni_packet;
 
+void eni_packet_free(void *owner);
+
 /* Frees the payload and zeroes owner, payload and bytes. Twice is fine. Any thread. */
-void eni_packet_release(eni_packet *packet);
+static inline void eni_packet_release(eni_packet *packet)
+{
+    if (packet->owner != NULL) eni_packet_free(packet->owner);
+    packet->owner = NULL;
+    packet->payload = NULL;
+    packet->bytes = 0;
+}
 
 /* Counted at the transport. wire bytes are exact for ZMTP 3.1 with the NULL mechanism: every frame's body,
  * its 2 or 9 bytes of framing, and 107 bytes of greeting per connection and direction (docs/wire.md). */

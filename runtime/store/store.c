@@ -1,4 +1,14 @@
-/* store.c - a store's life, and the questions it answers. What happens in between is store_step.c. */
+/* store.c - the parameter server as a pure function: its life, step(state, event) -> actions, and the
+ * questions that it answers. Who may do what, and in which order things happen:
+ *
+ *     CALL            its sizes, its client and its seq are checked; one from before is answered again; a new
+ *                     one moves the client's clock, is held, is pushed (on_push, or staged and stepped), and
+ *                     all held ones are offered to the strategy
+ *     INIT, SNAPSHOT  a partition's vectors come in before its first call, and may be looked at any time
+ *     MEMBER, TIMER   who takes part, and what is due, in the order of deadlines, then of buckets
+ *
+ * An event is refused in one line, or changes the store; what is to be done about it is appended to the
+ * actions. */
 #include "runtime/store/store.h"
 
 #include <stdlib.h>
@@ -146,6 +156,555 @@ void eni_store_actions_fini(eni_store_actions *actions)
 {
     free(actions->item);
     *actions = (eni_store_actions){0};
+}
+
+/* ---- held calls and their answers ---------------------------------------------------------------------- */
+
+/* The calls of a partition that wait for an answer: they are offered to the strategy
+ * (on_pull) in the order of arrival, and answered with weights, with their own payload or with a refusal. A
+ * snapshot waits only for INIT, and is shown what it asked for. */
+
+/* The dedupe entry moves with the answer. */
+static void settle(eni_partition *part, const eni_call *call, eni_outcome outcome, en_status status)
+{
+    eni_dedupe *dedupe = &part->dedupe[call->msg.src];
+    if (call->is_snapshot) return;
+    dedupe->outstanding--;
+    if (dedupe->seq != call->seq) return;
+    dedupe->outcome = outcome;
+    dedupe->status = status;
+}
+
+static en_status refuse_pending(eni_store *store, eni_partition *part, eni_call *call)
+{
+    const uint32_t bucket = part->pub.bucket;
+    if (call->pending_error == EN_ENONFINITE)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
+                                "the mean gradient of bucket %u, shard %u is not finite at version %llu: the "
+                                "update was dropped; lower the learning rate or look at the data",
+                                bucket, part->pub.shard, (unsigned long long)part->pub.version));
+    else if (call->pending_error == EN_EBUG)
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
+                                "strategy %s broke the contract with the call of rank %d to bucket %u; psd's "
+                                "line says how",
+                                store->config.strategy->name, call->msg.src, bucket));
+    else
+        EN_TRY(eni_store_refuse(store, call->msg.src, call->ticket, bucket, call->pending_error,
+                                "strategy %s refused the push of rank %d to bucket %u: %s",
+                                store->config.strategy->name, call->msg.src, bucket,
+                                en_status_str(call->pending_error)));
+    settle(part, call, ENI_REFUSED, call->pending_error);
+    eni_partition_release(part, call);
+    eni_store_call_give(store, call);
+    return EN_OK;
+}
+
+/* Copies the slots aside: the first time it takes the memory for them. */
+static en_status freeze(eni_partition *part)
+{
+    for (int i = 0; i < ENI_MAX_SLOTS; i++) {
+        if (!part->slot[i]) continue;
+        if (!part->frozen[i]) part->frozen[i] = eni_alloc_array(part->pub.count, sizeof(float));
+        if (!part->frozen[i]) return EN_ENOMEM;
+        memcpy(part->frozen[i], part->slot[i], part->pub.count * sizeof(float));
+    }
+    part->frozen_version = part->pub.version;
+    part->frozen_steps = part->steps;
+    part->frozen_samples = part->samples;
+    return EN_OK;
+}
+
+/* Points the answer to a snapshot at what was asked for. */
+static en_status show(eni_partition *part, uint32_t kind, eni_store_action *action)
+{
+    action->steps = part->steps;
+    action->samples = part->samples;
+    if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
+    if (kind == ENI_VECTOR_FREEZE) return freeze(part);
+    if (!part->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(part));
+    action->data = part->frozen[kind - ENI_VECTOR_SLOT];
+    action->version = action->met = part->frozen_version;
+    action->steps = part->frozen_steps;
+    action->samples = part->frozen_samples;
+    return EN_OK;
+}
+
+/* Answers a held call with the weights of now or with its own payload. */
+static en_status answer(eni_store *store, eni_partition *part, eni_call *call, int with_data)
+{
+    eni_store_client_stats *stats = &store->client[call->msg.src].stats;
+    if (call->is_staged && call->payload.flags & ENI_PAYLOAD_BORROWED)
+        EN_TRY(eni_store_call_detach(store, call));
+    eni_store_action *action =
+        eni_store_act(store, ENI_STORE_REPLY, call->msg.src, call->ticket, part->pub.bucket);
+    if (!action) return EN_ENOMEM;
+    action->flags = with_data ? ENI_STORE_IS_DATA : 0;
+    action->version = part->pub.version;
+    action->met = call->is_counted ? call->met : part->pub.version;
+    action->data = with_data ? call->msg.data : part->pub.w;
+    action->count = part->pub.count;
+    if (call->is_snapshot) EN_TRY(show(part, call->msg.kind, action));
+    *(call->is_snapshot ? &stats->bytes_beside : &stats->bytes_out) += part->pub.count * sizeof(float);
+    if (part->pub.min_clock != UINT64_MAX && !call->is_snapshot && call->msg.clock > part->pub.min_clock &&
+        call->msg.clock - part->pub.min_clock > stats->clocks_ahead)
+        stats->clocks_ahead = call->msg.clock - part->pub.min_clock;
+    settle(part, call, with_data ? ENI_DATA : ENI_WEIGHTS, EN_OK);
+    eni_partition_release(part, call);
+    if (call->is_staged) return EN_OK; /* the step that sums it gives it back */
+    if (with_data)
+        eni_store_call_retire(store, call);
+    else
+        eni_store_call_give(store, call);
+    return EN_OK;
+}
+
+/* Asks on_pull for every held call, in the order of arrival, and answers those it lets go. */
+static en_status offer_held(eni_store *store, eni_partition *part)
+{
+    const en_strategy *strategy = store->config.strategy;
+    if (!part->is_initialised) return EN_OK;
+    for (eni_call *call = part->held_first, *next; call; call = next) {
+        next = call->next;
+        int verdict = EN_REPLY_WEIGHTS;
+        if (call->pending_error == EN_OK && strategy->on_pull && !call->is_snapshot)
+            call->pending_error = eni_store_hook_pull(store, part, call, &verdict);
+        if (call->pending_error != EN_OK) {
+            EN_TRY(refuse_pending(store, part, call));
+            continue;
+        }
+        if (verdict == EN_REPLY_DATA && call->msg.data) {
+            EN_TRY(answer(store, part, call, 1));
+        } else if (verdict == EN_HOLD) {
+            store->client[call->msg.src].stats.holds += !call->was_asked;
+            call->was_asked = 1;
+        } else {
+            EN_TRY(answer(store, part, call, 0));
+        }
+    }
+    return EN_OK;
+}
+
+/* ---- members and timers -------------------------------------------------------------------------------- */
+
+/* Tells every partition, in the order of buckets. */
+static en_status tell_partitions(eni_store *store, int32_t who, int member)
+{
+    for (uint32_t b = 0; b < store->config.nbuckets; b++) {
+        eni_partition *part = &store->part[b];
+        if (part->pub.count == 0) continue;
+        eni_partition_recount(store, part);
+        EN_TRY(eni_store_hook_member(store, part, who, member));
+        EN_TRY(offer_held(store, part));
+    }
+    return EN_OK;
+}
+
+/* Forgets what a lost client has not been answered: nobody waits for it, and its memory goes away. A
+ * contribution that was answered stays staged: who was told that it has arrived must be able to rely on it.
+ */
+static void forget_calls(eni_store *store, eni_partition *part, int32_t who)
+{
+    for (uint32_t i = part->nstaged; i-- > 0;) {
+        eni_call *call = part->staged[i];
+        if (call->msg.src != who || !call->is_held) continue;
+        store->client[who].stats.dropped += call->covered;
+        eni_partition_unstage(store, part, call);
+    }
+    for (eni_call *call = part->held_first, *next; call; call = next) {
+        next = call->next;
+        if (call->msg.src != who) continue;
+        eni_partition_release(part, call);
+        eni_store_call_give(store, call);
+    }
+    part->dedupe[who].outstanding = 0;
+}
+
+static en_status leave(eni_store *store, int32_t who)
+{
+    eni_client_record *client = &store->client[who];
+    if (client->presence != ENI_ACTIVE && client->presence != ENI_FINISHED) return EN_OK;
+    const int was_active = client->presence == ENI_ACTIVE;
+    client->presence = ENI_LEFT;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++)
+        if (store->part[b].pub.count > 0) forget_calls(store, &store->part[b], who);
+    if (!was_active) return EN_OK; /* it had stopped to count when it finished */
+    store->nactive--;
+    store->nleft++;
+    return tell_partitions(store, who, EN_MEMBER_LEFT);
+}
+
+/* Idempotent: an incarnation that is known or older changes nothing. A newer one leaves first. clock NULL:
+ * the least of the others. */
+static en_status join(eni_store *store, int32_t who, uint64_t incarnation, const uint64_t *clock)
+{
+    eni_client_record *client = &store->client[who];
+    if (client->presence != ENI_ABSENT && incarnation <= client->incarnation) return EN_OK; /* heard before */
+    EN_TRY(leave(store, who));
+    store->nleft -= client->presence != ENI_ABSENT;
+    client->incarnation = incarnation;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++) {
+        eni_partition *part = &store->part[b];
+        if (part->pub.count == 0) continue;
+        eni_dedupe *dedupe = &part->dedupe[who];
+        const uint64_t least = part->pub.min_clock == UINT64_MAX ? 0 : part->pub.min_clock;
+        /* What the partition knows of the rank, and what of it waits for a step, outlives a restart. */
+        *dedupe =
+            (eni_dedupe){.peer = dedupe->peer, .staged = dedupe->staged, .clock = clock ? *clock : least};
+    }
+    client->presence = ENI_ACTIVE;
+    store->nactive++;
+    return tell_partitions(store, who, EN_MEMBER_JOINED);
+}
+
+static en_status finish(eni_store *store, int32_t who)
+{
+    eni_client_record *client = &store->client[who];
+    if (client->presence != ENI_ACTIVE) return EN_OK;
+    client->presence = ENI_FINISHED;
+    store->nactive--;
+    store->nleft++;
+    return tell_partitions(store, who, EN_MEMBER_FINISHED);
+}
+
+/* ---- store_member.c */
+static en_status on_member(eni_store *store, const eni_store_event *event)
+{
+    switch (event->member) {
+    case EN_MEMBER_JOINED:
+        return join(store, event->client, event->incarnation,
+                    event->kind == ENI_JOIN_AT_CLOCK ? &event->seq : NULL);
+    case EN_MEMBER_FINISHED: return finish(store, event->client);
+    case EN_MEMBER_LEFT: return leave(store, event->client);
+    default: eni_error("store", "there is no member event %u", event->member); return EN_EBUG;
+    }
+}
+
+/* ---- TIMER --------------------------------------------------------------------------------------------- */
+
+/* The partition whose timer is due first and has not run in this event; NULL: none is due. */
+static eni_partition *due_partition(const eni_store *store)
+{
+    eni_partition *due = NULL;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++) {
+        eni_partition *part = &store->part[b];
+        if (!part->has_timer || part->timer_ns > store->now_ns || part->fired == store->nevents) continue;
+        if (!due || part->timer_ns < due->timer_ns) due = part;
+    }
+    return due;
+}
+
+/* Runs what is due at store->now_ns, in the order of deadlines, then of buckets. */
+static en_status on_timer(eni_store *store)
+{
+    for (eni_partition *part; (part = due_partition(store)) != NULL;) {
+        part->has_timer = 0;
+        part->fired = store->nevents;
+        EN_TRY(eni_store_hook_timer(store, part));
+        EN_TRY(offer_held(store, part));
+    }
+    return EN_OK;
+}
+
+/* Says when the next TIMER event is due, if that changed. */
+static en_status tell_timer(eni_store *store)
+{
+    int64_t when = INT64_MAX;
+    if (!store->has_timers) return EN_OK;
+    for (uint32_t b = 0; b < store->config.nbuckets; b++)
+        if (store->part[b].has_timer && store->part[b].timer_ns < when) when = store->part[b].timer_ns;
+    if (when == store->timer_told) return EN_OK;
+    eni_store_action *action = eni_store_act(store, ENI_STORE_TIMER_AT, -1, 0, 0);
+    if (!action) return EN_ENOMEM;
+    action->when_ns = store->timer_told = when;
+    return EN_OK;
+}
+
+/* ---- INIT and SNAPSHOT --------------------------------------------------------------------------------- */
+
+/* INIT and SNAPSHOT: a partition's vectors come in before its first call and may be looked
+ * at any time. */
+
+/* No version, step or sample count that a past may have is near an overflow. */
+#define PAST_MAX (UINT64_C(1) << 62)
+
+/* The vector of `kind`, or NULL. */
+static float *vector_of(const eni_partition *part, uint32_t kind)
+{
+    if (kind == ENI_VECTOR_WEIGHTS || kind == ENI_VECTOR_FREEZE) return part->pub.w;
+    return kind - ENI_VECTOR_SLOT < ENI_MAX_SLOTS ? part->slot[kind - ENI_VECTOR_SLOT] : NULL;
+}
+
+/* Overwrites one vector; the weights say what is behind them, and end the start. */
+static void take_in(eni_store *store, const eni_store_event *event, eni_partition *part)
+{
+    memcpy(vector_of(part, event->kind), event->payload.data, part->pub.count * sizeof(float));
+    store->client[event->client].stats.bytes_beside += part->pub.count * sizeof(float);
+    if (event->kind != ENI_VECTOR_WEIGHTS) return;
+    part->pub.version = event->base_version;
+    part->steps = event->seq;
+    part->samples = event->nsamples;
+    if (part->first) memcpy(part->first, part->pub.w, part->pub.count * sizeof(float));
+    part->is_initialised = 1;
+}
+
+static en_status on_init(eni_store *store, const eni_store_event *event, eni_partition *part)
+{
+    if (event->payload.count != part->pub.count || !event->payload.data)
+        return REFUSE(EN_EPROTO, "the initial weights of bucket %u, shard %u have %llu elements, not %llu",
+                      event->bucket, part->pub.shard, (unsigned long long)event->payload.count,
+                      (unsigned long long)part->pub.count);
+    if (event->kind == ENI_VECTOR_FREEZE || !vector_of(part, event->kind))
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to begin with", store->config.optimizer->name,
+                      event->kind);
+    if (event->base_version > PAST_MAX || event->seq > PAST_MAX || event->nsamples > PAST_MAX)
+        return REFUSE(EN_EPROTO, "bucket %u, shard %u: nothing has a past that long", event->bucket,
+                      part->pub.shard);
+    if (!eni_all_finite(event->payload.data, event->payload.count))
+        return REFUSE(EN_ENONFINITE, "an initial weight of bucket %u, shard %u is not finite", event->bucket,
+                      part->pub.shard);
+    const int is_repeat = part->is_initialised;
+    if (!is_repeat) take_in(store, event, part);
+    eni_store_action *reply =
+        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
+    if (!reply) return EN_ENOMEM;
+    reply->version = reply->met = part->pub.version;
+    reply->flags = is_repeat ? ENI_STORE_IS_REPEAT : 0;
+    return offer_held(store, part);
+}
+
+/* A snapshot is held like a call, so that it waits for INIT in the order of arrival. */
+static en_status on_snapshot(eni_store *store, const eni_store_event *event, eni_partition *part)
+{
+    if (!vector_of(part, event->kind))
+        return REFUSE(EN_EPROTO, "optimizer %s has no vector %u to show", store->config.optimizer->name,
+                      event->kind);
+    eni_call *call = eni_store_call_take(store);
+    if (!call) return EN_ENOMEM;
+    call->msg = (en_msg){.size = sizeof(en_msg), .kind = event->kind, .src = event->client};
+    call->ticket = event->ticket;
+    call->is_snapshot = 1;
+    eni_partition_hold(part, call);
+    return offer_held(store, part);
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------- */
+
+/* Releases what an event brought and the store does not keep. */
+static void drop_payload(const eni_store_event *event)
+{
+    if (event->payload.release) event->payload.release(event->payload.owner);
+}
+
+/* A call that was taken in before: its payload is not looked at. */
+static en_status repeat_call(eni_store *store, const eni_store_event *event, eni_partition *part)
+{
+    const eni_dedupe *dedupe = &part->dedupe[event->client];
+    store->stats.repeats++;
+    for (eni_call *call = part->held_first; call; call = call->next)
+        if (call->msg.src == event->client && call->seq == event->seq && !call->is_snapshot) {
+            call->ticket = event->ticket;
+            return EN_OK;
+        }
+    if (event->seq < dedupe->seq)
+        return REFUSE(EN_EPROTO, "stale: call %llu of rank %d to bucket %u came after its call %llu",
+                      (unsigned long long)event->seq, event->client, event->bucket,
+                      (unsigned long long)dedupe->seq);
+    if (dedupe->outcome == ENI_REFUSED)
+        return REFUSE(dedupe->status, "call %llu of rank %d to bucket %u was refused before",
+                      (unsigned long long)event->seq, event->client, event->bucket);
+    if (dedupe->outcome == ENI_DATA)
+        return REFUSE(EN_EUNSUPPORTED,
+                      "call %llu of rank %d to bucket %u was answered with its payload, "
+                      "which is not kept for a second answer",
+                      (unsigned long long)event->seq, event->client, event->bucket);
+    eni_store_action *reply =
+        eni_store_act(store, ENI_STORE_REPLY, event->client, event->ticket, event->bucket);
+    if (!reply) return EN_ENOMEM;
+    reply->flags = ENI_STORE_IS_REPEAT;
+    reply->version = reply->met = part->pub.version; /* what it met is not kept */
+    reply->data = part->pub.w;
+    reply->count = part->pub.count;
+    return EN_OK;
+}
+
+/* Runs on_push (or its default) and books what became of the contribution. */
+static en_status push(eni_store *store, eni_partition *part, eni_call *call)
+{
+    const en_strategy *strategy = store->config.strategy;
+    const uint64_t version = part->pub.version;
+    store->current = call;
+    store->did_touch = 0;
+    en_status st;
+    if (strategy->on_push)
+        st = eni_store_hook_push(store, part, call);
+    else if ((st = eni_partition_stage(store, part, call, 1.0)) == EN_OK)
+        st = eni_partition_step(store, part);
+    if (st != EN_OK && call->is_staged) {
+        eni_partition_unstage(store, part, call);
+        call->was_absorbed = 0;
+    }
+    store->current = NULL;
+    if (st == EN_OK) /* the hook may have swallowed a mean that was not finite: then nobody is refused */
+        for (eni_call *held = part->held_first; held; held = held->next)
+            held->pending_error = EN_OK;
+    call->pending_error = st;
+    if (call->was_absorbed) return EN_OK; /* the step counts it */
+    return eni_partition_count(store, call, version, st == EN_OK && store->did_touch);
+}
+
+/* The clock and the dedupe entry move, together. */
+static void advance(eni_store *store, eni_partition *part, const eni_store_event *event)
+{
+    eni_dedupe *dedupe = &part->dedupe[event->client];
+    eni_partition_used(store, part);
+    dedupe->seq = event->seq;
+    dedupe->outcome = ENI_HELD;
+    dedupe->outstanding++;
+    const int was_min = dedupe->clock++ == part->pub.min_clock;
+    if (event->payload.data && dedupe->pushes++ == 0) part->nstarted++;
+    if (was_min && --part->nmin == 0) eni_partition_recount(store, part);
+}
+
+static en_status take_call(eni_store *store, const eni_store_event *event, eni_partition *part)
+{
+    eni_call *call = eni_store_call_take(store);
+    if (!call) return EN_ENOMEM;
+    const int is_push = event->payload.data != NULL;
+    const int may_edit = !(store->config.strategy->flags & EN_PUSH_READ_ONLY) &&
+                         (store->config.strategy->on_push || store->config.strategy->on_pull);
+    eni_store_client_stats *stats = &store->client[event->client].stats;
+    advance(store, part, event);
+    call->payload = event->payload;
+    call->ticket = event->ticket;
+    call->seq = event->seq;
+    call->covered = is_push ? event->covered : 0;
+    /* A first push was computed while its client did not count yet: one that starts late would bring the
+     * whole head start of the others into the mean. */
+    call->is_steady =
+        part->nstarted == store->nactive && store->nleft == 0 && part->dedupe[event->client].pushes > 1;
+    call->msg = (en_msg){
+        .size = sizeof(en_msg),
+        .kind = event->kind,
+        .src = event->client,
+        .what = event->what,
+        .clock = part->dedupe[event->client].clock,
+        .base_version =
+            event->base_version < part->pub.version ? event->base_version : part->pub.version, /* is_replay */
+        .nsamples = event->nsamples,
+        .data = event->payload.data,
+    };
+    eni_partition_hold(part, call);
+    if (is_push && may_edit && event->payload.flags & ENI_PAYLOAD_READ_ONLY)
+        EN_TRY(eni_store_call_detach(store, call));
+    stats->pushes += is_push;
+    stats->pulls += !is_push;
+    stats->bytes_in += event->payload.count * sizeof(float);
+    if (is_push) EN_TRY(push(store, part, call));
+    return offer_held(store, part);
+}
+
+/* Decides what a call is. *is_taken_out: its payload has moved into the store. */
+static en_status on_call(eni_store *store, const eni_store_event *event, eni_partition *part,
+                         int *is_taken_out)
+{
+    const eni_payload *payload = &event->payload;
+    const unsigned long long seq = event->seq;
+    if ((payload->data != NULL) != (payload->count > 0) ||
+        (payload->data && payload->count != part->pub.count))
+        return REFUSE(EN_EPROTO, "the payload for bucket %u, shard %u has %llu elements, not %llu",
+                      event->bucket, part->pub.shard, (unsigned long long)payload->count,
+                      (unsigned long long)part->pub.count);
+    eni_client_record *client = &store->client[event->client];
+    if (client->presence == ENI_ABSENT) return REFUSE(EN_EMEMBER, "rank %d has not joined", event->client);
+    if (event->incarnation < client->incarnation)
+        return REFUSE(EN_EMEMBER, "fenced: rank %d was restarted, this is its older incarnation",
+                      event->client);
+    if (event->incarnation > client->incarnation)
+        EN_TRY(join(store, event->client, event->incarnation, NULL));
+    if (client->presence != ENI_ACTIVE)
+        return REFUSE(EN_EMEMBER, "rank %d has %s and calls again", event->client,
+                      client->presence == ENI_LEFT ? "left" : "finished");
+    if (!part->is_initialised)
+        return REFUSE(EN_EPROTO, "bucket %u was called before rank 0 sent its initial weights",
+                      event->bucket);
+    const eni_dedupe *dedupe = &part->dedupe[event->client];
+    if (event->seq <= dedupe->seq) return repeat_call(store, event, part);
+    if (event->seq > dedupe->seq + 1)
+        return REFUSE(EN_EPROTO, "gap: call %llu of rank %d to bucket %u came after its call %llu", seq,
+                      event->client, event->bucket, (unsigned long long)dedupe->seq);
+    if (event->base_version > part->pub.version && !event->is_replay)
+        return REFUSE(EN_EPROTO,
+                      "rank %d says that it computed on version %llu of bucket %u, which is at %llu",
+                      event->client, (unsigned long long)event->base_version, event->bucket,
+                      (unsigned long long)part->pub.version);
+    if (event->nsamples > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a gradient for bucket %u stands for %llu samples",
+                      event->client, event->bucket, (unsigned long long)event->nsamples);
+    if (event->covered > ENI_STORE_SAMPLES_MAX)
+        return REFUSE(EN_EPROTO, "rank %d says that a push of bucket %u covers %llu samples", event->client,
+                      event->bucket, (unsigned long long)event->covered);
+    if (dedupe->outstanding >= ENI_STORE_OUTSTANDING)
+        return REFUSE(EN_EPROTO, "rank %d has %u calls to bucket %u unanswered already", event->client,
+                      dedupe->outstanding, event->bucket);
+    *is_taken_out = 1;
+    return take_call(store, event, part);
+}
+
+/* ---- step ---------------------------------------------------------------------------------------------- */
+
+/* Events that name a partition. */
+static en_status on_partition(eni_store *store, const eni_store_event *event)
+{
+    int is_taken = 0;
+    en_status st;
+    if (!eni_store_partition(store, event->bucket)) {
+        st = REFUSE(EN_EPROTO, "there is nothing of bucket %u on shard %d: there are %u buckets",
+                    event->bucket, store->config.shard, store->config.nbuckets);
+    } else {
+        eni_partition *part = &store->part[event->bucket];
+        if (event->type == ENI_STORE_CALL)
+            st = on_call(store, event, part, &is_taken);
+        else if (event->type == ENI_STORE_INIT)
+            st = on_init(store, event, part);
+        else
+            st = on_snapshot(store, event, part);
+    }
+    if (!is_taken) drop_payload(event);
+    return st;
+}
+
+/* What the last event's actions pointed at may go now. */
+static void free_retired(eni_store *store)
+{
+    for (eni_call *call = store->retired, *next; call; call = next) {
+        next = call->next;
+        eni_store_call_give(store, call);
+    }
+    store->retired = NULL;
+}
+
+en_status eni_store_step(eni_store *store, const eni_store_event *event, eni_store_actions *actions)
+{
+    free_retired(store);
+    actions->n = 0;
+    store->actions = actions;
+    store->now_ns = event->now_ns;
+    store->nevents++;
+    en_status st;
+    if (event->type == ENI_STORE_TIMER) {
+        store->timer_told = INT64_MAX; /* used up */
+        st = on_timer(store);
+    } else if (event->client < 0 || event->client >= store->config.world) {
+        st = REFUSE(EN_EPROTO, "there is no rank %d in a world of %d", event->client, store->config.world);
+        drop_payload(event);
+    } else if (event->type == ENI_STORE_MEMBER) {
+        st = on_member(store, event);
+    } else {
+        st = on_partition(store, event);
+    }
+    if (st == EN_OK) st = tell_timer(store);
+    store->actions = NULL;
+    return st;
 }
 
 /* ---- questions ----------------------------------------------------------------------------------------- */

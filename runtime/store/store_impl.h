@@ -1,11 +1,8 @@
 /* store_impl.h - what the files of the store share; nobody else includes it. Each calls those below it only.
  *
- *     store.c            a store's life and the questions it answers
- *     store_save.c       all of it as bytes, and back
- *     store_step.c       events: who may do what, and in which order things happen; held calls and their
- * answers store_hooks.c      calls the strategy's hooks, gives them the en_store table, and judges them
- *     store_partition.c  one partition's numbers: staging, the mean and the step, on a buffer that nobody
- * reads store_call.c       a call and what it holds; actions */
+ *     store_save.c, store_load.c  all of it as bytes, and back
+ *     store.c            life, events, questions
+ *     store_partition.c  one partition: its calls, its numbers, its hooks */
 #ifndef STORE_STORE_IMPL_H
 #define STORE_STORE_IMPL_H
 
@@ -133,7 +130,7 @@ static inline void eni_partition_used(eni_store *store, eni_partition *part)
     part->is_used = 1;
 }
 
-/* ---- store_call.c */
+/* ---- store_partition.c: calls and actions */
 
 /* Doubles an array until `wanted` elements fit. */
 en_status eni_store_grow(void **array, uint32_t *room, uint32_t wanted, size_t size);
@@ -164,7 +161,7 @@ en_status eni_store_refuse(eni_store *store, int32_t client, uint64_t ticket, ui
 #define REFUSE(status, ...)                                                                                  \
     eni_store_refuse(store, event->client, event->ticket, event->bucket, status, __VA_ARGS__)
 
-/* ---- store_partition.c */
+/* ---- its numbers */
 
 /* Zeroed weights of `count` elements. NULL: out of memory (logged). */
 eni_version_buffer *eni_version_buffer_new(uint64_t count);
@@ -185,7 +182,7 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 /* Recomputes what depends on who is active: nclients, min_clock, and the counts behind them. */
 void eni_partition_recount(const eni_store *store, eni_partition *part);
 
-/* ---- store_hooks.c */
+/* ---- its hooks */
 
 /* on_push, which the strategy must have. EN_EBUG after misuse, and for a status that is not a hook's to say.
  */
