@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/check_ranks.h"
 #include "cli/commands.h"
 #include "cli/microbenchmark.h"
 #include "cli/trial.h"

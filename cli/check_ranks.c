@@ -1,11 +1,10 @@
 /* check_ranks.c - `entrain check`: can these processes reach each other, and what does it take? The smallest
  * job that uses everything answers the first; with -v this host is measured, and beside it stands what the
  * model says. */
-#include "cli/check_ranks.h"
+#include "cli/trial.h"
 
 #include <stdio.h>
 
-#include "cli/launch.h"
 #include "cli/microbenchmark.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -13,45 +12,6 @@
 #include "ops/device.h"
 #include "report/table.h"
 #include "runtime/net/host_info.h"
-
-static en_status set_job(const eni_command_context *context, const eni_check_job *job, eni_config *config)
-{
-    const char *const fixed[][2] = {{"strategy", job->strategy != NULL ? job->strategy : "ps-sync"},
-                                    {"model", job->model},
-                                    {"data", "synthetic"},
-                                    {"device", job->device != NULL ? job->device : "ref"},
-                                    {"steps", "1"},
-                                    {"lr", "1"},
-                                    {"momentum", "0"},
-                                    {"transport", job->transport},
-                                    {"limit-train-samples", "64"},
-                                    {"limit-test-samples", "8"}};
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        EN_TRY(eni_config_set(config, fixed[i][0], fixed[i][1], "entrain check"));
-    config->workers = job->workers;
-    config->shards = job->shards;
-    config->backend = job->backend;
-    config->quiet = true;
-    config->log_level =
-        eni_config_is_given(context->config, "log-level") ? context->config->log_level : ENI_LEVEL_WARN;
-    if (job->net != NULL) EN_TRY(eni_config_set(config, "net", job->net, "--net"));
-    return eni_config_resolve(config);
-}
-
-en_status eni_check_run(const eni_command_context *context, const eni_check_job *job)
-{
-    eni_config config;
-    EN_TRY(eni_config_init(ENI_RUN, &config));
-    en_status st = set_job(context, job, &config);
-    const eni_launch launch = {.config = &config,
-                               .plugin_dir = context->plugin_dir,
-                               .signal_fd = context->signal_fd,
-                               .is_check = true,
-                               .costs = job->costs};
-    if (st == EN_OK) st = eni_launch_run(&launch);
-    eni_config_fini(&config);
-    return st;
-}
 
 /* ---- what -v shows ---- */
 

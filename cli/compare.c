@@ -1,4 +1,5 @@
-/* compare.c - `entrain compare`: the same job with several strategies, in several settings, over several seeds.
+/* compare.c - `entrain compare`: the same job with several strategies, in several settings, over several
+ * seeds.
  *
  * Runs are interleaved: for each seed, in each setting, one run of every arm, and the arm that goes first
  * rotates; so a machine that slows down over time slows all arms alike. compare.json says which runs there
@@ -14,7 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/compare_past.h"
-#include "cli/gpu_here.h"
+#include "cli/gpu_list.h"
 #include "cli/launch.h"
 #include "cli/live.h"
 #include "config/folders.h"
@@ -42,7 +43,7 @@ typedef struct comparison {
     eni_config arm[MAX_ARMS]; /* as runs, with the first seed */
     const char *label[MAX_ARMS];
     char setting[MAX_SETTINGS][16];
-    int setting_seeds[MAX_SETTINGS];     /* how many of the seeds run in it */
+    int setting_seeds[MAX_SETTINGS];  /* how many of the seeds run in it */
     int line[MAX_SETTINGS][MAX_ARMS]; /* of the live display */
     eni_live live;
     json_t *json, *runs;
@@ -50,20 +51,19 @@ typedef struct comparison {
     char failed[128]; /* the first run that did */
     size_t nclaims;
     eni_claim claims[MAX_SETTINGS * MAX_ARMS * (MAX_ARMS - 1) / 2]; /* the plan, before the first run */
-    char plan[512];                                              /* in words */
-    int out_fd;                                                  /* dir, taken; -1 */
+    char plan[512];                                                 /* in words */
+    int out_fd;                                                     /* dir, taken; -1 */
 } comparison;
 
 /* ---- what is compared ---- */
 
-/* The test set chooses nothing: HOLDOUT training samples, or a tenth of a smaller set, are kept for the curves.
- * Before the first run: what no run could train on is refused. */
+/* The test set chooses nothing: HOLDOUT training samples, or a tenth of a smaller set, are kept for the
+ * curves. Before the first run: what no run could train on is refused. */
 static en_status choose_holdout(eni_config *run)
 {
     uint64_t size;
-    eni_data_options data = {.name = run->data,
-                             .folder = run->data_dir,
-                             .limit_train = (uint64_t)run->limit_train_samples};
+    eni_data_options data = {
+        .name = run->data, .folder = run->data_dir, .limit_train = (uint64_t)run->limit_train_samples};
     if (!eni_config_is_given(run, "holdout")) {
         EN_TRY(eni_dataset_train_size(&data, &size));
         const uint64_t most = eni_dataset_most_held_out(size);
@@ -204,11 +204,12 @@ static en_status check_slow(const comparison *c)
         for (int k = 0; st == EN_OK && k < run.straggler.count; k++) {
             eni_straggler_parse(run.straggler.item[k], &rank, &factor);
             if (rank < run.workers) continue;
-            eni_error(
-                "compare",
-                "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not have; give a "
-                "--straggler that it has, or leave the arm out",
-                run.straggler.item[k], c->label[i], (long long)run.workers, run.workers == 1 ? "" : "s");
+            eni_error("compare",
+                      "--settings=slow: \"%s\" slows a rank that the arm %s with %lld worker%s does not "
+                      "have; give a "
+                      "--straggler that it has, or leave the arm out",
+                      run.straggler.item[k], c->label[i], (long long)run.workers,
+                      run.workers == 1 ? "" : "s");
             st = EN_EINVAL;
         }
         eni_config_fini(&run);
@@ -236,11 +237,11 @@ static en_status add_settings(comparison *c)
             EN_TRY(add_setting(c, config->settings.item[i]));
     if (has_setting(c, "slow")) return check_slow(c);
     if (!is_slowed) return EN_OK;
-    eni_error(
-        "compare",
-        "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no --settings for "
-        "slow alone",
-        c->slow, c->setting[0]);
+    eni_error("compare",
+              "--straggler: \"%s\" would slow nobody in --settings=%s; give --settings=even,slow, or no "
+              "--settings for "
+              "slow alone",
+              c->slow, c->setting[0]);
     return EN_EINVAL;
 }
 
@@ -255,8 +256,8 @@ static en_status find_primary(const comparison *c, const char *text, eni_primary
         setting++;
     if (setting == c->nsettings) {
         eni_error("compare",
-                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --settings", text,
-                  name);
+                  "--primary: \"%s\" names the setting %s, which is not compared: give one of --settings",
+                  text, name);
         return EN_EINVAL;
     }
     if (a >= c->narms || b >= c->narms) {
@@ -320,7 +321,8 @@ static en_status collect(comparison *c)
         return EN_EINVAL;
     }
     if (config->target <= 0) {
-        eni_error("compare", "--target=0: arms are compared by the time to a target; give a percentage above 0");
+        eni_error("compare",
+                  "--target=0: arms are compared by the time to a target; give a percentage above 0");
         return EN_EINVAL;
     }
     EN_TRY(make_base(c));
@@ -337,7 +339,8 @@ static en_status collect(comparison *c)
     EN_TRY(add_settings(c));
     for (int setting = 0; setting < c->nsettings; setting++)
         for (int arm = 0; arm < c->narms; arm++, c->nruns += c->setting_seeds[setting])
-            c->line[setting][arm] = eni_live_add(&c->live, c->setting[setting], c->label[arm], c->setting_seeds[setting]);
+            c->line[setting][arm] =
+                eni_live_add(&c->live, c->setting[setting], c->label[arm], c->setting_seeds[setting]);
     return plan_claims(c);
 }
 
@@ -376,7 +379,7 @@ static en_status describe(comparison *c)
     for (int i = 0; i < c->nsettings; i++) {
         const char *straggler = straggler_of(c, c->setting[i]);
         json_array_append_new(settings, json_pack("{s:s, s:o}", "name", c->setting[i], "straggler",
-                                               straggler == NULL ? json_null() : json_string(straggler)));
+                                                  straggler == NULL ? json_null() : json_string(straggler)));
     }
     for (int i = 0; i < c->narms; i++) {
         char word[ENI_STRATEGY_WORD_MAX];
@@ -389,10 +392,10 @@ static en_status describe(comparison *c)
         json_array_append_new(seeds, json_integer(eni_config_seed(config, i)));
     c->runs = json_array();
     json_t *conditions = json_object();
-    c->json =
-        json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv, "target",
-                  config->target / 100, "lr_scale", scales[config->lr_scale], "conditions", conditions, "cells", settings,
-                  "arms", arms, "seeds", seeds, "runs", c->runs, "environment", environment(c));
+    c->json = json_pack("{s:i, s:o, s:f, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "argv", argv,
+                        "target", config->target / 100, "lr_scale", scales[config->lr_scale], "conditions",
+                        conditions, "cells", settings, "arms", arms, "seeds", seeds, "runs", c->runs,
+                        "environment", environment(c));
     json_object_set_new(c->json, "claims", describe_claims(c));
     json_object_set_new(c->json, "planned", json_integer(c->nruns));
     return eni_compare_keys(&c->base, c->arm, c->narms, conditions, arms);
@@ -439,7 +442,8 @@ static en_status set_tensorboard(eni_config *run, const char *dir)
     return eni_config_set(run, "tensorboard", text, "--tensorboard");
 }
 
-static en_status set_run(comparison *c, eni_config *run, int setting, int seed, const char *dir, int with_trace)
+static en_status set_run(comparison *c, eni_config *run, int setting, int seed, const char *dir,
+                         int with_trace)
 {
     char text[1200];
     snprintf(text, sizeof text, "%lld", (long long)eni_config_seed(c->context->config, seed));
@@ -503,8 +507,8 @@ static en_status run_one(comparison *c, int setting, int arm, int seed)
     const en_status st = train(c, setting, arm, seed, dir, &outcome);
     const bool has_to_end = st != EN_OK && is_interrupted(c);
     if (has_to_end) snprintf(outcome.cause, sizeof outcome.cause, "interrupted");
-    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->setting[setting], "arm",
-                              c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
+    json_t *entry = json_pack("{s:s, s:s, s:I, s:s, s:i, s:s, s:i, s:o, s:o}", "cell", c->setting[setting],
+                              "arm", c->label[arm], "seed", (json_int_t)seed_value, "dir", relative, "order",
                               c->order++, "started", started, "exit", st == EN_OK ? 0 : 1, "outside",
                               number_or_null(outcome.outside, !isnan(outcome.outside)), "load",
                               number_or_null(outcome.load, outcome.load >= 0));

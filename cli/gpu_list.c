@@ -4,10 +4,17 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -118,14 +125,17 @@ static void show_list(FILE *out, const eni_gpu_list *gpus)
     eni_table_print(out, columns, COLUMNS, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)gpus->n);
 }
 
-static const char *link_name(int link)
+/* How two GPUs are linked, for people and for programs. */
+static const char *const link_names[][2] = {[EN_LINK_NONE] = {"none", "none"},
+                                            [EN_LINK_HOST] = {"host", "host"},
+                                            [EN_LINK_PCIE] = {"PCIe", "pcie"},
+                                            [EN_LINK_NVLINK] = {"NVLink", "nvlink"},
+                                            [EN_LINK_SAME] = {"-", "same"}};
+
+static const char *link_name(int link, bool is_json)
 {
-    static const char *const names[] = {[EN_LINK_NONE] = "none",
-                                        [EN_LINK_HOST] = "host",
-                                        [EN_LINK_PCIE] = "PCIe",
-                                        [EN_LINK_NVLINK] = "NVLink",
-                                        [EN_LINK_SAME] = "-"};
-    return link >= EN_LINK_NONE && link <= EN_LINK_SAME ? names[link] : "?";
+    if (link < EN_LINK_NONE || link > EN_LINK_SAME) return is_json ? "none" : "?";
+    return link_names[link][is_json];
 }
 
 static void show_links(FILE *out, const eni_gpu_list *gpus)
@@ -140,7 +150,7 @@ static void show_links(FILE *out, const eni_gpu_list *gpus)
         snprintf(cells[a * width], ENI_TABLE_TEXT, "%d", a);
         for (int b = 0; b < n; b++)
             snprintf(cells[a * width + b + 1], ENI_TABLE_TEXT, "%s",
-                     link_name(a == b ? EN_LINK_SAME : gpus->link[a][b]));
+                     link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], false));
     }
     fprintf(out, "\nLinks (NVLink; PCIe: peer to peer; host: through the processor):\n");
     eni_table_print(out, columns, (size_t)width, (const char(*)[ENI_TABLE_TEXT])cells, (size_t)n);
@@ -228,16 +238,6 @@ void eni_gpus_show(FILE *out, const eni_gpu_list *gpus)
 
 /* ---- as JSON ---- */
 
-static const char *link_word(int link)
-{
-    static const char *const words[] = {[EN_LINK_NONE] = "none",
-                                        [EN_LINK_HOST] = "host",
-                                        [EN_LINK_PCIE] = "pcie",
-                                        [EN_LINK_NVLINK] = "nvlink",
-                                        [EN_LINK_SAME] = "same"};
-    return link >= EN_LINK_NONE && link <= EN_LINK_SAME ? words[link] : "none";
-}
-
 static json_t *bytes_or_null(uint64_t bytes)
 {
     return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
@@ -279,7 +279,8 @@ static json_t *links_json(const eni_gpu_list *gpus)
     for (int a = 0; a < gpus->n; a++) {
         json_t *row = json_array();
         for (int b = 0; b < gpus->n; b++)
-            json_array_append_new(row, json_string(link_word(a == b ? EN_LINK_SAME : gpus->link[a][b])));
+            json_array_append_new(row,
+                                  json_string(link_name(a == b ? EN_LINK_SAME : gpus->link[a][b], true)));
         json_array_append_new(rows, row);
     }
     return rows;
@@ -318,6 +319,64 @@ static en_status print_json(const eni_gpu_list *gpus)
     if (is_written && fflush(stdout) == 0) return EN_OK;
     eni_error("gpus", "--json: stdout cannot be written: %s", strerror(errno));
     return EN_EIO;
+}
+
+/* ---- before a run ---- */
+
+enum { TIMEOUT_S = 60 }; /* a driver that is just being loaded takes seconds */
+
+static en_status ask_for(const char *device, const char *plugin_dir)
+{
+    const en_device *table;
+    EN_TRY(eni_device_load("cuda", plugin_dir, &table));
+    return eni_gpu_check(device, table, eni_device_host());
+}
+
+/* EN_OK once the child has ended. */
+static en_status await(int pidfd, int signal_fd)
+{
+    struct pollfd set[2] = {{pidfd, POLLIN, 0}, {signal_fd, POLLIN, 0}};
+    const int64_t deadline = eni_now_ns() + TIMEOUT_S * ENI_SECOND;
+    while (set[0].revents == 0) {
+        const int n = poll(set, 2, eni_ms_left(deadline, 1000));
+        if (n > 0 && set[1].revents != 0) return EN_EINTR;
+        if (eni_now_ns() < deadline) continue;
+        eni_error("launch",
+                  "the NVIDIA driver has not said within %d s which GPUs there are: does nvidia-smi "
+                  "answer? --device=cpu goes without",
+                  TIMEOUT_S);
+        return EN_EINVAL;
+    }
+    return EN_OK;
+}
+
+/* The child has said what is wrong. One that crashed leaves the answer to the ranks, who say more of it. */
+static en_status take_answer(pid_t pid, en_status waited)
+{
+    int status = 0;
+    if (waited != EN_OK) kill(pid, SIGKILL);
+    /* a process that hangs in the driver cannot be waited for */
+    const pid_t ended = waitpid(pid, &status, waited == EN_OK ? 0 : WNOHANG);
+    if (waited != EN_OK) return waited;
+    return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) != 0 ? EN_EINVAL : EN_OK;
+}
+
+en_status eni_gpu_here(const char *device, const char *plugin_dir, int signal_fd)
+{
+    if (!eni_device_is_gpu(device)) return EN_OK;
+    const pid_t own = getpid(), pid = fork();
+    if (pid == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != own) _exit(0);
+        _exit(ask_for(device, plugin_dir) == EN_OK ? 0 : 1);
+    }
+    const int pidfd = pid < 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pid < 0) {
+        eni_error("launch", "cannot start a process that asks for GPUs: %s", strerror(errno));
+        return EN_EIO;
+    }
+    const en_status st = take_answer(pid, pidfd < 0 ? EN_OK : await(pidfd, signal_fd));
+    if (pidfd >= 0) close(pidfd);
+    return st;
 }
 
 /* ---- the command ---- */

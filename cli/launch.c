@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/gpu_here.h"
+#include "cli/gpu_list.h"
 #include "cli/launch_impl.h"
 #include "cli/machine.h"
 #include "config/outputs.h"

@@ -31,9 +31,9 @@ typedef struct eni_launch {
     int signal_fd;                                                        /* SIGINT and SIGTERM; -1: none */
     void (*on_progress)(void *user, const eni_launch_progress *progress); /* or NULL */
     void *user;
-    bool has_gpus;           /* it was asked before whether this host has the GPU of --device (gpu_here.h) */
-    bool is_check;           /* the workers only join, test the exchange, and leave */
-    struct eni_costs *costs; /* with is_check: they also measure what it takes (host/costs.h); or NULL */
+    bool has_gpus; /* it was asked before whether this host has the GPU of --device (eni_gpu_here) */
+    bool is_check; /* the workers only join, test the exchange, and leave */
+    struct eni_costs *costs;     /* with is_check: they also measure what it takes (host/costs.h); or NULL */
     eni_launch_outcome *outcome; /* filled however it ends; or NULL */
 } eni_launch;
 

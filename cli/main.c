@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/sim_command.h"
 #include "config/folders.h"
-#include "core/edit_distance.h"
+#include "core/options.h"
 #include "core/log.h"
 #include "core/signals.h"
 #include "core/version.h"

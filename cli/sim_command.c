@@ -1,6 +1,6 @@
 /* sim_command.c - `entrain sim`: a strategy on the virtual host, without faults or with (--storm)
  * (sim_command.h). */
-#include "cli/sim_command.h"
+#include "cli/commands.h"
 
 #include <inttypes.h>
 #include <stddef.h>

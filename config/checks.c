@@ -1,14 +1,13 @@
-/* checks.c - see checks.h. */
-#include "config/checks.h"
+/* checks.c - what the texts of some keys must look like (keys.h), and where a strategy's options begin. */
+#include "config/keys.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config.h"
 #include "config/units.h"
-#include "core/edit_distance.h"
+#include "core/options.h"
 #include "core/log.h"
 
 en_status eni_strategy_split(const char *text, char *word_out, size_t bytes, const char **options_out)
@@ -77,9 +76,10 @@ const char *eni_check_rendezvous(const char *text)
     if (strcmp(text, "env://") == 0) return NULL;
     if (strncmp(text, "file:///", 8) == 0 && text[8] != '\0' && text[strlen(text) - 1] != '/') return NULL;
     const char *expected = eni_check_endpoint(text);
-    return expected == NULL ? NULL
-                            : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
-                              "see, or env:// for MASTER_ADDR and MASTER_PORT";
+    return expected == NULL
+               ? NULL
+               : "tcp://HOST:PORT, as tcp://127.0.0.1:23456, file:///PATH of a file that all hosts "
+                 "see, or env:// for MASTER_ADDR and MASTER_PORT";
 }
 
 const char *eni_check_straggler(const char *text)
@@ -103,8 +103,9 @@ const char *eni_check_net(const char *text)
 const char *eni_check_count(const char *text)
 {
     int64_t count;
-    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024 ? NULL
-                                                                      : "whole numbers from 1 to 1024, as 1,2,4";
+    return eni_parse_i64(text, &count) && count >= 1 && count <= 1024
+               ? NULL
+               : "whole numbers from 1 to 1024, as 1,2,4";
 }
 
 const char *eni_check_seed(const char *text)
@@ -127,6 +128,7 @@ const char *eni_check_primary(const char *text)
 {
     char setting[32];
     int64_t a, b;
-    return eni_primary_parse(text, setting, &a, &b) ? NULL
-                                                    : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
+    return eni_primary_parse(text, setting, &a, &b)
+               ? NULL
+               : "SETTING:ARM:ARM, two arms by their order from 1, as even:1:2";
 }

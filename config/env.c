@@ -17,7 +17,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "config/checks.h"
 #include "config/keys.h"
 #include "config/units.h"
 #include "core/log.h"

@@ -1,9 +1,8 @@
 /* keys.c - the table: every key of every program, its type, default, range and help. */
 #include "config/keys.h"
+#include "core/options.h"
 
 #include <string.h>
-
-#include "config/checks.h"
 
 #define AT(field) offsetof(eni_config, field)
 
@@ -24,8 +23,9 @@
 #define MATCH  ENI_KEY_MATCH
 #define HIDDEN (ENI_KEY_HIDDEN | ENI_KEY_FLAG_ONLY)
 #define ENV    ENI_KEY_FROM_ENV
-#define OWN    ENI_KEY_OWN   /* what is neither OWN nor ASIDE is a condition: all arms of a comparison share it */
-#define ASIDE  ENI_KEY_ASIDE
+#define OWN    ENI_KEY_OWN /* what is neither OWN nor ASIDE is a condition: all arms of a comparison share it \
+                            */
+#define ASIDE ENI_KEY_ASIDE
 
 #define BIG 4e18 /* counts of samples and steps; below 2^63 */
 
@@ -347,14 +347,15 @@ const eni_program_info eni_programs[ENI_PROGRAMS] = {
     [ENI_DATA] = {"entrain data", "[NAME|FOLDER ..]", "Lists data sets, or shows what one holds.", 0, 64, ""},
     [ENI_PS] = {"entrain ps", "", "Lists this user's runs on this host.", 0, 0, ""},
     [ENI_STOP] = {"entrain stop", "RUN", "Ends a run that `entrain ps` lists, as Ctrl-C would.", 1, 1, ""},
-    [ENI_ADVISE] = {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",
-                    "Measures this machine and predicts the step time of a ring and of 1 .. --servers servers.", 0, 0,
-                    "steps=80 limit-test-samples=64"},
+    [ENI_ADVISE] =
+        {"entrain advise", "-n N --net=rate:RATE,delay:TIME [FLAG ..]",
+         "Measures this machine and predicts the step time of a ring and of 1 .. --servers servers.", 0, 0,
+         "steps=80 limit-test-samples=64"},
     [ENI_SCALE] = {"entrain scale", "-n 1,2,4 --global-batch-size=64 [FLAG ..]",
                    "Strong and weak scaling: real runs at several numbers of workers.", 0, 0,
                    "steps=100 limit-test-samples=64"},
-    [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]", "Lists this host's GPUs, how they are linked, and which rank uses which.", 0,
-                  0, ""},
+    [ENI_GPUS] = {"entrain gpus", "[-n N] [--json]",
+                  "Lists this host's GPUs, how they are linked, and which rank uses which.", 0, 0, ""},
     [ENI_REPLAY] = {"entrain replay", "LOG [FLAG ..]",
                     "Replays a server's event log and compares the outcome.", 1, 1, ""},
 };
@@ -416,4 +417,53 @@ const char *eni_key_fallback(const eni_key *key, eni_program program, char word[
         own += length + strspn(own + length, " ");
     }
     return key->fallback;
+}
+
+/* ---- which known word did the user mean? ----------------------------------------------------------------
+ */
+
+enum { WORD_MAX = 63 };
+
+/* A guess further away than this would puzzle more than help: a third of the word, at least 1. */
+static int near_enough(const char *word)
+{
+    int length = (int)strnlen(word, WORD_MAX);
+    return length < 6 ? 1 + (length > 3) : length / 3;
+}
+
+const char *eni_key_nearest(eni_program program, const char *word)
+{
+    const char *best = NULL;
+    int best_distance = near_enough(word) + 1;
+    for (int k = 0; k < eni_key_count; k++) {
+        const eni_key *key = &eni_keys[k];
+        if (!eni_key_applies(key, program) || (key->flags & ENI_KEY_HIDDEN) != 0) continue;
+        int distance = eni_edit_distance(word, key->name);
+        if (distance < best_distance) {
+            best = key->name;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+bool eni_word_nearest(const char *words, const char *word, char near_out[64])
+{
+    int best_distance = near_enough(word) + 1;
+    bool found = false;
+    while (*words != '\0') {
+        char known[WORD_MAX + 1];
+        size_t length = strcspn(words, "|");
+        size_t kept = length < WORD_MAX ? length : WORD_MAX;
+        memcpy(known, words, kept);
+        known[kept] = '\0';
+        int distance = eni_edit_distance(word, known);
+        if (distance < best_distance) {
+            memcpy(near_out, known, kept + 1);
+            best_distance = distance;
+            found = true;
+        }
+        words += length + (words[length] == '|');
+    }
+    return found;
 }

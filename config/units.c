@@ -57,17 +57,6 @@ bool eni_parse_real(const char *text, double *value_out)
     return true;
 }
 
-bool eni_parse_bool(const char *text, bool *value_out)
-{
-    static const char *const words[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};
-    for (int i = 0; i < 8; i++)
-        if (strcasecmp(text, words[i]) == 0) {
-            *value_out = i % 2 == 1;
-            return true;
-        }
-    return false;
-}
-
 /* A non-negative number with one of the units, in the base unit. */
 static bool with_unit(const char *text, const unit *units, double *value_out)
 {

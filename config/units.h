@@ -15,10 +15,8 @@ bool eni_parse_i64(const char *text, int64_t *value_out);
 /* A finite real number: strtod's decimal forms, without hexadecimal. */
 bool eni_parse_real(const char *text, double *value_out);
 
-/* on off true false yes no 1 0. */
-bool eni_parse_bool(const char *text, bool *value_out);
-
-/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024) per second, or kbit Mbit Gbit; without unit: bytes; a trailing "/s" is fine. > 0. */
+/* B, kB MB GB (powers of 1000), KiB MiB GiB (of 1024) per second, or kbit Mbit Gbit; without unit: bytes; a
+ * trailing "/s" is fine. > 0. */
 bool eni_parse_rate(const char *text, uint64_t *bytes_per_s_out);
 
 /* ns us ms s min h; without unit: seconds. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config/keys.h"
+#include "core/options.h"
 #include "config/units.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -42,53 +43,33 @@ void eni_key_range(const eni_key *key, const char *unit, char *text_out, size_t 
         snprintf(text_out, bytes, "from %s%s to %s%s", low, unit, high, unit);
 }
 
-/* "a whole number from 0 to 65535" */
-static void describe(const eni_key *key, const char *what, const char *unit, char *text_out, size_t bytes)
+static en_status set_number(const eni_key *key, const char *value, const char *place, void *out)
 {
-    int length = snprintf(text_out, bytes, "%s ", what);
-    eni_key_range(key, unit, text_out + length, bytes - (size_t)length);
-}
-
-static en_status set_int(const eni_key *key, const char *value, const char *place, int64_t *out)
-{
-    char remedy[128];
-    int64_t number;
-    describe(key, "a whole number", "", remedy, sizeof remedy);
-    if (!eni_parse_i64(value, &number)) {
-        double real;
-        bool too_long = eni_parse_real(value, &real) && strspn(value, "-0123456789") == strlen(value);
-        const char *problem = too_long ? "is out of range" : "is not a whole number";
-        return refuse(place, value, *value == '\0' ? "is empty" : problem, remedy);
-    }
-    if ((double)number < key->min || (double)number > key->max)
+    static const struct {
+        const char *what, *unit, *problem;
+        double of_unit;
+    } kinds[] = {[ENI_KEY_INT] = {"a whole number", "", "is not a whole number", 1},
+                 [ENI_KEY_REAL] = {"a number", "", "is not a finite number", 1},
+                 [ENI_KEY_TIME] = {"a time", "s", "is not a time such as 500ms or 5s", 1e9}};
+    char range[96], remedy[128];
+    double real = 0;
+    int64_t whole = 0;
+    const bool is_read = key->type == ENI_KEY_INT    ? eni_parse_i64(value, &whole)
+                         : key->type == ENI_KEY_REAL ? eni_parse_real(value, &real)
+                                                     : eni_parse_duration(value, &whole);
+    const double number = (key->type == ENI_KEY_REAL ? real : (double)whole) / kinds[key->type].of_unit;
+    eni_key_range(key, kinds[key->type].unit, range, sizeof range);
+    snprintf(remedy, sizeof remedy, "%s %s", kinds[key->type].what, range);
+    if (*value == '\0') return refuse(place, value, "is empty", remedy);
+    const bool is_too_long = key->type == ENI_KEY_INT && eni_parse_real(value, &real) &&
+                             strspn(value, "-0123456789") == strlen(value);
+    if (!is_read && !is_too_long) return refuse(place, value, kinds[key->type].problem, remedy);
+    if (!is_read || number < key->min || number > key->max)
         return refuse(place, value, "is out of range", remedy);
-    *out = number;
-    return EN_OK;
-}
-
-static en_status set_real(const eni_key *key, const char *value, const char *place, double *out)
-{
-    char remedy[128];
-    double number;
-    describe(key, "a number", "", remedy, sizeof remedy);
-    if (!eni_parse_real(value, &number))
-        return refuse(place, value, *value == '\0' ? "is empty" : "is not a finite number", remedy);
-    if (number < key->min || number > key->max) return refuse(place, value, "is out of range", remedy);
-    *out = number + 0.0; /* no negative zero */
-    return EN_OK;
-}
-
-static en_status set_time(const eni_key *key, const char *value, const char *place, int64_t *out)
-{
-    char remedy[128];
-    int64_t ns;
-    describe(key, "a time", "s", remedy, sizeof remedy);
-    if (!eni_parse_duration(value, &ns))
-        return refuse(place, value, *value == '\0' ? "is empty" : "is not a time such as 500ms or 5s",
-                      remedy);
-    if ((double)ns < key->min * 1e9 || (double)ns > key->max * 1e9)
-        return refuse(place, value, "is out of range", remedy);
-    *out = ns;
+    if (key->type == ENI_KEY_REAL)
+        *(double *)out = number + 0.0; /* no negative zero */
+    else
+        *(int64_t *)out = whole;
     return EN_OK;
 }
 
@@ -198,10 +179,10 @@ en_status eni_key_set(eni_config *config, int index, const char *value, const ch
         return refuse(place, value, "is empty", key->words != NULL ? key->words : "on or off");
     switch (key->type) {
     case ENI_KEY_BOOL: EN_TRY(set_bool(value, place, out)); break;
-    case ENI_KEY_INT: EN_TRY(set_int(key, value, place, out)); break;
-    case ENI_KEY_REAL: EN_TRY(set_real(key, value, place, out)); break;
+    case ENI_KEY_INT:
+    case ENI_KEY_REAL:
+    case ENI_KEY_TIME: EN_TRY(set_number(key, value, place, out)); break;
     case ENI_KEY_CHOICE: EN_TRY(set_choice(key, value, place, out)); break;
-    case ENI_KEY_TIME: EN_TRY(set_time(key, value, place, out)); break;
     case ENI_KEY_TEXT: EN_TRY(set_text(key, value, place, out)); break;
     case ENI_KEY_LIST:
         if (config->origin[index] != origin) eni_key_clear(config, key);

@@ -1,3 +1,4 @@
+/* options.c - see options.h. */
 #include "core/options.h"
 
 #include <errno.h>
@@ -7,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -25,6 +25,58 @@ struct eni_options {
     value *values; /* in the order of declaration */
     char *canonical;
 };
+
+/* ---- words that a user typed ------------------------------------------------------------------------- */
+
+enum { WORD_MAX = 63 };
+
+static int min3(int a, int b, int c)
+{
+    int m = a < b ? a : b;
+    return m < c ? m : c;
+}
+
+/* Three rows of the usual table. */
+int eni_edit_distance(const char *a, const char *b)
+{
+    int rows[3][WORD_MAX + 1];
+    int *before = rows[0], *last = rows[1], *row = rows[2];
+    int na = (int)strnlen(a, WORD_MAX), nb = (int)strnlen(b, WORD_MAX);
+    for (int j = 0; j <= nb; j++)
+        before[j] = last[j] = j;
+    for (int i = 1; i <= na; i++) {
+        row[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            row[j] = min3(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < row[j])
+                row[j] = before[j - 2] + 1;
+        }
+        int *oldest = before;
+        before = last;
+        last = row;
+        row = oldest;
+    }
+    return last[nb];
+}
+
+size_t eni_spec_head(const char *spec)
+{
+    size_t from = 0, path = strcspn(spec, "=");
+    for (size_t i = 0; i < path; i++)
+        if (spec[i] == '/') from = i;
+    return from + strcspn(spec + from, ":");
+}
+
+bool eni_parse_bool(const char *text, bool *value_out)
+{
+    static const char *const words[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};
+    for (int i = 0; i < 8; i++)
+        if (strcasecmp(text, words[i]) == 0) {
+            *value_out = i % 2 == 1;
+            return true;
+        }
+    return false;
+}
 
 /* ---- tables ------------------------------------------------------------------------------------------ */
 
@@ -85,28 +137,20 @@ static en_status refuse_key(const eni_options *options, const char *key)
     return EN_EINVAL;
 }
 
-/* Reads a boolean word; -1 if it is none. */
-static int parse_bool(const char *text)
-{
-    static const char *const words[][2] = {{"off", "on"}, {"false", "true"}, {"no", "yes"}, {"0", "1"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        for (int truth = 0; truth < 2; truth++)
-            if (strcasecmp(text, words[i][truth]) == 0) return truth;
-    return -1;
-}
-
 /* 1 and the number if `text` is one that the option's type and range allow. */
 static int parse_number(const en_option *option, const char *text, double *number_out)
 {
     if (option->type == EN_OPT_BOOL) {
-        const int truth = parse_bool(text);
-        *number_out = truth;
-        return truth >= 0;
+        bool is_on;
+        if (!eni_parse_bool(text, &is_on)) return 0;
+        *number_out = is_on;
+        return 1;
     }
     char *end = NULL;
     errno = 0;
     const double number = strtod(text, &end);
-    if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX")) return 0;
+    if (end == text || *end || isnan(number) || errno == ERANGE || text[0] == '+' || strpbrk(text, "xX"))
+        return 0;
     if (option->type == EN_OPT_INT && isfinite(number) && number != floor(number)) return 0;
     *number_out = number + 0.0; /* -0 becomes 0: one canonical text */
     return number >= option->min && number <= option->max;

@@ -7,6 +7,7 @@
 #ifndef CORE_OPTIONS_H
 #define CORE_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "entrain/strategy.h"
@@ -15,10 +16,9 @@ typedef struct eni_options eni_options;
 
 enum { ENI_OPTION_TEXT_MAX = 256 }; /* longest text value, the terminating 0 included */
 
-/* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; a boolean's key alone is on;
- * NULL or "": all defaults)
- * for `strategy`, whose name is used in messages. Borrows the strategy's table. EN_EINVAL, logged: unknown
- * or repeated key, value not of its type or out of range; EN_ENOMEM. */
+/* Resolves `given` ("key=value,key=value"; "key:value" too, as a YAML map arrives; a boolean's key alone is
+ * on; NULL or "": all defaults) for `strategy`, whose name is used in messages. Borrows the strategy's table.
+ * EN_EINVAL, logged: unknown or repeated key, value not of its type or out of range; EN_ENOMEM. */
 en_status eni_options_new(const en_strategy *strategy, const char *given, eni_options **options_out);
 
 /* NULL is fine. */
@@ -40,6 +40,21 @@ const en_option *eni_option_next(const en_option *option);
 
 /* The entry of `key` (`length` characters), or NULL; a NULL table has none. */
 const en_option *eni_option_find(const en_option *table, const char *key, size_t length);
+
+/* ---- of a word that a user typed: pure functions ---- */
+
+/* Edits (insert, remove, replace, swap neighbours) between two words, by their first 63 characters: to find
+ * the nearest known one. Optimal string alignment (Damerau 1964, restricted). */
+int eni_edit_distance(const char *a, const char *b);
+
+/* How much of "ssp:bound=3" or "./mine.so:file=/a:b" names the strategy: up to the first ':' behind the last
+ * '/' of the path, or all of it. Values may hold a '/', so the path is looked for before the first '='. */
+size_t eni_spec_head(const char *spec);
+
+/* on off true false yes no 1 0. */
+bool eni_parse_bool(const char *text, bool *value_out);
+
+/* ---- */
 
 /* The declared range and default of one option as a person writes it: "integer 0 .. inf, default 3". */
 void eni_option_describe(const en_option *option, char *text_out, size_t bytes);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/edit_distance.h"
+#include "core/options.h"
 #include "core/log.h"
 
 /* The toy network of PyTorch's distributed tutorials: small enough to check by hand. */

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/edit_distance.h"
 #include "core/elf_file.h"
 #include "core/log.h"
 #include "core/memory.h"

@@ -10,7 +10,7 @@
 
 #include "config/keys.h"
 #include "config/units.h"
-#include "core/edit_distance.h"
+#include "core/options.h"
 
 static void rates(void **state)
 {

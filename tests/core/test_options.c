@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "core/edit_distance.h"
 #include "core/log.h"
 #include "core/options.h"
 

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <time.h>
 
-#include "cli/sim_command.h"
+#include "cli/commands.h"
 #include "runtime/sim/faults/fault_test.h"
 #include "tests/strategies/sim_rig.h"
 
