@@ -21,14 +21,6 @@
 #include "core/try.h"
 #include "runtime/spec/plugin.h"
 
-static en_status check_options(const en_strategy *strategy, const char *given)
-{
-    eni_options *options;
-    EN_TRY(eni_options_new(strategy, given, &options));
-    eni_options_free(options);
-    return EN_OK;
-}
-
 /* What only children to come would need. */
 static void let_go(eni_launcher *l)
 {
@@ -60,7 +52,9 @@ static en_status start_all(eni_launcher *l)
     }
     EN_TRY(eni_plugin_split(c->strategy, word, &options));
     EN_TRY(eni_plugin_find(l->launch->plugin_dir, word, &strategy));
-    EN_TRY(check_options(strategy, options)); /* said once, not by every worker */
+    eni_options *checked; /* said once, not by every worker */
+    EN_TRY(eni_options_new(strategy, options, &checked));
+    eni_options_free(checked);
     EN_TRY(eni_servers_check(c, strategy));
     if (!l->launch->has_gpus) EN_TRY(eni_gpu_here(c->device, l->launch->plugin_dir, l->launch->signal_fd));
     EN_TRY(eni_servers_open(l));

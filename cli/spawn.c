@@ -182,19 +182,13 @@ en_status eni_servers_open(eni_launcher *l)
     return EN_EIO;
 }
 
-/* The file for `entrain ps` of a psd or rank 0 that was killed. */
-static void remove_status_files(void)
+void eni_servers_close(eni_launcher *l)
 {
     char folder[256];
     eni_run_status *runs;
-    size_t n;
+    size_t n; /* listing them removes the file for `entrain ps` of a psd or rank 0 that was killed */
     if (eni_env_runtime_dir(folder, sizeof folder) == EN_OK && eni_runs_list(folder, &runs, &n) == EN_OK)
         eni_runs_free(runs, n);
-}
-
-void eni_servers_close(eni_launcher *l)
-{
-    remove_status_files();
     if (l->psd.state[0] == 0) return;
     empty_folder(l->psd.state);
     rmdir(l->psd.state);
@@ -231,11 +225,6 @@ static en_status pass_token(const eni_launcher *l, eni_config *config)
     return config->token_fd < 0 ? EN_EIO : EN_OK;
 }
 
-static void keep_over_exec(int fd)
-{
-    if (fd >= 0) fcntl(fd, F_SETFD, 0);
-}
-
 /* Between fork and exec: only calls that are safe there. A launcher that died before the child could ask to
  * die with it is not its parent any more. */
 static void become(const char *path, char **argv, pid_t launcher_pid, const int *fds, size_t nfds)
@@ -246,7 +235,7 @@ static void become(const char *path, char **argv, pid_t launcher_pid, const int 
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher_pid) _exit(126);
     for (size_t i = 0; i < nfds; i++)
-        keep_over_exec(fds[i]);
+        if (fds[i] >= 0) fcntl(fds[i], F_SETFD, 0);
     execv(path, argv);
     _exit(127);
 }

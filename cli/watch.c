@@ -217,13 +217,6 @@ static const eni_child *child_of(const eni_launcher *l, const eni_death *death)
     return NULL;
 }
 
-/* While we kill one after the other, those still alive see the first ones go: that is no cause. */
-static bool is_our_doing(const eni_launcher *l, const eni_death *death)
-{
-    const eni_child *dead = child_of(l, death);
-    return dead != NULL && dead->is_terminated;
-}
-
 static void take_line(eni_launcher *l, char *line)
 {
     if (eni_relay_take(&l->relay, line) || take_cost(l, line)) return;
@@ -240,7 +233,9 @@ static void take_line(eni_launcher *l, char *line)
         p.samples = samples;
         p.total = total;
         if (l->launch->on_progress != NULL) l->launch->on_progress(l->launch->user, &p);
-    } else if (!l->has_death && eni_failure_read(line, &death) && !is_our_doing(l, &death)) {
+    } else if (!l->has_death && eni_failure_read(line, &death) &&
+               (child_of(l, &death) == NULL || !child_of(l, &death)->is_terminated)) {
+        /* not our doing: while we kill one after the other, those still alive see the first ones go */
         l->death = death;
         l->has_death = 1;
         begin_to_name(l);
@@ -335,17 +330,12 @@ static void maybe_name(eni_launcher *l)
 
 /* ---- the end ---- */
 
-static int was_signalled(const eni_launcher *l)
-{
-    struct pollfd p = {.fd = l->launch->signal_fd, .events = POLLIN};
-    return p.fd >= 0 && poll(&p, 1, 0) > 0;
-}
-
 /* Ctrl-C: everybody ends early and in good order, and says so by its result; whoever takes too long is
  * killed. */
 static void heed_signal(eni_launcher *l)
 {
-    if (l->is_interrupted || !was_signalled(l)) return;
+    struct pollfd p = {.fd = l->launch->signal_fd, .events = POLLIN};
+    if (l->is_interrupted || p.fd < 0 || poll(&p, 1, 0) <= 0) return;
     l->is_interrupted = l->is_ending = 1;
     l->first = EN_EINTR;
     for (int i = 0; i < l->nchildren; i++)

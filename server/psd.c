@@ -113,16 +113,6 @@ static void tell_number(eni_psd *psd, const char *key, uint64_t value)
     tell(psd, key, -1, text);
 }
 
-/* All ranks, or the first of every host where the strategy says that leaders are the clients. */
-static void choose_clients(eni_psd *psd, const eni_world_info *world)
-{
-    for (int32_t r = 0; r < psd->nranks; r++) {
-        psd->is_client[r] = 1;
-        for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
-            if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
-    }
-}
-
 /* On a shard's thread; main may not know yet whom to tell, and then does it itself. Under the lock, so that
  * who is told is there until he has heard it. */
 static void on_shard_failure(void *user, const char *reason)
@@ -233,7 +223,12 @@ static en_status open_all(eni_psd *psd, const eni_world_info *world)
     psd->told.key_values = eni_alloc_array(most, sizeof *psd->told.key_values);
     psd->told.texts = eni_alloc_array(most, sizeof *psd->told.texts);
     if (!psd->shards || !psd->is_client || !psd->told.key_values || !psd->told.texts) return EN_ENOMEM;
-    choose_clients(psd, world);
+    for (int32_t r = 0; r < psd->nranks;
+         r++) { /* all, or where leaders are the clients the first of every host */
+        psd->is_client[r] = 1;
+        for (int32_t q = 0; q < r && psd->strategy->flags & EN_LEADERS_ARE_CLIENTS; q++)
+            if (strcmp(world->peers[q].host_id, world->peers[r].host_id) == 0) psd->is_client[r] = 0;
+    }
     if (psd->config->transport != ENI_TRANSPORT_SHM) eni_memory_keep(); /* payloads come as messages */
     EN_TRY(eni_net_open(1, &psd->net));
     if (psd->setup.net_bytes_per_s > 0 || psd->setup.net_delay_ns > 0) {
@@ -369,15 +364,6 @@ static en_status log_entry(void *user, const eni_entry *entry)
     eni_psd *psd = user;
     if (psd->kept.journal) eni_journal_write(psd->kept.journal, entry);
     return EN_OK;
-}
-
-/* The run is over: nothing to come back to. */
-static void close_state(eni_psd *psd)
-{
-    eni_journal_close(psd->kept.journal);
-    if (psd->kept.state && (psd->lead.leader || !psd->kept.past)) eni_state_clear(psd->kept.state);
-    eni_state_close(psd->kept.state);
-    eni_run_file_free(psd->kept.past);
 }
 
 /* ---- psd 1 and up -------------------------------------------------------------------------------------- */
@@ -717,7 +703,10 @@ static void close_psd(eni_psd *p)
     eni_free(p->told.key_values);
     eni_free(p->is_client);
     eni_free(p->shards);
-    close_state(p);
+    eni_journal_close(p->kept.journal);
+    if (p->kept.state && (p->lead.leader || !p->kept.past)) eni_state_clear(p->kept.state); /* it is over */
+    eni_state_close(p->kept.state);
+    eni_run_file_free(p->kept.past);
     eni_options_free(p->options);
     if (p->token.path[0]) eni_token_remove(p->token.path);
     if (p->token.lock >= 0) close(p->token.lock);

@@ -219,22 +219,17 @@ void eni_file_rendezvous_remove(const char *path)
 
 /* ---- waiting for it ---- */
 
-/* A leader that listens on its loopback only will never be reached from another host. */
-static bool is_out_of_reach(const eni_file_rendezvous *m, const char *host_id)
-{
-    if (strcmp(m->host_id, host_id) == 0) return false;
-    for (int i = 0; i < m->naddresses; i++)
-        if (!eni_address_is_loopback(&m->address[i])) return false;
-    return true;
-}
-
 static en_status look(const char *path, const char *host_id, int64_t deadline_ns, eni_file_rendezvous *m,
                       eni_address *leader_out, int *error_out)
 {
     EN_TRY(eni_file_rendezvous_read(path, m));
     bool is_here = strcmp(m->host_id, host_id) == 0;
     if (is_here && !is_held(path)) return EN_ENOENT; /* a dead run's */
-    if (is_out_of_reach(m, host_id)) {
+    bool can_reach =
+        is_here; /* a leader that listens on its loopback only is never reached from another host */
+    for (int i = 0; i < m->naddresses; i++)
+        can_reach = can_reach || !eni_address_is_loopback(&m->address[i]);
+    if (!can_reach) {
         eni_error(
             "rendezvous",
             "rank 0 is on another host (%s) and listens on its loopback only (%s): start all ranks with "

@@ -39,13 +39,6 @@ static void on_bye(eni_leader *leader, eni_leader_member *member)
     eni_leader_check_end(leader);
 }
 
-static void on_paused(eni_leader *leader, eni_leader_member *member, const eni_message *m)
-{
-    member->has_paused = true;
-    member->paused_step = m->step;
-    eni_leader_check_paused(leader);
-}
-
 static void on_stop(eni_leader *leader, const eni_connection *connection, const eni_message *m)
 {
     char who[32], why[ENI_REASON_MAX];
@@ -120,7 +113,11 @@ static bool serve_rank(eni_leader *leader, eni_leader_member *member, const eni_
     case ENI_CTL_CLAIM: on_claim(leader, member, m); return true;
     case ENI_CTL_GATHER: check_fault(leader, member, eni_leader_gather(leader, member, m)); return true;
     case ENI_CTL_DONE: on_done(leader, member, m); return true;
-    case ENI_CTL_PAUSED: on_paused(leader, member, m); return true;
+    case ENI_CTL_PAUSED:
+        member->has_paused = true;
+        member->paused_step = m->step;
+        eni_leader_check_paused(leader);
+        return true;
     case ENI_CTL_BYE: on_bye(leader, member); return true;
     default: return false;
     }
@@ -408,20 +405,17 @@ static void *run(void *argument)
 
 /* ---- life ---- */
 
-static void member_fini(eni_leader_member *member)
-{
-    for (int i = 0; i < 2; i++)
-        eni_slot_fini(&member->slot[i]);
-    eni_slot_fini(&member->added);
-    eni_free((void *)(uintptr_t)member->member_data);
-}
-
 static void leader_free(eni_leader *leader)
 {
     for (size_t i = 0; i < leader->nconnections && leader->connections != NULL; i++)
         eni_connection_free(&leader->connections[i]);
-    for (int32_t i = 0; i < leader->nmembers && leader->members != NULL; i++)
-        member_fini(&leader->members[i]);
+    for (int32_t i = 0; i < leader->nmembers && leader->members != NULL; i++) {
+        eni_leader_member *member = &leader->members[i];
+        eni_slot_fini(&member->slot[0]);
+        eni_slot_fini(&member->slot[1]);
+        eni_slot_fini(&member->added);
+        eni_free((void *)(uintptr_t)member->member_data);
+    }
     const bool is_revived = leader->config.revived != NULL; /* then these are borrowed */
     for (int32_t i = is_revived ? leader->config.nranks : 0; i < leader->nmembers && leader->peers != NULL;
          i++)

@@ -121,11 +121,6 @@ void eni_leader_tell_stop(eni_leader *leader, eni_leader_member *member)
 
 /* ---- one that is lost ---- */
 
-static bool is_here(const eni_leader *leader, const eni_peer *peer)
-{
-    return strcmp(peer->host_id, leader->config.host_id) == 0;
-}
-
 static eni_death describe(const eni_leader *leader, const eni_peer *peer, const eni_leader_member *member,
                           const char *cause)
 {
@@ -273,7 +268,8 @@ static void lose_silent(eni_leader *leader, eni_leader_member *member, int64_t s
 {
     const eni_peer *peer = &member->connection->peer;
     char cause[80];
-    bool is_stopped = is_here(leader, peer) && eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED;
+    bool is_stopped = strcmp(peer->host_id, leader->config.host_id) == 0 &&
+                      eni_process_look(peer->pid, peer->born) == ENI_PROCESS_STOPPED;
     snprintf(cause, sizeof cause, "%s %.1f s", is_stopped ? "stopped (SIGSTOP or Ctrl-Z) for" : "silent for",
              (double)silent_ns / 1e9);
     eni_death death = describe(leader, peer, member, cause);

@@ -138,17 +138,9 @@ static bool servers_added(eni_leader *leader, uint64_t number, const char *tag)
     return has_all;
 }
 
-/* A gather that can never be complete, because a rank has left, ends the run rather than hang it. */
-static void refuse_impossible(eni_leader *leader, const eni_leader_member *first, const char *tag)
-{
-    char reason[ENI_REASON_MAX];
-    snprintf(reason, sizeof reason, "rank %d waits in gather '%s', but another rank has already left the run",
-             eni_leader_member_number(leader, first), tag);
-    eni_leader_finish(leader, EN_EMISMATCH, reason);
-}
-
 void eni_leader_try_gather(eni_leader *leader)
 {
+    char reason[ENI_REASON_MAX];
     for (;;) {
         uint64_t number = open_number(leader);
         const eni_leader_member *first = number == 0 ? NULL : first_in(leader, number);
@@ -159,7 +151,12 @@ void eni_leader_try_gather(eni_leader *leader)
             const eni_leader_member *member = &leader->members[r];
             bool is_here = eni_leader_member_slot(member, number) != NULL;
             bool can_not_come = (member->stage == MEMBER_GONE || member->stage == MEMBER_BYE) && !is_here;
-            if (can_not_come) refuse_impossible(leader, first, slot->tag);
+            if (can_not_come) { /* the run ends rather than hang */
+                snprintf(reason, sizeof reason,
+                         "rank %d waits in gather '%s', but another rank has already left the run",
+                         eni_leader_member_number(leader, first), slot->tag);
+                eni_leader_finish(leader, EN_EMISMATCH, reason);
+            }
             if (can_not_come || (takes_part(member) && !is_here)) return;
         }
         if (!servers_added(leader, number, slot->tag)) return;

@@ -89,16 +89,6 @@ static bool compare(const eni_key_value *ours, size_t nours, const eni_connectio
     return true;
 }
 
-static bool compare_all(eni_leader *leader, char reason_out[ENI_REASON_MAX])
-{
-    const eni_connection *first = leader->members[0].connection;
-    for (int32_t r = 1; r < leader->config.nranks; r++)
-        if (!compare(first->key_values, first->nkey_values, leader->members[r].connection, "rank 0",
-                     reason_out))
-            return false;
-    return true;
-}
-
 /* ---- letting in ---- */
 
 static eni_message leader_message(const eni_leader *leader, uint32_t type)
@@ -299,15 +289,17 @@ static void begin(eni_leader *leader)
 {
     char reason[ENI_REASON_MAX];
     assign_ranks(leader);
-    if (!compare_all(leader, reason)) {
-        eni_leader_finish(leader, EN_EMISMATCH, reason);
-        return;
-    }
+    eni_connection *first = leader->members[0].connection;
+    for (int32_t r = 1; r < leader->config.nranks; r++)
+        if (!compare(first->key_values, first->nkey_values, leader->members[r].connection, "rank 0",
+                     reason)) {
+            eni_leader_finish(leader, EN_EMISMATCH, reason);
+            return;
+        }
     for (int32_t i = 0; i < leader->nmembers; i++) {
         leader->peers[i] = leader->members[i].connection->peer;
         leader->members[i].connection->is_in_world = true;
     }
-    eni_connection *first = leader->members[0].connection;
     make_world(leader, leader->config.epoch, FIRST_INCARNATION, first->key_values, first->nkey_values);
     first->key_values = NULL;
     first->nkey_values = 0;
@@ -463,15 +455,6 @@ static bool check_place(eni_leader *leader, eni_connection *connection, const en
     return false;
 }
 
-/* So that it can name us when we end before WELCOME. */
-static void introduce(const eni_leader *leader, eni_connection *connection)
-{
-    eni_message m = {.type = ENI_CTL_LEADER};
-    const eni_peer self = own_peer(leader);
-    eni_message_set_peer(&m, &self);
-    eni_connection_put(connection, &m);
-}
-
 /* What it said of itself, copied; the checks may need it, and free it with the connection. */
 static en_status take_join(eni_connection *connection, const eni_message *join)
 {
@@ -499,7 +482,11 @@ void eni_leader_join(eni_leader *leader, eni_connection *connection, const eni_m
     connection->stage = CONNECTION_JOINED;
     if (strcmp(join->host_id, leader->config.host_id) == 0 && join->pid != getpid())
         connection->process_fd = eni_process_watch(join->pid, join->born);
-    introduce(leader, connection);
+    eni_message introduction = {.type =
+                                    ENI_CTL_LEADER}; /* so that it can name us when we end before WELCOME */
+    const eni_peer self = own_peer(leader);
+    eni_message_set_peer(&introduction, &self);
+    eni_connection_put(connection, &introduction);
     eni_debug("leader", "rank %d joined: pid %" PRId64 " on host %s", connection->peer.rank, join->pid,
               join->host);
     if (leader->config.revived != NULL || leader->stage == LEADER_RUNNING)

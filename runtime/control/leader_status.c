@@ -167,11 +167,6 @@ void eni_leader_waiting(eni_leader *leader, eni_connection *connection, eni_lead
 
 /* ---- a wait that cannot end ---- */
 
-static bool same_place(const eni_message *a, const eni_message *b)
-{
-    return a->step == b->step && a->op == b->op && strcmp(a->what, b->what) == 0;
-}
-
 /* Every living rank has said in which wait it is, nothing has moved since long enough, and none is silent:
  * then nobody can move any more if they are not all at one place. Not so while a server is away, an early end
  * is being chosen, a network is emulated, or bytes still flow (a rank counts them as moves). */
@@ -195,7 +190,8 @@ static bool all_stuck(const eni_leader *leader, int64_t now_ns, bool *is_split_o
                         now_ns - member->connection->heard_ns < leader->config.peer_timeout_ns / 2;
         if (!is_stuck) return false;
         if (first == NULL) first = member;
-        *is_split_out = *is_split_out || !same_place(&first->wait, &member->wait);
+        *is_split_out = *is_split_out || first->wait.step != member->wait.step ||
+                        first->wait.op != member->wait.op || strcmp(first->wait.what, member->wait.what) != 0;
     }
     return first != NULL;
 }

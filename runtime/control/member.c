@@ -376,13 +376,6 @@ en_status eni_member_enter(eni_member *member, uint64_t step)
 
 /* ---- goodbyes ---- */
 
-/* Waits until the thread has sent everything, with the lock held. */
-static void wait_sent(eni_member *member, int64_t deadline_ns)
-{
-    while (member->link.out.bytes > 0 && eni_member_status(member) == EN_OK)
-        if (wait_changed(member, deadline_ns) != EN_OK) return;
-}
-
 void eni_member_abort(eni_member *member, const char *reason)
 {
     eni_message m = {.type = ENI_CTL_ABORT};
@@ -393,7 +386,10 @@ void eni_member_abort(eni_member *member, const char *reason)
         member->end.has_said_bye = true; /* what follows concerns us no more */
         member->end.is_bye_answered = true;
         pthread_cond_broadcast(&member->changed);
-        wait_sent(member, eni_now_ns() + ENI_SECOND);
+        const int64_t deadline_ns = eni_now_ns() + ENI_SECOND;
+        while (member->link.out.bytes > 0 && eni_member_status(member) == EN_OK &&
+               wait_changed(member, deadline_ns) == EN_OK) {
+        }
     }
     pthread_mutex_unlock(&member->lock);
 }

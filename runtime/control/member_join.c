@@ -132,13 +132,6 @@ static en_status take_welcome(eni_member *member, const eni_message *m)
     return EN_OK;
 }
 
-static en_status take_refusal(const eni_message *m)
-{
-    eni_error("member", "the leader refused: %s", m->reason);
-    en_status st = (en_status)m->status;
-    return st == EN_OK ? EN_EPROTO : st;
-}
-
 static en_status take_death(eni_member *member, eni_death death)
 {
     char text[ENI_REASON_MAX];
@@ -147,14 +140,6 @@ static en_status take_death(eni_member *member, eni_death death)
     member->end.death = death;
     member->end.has_death = true;
     return EN_EPEER;
-}
-
-static en_status take_leader(eni_member *member, const eni_message *m)
-{
-    if (member->world.leader.host != NULL) return EN_EPROTO;
-    EN_TRY(eni_peer_init(&member->world.leader, m));
-    watch_leader(member, &member->world.leader);
-    return EN_OK;
 }
 
 /* SERVE: the first one brings rank 0's key-values. */
@@ -206,12 +191,18 @@ static en_status join_frame(eni_member *member, eni_span frame, bool *is_in_out)
         return EN_EPROTO;
     }
     switch (m.type) {
-    case ENI_CTL_LEADER: return take_leader(member, &m);
+    case ENI_CTL_LEADER:
+        if (member->world.leader.host != NULL) return EN_EPROTO;
+        EN_TRY(eni_peer_init(&member->world.leader, &m));
+        watch_leader(member, &member->world.leader);
+        return EN_OK;
     case ENI_CTL_PEER: return add_peer(member, &m);
     case ENI_CTL_WELCOME: *is_in_out = true; return take_welcome(member, &m);
     case ENI_CTL_NOTICE: eni_info("member", "%s", m.reason); return EN_OK;
     case ENI_CTL_REFUSED:
-    case ENI_CTL_ENDED: return take_refusal(&m);
+    case ENI_CTL_ENDED:
+        eni_error("member", "the leader refused: %s", m.reason);
+        return m.status == EN_OK ? EN_EPROTO : (en_status)m.status;
     case ENI_CTL_DEAD: return take_death(member, eni_death_of(&m));
     case ENI_CTL_SERVE:
         if (config->server > 0) return serve_and_answer(member, &m);
@@ -239,31 +230,24 @@ static en_status leader_gone(eni_member *member)
     return take_death(member, death);
 }
 
-static en_status too_late(eni_member *member)
-{
-    eni_error("member",
-              "%s port %u: the leader did not let us in before the deadline: are all ranks started?",
-              member->config.leader.host, member->config.leader.port);
-    say_goodbye(member, "the others did not come before its --join-timeout");
-    return EN_ETIMEOUT;
-}
-
-static en_status ask_who_is_missing(eni_member *member, int64_t waited_ns)
-{
-    eni_message m = {.type = ENI_CTL_WAITING, .step = -1, .what = "join", .waited_ns = waited_ns};
-    return send_now(member, &m, eni_now_ns() + goodbye_ns, -1);
-}
-
 /* Until something comes, or it is time to ask who is missing (*notice_ns). EN_EINTR: the user. */
 static en_status wait_frame(eni_member *member, int64_t begin_ns, int64_t *notice_ns)
 {
     const eni_member_config *config = &member->config;
     /* The leader gives up at the same moment, and knows who is missing: his word comes first. */
     int64_t now_ns = eni_now_ns(), deadline_ns = config->join_deadline_ns + ENI_SECOND;
-    if (now_ns >= deadline_ns) return too_late(member);
+    if (now_ns >= deadline_ns) {
+        eni_error("member",
+                  "%s port %u: the leader did not let us in before the deadline: are all ranks started?",
+                  config->leader.host, config->leader.port);
+        say_goodbye(member, "the others did not come before its --join-timeout");
+        return EN_ETIMEOUT;
+    }
     if (now_ns >= *notice_ns) {
         *notice_ns = now_ns + AGAIN * config->notice_ns;
-        if (ask_who_is_missing(member, now_ns - begin_ns) != EN_OK) return leader_gone(member);
+        const eni_message who = {
+            .type = ENI_CTL_WAITING, .step = -1, .what = "join", .waited_ns = now_ns - begin_ns};
+        if (send_now(member, &who, eni_now_ns() + goodbye_ns, -1) != EN_OK) return leader_gone(member);
     }
     int64_t until_ns = *notice_ns < deadline_ns ? *notice_ns : deadline_ns;
     struct pollfd set[3] = {
@@ -326,19 +310,14 @@ bool eni_member_may_wait_for_leader(const eni_member *member)
            eni_member_status(member) == EN_OK && !member->end.is_bye_answered && !member->end.is_over;
 }
 
-static void disconnect(eni_member *member)
-{
-    eni_link_fini(&member->link);
-    if (member->lead.process_fd >= 0) close(member->lead.process_fd);
-    member->lead.process_fd = -1;
-    member->lead.ended_ns = 0;
-}
-
 void eni_member_go_away(eni_member *member, const char *cause)
 {
     int64_t now_ns = eni_now_ns();
     const eni_peer *leader = &member->lead.reign->leader;
-    disconnect(member);
+    eni_link_fini(&member->link);
+    if (member->lead.process_fd >= 0) close(member->lead.process_fd);
+    member->lead.process_fd = -1;
+    member->lead.ended_ns = 0;
     member->when.next_try_ns = now_ns + retry_ns;
     if (member->stage == MEMBER_HERE) {
         atomic_store_explicit(&member->lead.away_since, now_ns, memory_order_release);

@@ -200,14 +200,6 @@ static void serve_rejoin(eni_member *member, const eni_message *m)
     eni_member_leader_lost(member, "it sent another message than WELCOME when it came back", false);
 }
 
-static void serve_server(eni_member *member, const eni_message *m)
-{
-    if (m->type == ENI_CTL_ASK)
-        on_ask(member, m);
-    else
-        eni_member_leader_lost(member, "it sent a message that is not for a server", false);
-}
-
 static void serve_rank(eni_member *member, const eni_message *m)
 {
     switch (m->type) {
@@ -238,10 +230,12 @@ static void serve(eni_member *member, const eni_message *m)
     case ENI_CTL_BYE: on_bye(member); return;
     default: break;
     }
-    if (member->config.server > 0)
-        serve_server(member, m);
-    else
+    if (member->config.server == 0)
         serve_rank(member, m);
+    else if (m->type == ENI_CTL_ASK)
+        on_ask(member, m);
+    else
+        eni_member_leader_lost(member, "it sent a message that is not for a server", false);
 }
 
 /* The connection is of no use any more: psd may come back, anybody else is dead. */
@@ -441,16 +435,6 @@ static void *run(void *argument)
 
 /* ---- life ---- */
 
-static void prepare_condition(eni_member *member)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&member->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    pthread_mutex_init(&member->lock, NULL);
-}
-
 /* A rejoin needs all of it again. */
 static en_status copy_config(eni_member *member, const eni_member_config *config)
 {
@@ -482,7 +466,12 @@ static en_status check_config(const eni_member_config *config)
 
 static en_status prepare(eni_member *member, const eni_member_config *config)
 {
-    prepare_condition(member);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&member->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&member->lock, NULL);
     member->link.fd = member->thread.wake_fd = member->event_fd = member->lead.process_fd = -1;
     atomic_init(&member->place.step, -1);
     atomic_init(&member->stop.entered, -1);
@@ -535,23 +524,6 @@ static void free_leaders(eni_member *member)
     }
 }
 
-static void free_config(eni_member *member)
-{
-    eni_member_config *own = &member->config;
-    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
-    eni_free((void *)(uintptr_t)own->key_values);
-    eni_free((void *)(uintptr_t)own->member_data);
-    eni_free((void *)(uintptr_t)own->host);
-    eni_free((void *)(uintptr_t)own->host_id);
-}
-
-static void close_all(eni_member *member)
-{
-    const int fds[] = {member->thread.wake_fd, member->event_fd, member->lead.process_fd};
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-        if (fds[i] >= 0) close(fds[i]);
-}
-
 void eni_member_close(eni_member *member)
 {
     if (member == NULL) return;
@@ -566,7 +538,12 @@ void eni_member_close(eni_member *member)
     for (int32_t r = 0; r < member->npeers; r++)
         eni_peer_fini(&member->peers[r]);
     free_leaders(member);
-    free_config(member);
+    const eni_member_config *own = &member->config;
+    if (member->world.key_values != own->key_values) eni_free((void *)(uintptr_t)member->world.key_values);
+    eni_free((void *)(uintptr_t)own->key_values);
+    eni_free((void *)(uintptr_t)own->member_data);
+    eni_free((void *)(uintptr_t)own->host);
+    eni_free((void *)(uintptr_t)own->host_id);
     eni_free(member->peers);
     eni_blobs_fini(&member->gather.blobs);
     for (int i = 0; i < 2; i++)
@@ -576,7 +553,9 @@ void eni_member_close(eni_member *member)
         eni_free(member->end.lost);
         member->end.lost = next;
     }
-    close_all(member);
+    const int fds[] = {member->thread.wake_fd, member->event_fd, member->lead.process_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0) close(fds[i]);
     pthread_cond_destroy(&member->changed);
     pthread_mutex_destroy(&member->lock);
     eni_free(member);

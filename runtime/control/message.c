@@ -42,16 +42,13 @@ en_status eni_link_read(eni_link *link)
     return EN_OK;
 }
 
-static uint32_t get_u32(const uint8_t *bytes)
-{
-    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
-}
-
 en_status eni_link_next(eni_link *link, eni_span *frame_out)
 {
     size_t have = link->in.bytes - link->in_at;
     if (have < LENGTH_BYTES) return EN_ETIMEOUT;
-    uint32_t length = get_u32(link->in.data + link->in_at);
+    uint32_t length = 0;
+    for (size_t i = 0; i < LENGTH_BYTES; i++)
+        length |= (uint32_t)link->in.data[link->in_at + i] << (8 * i);
     if (length == 0 || length > ENI_FRAME_MAX) return EN_EPROTO;
     if (have - LENGTH_BYTES < length) return EN_ETIMEOUT;
     *frame_out = (eni_span){link->in.data + link->in_at + LENGTH_BYTES, length};

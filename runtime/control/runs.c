@@ -195,17 +195,11 @@ static bool make_file(eni_run_writer *w, const char *folder)
     return false;
 }
 
-/* Removes what killed leaders left. */
-static void clear_up(const char *folder)
-{
-    eni_run_status *runs;
-    size_t n;
-    if (eni_runs_list(folder, &runs, &n) == EN_OK) eni_runs_free(runs, n);
-}
-
 eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *run)
 {
     char why[ENI_PRIVATE_WHY];
+    eni_run_status *runs;
+    size_t n;
     eni_run_writer *w = eni_alloc(sizeof *w);
     if (w == NULL) return NULL;
     eni_run_status with = *run;
@@ -213,7 +207,8 @@ eni_run_writer *eni_run_writer_open(const char *folder, const eni_run_status *ru
     put_status(&w->last, &with);
     w->written_ns = eni_now_ns();
     const bool is_safe = eni_private_folder(folder, why) == EN_OK;
-    if (is_safe) clear_up(folder);
+    if (is_safe && eni_runs_list(folder, &runs, &n) == EN_OK)
+        eni_runs_free(runs, n); /* what killed ones left */
     if (is_safe && !w->last.is_failed && make_file(w, folder)) return w;
     eni_warn("leader", "`entrain ps` will not see this run: %s", is_safe ? strerror(errno) : why);
     eni_pack_fini(&w->last);
@@ -301,13 +296,6 @@ static bool look_at_file(int folder, const char *name, eni_run_status *run_out)
     return false;
 }
 
-/* A file that a killed leader had not yet renamed: ".status-PID". */
-static void remove_temporary(int folder, const char *name)
-{
-    const long pid = atol(name + sizeof prefix);
-    if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(folder, name, 0);
-}
-
 static int by_pid(const void *a, const void *b)
 {
     const eni_run_status *x = a, *y = b;
@@ -326,8 +314,11 @@ en_status eni_runs_list(const char *folder, eni_run_status **runs_out, size_t *n
     DIR *dir = is_ours ? fdopendir(fd) : NULL;
     for (const struct dirent *e; dir != NULL && n < RUNS_MAX && (e = readdir(dir)) != NULL;) {
         if (strncmp(e->d_name, prefix, sizeof prefix - 1) == 0 && look_at_file(fd, e->d_name, &runs[n])) n++;
-        if (e->d_name[0] == '.' && strncmp(e->d_name + 1, prefix, sizeof prefix - 1) == 0)
-            remove_temporary(fd, e->d_name);
+        /* what a killed leader had not yet renamed: ".status-PID" */
+        const bool is_temporary =
+            e->d_name[0] == '.' && strncmp(e->d_name + 1, prefix, sizeof prefix - 1) == 0;
+        const long pid = is_temporary ? atol(e->d_name + sizeof prefix) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(fd, e->d_name, 0);
     }
     if (dir != NULL)
         closedir(dir);
