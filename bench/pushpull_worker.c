@@ -228,7 +228,7 @@ static en_status meet(worker *w, int round)
     eni_flag *flags = w->trial->board->round;
     eni_flag_set(&flags[w->rank], (uint64_t)round + 1);
     for (int r = 0; r < w->trial->workers; r++)
-        EN_TRY(eni_flag_await(&flags[r], (uint64_t)round + 1, 0, &watch));
+        EN_TRY(eni_flag_await(&flags[r], (uint64_t)round + 1, 0, INT64_MAX, &watch));
     return EN_OK;
 }
 

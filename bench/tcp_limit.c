@@ -121,7 +121,7 @@ static int barrier(rank_state *s)
     shared *all = s->b->shared;
     const uint64_t number = ++s->nbarriers, last = number * (uint64_t)s->b->options.nranks;
     if (atomic_fetch_add(&all->arrived, 1) + 1 == last) eni_flag_set(&all->together, number);
-    return eni_flag_await(&all->together, number, 0, &s->alive) == EN_OK ? 0 : -1;
+    return eni_flag_await(&all->together, number, 0, INT64_MAX, &s->alive) == EN_OK ? 0 : -1;
 }
 
 /* Up to a piece further in one direction. 1: moved, 0: cannot now, -1: broken. */

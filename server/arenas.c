@@ -105,10 +105,9 @@ struct eni_arenas {
     char name[ENI_FDPASS_NAME];
     int listen_fd, stop_fd;
     pthread_t thread;
-    _Atomic(eni_arena *) *arena;   /* (nranks) written once by the thread, read by the shards */
-    _Atomic(eni_shm_ring *) *ring; /* (nranks) written by the thread, read by the shards */
-    ino_t *inode;                  /* (nranks) of the memory behind the arena */
-    int doorbell_fd[DOORBELLS];    /* (own_shards) unless there are too many */
+    eni_handed_over *handed;    /* (nranks) */
+    ino_t *inode;               /* (nranks) of the memory behind the arena */
+    int doorbell_fd[DOORBELLS]; /* (own_shards) unless there are too many */
     int ndoorbells;
     eni_shm_ring *old[OLD_RINGS]; /* a shard may be in them */
     int nold;
@@ -129,7 +128,7 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
         return EN_EMISMATCH;
     }
     if (fstat(fd, &info) != 0) return EN_EIO;
-    if (atomic_load_explicit(&arenas->arena[hello->rank], memory_order_relaxed)) {
+    if (atomic_load_explicit(&arenas->handed[hello->rank].arena, memory_order_relaxed)) {
         if (arenas->inode[hello->rank] == info.st_ino) return EN_OK; /* it found psd again */
         eni_warn("arenas", "refused a second arena for rank %d", hello->rank);
         return EN_EMEMBER;
@@ -144,19 +143,19 @@ static en_status take_in(eni_arenas *arenas, const eni_arena_hello *hello, int f
     eni_arena_touch(arena, ENI_SLOT_GRAD); /* now, and not in the first pushes */
     eni_arena_touch(arena, ENI_SLOT_INBOX);
     arenas->inode[hello->rank] = info.st_ino;
-    atomic_store_explicit(&arenas->arena[hello->rank], arena, memory_order_release);
+    atomic_store_explicit(&arenas->handed[hello->rank].arena, arena, memory_order_release);
     return EN_OK;
 }
 
 /* Maps a worker's ring. 0: it goes on by socket. */
 static int take_ring(eni_arenas *arenas, const eni_arena_hello *hello, int fd)
 {
-    eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->ring[hello->rank], memory_order_relaxed);
+    eni_shm_ring *ring, *old = atomic_load_explicit(&arenas->handed[hello->rank].ring, memory_order_relaxed);
     if (arenas->ndoorbells == 0 || (int32_t)hello->shards != arenas->config.nshards) return 0;
     if (old && arenas->nold == OLD_RINGS) return 0;
     if (eni_shm_ring_map(fd, hello->shards, hello->slots, &ring) != EN_OK) return 0;
     if (old) arenas->old[arenas->nold++] = old;
-    atomic_store_explicit(&arenas->ring[hello->rank], ring, memory_order_release);
+    atomic_store_explicit(&arenas->handed[hello->rank].ring, ring, memory_order_release);
     return 1;
 }
 
@@ -210,9 +209,9 @@ static int open_doorbells(eni_arenas *arenas)
 
 static void free_arenas(eni_arenas *arenas)
 {
-    for (int32_t r = 0; r < arenas->config.nranks; r++) {
-        if (arenas->arena) eni_arena_close(atomic_load(&arenas->arena[r]));
-        if (arenas->ring) eni_shm_ring_close(atomic_load(&arenas->ring[r]));
+    for (int32_t r = 0; arenas->handed != NULL && r < arenas->config.nranks; r++) {
+        eni_arena_close(atomic_load(&arenas->handed[r].arena));
+        eni_shm_ring_close(atomic_load(&arenas->handed[r].ring));
     }
     for (int i = 0; i < arenas->nold; i++)
         eni_shm_ring_close(arenas->old[i]);
@@ -221,8 +220,7 @@ static void free_arenas(eni_arenas *arenas)
     if (arenas->stop_fd >= 0) close(arenas->stop_fd);
     if (arenas->listen_fd >= 0) close(arenas->listen_fd);
     eni_free(arenas->inode);
-    eni_free(arenas->ring);
-    eni_free(arenas->arena);
+    eni_free(arenas->handed);
     eni_free(arenas);
 }
 
@@ -235,10 +233,9 @@ en_status eni_arenas_start(const eni_arenas_config *config, eni_arenas **arenas_
     arenas->listen_fd = arenas->stop_fd = -1;
     atomic_init(&arenas->epoch, config->epoch);
     en_status st = EN_ENOMEM;
-    arenas->arena = eni_alloc_array(nranks, sizeof *arenas->arena);
-    arenas->ring = eni_alloc_array(nranks, sizeof *arenas->ring);
+    arenas->handed = eni_alloc_array(nranks, sizeof *arenas->handed);
     arenas->inode = eni_alloc_array(nranks, sizeof *arenas->inode);
-    if (!arenas->arena || !arenas->ring || !arenas->inode) goto free_all;
+    if (arenas->handed == NULL || arenas->inode == NULL) goto free_all;
     EN_TRY_GOTO(eni_fdpass_listen(arenas->name, &arenas->listen_fd), free_all);
     st = EN_EIO;
     arenas->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -263,14 +260,9 @@ void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch)
     atomic_store(&arenas->epoch, epoch);
 }
 
-eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank)
+const eni_handed_over *eni_arenas_handed_over(const eni_arenas *arenas)
 {
-    return atomic_load_explicit(&arenas->arena[rank], memory_order_acquire);
-}
-
-eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank)
-{
-    return atomic_load_explicit(&arenas->ring[rank], memory_order_acquire);
+    return arenas->handed;
 }
 
 int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard)

@@ -45,6 +45,12 @@ void eni_weights_close(eni_weights *weights);
 
 typedef struct eni_arenas eni_arenas;
 
+/* A rank's; NULL: not yet. A worker that found psd again has another ring, and its old arena. */
+typedef struct eni_handed_over {
+    _Atomic(eni_arena *) arena;
+    _Atomic(eni_shm_ring *) ring;
+} eni_handed_over;
+
 typedef struct eni_arenas_config {
     int32_t nranks;
     uint32_t epoch;
@@ -63,11 +69,9 @@ const char *eni_arenas_name(const eni_arenas *arenas);
 /* Arenas are taken under this epoch from now on; those that are here stay. */
 void eni_arenas_set_epoch(eni_arenas *arenas, uint32_t epoch);
 
-/* The arena of a rank, or NULL if it has not handed one over. Any thread; valid until stop. */
-eni_arena *eni_arenas_find(const eni_arenas *arenas, int32_t rank);
-
-/* The ring of a rank, or NULL. A worker that found psd again has new ones; the old stay mapped. */
-eni_shm_ring *eni_arenas_ring(const eni_arenas *arenas, int32_t rank);
+/* (nranks) what each rank has handed over; written by the arenas' thread, read by shards at any time. Both
+ * stay mapped until stop. */
+const eni_handed_over *eni_arenas_handed_over(const eni_arenas *arenas);
 
 /* The eventfd by which workers wake shard `shard`; -1: this psd takes no rings. Borrowed. */
 int eni_arenas_doorbell_fd(const eni_arenas *arenas, int32_t shard);

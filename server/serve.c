@@ -42,10 +42,15 @@ static eni_packet socket_of(const eni_shard *shard, int32_t rank)
     return to;
 }
 
+static const eni_arena *arena_of(const eni_shard *shard, int32_t rank)
+{
+    return atomic_load_explicit(&shard->handed[rank].arena, memory_order_acquire);
+}
+
 /* Through the client's ring. 0: it must go by socket. */
 static int post_to_ring(eni_shard *shard, const eni_header *header)
 {
-    eni_shm_ring *ring = eni_arenas_ring(shard->config.arenas, header->rank);
+    eni_shm_ring *ring = atomic_load_explicit(&shard->handed[header->rank].ring, memory_order_acquire);
     return ring && eni_shm_ring_answer(ring, (uint32_t)shard->config.index, header) == EN_OK;
 }
 
@@ -143,7 +148,7 @@ static int put_into_arena(eni_shard *shard, const eni_store_action *action, eni_
     const uint64_t ticket = action->ticket;
     const uint32_t slot = (uint32_t)(ticket >> 3) & TICKET_SLOT;
     const eni_arena *arena = NULL;
-    if (ticket & TICKET_SHARED) arena = eni_arenas_find(shard->config.arenas, action->client);
+    if (ticket & TICKET_SHARED) arena = arena_of(shard, action->client);
     if (!arena) return 0;
     header->flags |= ENI_FLAG_SHM;
     header->slot = ENI_INTO_NOTHING;
@@ -319,7 +324,7 @@ static int find_payload(eni_shard *shard, eni_packet *packet, eni_payload *paylo
         eni_shard_refuse(shard, packet, EN_ENOMEM, "psd is out of memory");
         return 0;
     }
-    const eni_arena *arena = eni_arenas_find(shard->config.arenas, h->rank);
+    const eni_arena *arena = arena_of(shard, h->rank);
     if (!arena || h->slot >= eni_arena_nslots(arena)) {
         shard->figures.refusals.payload++;
         eni_shard_refuse(shard, packet, EN_EPROTO, "rank %d names slot %u of a memory that psd does not have",

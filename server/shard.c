@@ -39,7 +39,7 @@ enum {
 
 static eni_shm_ring *ring_of(const eni_shard *shard, int32_t rank)
 {
-    return eni_arenas_ring(shard->config.arenas, rank);
+    return atomic_load_explicit(&shard->handed[rank].ring, memory_order_acquire);
 }
 
 /* The memory is that of `rank`, which showed the token when it handed it over, and said HELLO. */
@@ -124,7 +124,7 @@ static void wake_up(eni_shard *shard)
 {
     uint64_t rings;
     const struct iovec to = {&rings, sizeof rings};
-    const int fd = eni_arenas_doorbell_fd(shard->config.arenas, shard->config.index);
+    const int fd = shard->doorbell_fd;
     /* O_NONBLOCK belongs to whoever has the descriptor, and the workers have it. */
     while (fd >= 0 && preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno == EINTR) {
     }
@@ -305,10 +305,9 @@ static en_status open_wake(eni_shard *shard)
     shard->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     shard->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     shard->wake_fd = epoll_create1(EPOLL_CLOEXEC);
-    const int doorbell_fd = eni_arenas_doorbell_fd(shard->config.arenas, shard->config.index);
     if (shard->event_fd >= 0 && shard->timer_fd >= 0 && shard->wake_fd >= 0 &&
         watch(shard->wake_fd, shard->event_fd) == 0 && watch(shard->wake_fd, shard->timer_fd) == 0 &&
-        (doorbell_fd < 0 || watch(shard->wake_fd, doorbell_fd) == 0))
+        (shard->doorbell_fd < 0 || watch(shard->wake_fd, shard->doorbell_fd) == 0))
         return EN_OK;
     eni_error("shard", "cannot make the descriptors that wake shard %d: is the limit of open files too low?",
               shard->config.index);
@@ -386,6 +385,8 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     eni_shard *shard = eni_alloc(sizeof *shard);
     if (!shard) return EN_ENOMEM;
     shard->config = *config;
+    shard->handed = eni_arenas_handed_over(config->arenas);
+    shard->doorbell_fd = eni_arenas_doorbell_fd(config->arenas, config->index);
     shard->timer_ns = INT64_MAX;
     shard->event_fd = shard->timer_fd = shard->wake_fd = -1;
     open_lock(shard);

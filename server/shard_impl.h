@@ -46,7 +46,8 @@ struct eni_shard {
     eni_router *router;
     eni_store *store;
     eni_store_actions actions;
-    eni_route *route; /* (nranks) */
+    eni_route *route;              /* (nranks) */
+    const eni_handed_over *handed; /* (nranks) */
     eni_box *idle;
     eni_delayed *delayed; /* (delayed_room) by ready_ns, the last one first */
     uint32_t ndelayed, delayed_room;
@@ -57,6 +58,7 @@ struct eni_shard {
     en_status status; /* of the last store step */
 
     pthread_t thread;
+    int doorbell_fd;                 /* of the arenas; -1: none */
     int event_fd, timer_fd, wake_fd; /* wake_fd: an epoll of the other two and of the doorbell */
     int64_t posted_ns;               /* when a client posted last; 0: nobody since it slept */
     uint32_t nlooks;

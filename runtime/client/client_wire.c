@@ -142,25 +142,12 @@ en_status eni_client_wire_next(eni_client_wire *t, eni_packet *packet_out)
 
 /* ---- waits ---- */
 
-typedef struct slice_end {
-    const eni_client_wire *wire;
-    int64_t at_ns;
-} slice_end;
-
-static en_status alive_until(void *user)
-{
-    const slice_end *end = user;
-    EN_TRY(eni_client_wire_alive(end->wire));
-    return eni_client_wire_is_outdated(end->wire) || eni_now_ns() >= end->at_ns ? EN_ETIMEOUT : EN_OK;
-}
-
 en_status eni_client_wire_wait(eni_client_wire *t)
 {
     int64_t begin = eni_now_ns(), until = begin + SLICE_NS;
     if (waits_for_ring_only(t)) {
-        const slice_end end = {t, until};
-        const eni_alive watch = {alive_until, (void *)(uintptr_t)&end, -1};
-        const en_status posted = eni_shm_ring_await(t->ring, &watch);
+        const eni_alive alive = {t->config->alive, t->config->user, -1};
+        const en_status posted = eni_shm_ring_await(t->ring, until, &alive);
         t->wait_ns += eni_now_ns() - begin;
         t->is_quiet = posted == EN_ETIMEOUT;
         return posted == EN_ETIMEOUT ? EN_OK : posted;

@@ -161,10 +161,10 @@ uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring)
     return ring->unanswered;
 }
 
-en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive)
+en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_alive *alive)
 {
     const en_status st =
-        eni_flag_await(flag_of(ring), ring->seen + 1, ring->is_patient ? -ENI_MILLI : 0, alive);
+        eni_flag_await(flag_of(ring), ring->seen + 1, ring->is_patient ? -ENI_MILLI : 0, until_ns, alive);
     ring->is_patient = st != EN_OK;
     if (st == EN_OK) ring->seen = eni_flag_get(flag_of(ring));
     return st;

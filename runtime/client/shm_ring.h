@@ -56,8 +56,9 @@ en_status eni_shm_ring_poll(eni_shm_ring *ring, uint32_t shard, eni_header *head
 /* Messages that are not answered yet. */
 uint64_t eni_shm_ring_unanswered(const eni_shm_ring *ring);
 
-/* Waits until a shard has answered since the last call, or for what `alive` says: eni_flag_await. */
-en_status eni_shm_ring_await(eni_shm_ring *ring, const eni_alive *alive);
+/* Waits until a shard has answered since the last call, until_ns, or for what `alive` says: eni_flag_await.
+ */
+en_status eni_shm_ring_await(eni_shm_ring *ring, int64_t until_ns, const eni_alive *alive);
 
 /* ---- the shards' side */
 

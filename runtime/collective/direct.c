@@ -436,6 +436,7 @@ en_status eni_direct_wait(eni_coll *coll, uint64_t seq)
         if (rank < 0) continue;
         eni_flag *flag = is_performed ? &d->blocks[rank]->finished
                                       : &d->blocks[rank]->slots[oldest % ENI_COLL_DEPTH].published;
-        EN_TRY(eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), &coll->config.alive));
+        EN_TRY(
+            eni_flag_await(flag, stamp(coll, oldest), spin_for(coll, rank), INT64_MAX, &coll->config.alive));
     }
 }

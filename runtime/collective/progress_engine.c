@@ -527,7 +527,7 @@ en_status eni_progress_wait(eni_coll *coll, uint64_t seq)
     eni_progress_engine *p = coll->state;
     const eni_alive forever = {
         .fd = -1}; /* the progress thread watches the peers, and says ENI_PROGRESS_FAILED */
-    EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, &forever));
+    EN_TRY(eni_flag_await(&p->completed, seq + 1, 0, INT64_MAX, &forever));
     return eni_group_status(coll);
 }
 

@@ -47,7 +47,8 @@ void eni_flag_add(eni_flag *flag)
     if (atomic_load(&flag->sleepers) != 0) futex_wake(flag);
 }
 
-en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const eni_alive *alive)
+en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, int64_t until_ns,
+                         const eni_alive *alive)
 {
     enum { LOOKS = 16 }; /* between two looks at the clock */
     const int64_t begin_ns = eni_now_ns();
@@ -63,7 +64,8 @@ en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const e
 
     for (;;) {
         if (eni_flag_get(flag) >= want) return EN_OK;
-        const en_status st = eni_alive_status(alive);
+        en_status st = eni_alive_status(alive);
+        if (st == EN_OK && until_ns != INT64_MAX && eni_now_ns() >= until_ns) st = EN_ETIMEOUT;
         if (st != EN_OK)
             return eni_flag_get(flag) >= want ? EN_OK : st; /* the last thing that it did counts */
         atomic_fetch_add(&flag->sleepers, 1);

@@ -44,7 +44,9 @@ void eni_flag_add(eni_flag *flag);
 
 /* Waits until the flag is at least `want`: spins for spin_ns (0 when ranks share cores: whoever spins keeps
  * the other from arriving), yields for up to a millisecond, then sleeps. A negative spin_ns takes from that
- * millisecond: -ENI_MILLI sleeps at once. EN_OK, or what `alive` says. */
-en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, const eni_alive *alive);
+ * millisecond: -ENI_MILLI sleeps at once. EN_OK, what `alive` says, or EN_ETIMEOUT 20 ms after until_ns at
+ * the latest (INT64_MAX: never). */
+en_status eni_flag_await(eni_flag *flag, uint64_t want, int64_t spin_ns, int64_t until_ns,
+                         const eni_alive *alive);
 
 #endif

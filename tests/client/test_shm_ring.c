@@ -37,16 +37,10 @@ static struct scene {
     shard shard[SHARDS];
 } s;
 
-static en_status deadline(void *user)
-{
-    return eni_now_ns() > *(const int64_t *)user ? EN_ETIMEOUT : EN_OK;
-}
-
 static en_status await(void)
 {
-    int64_t until = eni_now_ns() + 20 * ENI_SECOND;
-    const eni_alive alive = {deadline, &until, -1};
-    return eni_shm_ring_await(s.client, &alive);
+    static const eni_alive everybody;
+    return eni_shm_ring_await(s.client, eni_now_ns() + 20 * ENI_SECOND, &everybody);
 }
 
 static eni_header question(uint64_t seq)
@@ -182,14 +176,20 @@ static void who_sleeps_is_woken(void **state)
     stop_shards();
 }
 
+static en_status is_dead(void *user)
+{
+    (void)user;
+    return EN_EPEER;
+}
+
 static void the_wait_ends_when_nobody_lives(void **state)
 {
     (void)state;
-    int64_t until = eni_now_ns();
-    const eni_alive dead = {deadline, &until, -1};
+    const eni_alive dead = {is_dead, NULL, -1}, everybody = {0};
     const eni_header ask = question(1);
     eni_shm_ring_post(s.client, 0, &ask);
-    assert_int_equal(eni_shm_ring_await(s.client, &dead), EN_ETIMEOUT);
+    assert_int_equal(eni_shm_ring_await(s.client, INT64_MAX, &dead), EN_EPEER);
+    assert_int_equal(eni_shm_ring_await(s.client, eni_now_ns(), &everybody), EN_ETIMEOUT);
 }
 
 static void there_is_room_for_every_partition(void **state)
