@@ -487,22 +487,22 @@ void eni_shard_handle(eni_shard *shard, eni_packet *packet)
 
 static int more_room(eni_shard *shard)
 {
-    const uint32_t room = shard->delayed_room ? 2 * shard->delayed_room : 64;
-    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delayed, room * sizeof *delayed);
+    const uint32_t room = shard->delays.room ? 2 * shard->delays.room : 64;
+    eni_delayed *delayed = room > DELAY_MAX ? NULL : realloc(shard->delays.list, room * sizeof *delayed);
     if (!delayed) return 0;
-    shard->delayed = delayed;
-    shard->delayed_room = room;
+    shard->delays.list = delayed;
+    shard->delays.room = room;
     return 1;
 }
 
 /* Puts a message where the last to become ready comes first. 0: there is no room. */
 static int delay(eni_shard *shard, const eni_packet *packet, int64_t ready_ns)
 {
-    if (shard->ndelayed == shard->delayed_room && !more_room(shard)) return 0;
-    uint32_t at = shard->ndelayed++;
-    for (; at > 0 && shard->delayed[at - 1].ready_ns <= ready_ns; at--)
-        shard->delayed[at] = shard->delayed[at - 1];
-    shard->delayed[at] = (eni_delayed){*packet, ready_ns};
+    if (shard->delays.n == shard->delays.room && !more_room(shard)) return 0;
+    uint32_t at = shard->delays.n++;
+    for (; at > 0 && shard->delays.list[at - 1].ready_ns <= ready_ns; at--)
+        shard->delays.list[at] = shard->delays.list[at - 1];
+    shard->delays.list[at] = (eni_delayed){*packet, ready_ns};
     return 1;
 }
 
@@ -533,8 +533,8 @@ void eni_shard_take(eni_shard *shard, eni_packet *packet)
 
 void eni_shard_take_delayed(eni_shard *shard, int64_t now_ns)
 {
-    while (shard->ndelayed > 0 && shard->delayed[shard->ndelayed - 1].ready_ns <= now_ns) {
-        eni_packet packet = shard->delayed[--shard->ndelayed].packet;
+    while (shard->delays.n > 0 && shard->delays.list[shard->delays.n - 1].ready_ns <= now_ns) {
+        eni_packet packet = shard->delays.list[--shard->delays.n].packet;
         eni_shard_handle(shard, &packet);
     }
 }

@@ -137,8 +137,8 @@ static void take_leavers(eni_shard *shard)
 {
     for (int32_t r = 0; r < shard->config.nranks; r++) {
         pthread_mutex_lock(&shard->lock);
-        const int is_leaving = shard->is_leaving[r];
-        shard->is_leaving[r] = 0;
+        const int is_leaving = shard->asked.is_leaving[r];
+        shard->asked.is_leaving[r] = 0;
         pthread_mutex_unlock(&shard->lock);
         if (is_leaving) eni_shard_lose(shard, r);
     }
@@ -151,16 +151,16 @@ static int attend(eni_shard *shard)
     take_leavers(shard);
     eni_router_count(shard->router, &shard->figures.wire);
     pthread_mutex_lock(&shard->lock);
-    const int is_stopping = shard->is_stopping;
-    if (shard->next_epoch) {
-        shard->config.epoch = shard->next_epoch;
-        shard->next_epoch = 0;
+    const int is_stopping = shard->asked.is_stopping;
+    if (shard->asked.next_epoch) {
+        shard->config.epoch = shard->asked.next_epoch;
+        shard->asked.next_epoch = 0;
         memset(shard->route, 0, (size_t)shard->config.nranks * sizeof *shard->route);
         pthread_cond_broadcast(&shard->done);
     }
-    if (shard->visit) {
-        shard->visit(shard->visit_user, shard->store, &shard->figures);
-        shard->visit = NULL;
+    if (shard->asked.visit) {
+        shard->asked.visit(shard->asked.visit_user, shard->store, &shard->figures);
+        shard->asked.visit = NULL;
         pthread_cond_broadcast(&shard->done);
     }
     pthread_mutex_unlock(&shard->lock);
@@ -172,8 +172,8 @@ static int attend(eni_shard *shard)
 static void arm(eni_shard *shard)
 {
     int64_t when = shard->timer_ns;
-    if (shard->ndelayed > 0 && shard->delayed[shard->ndelayed - 1].ready_ns < when)
-        when = shard->delayed[shard->ndelayed - 1].ready_ns;
+    if (shard->delays.n > 0 && shard->delays.list[shard->delays.n - 1].ready_ns < when)
+        when = shard->delays.list[shard->delays.n - 1].ready_ns;
     if (when == INT64_MAX) return;
     if (when < 1) when = 1; /* 0 would disarm */
     const struct itimerspec at = {.it_value = {when / ENI_SECOND, when % ENI_SECOND}};
@@ -254,11 +254,11 @@ static en_status await_attention(eni_shard *shard)
     deadline.tv_sec += 5;
     int failed = 0;
     eni_shard_call_attention(shard);
-    while ((shard->visit || shard->next_epoch) && failed == 0)
+    while ((shard->asked.visit || shard->asked.next_epoch) && failed == 0)
         failed = pthread_cond_timedwait(&shard->done, &shard->lock, &deadline);
-    const int was_done = !shard->visit && !shard->next_epoch;
-    shard->visit = NULL;
-    shard->next_epoch = 0;
+    const int was_done = !shard->asked.visit && !shard->asked.next_epoch;
+    shard->asked.visit = NULL;
+    shard->asked.next_epoch = 0;
     if (was_done) return EN_OK;
     eni_error("shard", "shard %d did not answer within 5 s", shard->config.index);
     return EN_ETIMEOUT;
@@ -267,8 +267,8 @@ static en_status await_attention(eni_shard *shard)
 en_status eni_shard_look(eni_shard *shard, eni_shard_visit visit, void *user)
 {
     pthread_mutex_lock(&shard->lock);
-    shard->visit = visit;
-    shard->visit_user = user;
+    shard->asked.visit = visit;
+    shard->asked.visit_user = user;
     const en_status st = await_attention(shard);
     pthread_mutex_unlock(&shard->lock);
     return st;
@@ -277,7 +277,7 @@ en_status eni_shard_look(eni_shard *shard, eni_shard_visit visit, void *user)
 en_status eni_shard_set_epoch(eni_shard *shard, uint32_t epoch)
 {
     pthread_mutex_lock(&shard->lock);
-    shard->next_epoch = epoch;
+    shard->asked.next_epoch = epoch;
     const en_status st = await_attention(shard);
     pthread_mutex_unlock(&shard->lock);
     return st;
@@ -287,7 +287,7 @@ void eni_shard_leave(eni_shard *shard, int32_t rank)
 {
     if (rank < 0 || rank >= shard->config.nranks) return;
     pthread_mutex_lock(&shard->lock);
-    shard->is_leaving[rank] = 1;
+    shard->asked.is_leaving[rank] = 1;
     eni_shard_call_attention(shard);
     pthread_mutex_unlock(&shard->lock);
 }
@@ -360,8 +360,8 @@ static void open_lock(eni_shard *shard)
 static void close_shard(eni_shard *shard)
 {
     eni_shard_save_close(shard);
-    for (uint32_t i = 0; i < shard->ndelayed; i++)
-        eni_packet_release(&shard->delayed[i].packet);
+    for (uint32_t i = 0; i < shard->delays.n; i++)
+        eni_packet_release(&shard->delays.list[i].packet);
     eni_store_free(shard->store); /* gives boxes back, so before them */
     eni_store_actions_fini(&shard->actions);
     for (eni_box *box = shard->idle, *next; box; box = next) {
@@ -374,8 +374,8 @@ static void close_shard(eni_shard *shard)
     if (shard->event_fd >= 0) close(shard->event_fd);
     pthread_cond_destroy(&shard->done);
     pthread_mutex_destroy(&shard->lock);
-    eni_free(shard->is_leaving);
-    free(shard->delayed);
+    eni_free(shard->asked.is_leaving);
+    free(shard->delays.list);
     eni_free(shard->route);
     eni_free(shard);
 }
@@ -393,8 +393,8 @@ en_status eni_shard_start(const eni_shard_config *config, eni_shard **shard_out,
     en_status st = EN_ENOMEM;
     int was_loaded = 0;
     shard->route = eni_alloc_array((size_t)config->nranks, sizeof *shard->route);
-    shard->is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *shard->is_leaving);
-    if (!shard->route || !shard->is_leaving) goto close_shard;
+    shard->asked.is_leaving = eni_alloc_array((size_t)config->nranks, sizeof *shard->asked.is_leaving);
+    if (!shard->route || !shard->asked.is_leaving) goto close_shard;
     EN_TRY_GOTO(open_wake(shard), close_shard);
     EN_TRY_GOTO(open_store(shard), close_shard);
     EN_TRY_GOTO(eni_shard_save_open(shard, &was_loaded), close_shard);
@@ -421,7 +421,7 @@ void eni_shard_stop(eni_shard *shard)
 {
     if (!shard) return;
     pthread_mutex_lock(&shard->lock);
-    shard->is_stopping = 1;
+    shard->asked.is_stopping = 1;
     eni_shard_call_attention(shard);
     pthread_mutex_unlock(&shard->lock);
     pthread_join(shard->thread, NULL);

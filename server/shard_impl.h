@@ -41,6 +41,21 @@ typedef struct eni_route {
     uint32_t bytes;
 } eni_route;
 
+/* What an emulated wire has not delivered yet. */
+typedef struct eni_delays {
+    eni_delayed *list; /* (room) by ready_ns, the last one first */
+    uint32_t n, room;
+} eni_delays;
+
+/* What other threads want of the shard's. */
+typedef struct eni_shard_asked {
+    int is_stopping;
+    uint8_t *is_leaving;   /* (nranks) lost, and the store has not heard of it */
+    eni_shard_visit visit; /* NULL: none is asked for */
+    void *visit_user;
+    uint32_t next_epoch; /* 0: none */
+} eni_shard_asked;
+
 struct eni_shard {
     eni_shard_config config;
     eni_router *router;
@@ -49,8 +64,7 @@ struct eni_shard {
     eni_route *route;              /* (nranks) */
     const eni_handed_over *handed; /* (nranks) */
     eni_box *idle;
-    eni_delayed *delayed; /* (delayed_room) by ready_ns, the last one first */
-    uint32_t ndelayed, delayed_room;
+    eni_delays delays;
     eni_shard_saves *saves; /* NULL: without --state */
     int64_t timer_ns;       /* the store's; INT64_MAX: none */
     eni_shard_figures figures;
@@ -65,11 +79,7 @@ struct eni_shard {
     atomic_int attention; /* the thread should look at what follows */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int is_stopping;       /* under lock, as the next three */
-    uint8_t *is_leaving;   /* (nranks) lost, and the store has not heard of it */
-    eni_shard_visit visit; /* NULL: none is asked for */
-    void *visit_user;
-    uint32_t next_epoch; /* under lock; 0: none */
+    eni_shard_asked asked; /* under lock */
 };
 
 /* Its thread looks at what other threads have left for it. Any thread. */

@@ -15,10 +15,6 @@ OBJECTS = {  # tables of calls and flat records (configurations, messages, resul
     "eni_client", "eni_host", "eni_launcher", "eni_leader", "eni_leader_member", "eni_member", "eni_partition", "eni_psd",
     "eni_rank", "eni_shard", "eni_sim", "eni_sim_rank", "eni_store", "eni_trainer", "eni_worker",
 }
-LARGE = {  # those that are still to be cut into parts, and what they have today
-    "eni_host": 49, "eni_partition": 26, "eni_shard": 28, "eni_sim": 32,
-    "eni_store": 33,
-}
 TREES = ("cli", "config", "core", "data", "include", "models", "ops", "rank", "report", "runtime", "server", "strategies",
          "worker")
 DEVICES = ("ops/cpu", "ops/cuda", "ops/ref")  # one interface, a folder for each who has it
@@ -86,7 +82,7 @@ def offences(tree):
         same[file.name].append(name)
         for kind, n in types(bare(file.read_text())):
             homes[kind].append(name)
-            if kind in OBJECTS and n > LARGE.get(kind, OWN_MEMBERS):
+            if kind in OBJECTS and n > OWN_MEMBERS:
                 yield f"{name}: {kind} has {n} members; at most {OWN_MEMBERS}: give what belongs together a name"
     for kind, names in sorted(homes.items()):
         if len(names) > 1 and not all(name.startswith(DEVICES) for name in names):

@@ -66,12 +66,12 @@ static en_status wait(void *user, eni_operation *op)
 static double cost(void *user, int op, uint64_t bytes)
 {
     eni_host *host = user;
-    if (!host->has_measured && host->is_planning && host->config.measure != NULL) {
-        host->has_measured = true;
-        host->cost_status = host->config.measure(host->config.measure_user, &host->costs);
+    if (!host->measured.is_done && host->is_planning && host->config.measure != NULL) {
+        host->measured.is_done = true;
+        host->measured.status = host->config.measure(host->config.measure_user, &host->measured.costs);
     }
-    if (!host->has_measured || host->cost_status != EN_OK) return NAN; /* a rule must not guess */
-    return eni_costs_of(&host->costs, op, host->config.world.nranks, bytes);
+    if (!host->measured.is_done || host->measured.status != EN_OK) return NAN; /* a rule must not guess */
+    return eni_costs_of(&host->measured.costs, op, host->config.world.nranks, bytes);
 }
 
 static eni_transport sockets_of(eni_host *host)
@@ -94,28 +94,28 @@ static eni_transport sockets_of(eni_host *host)
 
 static void begin_hook(eni_host *host, const char *hook, const en_bucket *bucket)
 {
-    host->hook = hook;
-    host->hook_bucket = bucket;
-    host->verdict = EN_OK;
-    host->has_refused = false;
+    host->hook.name = hook;
+    host->hook.bucket = bucket;
+    host->hook.verdict = EN_OK;
+    host->hook.has_refused = false;
 }
 
 /* What the hook has left behind, and how it ended. */
 static en_status end_hook(eni_host *host, en_status st)
 {
     char place[160];
-    if (host->verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
+    if (host->hook.verdict == EN_OK && (st == EN_ESTOP || st < 0 || st > EN_EBUG))
         eni_host_misuse(host, "returned %d, %s", st,
                         st == EN_ESTOP ? "which only the host may say: the budget is used up"
                                        : "which is no status");
     eni_host_place(host, place, sizeof place);
-    host->hook = NULL;
-    host->hook_bucket = NULL;
-    if (host->verdict != EN_OK) return host->verdict;
+    host->hook.name = NULL;
+    host->hook.bucket = NULL;
+    if (host->hook.verdict != EN_OK) return host->hook.verdict;
     /* A death and a signal have a line of their own: the strategy is not to blame. Nor is
      * it for a GPU that has failed, of which the last error, which the other ranks hear, must remain the
      * cause. A refused option is the strategy's own sentence: it knows the remedy. */
-    const bool is_refused = host->has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
+    const bool is_refused = host->hook.has_refused && (st == EN_EINVAL || st == EN_EUNSUPPORTED);
     const bool is_said = st == EN_EPEER || st == EN_EINTR || is_refused ||
                          (host->config.gpu != NULL && eni_gpu_steps_status(host->config.gpu) != EN_OK);
     if (st != EN_OK && !is_said) eni_error("host", "%s failed: %d, %s", place, st, en_status_str(st));
@@ -154,7 +154,7 @@ static en_status hook_before_step(eni_host *host)
     const en_strategy *s = host->config.strategy;
     if (s->before_step == NULL) return EN_OK;
     begin_hook(host, "before_step", NULL);
-    return end_hook(host, s->before_step(&host->table, host->state, host->step));
+    return end_hook(host, s->before_step(&host->table, host->state, host->now.step));
 }
 
 static en_status hook_submit(eni_host *host, uint32_t b)
@@ -185,7 +185,7 @@ static en_status hook_after_step(eni_host *host)
     const en_strategy *s = host->config.strategy;
     if (s->after_step == NULL) return EN_OK;
     begin_hook(host, "after_step", NULL);
-    return end_hook(host, s->after_step(&host->table, host->state, host->step));
+    return end_hook(host, s->after_step(&host->table, host->state, host->now.step));
 }
 
 en_status eni_host_eval(eni_host *host, int *which_out, uint32_t *slot_out)
@@ -214,16 +214,16 @@ static en_status open_buckets(eni_host *host)
     uint32_t n = host->config.buckets->n;
     host->buckets = eni_alloc_array(n, sizeof *host->buckets);
     host->reqs = eni_alloc_array(n, sizeof *host->reqs);
-    host->steps_taken = eni_alloc_array(n, sizeof *host->steps_taken);
-    host->is_called = eni_alloc_array(n, sizeof *host->is_called);
-    host->is_empty = eni_alloc_array(n, sizeof *host->is_empty);
-    host->grad_samples = eni_alloc_array(n, sizeof *host->grad_samples);
-    host->uncovered = eni_alloc_array(n, sizeof *host->uncovered);
-    host->is_stepping = eni_alloc_array(n, sizeof *host->is_stepping);
-    host->calling = eni_alloc_array(n, sizeof *host->calling);
-    if (host->buckets == NULL || host->reqs == NULL || host->steps_taken == NULL || host->is_called == NULL ||
-        host->is_empty == NULL || host->grad_samples == NULL || host->uncovered == NULL ||
-        host->is_stepping == NULL || host->calling == NULL)
+    host->of.steps_taken = eni_alloc_array(n, sizeof *host->of.steps_taken);
+    host->of.is_called = eni_alloc_array(n, sizeof *host->of.is_called);
+    host->of.is_empty = eni_alloc_array(n, sizeof *host->of.is_empty);
+    host->of.grad_samples = eni_alloc_array(n, sizeof *host->of.grad_samples);
+    host->of.uncovered = eni_alloc_array(n, sizeof *host->of.uncovered);
+    host->of.is_stepping = eni_alloc_array(n, sizeof *host->of.is_stepping);
+    host->requests.calling = eni_alloc_array(n, sizeof *host->requests.calling);
+    if (host->buckets == NULL || host->reqs == NULL || host->of.steps_taken == NULL ||
+        host->of.is_called == NULL || host->of.is_empty == NULL || host->of.grad_samples == NULL ||
+        host->of.uncovered == NULL || host->of.is_stepping == NULL || host->requests.calling == NULL)
         return EN_ENOMEM;
     for (uint32_t b = 0; b < n; b++) {
         eni_buckets_fill(host->config.buckets, b, &host->buckets[b]);
@@ -236,11 +236,11 @@ static en_status open_buckets(eni_host *host)
 /* The optimizer's state lies in arena slots named as in PyTorch's state_dict. */
 static en_status open_optimizer(eni_host *host)
 {
-    host->noptimizer_slots = host->config.optimizer->slots(&host->config.hyper);
-    for (int i = 0; i < host->noptimizer_slots; i++) {
+    host->slots.noptimizer = host->config.optimizer->slots(&host->config.hyper);
+    for (int i = 0; i < host->slots.noptimizer; i++) {
         uint32_t slot;
         if (!eni_host_find_slot(host, host->config.optimizer->slot_names[i], &slot)) return EN_ENOMEM;
-        if (i == 0) host->optimizer_slot = slot;
+        if (i == 0) host->slots.optimizer = slot;
     }
     return EN_OK;
 }
@@ -253,7 +253,7 @@ static en_status open_strategy(eni_host *host)
     EN_TRY(hook_open(host));
     for (uint32_t b = 0; b < host->config.buckets->n; b++)
         EN_TRY(hook_plan(host, b));
-    EN_TRY(host->cost_status);
+    EN_TRY(host->measured.status);
     EN_TRY(eni_host_eval(host, &which, &slot)); /* known to be in order before step 0 */
     host->is_planning = false;
     return EN_OK;
@@ -266,9 +266,9 @@ en_status eni_host_open(const eni_host_config *config, eni_host **host_out)
     host->config = *config;
     host->table = eni_host_operations;
     host->table.world = &host->config.world;
-    host->nslots_used = ENI_SLOT_FREE;
-    host->lr = eni_schedule_lr(&config->schedule, 0);
-    host->next_request = host->requests_base = 1;
+    host->slots.n = ENI_SLOT_FREE;
+    host->now.lr = eni_schedule_lr(&config->schedule, 0);
+    host->requests.next = host->requests.base = 1;
     host->transport = config->transport != NULL ? *config->transport : sockets_of(host);
     en_status st = EN_OK;
     EN_TRY_GOTO(eni_host_gpu_check(host), close_host);
@@ -289,14 +289,14 @@ void eni_host_close(eni_host *host)
 {
     if (host == NULL) return;
     for (int i = 0; i < ENI_HOST_REQUESTS / ENI_HOST_BLOCK; i++)
-        eni_free(host->requests[i]);
-    eni_free(host->calling);
-    eni_free(host->is_stepping);
-    eni_free(host->uncovered);
-    eni_free(host->grad_samples);
-    eni_free(host->is_empty);
-    eni_free(host->is_called);
-    eni_free(host->steps_taken);
+        eni_free(host->requests.block[i]);
+    eni_free(host->requests.calling);
+    eni_free(host->of.is_stepping);
+    eni_free(host->of.uncovered);
+    eni_free(host->of.grad_samples);
+    eni_free(host->of.is_empty);
+    eni_free(host->of.is_called);
+    eni_free(host->of.steps_taken);
     eni_free(host->reqs);
     eni_free(host->buckets);
     eni_free(host->state);
@@ -307,40 +307,40 @@ void eni_host_close(eni_host *host)
 
 void eni_host_note_samples(eni_host *host, uint64_t local, uint64_t world)
 {
-    host->has_samples = true;
-    host->local_samples = local;
-    host->world_samples = world;
+    host->now.has_samples = true;
+    host->now.local_samples = local;
+    host->now.world_samples = world;
 }
 
 void eni_host_note_micros(eni_host *host, const uint64_t *samples, int n)
 {
-    memcpy(host->micros, samples, (size_t)(n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES) * sizeof *samples);
-    host->has_micros = true;
+    memcpy(host->now.micros, samples, (size_t)(n < EN_GPU_SOURCES ? n : EN_GPU_SOURCES) * sizeof *samples);
+    host->now.has_micros = true;
 }
 
 en_status eni_host_begin(eni_host *host, uint64_t step, uint64_t nsamples, uint64_t samples_before)
 {
-    host->step = step;
-    host->first_request = host->next_request;
-    if (host->nrequests == 0) host->requests_base = host->next_request;
-    host->lr = eni_schedule_lr(&host->config.schedule, samples_before);
+    host->now.step = step;
+    host->requests.first = host->requests.next;
+    if (host->requests.n == 0) host->requests.base = host->requests.next;
+    host->now.lr = eni_schedule_lr(&host->config.schedule, samples_before);
     host->rand_calls = 0;
-    host->nfinished = 0;
-    host->next_offer = host->next_request;
-    host->npushes = 0;
-    host->left_ns = 0;
+    host->now.nfinished = 0;
+    host->next_offer = host->requests.next;
+    host->now.npushes = 0;
+    host->now.left_ns = 0;
     host->counters.staleness = 0;
-    if (!host->is_called[0]) host->counters.base_version = host->steps_taken[0];
-    if (!host->has_samples) {
-        host->local_samples = nsamples * (uint64_t)host->config.world.nlocal;
-        host->world_samples = nsamples * (uint64_t)host->config.world.nranks;
+    if (!host->of.is_called[0]) host->counters.base_version = host->of.steps_taken[0];
+    if (!host->now.has_samples) {
+        host->now.local_samples = nsamples * (uint64_t)host->config.world.nlocal;
+        host->now.world_samples = nsamples * (uint64_t)host->config.world.nranks;
     }
     /* With a local group this rank pushes for its host; else for itself alone. */
-    const uint64_t computed = host->transport.has_local ? host->local_samples : nsamples;
+    const uint64_t computed = host->transport.has_local ? host->now.local_samples : nsamples;
     for (uint32_t b = 0; b < host->config.buckets->n; b++) {
-        host->grad_samples[b] = nsamples;
-        host->uncovered[b] += computed;
-        host->is_empty[b] = nsamples == 0;
+        host->of.grad_samples[b] = nsamples;
+        host->of.uncovered[b] += computed;
+        host->of.is_empty[b] = nsamples == 0;
         host->buckets[b].step = step;
         host->buckets[b].nsamples = nsamples;
         memset(host->reqs[b], 0, sizeof host->reqs[b]);
@@ -360,34 +360,35 @@ en_status eni_host_submit(eni_host *host, uint32_t bucket)
 /* Of the store this rank knows what its leader hands on: weights once a step. */
 static void note_followed_step(eni_host *host)
 {
-    host->counters.version = host->step + 1;
-    host->counters.lr = host->lr;
+    host->counters.version = host->now.step + 1;
+    host->counters.lr = host->now.lr;
 }
 
 /* The worker's own order, so a bug: a bucket that is left out would keep its request for ever. */
 static en_status refuse_order(const eni_host *host, const char *what, uint32_t bucket)
 {
     eni_error("host", "%s %u of step %llu, and bucket %u is the next to finish", what, bucket,
-              (unsigned long long)host->step, host->nfinished);
+              (unsigned long long)host->now.step, host->now.nfinished);
     return EN_EBUG;
 }
 
 /* What was computed since the step's first exchange had left hid it. */
 static void note_hidden(eni_host *host)
 {
-    if (host->left_ns == 0) return;
-    host->counters.hidden_ns += eni_host_now(host) - host->left_ns - (eni_host_busy(host) - host->busy_ns);
-    host->left_ns = 0;
+    if (host->now.left_ns == 0) return;
+    host->counters.hidden_ns +=
+        eni_host_now(host) - host->now.left_ns - (eni_host_busy(host) - host->now.busy_ns);
+    host->now.left_ns = 0;
 }
 
 en_status eni_host_finish_bucket(eni_host *host, uint32_t bucket)
 {
-    if (bucket != host->nfinished || bucket >= host->config.buckets->n)
+    if (bucket != host->now.nfinished || bucket >= host->config.buckets->n)
         return refuse_order(host, "finish of bucket", bucket);
     if (bucket == 0) note_hidden(host);
     EN_TRY(hook_finish(host, bucket));
-    if (host->is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
-    host->nfinished++;
+    if (host->of.is_stepping[bucket]) EN_TRY(eni_host_gpu_settle(host, bucket));
+    host->now.nfinished++;
     return EN_OK;
 }
 
@@ -400,9 +401,9 @@ en_status eni_host_finish(eni_host *host)
 
 en_status eni_host_end(eni_host *host)
 {
-    if (host->nfinished < host->config.buckets->n)
+    if (host->now.nfinished < host->config.buckets->n)
         return refuse_order(host, "the end before bucket", host->config.buckets->n);
-    if (!host->is_called[0]) host->counters.version = host->steps_taken[0];
+    if (!host->of.is_called[0]) host->counters.version = host->of.steps_taken[0];
     if (host->config.has_store && !host->transport.is_client) note_followed_step(host);
     return hook_after_step(host);
 }
@@ -424,23 +425,23 @@ void eni_host_count(const eni_host *host, eni_host_counters *counters_out)
 int eni_host_vectors(const eni_host *host, eni_host_vector vectors_out[ENI_ARENA_NSLOTS])
 {
     int n = 0;
-    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++) {
-        int is_optimizer = host->noptimizer_slots > 0 && s >= host->optimizer_slot &&
-                           s < host->optimizer_slot + (uint32_t)host->noptimizer_slots;
-        if (!is_optimizer) vectors_out[n++] = (eni_host_vector){host->slot_names[s], s};
+    for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++) {
+        int is_optimizer = host->slots.noptimizer > 0 && s >= host->slots.optimizer &&
+                           s < host->slots.optimizer + (uint32_t)host->slots.noptimizer;
+        if (!is_optimizer) vectors_out[n++] = (eni_host_vector){host->slots.names[s], s};
     }
     return n;
 }
 
 uint32_t eni_host_slots(const eni_host *host)
 {
-    return host->nslots_used;
+    return host->slots.n;
 }
 
 int eni_host_optimizer_slots(const eni_host *host, uint32_t *first_out)
 {
-    *first_out = host->optimizer_slot;
-    return host->noptimizer_slots;
+    *first_out = host->slots.optimizer;
+    return host->slots.noptimizer;
 }
 
 void *eni_host_state(const eni_host *host, size_t *bytes_out)
@@ -456,18 +457,18 @@ int eni_host_writes_param(const eni_host *host)
 
 uint64_t eni_host_steps_taken(const eni_host *host, uint32_t bucket)
 {
-    return host->steps_taken[bucket];
+    return host->of.steps_taken[bucket];
 }
 
 void eni_host_set_steps_taken(eni_host *host, uint32_t bucket, uint64_t steps)
 {
-    host->steps_taken[bucket] = steps;
+    host->of.steps_taken[bucket] = steps;
     if (bucket == 0 && !host->transport.is_client) host->counters.version = steps;
 }
 
 int eni_host_is_called(const eni_host *host, uint32_t bucket)
 {
-    return host->is_called[bucket];
+    return host->of.is_called[bucket];
 }
 
 void eni_host_range(const eni_host *host, uint32_t bucket, uint64_t *lo_out, uint64_t *hi_out)

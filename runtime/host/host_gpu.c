@@ -41,11 +41,11 @@ en_status eni_host_gpu_begin(eni_host *host, uint64_t nsamples)
 {
     const eni_hyper hyper = eni_host_rates(host, 0);
     const uint64_t alone = host->config.world.nranks == 1 ? nsamples : 0; /* a group of one */
-    const uint64_t total = host->has_samples ? host->world_samples : alone;
-    if (!host->has_micros) host->micros[0] = nsamples;
-    const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, host->micros, total);
-    memset(host->micros, 0, sizeof host->micros);
-    host->has_micros = false;
+    const uint64_t total = host->now.has_samples ? host->now.world_samples : alone;
+    if (!host->now.has_micros) host->now.micros[0] = nsamples;
+    const en_status st = eni_gpu_steps_begin(host->config.gpu, &hyper, host->now.micros, total);
+    memset(host->now.micros, 0, sizeof host->now.micros);
+    host->now.has_micros = false;
     return st;
 }
 
@@ -59,7 +59,7 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
     eni_gpu_steps_take(host->config.gpu, r->bucket->id, lo, hi, from);
     const int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
                    (int)r->bucket->id, 0);
 }
 
@@ -82,7 +82,7 @@ static en_status offer(eni_host *host, eni_request *r)
 /* Up to and with request `last`, waiting for gradients; then as far as they are there. */
 static void offer_until(eni_host *host, en_req last)
 {
-    for (; host->next_offer < host->next_request; host->next_offer++) {
+    for (; host->next_offer < host->requests.next; host->next_offer++) {
         eni_request *r = eni_host_request(host, host->next_offer);
         if (r == NULL || r->kind != REQ_GPU || r->is_offered) continue;
         if (r->failed == EN_OK) {
@@ -155,13 +155,13 @@ en_status eni_host_gpu_step(eni_host *host, const en_bucket *bucket)
         return EN_EBUG;
     }
     EN_TRY(eni_gpu_steps_submit(host->config.gpu, bucket->id));
-    host->is_stepping[bucket->id] = 1;
+    host->of.is_stepping[bucket->id] = 1;
     eni_host_stepped(host, bucket->id, &hyper);
     return EN_OK;
 }
 
 en_status eni_host_gpu_settle(eni_host *host, uint32_t bucket)
 {
-    host->is_stepping[bucket] = 0;
+    host->of.is_stepping[bucket] = 0;
     return eni_gpu_steps_wait(host->config.gpu, bucket);
 }

@@ -58,8 +58,8 @@ static en_vec host_vec(en_host *table, const char *name, const en_bucket *like)
 static en_vec host_slot(en_host *table, const en_bucket *bucket, int i)
 {
     eni_host *host = host_of(table);
-    if (i < 0 || i >= host->noptimizer_slots || !eni_host_knows(host, "slot", bucket)) return 0;
-    return eni_vec_of(host->optimizer_slot + (uint32_t)i, bucket->id);
+    if (i < 0 || i >= host->slots.noptimizer || !eni_host_knows(host, "slot", bucket)) return 0;
+    return eni_vec_of(host->slots.optimizer + (uint32_t)i, bucket->id);
 }
 
 /* ---- small services ---- */
@@ -83,7 +83,8 @@ static const char *host_text(en_host *table, const char *key)
 static uint64_t host_rand(en_host *table)
 {
     eni_host *host = host_of(table);
-    eni_rng_key key = {host->config.seed, ENI_RNG_STRATEGY, (uint32_t)host->config.world.rank, host->step};
+    eni_rng_key key = {host->config.seed, ENI_RNG_STRATEGY, (uint32_t)host->config.world.rank,
+                       host->now.step};
     return eni_rng_u64(&key, host->rand_calls++);
 }
 
@@ -100,14 +101,14 @@ static void host_log(en_host *table, int level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (level <= 0) host_of(table)->has_refused = true;
+    if (level <= 0) host_of(table)->hook.has_refused = true;
     eni_log(level < 0 ? 0 : level, host_of(table)->config.strategy->name, "%s", text);
 }
 
 static double host_lr(en_host *table)
 {
     eni_host *host = host_of(table);
-    return (double)host->lr;
+    return (double)host->now.lr;
 }
 
 static double host_coll_bytes(en_host *table, int op, int group)
@@ -135,19 +136,19 @@ static double host_cost(en_host *table, int op, const en_bucket *bucket)
 static void note_write(eni_host *host, en_vec v)
 {
     if (eni_vec_slot(v) == ENI_SLOT_PARAM) host->writes_param = 1;
-    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->is_empty[eni_vec_bucket(v)] = 0;
+    if (eni_vec_slot(v) == ENI_SLOT_GRAD) host->of.is_empty[eni_vec_bucket(v)] = 0;
 }
 
 /* Whether something else than mean_step may write `v`; else misuse of `operation`. */
 static bool may_write(eni_host *host, const char *operation, en_vec v)
 {
-    const uint32_t slot = eni_vec_slot(v), first = host->optimizer_slot;
+    const uint32_t slot = eni_vec_slot(v), first = host->slots.optimizer;
     if (host->config.strategy->flags & EN_ROUNDS && slot == ENI_SLOT_PARAM &&
         strcmp(operation, "call") != 0) {
         eni_host_misuse(host, "called %s on the weights, which with EN_ROUNDS only call changes", operation);
         return false;
     }
-    const bool is_optimizer = slot >= first && slot < first + (uint32_t)host->noptimizer_slots;
+    const bool is_optimizer = slot >= first && slot < first + (uint32_t)host->slots.noptimizer;
     if (!(host->config.strategy->flags & EN_SHARED_PARAMS) || (slot != ENI_SLOT_PARAM && !is_optimizer))
         return true;
     eni_host_misuse(host, "called %s on %s, which with EN_SHARED_PARAMS only mean_step changes", operation,
@@ -189,16 +190,16 @@ static en_status take_step(eni_host *host, const en_bucket *bucket)
     int64_t begin = eni_host_now(host);
     const eni_hyper hyper = eni_host_rates(host, bucket->id);
     float *slots[ENI_MAX_SLOTS] = {NULL};
-    for (int i = 0; i < host->noptimizer_slots; i++)
+    for (int i = 0; i < host->slots.noptimizer; i++)
         slots[i] = vec_address(host, host_slot(&host->table, bucket, i)) + bucket->lo;
-    if (!host->is_empty[bucket->id])
+    if (!host->of.is_empty[bucket->id])
         host->config.optimizer->step(vec_address(host, bucket->param) + bucket->lo, slots,
                                      vec_address(host, bucket->grad) + bucket->lo, bucket->hi - bucket->lo,
                                      &hyper);
     int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
     eni_host_stepped(host, bucket->id, &hyper);
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step,
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
                    (int)bucket->id, 0);
     return EN_OK;
 }
@@ -216,14 +217,14 @@ static en_status host_step(en_host *table, const en_bucket *bucket)
 static void request_free(eni_host *host, eni_request *r)
 {
     r->kind = REQ_FREE;
-    host->nrequests--;
+    host->requests.n--;
 }
 
 static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_bucket *bucket)
 {
-    const en_req id = host->next_request++;
-    const uint64_t at = (id - host->requests_base) % ENI_HOST_REQUESTS;
-    eni_request **block = &host->requests[at / ENI_HOST_BLOCK];
+    const en_req id = host->requests.next++;
+    const uint64_t at = (id - host->requests.base) % ENI_HOST_REQUESTS;
+    eni_request **block = &host->requests.block[at / ENI_HOST_BLOCK];
     if (*block == NULL) *block = eni_alloc_array(ENI_HOST_BLOCK, sizeof **block);
     eni_request *r = *block == NULL ? NULL : &(*block)[at % ENI_HOST_BLOCK];
     if (r == NULL || r->kind != REQ_FREE) {
@@ -231,7 +232,7 @@ static eni_request *request_new(eni_host *host, eni_request_kind kind, const en_
         return NULL;
     }
     *r = (eni_request){.kind = kind, .host = host, .id = id, .bucket = bucket};
-    host->nrequests++;
+    host->requests.n++;
     return r;
 }
 
@@ -272,8 +273,8 @@ en_status eni_host_share_params(eni_host *host)
     if (!(c->strategy->flags & EN_SHARED_PARAMS) || c->coll == NULL || !eni_coll_can_share(c->coll))
         return EN_OK;
     EN_TRY(eni_coll_share(c->coll, ENI_SLOT_PARAM));
-    for (int i = 0; i < host->noptimizer_slots; i++)
-        EN_TRY(eni_coll_share(c->coll, host->optimizer_slot + (uint32_t)i));
+    for (int i = 0; i < host->slots.noptimizer; i++)
+        EN_TRY(eni_coll_share(c->coll, host->slots.optimizer + (uint32_t)i));
     host->has_shared_params = true;
     return EN_OK;
 }
@@ -288,13 +289,13 @@ static void step_slice(void *user, uint64_t lo, uint64_t hi, const eni_sources *
     const uint64_t at = c->buckets->bucket[r->bucket->id].lo + lo;
     float *slots[ENI_MAX_SLOTS] = {NULL};
     const int64_t begin = eni_host_now(host);
-    for (int i = 0; i < host->noptimizer_slots; i++)
-        slots[i] = eni_arena_at(c->arena, host->optimizer_slot + (uint32_t)i, at);
+    for (int i = 0; i < host->slots.noptimizer; i++)
+        slots[i] = eni_arena_at(c->arena, host->slots.optimizer + (uint32_t)i, at);
     eni_mean_step(c->optimizer, eni_arena_at(c->arena, ENI_SLOT_PARAM, at), slots, from, hi - lo, &r->hyper);
     const int64_t end = eni_host_now(host);
     host->counters.update_ns += end - begin;
-    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->step, (int)r->bucket->id,
-                   0);
+    eni_trace_span(c->trace, ENI_TRACE_COMPUTE, "update", begin, end, (int64_t)host->now.step,
+                   (int)r->bucket->id, 0);
 }
 
 /* Makes the request's all-reduce the pass that averages and steps. */
@@ -323,7 +324,7 @@ static en_req start_coll(eni_host *host, int group, const eni_coll_op *op, const
     r->then_step = then_step;
     r->is_mean = op->slot == ENI_SLOT_GRAD && op->what == EN_GRAD && eni_coll_is_reduction(op);
     if (op->slot == ENI_SLOT_GRAD && op->op != ENI_COLL_SENDRECV)
-        host->is_empty[bucket->id] = 0; /* until it is known */
+        host->of.is_empty[bucket->id] = 0; /* until it is known */
     r->what = op->op >= EN_ALLREDUCE && op->op <= ENI_COLL_BARRIER ? names[op->op] : "collective";
     if (then_step && host->has_shared_params) fuse(host, r);
     const int64_t begin = eni_host_now(host), updated = host->counters.update_ns;
@@ -385,7 +386,8 @@ static en_req host_coll(en_host *table, int op, int group, int what, const en_bu
     if (slot == ENI_SLOT_PARAM && op != EN_BCAST)
         host->writes_param = 1; /* a copy of another rank's is no own */
     if (slot == ENI_SLOT_GRAD && what == EN_GRAD && (op == EN_ALLREDUCE || op == EN_REDUCE))
-        host->grad_samples[bucket->id] = group == EN_LOCAL ? host->local_samples : host->world_samples;
+        host->of.grad_samples[bucket->id] =
+            group == EN_LOCAL ? host->now.local_samples : host->now.world_samples;
     const eni_coll_op in_place = eni_host_bucket_op(host, op, what, bucket, inout);
     return start_coll(host, who, &in_place, bucket, 0);
 }
@@ -407,7 +409,7 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
         return REQUEST_REFUSED;
     if (group != EN_WORLD) {
         eni_host_misuse(host, "called sendrecv for EN_LOCAL, and only ranks of EN_WORLD exchange vectors");
-        host->verdict = EN_EINVAL;
+        host->hook.verdict = EN_EINVAL;
         return REQUEST_REFUSED;
     }
     const int who = find_group(host, EN_WORLD);
@@ -441,8 +443,8 @@ static en_req host_sendrecv(en_host *table, int group, int what, const en_bucket
 static void send_call(eni_host *host, eni_request *r)
 {
     const en_bucket *bucket = r->bucket;
-    r->op.nsamples = r->is_grad ? host->grad_samples[bucket->id] : bucket->nsamples;
-    r->op.step = host->step;
+    r->op.nsamples = r->is_grad ? host->of.grad_samples[bucket->id] : bucket->nsamples;
+    r->op.step = host->now.step;
     r->is_unsent = false;
     const int64_t begin = eni_host_now(host);
     r->failed = host->transport.start(host->transport.user, &r->op);
@@ -450,7 +452,7 @@ static void send_call(eni_host *host, eni_request *r)
     if (bucket->id == 0) host->counters.base_version = r->op.version;
     host->counters.send_ns += end - begin;
     eni_host_has_left(host, end);
-    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->step,
+    eni_trace_span(host->config.trace, ENI_TRACE_COMPUTE, "push", begin, end, (int64_t)host->now.step,
                    (int)bucket->id, bucket->count * sizeof(float));
 }
 
@@ -462,7 +464,7 @@ static bool is_done(eni_host *host, const eni_request *r)
 /* The collective under way on the vector that the call sends, or NULL. */
 static eni_request *holds_up(eni_host *host, const eni_request *r)
 {
-    for (en_req id = r->id; id-- > host->first_request;) {
+    for (en_req id = r->id; id-- > host->requests.first;) {
         eni_request *c = eni_host_request(host, id);
         if (c == NULL || c->kind != REQ_COLL || c->bucket != r->bucket || (int)c->op.coll.slot != r->op.out)
             continue;
@@ -480,14 +482,14 @@ static bool delay_call(eni_host *host, eni_request *r)
     if (r->failed != EN_OK) return true; /* never sent */
     r->is_unsent = true;
     r->after = before->id;
-    host->unsent[host->unsent_end++ % ENI_HOST_REQUESTS] = r->id;
+    host->unsent.req[host->unsent.end++ % ENI_HOST_REQUESTS] = r->id;
     return true;
 }
 
 void eni_host_send_unsent(eni_host *host, bool may_block)
 {
-    for (; host->unsent_begin < host->unsent_end; host->unsent_begin++) {
-        eni_request *r = eni_host_request(host, host->unsent[host->unsent_begin % ENI_HOST_REQUESTS]);
+    for (; host->unsent.begin < host->unsent.end; host->unsent.begin++) {
+        eni_request *r = eni_host_request(host, host->unsent.req[host->unsent.begin % ENI_HOST_REQUESTS]);
         if (r == NULL || r->kind != REQ_CALL || !r->is_unsent) continue;
         eni_request *before = eni_host_request(host, r->after);
         if (before != NULL && !may_block && !is_done(host, before)) return;
@@ -516,7 +518,7 @@ static bool may_call(eni_host *host, int dest, uint32_t kind, const en_bucket *b
                         host->config.has_store
                             ? "on servers, of which only local rank 0 of a host is a client"
                             : "on servers, but this run has none");
-    else if (eni_host_request(host, host->calling[bucket->id]) != NULL)
+    else if (eni_host_request(host, host->requests.calling[bucket->id]) != NULL)
         eni_host_misuse(host, "called a store for bucket %u, whose last call has not been waited for",
                         bucket->id);
     else
@@ -536,9 +538,9 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
         return REQUEST_REFUSED;
     eni_request *r = request_new(host, REQ_CALL, bucket);
     if (r == NULL) return REQUEST_REFUSED;
-    host->is_called[bucket->id] = 1;
-    host->calling[bucket->id] = r->id;
-    if (in == bucket->grad) host->is_empty[bucket->id] = 0;
+    host->of.is_called[bucket->id] = 1;
+    host->requests.calling[bucket->id] = r->id;
+    if (in == bucket->grad) host->of.is_empty[bucket->id] = 0;
     r->op = (eni_operation){.kind = ENI_OPERATION_CALL,
                             .dest = dest,
                             .bucket = bucket->id,
@@ -548,8 +550,8 @@ static en_req host_call(en_host *table, int dest, uint32_t kind, int what, const
                             .in = in == 0 ? ENI_SLOT_NONE : (int)eni_vec_slot(in)};
     r->is_push = out != 0;
     if (r->is_push) {
-        r->op.covered = host->uncovered[bucket->id];
-        host->uncovered[bucket->id] = 0;
+        r->op.covered = host->of.uncovered[bucket->id];
+        host->of.uncovered[bucket->id] = 0;
     }
     r->is_grad = what == EN_GRAD && out == bucket->grad;
     r->what = out == 0 ? "pull" : in == 0 ? "push" : "push-pull";
@@ -570,7 +572,7 @@ static en_status wait_coll(eni_host *host, eni_request *r)
     const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
     host->counters.send_ns += end - begin - blocked - (host->counters.update_ns - updated);
     eni_host_trace_wait(host, r, "all-reduce", begin, blocked, end);
-    if (r->is_mean) host->is_empty[r->bucket->id] = r->op.samples == 0;
+    if (r->is_mean) host->of.is_empty[r->bucket->id] = r->op.samples == 0;
     if (r->is_fused) eni_host_stepped(host, r->bucket->id, &r->hyper);
     return r->then_step && !r->is_fused ? take_step(host, r->bucket) : EN_OK;
 }
@@ -578,7 +580,7 @@ static en_status wait_coll(eni_host *host, eni_request *r)
 /* Keeps the mean over the step's pushes so far. */
 static void add_staleness(eni_host *host, double staleness)
 {
-    host->counters.staleness += (staleness - host->counters.staleness) / (double)++host->npushes;
+    host->counters.staleness += (staleness - host->counters.staleness) / (double)++host->now.npushes;
 }
 
 static en_status wait_call(eni_host *host, eni_request *r)
@@ -595,7 +597,7 @@ static en_status wait_call(eni_host *host, eni_request *r)
     EN_TRY(st);
     const int64_t end = eni_host_now(host), blocked = host->counters.wait_ns - waited;
     host->counters.send_ns += end - begin - blocked;
-    host->counters.lr = host->lr;
+    host->counters.lr = host->now.lr;
     if (r->bucket->id == 0) host->counters.version = r->op.version;
     if (r->is_push) add_staleness(host, r->op.staleness);
     eni_host_trace_wait(host, r, "pull", begin, blocked, end);
@@ -607,9 +609,9 @@ en_status eni_host_wait(eni_host *host, en_req req)
     if (req == 0) return EN_OK;
     if (req == REQUEST_REFUSED) {
         EN_TRY(host->config.alive_status(host->config.alive_user));
-        return host->verdict != EN_OK ? host->verdict : EN_EBUG;
+        return host->hook.verdict != EN_OK ? host->hook.verdict : EN_EBUG;
     }
-    if (req >= host->next_request) {
+    if (req >= host->requests.next) {
         eni_host_misuse(host, "waits for request %llu, and there never was one", (unsigned long long)req);
         return EN_EBUG;
     }

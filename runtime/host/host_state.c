@@ -15,13 +15,14 @@
  */
 void eni_host_place(const eni_host *host, char *text, size_t bytes)
 {
-    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d", host->hook != NULL ? host->hook : "a call",
+    size_t n = (size_t)snprintf(text, bytes, "%s of %s (rank %d",
+                                host->hook.name != NULL ? host->hook.name : "a call",
                                 host->config.strategy->name, host->config.world.rank);
     if (!host->is_planning && n < bytes)
-        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->step);
-    if (host->hook_bucket != NULL && n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, ", step %llu", (unsigned long long)host->now.step);
+    if (host->hook.bucket != NULL && n < bytes)
         n += (size_t)snprintf(text + n, bytes - n, ", bucket %u",
-                              (unsigned)(host->hook_bucket - host->buckets));
+                              (unsigned)(host->hook.bucket - host->buckets));
     if (n < bytes) snprintf(text + n, bytes - n, ")");
 }
 
@@ -34,7 +35,7 @@ void eni_host_misuse(eni_host *host, const char *fmt, ...)
     va_end(args);
     eni_host_place(host, place, sizeof place);
     eni_error("host", "%s %s", place, text);
-    host->verdict = EN_EBUG;
+    host->hook.verdict = EN_EBUG;
 }
 
 int eni_host_serves(eni_host *host, const char *operation, int group, int what, uint64_t word)
@@ -52,7 +53,7 @@ int eni_host_serves(eni_host *host, const char *operation, int group, int what, 
                  (unsigned long long)word);
     if (why[0] == 0) return 1;
     eni_host_misuse(host, "called %s %s", operation, why);
-    host->verdict = EN_EINVAL;
+    host->hook.verdict = EN_EINVAL;
     return 0;
 }
 
@@ -70,8 +71,8 @@ int eni_host_knows(eni_host *host, const char *operation, const en_bucket *bucke
 
 int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out)
 {
-    for (uint32_t s = ENI_SLOT_FREE; s < host->nslots_used; s++)
-        if (strcmp(host->slot_names[s], name) == 0) {
+    for (uint32_t s = ENI_SLOT_FREE; s < host->slots.n; s++)
+        if (strcmp(host->slots.names[s], name) == 0) {
             *slot_out = s;
             return 1;
         }
@@ -81,10 +82,9 @@ int eni_host_has_slot(const eni_host *host, const char *name, uint32_t *slot_out
 int eni_host_find_slot(eni_host *host, const char *name, uint32_t *slot_out)
 {
     if (eni_host_has_slot(host, name, slot_out)) return 1;
-    if (host->nslots_used >= eni_arena_nslots(host->config.arena) || host->nslots_used >= ENI_ARENA_NSLOTS)
-        return 0;
-    snprintf(host->slot_names[host->nslots_used], ENI_HOST_NAME, "%s", name);
-    *slot_out = host->nslots_used++;
+    if (host->slots.n >= eni_arena_nslots(host->config.arena) || host->slots.n >= ENI_ARENA_NSLOTS) return 0;
+    snprintf(host->slots.names[host->slots.n], ENI_HOST_NAME, "%s", name);
+    *slot_out = host->slots.n++;
     return 1;
 }
 
@@ -93,7 +93,7 @@ eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_
     return (eni_coll_op){.op = op,
                          .what = what,
                          .bucket = bucket->id,
-                         .step = host->step,
+                         .step = host->now.step,
                          .slot = eni_vec_slot(v),
                          .offset = host->config.buckets->bucket[bucket->id].lo,
                          .count = bucket->count,
@@ -105,15 +105,15 @@ eni_coll_op eni_host_bucket_op(const eni_host *host, int op, int what, const en_
 eni_hyper eni_host_rates(const eni_host *host, uint32_t bucket)
 {
     eni_hyper hyper = host->config.hyper;
-    hyper.lr = host->lr;
-    hyper.step = host->steps_taken[bucket];
+    hyper.lr = host->now.lr;
+    hyper.step = host->of.steps_taken[bucket];
     return hyper;
 }
 
 void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
 {
     host->writes_param = 1;
-    host->steps_taken[bucket]++;
+    host->of.steps_taken[bucket]++;
     host->counters.lr = hyper->lr;
     if (bucket == 0) host->counters.steps++;
 }
@@ -122,8 +122,8 @@ void eni_host_stepped(eni_host *host, uint32_t bucket, const eni_hyper *hyper)
 
 eni_request *eni_host_request(eni_host *host, en_req id)
 {
-    const uint64_t at = (id - host->requests_base) % ENI_HOST_REQUESTS;
-    eni_request *block = id < host->requests_base ? NULL : host->requests[at / ENI_HOST_BLOCK];
+    const uint64_t at = (id - host->requests.base) % ENI_HOST_REQUESTS;
+    eni_request *block = id < host->requests.base ? NULL : host->requests.block[at / ENI_HOST_BLOCK];
     eni_request *r = block == NULL ? NULL : &block[at % ENI_HOST_BLOCK];
     return r != NULL && r->kind != REQ_FREE && r->id == id ? r : NULL;
 }
@@ -132,7 +132,7 @@ void eni_host_trace_wait(const eni_host *host, const eni_request *r, const char 
                          int64_t waited, int64_t end)
 {
     eni_trace *trace = host->config.trace;
-    int64_t step = (int64_t)host->step;
+    int64_t step = (int64_t)host->now.step;
     if (waited > 0)
         eni_trace_span(trace, ENI_TRACE_COMPUTE, "wait", begin, begin + waited, step, (int)r->bucket->id, 0);
     eni_trace_span(trace, ENI_TRACE_COMPUTE, work, begin + waited, end, step, (int)r->bucket->id,
@@ -144,7 +144,7 @@ void eni_host_wait_begins(const eni_host *host, const eni_request *r)
     const eni_bucket_range *range = &host->config.buckets->bucket[r->bucket->id];
     if (host->config.wait_note == NULL) return;
     eni_wait_note_begin(host->config.wait_note, r->what, range->nparams > 0 ? range->params[0].name : "",
-                        r->bucket->count * sizeof(float), (uint32_t)(r->id - host->first_request + 1));
+                        r->bucket->count * sizeof(float), (uint32_t)(r->id - host->requests.first + 1));
 }
 
 void eni_host_wait_ends(const eni_host *host)

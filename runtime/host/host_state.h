@@ -41,54 +41,86 @@ typedef struct eni_request {
     eni_hyper hyper;
 } eni_request;
 
+/* The strategy's hook that runs. */
+typedef struct eni_host_hook {
+    const char *name;        /* NULL: none */
+    const en_bucket *bucket; /* of that hook, or NULL */
+    en_status verdict;       /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+    bool has_refused;        /* in it the strategy has logged an error */
+} eni_host_hook;
+
+/* The arena's slots by name. */
+typedef struct eni_host_slot_names {
+    uint32_t n;
+    char names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
+    uint32_t optimizer; /* first of the optimizer's state */
+    int noptimizer;
+} eni_host_slot_names;
+
+typedef struct eni_host_requests {
+    eni_request *block[ENI_HOST_REQUESTS / ENI_HOST_BLOCK]; /* made when first used */
+    uint32_t n;                                             /* in progress */
+    en_req base;                                            /* whose place is the ring's first */
+    en_req next, first;                                     /* the step's first one */
+    en_req *calling;                                        /* (n) the bucket's last call */
+} eni_host_requests;
+
+/* Calls that are not sent yet: req[begin % ..] up to end. */
+typedef struct eni_host_unsent {
+    en_req req[ENI_HOST_REQUESTS];
+    uint64_t begin, end;
+} eni_host_unsent;
+
+/* The step in progress. */
+typedef struct eni_host_step {
+    uint64_t step;
+    float lr;           /* of a step that is taken in it */
+    uint32_t nfinished; /* buckets of it */
+    uint64_t npushes;   /* answered in it: what counters.staleness is the mean of */
+    bool has_samples;   /* the next two were told */
+    uint64_t local_samples, world_samples;
+    uint64_t micros[EN_GPU_SOURCES]; /* samples of its micro-batches, 0 behind them */
+    bool has_micros;
+    int64_t left_ns, busy_ns; /* when its first exchange left, 0: none has; busy() then */
+} eni_host_step;
+
+/* What is known of each bucket: arrays of (n). */
+typedef struct eni_host_buckets {
+    uint64_t *steps_taken;  /* optimizer steps */
+    uint8_t *is_called;     /* a store has been sent it, or asked for it */
+    uint8_t *is_empty;      /* grad is known to have no sample behind it: a step on it is none */
+    uint64_t *grad_samples; /* behind grad: this rank's own, or after a reduction its group's */
+    uint64_t *uncovered;  /* computed since the last push of the bucket: by this rank, or by the ranks of this
+                             host where it pushes for them */
+    uint8_t *is_stepping; /* on a GPU: step was called, and nothing is ordered behind it yet */
+} eni_host_buckets;
+
+typedef struct eni_host_measured {
+    bool is_done; /* costs are here, or why there are none */
+    en_status status;
+    eni_costs costs;
+} eni_host_measured;
+
 struct eni_host {
     en_host table; /* first: en_host * and eni_host * are the same address */
     eni_host_config config;
     eni_transport transport;
-    en_bucket *buckets;           /* (n) */
-    en_req (*reqs)[EN_REQS];      /* (n) the strategy's */
-    const char *hook;             /* that runs; NULL: none */
-    const en_bucket *hook_bucket; /* of that hook, or NULL */
-    en_status verdict;            /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    bool has_refused;             /* in that hook the strategy has logged an error */
-    void *state;                  /* of the strategy */
-    uint32_t nslots_used;
-    char slot_names[ENI_ARENA_NSLOTS][ENI_HOST_NAME];
-    uint32_t optimizer_slot; /* first of the optimizer's state in the arena */
-    int noptimizer_slots;
+    en_bucket *buckets;      /* (n) */
+    en_req (*reqs)[EN_REQS]; /* (n) the strategy's */
+    eni_host_hook hook;
+    void *state; /* of the strategy */
+    eni_host_slot_names slots;
     bool is_planning;
     bool has_shared_params; /* of weights and optimizer state, on all ranks: see host_ops.c */
     int writes_param;       /* some call of the strategy wrote the weights of this rank itself */
-    eni_request *requests[ENI_HOST_REQUESTS / ENI_HOST_BLOCK]; /* blocks, made when first used */
-    uint32_t nrequests;                                        /* in progress */
-    en_req requests_base;                                      /* whose place is the ring's first */
-    en_req next_request, first_request;                        /* the step's first one */
-    en_req *calling;                                           /* (n) the bucket's last call */
-    uint64_t step;                                             /* in progress */
-    float lr;                                                  /* of a step that is taken in it */
-    uint32_t nfinished;                                        /* buckets of it */
+    eni_host_requests requests;
+    eni_host_unsent unsent;
+    eni_host_step now;
+    eni_host_buckets of;
     uint64_t rand_calls;
-    uint64_t npushes;      /* answered in this step: what counters.staleness is the mean of */
-    uint64_t *steps_taken; /* (n) optimizer steps per bucket */
-    bool has_measured;     /* costs, or why there are none */
-    en_status cost_status;
-    eni_costs costs;
-    uint8_t *is_called;     /* (n) a store has been sent it, or asked for it */
-    uint8_t *is_empty;      /* (n) grad is known to have no sample behind it: a step on it is none */
-    uint64_t *grad_samples; /* (n) behind grad: this rank's own, or after a reduction its group's */
-    uint64_t *uncovered; /* (n) computed since the last push of the bucket: by this rank, or by the ranks of
-                            this host where it pushes for them */
-    bool has_samples;    /* the next two were told */
-    uint64_t local_samples, world_samples; /* of the step */
-    en_req unsent[ENI_HOST_REQUESTS];
-    uint64_t unsent_begin,
-        unsent_end; /* unsent[unsent_begin % ..] up to unsent_end: calls that are not sent yet */
-    uint64_t micros[EN_GPU_SOURCES]; /* samples of this step's micro-batches, 0 behind them */
-    bool has_micros;
-    uint8_t *is_stepping; /* (n) on a GPU: step was called, and nothing is ordered behind it yet */
-    en_req next_offer;    /* SHARED: requests before it are offered, or are none of REQ_GPU */
+    eni_host_measured measured;
+    en_req next_offer; /* SHARED: requests before it are offered, or are none of REQ_GPU */
     eni_host_counters counters;
-    int64_t left_ns, busy_ns; /* when the step's first exchange left, 0: none has; busy() then */
 };
 
 static inline int64_t eni_host_now(const eni_host *host)
@@ -105,9 +137,9 @@ static inline int64_t eni_host_busy(const eni_host *host)
 /* An exchange is on its way; of a step's first it is noted when that was. */
 static inline void eni_host_has_left(eni_host *host, int64_t now_ns)
 {
-    if (host->left_ns != 0) return;
-    host->left_ns = now_ns;
-    host->busy_ns = eni_host_busy(host);
+    if (host->now.left_ns != 0) return;
+    host->now.left_ns = now_ns;
+    host->now.busy_ns = eni_host_busy(host);
 }
 
 static inline en_vec eni_vec_of(uint32_t slot, uint32_t bucket)
@@ -127,7 +159,7 @@ static inline uint32_t eni_vec_bucket(en_vec v)
 
 static inline int eni_vec_is_valid(const eni_host *host, en_vec v)
 {
-    return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->nslots_used;
+    return v != 0 && eni_vec_bucket(v) < host->config.buckets->n && eni_vec_slot(v) < host->slots.n;
 }
 
 /* ---- host_state.c ---- */

@@ -53,13 +53,13 @@ static void mean(const eni_sim *sim, const eni_collective *c, float *dst, uint64
 
 static void reduce(eni_sim *sim, eni_collective *c)
 {
-    mean(sim, c, sim->scratch, 0, c->count);
+    mean(sim, c, sim->gradients.scratch, 0, c->count);
     for (int32_t i = 0; i < c->n; i++) {
         rank_part *e = &c->entries[i];
         if (c->op == EN_REDUCE && i > 0) break;
         const uint64_t lo = c->op == EN_REDUCE_SCATTER ? e->op.lo : 0;
         const uint64_t hi = c->op == EN_REDUCE_SCATTER ? e->op.hi : c->count;
-        memcpy(e->data + lo, sim->scratch + lo, (hi - lo) * sizeof(float));
+        memcpy(e->data + lo, sim->gradients.scratch + lo, (hi - lo) * sizeof(float));
     }
 }
 
@@ -121,14 +121,14 @@ static void complete(void *sim_, void *collective)
 /* All have joined: the links of the group are busy for as long as a ring needs. */
 static void begin(eni_sim *sim, eni_collective *c)
 {
-    for (eni_collective **at = &sim->collectives; *at; at = &(*at)->next) {
+    for (eni_collective **at = &sim->exchanges.collectives; *at; at = &(*at)->next) {
         if (*at != c) continue;
         *at = c->next;
         break;
     }
     const uint64_t hops = (c->op == EN_ALLREDUCE ? 2 : 1) * (uint64_t)(c->n - 1);
     const double piece = (double)c->count * sizeof(float) / c->n;
-    int64_t *free_ns = &sim->group_free_ns[c->group];
+    int64_t *free_ns = &sim->exchanges.group_free_ns[c->group];
     const int64_t from = *free_ns > sim->queue.now_ns ? *free_ns : sim->queue.now_ns;
     *free_ns = from + eni_network_hops(&sim->network, hops, piece);
     sim->in_flight++;
@@ -142,7 +142,7 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_col
     eni_sim *sim = rank->sim;
     const int index = group == EN_LOCAL ? 1 + rank->world.rank / rank->world.nlocal : 0;
     const uint64_t number = rank->coll_calls[group]++;
-    for (eni_collective *c = sim->collectives; c; c = c->next)
+    for (eni_collective *c = sim->exchanges.collectives; c; c = c->next)
         if (c->group == index && c->number == number) return c;
     const int32_t n = group == EN_LOCAL ? rank->world.nlocal : sim->nranks;
     eni_collective *c = eni_sim_alloc(sim, sizeof *c + (size_t)n * sizeof(rank_part));
@@ -155,8 +155,8 @@ static eni_collective *find_or_make(eni_sim_rank *rank, int group, const eni_col
     c->count = op->count;
     c->n = n;
     c->first = group == EN_LOCAL ? rank->world.rank - rank->world.local_rank : 0;
-    c->next = sim->collectives;
-    sim->collectives = c;
+    c->next = sim->exchanges.collectives;
+    sim->exchanges.collectives = c;
     return c;
 }
 
@@ -219,7 +219,7 @@ static void deliver(eni_sim *sim, eni_sendrecv *sent, eni_sendrecv *wanted)
 /* Joins a half with the first that fits, or leaves it at the end of the list. */
 static void match(eni_sim *sim, eni_sendrecv *half)
 {
-    eni_sendrecv **at = &sim->sendrecvs;
+    eni_sendrecv **at = &sim->exchanges.sendrecvs;
     for (; *at; at = &(*at)->next) {
         eni_sendrecv *other = *at;
         if (other->from != half->from || other->to != half->to || other->bucket != half->bucket ||

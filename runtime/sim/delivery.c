@@ -66,7 +66,7 @@ static void answer_arrived(void *sim_, void *answer_)
     if (a->status == EN_OK && p->in && a->count > 0) {
         memcpy(p->in, a->data, a->count * sizeof(float));
         p->rank->result->recv += a->count * sizeof(float);
-        eni_partition_client *part = &p->rank->parts[p->store - sim->stores][p->bucket];
+        eni_partition_client *part = &p->rank->parts[p->store - sim->stores.all][p->bucket];
         if (a->version > part->base_version) part->base_version = a->version;
     }
     eni_sim_rank_part_done(p->rank, p->request, a->status);
@@ -146,9 +146,9 @@ en_status eni_delivery_handle(eni_sim_store *store, const eni_store_event *event
     eni_sim *sim = store->sim;
     eni_store_event stamped = *event;
     stamped.now_ns = sim->queue.now_ns;
-    EN_TRY(eni_store_step(store->core, &stamped, &sim->actions));
-    for (uint32_t i = 0; i < sim->actions.n; i++) {
-        const eni_store_action *action = &sim->actions.item[i];
+    EN_TRY(eni_store_step(store->core, &stamped, &sim->stores.actions));
+    for (uint32_t i = 0; i < sim->stores.actions.n; i++) {
+        const eni_store_action *action = &sim->stores.actions.item[i];
         if (action->type == ENI_STORE_TIMER_AT)
             EN_TRY(set_timer(store, action->when_ns));
         else
@@ -265,7 +265,7 @@ static en_status send_part(eni_sim_rank *rank, int32_t store, const message *lik
     message *p = part ? eni_sim_alloc(rank->sim, sizeof *p + bytes) : NULL;
     if (p == NULL) return EN_ENOMEM;
     *p = *like;
-    p->store = &rank->sim->stores[store];
+    p->store = &rank->sim->stores.all[store];
     p->has_payload = out != NULL;
     p->bytes = bytes;
     p->seq = ++part->seq;
@@ -280,8 +280,8 @@ en_status eni_delivery_call(eni_sim_rank *rank, const eni_operation *op, uint64_
 {
     const eni_sim *sim = rank->sim;
     const eni_bucket_range *range = &sim->buckets->bucket[op->bucket];
-    const int32_t first = op->dest == EN_SERVERS ? 0 : sim->nshards + op->dest;
-    const int32_t n = op->dest == EN_SERVERS ? sim->nshards : 1;
+    const int32_t first = op->dest == EN_SERVERS ? 0 : sim->stores.nshards + op->dest;
+    const int32_t n = op->dest == EN_SERVERS ? sim->stores.nshards : 1;
     const uint64_t count = range->hi - range->lo;
     const float *out = op->out == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->out, op->bucket);
     float *in = op->in == ENI_SLOT_NONE ? NULL : eni_sim_rank_at(rank, (uint32_t)op->in, op->bucket);
@@ -314,14 +314,14 @@ void eni_delivery_finished(eni_sim_rank *rank)
         sim->faults->finished(rank);
         return;
     }
-    for (int32_t k = 0; k < sim->nstores; k++) {
+    for (int32_t k = 0; k < sim->stores.n; k++) {
         message *p = eni_sim_alloc(sim, sizeof *p);
         if (p == NULL) {
             eni_sim_fail(sim, EN_ENOMEM);
             return;
         }
         p->rank = rank;
-        p->store = &sim->stores[k];
+        p->store = &sim->stores.all[k];
         p->is_finished_notice = true;
         send(p);
     }

@@ -14,9 +14,9 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
     for (int32_t r = 0; r < sim->nranks; r++) {
         if (!eni_delivery_is_client(&sim->ranks[r])) continue;
         EN_TRY(eni_delivery_handle(store, &(eni_store_event){.type = ENI_STORE_MEMBER,
-                                                            .client = r,
-                                                            .incarnation = ENI_SIM_INCARNATION,
-                                                            .member = EN_MEMBER_JOINED}));
+                                                             .client = r,
+                                                             .incarnation = ENI_SIM_INCARNATION,
+                                                             .member = EN_MEMBER_JOINED}));
     }
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
@@ -35,7 +35,7 @@ static en_status fill_store(eni_sim_store *store, int32_t shard, int32_t nshards
 /* An empty core. */
 static en_status new_core(eni_sim *sim, int32_t index)
 {
-    const bool is_shard = index < sim->nshards;
+    const bool is_shard = index < sim->stores.nshards;
     uint64_t *counts = eni_alloc_array(sim->buckets->n, sizeof *counts);
     if (counts == NULL) return EN_ENOMEM;
     for (uint32_t b = 0; b < sim->buckets->n; b++)
@@ -49,47 +49,47 @@ static en_status new_core(eni_sim *sim, int32_t index)
                                      .nbuckets = sim->buckets->n,
                                      .bucket_counts = counts,
                                      .shard = is_shard ? index : 0,
-                                     .nshards = is_shard ? sim->nshards : 1,
+                                     .nshards = is_shard ? sim->stores.nshards : 1,
                                      .world = sim->nranks,
                                      .seed = sim->config->seed,
                                      .stream = is_shard ? (uint32_t)index
-                                                        : 0x10000u + (uint32_t)sim->stores[index].node};
-    const en_status st = eni_store_new(&config, &sim->stores[index].core);
+                                                        : 0x10000u + (uint32_t)sim->stores.all[index].node};
+    const en_status st = eni_store_new(&config, &sim->stores.all[index].core);
     eni_free(counts);
     return st;
 }
 
 static en_status open_store(eni_sim *sim, int32_t index)
 {
-    const bool is_shard = index < sim->nshards;
-    eni_sim_store *store = &sim->stores[index];
+    const bool is_shard = index < sim->stores.nshards;
+    eni_sim_store *store = &sim->stores.all[index];
     *store = (eni_sim_store){.sim = sim,
-                             .node = is_shard ? sim->nranks + index : index - sim->nshards,
-                             .peer = is_shard ? index : sim->nshards - index - 1,
+                             .node = is_shard ? sim->nranks + index : index - sim->stores.nshards,
+                             .peer = is_shard ? index : sim->stores.nshards - index - 1,
                              .timer_ns = INT64_MAX};
     EN_TRY(new_core(sim, index));
-    return fill_store(store, is_shard ? index : 0, is_shard ? sim->nshards : 1);
+    return fill_store(store, is_shard ? index : 0, is_shard ? sim->stores.nshards : 1);
 }
 
 en_status eni_shards_renew(eni_sim *sim, int32_t store)
 {
-    eni_store_free(sim->stores[store].core);
-    sim->stores[store].core = NULL;
+    eni_store_free(sim->stores.all[store].core);
+    sim->stores.all[store].core = NULL;
     return new_core(sim, store);
 }
 
 en_status eni_shards_open(eni_sim *sim)
 {
     const uint32_t flags = sim->config->strategy->flags;
-    sim->nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
-    sim->nstores = sim->nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
-    sim->stores = eni_alloc_array((size_t)sim->nstores, sizeof *sim->stores);
-    en_status st = sim->stores ? EN_OK : EN_ENOMEM;
+    sim->stores.nshards = flags & EN_STORE_ON_SERVERS ? sim->config->nshards : 0;
+    sim->stores.n = sim->stores.nshards + (flags & EN_STORE_ON_RANKS ? sim->nranks : 0);
+    sim->stores.all = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->stores.all);
+    en_status st = sim->stores.all ? EN_OK : EN_ENOMEM;
     for (int32_t i = 0; i < sim->nranks && st == EN_OK; i++) {
-        sim->ranks[i].parts = eni_alloc_array((size_t)sim->nstores, sizeof *sim->ranks[i].parts);
+        sim->ranks[i].parts = eni_alloc_array((size_t)sim->stores.n, sizeof *sim->ranks[i].parts);
         if (sim->ranks[i].parts == NULL) st = EN_ENOMEM;
     }
-    for (int32_t k = 0; k < sim->nstores && st == EN_OK; k++)
+    for (int32_t k = 0; k < sim->stores.n && st == EN_OK; k++)
         st = open_store(sim, k);
     return st;
 }
@@ -101,38 +101,38 @@ static void mean_of_stores(const eni_sim *sim, float *flat_out)
         const eni_bucket_range *range = &sim->buckets->bucket[b];
         const float *from[ENI_MEAN_MAX];
         uint64_t one[ENI_MEAN_MAX];
-        for (int32_t k = 0; k < sim->nstores; k++) {
-            from[k] = eni_store_weights(sim->stores[k].core, b, NULL);
+        for (int32_t k = 0; k < sim->stores.n; k++) {
+            from[k] = eni_store_weights(sim->stores.all[k].core, b, NULL);
             one[k] = 1;
         }
-        eni_mean_ranks(flat_out + range->lo, from, one, sim->nstores, ENI_SUM_RANK, range->hi - range->lo, 0,
+        eni_mean_ranks(flat_out + range->lo, from, one, sim->stores.n, ENI_SUM_RANK, range->hi - range->lo, 0,
                        range->hi - range->lo);
     }
 }
 
 void eni_shards_collect(const eni_sim *sim, float *flat_out)
 {
-    if (sim->nshards == 0) {
+    if (sim->stores.nshards == 0) {
         mean_of_stores(sim, flat_out);
         return;
     }
     for (uint32_t b = 0; b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        for (int32_t k = 0; k < sim->nshards; k++) {
-            const eni_store *core = sim->stores[k].core; /* NULL: the run ended while it was down */
+        for (int32_t k = 0; k < sim->stores.nshards; k++) {
+            const eni_store *core = sim->stores.all[k].core; /* NULL: the run ended while it was down */
             const float *weights = core ? eni_store_weights(core, b, NULL) : NULL;
             if (weights == NULL) continue;
-            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, sim->nshards), weights,
-                   eni_store_count(sim->stores[k].core, b) * sizeof(float));
+            memcpy(flat_out + range->lo + eni_slice_lo(range->hi - range->lo, k, sim->stores.nshards),
+                   weights, eni_store_count(sim->stores.all[k].core, b) * sizeof(float));
         }
     }
 }
 
 void eni_shards_close(eni_sim *sim)
 {
-    for (int32_t k = 0; sim->stores && k < sim->nstores; k++)
-        eni_store_free(sim->stores[k].core);
-    eni_free(sim->stores);
-    sim->stores = NULL;
-    eni_store_actions_fini(&sim->actions);
+    for (int32_t k = 0; sim->stores.all && k < sim->stores.n; k++)
+        eni_store_free(sim->stores.all[k].core);
+    eni_free(sim->stores.all);
+    sim->stores.all = NULL;
+    eni_store_actions_fini(&sim->stores.actions);
 }

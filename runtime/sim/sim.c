@@ -119,17 +119,18 @@ static en_status open_world(eni_sim *sim)
     sim->events = (eni_event_trace){eni_digest_new(), c->trace, c->trace_user};
     sim->ranks = eni_alloc_array((size_t)sim->nranks, sizeof *sim->ranks);
     sim->result->rank = eni_alloc_array((size_t)sim->nranks, sizeof *sim->result->rank);
-    sim->scratch = new_flat(sim);
-    sim->group_free_ns = eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->group_free_ns);
+    sim->gradients.scratch = new_flat(sim);
+    sim->exchanges.group_free_ns =
+        eni_alloc_array(1 + (size_t)sim->nhosts, sizeof *sim->exchanges.group_free_ns);
     if (sim->events.digest == NULL || sim->ranks == NULL || sim->result->rank == NULL ||
-        sim->scratch == NULL || sim->group_free_ns == NULL)
+        sim->gradients.scratch == NULL || sim->exchanges.group_free_ns == NULL)
         return EN_ENOMEM;
     sim->result->nranks = sim->nranks;
     if (is_alone(c)) {
-        sim->micro = eni_alloc_array(c->accumulate, sizeof *sim->micro);
-        for (uint64_t i = 0; sim->micro && i < c->accumulate; i++)
-            if ((sim->micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
-        if (sim->micro == NULL) return EN_ENOMEM;
+        sim->gradients.micro = eni_alloc_array(c->accumulate, sizeof *sim->gradients.micro);
+        for (uint64_t i = 0; sim->gradients.micro && i < c->accumulate; i++)
+            if ((sim->gradients.micro[i] = new_flat(sim)) == NULL) return EN_ENOMEM;
+        if (sim->gradients.micro == NULL) return EN_ENOMEM;
     }
     for (int32_t r = 0; r < sim->nranks; r++)
         EN_TRY(open_rank(sim, r));
@@ -155,10 +156,10 @@ static void close_rank(eni_sim_rank *rank, int32_t nstores)
 en_status eni_sim_restart_rank(eni_sim *sim, int32_t index)
 {
     eni_sim_rank *rank = &sim->ranks[index];
-    close_rank(rank, sim->nstores);
+    close_rank(rank, sim->stores.n);
     *rank = (eni_sim_rank){0};
     EN_TRY(open_rank(sim, index));
-    rank->parts = eni_alloc_array((size_t)sim->nstores, sizeof *rank->parts);
+    rank->parts = eni_alloc_array((size_t)sim->stores.n, sizeof *rank->parts);
     return rank->parts ? start_rank(sim, index) : EN_ENOMEM;
 }
 
@@ -167,15 +168,15 @@ static void close_world(eni_sim *sim)
     if (sim->faults) sim->faults->close(sim);
     eni_shards_close(sim); /* gives back the payloads that it holds, so before the blocks */
     for (int32_t r = 0; sim->ranks && r < sim->nranks; r++)
-        close_rank(&sim->ranks[r], sim->nstores);
+        close_rank(&sim->ranks[r], sim->stores.n);
     eni_sim_free_all(sim);
-    for (uint64_t i = 0; sim->micro && i < sim->config->accumulate; i++)
-        eni_free(sim->micro[i]);
-    eni_free(sim->micro);
+    for (uint64_t i = 0; sim->gradients.micro && i < sim->config->accumulate; i++)
+        eni_free(sim->gradients.micro[i]);
+    eni_free(sim->gradients.micro);
     eni_free(sim->ranks);
-    eni_free(sim->scratch);
-    free(sim->samples_before);
-    eni_free(sim->group_free_ns);
+    eni_free(sim->gradients.scratch);
+    free(sim->gradients.samples_before);
+    eni_free(sim->exchanges.group_free_ns);
     eni_network_fini(&sim->network);
     eni_event_queue_fini(&sim->queue);
     eni_buckets_free(sim->buckets);
@@ -241,12 +242,12 @@ static en_status sum_up(eni_sim *sim)
 {
     eni_sim_result *out = sim->result;
     out->virtual_ns = sim->queue.now_ns;
-    for (int32_t k = 0; k < sim->nstores; k++) {
-        if (sim->stores[k].core == NULL) continue; /* the run ended while it was down */
-        const eni_store_stats *totals = eni_store_totals(sim->stores[k].core);
+    for (int32_t k = 0; k < sim->stores.n; k++) {
+        if (sim->stores.all[k].core == NULL) continue; /* the run ended while it was down */
+        const eni_store_stats *totals = eni_store_totals(sim->stores.all[k].core);
         out->updates += totals->updates + totals->touches;
         for (int32_t r = 0; r < sim->nranks; r++)
-            EN_TRY(add_client(out, r, eni_store_client(sim->stores[k].core, r)));
+            EN_TRY(add_client(out, r, eni_store_client(sim->stores.all[k].core, r)));
     }
     out->has_equal_ranks = true;
     for (int32_t r = 0; r < sim->nranks; r++) {
@@ -284,17 +285,17 @@ static void collect(eni_sim *sim)
     const uint64_t bytes = sim->config->problem->count * sizeof(float);
     int model = EN_EVAL_PARAM;
     uint32_t slot = ENI_SLOT_PARAM;
-    memcpy(sim->scratch, rank->param, bytes); /* and what lies in no bucket */
+    memcpy(sim->gradients.scratch, rank->param, bytes); /* and what lies in no bucket */
     if (rank->host != NULL && eni_host_eval(rank->host, &model, &slot) != EN_OK) model = EN_EVAL_PARAM;
     for (uint32_t b = 0; model == EN_EVAL_VEC && b < sim->buckets->n; b++) {
         const eni_bucket_range *range = &sim->buckets->bucket[b];
-        memcpy(sim->scratch + range->lo, eni_sim_rank_at(rank, slot, b),
+        memcpy(sim->gradients.scratch + range->lo, eni_sim_rank_at(rank, slot, b),
                (range->hi - range->lo) * sizeof(float));
     }
-    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->scratch);
-    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->scratch);
-    eni_digest_of(sim->scratch, bytes, sim->result->weights_sha256);
-    if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->scratch, bytes);
+    if (model == EN_EVAL_STORE) eni_shards_collect(sim, sim->gradients.scratch);
+    if (model == EN_EVAL_MEAN) mean_of_ranks(sim, sim->gradients.scratch);
+    eni_digest_of(sim->gradients.scratch, bytes, sim->result->weights_sha256);
+    if (sim->config->weights_out) memcpy(sim->config->weights_out, sim->gradients.scratch, bytes);
     sim->result->has_theory = rank->host != NULL && sim->config->strategy->theory != NULL;
     if (sim->result->has_theory) eni_host_theory(rank->host, &sim->result->theory);
 }

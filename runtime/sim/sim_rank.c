@@ -19,7 +19,7 @@
 static uint64_t version_of(const eni_sim_rank *rank, uint32_t bucket)
 {
     uint64_t least = UINT64_MAX;
-    for (int32_t k = 0; k < rank->sim->nstores; k++)
+    for (int32_t k = 0; k < rank->sim->stores.n; k++)
         if (rank->parts[k] != NULL && rank->parts[k][bucket].base_version < least)
             least = rank->parts[k][bucket].base_version;
     return least != UINT64_MAX ? least : 0;
@@ -74,8 +74,8 @@ static double cost(void *user, int op, uint64_t vector_bytes)
     const eni_sim *sim = rank->sim;
     const uint64_t n = (uint64_t)sim->nranks;
     const double bytes = (double)vector_bytes;
-    if (op == 0 && sim->nstores > 0) { /* all clients' vectors pass the shards' links, there and back */
-        const double clients = count_clients(sim), shards = sim->nshards > 0 ? sim->nshards : 1;
+    if (op == 0 && sim->stores.n > 0) { /* all clients' vectors pass the shards' links, there and back */
+        const double clients = count_clients(sim), shards = sim->stores.nshards > 0 ? sim->stores.nshards : 1;
         return (double)eni_network_hops(&sim->network, 2, bytes * (clients > shards ? clients / shards : 1)) *
                1e-9;
     }
@@ -100,8 +100,8 @@ static en_status open_host(eni_sim_rank *rank)
     const eni_transport transport = {.user = rank,
                                      .has_world = sim->nranks > 1 && !meets_at_servers,
                                      .has_local = rank->world.nlocal > 1 && meets_at_servers,
-                                     .is_client = sim->nshards > 0 && eni_delivery_is_client(rank),
-                                     .has_rank_stores = sim->nstores > sim->nshards,
+                                     .is_client = sim->stores.nshards > 0 && eni_delivery_is_client(rank),
+                                     .has_rank_stores = sim->stores.n > sim->stores.nshards,
                                      .start = start,
                                      .test = test,
                                      .wait = wait,
@@ -115,7 +115,7 @@ static en_status open_host(eni_sim_rank *rank)
                                     .arena = rank->arena,
                                     .coll_algorithm = ENI_COLL_DIRECT,
                                     .local_algorithm = ENI_COLL_DIRECT,
-                                    .has_store = sim->nstores > 0,
+                                    .has_store = sim->stores.n > 0,
                                     .optimizer = sim->optimizer,
                                     .hyper = sim->config->hyper,
                                     .schedule = sim->config->schedule,

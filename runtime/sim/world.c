@@ -69,18 +69,18 @@ static void compute_gradient(eni_sim_rank *rank)
     const eni_sim_problem *problem = sim->config->problem;
     uint64_t samples[ENI_MEAN_MAX] = {0};
     for (uint64_t i = 0; i < rank->nbatches; i++) {
-        float *to = sim->micro ? sim->micro[i] : rank->grad;
+        float *to = sim->gradients.micro ? sim->gradients.micro[i] : rank->grad;
         samples[i] = problem->samples(problem->user, rank->first_batch + i);
         problem->grad(problem->user, rank->world.rank, rank->first_batch + i, rank->param, to);
     }
     if (rank->nbatches == 0) memset(rank->grad, 0, problem->count * sizeof(float));
-    if (sim->micro && rank->nbatches > 0) {
+    if (sim->gradients.micro && rank->nbatches > 0) {
         /* Bucket by bucket: a ring's order of the sum depends on where a bucket begins. */
         for (uint32_t b = 0; b < sim->buckets->n; b++) {
             const uint64_t lo = sim->buckets->bucket[b].lo, count = sim->buckets->bucket[b].hi - lo;
             const float *from[ENI_MEAN_MAX];
             for (uint64_t i = 0; i < sim->config->accumulate; i++)
-                from[i] = sim->micro[i] + lo;
+                from[i] = sim->gradients.micro[i] + lo;
             eni_mean_ranks(rank->grad + lo, from, samples, (int)sim->config->accumulate,
                            sim->config->sum_order, count, 0, count);
         }
@@ -119,21 +119,21 @@ uint64_t eni_sim_samples_before(eni_sim *sim, uint64_t micro_batch)
 {
     const eni_sim_problem *problem = sim->config->problem;
     const uint64_t m = micro_batch < sim->config->micro_batches ? micro_batch : sim->config->micro_batches;
-    if (m >= sim->nsamples_before) {
+    if (m >= sim->gradients.n) {
         const uint64_t room = 2 * m + 64;
-        uint64_t *sums = realloc(sim->samples_before, room * sizeof *sums);
+        uint64_t *sums = realloc(sim->gradients.samples_before, room * sizeof *sums);
         if (sums == NULL) {
             eni_sim_fail(sim, EN_ENOMEM);
             return 0;
         }
-        if (sim->nsamples_before == 0) sums[sim->nsamples_before++] = 0;
-        for (; sim->nsamples_before < room; sim->nsamples_before++) {
-            const uint64_t last = sim->nsamples_before - 1;
-            sums[sim->nsamples_before] = sums[last] + problem->samples(problem->user, last);
+        if (sim->gradients.n == 0) sums[sim->gradients.n++] = 0;
+        for (; sim->gradients.n < room; sim->gradients.n++) {
+            const uint64_t last = sim->gradients.n - 1;
+            sums[sim->gradients.n] = sums[last] + problem->samples(problem->user, last);
         }
-        sim->samples_before = sums;
+        sim->gradients.samples_before = sums;
     }
-    return sim->samples_before[m];
+    return sim->gradients.samples_before[m];
 }
 
 /* ---- operations ---------------------------------------------------------------------------------------- */

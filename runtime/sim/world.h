@@ -86,6 +86,27 @@ typedef struct eni_event_trace {
     void *trace_user;
 } eni_event_trace;
 
+typedef struct eni_sim_stores {
+    int32_t n, nshards;
+    eni_sim_store *all; /* (n) */
+    eni_store_actions actions;
+} eni_sim_stores;
+
+/* Collectives and sendrecvs that are not complete yet. */
+typedef struct eni_sim_exchanges {
+    eni_collective *collectives;
+    eni_sendrecv *sendrecvs; /* halves without their other half */
+    int64_t *group_free_ns;  /* (1 + nhosts) when the links of a group are idle again */
+} eni_sim_exchanges;
+
+/* What gradients are made of. */
+typedef struct eni_sim_gradients {
+    uint64_t *samples_before; /* (n) of each micro-batch: in those before it; grown on demand */
+    uint64_t n;
+    float *scratch; /* (count) a mean, or a micro-gradient */
+    float **micro;  /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
+} eni_sim_gradients;
+
 struct eni_sim {
     const eni_sim_config *config;
     eni_sim_result *result;
@@ -100,9 +121,9 @@ struct eni_sim {
 
     int32_t nranks, nhosts, nrunning;
     eni_sim_rank *ranks;
-    int32_t nstores, nshards;
-    eni_sim_store *stores;
-    eni_store_actions actions;
+    eni_sim_stores stores;
+    eni_sim_exchanges exchanges;
+    eni_sim_gradients gradients;
     eni_sim_block *blocks;        /* what eni_sim_alloc gave out */
     uint64_t refusals;            /* answers of stores that refused: the first is logged as a warning */
     uint64_t in_flight;           /* messages: the run ends when the last has arrived */
@@ -110,14 +131,7 @@ struct eni_sim {
     eni_fault_state *fault_state; /* theirs */
 
     bool claims;
-    uint64_t next_batch;      /* CLAIM: the next of the global order */
-    uint64_t *samples_before; /* (nsamples_before) of each micro-batch: in those before it; grown on demand */
-    uint64_t nsamples_before;
-    float *scratch;              /* (count) a mean, or a micro-gradient */
-    float **micro;               /* (accumulate) micro-gradients of a rank alone in the world, else NULL */
-    eni_collective *collectives; /* not complete yet */
-    eni_sendrecv *sendrecvs;     /* halves without their other half */
-    int64_t *group_free_ns;      /* (1 + nhosts) when the links of a group are idle again */
+    uint64_t next_batch; /* CLAIM: the next of the global order */
 };
 
 /* One partition's part of a call. */

@@ -89,7 +89,7 @@ en_status eni_store_new(const eni_store_config *config, eni_store **store_out)
         EN_TRY_GOTO(partition_init(store, &store->part[b], b), free_store);
     }
     st = EN_ENOMEM;
-    if (!(store->mean = eni_alloc_array(store->max_count, sizeof(float)))) goto free_store;
+    if (!(store->mean.sum = eni_alloc_array(store->max_count, sizeof(float)))) goto free_store;
     *store_out = store;
     return EN_OK;
 
@@ -125,7 +125,7 @@ static void partition_fini(eni_store *store, eni_partition *part)
     eni_free(part->first);
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
         eni_free(part->slot[i]);
-        eni_free(part->frozen[i]);
+        eni_free(part->frozen.slot[i]);
     }
 }
 
@@ -136,9 +136,9 @@ void eni_store_free(eni_store *store)
         partition_fini(store, &store->part[b]);
     free_calls(store, store->retired);
     free_calls(store, store->idle);
-    for (uint32_t i = 0; i < store->npool; i++)
-        eni_free(store->pool[i]);
-    free(store->pool);
+    for (uint32_t i = 0; i < store->pool.n; i++)
+        eni_free(store->pool.free[i]);
+    free(store->pool.free);
     for (int32_t r = 0; store->client && r < store->config.world; r++) {
         eni_histogram_fini(&store->client[r].stats.staleness);
         eni_histogram_fini(&store->client[r].stats.steady);
@@ -146,9 +146,9 @@ void eni_store_free(eni_store *store)
     eni_free(store->client);
     eni_free(store->part);
     eni_free((void *)store->config.bucket_counts);
-    eni_free(store->mean);
-    free(store->source);
-    free(store->scale);
+    eni_free(store->mean.sum);
+    free(store->mean.source);
+    free(store->mean.scale);
     eni_free(store);
 }
 
@@ -204,13 +204,13 @@ static en_status freeze(eni_partition *part)
 {
     for (int i = 0; i < ENI_MAX_SLOTS; i++) {
         if (!part->slot[i]) continue;
-        if (!part->frozen[i]) part->frozen[i] = eni_alloc_array(part->pub.count, sizeof(float));
-        if (!part->frozen[i]) return EN_ENOMEM;
-        memcpy(part->frozen[i], part->slot[i], part->pub.count * sizeof(float));
+        if (!part->frozen.slot[i]) part->frozen.slot[i] = eni_alloc_array(part->pub.count, sizeof(float));
+        if (!part->frozen.slot[i]) return EN_ENOMEM;
+        memcpy(part->frozen.slot[i], part->slot[i], part->pub.count * sizeof(float));
     }
-    part->frozen_version = part->pub.version;
-    part->frozen_steps = part->steps;
-    part->frozen_samples = part->samples;
+    part->frozen.version = part->pub.version;
+    part->frozen.steps = part->steps;
+    part->frozen.samples = part->samples;
     return EN_OK;
 }
 
@@ -221,11 +221,11 @@ static en_status show(eni_partition *part, uint32_t kind, eni_store_action *acti
     action->samples = part->samples;
     if (kind == ENI_VECTOR_WEIGHTS) return EN_OK;
     if (kind == ENI_VECTOR_FREEZE) return freeze(part);
-    if (!part->frozen[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(part));
-    action->data = part->frozen[kind - ENI_VECTOR_SLOT];
-    action->version = action->met = part->frozen_version;
-    action->steps = part->frozen_steps;
-    action->samples = part->frozen_samples;
+    if (!part->frozen.slot[kind - ENI_VECTOR_SLOT]) EN_TRY(freeze(part));
+    action->data = part->frozen.slot[kind - ENI_VECTOR_SLOT];
+    action->version = action->met = part->frozen.version;
+    action->steps = part->frozen.steps;
+    action->samples = part->frozen.samples;
     return EN_OK;
 }
 

@@ -52,6 +52,12 @@ typedef struct eni_dedupe {
     float **peer;         /* (strategy->peer_vecs) made when first asked for */
 } eni_dedupe;
 
+/* What is kept aside for a snapshot; no state of the store. */
+typedef struct eni_frozen {
+    float *slot[ENI_MAX_SLOTS];
+    uint64_t version, steps, samples;
+} eni_frozen;
+
 typedef struct eni_partition {
     en_partition pub;           /* first: hooks hand back a pointer to it */
     uint64_t whole, lo;         /* elements of the bucket; where this partition starts in it */
@@ -60,8 +66,7 @@ typedef struct eni_partition {
     int is_used;             /* some client has called it */
     uint64_t steps, samples; /* optimizer steps and samples applied */
     float *slot[ENI_MAX_SLOTS];
-    float *frozen[ENI_MAX_SLOTS]; /* slots kept aside for a snapshot; no state of the store */
-    uint64_t frozen_version, frozen_steps, frozen_samples;
+    eni_frozen frozen;
     float *first;       /* the initial weights, kept only for peer() */
     void *state;        /* the strategy's */
     eni_dedupe *dedupe; /* (world) */
@@ -83,6 +88,29 @@ typedef struct eni_client_record {
     eni_store_client_stats stats;
 } eni_client_record;
 
+/* The strategy's hook that runs. */
+typedef struct eni_store_hook {
+    const char *name;    /* NULL: none */
+    eni_partition *part; /* its */
+    eni_call *call;      /* whose message it has; NULL: none */
+    int32_t client;      /* whose message or membership; -1: nobody's */
+    en_status verdict;   /* on it, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
+} eni_store_hook;
+
+/* The arguments of eni_mean, and where it goes. */
+typedef struct eni_store_mean {
+    float *sum;           /* (max_count) the accumulator */
+    const float **source; /* (room) */
+    float *scale;         /* (room) */
+    uint32_t room;
+} eni_store_mean;
+
+/* Buffers of max_count for detached payloads. */
+typedef struct eni_store_pool {
+    float **free;
+    uint32_t n, room, nmade; /* free ones, room for pointers, ever made */
+} eni_store_pool;
+
 struct eni_store {
     en_store table; /* first: hooks hand back a pointer to it */
     eni_store_config config;
@@ -92,27 +120,19 @@ struct eni_store {
     uint32_t nused;            /* of those, called by some client */
     uint32_t nactive, nleft;   /* clients; nleft: finished or left */
     uint64_t max_count;        /* elements of the largest partition */
-    float *mean;               /* (max_count) the accumulator */
-    const float **source;      /* (source_room) arguments of eni_mean */
-    float *scale;              /* (source_room) */
-    uint32_t source_room;
+    eni_store_mean mean;
     uint64_t rand_index;
     uint64_t nevents;
-    int64_t now_ns;           /* of the event in progress */
-    int64_t timer_told;       /* the last TIMER_AT; INT64_MAX: none */
-    int has_timers;           /* some hook has set one */
-    eni_call *current;        /* the call whose on_push runs */
-    int did_touch;            /* in that hook */
-    const char *hook;         /* that runs; NULL: none */
-    eni_partition *hook_part; /* of that hook */
-    eni_call *hook_call;      /* whose message it has; NULL: none */
-    int32_t hook_client;      /* whose message or membership; -1: nobody's */
-    en_status verdict;        /* on that hook, said already: EN_EBUG after misuse, EN_EINVAL; EN_OK */
-    eni_call *idle;           /* recycled calls */
-    eni_call *retired;        /* done with, but an action of the last step may point into their payload */
-    float **pool;             /* buffers of max_count for detached payloads */
-    uint32_t npool, pool_room, nbuffers; /* free ones, room for pointers, ever made */
-    eni_store_actions *actions;          /* of the event in progress */
+    int64_t now_ns;     /* of the event in progress */
+    int64_t timer_told; /* the last TIMER_AT; INT64_MAX: none */
+    int has_timers;     /* some hook has set one */
+    eni_call *current;  /* the call whose on_push runs */
+    int did_touch;      /* in that hook */
+    eni_store_hook hook;
+    eni_store_pool pool;
+    eni_call *idle;             /* recycled calls */
+    eni_call *retired;          /* done with, but an action of the last step may point into their payload */
+    eni_store_actions *actions; /* of the event in progress */
     eni_store_stats stats;
 };
 

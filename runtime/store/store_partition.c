@@ -45,7 +45,7 @@ static void call_empty(eni_store *store, eni_call *call)
 {
     if (call->payload.release) call->payload.release(call->payload.owner);
     call->payload = (eni_payload){0};
-    if (call->pooled) store->pool[store->npool++] = call->pooled; /* room: made when the buffer was */
+    if (call->pooled) store->pool.free[store->pool.n++] = call->pooled; /* room: made when the buffer was */
     call->pooled = NULL;
 }
 
@@ -108,12 +108,13 @@ void eni_partition_release(eni_partition *part, eni_call *call)
 /* A buffer of max_count elements, and room in the pool for the day when it comes back. */
 static float *pool_take(eni_store *store)
 {
-    if (store->npool > 0) return store->pool[--store->npool];
-    const uint32_t made = store->nbuffers + 1;
-    if (eni_store_grow((void **)&store->pool, &store->pool_room, made, sizeof *store->pool) != EN_OK)
+    if (store->pool.n > 0) return store->pool.free[--store->pool.n];
+    const uint32_t made = store->pool.nmade + 1;
+    if (eni_store_grow((void **)&store->pool.free, &store->pool.room, made, sizeof *store->pool.free) !=
+        EN_OK)
         return NULL;
     float *buffer = eni_alloc_array(store->max_count, sizeof(float));
-    if (buffer) store->nbuffers++;
+    if (buffer) store->pool.nmade++;
     return buffer;
 }
 
@@ -341,9 +342,9 @@ en_status eni_partition_count(eni_store *store, eni_call *call, uint64_t version
 
 static en_status room_for_sources(eni_store *store, uint32_t n)
 {
-    uint32_t room = store->source_room;
-    EN_TRY(eni_store_grow((void **)&store->source, &room, n, sizeof *store->source));
-    return eni_store_grow((void **)&store->scale, &store->source_room, n, sizeof *store->scale);
+    uint32_t room = store->mean.room;
+    EN_TRY(eni_store_grow((void **)&store->mean.source, &room, n, sizeof *store->mean.source));
+    return eni_store_grow((void **)&store->mean.scale, &store->mean.room, n, sizeof *store->mean.scale);
 }
 
 /* What a contribution weighs in the mean: deltas and weights count each client once. */
@@ -362,13 +363,13 @@ static void mean_range(eni_store *store, const eni_partition *part, int32_t rank
     for (uint32_t k = 0; k < part->nstaged; k++) {
         const eni_call *call = part->staged[(start + k) % part->nstaged];
         if (weight_of(call) == 0) continue;
-        store->source[n] = call->msg.data + lo;
-        store->scale[n++] = (float)(call->weight * (double)weight_of(call));
+        store->mean.source[n] = call->msg.data + lo;
+        store->mean.scale[n++] = (float)(call->weight * (double)weight_of(call));
     }
-    eni_mean(store->mean + lo, store->source, store->scale, (int)n, inv, hi - lo);
+    eni_mean(store->mean.sum + lo, store->mean.source, store->mean.scale, (int)n, inv, hi - lo);
 }
 
-/* store->mean = the mean of what is staged, which weighs something; the bits of eni_mean_ranks. */
+/* store->mean.sum = the mean of what is staged, which weighs something; the bits of eni_mean_ranks. */
 static void mean_of_staged(eni_store *store, const eni_partition *part, uint64_t weight)
 {
     const uint64_t count = part->pub.count, end = part->lo + count;
@@ -401,7 +402,7 @@ static en_status apply_mean(eni_store *store, eni_partition *part)
     eni_hyper hyper = store->config.hyper;
     hyper.lr = eni_schedule_lr(&store->config.schedule, part->samples);
     hyper.step = part->steps;
-    store->config.optimizer->step(part->pub.w, part->slot, store->mean, part->pub.count, &hyper);
+    store->config.optimizer->step(part->pub.w, part->slot, store->mean.sum, part->pub.count, &hyper);
     return EN_OK;
 }
 
@@ -416,7 +417,7 @@ en_status eni_partition_step(eni_store *store, eni_partition *part)
     }
     if (weight > 0) EN_TRY(room_for_sources(store, part->nstaged));
     if (weight > 0) mean_of_staged(store, part, weight);
-    const int is_finite = weight == 0 || eni_all_finite(store->mean, part->pub.count);
+    const int is_finite = weight == 0 || eni_all_finite(store->mean.sum, part->pub.count);
     EN_TRY(count_staged(store, part, is_finite));
     if (!is_finite) {
         store->stats.nonfinite++;
@@ -457,25 +458,25 @@ void eni_partition_recount(const eni_store *store, eni_partition *part)
 __attribute__((format(printf, 2, 3))) static void misuse(eni_store *store, const char *fmt, ...)
 {
     char text[320];
-    const eni_partition *part = store->hook_part;
+    const eni_partition *part = store->hook.part;
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    store->verdict = EN_EBUG;
-    if (store->hook == NULL) {
+    store->hook.verdict = EN_EBUG;
+    if (store->hook.name == NULL) {
         eni_error("store", "%s, outside of a hook, %s", store->config.strategy->name, text);
         return;
     }
-    eni_error("store", "%s of %s (shard %u, bucket %u, version %llu, rank %d) %s", store->hook,
+    eni_error("store", "%s of %s (shard %u, bucket %u, version %llu, rank %d) %s", store->hook.name,
               store->config.strategy->name, part->pub.shard, part->pub.bucket,
-              (unsigned long long)part->pub.version, store->hook_client, text);
+              (unsigned long long)part->pub.version, store->hook.client, text);
 }
 
 /* 1 if `part` is the one whose hook runs; else misuse of `operation`. */
 static int knows(eni_store *store, const char *operation, const en_partition *part)
 {
-    if (store->hook != NULL && part == &store->hook_part->pub) return 1;
+    if (store->hook.name != NULL && part == &store->hook.part->pub) return 1;
     misuse(store, "called %s with a partition that is not the hook's", operation);
     return 0;
 }
@@ -541,20 +542,20 @@ static en_status table_absorb(en_store *table, const en_partition *part, const e
                weight);
         return EN_EBUG;
     }
-    return eni_partition_stage(store, store->hook_part, call, weight);
+    return eni_partition_stage(store, store->hook.part, call, weight);
 }
 
 static en_status table_step(en_store *table, const en_partition *part)
 {
     eni_store *store = table_store(table);
-    return knows(store, "step", part) ? eni_partition_step(store, store->hook_part) : EN_EBUG;
+    return knows(store, "step", part) ? eni_partition_step(store, store->hook.part) : EN_EBUG;
 }
 
 static void table_touch(en_store *table, const en_partition *part)
 {
     eni_store *store = table_store(table);
     if (!knows(store, "touch", part)) return;
-    store->hook_part->pub.version++;
+    store->hook.part->pub.version++;
     store->stats.touches++;
     store->did_touch = 1;
 }
@@ -569,11 +570,11 @@ static float *table_peer(en_store *table, const en_partition *pub, int32_t src, 
                store->config.world);
         return NULL;
     }
-    eni_dedupe *dedupe = &store->hook_part->dedupe[src];
+    eni_dedupe *dedupe = &store->hook.part->dedupe[src];
     if (!dedupe->peer && !(dedupe->peer = eni_alloc_array(vecs, sizeof *dedupe->peer))) return NULL;
     if (!dedupe->peer[i]) {
         dedupe->peer[i] = eni_alloc_array(pub->count, sizeof(float));
-        if (dedupe->peer[i]) memcpy(dedupe->peer[i], store->hook_part->first, pub->count * sizeof(float));
+        if (dedupe->peer[i]) memcpy(dedupe->peer[i], store->hook.part->first, pub->count * sizeof(float));
     }
     return dedupe->peer[i];
 }
@@ -581,7 +582,7 @@ static float *table_peer(en_store *table, const en_partition *pub, int32_t src, 
 static void table_timer(en_store *table, const en_partition *pub, int64_t delay_ns)
 {
     eni_store *store = table_store(table);
-    eni_partition *part = store->hook_part;
+    eni_partition *part = store->hook.part;
     if (!knows(store, "timer", pub)) return;
     if (delay_ns < 0) delay_ns = 0;
     part->has_timer = store->has_timers = 1;
@@ -591,14 +592,14 @@ static void table_timer(en_store *table, const en_partition *pub, int64_t delay_
 static en_status table_answer(en_store *table, const en_msg *msg, uint64_t word)
 {
     eni_store *store = table_store(table);
-    if (store->hook_call == NULL || msg != &store->hook_call->msg) {
+    if (store->hook.call == NULL || msg != &store->hook.call->msg) {
         misuse(store, "called answer without its message: it belongs into on_push and on_pull");
         return EN_EBUG;
     }
     if (word == 0) return EN_OK;
     misuse(store, "called answer with the word %llu, which nothing carries yet: give 0",
            (unsigned long long)word);
-    store->verdict = EN_EINVAL;
+    store->hook.verdict = EN_EINVAL;
     return EN_EINVAL;
 }
 
@@ -628,20 +629,20 @@ static en_status begin_hook(eni_store *store, const char *hook, eni_partition *p
                             int32_t client)
 {
     if (!(store->config.strategy->flags & EN_ROUNDS)) EN_TRY(eni_partition_own(store, part));
-    store->hook = hook;
-    store->hook_part = part;
-    store->hook_call = call;
-    store->hook_client = client;
-    store->verdict = EN_OK;
+    store->hook.name = hook;
+    store->hook.part = part;
+    store->hook.call = call;
+    store->hook.client = client;
+    store->hook.verdict = EN_OK;
     return EN_OK;
 }
 
 static en_status end_hook(eni_store *store)
 {
-    store->hook = NULL;
-    store->hook_part = NULL;
-    store->hook_call = NULL;
-    return store->verdict;
+    store->hook.name = NULL;
+    store->hook.part = NULL;
+    store->hook.call = NULL;
+    return store->hook.verdict;
 }
 
 en_status eni_store_hook_push(eni_store *store, eni_partition *part, eni_call *call)

@@ -27,14 +27,14 @@ static void draw_faults(eni_sim *sim)
     for (int32_t i = 0; i < plan->cuts; i++) {
         const int64_t from = eni_faults_draw_ns(w, plan->quiet_ns);
         w->cut[i] = (eni_cut){.rank = (int32_t)eni_faults_draw(w, (uint64_t)sim->nranks),
-                              .store = (int32_t)eni_faults_draw(w, (uint64_t)sim->nstores),
+                              .store = (int32_t)eni_faults_draw(w, (uint64_t)sim->stores.n),
                               .ways = 1 + (int32_t)eni_faults_draw(w, 3),
                               .from_ns = from,
                               .to_ns = from + eni_faults_draw_ns(w, plan->outage_ns)};
     }
     for (int32_t i = 0; i < plan->store_deaths; i++)
         eni_faults_post(sim, eni_faults_draw_ns(w, plan->quiet_ns), eni_faults_store_dies,
-                        &sim->stores[eni_faults_draw(w, (uint64_t)sim->nstores)]);
+                        &sim->stores.all[eni_faults_draw(w, (uint64_t)sim->stores.n)]);
     for (int32_t i = 0; i < plan->rank_deaths; i++)
         eni_faults_post(sim, eni_faults_draw_ns(w, plan->quiet_ns), eni_faults_rank_dies,
                         &sim->ranks[eni_faults_draw(w, (uint64_t)sim->nranks)]);
@@ -51,7 +51,7 @@ static en_status open_kept(const eni_sim *sim, eni_snapshot *kept)
 
 static en_status open_faults(eni_sim *sim)
 {
-    const size_t stores = (size_t)sim->nstores, ranks = (size_t)sim->nranks;
+    const size_t stores = (size_t)sim->stores.n, ranks = (size_t)sim->nranks;
     eni_fault_state *w = sim->fault_state = eni_alloc(sizeof *w);
     if (!w) return EN_ENOMEM;
     w->plan = sim->config->faults_config;
@@ -65,7 +65,7 @@ static en_status open_faults(eni_sim *sim)
     if (!w->fault || !w->member || !w->client || !w->cut) return EN_ENOMEM;
     for (size_t r = 0; r < ranks; r++)
         w->member[r] = (eni_presence_of){.incarnation = ENI_SIM_INCARNATION, .is_in = 1};
-    for (int32_t k = 0; k < sim->nstores; k++) {
+    for (int32_t k = 0; k < sim->stores.n; k++) {
         eni_fault_saving *s = eni_sim_alloc(sim, sizeof *s);
         if (!s) return EN_ENOMEM;
         *s = (eni_fault_saving){.store = k};
@@ -95,7 +95,7 @@ static void close_faults(eni_sim *sim)
 {
     eni_fault_state *w = sim->fault_state;
     if (!w) return;
-    for (int32_t k = 0; w->fault && k < sim->nstores; k++) {
+    for (int32_t k = 0; w->fault && k < sim->stores.n; k++) {
         close_kept(&w->fault[k].safe);
         close_kept(&w->fault[k].pending);
         eni_free(w->fault[k].finished);
@@ -120,11 +120,11 @@ static int is_over(const eni_sim *sim)
 
 static en_status check(eni_sim *sim)
 {
-    for (int32_t k = 0; sim->fault_state && k < sim->nstores; k++) {
+    for (int32_t k = 0; sim->fault_state && k < sim->stores.n; k++) {
         const eni_fault_store *fault = &sim->fault_state->fault[k];
         uint64_t behind = 0, counted = 0;
         for (int32_t r = 0; r < sim->nranks; r++) {
-            const eni_store_client_stats *stats = eni_store_client(sim->stores[k].core, r);
+            const eni_store_client_stats *stats = eni_store_client(sim->stores.all[k].core, r);
             behind += stats->staleness.sum;
             counted += stats->staleness.count;
             sim->fault_state->figures->applied += stats->applied;

@@ -208,7 +208,7 @@ static void arrived(void *sim_, void *message_)
         release(m);
         return;
     }
-    eni_sim_store *store = &sim->stores[m->header.shard];
+    eni_sim_store *store = &sim->stores.all[m->header.shard];
     const en_status st = m->header.type == ENI_MSG_CALL ? call_store(store, m) : finish_at_store(store, m);
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
@@ -218,7 +218,7 @@ void eni_faults_reply(eni_sim_store *store, const eni_store_action *action)
     eni_sim *sim = store->sim;
     eni_header header =
         answer_to(sim, action->type == ENI_STORE_REPLY ? ENI_MSG_REPLY : ENI_MSG_REFUSED, action->client,
-                  action->ticket >> 40, (int32_t)(store - sim->stores), action->bucket);
+                  action->ticket >> 40, (int32_t)(store - sim->stores.all), action->bucket);
     header.seq = action->ticket & ((UINT64_C(1) << 40) - 1);
     header.version = action->version;
     header.base_version = action->met;
@@ -390,15 +390,15 @@ en_status eni_faults_open_client(eni_sim *sim, int32_t rank)
 {
     eni_fault_state *w = sim->fault_state;
     eni_fault_client *c = &w->client[rank];
-    const size_t stores = (size_t)sim->nstores;
+    const size_t stores = (size_t)sim->stores.n;
     c->sim = sim;
     c->is_open = 1;
     c->call = eni_alloc_array(stores * sim->buckets->n, sizeof *c->call);
     c->finished_attempt = eni_alloc_array(stores, sizeof *c->finished_attempt);
     if (c->call == NULL || c->finished_attempt == NULL) return EN_ENOMEM;
-    EN_TRY(eni_client_state_init(&c->state, sim->buckets->n, sim->nstores, rank, w->member[rank].incarnation,
+    EN_TRY(eni_client_state_init(&c->state, sim->buckets->n, sim->stores.n, rank, w->member[rank].incarnation,
                                  UINT32_MAX));
-    for (int32_t k = 0; k < sim->nstores; k++)
+    for (int32_t k = 0; k < sim->stores.n; k++)
         step(c, &(eni_client_event){.type = ENI_CLIENT_RETURNED, .shard = k, .epoch = w->fault[k].epoch},
              NULL);
     return sim->status;
@@ -432,7 +432,7 @@ int eni_faults_is_done(const eni_sim *sim, int32_t rank)
 {
     const eni_fault_client *c = &sim->fault_state->client[rank];
     if (!eni_delivery_is_client(&sim->ranks[rank])) return 1;
-    for (int32_t k = 0; k < sim->nstores; k++) {
+    for (int32_t k = 0; k < sim->stores.n; k++) {
         const eni_fault_store *fault = &sim->fault_state->fault[k];
         if (!c->is_open || c->state.shards[k].goodbye == ENI_CLIENT_NO_GOODBYE || fault->is_down ||
             c->state.shards[k].epoch != fault->epoch)

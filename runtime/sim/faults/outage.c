@@ -26,7 +26,7 @@ static en_status append(void *user, const void *data, size_t bytes)
 
 en_status eni_faults_keep(eni_sim *sim, int32_t k, eni_snapshot *kept)
 {
-    const eni_store *core = sim->stores[k].core;
+    const eni_store *core = sim->stores.all[k].core;
     const eni_fault_store *fault = &sim->fault_state->fault[k];
     const uint32_t n = sim->buckets->n;
     kept->n = 0;
@@ -112,7 +112,7 @@ static en_status revive(eni_sim *sim, int32_t k)
 {
     eni_fault_state *w = sim->fault_state;
     eni_fault_store *fault = &w->fault[k];
-    eni_sim_store *store = &sim->stores[k];
+    eni_sim_store *store = &sim->stores.all[k];
     EN_TRY(eni_shards_renew(sim, k));
     EN_TRY(eni_store_load(store->core, fault->safe.bytes, fault->safe.n, sim->queue.now_ns));
     fault->is_down = 0;
@@ -133,7 +133,7 @@ static en_status revive(eni_sim *sim, int32_t k)
 static void store_returns(void *sim_, void *store_)
 {
     eni_sim *sim = sim_;
-    const en_status st = revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores));
+    const en_status st = revive(sim, (int32_t)((eni_sim_store *)store_ - sim->stores.all));
     if (st != EN_OK) eni_sim_fail(sim, st);
 }
 
@@ -142,7 +142,7 @@ void eni_faults_store_dies(void *sim_, void *store_)
     eni_sim *sim = sim_;
     eni_sim_store *store = store_;
     eni_fault_state *w = sim->fault_state;
-    const int32_t k = (int32_t)(store - sim->stores);
+    const int32_t k = (int32_t)(store - sim->stores.all);
     eni_fault_store *fault = &w->fault[k];
     if (fault->is_down) return;
     w->figures->store_deaths++;
@@ -161,9 +161,9 @@ static void member_everywhere(eni_sim *sim, int32_t r, uint32_t member)
 {
     eni_fault_state *w = sim->fault_state;
     w->member[r].is_in = member == EN_MEMBER_JOINED;
-    for (int32_t k = 0; k < sim->nstores; k++) {
+    for (int32_t k = 0; k < sim->stores.n; k++) {
         if (w->fault[k].is_down) continue; /* it is told when it returns */
-        const en_status st = eni_faults_member(&sim->stores[k], r, w->member[r].incarnation, member);
+        const en_status st = eni_faults_member(&sim->stores.all[k], r, w->member[r].incarnation, member);
         if (st != EN_OK) eni_sim_fail(sim, st);
     }
 }
