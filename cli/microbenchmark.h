@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "config/config.h"
-#include "runtime/collective/cost_curve.h"
+#include "runtime/collective/probe.h"
 #include "runtime/host/cost_model.h"
 
 enum { ENI_PROCESSES_MAX = 64 }; /* processes */

@@ -54,4 +54,11 @@ int eni_all_finite(const float *src, uint64_t count);
 /* y = a * x + b * y; b == 0 overwrites y whatever it held (NaN too). */
 void eni_lin(float *y, float a, const float *x, float b, uint64_t count);
 
+/* The same, in place in all of them: each element is read once from every rank and written once to every
+ * rank, and its sum lives in a register. What an all-reduce in shared memory does. Elements [lo, hi) of a
+ * bucket of `count`: vectors[r] points at element lo of rank r's. Arguments, order and left out ranks as
+ * eni_mean_ranks; those are written too. The vectors do not overlap. Thread-safe, never allocates. */
+void eni_mean_all(float *const *vectors, const uint64_t *nsamples, int world, eni_sum_order order,
+                  uint64_t count, uint64_t lo, uint64_t hi);
+
 #endif

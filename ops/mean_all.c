@@ -1,6 +1,6 @@
 /* mean_all.c - the mean of all ranks' vectors, written to all of them: loops over lines whose sums stay in
- * registers, with code of their own for two and for four ranks; see mean_all.h. */
-#include "ops/mean_all.h"
+ * registers, with code of their own for two and for four ranks; see mean.h. */
+#include "ops/mean.h"
 
 #include <string.h>
 

@@ -138,8 +138,8 @@ typedef struct eni_coll_op {
     uint64_t nsamples; /* behind this rank's contribution; 0: it does not count, whatever it holds */
     int to, from;      /* ENI_COLL_SENDRECV: sends `slot` to rank `to`, receives into `slot_in` from `from` */
     uint32_t slot_in;
-    eni_coll_on_reduced on_reduced; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are. What it
-                           writes on one rank may be read by all when the operation is done */
+    eni_coll_on_reduced on_reduced; /* ENI_COLL_MEAN_STEP: where the mean goes; the vectors stay as they are.
+                           What it writes on one rank may be read by all when the operation is done */
     void *on_reduced_user;
 } eni_coll_op;
 

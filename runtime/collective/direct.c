@@ -18,7 +18,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "ops/mean_all.h"
+#include "ops/mean.h"
 #include "runtime/collective/group.h"
 
 typedef struct op_slot {

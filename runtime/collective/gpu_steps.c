@@ -1,7 +1,8 @@
 /* gpu_steps.c - see gpu_steps.h.
  *
  * The numbers of a step (rates, scales) lie at one place in device memory, so that a graph finds them there.
- * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits. */
+ * They come through a ring of registered slots: the host may be eight steps ahead of the GPU before it waits.
+ */
 #include "runtime/collective/gpu_steps.h"
 
 #include <sched.h>
@@ -367,7 +368,8 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *s, uint32_t bucket)
 en_status eni_gpu_steps_ready(eni_gpu_steps *s, uint32_t bucket, int may_block)
 {
     if (s->is_replayed) return EN_OK;
-    return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient") : s->gpu->poll(s->ready[bucket]);
+    return may_block ? eni_gpu_steps_await(s, s->ready[bucket], "a gradient")
+                     : s->gpu->poll(s->ready[bucket]);
 }
 
 /* Who has samples is the same for all buckets of a step: mostly the numbers are there already. */

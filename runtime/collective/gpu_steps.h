@@ -57,11 +57,11 @@ typedef struct eni_gpu_steps_config {
     eni_sum_order sum_order; /* ALONE; of SHARED the group's, and NCCL has its own */
     int nslots;
     float *param, *slot[ENI_MAX_SLOTS]; /* SHARED: rank 0's on all ranks */
-    float *const *grads; /* (ngrads) ALONE: one per micro-batch; GROUP: this rank's; SHARED: all ranks',
-                            [rank] is this rank's own */
-    int ngrads;          /* at most EN_GPU_SOURCES */
-    en_group *group;     /* GROUP */
-    eni_alive alive;     /* of the run; asked in every wait */
+    float *const *grads;     /* (ngrads) ALONE: one per micro-batch; GROUP: this rank's; SHARED: all ranks',
+                                [rank] is this rank's own */
+    int ngrads;              /* at most EN_GPU_SOURCES */
+    en_group *group;         /* GROUP */
+    eni_alive alive;         /* of the run; asked in every wait */
     eni_gpu_timeout timeout; /* with every wait; zeroed for GROUP, whose work waits for all ranks' */
 } eni_gpu_steps_config;
 
@@ -96,16 +96,17 @@ en_status eni_gpu_steps_wait(eni_gpu_steps *steps, uint32_t bucket);
  * it: EN_OK, or what alive says. */
 en_status eni_gpu_steps_ready(eni_gpu_steps *steps, uint32_t bucket, int may_block);
 
-/* SHARED: an eni_coll_on_reduced for bucket-relative elements [lo, hi): runs the kernel on this slice and blocks
- * until it is done. from->rank says whose each source is, of one at least; from->src is not looked at. What
- * went wrong in it, eni_gpu_steps_status says. */
+/* SHARED: an eni_coll_on_reduced for bucket-relative elements [lo, hi): runs the kernel on this slice and
+ * blocks until it is done. from->rank says whose each source is, of one at least; from->src is not looked at.
+ * What went wrong in it, eni_gpu_steps_status says. */
 void eni_gpu_steps_take(eni_gpu_steps *steps, uint32_t bucket, uint64_t lo, uint64_t hi,
                         const eni_sources *from);
 en_status eni_gpu_steps_status(const eni_gpu_steps *steps);
 
-/* Blocks until an event of this context is reached, for whoever must wait behind what the steps have enqueued:
- * NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the group has
- * been aborted, so that the streams run dry, and the device's sync returns; EN_EIO when the timeout is over.
+/* Blocks until an event of this context is reached, for whoever must wait behind what the steps have
+ * enqueued: NCCL never ends by itself when a peer is gone. EN_OK; or what alive or the group says: then the
+ * group has been aborted, so that the streams run dry, and the device's sync returns; EN_EIO when the timeout
+ * is over.
  */
 en_status eni_gpu_steps_await(eni_gpu_steps *steps, en_event *event, const char *what);
 

@@ -1,5 +1,6 @@
-/* naive.c - everybody sends everything to everybody over TCP, and sums alone in rank order: p (p - 1) vectors
- * on the wire. What the others are measured against; the bits are those of `direct`. */
+/* naive.c - whole vectors over TCP, to whom they are for: everybody's to everybody, who sums alone in rank
+ * order, p (p - 1) vectors on the wire, what the others are measured against, with the bits of `direct`; or
+ * (sendrecv) one to one rank and one from another. */
 #include <string.h>
 
 #include "core/memory.h"
@@ -20,6 +21,13 @@ static int sends(const eni_coll_op *op, int from, int to)
     return 1;
 }
 
+/* Where a vector that is not summed goes. */
+static float *target_of(const eni_coll *coll, const eni_inflight *inflight)
+{
+    if (inflight->op->op != ENI_COLL_SENDRECV) return inflight->vector;
+    return eni_arena_at(coll->arenas[coll->config.rank], inflight->op->slot_in, inflight->op->offset);
+}
+
 static void naive_start(eni_coll *coll, eni_inflight *inflight)
 {
     const eni_coll_op *op = inflight->op;
@@ -31,6 +39,17 @@ static void naive_start(eni_coll *coll, eni_inflight *inflight)
         inflight->in[r] = (eni_transfer){.lo = 0, .hi = op->count};
         inflight->in[r].is_needed = r != rank && sends(op, r, rank);
     }
+}
+
+static void sendrecv_start(eni_coll *coll, eni_inflight *inflight)
+{
+    const eni_coll_op *op = inflight->op;
+    const int rank = coll->config.rank;
+    for (int r = 0; r < coll->config.nranks; r++) {
+        inflight->out[r] = (eni_transfer){.hi = op->count, .is_needed = r == op->to && r != rank};
+        inflight->in[r] = (eni_transfer){.hi = op->count, .is_needed = r == op->from && r != rank};
+    }
+    if (op->from == rank) memmove(target_of(coll, inflight), inflight->vector, op->count * sizeof(float));
 }
 
 static int naive_next(eni_coll *coll, eni_inflight *inflight, int peer, eni_frame *frame,
@@ -63,7 +82,7 @@ static int naive_accept(eni_coll *coll, eni_inflight *inflight, int peer, const 
     if (frame->lo != transfer->lo || frame->hi != transfer->hi || frame->at != transfer->at ||
         frame->n != eni_segment_at(coll, transfer->hi - transfer->lo, transfer->at))
         return 0;
-    float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : inflight->vector;
+    float *base = eni_coll_is_reduction(inflight->op) ? scratch_of(coll, peer) : target_of(coll, inflight);
     *data_out = base + transfer->lo + transfer->at;
     return 1;
 }
@@ -119,4 +138,13 @@ const eni_algorithm eni_naive_algorithm = {
     .awaits = naive_awaits,
     .needs = naive_needs,
     .end = naive_end,
+};
+
+const eni_algorithm eni_sendrecv_algorithm = {
+    .start = sendrecv_start,
+    .next = naive_next,
+    .accept = naive_accept,
+    .arrived = naive_arrived,
+    .awaits = naive_awaits,
+    .needs = naive_needs,
 };

@@ -1,6 +1,6 @@
 /* progress_engine.h - the progress thread of a group over TCP, and the algorithms that it runs.
  *
- * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c, sendrecv.c) is
+ * The thread owns the sockets and every operation in flight. An algorithm (ring.c, naive.c) is
  * what an operation sends to whom and does with what arrives; it never touches a socket and never waits.
  *
  * Order. On every link the oldest unfinished operation goes first. Data of a later one is sent only to a
@@ -13,7 +13,67 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "runtime/collective/stream.h"
+#include "runtime/collective/group.h"
+
+/* ---- a TCP connection between two ranks ---- */
+
+/* A frame is a header of 88 bytes, little-endian, and up to one segment of float32. */
+
+#define ENI_FRAME_MAGIC 0x314c4f43u /* "COL1" */
+
+enum { ENI_FRAME_DATA = 1, ENI_FRAME_READY = 2 };
+
+typedef struct eni_frame {
+    uint32_t magic;
+    uint8_t type;  /* ENI_FRAME_* */
+    uint8_t dtype; /* DATA: ENI_COLL_F32 */
+    uint8_t op, what;
+    uint32_t epoch;
+    int32_t rank;   /* the sender */
+    uint64_t seq;   /* DATA: of the operation; READY: operations the sender has submitted */
+    uint64_t count; /* elements of the whole operation */
+    uint32_t bucket;
+    int16_t step;       /* of the ring; 0 elsewhere */
+    uint16_t training;  /* step of training, the low bits */
+    uint64_t lo, hi;    /* the range that this payload belongs to, within the operation */
+    uint64_t at;        /* first element of the payload, within [lo, hi] */
+    uint64_t nsamples;  /* behind the payload; of a sum: so far. Ring, step 0: not yet multiplied */
+    int64_t deliver_ns; /* --net emulation: not before this time; 0: at once */
+    uint32_t n;         /* elements of the payload */
+    uint32_t crc;       /* CRC-32C of the header with a crc of 0, then the payload; 0 where it is not used */
+} eni_frame;
+_Static_assert(sizeof(eni_frame) == 88, "no padding: the struct is the wire format");
+
+typedef struct eni_stream {
+    int fd; /* -1: none, or the peer has closed in good order */
+    int peer;
+    int has_crc;         /* both sides fill in and check the checksum */
+    int has_data;        /* the peer has sent data, so it wants to know what we are ready for */
+    uint64_t peer_ready; /* operations that the peer has submitted, as far as it has said */
+    uint64_t told_ready; /* what it knows of us */
+
+    int is_sending;
+    eni_frame tx;
+    const float *tx_data;
+    size_t tx_done; /* bytes of header and payload */
+    int64_t tx_begin_ns;
+
+    eni_frame rx;
+    size_t rx_done;     /* bytes of header and payload */
+    uint32_t rx_crc;    /* of what has arrived of the frame; 0 where it is not used */
+    float *rx_data;     /* NULL: the header is not complete, or not accepted yet */
+    int64_t rx_hold_ns; /* > 0: complete, but the emulated network delivers it then */
+    int64_t rx_begin_ns;
+    int lowat;      /* SO_RCVLOWAT, as set by the progress thread; 0: not yet */
+    float *scratch; /* (segment) for payloads that are added, not stored */
+} eni_stream;
+
+static inline size_t eni_frame_payload(const eni_frame *frame)
+{
+    return (size_t)frame->n * sizeof(float);
+}
+
+/* ---- operations in flight ---- */
 
 typedef struct eni_chunk { /* a range of the operation that travels round the ring */
     uint64_t lo, hi;

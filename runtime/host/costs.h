@@ -23,7 +23,7 @@
 #include "ops/optimizer.h"
 #include "runtime/client/client.h"
 #include "runtime/collective/coll.h"
-#include "runtime/collective/cost_curve.h"
+#include "runtime/collective/probe.h"
 #include "runtime/spec/buckets.h"
 
 typedef struct eni_costs {

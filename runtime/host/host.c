@@ -9,7 +9,7 @@
 #include "core/try.h"
 #include "runtime/host/host_state.h"
 
-/* ---- the transport of sockets and shared memory (transport.h) ---- */
+/* ---- the transport of sockets and shared memory (host.h) ---- */
 
 /* Collectives by a group of ranks, calls by the store client, costs by measuring both. */
 

@@ -1,4 +1,4 @@
-/* host_ops.c - what a strategy may call, kept with an arena and a transport (transport.h): the same code on
+/* host_ops.c - what a strategy may call, kept with an arena and a transport (host.h): the same code on
  * sockets, in shared memory and in virtual time.
  *
  * From top to bottom: vectors, small services, arithmetic on vectors; then requests, which are what coll,

@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "core/crc32c.h"
 #include "core/log.h"
-#include "runtime/collective/stream.h"
+#include "runtime/collective/progress_engine.h"
 #include "tests/collective/group_fixture.h"
 
 static void by_every_way(cluster_main main, int n, int killed_rank)

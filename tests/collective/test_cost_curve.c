@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/collective/cost_curve.h"
+#include "runtime/collective/probe.h"
 
 static void near(double value, double expected)
 {

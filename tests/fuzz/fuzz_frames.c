@@ -9,7 +9,7 @@
 
 #include "core/log.h"
 #include "runtime/collective/coll.h"
-#include "runtime/collective/stream.h"
+#include "runtime/collective/progress_engine.h"
 #include "tests/fuzz/must.h"
 #include "tests/fuzz/mutate.h"
 

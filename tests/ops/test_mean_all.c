@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/rng.h"
-#include "ops/mean_all.h"
+#include "ops/mean.h"
 
 enum { MAX_WORLD = 9, COUNT = 1000, NPATTERNS = 5, AROUND = 3 };
 
