@@ -17,7 +17,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "data/sampler.h"
+#include "data/plan.h"
 
 enum { DEPTH_MAX = 64, HOLD_MAX = 8 };
 

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,29 +61,59 @@ eni_image *eni_checkpoint_add(eni_checkpoint *c, const en_schema *schema, const 
     return image;
 }
 
+_Static_assert(sizeof(size_t) == sizeof(uint64_t), "state_bytes is a field of 64 bits");
 enum { HISTORY_MAX = 1000, STATE_MAX = 1 << 20 };
 
 /* ---- the facts, as JSON text --------------------------------------------------------------------------- */
 
-static void set_int(json_t *object, const char *key, uint64_t value)
-{
-    json_object_set_new(object, key, json_integer((json_int_t)value));
-}
+/* What is a text or a whole number in the JSON, and where it is in memory. */
+typedef struct field {
+    const char *key;
+    size_t at, text; /* bytes of a text; 0: 64 bits that are not negative */
+} field;
 
-static void set_text(json_t *object, const char *key, const char *value)
+#define WHOLE(type, name) #name, offsetof(type, name), 0
+#define TEXT(type, name)  #name, offsetof(type, name), sizeof(((type *)0)->name)
+
+static const field checkpoint_fields[] = {
+    {TEXT(eni_checkpoint, version)},       {TEXT(eni_checkpoint, strategy)},
+    {TEXT(eni_checkpoint, options)},       {TEXT(eni_checkpoint, device)},
+    {WHOLE(eni_checkpoint, world)},        {WHOLE(eni_checkpoint, accumulate)},
+    {WHOLE(eni_checkpoint, batch)},        {WHOLE(eni_checkpoint, shards)},
+    {WHOLE(eni_checkpoint, samples)},      {WHOLE(eni_checkpoint, step)},
+    {WHOLE(eni_checkpoint, epoch)},        {WHOLE(eni_checkpoint, micro)},
+    {WHOLE(eni_checkpoint, plan_samples)}, {TEXT(eni_checkpoint, order_sha256)},
+    {TEXT(eni_checkpoint, init_sha256)},   {WHOLE(eni_checkpoint, updates)},
+    {WHOLE(eni_checkpoint, dropped)},      {WHOLE(eni_checkpoint, train_ns)},
+    {WHOLE(eni_checkpoint, eval_ns)},
+};
+static const field rank_fields[] = {
+    {WHOLE(eni_rank_facts, steps)},
+    {WHOLE(eni_rank_facts, samples)},
+    {WHOLE(eni_rank_facts, last_samples)},
+    {WHOLE(eni_rank_facts, last_correct)},
+    {"state", offsetof(eni_rank_facts, state_bytes), 0},
+};
+enum {
+    CHECKPOINT_FIELDS = sizeof checkpoint_fields / sizeof *checkpoint_fields,
+    RANK_FIELDS = sizeof rank_fields / sizeof *rank_fields
+};
+
+static void write_fields(json_t *o, const void *from, const field *fields, size_t n)
 {
-    json_object_set_new(object, key, json_string(value));
+    for (size_t i = 0; i < n; i++) {
+        const char *at = (const char *)from + fields[i].at;
+        int64_t whole = 0;
+        if (fields[i].text == 0) memcpy(&whole, at, sizeof whole);
+        json_object_set_new(o, fields[i].key, fields[i].text > 0 ? json_string(at) : json_integer(whole));
+    }
 }
 
 static json_t *rank_json(const eni_rank_facts *rank)
 {
     json_t *o = json_object();
-    set_int(o, "steps", rank->steps);
-    set_int(o, "samples", rank->samples);
-    set_int(o, "last_samples", rank->last_samples);
-    set_int(o, "last_correct", rank->last_correct);
+    write_fields(o, rank, rank_fields, RANK_FIELDS);
     json_object_set_new(o, "last_loss", isfinite(rank->last_loss) ? json_real(rank->last_loss) : json_null());
-    set_int(o, "state", rank->state_bytes);
     if (rank->scale.scale > 0)
         json_object_set_new(o, "loss_scale",
                             json_pack("[f, I, I, I]", rank->scale.scale, (json_int_t)rank->scale.good,
@@ -95,7 +126,7 @@ static void write_lists(const eni_checkpoint *c, json_t *o)
     json_t *same = json_object(), *history = json_array(), *vectors = json_array(), *ranks = json_array(),
            *stretches = json_array();
     for (uint32_t i = 0; i < c->nfacts; i++)
-        set_text(same, c->facts[i].key, c->facts[i].value);
+        json_object_set_new(same, c->facts[i].key, json_string(c->facts[i].value));
     for (uint32_t i = 0; i < c->nhistory; i++)
         json_array_append_new(history, json_string(c->history[i]));
     for (uint32_t i = 0; i < c->nimages; i++)
@@ -118,26 +149,8 @@ static void write_lists(const eni_checkpoint *c, json_t *o)
 char *eni_checkpoint_facts(const eni_checkpoint *c)
 {
     json_t *o = json_object();
-    set_int(o, "format", ENI_CHECKPOINT_FORMAT);
-    set_text(o, "version", c->version);
-    set_text(o, "strategy", c->strategy);
-    set_text(o, "options", c->options);
-    set_text(o, "device", c->device);
-    set_int(o, "world", c->world);
-    set_int(o, "accumulate", c->accumulate);
-    set_int(o, "batch", c->batch);
-    set_int(o, "shards", c->shards);
-    set_int(o, "samples", c->samples);
-    set_int(o, "step", c->step);
-    set_int(o, "epoch", c->epoch);
-    set_int(o, "micro", c->micro);
-    set_int(o, "plan_samples", c->plan_samples);
-    set_text(o, "order_sha256", c->order_sha256);
-    set_text(o, "init_sha256", c->init_sha256);
-    set_int(o, "updates", c->updates);
-    set_int(o, "dropped", c->dropped);
-    set_int(o, "train_ns", (uint64_t)c->train_ns);
-    set_int(o, "eval_ns", (uint64_t)c->eval_ns);
+    json_object_set_new(o, "format", json_integer(ENI_CHECKPOINT_FORMAT));
+    write_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS);
     write_lists(c, o);
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
@@ -172,6 +185,21 @@ static en_status text(const json_t *o, const char *key, char *value_out, size_t 
     if (value == NULL || strlen(value) >= bytes)
         return bad(why_out, "its fact \"%s\" is no text of at most %zu bytes", key, bytes - 1);
     memcpy(value_out, value, strlen(value) + 1);
+    return EN_OK;
+}
+
+static en_status read_fields(const json_t *o, void *into, const field *fields, size_t n, char *why_out)
+{
+    for (size_t i = 0; i < n; i++) {
+        char *at = (char *)into + fields[i].at;
+        uint64_t value = 0;
+        if (fields[i].text > 0) {
+            EN_TRY(text(o, fields[i].key, at, fields[i].text, why_out));
+            continue;
+        }
+        EN_TRY(whole(o, fields[i].key, &value, why_out));
+        memcpy(at, &value, sizeof value);
+    }
     return EN_OK;
 }
 
@@ -264,17 +292,11 @@ static en_status take_scale(const json_t *found, eni_scale_facts *scale, char *w
 
 static en_status take_rank(const json_t *o, eni_rank_facts *rank, char *why_out)
 {
-    uint64_t bytes = 0;
     const json_t *loss = json_object_get(o, "last_loss");
-    EN_TRY(whole(o, "steps", &rank->steps, why_out));
-    EN_TRY(whole(o, "samples", &rank->samples, why_out));
-    EN_TRY(whole(o, "last_samples", &rank->last_samples, why_out));
-    EN_TRY(whole(o, "last_correct", &rank->last_correct, why_out));
-    EN_TRY(whole(o, "state", &bytes, why_out));
+    EN_TRY(read_fields(o, rank, rank_fields, RANK_FIELDS, why_out));
     EN_TRY(take_scale(json_object_get(o, "loss_scale"), &rank->scale, why_out));
-    if (bytes > STATE_MAX) return bad(why_out, "a rank's state has %llu bytes", (unsigned long long)bytes);
+    if (rank->state_bytes > STATE_MAX) return bad(why_out, "a rank's state has %zu bytes", rank->state_bytes);
     rank->last_loss = json_is_number(loss) ? json_number_value(loss) : NAN;
-    rank->state_bytes = (size_t)bytes;
     return EN_OK;
 }
 
@@ -304,33 +326,6 @@ static en_status take_vectors(const json_t *o, eni_checkpoint *c, char *why_out)
     return c->nimages > 0 ? EN_OK : bad(why_out, "it has no weights");
 }
 
-static en_status take_scalars(const json_t *o, eni_checkpoint *c, char *why_out)
-{
-    uint64_t train_ns = 0, eval_ns = 0;
-    EN_TRY(text(o, "version", c->version, sizeof c->version, why_out));
-    EN_TRY(text(o, "strategy", c->strategy, sizeof c->strategy, why_out));
-    EN_TRY(text(o, "options", c->options, sizeof c->options, why_out));
-    EN_TRY(text(o, "device", c->device, sizeof c->device, why_out));
-    EN_TRY(text(o, "order_sha256", c->order_sha256, sizeof c->order_sha256, why_out));
-    EN_TRY(text(o, "init_sha256", c->init_sha256, sizeof c->init_sha256, why_out));
-    EN_TRY(whole(o, "world", &c->world, why_out));
-    EN_TRY(whole(o, "accumulate", &c->accumulate, why_out));
-    EN_TRY(whole(o, "batch", &c->batch, why_out));
-    EN_TRY(whole(o, "shards", &c->shards, why_out));
-    EN_TRY(whole(o, "samples", &c->samples, why_out));
-    EN_TRY(whole(o, "step", &c->step, why_out));
-    EN_TRY(whole(o, "epoch", &c->epoch, why_out));
-    EN_TRY(whole(o, "micro", &c->micro, why_out));
-    EN_TRY(whole(o, "plan_samples", &c->plan_samples, why_out));
-    EN_TRY(whole(o, "updates", &c->updates, why_out));
-    EN_TRY(whole(o, "dropped", &c->dropped, why_out));
-    EN_TRY(whole(o, "train_ns", &train_ns, why_out));
-    EN_TRY(whole(o, "eval_ns", &eval_ns, why_out));
-    c->train_ns = (int64_t)train_ns;
-    c->eval_ns = (int64_t)eval_ns;
-    return EN_OK;
-}
-
 /* Said before its sizes are looked at, which would be told as damage. */
 static en_status check_model(const eni_checkpoint *c, const en_schema *schema, char *why_out)
 {
@@ -353,7 +348,7 @@ static en_status take_all(const json_t *o, const en_schema *schema, eni_checkpoi
             ENI_CHECKPOINT_FORMAT);
         return EN_EVERSION;
     }
-    EN_TRY(take_scalars(o, c, why_out));
+    EN_TRY(read_fields(o, c, checkpoint_fields, CHECKPOINT_FIELDS, why_out));
     EN_TRY(take_same(o, c, why_out));
     EN_TRY(check_model(c, schema, why_out));
     EN_TRY(take_history(o, c, why_out));

@@ -11,127 +11,7 @@
 #include "rank/save.h"
 #include "runtime/client/endpoints.h"
 
-/* ---- the ranks of this host as a group of their own ---- */
-
-/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
- * another host then, there is no group of all. */
-
-/* The world as if this host's ranks were all: what mesh.h needs of it. */
-static en_status describe_local(eni_rank *self)
-{
-    eni_local_group *g = &self->exchange.local;
-    const eni_world_info *all = self->info;
-    g->peers = eni_alloc_array((size_t)self->world.nlocal, sizeof *g->peers);
-    if (g->peers == NULL) return EN_ENOMEM;
-    g->info = *all;
-    g->info.nranks = 0;
-    for (int r = 0; r < all->nranks; r++) {
-        if (strcmp(all->peers[r].host_id, all->peers[all->rank].host_id) != 0) continue;
-        if (r == all->rank) g->info.rank = g->info.nranks;
-        g->peers[g->info.nranks++] = all->peers[r];
-    }
-    g->info.peers = g->peers;
-    return EN_OK;
-}
-
-static en_status reach_local(eni_rank *self, int64_t deadline)
-{
-    eni_local_group *g = &self->exchange.local;
-    const size_t n = (size_t)g->info.nranks;
-    const int abort_fd = eni_member_fd(self->member);
-    g->arenas = eni_alloc_array(n, sizeof *g->arenas);
-    if (g->arenas == NULL) return EN_ENOMEM;
-    g->arenas[g->info.rank] = self->exchange.arena;
-    if (g->choice.transport == ENI_OVER_SHM)
-        return eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd,
-                               g->arenas);
-    g->sockets = eni_alloc_array(n, sizeof *g->sockets);
-    if (g->sockets == NULL) return EN_ENOMEM;
-    return eni_mesh_sockets(&self->mesh, &g->info, &self->token, deadline, abort_fd, g->sockets);
-}
-
-/* --net emulates what is between hosts: inside one it is not in the way. */
-static en_status open_local_group(eni_rank *self, eni_coll_trace trace, int64_t deadline)
-{
-    eni_local_group *g = &self->exchange.local;
-    if (self->world.nlocal < 2) return EN_OK;
-    const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
-                                  .nranks = self->world.nlocal,
-                                  .nhosts = 1,
-                                  .no_shm = self->exchange.asked.no_shm};
-    EN_TRY(eni_coll_choose(&facts, &g->choice));
-    EN_TRY(describe_local(self));
-    EN_TRY(reach_local(self, deadline));
-    const eni_coll_config config = {.rank = g->info.rank,
-                                    .nranks = g->info.nranks,
-                                    .epoch = self->world.epoch,
-                                    .algorithm = g->choice.algorithm,
-                                    .transport = g->choice.transport,
-                                    .sum_order = self->exchange.asked.sum_order,
-                                    .arenas = g->arenas,
-                                    .area = ENI_AREA_LOCAL,
-                                    .sockets = g->sockets,
-                                    .trace = trace,
-                                    .trace_user = self,
-                                    .alive = {eni_rank_alive, self, eni_member_fd(self->member)}};
-    EN_TRY(eni_coll_open(&config, &g->coll));
-    eni_free(g->sockets); /* the group has them now */
-    g->sockets = NULL;
-    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm),
-              g->choice.why);
-    return EN_OK;
-}
-
-static en_status spread_in_host(eni_rank *self)
-{
-    for (uint32_t b = 0; b < self->job.buckets->n && self->exchange.local.coll != NULL; b++) {
-        const eni_bucket_range *range = &self->job.buckets->bucket[b];
-        const eni_coll_op op = {.op = EN_BCAST,
-                                .what = EN_WEIGHTS,
-                                .bucket = b,
-                                .slot = ENI_SLOT_PARAM,
-                                .offset = range->lo,
-                                .count = range->hi - range->lo};
-        EN_TRY(eni_coll_run(self->exchange.local.coll, &op));
-    }
-    return EN_OK;
-}
-
-en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
-{
-    const eni_local_group *g = &self->exchange.local;
-    eni_micro micro;
-    *samples_out = 0;
-    for (int i = 0; i < g->info.nranks; i++) {
-        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank,
-                              &micro));
-        *samples_out += micro.count;
-    }
-    return EN_OK;
-}
-
-static void close_local_group(eni_rank *self)
-{
-    eni_local_group *g = &self->exchange.local;
-    eni_coll_close(g->coll);
-    for (int r = 0; g->sockets != NULL && r < g->info.nranks; r++)
-        if (g->sockets[r] >= 0) close(g->sockets[r]);
-    for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
-        if (r != g->info.rank) eni_arena_close(g->arenas[r]);
-    eni_free(g->sockets);
-    eni_free(g->arenas);
-    eni_free(g->peers);
-}
-
-static en_status open_shaper(eni_rank *self)
-{
-    const eni_exchange_options *asked = &self->exchange.asked;
-    if (asked->net_bytes_per_s == 0 && asked->net_delay_ns == 0) return EN_OK;
-    self->exchange.shaper = eni_shaper_new(asked->net_bytes_per_s, asked->net_delay_ns);
-    return self->exchange.shaper == NULL ? EN_ENOMEM : EN_OK;
-}
-
-/* ---- collectives ---- */
+/* ---- groups: all ranks, or those of this host by themselves ---- */
 
 static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t end_ns, uint32_t bucket,
                        uint64_t bytes)
@@ -141,20 +21,53 @@ static void trace_coll(void *user, const char *name, int64_t begin_ns, int64_t e
                    (int64_t)self->records.stats.steps, (int)bucket, bytes);
 }
 
-static en_status reach_peers(eni_rank *self, int64_t deadline)
+/* Opens what the members reach each other by, and the group. */
+static en_status open_group(eni_rank *self, eni_rank_group *g, const eni_coll_facts *facts, uint32_t area,
+                            int64_t deadline)
 {
-    size_t n = (size_t)self->world.nranks;
-    int abort_fd = eni_member_fd(self->member);
-    self->exchange.arenas = eni_alloc_array(n, sizeof *self->exchange.arenas);
-    if (self->exchange.arenas == NULL) return EN_ENOMEM;
-    self->exchange.arenas[self->world.rank] = self->exchange.arena;
-    if (self->exchange.choice.transport == ENI_OVER_SHM)
-        return eni_mesh_arenas(&self->mesh, self->info, &self->token, self->exchange.arena, deadline,
-                               abort_fd, self->exchange.arenas);
-    self->exchange.sockets = eni_alloc_array(n, sizeof *self->exchange.sockets);
-    if (self->exchange.sockets == NULL) return EN_ENOMEM;
-    return eni_mesh_sockets(&self->mesh, self->info, &self->token, deadline, abort_fd,
-                            self->exchange.sockets);
+    const size_t n = (size_t)g->info.nranks;
+    const int abort_fd = eni_member_fd(self->member);
+    EN_TRY(eni_coll_choose(facts, &g->choice));
+    g->arenas = eni_alloc_array(n, sizeof *g->arenas);
+    if (g->arenas == NULL) return EN_ENOMEM;
+    g->arenas[g->info.rank] = self->exchange.arena;
+    if (g->choice.transport == ENI_OVER_SHM) {
+        EN_TRY(eni_mesh_arenas(&self->mesh, &g->info, &self->token, self->exchange.arena, deadline, abort_fd,
+                               g->arenas));
+    } else {
+        g->sockets = eni_alloc_array(n, sizeof *g->sockets);
+        if (g->sockets == NULL) return EN_ENOMEM;
+        EN_TRY(eni_mesh_sockets(&self->mesh, &g->info, &self->token, deadline, abort_fd, g->sockets));
+    }
+    const eni_coll_config config = {.rank = g->info.rank,
+                                    .nranks = g->info.nranks,
+                                    .epoch = self->world.epoch,
+                                    .algorithm = g->choice.algorithm,
+                                    .transport = g->choice.transport,
+                                    .sum_order = self->exchange.asked.sum_order,
+                                    .arenas = g->arenas,
+                                    .area = area,
+                                    .sockets = g->sockets,
+                                    .shaper = facts->is_shaped ? self->exchange.shaper : NULL,
+                                    .trace = self->records.trace == NULL ? NULL : trace_coll,
+                                    .trace_user = self,
+                                    .alive = {eni_rank_alive, self, abort_fd}};
+    EN_TRY(eni_coll_open(&config, &g->coll));
+    eni_free(g->sockets); /* the group has them now */
+    g->sockets = NULL;
+    return EN_OK;
+}
+
+static void close_group(eni_rank_group *g)
+{
+    eni_coll_close(g->coll);
+    for (int r = 0; g->sockets != NULL && r < g->info.nranks; r++)
+        if (g->sockets[r] >= 0) close(g->sockets[r]);
+    for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
+        if (r != g->info.rank) eni_arena_close(g->arenas[r]);
+    eni_free(g->sockets);
+    eni_free(g->arenas);
+    eni_free(g->peers);
 }
 
 /* All buckets of a step may be under way at once. */
@@ -169,39 +82,73 @@ static en_status check_depth(const eni_rank *self)
     return EN_EINVAL;
 }
 
-static en_status open_coll(eni_rank *self, int64_t deadline)
+static en_status open_all(eni_rank *self, int64_t deadline)
 {
-    eni_coll_facts facts = {.asked = self->exchange.asked.allreduce,
-                            .nranks = self->world.nranks,
-                            .nhosts = self->world.nhosts,
-                            .is_shaped = self->exchange.shaper != NULL,
-                            .no_shm = self->exchange.asked.no_shm};
+    eni_rank_group *g = &self->exchange.all;
+    const eni_coll_facts facts = {.asked = self->exchange.asked.allreduce,
+                                  .nranks = self->world.nranks,
+                                  .nhosts = self->world.nhosts,
+                                  .is_shaped = self->exchange.shaper != NULL,
+                                  .no_shm = self->exchange.asked.no_shm};
     EN_TRY(check_depth(self));
-    EN_TRY(eni_coll_choose(&facts, &self->exchange.choice));
-    EN_TRY(reach_peers(self, deadline));
-    eni_coll_config config = {.rank = self->world.rank,
-                              .nranks = self->world.nranks,
-                              .epoch = self->world.epoch,
-                              .algorithm = self->exchange.choice.algorithm,
-                              .transport = self->exchange.choice.transport,
-                              .sum_order = self->exchange.asked.sum_order,
-                              .arenas = self->exchange.arenas,
-                              .area = ENI_AREA_WORLD,
-                              .sockets = self->exchange.sockets,
-                              .shaper = self->exchange.shaper,
-                              .trace = self->records.trace == NULL ? NULL : trace_coll,
-                              .trace_user = self,
-                              .alive = {eni_rank_alive, self, eni_member_fd(self->member)}};
-    EN_TRY(eni_coll_open(&config, &self->exchange.coll));
-    eni_free(self->exchange.sockets); /* the group has them now */
-    self->exchange.sockets = NULL;
+    g->info = *self->info;
+    EN_TRY(open_group(self, g, &facts, ENI_AREA_WORLD, deadline));
     /* once, where it was ours to choose and not plain from the command; what carries gradients between GPUs
      * was said when their vectors were placed */
-    const int is_news =
+    const bool is_news =
         facts.asked == ENI_COLL_AUTO && !self->exchange.asked.is_check && self->trainer.carrier == NULL;
     eni_log(self->world.rank == 0 && is_news ? ENI_LOG_INFO : ENI_LOG_DEBUG, "exchange", "all-reduce %s: %s",
-            eni_coll_algorithm_name(self->exchange.choice.algorithm), self->exchange.choice.why);
+            eni_coll_algorithm_name(g->choice.algorithm), g->choice.why);
     return EN_OK;
+}
+
+/* For strategies whose hosts meet at the servers only (EN_LEADERS_ARE_CLIENTS): nobody connects to a rank of
+ * another host then, there is no group of all. --net emulates what is between hosts: here it is not in the
+ * way. */
+static en_status open_local(eni_rank *self, int64_t deadline)
+{
+    eni_rank_group *g = &self->exchange.local;
+    const eni_world_info *all = self->info;
+    if (self->world.nlocal < 2) return EN_OK;
+    const eni_coll_facts facts = {.asked = ENI_COLL_AUTO,
+                                  .nranks = self->world.nlocal,
+                                  .nhosts = 1,
+                                  .no_shm = self->exchange.asked.no_shm};
+    g->peers = eni_alloc_array((size_t)self->world.nlocal, sizeof *g->peers);
+    if (g->peers == NULL) return EN_ENOMEM;
+    g->info = *all; /* the world as if this host's ranks were all: what mesh.h needs of it */
+    g->info.nranks = 0;
+    for (int r = 0; r < all->nranks; r++) {
+        if (strcmp(all->peers[r].host_id, all->peers[all->rank].host_id) != 0) continue;
+        if (r == all->rank) g->info.rank = g->info.nranks;
+        g->peers[g->info.nranks++] = all->peers[r];
+    }
+    g->info.peers = g->peers;
+    EN_TRY(open_group(self, g, &facts, ENI_AREA_LOCAL, deadline));
+    eni_debug("exchange", "inside this host %s: %s", eni_coll_algorithm_name(g->choice.algorithm),
+              g->choice.why);
+    return EN_OK;
+}
+
+en_status eni_local_group_samples(const eni_rank *self, uint64_t step, uint64_t *samples_out)
+{
+    const eni_rank_group *g = &self->exchange.local;
+    eni_micro micro;
+    *samples_out = 0;
+    for (int i = 0; i < g->info.nranks; i++) {
+        EN_TRY(eni_plan_micro(&self->job.plan, step * self->job.plan.world + (uint64_t)g->peers[i].rank,
+                              &micro));
+        *samples_out += micro.count;
+    }
+    return EN_OK;
+}
+
+static en_status open_shaper(eni_rank *self)
+{
+    const eni_exchange_options *asked = &self->exchange.asked;
+    if (asked->net_bytes_per_s == 0 && asked->net_delay_ns == 0) return EN_OK;
+    self->exchange.shaper = eni_shaper_new(asked->net_bytes_per_s, asked->net_delay_ns);
+    return self->exchange.shaper == NULL ? EN_ENOMEM : EN_OK;
 }
 
 /* ---- servers ---- */
@@ -278,29 +225,16 @@ static en_status open_client(eni_rank *self, int64_t deadline)
 /* Every rank's weights become rank 0's. */
 static en_status broadcast_init(eni_rank *self)
 {
-    if (self->exchange.client != NULL && self->world.rank == 0) EN_TRY(eni_resume_store(self));
-    for (uint32_t b = 0; b < self->job.buckets->n; b++) {
-        const eni_bucket_range *range = &self->job.buckets->bucket[b];
-        if (self->exchange.client != NULL) {
-            if (self->world.rank == 0) {
-                EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, 0, EN_WEIGHTS, ENI_SLOT_PARAM,
-                                       ENI_SLOT_NONE, 0, 0));
-                EN_TRY(eni_client_wait(self->exchange.client, b));
-            }
-            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE,
-                                   ENI_SLOT_PARAM, 0, 0));
-            EN_TRY(eni_client_wait(self->exchange.client, b));
-        } else if (self->exchange.coll != NULL) {
-            eni_coll_op op = {.op = EN_BCAST,
-                              .what = EN_WEIGHTS,
-                              .bucket = b,
-                              .slot = ENI_SLOT_PARAM,
-                              .offset = range->lo,
-                              .count = range->hi - range->lo};
-            EN_TRY(eni_coll_run(self->exchange.coll, &op));
-        }
+    const eni_coll_op op = {.op = EN_BCAST, .what = EN_WEIGHTS, .slot = ENI_SLOT_PARAM};
+    if (self->exchange.client == NULL) {
+        EN_TRY(eni_rank_collect(self, self->exchange.all.coll, &op));
+    } else {
+        if (self->world.rank == 0) EN_TRY(eni_resume_store(self));
+        if (self->world.rank == 0)
+            EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, 0, ENI_SLOT_PARAM, ENI_SLOT_NONE));
+        EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_PARAM));
     }
-    return spread_in_host(self);
+    return eni_rank_collect(self, self->exchange.local.coll, &op);
 }
 
 /* Nobody writes weights here from now on: the store's own may be read in their place. */
@@ -361,7 +295,7 @@ en_status eni_exchange_measure(void *user, eni_costs *costs_out)
     const eni_costs_config config = {.rank = self->world.rank,
                                      .nranks = self->world.nranks,
                                      .buckets = self->job.buckets,
-                                     .coll = self->exchange.coll,
+                                     .coll = self->exchange.all.coll,
                                      .client = self->exchange.client,
                                      .optimizer = self->job.optimizer,
                                      .hyper = self->job.hyper,
@@ -389,10 +323,10 @@ static en_status check_leaders(eni_rank *self)
 
 /* What steps will read and write is there before the first of them. Of a peer its gradient: its weights may
  * be rank 0's by now, and its own memory given back. */
-static void touch_peers(eni_arena **arenas, int n, int own)
+static void touch_peers(const eni_rank_group *g)
 {
-    for (int r = 0; arenas != NULL && r < n; r++)
-        if (r != own && arenas[r] != NULL) eni_arena_touch(arenas[r], ENI_SLOT_GRAD);
+    for (int r = 0; g->arenas != NULL && r < g->info.nranks; r++)
+        if (r != g->info.rank && g->arenas[r] != NULL) eni_arena_touch(g->arenas[r], ENI_SLOT_GRAD);
 }
 
 static void touch(const eni_rank *self)
@@ -400,9 +334,8 @@ static void touch(const eni_rank *self)
     for (uint32_t s = 0; s < eni_host_slots(self->exchange.host); s++)
         if (s != ENI_SLOT_INBOX || self->exchange.client != NULL) eni_arena_touch(self->exchange.arena, s);
     if (self->world.rank == 0) eni_arena_touch(self->exchange.arena, ENI_SLOT_EVAL);
-    touch_peers(self->exchange.arenas, self->world.nranks, self->world.rank);
-    touch_peers(self->exchange.local.arenas, self->exchange.local.info.nranks,
-                self->exchange.local.info.rank);
+    touch_peers(&self->exchange.all);
+    touch_peers(&self->exchange.local);
 }
 
 en_status eni_rank_connect(eni_rank *self)
@@ -410,9 +343,9 @@ en_status eni_rank_connect(eni_rank *self)
     int64_t deadline = eni_now_ns() + self->asked.join_timeout_ns;
     EN_TRY(open_shaper(self));
     if (eni_rank_has_leaders(self))
-        EN_TRY(open_local_group(self, self->records.trace == NULL ? NULL : trace_coll, deadline));
+        EN_TRY(open_local(self, deadline));
     else if (self->world.nranks > 1)
-        EN_TRY(open_coll(self, deadline));
+        EN_TRY(open_all(self, deadline));
     if (eni_rank_has_store(self) && !(eni_rank_has_leaders(self) && self->world.local_rank > 0))
         EN_TRY(open_client(self, deadline));
     if (self->world.rank == 0) EN_TRY(eni_resume_weights(self));
@@ -432,8 +365,8 @@ en_status eni_rank_start(eni_rank *self)
                               .seed = self->job.seed,
                               .buckets = self->job.buckets,
                               .arena = self->exchange.arena,
-                              .coll = self->exchange.coll,
-                              .coll_algorithm = self->exchange.choice.algorithm,
+                              .coll = self->exchange.all.coll,
+                              .coll_algorithm = self->exchange.all.choice.algorithm,
                               .local = self->exchange.local.coll,
                               .local_algorithm = self->exchange.local.choice.algorithm,
                               .client = self->exchange.client,
@@ -466,13 +399,7 @@ void eni_exchange_close(eni_rank *self)
     eni_client_close(self->exchange.client);
     eni_net_close(self->exchange.net);
     eni_free(self->exchange.endpoints);
-    close_local_group(self);
-    eni_coll_close(self->exchange.coll);
-    for (int r = 0; self->exchange.sockets != NULL && r < self->world.nranks; r++)
-        if (self->exchange.sockets[r] >= 0) close(self->exchange.sockets[r]);
-    for (int r = 0; self->exchange.arenas != NULL && r < self->world.nranks; r++)
-        if (r != self->world.rank) eni_arena_close(self->exchange.arenas[r]);
-    eni_free(self->exchange.sockets);
-    eni_free(self->exchange.arenas);
+    close_group(&self->exchange.local);
+    close_group(&self->exchange.all);
     eni_shaper_free(self->exchange.shaper);
 }

@@ -1,5 +1,5 @@
 /* rank.c - what the other files of a rank ask it: whether the run may go on, until when to wait, since when
- * it runs. */
+ * it runs; and one operation on all buckets. */
 #include "rank/rank.h"
 
 #include <stdio.h>
@@ -26,6 +26,27 @@ en_status eni_rank_alive(void *rank)
 int64_t eni_rank_answer_by(const eni_rank *self, int64_t timeout_ns)
 {
     return eni_now_ns() + self->asked.server_timeout_ns + timeout_ns;
+}
+
+en_status eni_rank_collect(eni_rank *self, eni_coll *coll, const eni_coll_op *like)
+{
+    eni_coll_op op = *like;
+    for (op.bucket = 0; op.bucket < self->job.buckets->n && coll != NULL; op.bucket++) {
+        const eni_bucket_range *range = &self->job.buckets->bucket[op.bucket];
+        op.offset = range->lo;
+        op.count = range->hi - range->lo;
+        EN_TRY(eni_coll_run(coll, &op));
+    }
+    return EN_OK;
+}
+
+en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, uint32_t from, uint32_t to)
+{
+    for (uint32_t b = 0; b < self->job.buckets->n; b++)
+        EN_TRY(eni_client_call(self->exchange.client, message, b, kind, EN_WEIGHTS, from, to, 0, 0));
+    for (uint32_t b = 0; b < self->job.buckets->n; b++)
+        EN_TRY(eni_client_wait(self->exchange.client, b));
+    return EN_OK;
 }
 
 /* ---- since when ---- */

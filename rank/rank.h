@@ -56,26 +56,22 @@ typedef struct eni_job {
     char init_sha256[ENI_DIGEST_HEX], order_sha256[ENI_DIGEST_HEX];
 } eni_job;
 
-/* The ranks of this host by themselves. */
-typedef struct eni_local_group {
-    eni_world_info info; /* nranks, rank and peers of this host; nranks 0: there is no such group */
-    eni_peer *peers;     /* (nranks) copies, of which nothing is owned */
+/* Ranks that exchange without a server: all of them, or those of this host by themselves. */
+typedef struct eni_rank_group {
+    eni_world_info info; /* nranks, rank and peers of it; nranks 0: there is no such group */
+    eni_peer *peers;     /* of those of this host: copies, of which nothing is owned */
     eni_arena **arenas;  /* (nranks), or NULL */
     int *sockets;        /* (nranks), or NULL; owned by coll once it is open */
     eni_coll_choice choice;
-    eni_coll *coll; /* NULL: this rank is alone on its host, or hosts do not matter to the strategy */
-} eni_local_group;
+    eni_coll *coll; /* NULL: nobody else is there, or the strategy does not need them */
+} eni_rank_group;
 
 /* How vectors travel. */
 typedef struct eni_exchange {
     eni_exchange_options asked;
     eni_shaper *shaper;
     eni_arena *arena;
-    eni_arena **arenas; /* (nranks), or NULL */
-    int *sockets;       /* (nranks), or NULL; owned by coll once it is open */
-    eni_coll *coll;
-    eni_coll_choice choice;
-    eni_local_group local;
+    eni_rank_group all, local;
     eni_net *net;
     eni_endpoints *endpoints; /* of the servers, as of now */
     eni_client *client;
@@ -195,6 +191,11 @@ void eni_rank_init(eni_rank *self);
 /* Nanoseconds since `begin_ns`, when a launcher began this run; 0: none did, and it is since this process
  * started, on a grid of 10 ms, or 0 where /proc does not say. */
 int64_t eni_startup_ns(int64_t begin_ns);
+
+/* For every bucket, one after the other: a collective of which `like` has all but bucket, offset and count (a
+ * NULL group has nobody); a call of the store, all under way at once, from and to slots of the arena. */
+en_status eni_rank_collect(eni_rank *self, eni_coll *coll, const eni_coll_op *like);
+en_status eni_rank_call_store(eni_rank *self, uint32_t message, uint32_t kind, uint32_t from, uint32_t to);
 
 /* ---- join.c ---- */
 

@@ -12,19 +12,14 @@
 
 #include "core/clock.h"
 #include "core/files.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
-#include "data/sampler.h"
 #include "models/weights.h"
 #include "rank/rank.h"
 #include "rank/save.h"
 #include "runtime/net/tcp.h"
-
-static void set_int(json_t *object, const char *key, uint64_t value)
-{
-    json_object_set_new(object, key, json_integer((json_int_t)value));
-}
 
 /* ---- what this rank reports of itself ---- */
 
@@ -67,15 +62,12 @@ static void add_transport(const eni_rank *self, json_t *o)
     eni_moved all = eni_count_moved(self);
     eni_tcp_totals kernel = {0};
     eni_tcp_count(&kernel);
-    set_int(o, "payload_sent", steps->payload_sent);
-    set_int(o, "payload_received", steps->payload_received);
-    /* The weights' way at the start, snapshots, checkpoints. */
-    set_int(o, "payload_beside_steps",
-            all.payload_sent + all.payload_received - steps->payload_sent - steps->payload_received);
-    set_int(o, "wire_bytes", steps->wire);
-    set_int(o, "shm_bytes", steps->shm);
-    set_int(o, "wire_bytes_with_start", all.wire); /* the broadcast and snapshots too: what TCP_INFO sees */
-    set_int(o, "tcp_info_bytes", kernel.sent + kernel.received);
+    /* beside the steps: the weights' way at the start, snapshots, checkpoints; TCP_INFO sees them, too */
+    ENI_JSON_SET_INTS(o, {"payload_sent", steps->payload_sent}, {"payload_received", steps->payload_received},
+                      {"payload_beside_steps", all.payload_sent + all.payload_received - steps->payload_sent -
+                                                   steps->payload_received},
+                      {"wire_bytes", steps->wire}, {"shm_bytes", steps->shm},
+                      {"wire_bytes_with_start", all.wire}, {"tcp_info_bytes", kernel.sent + kernel.received});
 }
 
 static char *report_of_this_rank(const eni_rank *self)
@@ -87,30 +79,21 @@ static char *report_of_this_rank(const eni_rank *self)
     format_cores(cores, sizeof cores);
     eni_host_count(self->exchange.host, &host);
     json_t *o = json_object();
-    json_object_set_new(o, "role", json_string(role));
-    set_int(o, "rank", (uint64_t)self->world.rank);
-    set_int(o, "pid", (uint64_t)getpid());
-    json_object_set_new(o, "host", json_string(self->host));
-    json_object_set_new(o, "cores", json_string(cores));
-    set_int(o, "steps", t->steps - t->begin_steps);
-    set_int(o, "all_steps", t->steps);
-    set_int(o, "samples_computed", t->samples);
-    set_int(o, "data_ns", (uint64_t)t->data_ns);
-    set_int(o, "compute_ns", (uint64_t)t->compute_ns);
-    set_int(o, "send_ns", (uint64_t)t->send_ns);
-    set_int(o, "wait_ns", (uint64_t)t->wait_ns);
-    set_int(o, "update_ns", (uint64_t)t->update_ns);
-    set_int(o, "hidden_ns", (uint64_t)t->hidden_ns);
-    set_int(o, "step_ns", (uint64_t)t->step_ns);
-    set_int(o, "clock_begin_ns", (uint64_t)t->clock_begin_ns);
-    set_int(o, "last_samples", t->last_samples);
-    set_int(o, "last_correct", t->last_correct);
-    json_object_set_new(o, "last_loss", isfinite(t->last_loss) ? json_real(t->last_loss) : json_null());
-    set_int(o, "own_steps", host.steps);
-    json_object_set_new(o, "cpu_seconds", json_real(cpu_seconds()));
-    set_int(o, "max_rss", max_rss_bytes());
-    set_int(o, "data_bytes", self->trainer.about.data_bytes);
-    json_object_set_new(o, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
+    eni_json_set_text(o, "role", role);
+    eni_json_set_text(o, "host", self->host);
+    eni_json_set_text(o, "cores", cores);
+    ENI_JSON_SET_INTS(o, {"rank", (uint64_t)self->world.rank}, {"pid", (uint64_t)getpid()},
+                      {"steps", t->steps - t->begin_steps}, {"all_steps", t->steps},
+                      {"samples_computed", t->samples}, {"data_ns", (uint64_t)t->data_ns},
+                      {"compute_ns", (uint64_t)t->compute_ns}, {"send_ns", (uint64_t)t->send_ns},
+                      {"wait_ns", (uint64_t)t->wait_ns}, {"update_ns", (uint64_t)t->update_ns},
+                      {"hidden_ns", (uint64_t)t->hidden_ns}, {"step_ns", (uint64_t)t->step_ns},
+                      {"clock_begin_ns", (uint64_t)t->clock_begin_ns}, {"last_samples", t->last_samples},
+                      {"last_correct", t->last_correct}, {"own_steps", host.steps},
+                      {"max_rss", max_rss_bytes()}, {"data_bytes", self->trainer.about.data_bytes});
+    eni_json_set_number(o, "last_loss", t->last_loss);
+    eni_json_set_number(o, "cpu_seconds", cpu_seconds());
+    eni_json_set_number(o, "startup_seconds", (double)t->startup_ns * 1e-9);
     add_transport(self, o);
     if (self->trainer.ops->report_rank != NULL) self->trainer.ops->report_rank(self->trainer.self, o);
     char *text = json_dumps(o, JSON_COMPACT);
@@ -262,9 +245,9 @@ static share share_of(const eni_rank *self, const json_t *report, const json_t *
 
 static void add_samples(json_t *o, const share *s, uint64_t carried)
 {
-    set_int(o, "samples_computed", (uint64_t)s->computed + carried);
-    set_int(o, "samples_applied", (uint64_t)s->applied + carried);
-    set_int(o, "samples_dropped", (uint64_t)s->dropped);
+    ENI_JSON_SET_INTS(o, {"samples_computed", (uint64_t)s->computed + carried},
+                      {"samples_applied", (uint64_t)s->applied + carried},
+                      {"samples_dropped", (uint64_t)s->dropped});
 }
 
 static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *result)
@@ -276,8 +259,8 @@ static void add_per_worker(const eni_rank *self, const json_t *reports, json_t *
         const json_t *report = report_of(reports, r), *client = json_array_get(clients, (size_t)r);
         const share own = share_of(self, report, client, r);
         json_t *o = json_object();
-        set_int(o, "rank", (uint64_t)r);
-        set_int(o, "steps", (uint64_t)json_integer_value(json_object_get(report, "all_steps")));
+        eni_json_set_int(o, "rank", (uint64_t)r);
+        eni_json_set_int(o, "steps", eni_json_int_of(report, "all_steps"));
         add_samples(o, &own, 0);
         all.computed += own.computed;
         all.applied += own.applied;
@@ -302,7 +285,7 @@ static void add_lost(const eni_rank *self, json_t *result)
     if (json_array_size(list) > 0) {
         json_object_set(result, "lost", list);
         if (!eni_shutdown_is_asked(self->shutdown))
-            set_int(result, "samples_lost", (uint64_t)((double)self->job.plan.samples - applied));
+            eni_json_set_int(result, "samples_lost", (uint64_t)((double)self->job.plan.samples - applied));
     }
     json_decref(list);
 }
@@ -370,14 +353,14 @@ static void add_bytes(eni_rank *self, const json_t *reports, json_t *result)
     double steps = sum_over_ranks(reports, "all_steps") - /* bytes are this process's */
                    (double)self->records.stats.begin_steps * self->world.nranks;
     double payload = sum_over_ranks(reports, "payload_sent") + sum_over_ranks(reports, "payload_received");
-    set_int(result, "payload_bytes", (uint64_t)payload);
+    eni_json_set_int(result, "payload_bytes", (uint64_t)payload);
     const double models = (theory.sent + theory.recv) * sizeof(float) * steps;
-    set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
+    eni_json_set_int(result, "theory_bytes", (uint64_t)(models * (double)real + 0.5));
     /* Tensors start on 64 bytes; what fills up the one before travels with it, in payload_bytes. */
-    set_int(result, "padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5));
-    set_int(result, "wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes"));
-    set_int(result, "tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes"));
-    set_int(result, "shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes"));
+    ENI_JSON_SET_INTS(result, {"padding_bytes", (uint64_t)(models * (double)(padded - real) + 0.5)},
+                      {"wire_bytes", (uint64_t)sum_over_ranks(reports, "wire_bytes")},
+                      {"tcp_info_bytes", (uint64_t)sum_over_ranks(reports, "tcp_info_bytes")},
+                      {"shm_bytes", (uint64_t)sum_over_ranks(reports, "shm_bytes")});
 }
 
 static void tell_fact(void *user, const char *group, const char *name, const char *value)
@@ -393,10 +376,10 @@ static void add_environment(const eni_rank *self, json_t *result)
     json_t *env = json_object(), *emulated = json_array();
     char text[160];
     eni_host_info_facts(self->version, tell_fact, env);
-    json_object_set_new(env, "host", json_string(self->host));
-    set_int(env, "cores", (uint64_t)eni_host_info_cores());
-    set_int(env, "memory", eni_host_info_memory());
-    json_object_set_new(env, "device", json_string(self->trainer.about.machine));
+    eni_json_set_text(env, "host", self->host);
+    eni_json_set_int(env, "cores", (uint64_t)eni_host_info_cores());
+    eni_json_set_int(env, "memory", eni_host_info_memory());
+    eni_json_set_text(env, "device", self->trainer.about.machine);
     for (int i = 0; i < self->records.asked.nstragglers; i++) {
         snprintf(text, sizeof text, "straggler %s", self->records.asked.stragglers[i]);
         json_array_append_new(emulated, json_string(text));
@@ -416,54 +399,53 @@ static void add_identity(const eni_rank *self, json_t *result)
                                 : eni_client_is_shared(self->exchange.client) ? "shm"
                                                                               : "tcp";
     const char *carrier = self->trainer.carrier;
-    const char *coll_transport = carrier != NULL                                   ? carrier
-                                 : self->exchange.choice.transport == ENI_OVER_SHM ? "shm"
-                                                                                   : "tcp";
+    const char *coll_transport = carrier != NULL                                       ? carrier
+                                 : self->exchange.all.choice.transport == ENI_OVER_SHM ? "shm"
+                                                                                       : "tcp";
     const bool is_nccl = carrier != NULL && strcmp(carrier, "nccl") == 0;
     json_t *argv = json_array();
     for (int i = 0; i < c->argc; i++)
         json_array_append_new(argv, json_string(c->argv[i]));
-    set_int(result, "schema", 1);
+    eni_json_set_int(result, "schema", 1);
     json_object_set_new(result, "argv", argv);
-    json_object_set_new(result, "version", json_string(self->version));
-    json_object_set_new(result, "strategy", json_string(self->job.strategy->name));
-    json_object_set_new(result, "strategy_options", json_string(eni_options_canonical(self->job.options)));
-    set_int(result, "workers", (uint64_t)self->world.nranks);
-    json_object_set_new(result, "model", json_string(self->trainer.about.model));
-    json_object_set_new(result, "data", json_string(self->trainer.about.data));
-    json_object_set_new(result, "data_sha256", json_string(self->job.data_sha256));
-    set_int(result, "holdout", self->trainer.about.holdout);
+    eni_json_set_text(result, "version", self->version);
+    eni_json_set_text(result, "strategy", self->job.strategy->name);
+    eni_json_set_text(result, "strategy_options", eni_options_canonical(self->job.options));
+    eni_json_set_int(result, "workers", (uint64_t)self->world.nranks);
+    eni_json_set_text(result, "model", self->trainer.about.model);
+    eni_json_set_text(result, "data", self->trainer.about.data);
+    eni_json_set_text(result, "data_sha256", self->job.data_sha256);
+    eni_json_set_int(result, "holdout", self->trainer.about.holdout);
     json_object_set_new(result, "target", c->target > 0 ? json_real(c->target / 100) : json_null());
-    set_int(result, "seed", self->job.seed);
+    eni_json_set_int(result, "seed", self->job.seed);
     json_object_set_new(result, "budget",
                         json_pack("{s:I, s:I, s:I}", "epochs", (json_int_t)c->epochs, "steps",
                                   (json_int_t)c->steps, "max_samples", (json_int_t)c->max_samples));
-    json_object_set_new(result, "device", json_string(self->trainer.about.device));
-    set_int(result, "threads", (uint64_t)self->trainer.about.threads);
-    if (self->exchange.coll != NULL && psd_transport == NULL)
+    eni_json_set_text(result, "device", self->trainer.about.device);
+    eni_json_set_int(result, "threads", (uint64_t)self->trainer.about.threads);
+    if (self->exchange.all.coll != NULL && psd_transport == NULL)
         json_object_set_new(
             result, "collective",
             json_pack("{s:s, s:s, s:s}", "algorithm",
-                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.choice.algorithm),
+                      is_nccl ? "nccl" : eni_coll_algorithm_name(self->exchange.all.choice.algorithm),
                       "transport", coll_transport, "why",
-                      carrier != NULL ? self->trainer.why : self->exchange.choice.why));
+                      carrier != NULL ? self->trainer.why : self->exchange.all.choice.why));
     if (is_nccl)
         json_object_set_new(json_object_get(result, "collective"), "bytes",
                             json_string("payload is the algorithm's; what NCCL itself sends cannot be seen"));
-    json_object_set_new(result, "transport",
-                        json_string(psd_transport != NULL         ? psd_transport
-                                    : self->exchange.coll != NULL ? coll_transport
-                                                                  : "none"));
-    set_int(result, "shards",
-            (uint64_t)(self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client)));
-    set_int(result, "buckets", self->job.buckets->n);
-    set_int(result, "batch_size", self->job.plan.batch);
-    set_int(result, "global_batch_size", self->job.plan.global_batch);
-    set_int(result, "samples_per_update",
-            self->job.strategy->flags & EN_SYNCHRONOUS ? self->job.plan.global_batch : self->job.plan.batch);
-    json_object_set_new(result, "lr", json_real(self->job.schedule.base));
-    json_object_set_new(result, "momentum", json_real(self->job.momentum));
-    json_object_set_new(result, "assign", json_string(self->job.is_claiming ? "claim" : "fixed"));
+    eni_json_set_text(result, "transport",
+                      psd_transport != NULL             ? psd_transport
+                      : self->exchange.all.coll != NULL ? coll_transport
+                                                        : "none");
+    const uint64_t batch = self->job.plan.batch, global_batch = self->job.plan.global_batch;
+    const int shards = self->exchange.client == NULL ? 0 : eni_client_shards(self->exchange.client);
+    ENI_JSON_SET_INTS(
+        result, {"shards", (uint64_t)shards}, {"buckets", self->job.buckets->n}, {"batch_size", batch},
+        {"global_batch_size", global_batch},
+        {"samples_per_update", self->job.strategy->flags & EN_SYNCHRONOUS ? global_batch : batch});
+    eni_json_set_number(result, "lr", self->job.schedule.base);
+    eni_json_set_number(result, "momentum", self->job.momentum);
+    eni_json_set_text(result, "assign", self->job.is_claiming ? "claim" : "fixed");
 }
 
 static void add_checkpoints(const eni_rank *self, json_t *result)
@@ -488,26 +470,23 @@ static void add_outcome(const eni_rank *self, const json_t *reports, const judge
     double n = sum_over_ranks(reports, "last_samples"), seconds = (double)t->train_ns * 1e-9;
     double computed = json_number_value(json_object_get(result, "samples_computed"));
     uint64_t updates = t->steps;
-    if (psd != NULL)
-        updates = (uint64_t)json_integer_value(json_object_get(psd, "updates")) + self->saving.past.updates;
-    set_int(result, "steps", t->steps);
-    set_int(result, "updates", updates);
-    json_object_set_new(result, "train_seconds", json_real(seconds));
-    json_object_set_new(result, "eval_seconds", json_real((double)t->eval_ns * 1e-9));
-    json_object_set_new(result, "samples_per_s", json_real(seconds > 0 ? computed / seconds : 0));
-    set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
-    json_object_set_new(result, "cpu_seconds", json_real(sum_over_all(reports, "cpu_seconds")));
-    set_int(result, "max_rss",
-            (uint64_t)json_integer_value(json_object_get(json_array_get(reports, 0), "max_rss")));
-    set_int(result, "data_bytes", self->trainer.about.data_bytes); /* of max_rss, what is the data set */
-    json_object_set_new(result, "startup_seconds", json_real((double)t->startup_ns * 1e-9));
+    if (psd != NULL) updates = eni_json_int_of(psd, "updates") + self->saving.past.updates;
+    eni_json_set_int(result, "steps", t->steps);
+    eni_json_set_int(result, "updates", updates);
+    eni_json_set_number(result, "train_seconds", seconds);
+    eni_json_set_number(result, "eval_seconds", (double)t->eval_ns * 1e-9);
+    eni_json_set_number(result, "samples_per_s", seconds > 0 ? computed / seconds : 0);
+    eni_json_set_int(result, "warmup_samples", 0); /* no sample of a run is off its clock */
+    eni_json_set_number(result, "cpu_seconds", sum_over_all(reports, "cpu_seconds"));
+    eni_json_set_int(result, "max_rss", eni_json_int_of(json_array_get(reports, 0), "max_rss"));
+    eni_json_set_int(result, "data_bytes", self->trainer.about.data_bytes); /* of max_rss */
+    eni_json_set_number(result, "startup_seconds", (double)t->startup_ns * 1e-9);
     json_object_set_new(result, "train_loss", mean_over_ranks(reports, "last_loss", n));
     json_object_set_new(result, "train_accuracy", mean_over_ranks(reports, "last_correct", n));
-    json_object_set_new(result, "test_loss", isfinite(last->loss) ? json_real(last->loss) : json_null());
-    json_object_set_new(result, "test_accuracy",
-                        isfinite(last->accuracy) ? json_real(last->accuracy) : json_null());
-    json_object_set_new(result, "init_sha256", json_string(self->job.init_sha256));
-    json_object_set_new(result, "order_sha256", json_string(self->job.order_sha256));
+    eni_json_set_number(result, "test_loss", last->loss);
+    eni_json_set_number(result, "test_accuracy", last->accuracy);
+    eni_json_set_text(result, "init_sha256", self->job.init_sha256);
+    eni_json_set_text(result, "order_sha256", self->job.order_sha256);
 }
 
 /* When it ran, on the clock of rank 0's host, and what of that it does not count. */
@@ -614,15 +593,14 @@ static en_status conclude(eni_rank *self, json_t *reports, const judgement *last
     add_outcome(self, reports, last, result);
     add_clock(self, result);
     add_stragglers(self, reports, result);
-    json_object_set_new(result, "params_sha256", json_string(params_sha256));
+    eni_json_set_text(result, "params_sha256", params_sha256);
     add_staleness(self, reports, result);
     add_bytes(self, reports, result);
     json_object_set(result, "roles", reports);
     add_environment(self, result);
     eni_trainer_report_run(&self->trainer, reports, result);
     add_checkpoints(self, result);
-    json_object_set_new(result, "exit",
-                        json_string(eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok"));
+    eni_json_set_text(result, "exit", eni_shutdown_is_asked(self->shutdown) ? "interrupted" : "ok");
     en_status st = self->records.asked.out != NULL ? write_json(self, result) : EN_OK;
     self->records.has_result = st == EN_OK;
     if (st == EN_OK) print_last_lines(self, last, result);
@@ -646,8 +624,8 @@ void eni_result_cut_short(const eni_rank *self, const char *exit, const char *ca
     add_identity(self, result);
     add_environment(self, result);
     eni_trainer_report_run(&self->trainer, NULL, result);
-    json_object_set_new(result, "exit", json_string(exit));
-    if (cause[0] != 0) json_object_set_new(result, "cause", json_string(cause));
+    eni_json_set_text(result, "exit", exit);
+    if (cause[0] != 0) eni_json_set_text(result, "cause", cause);
     write_json(self, result);
     json_decref(result);
 }

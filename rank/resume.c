@@ -293,18 +293,15 @@ en_status eni_resume_store(eni_rank *self)
     char name[ENI_CHECKPOINT_NAME];
     if (!self->saving.is_resumed) return EN_OK;
     for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
-        snprintf(name, sizeof name, "optimizer.%s", self->job.optimizer->slot_names[i]);
+        eni_save_slot_name(self, i, name);
         const eni_image *image = eni_checkpoint_find(&self->saving.past, name);
         if (image == NULL) {
             eni_error("resume", "--resume=%s: it has no %s for the server", self->saving.past_path, name);
             return EN_EINVAL;
         }
         put(self, ENI_SLOT_EVAL, image);
-        for (uint32_t b = 0; b < self->job.buckets->n; b++)
-            EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_INIT, b, ENI_VECTOR_SLOT + (uint32_t)i,
-                                   EN_WEIGHTS, ENI_SLOT_EVAL, ENI_SLOT_NONE, 0, 0));
-        for (uint32_t b = 0; b < self->job.buckets->n; b++)
-            EN_TRY(eni_client_wait(self->exchange.client, b));
+        EN_TRY(eni_rank_call_store(self, ENI_MSG_INIT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_EVAL,
+                                   ENI_SLOT_NONE));
     }
     tell_past(self);
     return EN_OK;
@@ -328,7 +325,7 @@ static en_status restore_slots(eni_rank *self)
     uint32_t slot;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
     for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "optimizer.%s", self->job.optimizer->slot_names[i]);
+        eni_save_slot_name(self, i, name);
         const eni_image *image = of_rank(self, name);
         if (image == NULL && eni_rank_has_store(self) && which != EN_EVAL_PARAM) continue; /* the server's */
         if (image == NULL) image = eni_checkpoint_find(&self->saving.past, name);

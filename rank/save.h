@@ -1,8 +1,7 @@
 /* save.h - when a run is saved, and how it goes on from what was saved.
  *
- *     save.c           when, and the thread that writes
- *     save_collect.c   one moment of all ranks, gathered at rank 0
- *     resume.c         which checkpoint, whether this run may go on from it, and everything back in its place
+ *     save.c      when, one moment of all ranks gathered at rank 0, and the thread that writes
+ *     resume.c    which checkpoint, whether this run may go on from it, and everything back in its place
  *
  * A boundary is the moment between two steps. In synchronous runs all ranks meet there: what each keeps is
  * fingerprinted, the fingerprints are gathered, and only what differs travels. In runs that claim their
@@ -14,6 +13,8 @@
  * Compute thread. All ranks make the same calls in synchronous runs. */
 #ifndef RANK_SAVE_H
 #define RANK_SAVE_H
+
+#include <stdio.h>
 
 #include "rank/rank.h"
 
@@ -41,10 +42,11 @@ void eni_save_count(const eni_rank *self, uint64_t *written_out, uint64_t *faile
 
 void eni_save_close(eni_rank *self); /* waits for the write under way */
 
-/* ---- save_collect.c ---- */
-
-/* Fills an empty checkpoint at rank 0; the other ranks give what is theirs. */
-en_status eni_save_collect(eni_rank *self, uint64_t samples, eni_checkpoint *checkpoint_out);
+/* The image of an optimizer's slot: "optimizer.momentum_buffer". */
+static inline void eni_save_slot_name(const eni_rank *self, int slot, char name_out[ENI_CHECKPOINT_NAME])
+{
+    snprintf(name_out, ENI_CHECKPOINT_NAME, "optimizer.%s", self->job.optimizer->slot_names[slot]);
+}
 
 /* ---- resume.c ---- */
 
@@ -56,7 +58,7 @@ en_status eni_resume_find(eni_rank *self);
 /* What must be equal between a checkpoint and the run that goes on from it. */
 uint32_t eni_resume_facts(const eni_rank *self, eni_fact facts_out[ENI_CHECKPOINT_FACTS]);
 
-/* ---- resume_state.c: nothing but EN_OK without self->saving.is_resumed ---- */
+/* ---- resume.c, too: nothing but EN_OK without self->saving.is_resumed ---- */
 
 /* Rank 0, before all weights become its own: the saved ones into the param slot. */
 en_status eni_resume_weights(eni_rank *self);

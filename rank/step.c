@@ -32,35 +32,37 @@ static double clock_seconds(const eni_rank *self, int64_t now)
     return (double)clock_at(self, now) * 1e-9;
 }
 
+static void add(eni_moved *moved, uint64_t sent, uint64_t received, uint64_t wire, uint64_t shm)
+{
+    moved->payload_sent += sent;
+    moved->payload_received += received;
+    moved->wire += wire;
+    moved->shm += shm;
+}
+
+static void add_coll(const eni_coll *coll, eni_moved *moved)
+{
+    eni_coll_counters c;
+    if (coll == NULL) return;
+    eni_coll_count(coll, &c);
+    add(moved, c.payload_sent, c.payload_recv, c.wire_sent + c.wire_recv, c.shm_bytes);
+}
+
 eni_moved eni_count_moved(const eni_rank *self)
 {
     eni_moved moved = {0};
-    if (self->exchange.coll != NULL) {
-        eni_coll_counters c;
-        eni_coll_count(self->exchange.coll, &c);
-        moved = (eni_moved){c.payload_sent, c.payload_recv, c.wire_sent + c.wire_recv, c.shm_bytes};
-    }
-    if (self->exchange.local.coll != NULL) {
-        eni_coll_counters c;
-        eni_coll_count(self->exchange.local.coll, &c);
-        moved.payload_sent += c.payload_sent;
-        moved.payload_received += c.payload_recv;
-        moved.wire += c.wire_sent + c.wire_recv;
-        moved.shm += c.shm_bytes;
-    }
+    add_coll(self->exchange.all.coll, &moved);
+    add_coll(self->exchange.local.coll, &moved);
     if (self->exchange.client != NULL) {
         eni_client_counters c;
         eni_client_count(self->exchange.client, &c);
-        moved.payload_sent += c.payload_sent;
-        moved.payload_received += c.payload_received;
-        moved.wire += c.wire_bytes;
-        moved.shm += c.shm_bytes;
+        add(&moved, c.payload_sent, c.payload_received, c.wire_bytes, c.shm_bytes);
     }
     if (self->exchange.host != NULL) {
         eni_host_counters c;
         eni_host_count(self->exchange.host, &c);
-        moved.payload_sent += (uint64_t)(c.group_bytes + 0.5);
-        moved.payload_received += (uint64_t)(c.group_bytes + 0.5);
+        const uint64_t bytes = (uint64_t)(c.group_bytes + 0.5);
+        add(&moved, bytes, bytes, 0, 0);
     }
     return moved;
 }
@@ -164,14 +166,13 @@ static void warn_if_diverged(eni_rank *self, const eni_step *s)
 static void note_step(eni_step_run *run)
 {
     const eni_host_counters *before = &run->counters;
-    const eni_moved *moved_before = &run->moved;
     eni_rank *self = run->rank;
     eni_stats *t = &self->records.stats;
     eni_host_counters after;
-    eni_moved now = eni_count_moved(self),
-              moved = {now.payload_sent - moved_before->payload_sent,
-                       now.payload_received - moved_before->payload_received, now.wire - moved_before->wire,
-                       now.shm - moved_before->shm};
+    const eni_moved *was = &run->moved, now = eni_count_moved(self),
+                    moved = {now.payload_sent - was->payload_sent,
+                             now.payload_received - was->payload_received, now.wire - was->wire,
+                             now.shm - was->shm};
     int64_t end = eni_now_ns();
     eni_host_count(self->exchange.host, &after);
     const eni_step s = {.t = clock_seconds(self, end),
@@ -195,10 +196,7 @@ static void note_step(eni_step_run *run)
         .is_there = 1, .step = s, .set = run->set, .loss = run->loss, .correct = run->correct};
     t->steps++;
     t->samples += run->nsamples;
-    t->moved.payload_sent += moved.payload_sent;
-    t->moved.payload_received += moved.payload_received;
-    t->moved.wire += moved.wire;
-    t->moved.shm += moved.shm;
+    add(&t->moved, moved.payload_sent, moved.payload_received, moved.wire, moved.shm);
     t->step_ns += s.step_ns;
     t->data_ns += s.data_ns;
     t->compute_ns += s.compute_ns;
@@ -255,22 +253,6 @@ en_status eni_step_close(eni_step_run *run)
 
 /* ---- snapshots ---- */
 
-static en_status average_into_eval(eni_rank *self)
-{
-    for (uint32_t b = 0; b < self->job.buckets->n && self->exchange.coll != NULL; b++) {
-        const eni_bucket_range *range = &self->job.buckets->bucket[b];
-        eni_coll_op op = {.op = EN_ALLREDUCE,
-                          .what = EN_WEIGHTS,
-                          .bucket = b,
-                          .slot = ENI_SLOT_EVAL,
-                          .offset = range->lo,
-                          .count = range->hi - range->lo,
-                          .nsamples = 1};
-        EN_TRY(eni_coll_run(self->exchange.coll, &op));
-    }
-    return EN_OK;
-}
-
 en_status eni_snapshot(eni_rank *self)
 {
     uint32_t slot;
@@ -279,14 +261,10 @@ en_status eni_snapshot(eni_rank *self)
     EN_TRY(eni_trainer_bring(&self->trainer, false));
     memcpy(eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0), eni_arena_at(self->exchange.arena, slot, 0),
            self->job.schema.count * sizeof(float));
-    if (which == EN_EVAL_MEAN) return average_into_eval(self);
+    const eni_coll_op mean = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_EVAL, .nsamples = 1};
+    if (which == EN_EVAL_MEAN) return eni_rank_collect(self, self->exchange.all.coll, &mean);
     if (which != EN_EVAL_STORE || self->exchange.client == NULL) return EN_OK;
-    for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        EN_TRY(eni_client_call(self->exchange.client, ENI_MSG_SNAPSHOT, b, 0, EN_WEIGHTS, ENI_SLOT_NONE,
-                               ENI_SLOT_EVAL, 0, 0));
-    for (uint32_t b = 0; b < self->job.buckets->n; b++)
-        EN_TRY(eni_client_wait(self->exchange.client, b));
-    return EN_OK;
+    return eni_rank_call_store(self, ENI_MSG_SNAPSHOT, 0, ENI_SLOT_NONE, ENI_SLOT_EVAL);
 }
 
 /* What the weights of this snapshot have seen. Where batches are claimed, `samples` is how far rank 0's own
@@ -306,7 +284,7 @@ en_status eni_snapshot_if_due(eni_rank *self, uint64_t samples)
     uint32_t slot;
     int which;
     EN_TRY(eni_host_eval(self->exchange.host, &which, &slot));
-    int is_collective = which == EN_EVAL_MEAN && self->exchange.coll != NULL;
+    int is_collective = which == EN_EVAL_MEAN && self->exchange.all.coll != NULL;
     if (!eni_curve_is_due(self->records.curve, samples) || (self->world.rank != 0 && !is_collective))
         return EN_OK;
     const int64_t end = eni_now_ns(); /* of the step: what follows is on the clock too */

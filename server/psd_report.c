@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -32,11 +33,6 @@ typedef struct draft {
     json_t *shards;
 } draft;
 
-static void set_int(json_t *object, const char *key, uint64_t value)
-{
-    json_object_set_new(object, key, json_integer((json_int_t)value));
-}
-
 /* ---- adding up ----------------------------------------------------------------------------------------- */
 
 static en_status add_client(sums *into, const eni_store_client_stats *from)
@@ -55,21 +51,19 @@ static en_status add_client(sums *into, const eni_store_client_stats *from)
 /* What --state has cost. */
 static void add_states(json_t *shard, const eni_shard_figures *figures)
 {
-    set_int(shard, "states", figures->snapshots.states);
-    set_int(shard, "states_failed", figures->snapshots.failures);
-    set_int(shard, "state_bytes", figures->snapshots.bytes);
-    set_int(shard, "state_copy_ns", (uint64_t)figures->save_ns);
-    set_int(shard, "state_write_ns", (uint64_t)figures->snapshots.write_ns);
+    ENI_JSON_SET_INTS(
+        shard, {"states", figures->snapshots.states}, {"states_failed", figures->snapshots.failures},
+        {"state_bytes", figures->snapshots.bytes}, {"state_copy_ns", (uint64_t)figures->save_ns},
+        {"state_write_ns", (uint64_t)figures->snapshots.write_ns});
 }
 
 static void add_figures(draft *d, const eni_shard_figures *figures)
 {
     json_t *shard = json_object();
-    set_int(shard, "server", (uint64_t)d->server);
-    set_int(shard, "update_ns", (uint64_t)figures->update_ns);
-    set_int(shard, "wait_ns", (uint64_t)figures->wait_ns);
-    set_int(shard, "wire_bytes", figures->wire.wire_in + figures->wire.wire_out);
-    set_int(shard, "shm_bytes", figures->shm_bytes);
+    ENI_JSON_SET_INTS(shard, {"server", (uint64_t)d->server}, {"update_ns", (uint64_t)figures->update_ns},
+                      {"wait_ns", (uint64_t)figures->wait_ns},
+                      {"wire_bytes", figures->wire.wire_in + figures->wire.wire_out},
+                      {"shm_bytes", figures->shm_bytes});
     if (figures->snapshots.states + figures->snapshots.failures > 0) add_states(shard, figures);
     json_array_append_new(d->shards, shard);
     d->figures.update_ns += figures->update_ns;
@@ -118,13 +112,10 @@ static uint64_t per_model(const draft *d, uint64_t sum)
 static json_t *histogram_json(const eni_histogram *h, int has_bins)
 {
     json_t *o = json_object(), *bins = json_array();
-    json_object_set_new(o, "mean", json_real(eni_histogram_mean(h)));
-    set_int(o, "p50", eni_histogram_quantile(h, 0.50));
-    set_int(o, "p95", eni_histogram_quantile(h, 0.95));
-    set_int(o, "p99", eni_histogram_quantile(h, 0.99));
-    set_int(o, "max", h->max);
-    set_int(o, "count", h->count);
-    set_int(o, "sum", h->sum);
+    eni_json_set_number(o, "mean", eni_histogram_mean(h));
+    ENI_JSON_SET_INTS(o, {"p50", eni_histogram_quantile(h, 0.50)}, {"p95", eni_histogram_quantile(h, 0.95)},
+                      {"p99", eni_histogram_quantile(h, 0.99)}, {"max", h->max}, {"count", h->count},
+                      {"sum", h->sum});
     for (uint32_t v = 0; has_bins && v < h->bins; v++)
         if (h->bin[v] > 0)
             json_array_append_new(bins, json_pack("[I, I]", (json_int_t)v, (json_int_t)h->bin[v]));
@@ -134,13 +125,11 @@ static json_t *histogram_json(const eni_histogram *h, int has_bins)
 
 static void write_sums(const draft *d, json_t *o, const sums *s, int has_bins)
 {
-    set_int(o, "pushes", per_model(d, s->pushes));
-    set_int(o, "samples_applied", per_model(d, s->applied));
-    set_int(o, "samples_dropped", per_model(d, s->dropped));
-    set_int(o, "holds", s->holds);
-    set_int(o, "max_clocks_ahead", s->clocks_ahead);
-    set_int(o, "payload_bytes", s->bytes);
-    set_int(o, "payload_beside_steps", s->beside); /* at the start, for evaluation, for checkpoints */
+    ENI_JSON_SET_INTS(
+        o, {"pushes", per_model(d, s->pushes)}, {"samples_applied", per_model(d, s->applied)},
+        {"samples_dropped", per_model(d, s->dropped)}, {"holds", s->holds},
+        {"max_clocks_ahead", s->clocks_ahead}, {"payload_bytes", s->bytes},
+        {"payload_beside_steps", s->beside}); /* at the start, for evaluation, for checkpoints */
     json_object_set_new(o, "staleness", histogram_json(&s->staleness, has_bins));
     json_object_set_new(o, "staleness_steady", histogram_json(&s->steady, has_bins));
 }
@@ -151,8 +140,8 @@ static void write_usage(const draft *d, json_t *o)
     getrusage(RUSAGE_SELF, &usage);
     const double seconds = (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
                            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-    json_object_set_new(o, "cpu_seconds", json_real(seconds + d->cpu_seconds));
-    set_int(o, "max_rss", (uint64_t)usage.ru_maxrss * 1024 + d->max_rss);
+    eni_json_set_number(o, "cpu_seconds", seconds + d->cpu_seconds);
+    eni_json_set_int(o, "max_rss", (uint64_t)usage.ru_maxrss * 1024 + d->max_rss);
 }
 
 /* Why: of "refused" the first five, of "dropped_messages" the sixth, and connections that were closed. */
@@ -160,45 +149,36 @@ static json_t *refusals_json(const eni_shard_figures *figures)
 {
     const eni_shard_refusals *why = &figures->refusals;
     json_t *o = json_object();
-    set_int(o, "token", why->token);
-    set_int(o, "member", why->member);
-    set_int(o, "unknown", why->unknown);
-    set_int(o, "payload", why->payload);
-    set_int(o, "damaged", why->damaged);
-    set_int(o, "malformed", figures->wire.dropped);
-    set_int(o, "evicted", figures->wire.evicted);
+    ENI_JSON_SET_INTS(o, {"token", why->token}, {"member", why->member}, {"unknown", why->unknown},
+                      {"payload", why->payload}, {"damaged", why->damaged},
+                      {"malformed", figures->wire.dropped}, {"evicted", figures->wire.evicted});
     return o;
 }
 
 static char *write_report(const draft *d)
 {
     json_t *o = json_object(), *workers = json_array();
-    json_object_set_new(o, "role", json_string("psd"));
-    set_int(o, "pid", (uint64_t)getpid());
-    set_int(o, "shards", (uint64_t)d->nshards);
-    set_int(o, "servers", d->nservers);
+    eni_json_set_text(o, "role", "psd");
+    ENI_JSON_SET_INTS(o, {"pid", (uint64_t)getpid()}, {"shards", (uint64_t)d->nshards},
+                      {"servers", d->nservers});
     if (d->server > 0) json_object_set_new(o, "is_part", json_true());
-    set_int(o, "cells", d->parts);
-    set_int(o, "updates", per_model(d, d->updates + d->touches));
-    set_int(o, "touches", d->touches);
-    set_int(o, "nonfinite", d->nonfinite);
-    set_int(o, "repeats", d->repeats);
-    set_int(o, "refused", d->refused + d->figures.refused);
-    set_int(o, "dropped_messages", d->figures.wire.dropped);
+    ENI_JSON_SET_INTS(o, {"cells", d->parts}, {"updates", per_model(d, d->updates + d->touches)},
+                      {"touches", d->touches}, {"nonfinite", d->nonfinite}, {"repeats", d->repeats},
+                      {"refused", d->refused + d->figures.refused},
+                      {"dropped_messages", d->figures.wire.dropped});
     json_object_set_new(o, "refusals", refusals_json(&d->figures));
-    set_int(o, "detached", d->detached);
+    eni_json_set_int(o, "detached", d->detached);
     write_sums(d, o, &d->all, 1);
     for (int32_t r = 0; r < d->nranks; r++) {
         json_t *worker = json_object();
-        set_int(worker, "rank", (uint64_t)r);
+        eni_json_set_int(worker, "rank", (uint64_t)r);
         write_sums(d, worker, &d->rank[r], d->nranks <= DETAILED_RANKS);
         json_array_append_new(workers, worker);
     }
     json_object_set_new(o, "per_worker", workers);
-    set_int(o, "wire_bytes", d->figures.wire.wire_in + d->figures.wire.wire_out);
-    set_int(o, "shm_bytes", d->figures.shm_bytes);
-    set_int(o, "update_ns", (uint64_t)d->figures.update_ns);
-    set_int(o, "wait_ns", (uint64_t)d->figures.wait_ns);
+    ENI_JSON_SET_INTS(o, {"wire_bytes", d->figures.wire.wire_in + d->figures.wire.wire_out},
+                      {"shm_bytes", d->figures.shm_bytes}, {"update_ns", (uint64_t)d->figures.update_ns},
+                      {"wait_ns", (uint64_t)d->figures.wait_ns});
     json_object_set(o, "lanes", d->shards);
     write_usage(d, o);
     char *text = json_dumps(o, JSON_COMPACT);

@@ -14,7 +14,7 @@ Two jobs, each one epoch of the convnet over Fashion-MNIST, then the accuracy on
            0.5, every gradient computed on the weights of W-1 = 1 updates ago: ps-async with two even workers,
            without its chance.
 After one epoch the accuracy differs by two points from one initialisation to the next, so both sides start
-from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/sampler.c, written
+from the same weights (entrain --lr=0 --save) and take the samples in the same order (data/plan.c, written
 once more below). Their hashes are in the file, and the test asserts that it ran from the same.
 """
 import argparse

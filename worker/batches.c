@@ -1,6 +1,6 @@
 /* batches.c - the micro-batches of a rank: their sizes, made-up ones before the clock begins, the loader of
  * the real ones, the mean of their gradients. */
-#include "worker/batches.h"
+#include "worker/worker.h"
 
 #include "core/clock.h"
 #include "core/log.h"

@@ -36,20 +36,11 @@ static en_status expect(const eni_worker *w, uint32_t slot, float expected, cons
 /* Rank r brings r + 1: the mean is (n + 1) / 2. */
 static en_status try_all_reduce(eni_worker *w, double *us_out)
 {
-    float mean = (float)(w->rank.world.nranks + 1) / 2;
+    const float mean = (float)(w->rank.world.nranks + 1) / 2;
+    const eni_coll_op op = {.op = EN_ALLREDUCE, .what = EN_WEIGHTS, .slot = ENI_SLOT_EVAL, .nsamples = 1};
     fill(w, ENI_SLOT_EVAL, (float)(w->rank.world.rank + 1));
     int64_t begin = eni_now_ns();
-    for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
-        const eni_bucket_range *range = &w->rank.job.buckets->bucket[b];
-        eni_coll_op op = {.op = EN_ALLREDUCE,
-                          .what = EN_WEIGHTS,
-                          .bucket = b,
-                          .slot = ENI_SLOT_EVAL,
-                          .offset = range->lo,
-                          .count = range->hi - range->lo,
-                          .nsamples = 1};
-        EN_TRY(eni_coll_run(w->rank.exchange.coll, &op));
-    }
+    EN_TRY(eni_rank_collect(&w->rank, w->rank.exchange.all.coll, &op));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     return expect(w, ENI_SLOT_EVAL, mean, "the all-reduce");
 }
@@ -99,8 +90,8 @@ static en_status try_step(eni_worker *w, double *us_out)
         if (is_staged(w)) EN_TRY(send_out(w, b));
         EN_TRY(eni_host_submit(w->rank.exchange.host, b));
     }
-    EN_TRY(eni_vectors_finish(w));
-    EN_TRY(eni_vectors_bring(w, 0));
+    EN_TRY(eni_vectors_finish(w, NULL));
+    EN_TRY(eni_vectors_bring(w, false));
     *us_out = (double)(eni_now_ns() - begin) * 1e-3;
     EN_TRY(expect_step(w, before, ENI_SLOT_PARAM));
     if (!is_staged(w)) return EN_OK;
@@ -148,16 +139,16 @@ en_status eni_check(eni_worker *w)
 {
     double reduce_us = 0, step_us = 0;
     char text[960];
-    if (w->rank.exchange.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
+    if (w->rank.exchange.all.coll != NULL) EN_TRY(try_all_reduce(w, &reduce_us));
     EN_TRY(try_step(w, &step_us));
     if (w->config->probe) EN_TRY(tell_costs(w));
     if (w->rank.exchange.client != NULL) EN_TRY(eni_client_finished(w->rank.exchange.client));
     size_t n = (size_t)snprintf(text, sizeof text, "[%d] world_size %d, rank %d, %s at %s", (int)getpid(),
                                 w->rank.world.nranks, w->rank.world.rank, w->rank.host, w->rank.mesh.address);
-    if (w->rank.exchange.coll != NULL)
+    if (w->rank.exchange.all.coll != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; all-reduce %s (%s): sum ok, %.0f us",
-                              eni_coll_algorithm_name(w->rank.exchange.choice.algorithm),
-                              w->rank.exchange.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp",
+                              eni_coll_algorithm_name(w->rank.exchange.all.choice.algorithm),
+                              w->rank.exchange.all.choice.transport == ENI_OVER_SHM ? "shared memory" : "tcp",
                               reduce_us);
     if (w->rank.exchange.client != NULL)
         n += (size_t)snprintf(text + n, sizeof text - n, "; push-pull (%s): sum ok, %.0f us",

@@ -1,6 +1,6 @@
-/* command.c - the command of a rank: what of it the rank is told (rank/rank_options.h); what it can find wrong by
- * itself, before it meets anybody, since whoever waits for it would learn it later and from somebody else;
- * and the folders that it names. */
+/* command.c - the command of a rank: what of it the rank is told (rank/rank_options.h); what it can find
+ * wrong by itself, before it meets anybody, since whoever waits for it would learn it later and from somebody
+ * else; and the folders that it names. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -86,15 +86,17 @@ const eni_scale *eni_scaler_scale(const eni_scaler *s)
     return s == NULL ? NULL : &s->scale;
 }
 
-eni_scale_facts eni_scaler_facts(const eni_worker *w)
+eni_scale_facts eni_scaler_facts(void *worker)
 {
+    const eni_worker *w = worker;
     if (w->gpu.scaler == NULL) return (eni_scale_facts){0};
     const eni_scale *s = &w->gpu.scaler->scale;
     return (eni_scale_facts){(double)s->scale, s->good, s->overflows, w->gpu.overflown};
 }
 
-en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts)
+en_status eni_scaler_resume(void *worker, const eni_scale_facts *facts)
 {
+    eni_worker *w = worker;
     eni_scaler *s = w->gpu.scaler;
     if (s == NULL || facts->scale <= 0) return EN_OK;
     s->scale = (eni_scale){(float)facts->scale, (uint32_t)facts->good, facts->overflows};

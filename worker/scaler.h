@@ -40,8 +40,8 @@ const eni_scale *eni_scaler_scale(const eni_scaler *scaler); /* NULL for NULL */
 
 /* For a checkpoint; zeroes where there is none. A run goes on from one: nothing happens where either has
  * none. */
-eni_scale_facts eni_scaler_facts(const eni_worker *w);
-en_status eni_scaler_resume(eni_worker *w, const eni_scale_facts *facts);
+eni_scale_facts eni_scaler_facts(void *worker);
+en_status eni_scaler_resume(void *worker, const eni_scale_facts *facts);
 
 /* Before the first check of a step. */
 void eni_scaler_begin(eni_scaler *scaler); /* NULL is fine */

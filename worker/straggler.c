@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/rng.h"
 
 /* A sleep of Linux lasts 50 us more than was asked, unless its thread says otherwise. */
@@ -108,11 +109,10 @@ double eni_straggler_factor(const eni_straggler *s)
 
 void eni_straggler_report(const eni_straggler *s, json_t *report)
 {
-    json_object_set_new(report, "straggler_slept_ns", json_integer((json_int_t)s->slept_ns));
-    json_object_set_new(report, "straggler_pieces", json_integer((json_int_t)s->npieces));
-    json_object_set_new(report, "straggler_late", json_integer((json_int_t)s->nlate));
+    ENI_JSON_SET_INTS(report, {"straggler_slept_ns", (uint64_t)s->slept_ns},
+                      {"straggler_pieces", (uint64_t)s->npieces}, {"straggler_late", (uint64_t)s->nlate});
     if (s->factor <= 1) return;
     const double factor = eni_straggler_factor(s);
-    json_object_set_new(report, "straggler_asked", json_real(s->factor));
+    eni_json_set_number(report, "straggler_asked", s->factor);
     json_object_set_new(report, "straggler_factor", factor > 0 ? json_real(factor) : json_null());
 }

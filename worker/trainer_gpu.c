@@ -1,5 +1,5 @@
 /* trainer_gpu.c - the gradient of one step on a GPU. First all of it is put into the GPU's streams, call by
- * call or as a capture (graph.h); then the host does what is its own:
+ * call or as a capture; then the host does what is its own:
  *
  *     put in     forward | backward, each finished bucket on its way | loss     (and the next batch:
  * prefetch.h) the host   staged: waits for each gradient, submits it; fp16: looks whether anything overflowed
@@ -12,20 +12,205 @@
 #include <sys/prctl.h>
 
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/try.h"
 #include "models/evaluation.h"
-#include "worker/batches.h"
 #include "worker/gpus.h"
-#include "worker/graph.h"
 #include "worker/prefetch.h"
 #include "worker/scaler.h"
-#include "worker/scores.h"
 #include "worker/vectors.h"
 #include "worker/worker.h"
 
 /* A sleep of Linux lasts 50 us more than was asked, which is a quarter of a small network's step. */
 static const unsigned long timer_slack_ns = 1000;
+
+/* ---- loss and hits of a step, read when they have come: a step later, so that the GPU never waits for the
+ * host ----
+ *
+ *     COMPUTE   forward 0 | backward 0 | fetch -> set 0 | event 0   forward 1 | .. fetch -> set 1 | event 1
+ *     host                                                               '- waits for event 0, reads set 0
+ *
+ * Two sets, used in turns; a set has a pair of numbers for each micro-batch. */
+
+typedef struct score_set {
+    float (*pair)[2];   /* (accumulate) registered: mean loss, hits */
+    uint64_t *nsamples; /* (accumulate) behind each */
+    int n;
+    en_event *event;
+} score_set;
+
+typedef struct eni_scores {
+    const en_gpu *gpu;
+    score_set set[2];
+    int at;
+} eni_scores;
+
+static en_status scores_open(eni_worker *w)
+{
+    if (w->device.ops->gpu == NULL) return EN_OK;
+    const uint64_t n = (uint64_t)w->rank.job.accumulate;
+    eni_scores *scores = eni_alloc(sizeof *scores);
+    if (scores == NULL) return EN_ENOMEM;
+    w->gpu.scores = scores;
+    scores->gpu = w->device.ops->gpu;
+    for (int i = 0; i < 2; i++) {
+        score_set *set = &scores->set[i];
+        set->nsamples = eni_alloc_array(n, sizeof *set->nsamples);
+        set->pair = eni_gpu_host_alloc(w, n * sizeof *set->pair);
+        if (set->pair == NULL || set->nsamples == NULL) return EN_ENOMEM;
+        EN_TRY(scores->gpu->event_new(w->device.ctx, &set->event));
+    }
+    return EN_OK;
+}
+
+static void scores_close(eni_worker *w)
+{
+    eni_scores *scores = w->gpu.scores;
+    if (scores == NULL || w->gpu.is_stuck) return;
+    for (int i = 0; i < 2; i++) {
+        eni_gpu_host_free(w, scores->set[i].pair);
+        eni_free(scores->set[i].nsamples);
+        scores->gpu->event_free(scores->set[i].event);
+    }
+    eni_free(scores);
+    w->gpu.scores = NULL;
+}
+
+static void scores_begin(eni_scores *scores, int set)
+{
+    scores->at = set;
+    scores->set[set].n = 0;
+}
+
+static float *scores_pair(eni_scores *scores, uint64_t nsamples)
+{
+    score_set *set = &scores->set[scores->at];
+    set->nsamples[set->n] = nsamples;
+    return set->pair[set->n++];
+}
+
+static en_status scores_end(eni_scores *scores)
+{
+    return scores->gpu->event_record(scores->set[scores->at].event, EN_STREAM_COMPUTE);
+}
+
+static int scores_are_there(const eni_worker *w, int set)
+{
+    return w->gpu.scores->gpu->poll(w->gpu.scores->set[set].event) == EN_OK;
+}
+
+static en_status scores_read(eni_worker *w, int at, double *loss_out, uint64_t *correct_out)
+{
+    const score_set *set = &w->gpu.scores->set[at];
+    *loss_out = 0;
+    *correct_out = 0;
+    EN_TRY(eni_gpu_wait(w, set->event, "its loss"));
+    for (int i = 0; i < set->n; i++) {
+        *loss_out += (double)set->pair[i][0] * (double)set->nsamples[i];
+        *correct_out += (uint64_t)set->pair[i][1];
+    }
+    return EN_OK;
+}
+
+/* ---- a step that is captured once and replayed: one call in place of hundreds ----
+ *
+ *     steps 0 1 2      put in call by call: libraries load kernels, choose algorithms, take memory
+ *     step 3, step 4   captured, once for each input buffer (prefetch.h), and launched
+ *     from then on     launched
+ *
+ * Only full batches are alike; a ragged one is put in call by call. What changes from step to step (rates,
+ * loss scale, the batch) lies in device memory that the capture reads. What the device refuses to capture is
+ * put in call by call for ever, and said once. */
+
+enum { EAGER_STEPS = 3 };
+
+typedef struct eni_graphs {
+    const en_gpu *gpu;
+    en_graph *graph[2]; /* by input buffer */
+    int neager;         /* full batches so far that were put in call by call */
+    uint64_t nlaunched;
+    const char *why_not; /* "" as long as it may be */
+} eni_graphs;
+
+static const char *obstacle(const eni_worker *w)
+{
+    if (!w->config->graph) return "--no-graph";
+    if (w->config->straggler.count > 0) return "--straggler"; /* its time is that of compute alone */
+    if (w->rank.job.accumulate > 1) return "--accumulate";    /* a gradient of its own for each micro-batch */
+    if (!eni_vectors_are_on_gpu(w) && w->rank.world.nranks == 1 && !eni_rank_has_store(&w->rank))
+        return "the host averages its gradient"; /* staged, as with --accumulate */
+    return "";
+}
+
+static en_status graphs_open(eni_worker *w)
+{
+    if (w->device.ops->gpu == NULL) return EN_OK;
+    w->gpu.graphs = eni_alloc(sizeof *w->gpu.graphs);
+    if (w->gpu.graphs == NULL) return EN_ENOMEM;
+    w->gpu.graphs->gpu = w->device.ops->gpu;
+    w->gpu.graphs->why_not = obstacle(w);
+    return EN_OK;
+}
+
+static void graphs_close(eni_worker *w)
+{
+    if (w->gpu.graphs == NULL || w->gpu.is_stuck) return;
+    for (int i = 0; i < 2; i++)
+        w->gpu.graphs->gpu->graph_free(w->gpu.graphs->graph[i]);
+    eni_free(w->gpu.graphs);
+    w->gpu.graphs = NULL;
+}
+
+static int graphs_is_due(eni_worker *w, int is_full_batch)
+{
+    eni_graphs *g = w->gpu.graphs;
+    if (!is_full_batch || g->why_not[0] != 0) return 0;
+    if (g->neager == EAGER_STEPS) return 1;
+    g->neager++;
+    return 0;
+}
+
+/* The capture ends in any case: what follows is done and not captured. */
+static en_status record(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user)
+{
+    eni_graphs *g = w->gpu.graphs;
+    const int64_t begin = eni_now_ns();
+    EN_TRY(g->gpu->capture_begin(w->device.ctx));
+    const en_status put_in = enqueue(user);
+    const en_status ended = g->gpu->capture_end(w->device.ctx, &g->graph[buffer]);
+    if (put_in == EN_OK && ended == EN_OK) {
+        eni_debug("graph", "input buffer %d: the step was captured in %.1f ms", buffer,
+                  (double)(eni_now_ns() - begin) * 1e-6);
+        return EN_OK;
+    }
+    if (ended == EN_OK) g->gpu->graph_free(g->graph[buffer]); /* a piece of a step */
+    g->graph[buffer] = NULL;
+    return put_in != EN_OK && put_in != EN_EUNSUPPORTED ? put_in : ended != EN_OK ? ended : put_in;
+}
+
+static en_status graphs_launch(eni_worker *w, int buffer, en_status (*enqueue)(void *user), void *user,
+                               int *is_launched_out)
+{
+    eni_graphs *g = w->gpu.graphs;
+    *is_launched_out = 0;
+    if (g->graph[buffer] == NULL) {
+        const en_status st = record(w, buffer, enqueue, user);
+        if (st == EN_EUNSUPPORTED) {
+            g->why_not = "the device cannot capture this step";
+            eni_info("graph",
+                     "rank %d: the device cannot capture a step of this model: its calls are made one by one",
+                     w->rank.world.rank);
+            return EN_OK;
+        }
+        EN_TRY(st);
+    }
+    EN_TRY(g->gpu->launch(g->graph[buffer]));
+    g->nlaunched++;
+    *is_launched_out = 1;
+    return EN_OK;
+}
 
 /* One micro-batch on its way into the streams. */
 typedef struct work {
@@ -153,11 +338,11 @@ static en_status compute(work *k, int is_due)
     int is_launched = 0;
     eni_member_note(w->rank.member, (int64_t)run->step, "forward");
     run->nsamples += k->batch->micro.count;
-    k->pair = eni_scores_pair(w->gpu.scores, k->batch->micro.count);
+    k->pair = scores_pair(w->gpu.scores, k->batch->micro.count);
     eni_step_compute_begins(run);
     if (k->micro == 0) EN_TRY(lag_event(w, 0));
     if (is_due)
-        EN_TRY(eni_graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
+        EN_TRY(graphs_launch(w, eni_prefetch_buffer(w->gpu.prefetch), put_in_captured, k, &is_launched));
     if (steps != NULL) eni_gpu_steps_replay(steps, is_launched);
     k->is_captured = 0;
     if (!is_launched) EN_TRY(put_in(k));
@@ -176,7 +361,7 @@ static en_status lag(eni_worker *w, eni_step_run *run, int64_t begin_ns)
     uint64_t correct;
     int64_t took;
     if (w->gpu.lag[0] == NULL || run->nsamples == 0) return EN_OK;
-    EN_TRY(eni_scores_read(w, run->set, &loss, &correct)); /* behind both events */
+    EN_TRY(scores_read(w, run->set, &loss, &correct)); /* behind both events */
     EN_TRY(w->device.ops->gpu->elapsed(w->gpu.lag[0], w->gpu.lag[1], &took));
     eni_straggler_took(&w->straggler, begin_ns, took);
     eni_step_compute_ends(run, "straggler");
@@ -241,7 +426,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
 {
     work k = {.w = w, .run = run, .batch = batch};
     uint64_t n = batch->micro.count;
-    const int is_due = n > 0 && eni_graphs_is_due(w, is_full_step(w, batch));
+    const int is_due = n > 0 && graphs_is_due(w, is_full_step(w, batch));
     const int is_sent_out = n > 0 && is_staged(w);
     if (eni_vectors_steps(w) != NULL && eni_gpu_steps_way(eni_vectors_steps(w)) != ENI_GPU_SHARED)
         eni_gpu_steps_replay(eni_vectors_steps(w), is_due && is_strategy_captured(w));
@@ -251,7 +436,7 @@ static en_status gradient_of_rank(eni_worker *w, eni_step_run *run, const eni_ba
         EN_TRY(compute(&k, is_due));
     else
         EN_TRY(eni_vectors_zero_grad(w, 0)); /* for strategies that step locally all the same */
-    EN_TRY(eni_scores_end(w->gpu.scores));
+    EN_TRY(scores_end(w->gpu.scores));
     EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
     EN_TRY(lag(w, run, begin_ns));
     if (w->gpu.scaler != NULL) {
@@ -273,7 +458,7 @@ static en_status gradient_of_one_process(eni_worker *w, eni_step_run *run, const
         if (samples[i] > 0) EN_TRY(compute(&k, 0));
         EN_TRY(eni_prefetch_ahead(w->gpu.prefetch));
     }
-    EN_TRY(eni_scores_end(w->gpu.scores));
+    EN_TRY(scores_end(w->gpu.scores));
     EN_TRY(lag(w, run, begin_ns));
     if (w->gpu.scaler != NULL) EN_TRY(drop_overflown(w, run, samples, 0));
     if (is_staged(w)) {
@@ -296,39 +481,18 @@ static en_status gradient(void *self, eni_step_run *run)
     w->gpu.score_set =
         w->rank.job.accumulate > 1 ? 1 - w->gpu.score_set : eni_prefetch_buffer(w->gpu.prefetch);
     run->set = w->gpu.score_set;
-    eni_scores_begin(w->gpu.scores, run->set);
+    scores_begin(w->gpu.scores, run->set);
     eni_scaler_begin(w->gpu.scaler);
     if (w->rank.job.accumulate > 1 || (is_staged(w) && eni_rank_is_alone(&w->rank)))
         return gradient_of_one_process(w, run, batch);
     return gradient_of_rank(w, run, batch);
 }
 
-static en_status finish(void *self, eni_step_run *run)
-{
-    (void)run;
-    return eni_vectors_finish(self);
-}
-
 static en_status score(void *self, int set, bool may_wait, double *loss_out, uint64_t *correct_out)
 {
     eni_worker *w = self;
-    if (!may_wait && !eni_scores_are_there(w, set)) return EN_ETIMEOUT;
-    return eni_scores_read(w, set, loss_out, correct_out);
-}
-
-static en_status bring(void *self, bool and_slots)
-{
-    return eni_vectors_bring(self, and_slots);
-}
-
-static eni_scale_facts scale(void *self)
-{
-    return eni_scaler_facts(self);
-}
-
-static en_status set_scale(void *self, const eni_scale_facts *facts)
-{
-    return eni_scaler_resume(self, facts);
+    if (!may_wait && !scores_are_there(w, set)) return EN_ETIMEOUT;
+    return scores_read(w, set, loss_out, correct_out);
 }
 
 /* ---- after the join ---- */
@@ -400,8 +564,8 @@ static en_status open_trainer(void *self)
     EN_TRY(open_context(w));
     EN_TRY(choose_vectors(w));
     EN_TRY(eni_scaler_open(w));
-    EN_TRY(eni_scores_open(w));
-    EN_TRY(eni_graphs_open(w));
+    EN_TRY(scores_open(w));
+    EN_TRY(graphs_open(w));
     EN_TRY(open_lag(w));
     describe(w);
     const en_model_options options = {.size = sizeof options,
@@ -416,11 +580,6 @@ static en_status connect_vectors(void *self)
     EN_TRY(eni_vectors_open(w));
     w->rank.trainer.steps = eni_vectors_steps(w);
     return EN_OK;
-}
-
-static en_status start_vectors(void *self)
-{
-    return eni_vectors_start(self);
 }
 
 /* ---- batches ---- */
@@ -473,11 +632,6 @@ static en_status warm_up(void *self)
 
 /* ---- what result.json says of GPUs ---- */
 
-static void set_int(json_t *object, const char *key, uint64_t value)
-{
-    json_object_set_new(object, key, json_integer((json_int_t)value));
-}
-
 static void report_rank(void *self, json_t *report)
 {
     const eni_worker *w = self;
@@ -488,19 +642,19 @@ static void report_rank(void *self, json_t *report)
     eni_gpus_use use;
     eni_gpus_look(w->gpu.gpus, &use);
     json_t *gpu = json_object();
-    json_object_set_new(gpu, "name", json_string(facts->name));
-    set_int(gpu, "index", (uint64_t)facts->index);
-    json_object_set_new(gpu, "uuid", json_string(facts->uuid));
-    set_int(gpu, "memory_bytes", facts->memory_bytes);
-    set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not tell */
+    eni_json_set_text(gpu, "name", facts->name);
+    eni_json_set_int(gpu, "index", (uint64_t)facts->index);
+    eni_json_set_text(gpu, "uuid", facts->uuid);
+    eni_json_set_int(gpu, "memory_bytes", facts->memory_bytes);
+    eni_json_set_int(gpu, "own_bytes", use.own_bytes); /* 0: the driver does not tell */
     json_object_set_new(gpu, "others", use.is_known ? json_integer(use.others) : json_null());
-    set_int(gpu, "graph_steps", eni_graphs_count(w));
-    json_object_set_new(gpu, "no_graph_because", json_string(eni_graphs_why_not(w)));
-    set_int(gpu, "copied_bytes", eni_vectors_copied(w));
+    eni_json_set_int(gpu, "graph_steps", w->gpu.graphs->nlaunched);
+    eni_json_set_text(gpu, "no_graph_because", w->gpu.graphs->why_not);
+    eni_json_set_int(gpu, "copied_bytes", eni_vectors_copied(w));
     if (scale != NULL) {
-        set_int(gpu, "overflows", scale->overflows);
-        set_int(gpu, "samples_overflown", w->gpu.overflown);
-        json_object_set_new(gpu, "loss_scale", json_real((double)scale->scale));
+        eni_json_set_int(gpu, "overflows", scale->overflows);
+        eni_json_set_int(gpu, "samples_overflown", w->gpu.overflown);
+        eni_json_set_number(gpu, "loss_scale", (double)scale->scale);
     }
     json_object_set_new(report, "gpu", gpu);
 }
@@ -534,16 +688,16 @@ static void report_run(void *self, const json_t *reports, json_t *result)
     if (w->gpu.vectors == NULL) return;
     const en_gpu_facts *facts = eni_gpus_facts(w->gpu.gpus);
     json_t *gpu = json_object();
-    json_object_set_new(gpu, "name", json_string(facts->name));
-    set_int(gpu, "index", (uint64_t)facts->index);
-    json_object_set_new(gpu, "uuid", json_string(facts->uuid));
-    json_object_set_new(gpu, "precision", json_string(precisions[c->precision]));
+    eni_json_set_text(gpu, "name", facts->name);
+    eni_json_set_int(gpu, "index", (uint64_t)facts->index);
+    eni_json_set_text(gpu, "uuid", facts->uuid);
+    eni_json_set_text(gpu, "precision", precisions[c->precision]);
     json_object_set_new(gpu, "tf32", json_boolean(c->tf32));
     json_object_set_new(gpu, "deterministic", json_boolean(c->deterministic));
-    json_object_set_new(gpu, "graph", json_boolean(eni_graphs_count(w) > 0));
-    json_object_set_new(gpu, "no_graph_because", json_string(eni_graphs_why_not(w)));
-    json_object_set_new(gpu, "vectors", json_string(eni_vectors_are_on_gpu(w) ? "gpu" : "staged"));
-    json_object_set_new(gpu, "why", json_string(w->gpu.choice.why));
+    json_object_set_new(gpu, "graph", json_boolean(w->gpu.graphs->nlaunched > 0));
+    eni_json_set_text(gpu, "no_graph_because", w->gpu.graphs->why_not);
+    eni_json_set_text(gpu, "vectors", eni_vectors_are_on_gpu(w) ? "gpu" : "staged");
+    eni_json_set_text(gpu, "why", w->gpu.choice.why);
     add_sums(reports, gpu);
     json_object_set_new(result, "gpu", gpu);
 }
@@ -554,9 +708,9 @@ void eni_gpu_close(eni_worker *w)
 {
     if (w->device.ctx == NULL || w->device.ops->gpu == NULL) return;
     eni_vectors_settle(w);
-    eni_graphs_close(w); /* they hold the group's communicator, and events of the vectors */
+    graphs_close(w); /* they hold the group's communicator, and events of the vectors */
     eni_vectors_close(w);
-    eni_scores_close(w);
+    scores_close(w);
     eni_scaler_close(w);
     close_lag(w);
     if (w->gpu.is_stuck) return;
@@ -565,28 +719,18 @@ void eni_gpu_close(eni_worker *w)
     eni_prefetch_close(w->gpu.prefetch);
 }
 
-static en_status leave(void *self)
-{
-    return eni_vectors_leave(self);
-}
-
-static void abort_vectors(void *self)
-{
-    eni_vectors_abort(self);
-}
-
 const eni_trainer_ops eni_trainer_gpu = {.open = open_trainer,
                                          .connect = connect_vectors,
-                                         .start = start_vectors,
+                                         .start = eni_vectors_start,
                                          .warm_up = warm_up,
                                          .gradient = gradient,
-                                         .finish = finish,
+                                         .finish = eni_vectors_finish,
                                          .score = score,
-                                         .bring = bring,
+                                         .bring = eni_vectors_bring,
                                          .evaluate = eni_evaluate_weights,
-                                         .scale = scale,
-                                         .set_scale = set_scale,
+                                         .scale = eni_scaler_facts,
+                                         .set_scale = eni_scaler_resume,
                                          .report_rank = report_rank,
                                          .report_run = report_run,
-                                         .leave = leave,
-                                         .abort = abort_vectors};
+                                         .leave = eni_vectors_leave,
+                                         .abort = eni_vectors_abort};

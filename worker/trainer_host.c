@@ -5,7 +5,6 @@
 #include "core/clock.h"
 #include "core/try.h"
 #include "ops/mean.h"
-#include "worker/batches.h"
 #include "worker/worker.h"
 
 /* ---- forward and backward ---- */

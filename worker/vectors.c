@@ -242,8 +242,9 @@ static void give_all_back(eni_worker *w, eni_vectors *v)
         give_back(w, &v->slot[i]);
 }
 
-en_status eni_vectors_leave(eni_worker *w)
+en_status eni_vectors_leave(void *worker)
 {
+    eni_worker *w = worker;
     eni_vectors *v = w->gpu.vectors;
     if (v == NULL || !eni_vectors_are_on_gpu(w) || w->gpu.choice.way == ENI_GPU_ALONE) return EN_OK;
     EN_TRY(v->gpu->event_record(v->computed, EN_STREAM_COMPUTE)); /* behind the last collective */
@@ -276,8 +277,9 @@ static en_status open_on_gpu(eni_worker *w, eni_vectors *v)
     return eni_gpu_steps_open(&config, &v->steps);
 }
 
-void eni_vectors_abort(const eni_worker *w)
+void eni_vectors_abort(void *worker)
 {
+    const eni_worker *w = worker;
     const eni_vectors *v = w->gpu.vectors;
     if (v != NULL && v->group != NULL) v->gpu->group_abort(v->group);
 }
@@ -338,8 +340,9 @@ static en_status pin_slot(eni_worker *w, uint32_t slot)
     return EN_OK;
 }
 
-en_status eni_vectors_start(eni_worker *w)
+en_status eni_vectors_start(void *worker)
 {
+    eni_worker *w = worker;
     eni_vectors *v = w->gpu.vectors;
     uint32_t first;
     if (v == NULL) return EN_OK;
@@ -524,8 +527,10 @@ static en_status take_in_all(eni_worker *w)
 }
 
 /* Bucket by bucket, each while the next is waited for. What after_step may change, nobody has before it. */
-en_status eni_vectors_finish(eni_worker *w)
+en_status eni_vectors_finish(void *worker, eni_step_run *run)
 {
+    eni_worker *w = worker;
+    (void)run;
     const int is_late = w->rank.job.strategy->after_step != NULL;
     if (!is_staged(w)) return eni_host_finish(w->rank.exchange.host);
     for (uint32_t b = 0; b < w->rank.job.buckets->n; b++) {
@@ -566,8 +571,9 @@ static en_status copy_all(eni_worker *w, int direction, int and_slots)
     return eni_gpu_wait(w, v->computed, "a copy of its vectors");
 }
 
-en_status eni_vectors_bring(eni_worker *w, int and_slots)
+en_status eni_vectors_bring(void *worker, bool and_slots)
 {
+    eni_worker *w = worker;
     return eni_vectors_are_on_gpu(w) ? copy_all(w, EN_COPY_OUT, and_slots) : EN_OK;
 }
 

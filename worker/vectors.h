@@ -30,12 +30,12 @@ typedef struct eni_vectors eni_vectors;
  */
 en_status eni_vectors_open(eni_worker *w);
 /* Once all that the arena holds is in place and it is mapped as it will be: registers it, and sends it. */
-en_status eni_vectors_start(eni_worker *w);
+en_status eni_vectors_start(void *worker);
 /* After the last step of a run that ends well: nobody reads another's memory any more or waits for another's
  * GPU, so that all may go. */
-en_status eni_vectors_leave(eni_worker *w);
+en_status eni_vectors_leave(void *worker);
 /* What waits on the GPU for a peer who is gone goes on. */
-void eni_vectors_abort(const eni_worker *w);
+void eni_vectors_abort(void *worker);
 /* Before anything on the GPU is closed: waits for what is under way, but not for ever. A GPU that does not
  * answer keeps its memory until the process ends (w->gpu.is_stuck). */
 void eni_vectors_settle(eni_worker *w);
@@ -70,13 +70,13 @@ en_status eni_vectors_await_micros(eni_worker *w);
 
 /* Ends a step: the strategy's finish of every bucket, and the weights to where the next forward reads them.
  */
-en_status eni_vectors_finish(eni_worker *w);
+en_status eni_vectors_finish(void *worker, eni_step_run *run);
 /* Staged, after before_step: a strategy that has one may have changed the weights there. */
 en_status eni_vectors_begun(eni_worker *w);
 
 /* On the GPU: the arena's weights (and, with `and_slots`, the optimizer's) become what the GPU has; blocks.
  * Nothing to do on the host, or staged. */
-en_status eni_vectors_bring(eni_worker *w, int and_slots);
+en_status eni_vectors_bring(void *worker, bool and_slots);
 /* The other way round, after something on the host has changed them. */
 en_status eni_vectors_send(eni_worker *w);
 /* For `entrain check`: the arena's gradient becomes that of the GPU (of a rank in a world of several or of

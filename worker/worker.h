@@ -5,8 +5,8 @@
  *     command.c        what the rank is told, and what it can find wrong before it meets anybody
  *     train.c          the steps: read this first
  *     trainer_host.c   the gradient of a step on the processor
- *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scores.h, graph.h, scaler.h
- *     batches.h        the loader, and a warm-up before the clock begins
+ *     trainer_gpu.c    the same on a GPU; gpus.h, vectors.h, prefetch.h, scaler.h
+ *     batches.c        the loader, and a warm-up before the clock begins
  *     evaluate.c       what weights are worth
  *     straggler.h      makes a rank slow
  *     share.c          the data set, once a host
@@ -32,8 +32,8 @@ typedef struct eni_on_gpu {
     eni_gpu_choice choice;                         /* where vectors lie */
     struct eni_vectors *vectors;                   /* vectors.h */
     struct eni_prefetch *prefetch;                 /* prefetch.h */
-    struct eni_scores *scores;                     /* scores.h */
-    struct eni_graphs *graphs;                     /* graph.h */
+    struct eni_scores *scores;                     /* trainer_gpu.c */
+    struct eni_graphs *graphs;                     /* trainer_gpu.c */
     struct eni_evaluation *evaluation[ENI_SPLITS]; /* models/evaluation.h, by set; rank 0 */
     struct eni_scaler *scaler;                     /* scaler.h; NULL but with fp16 */
     en_event *lag[2];                              /* of a slow rank: trainer_gpu.c */
@@ -102,5 +102,30 @@ void eni_evaluate_close(eni_worker *worker);
 
 /* check.c: in place of training: known sums through the exchange, and a line on stdout. */
 en_status eni_check(eni_worker *worker);
+
+/* ---- batches.c: the micro-batches of a rank, and what both trainers do with them beside computing ---- */
+
+enum { ENI_BATCH_SIZES = 6 };
+
+/* The sizes of the micro-batches that the plan may hand to this rank, each once: full ones, and those of
+ * ragged steps. How many. */
+int eni_batch_sizes(const eni_worker *w, uint64_t sizes_out[ENI_BATCH_SIZES]);
+
+/* Every rank computes before the clock of the run begins, so that no arm has its first touches, kernels and
+ * caches in the weights and not on the clock: forward and backward of each batch size of the run, on made-up
+ * pixels and into scratch. No loader, no random number, no hook of a strategy takes part: the run ends with
+ * the same bytes without it. Once the exchange is open. */
+en_status eni_warm_up(eni_worker *w);
+
+/* Starts w->loader. `options`: how its memory is taken; the rest is filled in here. */
+en_status eni_start_loader(eni_worker *w, eni_loader_options *options);
+
+/* The next micro-batch of this rank, on the device that computes it; tells the step. Blocks for the loader,
+ * as long as the run is alive. */
+en_status eni_next_batch(eni_worker *w, eni_step_run *run, const eni_batch **batch_out);
+
+/* A world of one without servers: its micro-batches (one, or --accumulate=W) are averaged as W ranks would
+ * be, in rank order, by the same function: w->micro_grads into the arena's gradient. */
+void eni_average_micros(eni_worker *w, const uint64_t *nsamples);
 
 #endif

@@ -79,7 +79,7 @@ en_status eni_gpu_steps_begin(eni_gpu_steps *steps, const eni_hyper *hyper, cons
                               uint64_t total);
 
 /* While `is_replayed`, submit and wait count and enqueue nothing: the step is in a graph that is launched by
- * somebody else (worker/graph.h). ALONE, GROUP: only for steps whose total is known and in which every
+ * somebody else (worker/trainer_gpu.c). ALONE, GROUP: only for steps whose total is known and in which every
  * gradient has samples: begin says EN_EBUG, logged, of another. SHARED: submit is then called only for a
  * bucket whose gradient is there (its caller has waited for the graph's own event), and the others hear of it
  * at once. */

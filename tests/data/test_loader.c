@@ -13,7 +13,7 @@
 
 #include "core/clock.h"
 #include "data/loader.h"
-#include "data/sampler.h"
+#include "data/plan.h"
 
 enum { N = 501, SEED = 3 };
 

@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include "data/plan.h"
-#include "data/sampler.h"
 
 static void hash_of(uint64_t steps, uint64_t seed, char hash_out[ENI_DIGEST_HEX])
 {

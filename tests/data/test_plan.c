@@ -11,7 +11,6 @@
 
 #include "core/log.h"
 #include "data/plan.h"
-#include "data/sampler.h"
 
 static void hush(void *user, int level, const char *subsystem, const char *text)
 {

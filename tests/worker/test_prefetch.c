@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "data/sampler.h"
+#include "data/plan.h"
 #include "tests/ops/gpu_rig.h"
 #include "worker/prefetch.h"
 

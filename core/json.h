@@ -1,0 +1,48 @@
+/* json.h - fields of a JSON object under construction (jansson). What memory was lacking for is left out:
+ * whoever writes the text finds out. */
+#ifndef CORE_JSON_H
+#define CORE_JSON_H
+
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+static inline void eni_json_set_text(json_t *object, const char *key, const char *text)
+{
+    json_object_set_new(object, key, json_string(text));
+}
+
+/* JSON has no NaN: null. */
+static inline void eni_json_set_number(json_t *object, const char *key, double number)
+{
+    json_object_set_new(object, key, isfinite(number) ? json_real(number) : json_null());
+}
+
+static inline void eni_json_set_int(json_t *object, const char *key, uint64_t whole)
+{
+    json_object_set_new(object, key, json_integer((json_int_t)whole));
+}
+
+/* Several whole numbers: ENI_JSON_SET_INTS(o, {"steps", 7}, {"samples", 9}). */
+typedef struct eni_json_int {
+    const char *key;
+    uint64_t whole;
+} eni_json_int;
+
+static inline void eni_json_set_ints(json_t *object, const eni_json_int *ints, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        eni_json_set_int(object, ints[i].key, ints[i].whole);
+}
+#define ENI_JSON_SET_INTS(object, ...)                                                                       \
+    eni_json_set_ints(object, (const eni_json_int[]){__VA_ARGS__},                                           \
+                      sizeof((const eni_json_int[]){__VA_ARGS__}) / sizeof(eni_json_int))
+
+/* A field of one that was read; 0 where it is not there, or no whole number. */
+static inline uint64_t eni_json_int_of(const json_t *object, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+#endif
