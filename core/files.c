@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/try.h"
 
 en_status eni_files_need(size_t needed, const char *who)
 {
@@ -29,92 +29,120 @@ en_status eni_files_need(size_t needed, const char *who)
 
 /* ---- a file is replaced -------------------------------------------------------------------------------- */
 
-enum { WHY = 512 };
+enum { WHY = 512, PARTS_AT_ONCE = 64 };
 
-en_status eni_file_failed(const char *doing, const char *path, char *why_out, size_t why_bytes)
+/* All of it, whatever writev(2) takes at once. */
+static bool write_parts(int fd, struct iovec *part, size_t n)
 {
-    const int cause = errno;
-    snprintf(why_out, why_bytes, "cannot %s %s: %s", doing, path, strerror(cause));
-    return cause == ENOENT ? EN_ENOENT : EN_EIO;
-}
-
-en_status eni_file_put_all(const char *path, int fd, const void *data, size_t bytes, char *why_out,
-                           size_t why_bytes)
-{
-    const unsigned char *at = data;
-    while (bytes > 0) {
-        const ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return eni_file_failed("write", path, why_out, why_bytes);
-        at += put;
-        bytes -= (size_t)put;
+    while (n > 0) {
+        const ssize_t done = writev(fd, part, n < PARTS_AT_ONCE ? (int)n : PARTS_AT_ONCE);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return false;
+        size_t left = (size_t)done;
+        for (; n > 0 && left >= part->iov_len; part++, n--)
+            left -= part->iov_len;
+        if (n > 0) {
+            part->iov_base = (char *)part->iov_base + left;
+            part->iov_len -= left;
+        }
     }
-    return EN_OK;
+    return true;
 }
 
-/* Makes the rename itself durable. */
-static en_status folder_sync(const char *path, char *why_out, size_t why_bytes)
+/* Not every file system can: then the disk is found full later. */
+static bool take_room(int fd, const struct iovec *part, size_t n)
 {
-    char *folder = eni_strdup(path);
-    if (folder == NULL) return EN_ENOMEM;
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) slash[slash == folder] = '\0';
-    const int fd = open(slash != NULL ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    en_status st = EN_OK;
-    if (fd < 0 || fsync(fd) != 0)
-        st = eni_file_failed("bring to the disk the folder of", path, why_out, why_bytes);
-    if (fd >= 0) close(fd);
+    off_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += (off_t)part[i].iov_len;
+    return bytes == 0 || fallocate(fd, 0, 0, bytes) == 0 ||
+           (errno != ENOSPC && errno != EDQUOT && errno != EFBIG);
+}
+
+int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out)
+{
+    unlinkat(plan->folder, plan->temporary, 0); /* left by a process that was killed */
+    const int fd =
+        openat(plan->folder, plan->temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, plan->mode);
+    *doing_out = "create";
+    if (fd < 0) return -1;
+    *doing_out = "write";
+    bool is_put = plan->lock_out == NULL || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    is_put = is_put && take_room(fd, parts, n) && write_parts(fd, parts, n);
+    if (is_put && !plan->is_volatile) {
+        *doing_out = "bring to the disk";
+        is_put = fsync(fd) == 0;
+    }
+    if (is_put) {
+        *doing_out = "put in place";
+        is_put = renameat(plan->folder, plan->temporary, plan->folder, plan->name) == 0;
+    }
+    if (is_put && !plan->is_volatile) { /* makes the rename itself durable */
+        *doing_out = "bring to the disk the folder of";
+        is_put = fsync(plan->folder) == 0;
+    }
+    const int cause = errno;
+    if (is_put && plan->lock_out != NULL)
+        *plan->lock_out = fd;
+    else
+        close(fd);
+    if (!is_put) unlinkat(plan->folder, plan->temporary, 0);
+    errno = cause;
+    return is_put ? 0 : -1;
+}
+
+static en_status put_at(const char *path, eni_file_plan *plan, struct iovec *parts, size_t n, char *why_out,
+                        size_t why_bytes)
+{
+    uint64_t tag;
+    const char *doing = "create", *slash = strrchr(path, '/');
+    const size_t bytes = strlen(path) + sizeof ".0123456789abcdef.tmp";
+    char *folder = eni_strdup(path), *temporary = eni_alloc(bytes);
+    en_status st = folder == NULL || temporary == NULL ? EN_ENOMEM : EN_OK;
+    snprintf(why_out, why_bytes, "out of memory");
+    if (st == EN_OK) {
+        plan->name = slash == NULL ? path : slash + 1;
+        plan->temporary = temporary;
+        eni_random_bytes(&tag, sizeof tag);
+        snprintf(temporary, bytes, "%s.%016llx.tmp", plan->name, (unsigned long long)tag);
+        snprintf(folder, strlen(path) + 1, "%.*s",
+                 slash == NULL   ? 0
+                 : slash == path ? 1
+                                 : (int)(slash - path),
+                 path);
+        plan->folder = open(folder[0] != 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (plan->folder < 0 || eni_file_put(plan, parts, n, &doing) != 0) {
+            const int cause = errno;
+            snprintf(why_out, why_bytes, "cannot %s %s: %s", doing, path, strerror(cause));
+            st = cause == ENOENT ? EN_ENOENT : EN_EIO;
+        }
+        if (plan->folder >= 0) close(plan->folder);
+    }
+    eni_free(temporary);
     eni_free(folder);
     return st;
 }
 
-/* "PATH.0123456789abcdef.tmp": beside the target, so that rename works, and nobody else's. Freed with
- * eni_free. */
-static char *temporary_name(const char *path)
+en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char *why_out, size_t why_bytes)
 {
-    uint64_t tag;
-    eni_random_bytes(&tag, sizeof tag);
-    const size_t bytes = strlen(path) + sizeof ".0123456789abcdef.tmp";
-    char *name = eni_alloc(bytes);
-    if (name != NULL) snprintf(name, bytes, "%s.%016llx.tmp", path, (unsigned long long)tag);
-    return name;
+    eni_file_plan plan = {.mode = 0666};
+    return put_at(path, &plan, parts, n, why_out, why_bytes);
 }
 
-static en_status fill(const char *path, eni_file_put put, void *user, char *why_out, size_t why_bytes)
+en_status eni_file_hold(const char *path, const char *text, size_t bytes, bool is_volatile, int *lock_out,
+                        char *why_out, size_t why_bytes)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return eni_file_failed("create", path, why_out, why_bytes);
-    en_status st = put(user, path, fd, why_out, why_bytes);
-    if (st == EN_OK && fsync(fd) != 0) st = eni_file_failed("bring to the disk", path, why_out, why_bytes);
-    if (close(fd) != 0 && st == EN_OK) st = eni_file_failed("write", path, why_out, why_bytes);
-    return st;
-}
-
-en_status eni_file_replace(const char *path, eni_file_put put, void *user, char *why_out, size_t why_bytes)
-{
-    char *temporary = temporary_name(path);
-    snprintf(why_out, why_bytes, "out of memory");
-    if (temporary == NULL) return EN_ENOMEM;
-    en_status st = fill(temporary, put, user, why_out, why_bytes);
-    if (st == EN_OK && rename(temporary, path) != 0)
-        st = eni_file_failed("put in place", path, why_out, why_bytes);
-    if (st != EN_OK) unlink(temporary);
-    if (st == EN_OK) st = folder_sync(path, why_out, why_bytes);
-    eni_free(temporary);
-    return st;
-}
-
-static en_status put_text(void *user, const char *path, int fd, char *why_out, size_t why_bytes)
-{
-    const char *const *text = user;
-    return eni_file_put_all(path, fd, *text, strlen(*text), why_out, why_bytes);
+    eni_file_plan plan = {.mode = 0600, .is_volatile = is_volatile, .lock_out = lock_out};
+    struct iovec part = {(void *)(uintptr_t)text, bytes};
+    return put_at(path, &plan, &part, 1, why_out, why_bytes);
 }
 
 en_status eni_file_replace_text(const char *who, const char *path, const char *text)
 {
     char why[WHY];
     snprintf(why, sizeof why, "cannot write %s: out of memory", path);
-    const en_status st = text == NULL ? EN_ENOMEM : eni_file_replace(path, put_text, &text, why, sizeof why);
+    struct iovec part = {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)};
+    const en_status st = text == NULL ? EN_ENOMEM : eni_file_replace(path, &part, 1, why, sizeof why);
     if (st != EN_OK) eni_error(who, "%s", why);
     return st;
 }

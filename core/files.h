@@ -3,7 +3,10 @@
 #ifndef CORE_FILES_H
 #define CORE_FILES_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include "entrain/status.h"
 
@@ -12,20 +15,31 @@
  * descriptors than the limit fails for ever. Any thread. */
 en_status eni_files_need(size_t needed, const char *who);
 
-/* Writes what `put` writes: to a temporary file in the same folder, which is synchronised and renamed, and
- * then its folder is synchronised. A process that is killed, or a machine, leaves the old file or the new
- * one, and at most a file PATH.*.tmp. Not EN_OK: why_out has one sentence, nothing is logged, and `path` is
- * as it was. Any thread. */
-typedef en_status (*eni_file_put)(void *user, const char *path, int fd, char *why_out, size_t why_bytes);
-en_status eni_file_replace(const char *path, eni_file_put put, void *user, char *why_out, size_t why_bytes);
+/* ---- a file is replaced: a process that is killed, or a machine, leaves the old one or the new one. Any
+ * thread ---- */
+
+typedef struct eni_file_plan {
+    int folder; /* open */
+    const char *name,
+        *temporary; /* in it: what is renamed, and what it is until then; a killed process leaves that */
+    mode_t mode;
+    bool is_volatile; /* need not outlive the machine: nothing is synchronised */
+    int *lock_out;    /* not NULL: the descriptor, locked (flock) before the file has its name, stays open */
+} eni_file_plan;
+
+/* Writes the parts, which it changes: to the temporary file, which is synchronised and renamed, and then the
+ * folder is synchronised. Room for all of it is taken first, so that a full disk is found before anything is
+ * written. 0; or -1 with errno and what it was doing ("write"): then the file is as it was. */
+int eni_file_put(const eni_file_plan *plan, struct iovec *parts, size_t n, const char **doing_out);
+
+/* The same by path, with a temporary PATH.*.tmp. Not EN_OK: why_out has one sentence, nothing is logged. */
+en_status eni_file_replace(const char *path, struct iovec *parts, size_t n, char *why_out, size_t why_bytes);
+
+/* The same for a file that nobody else may read and that is held: `lock_out` of the plan. */
+en_status eni_file_hold(const char *path, const char *text, size_t bytes, bool is_volatile, int *lock_out,
+                        char *why_out, size_t why_bytes);
 
 /* The same for a text (NULL: there was no memory for it); what is wrong is logged for `who` ("result"). */
 en_status eni_file_replace_text(const char *who, const char *path, const char *text);
-
-/* For a `put`: all of it, whatever write(2) takes at once; and the sentence of errno, "cannot write PATH:
- * ..". */
-en_status eni_file_put_all(const char *path, int fd, const void *data, size_t bytes, char *why_out,
-                           size_t why_bytes);
-en_status eni_file_failed(const char *doing, const char *path, char *why_out, size_t why_bytes);
 
 #endif

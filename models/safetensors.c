@@ -420,14 +420,6 @@ typedef struct contents {
 
 static const char spaces[HEADER_ALIGN] = "        ";
 
-static uint64_t contents_bytes(const contents *c)
-{
-    uint64_t bytes = sizeof c->length + c->length;
-    for (uint32_t t = 0; t < c->ntensors; t++)
-        bytes += eni_st_bytes(&c->tensors[t]);
-    return bytes;
-}
-
 /* ---- the seal ---------------------------------------------------------------------------------------- */
 
 #define SEAL_PREFIX "{\"__metadata__\":{\"digest\":\""
@@ -476,20 +468,19 @@ en_status eni_st_check_seal(const void *data, size_t bytes, char digest_out[ENI_
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-/* Takes the room first: a disk that is too full is found now. Not every file system can. */
-static en_status contents_write(void *user, const char *path, int fd, char *why_out, size_t why_bytes)
+static en_status contents_write(const contents *c, const char *path, char why_out[ENI_ST_WHY])
 {
-    const contents *c = user;
-    if (fallocate(fd, 0, 0, (off_t)contents_bytes(c)) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
-        errno != EINTR)
-        return eni_file_failed("write", path, why_out, why_bytes);
-    EN_TRY(eni_file_put_all(path, fd, &c->length, sizeof c->length, why_out, why_bytes));
-    EN_TRY(eni_file_put_all(path, fd, c->header, c->text, why_out, why_bytes));
-    EN_TRY(eni_file_put_all(path, fd, spaces, c->length - c->text, why_out, why_bytes));
+    const size_t n = 3 + c->ntensors;
+    struct iovec *parts = eni_alloc_array(n, sizeof *parts);
+    if (parts == NULL) return EN_ENOMEM;
+    parts[0] = (struct iovec){(void *)(uintptr_t)&c->length, sizeof c->length};
+    parts[1] = (struct iovec){c->header, c->text};
+    parts[2] = (struct iovec){(void *)(uintptr_t)spaces, c->length - c->text};
     for (uint32_t t = 0; t < c->ntensors; t++)
-        EN_TRY(
-            eni_file_put_all(path, fd, c->tensors[t].data, eni_st_bytes(&c->tensors[t]), why_out, why_bytes));
-    return EN_OK;
+        parts[3 + t] = (struct iovec){(void *)(uintptr_t)c->tensors[t].data, eni_st_bytes(&c->tensors[t])};
+    const en_status st = eni_file_replace(path, parts, n, why_out, ENI_ST_WHY);
+    eni_free(parts);
+    return st;
 }
 
 /* digest_out NULL: without a seal. */
@@ -507,7 +498,7 @@ static en_status write_file(const char *path, const eni_st_tensor *tensors, uint
         c.length = eni_round_up(c.text, HEADER_ALIGN);
         st = digest_out != NULL ? seal(&c, digest_out) : EN_OK;
     }
-    if (st == EN_OK) st = eni_file_replace(path, contents_write, &c, why_out, ENI_ST_WHY);
+    if (st == EN_OK) st = contents_write(&c, path, why_out);
     free(c.header); /* jansson's, made with malloc */
     return st;
 }

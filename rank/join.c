@@ -20,11 +20,6 @@
 
 /* ---- where a run meets, and with which token ---- */
 
-static int has_servers(const eni_rank *self)
-{
-    return (self->job.strategy->flags & EN_STORE_ON_SERVERS) != 0;
-}
-
 static int is_file(const eni_rank *self)
 {
     return strncmp(self->asked.rendezvous, "file://", 7) == 0;
@@ -165,7 +160,7 @@ static void say_no_token(int level, const eni_rank *self, const eni_address *lea
                          int64_t begin_ns)
 {
     int fd = -1, error = 0;
-    const char *who = has_servers(self) ? "psd" : "rank 0";
+    const char *who = eni_rank_has_store(self) ? "psd" : "rank 0";
     const double seconds = (double)(eni_now_ns() - begin_ns) / (double)ENI_SECOND;
     if (eni_tcp_attempt(leader, eni_now_ns() + ENI_SECOND, -1, &fd, &error) == EN_OK) {
         close(fd);
@@ -189,8 +184,8 @@ static en_status check_near(const eni_rank *self, const eni_address *leader)
     eni_error("join",
               "no token for %s:%u, which is another host: copy the token file of %s here and give "
               "--token-file=FILE (or ENTRAIN_TOKEN_FILE)%s",
-              leader->host, leader->port, has_servers(self) ? "psd" : "rank 0",
-              has_servers(self) ? ""
+              leader->host, leader->port, eni_rank_has_store(self) ? "psd" : "rank 0",
+              eni_rank_has_store(self) ? ""
                                 : ", or meet by --rendezvous=file:///PATH on a disk that all hosts share");
     return EN_ENOENT;
 }
@@ -224,28 +219,28 @@ static en_status read_token(eni_rank *self, const eni_address *leader, int64_t d
 static en_status follow(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
 {
     const eni_join_options *c = &self->asked;
-    if (!has_servers(self) && is_file(self)) {
+    if (!eni_rank_has_store(self) && is_file(self)) {
         char path[sizeof self->token_path];
         uint16_t port;
         EN_TRY(eni_file_rendezvous_parse(c->rendezvous, path, sizeof path, &port));
         return eni_file_rendezvous_find(path, self->host_id, deadline_ns, eni_rank_alive, self, &self->token,
                                         leader_out);
     }
-    if (!has_servers(self)) EN_TRY(check_reachable(self, NULL));
-    EN_TRY(eni_address_parse(has_servers(self) ? c->server : c->rendezvous, leader_out));
+    if (!eni_rank_has_store(self)) EN_TRY(check_reachable(self, NULL));
+    EN_TRY(eni_address_parse(eni_rank_has_store(self) ? c->server : c->rendezvous, leader_out));
     return read_token(self, leader_out, deadline_ns);
 }
 
 static en_status check_asked(const eni_rank *self)
 {
-    if (has_servers(self) && self->asked.server == NULL) {
+    if (eni_rank_has_store(self) && self->asked.server == NULL) {
         eni_error("join",
                   "%s keeps its weights on a server: start psd --strategy=%s --world-size=%d, and give its "
                   "address by --server=tcp://HOST:PORT",
                   self->job.strategy->name, self->job.strategy->name, self->world.nranks);
         return EN_EINVAL;
     }
-    if (has_servers(self) || self->world.rank >= 0) return EN_OK;
+    if (eni_rank_has_store(self) || self->world.rank >= 0) return EN_OK;
     eni_error("join",
               "which of the %d ranks is this? Give --rank=0 to --rank=%d, or start it with a launcher",
               self->world.nranks, self->world.nranks - 1);
@@ -255,7 +250,7 @@ static en_status check_asked(const eni_rank *self)
 static en_status rendezvous(eni_rank *self, int64_t deadline_ns, eni_address *leader_out)
 {
     EN_TRY(check_asked(self));
-    if (has_servers(self) || self->world.rank > 0) return follow(self, deadline_ns, leader_out);
+    if (eni_rank_has_store(self) || self->world.rank > 0) return follow(self, deadline_ns, leader_out);
     EN_TRY(lead(self));
     *leader_out = *eni_leader_address(self->leader);
     if (leads_everywhere(self)) snprintf(leader_out->host, sizeof leader_out->host, "127.0.0.1");

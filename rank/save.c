@@ -190,12 +190,6 @@ static void begin_write(eni_saver *s)
 
 /* ---- what the store holds, partition by partition of one moment ---- */
 
-/* All buckets of one kind, into slot EVAL. */
-static en_status look(eni_rank *self, uint32_t kind)
-{
-    return eni_rank_call_store(self, ENI_MSG_SNAPSHOT, kind, ENI_SLOT_NONE, ENI_SLOT_EVAL);
-}
-
 /* What is behind each partition. */
 static en_status note_partitions(eni_rank *self, eni_checkpoint *c)
 {
@@ -238,12 +232,13 @@ static en_status look_once(eni_rank *self, eni_checkpoint *c)
 {
     char name[ENI_CHECKPOINT_NAME];
     const float *eval = eni_arena_at(self->exchange.arena, ENI_SLOT_EVAL, 0);
-    EN_TRY(look(self, ENI_VECTOR_FREEZE));
+    EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, ENI_VECTOR_FREEZE, ENI_SLOT_NONE, ENI_SLOT_EVAL));
     EN_TRY(keep(self, c, "", eval));
     EN_TRY(note_partitions(self, c));
     for (int i = 0; i < self->job.optimizer->slots(&self->job.hyper); i++) {
         eni_save_slot_name(self, i, name);
-        EN_TRY(look(self, ENI_VECTOR_SLOT + (uint32_t)i));
+        EN_TRY(eni_rank_call_store(self, ENI_MSG_SNAPSHOT, ENI_VECTOR_SLOT + (uint32_t)i, ENI_SLOT_NONE,
+                                   ENI_SLOT_EVAL));
         EN_TRY(check_same_moment(self, c));
         EN_TRY(keep(self, c, name, eval));
     }

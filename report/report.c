@@ -4,10 +4,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
 #include "report/plot.h"
@@ -26,20 +30,17 @@ static en_status make_plots_folder(const char *path)
     return EN_EIO;
 }
 
-/* Writes beside the page and renames over it: a reader never sees half a report. */
+/* As a whole: a reader never sees half a report. */
 static en_status write_page(const eni_verdict *verdict, const eni_fairness *fairness, int extras)
 {
     const eni_study *study = verdict->study;
-    char plots[PATH_MAX], path[PATH_MAX], unfinished[PATH_MAX];
+    char plots[PATH_MAX], path[PATH_MAX], *text = NULL;
+    size_t bytes;
     snprintf(plots, sizeof plots, "%s/plots", study->dir);
     snprintf(path, sizeof path, "%s/report.html", study->dir);
-    snprintf(unfinished, sizeof unfinished, "%s/report.html.part", study->dir);
     EN_TRY(make_plots_folder(plots));
-    FILE *page = fopen(unfinished, "we");
-    if (page == NULL) {
-        eni_error("report", "cannot write %s: %s", unfinished, strerror(errno));
-        return EN_EIO;
-    }
+    FILE *page = open_memstream(&text, &bytes);
+    if (page == NULL) return EN_ENOMEM;
     eni_canvas canvas = {.study = study,
                          .page = page,
                          .dir = plots,
@@ -47,13 +48,10 @@ static en_status write_page(const eni_verdict *verdict, const eni_fairness *fair
                          .wants_pdf = (extras & ENI_REPORT_PDF) != 0};
     en_status st = eni_page_write(&canvas, fairness, verdict);
     if (st == EN_OK && canvas.wants_pdf && canvas.gnuplot != NULL) st = eni_plot_pdf_legends(&canvas);
-    int failed = ferror(page);
-    if (fclose(page) != 0) failed = 1;
-    if (st == EN_OK && (failed || rename(unfinished, path) != 0)) {
-        eni_error("report", "cannot write %s: %s", path, strerror(errno));
-        st = EN_EIO;
-    }
-    if (st != EN_OK) unlink(unfinished);
+    const bool is_whole = ferror(page) == 0;
+    if (fclose(page) != 0 || !is_whole) st = st == EN_OK ? EN_ENOMEM : st;
+    if (st == EN_OK) st = eni_file_replace_text("report", path, text);
+    free(text); /* open_memstream's */
     return st;
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/try.h"
@@ -149,41 +150,11 @@ static void digest_frame(const frame *head, const void *bytes, size_t length, ch
     eni_digest_take(digest, hex);
 }
 
-/* 0, or -1 with errno. */
-static int write_all(int fd, struct iovec *part, int n)
-{
-    while (n > 0) {
-        const ssize_t done = writev(fd, part, n);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return -1;
-        size_t left = (size_t)done;
-        for (; n > 0 && left >= part->iov_len; part++, n--)
-            left -= part->iov_len;
-        if (n > 0) {
-            part->iov_base = (char *)part->iov_base + left;
-            part->iov_len -= left;
-        }
-    }
-    return 0;
-}
-
-/* The file beside its place, its bytes on the disk. 0, or -1 with errno. */
-static int write_beside(const eni_state *state, const char *name, struct iovec *part, int n)
-{
-    const int fd =
-        openat(state->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (fd < 0) return -1;
-    if (write_all(fd, part, n) == 0 && fsync(fd) == 0) return close(fd);
-    const int cause = errno;
-    close(fd);
-    errno = cause;
-    return -1;
-}
-
 en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, const void *bytes,
                           size_t length)
 {
     char hex[ENI_DIGEST_HEX], beside[NAME_MAX_BYTES], place[NAME_MAX_BYTES];
+    const char *doing;
     frame head = {.magic = MAGIC,
                   .version = VERSION,
                   .kind = stamp->kind,
@@ -197,15 +168,13 @@ en_status eni_state_write(const eni_state *state, const eni_state_stamp *stamp, 
     struct iovec parts[] = {{&head, sizeof head}, {(void *)bytes, length}, {hex, DIGEST_BYTES}};
     name_of(stamp->kind, stamp->shard, "tmp", beside);
     name_of(stamp->kind, stamp->shard, stamp->generation % 2 == 0 ? "0" : "1", place);
-    if (write_beside(state, beside, parts, 3) == 0 && renameat(state->fd, beside, state->fd, place) == 0 &&
-        fsync(state->fd) == 0)
-        return EN_OK;
+    const eni_file_plan plan = {.folder = state->fd, .name = place, .temporary = beside, .mode = 0600};
+    if (eni_file_put(&plan, parts, 3, &doing) == 0) return EN_OK;
     eni_warn(
         "state",
         "cannot write %s/%s: %s; serving goes on, and a psd that is started again would continue from an "
         "older state",
         state->path, place, strerror(errno));
-    unlinkat(state->fd, beside, 0);
     return EN_EIO;
 }
 

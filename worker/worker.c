@@ -23,18 +23,19 @@
 
 static en_status find_strategy(eni_worker *w)
 {
+    eni_job *job = &w->rank.job;
     char word[ENI_STRATEGY_WORD_MAX];
     const char *given;
     EN_TRY(eni_plugin_split(w->config->strategy, word, &given));
-    EN_TRY(eni_plugin_find(w->plugin_dir, word, &w->rank.job.strategy));
-    if (w->rank.job.strategy->flags & EN_ALONE && w->rank.world.nranks > 1) {
+    EN_TRY(eni_plugin_find(w->plugin_dir, word, &job->strategy));
+    if (job->strategy->flags & EN_ALONE && w->rank.world.nranks > 1) {
         eni_error("worker",
                   "%s trains in one process, here are %d workers: use -n 1, and --accumulate=%d for the "
                   "micro-batches of all",
-                  w->rank.job.strategy->name, w->rank.world.nranks, w->rank.world.nranks);
+                  job->strategy->name, w->rank.world.nranks, w->rank.world.nranks);
         return EN_EINVAL;
     }
-    return eni_options_new(w->rank.job.strategy, given, &w->rank.job.options);
+    return eni_options_new(job->strategy, given, &job->options);
 }
 
 static en_status find_network(eni_worker *w)
@@ -61,13 +62,14 @@ static en_status open_data(eni_worker *w)
 
 static en_status make_plan(eni_worker *w)
 {
+    eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
     const int is_alone = eni_rank_is_alone(&w->rank);
-    w->rank.job.accumulate = c->accumulate;
+    job->accumulate = c->accumulate;
     if (c->accumulate > 1 && !is_alone) {
         eni_error("worker",
                   "--accumulate=%lld is for one process without servers (solo); here %d workers run %s",
-                  (long long)c->accumulate, w->rank.world.nranks, w->rank.job.strategy->name);
+                  (long long)c->accumulate, w->rank.world.nranks, job->strategy->name);
         return EN_EINVAL;
     }
     if (c->accumulate > ENI_MEAN_MAX) {
@@ -77,57 +79,57 @@ static en_status make_plan(eni_worker *w)
     }
     /* Claiming suits whoever may make another number of steps than the others: a client of a store that waits
      * for nobody. Everybody else takes part in collectives, or in rounds. */
-    int may_claim = w->rank.job.strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
-                    !(w->rank.job.strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
-    w->rank.job.is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
+    int may_claim = job->strategy->flags & (EN_STORE_ON_SERVERS | EN_STORE_ON_RANKS) &&
+                    !(job->strategy->flags & (EN_SYNCHRONOUS | EN_LEADERS_ARE_CLIENTS));
+    job->is_claiming = may_claim && c->assign != ENI_ASSIGN_FIXED;
     if (c->assign == ENI_ASSIGN_CLAIM && !may_claim) {
         eni_error("worker", "--assign=claim: %s needs every rank in every step; use --assign=fixed",
-                  w->rank.job.strategy->name);
+                  job->strategy->name);
         return EN_EINVAL;
     }
     if (c->on_worker_loss == ENI_LOSS_CONTINUE && !may_claim) {
         eni_error("worker",
                   "--on-worker-loss=continue: %s needs every rank in every step, so it cannot go on without "
                   "one; ps-async and ssp can",
-                  w->rank.job.strategy->name);
+                  job->strategy->name);
         return EN_EINVAL;
     }
     eni_plan_options options = {.train_samples = w->dataset->split[ENI_TRAIN].count,
-                                .world = (uint64_t)w->rank.world.nranks * (uint64_t)w->rank.job.accumulate,
+                                .world = (uint64_t)w->rank.world.nranks * (uint64_t)job->accumulate,
                                 .batch = (uint64_t)c->batch_size,
                                 .epochs = (uint64_t)c->epochs,
                                 .steps = (uint64_t)c->steps,
                                 .max_samples = (uint64_t)c->max_samples,
                                 .drop_last = c->drop_last};
-    EN_TRY(eni_plan_make(&options, &w->rank.job.plan));
-    return eni_sampler_order_sha256(&w->rank.job.plan, (uint64_t)c->seed, c->shuffle,
-                                    w->rank.job.order_sha256);
+    EN_TRY(eni_plan_make(&options, &job->plan));
+    return eni_sampler_order_sha256(&job->plan, (uint64_t)c->seed, c->shuffle, job->order_sha256);
 }
 
 static en_status choose_optimizer(eni_worker *w)
 {
+    eni_job *job = &w->rank.job;
     const eni_config *c = w->config;
-    w->rank.job.optimizer = eni_optimizer_find(c->optimizer);
-    if (w->rank.job.optimizer == NULL) {
+    job->optimizer = eni_optimizer_find(c->optimizer);
+    if (job->optimizer == NULL) {
         eni_error("worker", "--optimizer=%s: there is no such optimizer; sgd is there", c->optimizer);
         return EN_EINVAL;
     }
-    w->rank.job.momentum = c->momentum;
-    w->rank.job.weight_decay = c->weight_decay;
-    w->rank.job.seed = (uint64_t)c->seed;
-    w->rank.job.is_shuffled = c->shuffle;
-    w->rank.job.hyper = (eni_hyper){
+    job->momentum = c->momentum;
+    job->weight_decay = c->weight_decay;
+    job->seed = (uint64_t)c->seed;
+    job->is_shuffled = c->shuffle;
+    job->hyper = (eni_hyper){
         .momentum = (float)c->momentum, .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov};
-    double scale = 1, world = (double)w->rank.job.plan.world;
-    if (w->rank.job.strategy->flags & EN_SYNCHRONOUS)
+    double scale = 1, world = (double)job->plan.world;
+    if (job->strategy->flags & EN_SYNCHRONOUS)
         scale = c->lr_scale == ENI_SCALE_LINEAR ? world : c->lr_scale == ENI_SCALE_SQRT ? sqrt(world) : 1;
     static const eni_schedule_kind kinds[] = {ENI_LR_CONSTANT, ENI_LR_STEP, ENI_LR_COSINE};
-    w->rank.job.schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
-                                          .base = c->lr * scale,
-                                          .gamma = c->lr_gamma,
-                                          .step_samples = (uint64_t)c->lr_step,
-                                          .warmup = (uint64_t)c->lr_warmup,
-                                          .total = w->rank.job.plan.samples};
+    job->schedule = (eni_schedule){.kind = kinds[c->lr_schedule],
+                                   .base = c->lr * scale,
+                                   .gamma = c->lr_gamma,
+                                   .step_samples = (uint64_t)c->lr_step,
+                                   .warmup = (uint64_t)c->lr_warmup,
+                                   .total = job->plan.samples};
     return EN_OK;
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
 
@@ -189,25 +190,10 @@ en_status eni_file_rendezvous_check_free(const char *path, const char *host_id)
 
 en_status eni_file_rendezvous_write(const eni_file_rendezvous *rendezvous, const char *path, int *lock_out)
 {
-    char temporary[PATH_BYTES], text[FILE_BYTES];
-    size_t bytes = format(rendezvous, text);
-    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
-        eni_error("rendezvous", "the path is too long: %.200s", path);
-        return EN_EINVAL;
-    }
-    unlink(temporary); /* left by a killed process that had our pid */
-    int fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool is_written = fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
-                      write(fd, text, bytes) == (ssize_t)bytes && fsync(fd) == 0;
-    if (is_written && rename(temporary, path) == 0) {
-        *lock_out = fd;
+    char text[FILE_BYTES], why[PATH_BYTES + 256];
+    if (eni_file_hold(path, text, format(rendezvous, text), false, lock_out, why, sizeof why) == EN_OK)
         return EN_OK;
-    }
-    eni_error("rendezvous", "cannot write %s: %s", path, strerror(errno));
-    if (fd >= 0) {
-        close(fd);
-        unlink(temporary);
-    }
+    eni_error("rendezvous", "%s", why);
     return EN_EIO;
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/digest.h"
+#include "core/files.h"
 #include "core/log.h"
 #include "core/try.h"
 
@@ -98,17 +99,6 @@ static en_status safe_directory(const char *path)
     return st;
 }
 
-static en_status write_all(int fd, const char *text, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return EN_EIO;
-        done += (size_t)n;
-    }
-    return EN_OK;
-}
-
 en_status eni_token_write(const eni_token *token, const char *path)
 {
     int lock = -1;
@@ -120,25 +110,12 @@ en_status eni_token_write(const eni_token *token, const char *path)
 /* Locked before it has its name: who finds it there finds it locked. */
 en_status eni_token_write_held(const eni_token *token, const char *path, int *lock_out)
 {
-    char temporary[PATH_BYTES], line[ENI_TOKEN_HEX + 1];
+    char line[ENI_TOKEN_HEX + 1], why[ENI_PRIVATE_WHY];
     EN_TRY(safe_directory(path));
-    if (snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= (int)sizeof temporary) {
-        eni_error("token", "the path is too long: %.200s", path);
-        return EN_EINVAL;
-    }
     eni_token_hex(token, line);
     line[ENI_TOKEN_HEX - 1] = '\n';
-    unlink(temporary); /* left by a killed process that had our pid */
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && write_all(fd, line, ENI_TOKEN_HEX) == EN_OK &&
-        rename(temporary, path) == 0) {
-        *lock_out = fd;
-        return EN_OK;
-    }
-    int error = errno;
-    if (fd >= 0) close(fd);
-    unlink(temporary);
-    eni_error("token", "cannot write %s: %s", path, strerror(error));
+    if (eni_file_hold(path, line, ENI_TOKEN_HEX, true, lock_out, why, sizeof why) == EN_OK) return EN_OK;
+    eni_error("token", "%s", why);
     return EN_EIO;
 }
 
